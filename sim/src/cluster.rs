@@ -174,7 +174,7 @@ impl<W: Wires> Cluster<W> {
         answer
     }
 
-    /// When something is due at a host at the earliest.
+    /// Earliest time at which something is due at a host.
     pub fn next_timeout(&self) -> Option<Instant> {
         let of_server = |server: &MemoryServer| [server.poll_timeout(), server.device().poll_timeout()];
         let of_client = |client: &Client| {

@@ -72,7 +72,7 @@ impl Network {
         &self.tree
     }
 
-    /// Where the memory servers are.
+    /// Placement of the memory servers.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
@@ -258,7 +258,7 @@ impl Network {
 
 const ELECTION: Uint128 = Uint128 { high: 0, low: 1 };
 
-/// By which a switch says that it runs the program.
+/// Cookie by which a switch reports that it runs the program.
 pub(crate) const COOKIE: u64 = 0xfa7b;
 
 /// A switch that was just started: no program, no session.

@@ -92,7 +92,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Where a packet from another switch comes in, if there are others.
+    /// Port by which a packet from another switch comes in, if there are others.
     fn trunk(&mut self) -> u16 {
         let trunks = self.trunks.clone();
         if trunks.is_empty() { self.any_port() } else { self.pick(&trunks) }
@@ -290,7 +290,7 @@ impl<'a> Frames<'a> {
         frame
     }
 
-    /// In a datagram whose checksum may be any, or none; some are too short.
+    /// Puts a query into a datagram whose checksum may be any, or none; some are too short.
     fn query_frame(&mut self, header: &QueryHeader) -> Frame {
         let more = self.random.random_range(0..60usize);
         let mut payload = vec![0; 8];
@@ -312,7 +312,7 @@ impl<'a> Frames<'a> {
         self.ipv4(17, &payload)
     }
 
-    /// At a node that this switch has, with a key about one of its pivots.
+    /// Lets a header begin at a node that this switch has, with a key about one of its pivots.
     fn at_cached_node(&mut self, header: &mut IndexHeader, va: &mut u64) {
         let case = self.case;
         let (epoch, node) = self.pick(&case.cached);
@@ -438,7 +438,7 @@ impl<'a> Frames<'a> {
         Frame { port, bytes }
     }
 
-    /// To the port of index packets, or with their mark, and none.
+    /// A frame to the port of index packets, or with their mark, that is no index packet.
     fn foreign_in_flight(&mut self) -> Frame {
         let mut frame = if self.random.random() { self.datagram() } else { self.in_flight() };
         let bytes = &mut frame.bytes;

@@ -30,9 +30,9 @@ const CACHE: u64 = 64 << 20;
 pub(super) enum Kind {
     /// Every operation begins at the root.
     Root,
-    /// It begins where the switches say.
+    /// Operations begin at the node that the switches found.
     Led,
-    /// It begins at the lowest node in the worker's cache.
+    /// Operations begin at the lowest node in the worker's cache.
     Cached,
     /// Both: the worker's cache where the switches found no node.
     Both,
@@ -93,7 +93,7 @@ impl Lab {
     }
 }
 
-/// For keys that such clients ask for.
+/// A plan for keys that such clients ask for.
 fn plan(tree: &Tree, spec: &WorkloadSpec) -> Result<Plan, Failed> {
     let mut workload = Workload::new(spec, KeyMap::Hashed, SEED + 1)?;
     let mut samples = Vec::with_capacity(SAMPLES);

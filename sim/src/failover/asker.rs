@@ -22,7 +22,7 @@ struct Running {
 pub(super) struct Asker {
     pub(super) client: Client<Nic>,
     pub(super) host: HostId,
-    /// By server.
+    /// Sessions by server.
     pub(super) sessions: BTreeMap<u16, SessionKey>,
     /// Connections that the controller has told of: partition, and the server's queue pair.
     pub(super) registered: BTreeSet<(u16, u32)>,
@@ -36,7 +36,7 @@ pub(super) struct Asker {
 pub(super) struct Stood {
     /// The longest time without a lookup that ended.
     pub(super) still: Duration,
-    /// From the beginning until the last one ended that took long.
+    /// Time from the beginning until the end of the last lookup that took long.
     pub(super) until: Duration,
 }
 

@@ -14,9 +14,9 @@ use crate::wires::{Attachment, Delivery, Wires};
 /// Fate of frames that arrive at a switch.
 #[derive(Debug)]
 enum Gone {
-    /// They are lost.
+    /// The frames are lost.
     Dead,
-    /// They wait until it goes on, so many; those beyond are lost.
+    /// Up to `room` frames wait until the switch goes on; those beyond are lost.
     Frozen { waiting: Vec<Delivery>, room: usize },
 }
 

@@ -16,7 +16,7 @@ use crate::network::{Network, blank};
 /// Request to a switch in a session.
 #[derive(Debug)]
 pub(super) enum Ask {
-    /// By its keeper.
+    /// A request of its keeper.
     Keep(KeeperRequest),
     /// To forget the session.
     Close,
@@ -27,9 +27,9 @@ pub(super) enum Ask {
 /// Answer of a switch.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// To its keeper.
+    /// An answer to its keeper.
     Kept(KeeperAnswer),
-    /// It refuses.
+    /// The switch refuses.
     Refused(String),
     /// There is no such session any more, or no process that could open one.
     Closed,
@@ -40,9 +40,9 @@ pub(super) enum Answer {
 /// State of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// It works.
+    /// The switch works.
     Up,
-    /// It stands still; what it is asked waits.
+    /// The switch stands still; requests to it wait.
     Frozen,
     /// Its process is gone, its machine says so.
     Killed,
@@ -78,14 +78,14 @@ impl Channel {
         self.switch
     }
 
-    /// It stops. The sessions that hear of it.
+    /// Stops the switch. Returns the sessions that hear of it.
     pub(super) fn stop(&mut self, life: Life) -> Vec<Later> {
         self.life = life;
         let hear = if life == Life::Killed { std::mem::take(&mut self.sessions) } else { BTreeSet::new() };
         hear.into_iter().map(|session| (self.delay, session, Answer::Closed)).collect()
     }
 
-    /// It goes on, or begins anew where it was not only frozen.
+    /// Lets the switch go on, or begin anew where it was not only frozen.
     pub(super) fn start(
         &mut self,
         network: &Network,

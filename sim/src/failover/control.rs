@@ -13,9 +13,9 @@ use fatbtree_verbs::time::{Duration, Instant};
 use super::channel::{Answer, Ask};
 use crate::network::COOKIE;
 
-/// For an answer, as `fatbtree controller` has it by default.
+/// Time limit for an answer, as `fatbtree controller` has it by default.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// For a program that is loaded.
+/// Time limit for loading a program.
 const LOADING: Duration = Duration::from_secs(120);
 
 /// One switch.
@@ -80,7 +80,7 @@ impl Control {
         std::mem::take(&mut self.asks)
     }
 
-    /// When the monitor or a keeper has something to do.
+    /// Time at which the monitor or a keeper has something to do.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let of = |station: &Station| station.answers_by.or(station.keeper.next_deadline().map(instant));
         let stations = self.stations.iter().filter_map(of);

@@ -35,7 +35,7 @@ use serde::Serialize;
 
 use run::Run;
 
-/// Which network.
+/// Shape of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     LeafSpine {
@@ -99,9 +99,9 @@ pub struct Scenario {
     /// NICs that are quick to send again, as hardware is.
     hasty: bool,
     fault: Fault,
-    /// Since all works.
+    /// Time of the death, since all works.
     dies: Duration,
-    /// Since it died.
+    /// Time of the return, since the death.
     back: Duration,
     /// Writes of table entries a second, to all switches together.
     writes_per_s: u64,
@@ -134,7 +134,7 @@ pub struct Outcome {
     pub broken: u64,
     /// Frames that were lost.
     pub lost: u64,
-    /// Where there is a way round: milliseconds that a client's lookups stood still at the longest.
+    /// Longest stall of a client's lookups where there is a way round, in milliseconds.
     pub stood_still_ms: u64,
     /// The same until the last of them ended that was held up.
     pub held_up_ms: u64,
@@ -144,9 +144,9 @@ pub struct Outcome {
     pub held_up_back_ms: u64,
     /// Number of clients by the time that their lookups were held up after the death, in bins of 50 ms.
     pub stood: [u64; BINS],
-    /// From the return until all was as before, at the longest.
+    /// Longest time from the return until all was as before, in milliseconds.
     pub whole_again_ms: u64,
-    /// Before anything died: what the order of packets has cost.
+    /// Cost of reordered packets before anything died.
     pub calm: Calm,
 }
 

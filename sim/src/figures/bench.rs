@@ -21,7 +21,7 @@ use super::stations::Stations;
 use super::{Mix, Row, Size, Skew};
 use crate::world::{Machine, MachineOptions, Options, Random, Retry, ServiceTimes, SimDevice, World, random};
 
-/// As in Sherman's cluster (section 5.1.1).
+/// Number of clients, as in Sherman's cluster (section 5.1.1).
 pub(super) const CLIENTS: u16 = 8;
 pub(super) const SERVERS: u16 = 8;
 /// Locks of a server (Sherman section 4.3).
@@ -65,7 +65,7 @@ pub(super) fn key_of(rank: u64) -> u64 {
     fnv_hash64(rank)
 }
 
-/// Which key is next.
+/// Choice of the next key.
 pub(super) enum Ranks {
     Zipf(Zipfian),
     Uniform(u64),
@@ -130,7 +130,7 @@ struct Tally {
     write_trips: Cell<u64>,
     reads: Cell<u64>,
     read_trips: Cell<u64>,
-    /// When each operation in flight began.
+    /// Begin of each operation in flight.
     begun: RefCell<Vec<Instant>>,
     wrong: RefCell<Option<String>>,
 }

@@ -22,7 +22,7 @@ const LEAF: u32 = 384;
 
 /// The two switches between clients and servers: the first has the fat root and a layer, the other two.
 const SWITCHES: u32 = 2;
-/// Where a budget has these layers, in their order: single A, edge A, edge B.
+/// Positions of the layers in a budget, in their order: single A, edge A, edge B.
 const LAYERS: [usize; 3] = [5, 3, 4];
 
 /// A figure: its title, and what it varies.
@@ -41,7 +41,7 @@ impl PaperFigure {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Skew, Self::Nodes, Self::Layers];
 
-    /// For people.
+    /// Title for people.
     pub fn title(self) -> &'static str {
         match self {
             Self::Skew => "Figure 7, how skewed lookups are",

@@ -45,7 +45,7 @@ impl Default for Size {
     }
 }
 
-/// Which keys are chosen.
+/// Distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Skew {
@@ -60,7 +60,7 @@ pub enum Skew {
 }
 
 impl Skew {
-    /// For people.
+    /// Name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Skewed => "Zipf 0.99",
@@ -120,9 +120,9 @@ pub struct Row {
     pub mops: f64,
     /// Latencies in µs. An operation that has not ended when the window does counts with the time it has taken so far.
     pub p50_us: f64,
-    /// As `p50_us`.
+    /// Like `p50_us`.
     pub p90_us: f64,
-    /// As `p50_us`.
+    /// Like `p50_us`.
     pub p99_us: f64,
     /// Round trips of a write, on average.
     pub write_round_trips: f64,

@@ -75,11 +75,11 @@ struct Open {
 }
 
 struct Search {
-    /// With answers, in the order in which they were asked.
+    /// Operations with answers, in the order in which they were asked.
     done: Vec<(u64, u64, Call, Answer)>,
     /// Without.
     open: Vec<Open>,
-    /// Which of `done` are ordered, which of `open` are used.
+    /// Ordered operations of `done`, and used ones of `open`.
     ordered: Bits,
     used: Bits,
     /// The first of `done` that is not ordered.

@@ -35,13 +35,14 @@ pub enum Call {
 pub enum Answer {
     /// A get found this.
     Found(Option<Value>),
-    /// It did what it is for.
+    /// The change was applied.
     Applied,
-    /// It found that it could not: the key was there (insert), was not there (update, delete), or had another value.
+    /// The change was not applied: the key was there (insert), was not there (update, delete), or had another
+    /// value.
     NotApplied,
-    /// It did what it is for, and this was there before.
+    /// The change was applied, and this was there before.
     AppliedOver(Option<Value>),
-    /// It could not, because of what was there.
+    /// The change was not applied, because of this value or absence.
     NotAppliedFor(Option<Value>),
 }
 

@@ -40,7 +40,7 @@ struct Operation {
 enum Outcome {
     Unknown,
     Answered(Stamp, Answer),
-    /// It is known not to have happened.
+    /// The operation is known not to have happened.
     Withdrawn,
 }
 

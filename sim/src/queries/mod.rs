@@ -54,13 +54,14 @@ pub struct Scenario {
     datagrams: FaultRates,
     /// Frames of theirs with a flipped bit, of 10,000.
     flips: u32,
-    /// Between two steps of the controller, where queries go through switches: each writes a part of a plan, or makes the next one.
+    /// Interval between steps of the controller, where queries go through switches: each writes a part of a
+    /// plan, or makes the next one.
     reloads: Option<Duration>,
     /// Whether a plan is loaded before clients begin.
     warm: bool,
     /// Faults of the RDMA clients' links.
     frames: FaultRates,
-    /// Between two mishaps of workers.
+    /// Interval between mishaps of workers.
     calm: Duration,
     /// Whether workers cache inner nodes.
     cache: bool,

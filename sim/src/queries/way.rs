@@ -18,7 +18,7 @@ use crate::control::{Control, described};
 use crate::network::{Network, WriteRefused};
 use crate::world::Random;
 
-/// Where clients' ports begin: a port for each lane.
+/// First port of clients, which have a port for each lane.
 const FIRST_PORT: u16 = 40_000;
 
 /// Changes in one write of the controller.
@@ -52,7 +52,7 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// In a network that is drawn, with nothing loaded beyond routes.
+    /// Creates hosts in a network that is drawn, with nothing loaded beyond routes.
     pub(super) fn new(config: TreeConfig, clients: usize, random: &mut Random) -> Result<Self, String> {
         let (kind, tree) = match random.random_range(0..4) {
             0..2 => ("kind = \"single\"\nhosts = 4", Topology::single(4)),
@@ -131,7 +131,7 @@ impl Way {
         Some((client, usize::from(address.port().checked_sub(FIRST_PORT)?)))
     }
 
-    /// Where a frame goes that no switch touches.
+    /// Destination of a frame that no switch touches.
     pub(super) fn end_of_cable(&self, from: HostId, frame: &[u8]) -> HostId {
         let to_client = self.clients.iter().find(|client| frame.starts_with(&client.mac.0));
         to_client.filter(|_| from == self.server.id).map_or(self.server.id, |client| client.id)

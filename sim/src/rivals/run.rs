@@ -26,13 +26,13 @@ use super::Outcome;
 use super::process::{Disk, Life, Office, Process, Session};
 use crate::network::{COOKIE, Network, bid, blank};
 
-/// Between two turns.
+/// Interval between turns.
 const TURN: Duration = Duration::from_millis(20);
 /// Time in which faults happen.
 const ROUGH: Duration = Duration::from_secs(60);
 /// Time limit for recovery after the last fault.
 const CALM: Duration = Duration::from_secs(30);
-/// After that, no controller takes the place of another one any more.
+/// Time after which no controller takes the place of another one any more.
 const SETTLES: Duration = Duration::from_secs(3);
 /// Time for which the recovered state has to last.
 const STAYS: Duration = Duration::from_secs(20);
@@ -65,7 +65,7 @@ pub(super) struct World {
     streams: u64,
     tops: Vec<TreeTop>,
     connections: BTreeMap<u16, Vec<Registration>>,
-    /// With which controller a memory server is registered, and by which stream.
+    /// Controller with which a memory server is registered, and the stream.
     homes: BTreeMap<u16, Option<(usize, u64)>>,
     /// The plan that was begun last with an epoch, by any controller.
     plans: BTreeMap<u8, Plan>,
@@ -441,7 +441,7 @@ impl World {
         self.processes[number].sessions.insert(switch, session);
     }
 
-    /// It was put out, and goes on as a standby; or it was frozen. It does so with other sessions.
+    /// Lets a process that was put out or frozen go on as a standby, with other sessions.
     fn looks_on(&mut self, number: usize, way: Way) {
         for switch in self.ids.clone() {
             self.close(number, switch);
@@ -610,7 +610,7 @@ impl World {
         Ok(Made { plan, made_of, trips_in_force: None, trips: 0.0 })
     }
 
-    /// Before the first entry is written.
+    /// Stores the plan on disk before its first entry is written.
     fn keeps_plan(&mut self, number: usize) {
         let process = &mut self.processes[number];
         let Office::Leads { primary, .. } = &process.office else { return };

@@ -119,7 +119,7 @@ impl std::ops::AddAssign for Report {
 pub struct Failure {
     /// Seed of the run.
     pub seed: u64,
-    /// In words.
+    /// The problem, in words.
     pub what: String,
 }
 

@@ -116,7 +116,8 @@ fn run<'l>(
     }
 }
 
-/// When all threads have ended: waits until dead sessions have, too, scans all keys, and verifies the tree.
+/// Checks the end, after all threads have ended: waits until dead sessions have ended, too, scans all keys,
+/// and verifies the tree.
 pub(super) fn audit(place: &Place<'_>, mut port: Port) -> Result<(Entries, Verified), String> {
     let log = RefCell::new(Log::new(place.order, place.clock));
     let found = Rc::new(Cell::new(None));

@@ -61,7 +61,7 @@ pub(super) enum Deed {
     None,
     Read,
     Write,
-    /// At one moment, the end.
+    /// An atomic, executed at one moment, the end.
     Atomic(Operation<'static>),
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Access {
     unit: u64,
     /// The bytes read, or to be written.
     pub(super) data: Vec<u8>,
-    /// Where `data` begins in its message.
+    /// Offset of `data` in its message.
     pub(super) from: u32,
     /// Value that an atomic found.
     pub(super) found: u64,
@@ -109,7 +109,7 @@ pub(super) struct Access {
     /// The lines' moments, once they were worked out.
     touches: Vec<Touch>,
     open: bool,
-    /// It has come to its end, and its answer waits for those of earlier requests.
+    /// Whether the access has ended, and its answer waits for those of earlier requests.
     pub(super) ended: bool,
 }
 
@@ -121,9 +121,9 @@ struct Touch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TouchState {
-    /// At the end, or when it matters.
+    /// Touched at the end, or when it matters.
     Open,
-    /// By an event.
+    /// Touched by an event.
     Scheduled,
     Done,
 }
@@ -131,14 +131,15 @@ enum TouchState {
 /// Fate of accesses under way when they are ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begun {
-    /// They are finished at once. A card that has accepted a packet writes it to its end, whatever becomes of the queue pair: it
-    /// checks a packet whole before it writes the first byte of it, and hands all of it to the bus.
+    /// The accesses are finished at once. A card that has accepted a packet writes it to its end, whatever
+    /// becomes of the queue pair: it checks a packet whole before it writes the first byte of it, and hands
+    /// all of it to the bus.
     Finish,
     /// Lines whose moment has passed stay touched, the others are never touched: the card itself is gone.
     Break,
 }
 
-/// When and how an access is to touch memory.
+/// Time and manner in which an access is to touch memory.
 pub(super) struct Plan {
     pub(super) memory: usize,
     pub(super) offset: u64,

@@ -27,7 +27,7 @@ pub(super) type Job = Pin<Box<dyn Future<Output = ()>>>;
 struct Task {
     generation: u32,
     machine: MachineId,
-    /// Not there while it is polled, and when it has ended.
+    /// The task; `None` while it is polled, and when it has ended.
     job: Option<Job>,
     waker: Option<Arc<Alarm>>,
 }

@@ -52,7 +52,7 @@ pub(super) struct Host {
     pub(super) pool: BufferPool,
     pub(super) regions: BTreeMap<u32, Registered>,
     pub(super) device_memory: u64,
-    /// It has registered memory once: its tasks may look into it past the network.
+    /// Whether the machine has ever registered memory: its tasks may look into it past the network.
     pub(super) owns_memory: bool,
     pub(super) completions: VecDeque<Completion>,
     pub(super) broken: VecDeque<QueuePair>,

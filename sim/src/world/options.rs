@@ -12,7 +12,7 @@ use super::timing::ServiceTimes;
 pub struct Options {
     /// Tearing of memory by READs and WRITEs.
     pub tearing: Tearing,
-    /// When a request that was not answered is sent again.
+    /// Timeout and limit of retries.
     pub retry: Retry,
     /// Treatment of a request that the responder has answered before.
     pub duplicates: Duplicates,
@@ -25,7 +25,7 @@ pub struct Options {
     pub every_touch_an_event: bool,
 }
 
-/// In which order a READ or WRITE touches its lines of 64 bytes (or words of 8, where lines are not atomic).
+/// Order in which a READ or WRITE touches its lines of 64 bytes (or words of 8, where lines are not atomic).
 ///
 /// Each line has its own moment between the beginning and the end of the access. Mostly the moments follow the addresses;
 /// how often not is measured: 0.396 % of READs of 512 bytes (`sherman-cacm.txt`, the note of 2025 on section 4.4).
@@ -45,7 +45,7 @@ impl Default for Tearing {
     }
 }
 
-/// When a request that was not answered is sent again: the queue pair's `timeout` and `retry_cnt`.
+/// Timeout and limit of retries of unanswered requests: the queue pair's `timeout` and `retry_cnt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Time without progress after which everything that is not answered is sent again. The real wait is between this and
@@ -78,7 +78,7 @@ pub struct Duplicates {
 pub struct Calls {
     /// One way.
     pub trip: Duration,
-    /// When a call that was not answered fails.
+    /// Time after which an unanswered call fails.
     pub timeout: Duration,
 }
 
@@ -99,7 +99,7 @@ pub struct LinkFaults {
     pub latest: Duration,
 }
 
-/// Which keys a card gives to memory that is registered.
+/// Choice of keys that a card gives to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rkeys {
     /// Random ones, as a software NIC does.
@@ -111,19 +111,19 @@ pub enum Rkeys {
 /// Options of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineOptions {
-    /// For messages.
+    /// Name for messages.
     pub name: String,
     /// Path MTU.
     pub mtu: Mtu,
     /// Registered buffers for READs.
     pub buffers: Vec<BufferClass>,
-    /// It reads and writes each aligned line of 64 bytes whole; otherwise each word of 8.
+    /// Whether it reads and writes each aligned line of 64 bytes whole; otherwise each word of 8.
     pub line_atomicity: bool,
-    /// It has masked atomics.
+    /// Whether it has masked atomics.
     pub masked_atomics: bool,
     /// Bytes of memory on its network card.
     pub device_memory: u64,
-    /// Which keys its card gives to memory that is registered.
+    /// Choice of keys that its card gives to registered memory.
     pub rkeys: Rkeys,
     /// Requests that a queue pair holds.
     pub send_queue: usize,

@@ -61,7 +61,7 @@ pub struct Counts {
 pub struct Stuck {
     /// The time that was given.
     pub within: Duration,
-    /// When it stopped.
+    /// Time at which it stopped.
     pub at: Instant,
     /// Tasks that have not ended.
     pub tasks: usize,

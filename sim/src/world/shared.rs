@@ -27,13 +27,13 @@ pub(super) struct Shared {
 struct Desk {
     /// Made when it is first asked for; another one in each life.
     reactor: Option<Rc<dyn Driven>>,
-    /// It stands still.
+    /// Whether the machine stands still.
     still: bool,
     /// Something has come for its reactor while it stood still.
     late_news: bool,
     /// Polls until it dies.
     fuse: Option<u64>,
-    /// It may look into any memory past the network.
+    /// Whether the machine may look into any memory past the network.
     looks: bool,
     stirred: bool,
 }

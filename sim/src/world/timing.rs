@@ -27,13 +27,13 @@ pub struct Work {
     pub kind: Kind,
     /// Bytes read or written.
     pub bytes: u32,
-    /// Where in the responder's memory, as the responder finds it; 0 before.
+    /// Address in the responder's memory, as the responder finds it; 0 before.
     pub address: u64,
-    /// When the responder got it; zero before. Its queue pair may let it begin later.
+    /// Time at which the responder got it; zero before. Its queue pair may let it begin later.
     pub arrived: Instant,
-    /// It is for memory on the network card.
+    /// Whether it is for memory on the network card.
     pub device_memory: bool,
-    /// It is the first of its chain: it comes with the doorbell.
+    /// Whether it is the first of its chain: it comes with the doorbell.
     pub doorbell: bool,
 }
 
@@ -42,9 +42,9 @@ pub struct Work {
 pub struct Sending {
     /// All of it has left its machine: from now on that machine's death does not stop it.
     pub left: Instant,
-    /// It passes the switches that choose where an index read lands.
+    /// Time at which it passes the switches that choose the landing of an index read.
     pub passes: Instant,
-    /// It is at the responder's network card.
+    /// Time at which it is at the responder's network card.
     pub arrives: Instant,
 }
 
@@ -81,12 +81,12 @@ pub trait Timing {
 /// 1.7 µs for a CAS in memory and 1.1 µs for one on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceTimes {
-    /// From the doorbell until the card has the request: a PCIe write and the card's own work. Half of what a READ's 2 µs
-    /// (Sherman section 2.2) leave when the parts below are taken off.
+    /// Time from the doorbell until the card has the request: a PCIe write and the card's own work. Half of
+    /// what a READ's 2 µs (Sherman section 2.2) leave when the parts below are taken off.
     pub doorbell: Duration,
     /// A card's work on each request: 110 million a second (Sherman section 4.3; SMART section 6, "the hardware limit").
     pub request: Duration,
-    /// From port to port of a switch: 300 ns, as data sheets of 100 Gb/s switches say (Mellanox SN2700).
+    /// Time from port to port of a switch: 300 ns, as data sheets of 100 Gb/s switches say (Mellanox SN2700).
     pub switch: Duration,
     /// Switches on the way: 1 in Sherman's cluster (section 5.1), up to 5 in a FatTree.
     pub switches: u32,
@@ -102,7 +102,7 @@ pub struct ServiceTimes {
     pub pcie_write: Duration,
     /// The card reads or writes memory of its own: no PCIe (Sherman section 4.3); one request's time at 110 million a second.
     pub device_memory: Duration,
-    /// From the card until the completion can be polled: a PCIe write and the poll.
+    /// Time from the card until the completion can be polled: a PCIe write and the poll.
     pub completion: Duration,
     /// Percentage by which each of these may take longer, as the seed decides.
     pub jitter: u32,

@@ -17,13 +17,13 @@ use crate::world::{Machine, MachineOptions, Random, Task, World};
 /// State that all tasks of a scenario share.
 pub(super) struct Setting {
     pub(super) scenario: Scenario,
-    /// By the numbers of their partitions.
+    /// Servers by the numbers of their partitions.
     pub(super) servers: Vec<Server>,
     pub(super) clients: Vec<Machine>,
     pub(super) switches: TreeSwitches,
-    /// Where nodes are and were: ranges, addresses, levels.
+    /// Present and former nodes: ranges, addresses, levels.
     pub(super) seen: RefCell<Vec<(KeyRange, GlobalAddress, u8)>>,
-    /// Where records of keys are and were; where values are in line, their leaves.
+    /// Present and former places of keys' records; where values are in line, their leaves.
     pub(super) seen_keys: RefCell<Vec<(u64, GlobalAddress)>>,
     pub(super) history: History,
     words: Cell<u64>,
@@ -159,7 +159,7 @@ impl Setting {
     }
 }
 
-/// Where the root of an empty tree lies that was loaded.
+/// Address of the root of an empty tree that was loaded.
 fn first_root(server: u16) -> GlobalAddress {
     GlobalAddress::new(server, 64)
 }

@@ -31,7 +31,7 @@ fn node_like_record(
     bytes
 }
 
-/// Where a record begins in the line of an internal node whose third pivot is the record's key.
+/// Offset at which a record begins in the line of an internal node whose third pivot is the record's key.
 const CHILD: u64 = 24;
 
 /// An internal node around the place of a record of `key`, whose value is a pivot: a reader that still comes
