@@ -45,7 +45,7 @@ impl World {
         Self { primary, switches, tops, now: Duration::ZERO, done: Vec::new(), trouble: None }
     }
 
-    /// With servers, and all switches read.
+    /// Primary with servers, and all switches read.
     fn running() -> Self {
         let mut world = Self::new();
         world.servers_come(0);

@@ -194,7 +194,7 @@ fn acknowledgements_that_wait_together_are_one() {
     assert_eq!(pair.server.stats().dropped_total(), 0);
 }
 
-/// As many as may be outstanding, and no more.
+/// As many results of atomics are kept as requests may be outstanding, and no more.
 #[test]
 fn results_of_atomics_are_kept_as_long_as_they_can_be_asked_for() {
     let (mut pair, rkey, memory) = pair_and_rkey(64);

@@ -292,7 +292,7 @@ fn a_write_that_is_done_while_it_is_sent_again_leaves_the_next_one_whole() {
     assert_eq!(pair.server.stats().naks_sent, 0);
 }
 
-/// With a timeout of nothing every call is one retry, and not all of them at once.
+/// With a timeout of zero every call is one retry, and not all of them at once.
 #[test]
 fn a_timeout_of_zero_is_one_retry_a_call() {
     let client = NicConfig { ack_timeout: Duration::ZERO, ..client_config() };

@@ -358,7 +358,7 @@ fn a_hot_key_goes_straight_to_its_place() {
     check(&mut last, straight, 9, Read { index: None, va: record, rkey: 99 });
 }
 
-/// Where the children of a node lie.
+/// Places of a node's children.
 #[derive(Debug, Clone)]
 enum Children {
     /// One behind the other, this many times 64 bytes from one to the next.
@@ -388,7 +388,7 @@ impl Node {
         self.pivots.partition_point(|&pivot| pivot <= key)
     }
 
-    /// Where a child lies: in this node's server.
+    /// Address of a child, in this node's server.
     fn child_address(&self, child: usize) -> u64 {
         let offset = match &self.children {
             Children::Run { first, stride } => first + 64 * stride * child as u64,
@@ -644,7 +644,8 @@ proptest! {
     }
 }
 
-/// From a node of the first set to one of the second, and no further where its children are leaves.
+/// A walk leads from a node of the first set to one of the second, and no further where its children are
+/// leaves.
 #[test]
 fn a_packet_walks_down_both_sets() {
     let mut switch = routed();

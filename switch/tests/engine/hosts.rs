@@ -67,7 +67,7 @@ fn tagged(frame: &[u8]) -> Vec<u8> {
     [&frame[..12], &[0x81, 0, 0xa0, 7], &frame[12..]].concat()
 }
 
-/// With another byte in the IPv4 header, and the checksum right.
+/// Replaces a byte of the IPv4 header, and keeps the checksum right.
 fn with_byte(mut frame: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
     frame[at] = byte;
     frame[24..26].fill(0);

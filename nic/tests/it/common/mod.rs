@@ -13,7 +13,7 @@ use fatbtree_wire::{Bth, Extension, Flow, Frame, HeaderTemplate, Opcode, Reth};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// Which of the two.
+/// End of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Client,
