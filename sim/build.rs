@@ -12,7 +12,7 @@ fn main() {
     println!("cargo::rustc-env=FATBTREE_COMMIT={commit}");
 }
 
-/// What git says, if there is git and this is a repository.
+/// Output of git, if git is installed and this is a repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let output =
         Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;

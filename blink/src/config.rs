@@ -11,7 +11,7 @@ pub const MAX_INLINE_VALUE: u8 = 64;
 /// The longest value out of line, in bytes.
 pub const MAX_VALUE: u32 = 1 << 20;
 
-/// Where a value is kept.
+/// Place of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ValueLayout {
     /// In the leaf entry; every value has exactly this many bytes, 1 to 64.
@@ -20,7 +20,7 @@ pub enum ValueLayout {
     OutOfLine,
 }
 
-/// What tells a reader that what it has read was written meanwhile.
+/// Means by which a reader detects that a node was written during the read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub enum Integrity {
     /// A version in every line of 64 bytes (FaRM §4.4, SMART §5.2). Enough where the server's device reads and writes a line
@@ -32,8 +32,8 @@ pub enum Integrity {
 }
 
 impl Integrity {
-    /// What memory needs that is reached through a device with or without
-    /// [line atomicity](fatbtree_verbs::Capabilities::line_atomicity).
+    /// Consistency marks for memory that is reached through a device with or without [line
+    /// atomicity](fatbtree_verbs::Capabilities::line_atomicity).
     #[must_use]
     pub const fn for_device(line_atomicity: bool) -> Self {
         if line_atomicity { Self::LineVersions } else { Self::Checksums }
@@ -144,19 +144,19 @@ impl TreeConfig {
         self.leaf.capacity()
     }
 
-    /// Where values are kept.
+    /// Place of values.
     #[must_use]
     pub const fn values(&self) -> ValueLayout {
         self.values
     }
 
-    /// What tells a reader that a node was written meanwhile.
+    /// Means by which a reader detects that a node was written during the read.
     #[must_use]
     pub const fn integrity(&self) -> Integrity {
         self.integrity
     }
 
-    /// How entries lie in a leaf.
+    /// Arrangement of entries in a leaf.
     #[must_use]
     pub const fn leaf_shape(&self) -> &LeafShape {
         &self.leaf
@@ -173,7 +173,7 @@ impl TreeConfig {
     }
 }
 
-/// Why a tree of this shape cannot be built or used.
+/// Errors from building or using a tree of this shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
     /// Single-packet rule.
@@ -190,19 +190,19 @@ pub enum ConfigError {
     /// A node with fewer than two children does not divide anything.
     #[error("fan-out of {found}: an internal node needs at least 2 children; switches cache 16")]
     FanOut {
-        /// What was asked for.
+        /// The requested value.
         found: u16,
     },
     /// In-line values have 1 to 64 bytes.
     #[error("in-line values of {found} bytes: 1 to {MAX_INLINE_VALUE} are possible; keep others out of line")]
     InlineSize {
-        /// What was asked for.
+        /// The requested value.
         found: u8,
     },
     /// A leaf is made of 64-byte lines.
     #[error("leaf of {found} bytes: expected a positive multiple of {LINE}, the line that carries a version")]
     LeafLines {
-        /// What was asked for.
+        /// The requested value.
         found: u32,
     },
     /// A leaf that cannot be split.
@@ -212,7 +212,7 @@ pub enum ConfigError {
     LeafCapacity {
         /// Bytes of the leaf.
         leaf_bytes: u32,
-        /// Where values are kept.
+        /// Place of values.
         values: ValueLayout,
         /// Entries that fit.
         capacity: usize,

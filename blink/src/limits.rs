@@ -1,4 +1,4 @@
-//! How long and how often an operation tries.
+//! Time limit and retry limits of operations.
 
 use fatbtree_verbs::time::Duration;
 
@@ -6,16 +6,17 @@ use fatbtree_verbs::time::Duration;
 /// clients split it, or after some of them died.
 pub(crate) const SIBLINGS: u32 = 32;
 
-/// How long and how often an operation tries before it gives up.
+/// Time limit and retry limits after which an operation gives up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Times the same bytes are read again in a row because they were torn; then the operation begins again at the root.
     pub torn: u32,
     /// Siblings followed and partners asked since the last start; then the operation begins again at the root.
     pub siblings: u32,
-    /// How long an operation goes on although nothing it reads makes sense. Between attempts it pauses, up to 1 ms.
+    /// Time for which an operation goes on although each node that it reads is refused. Pauses between
+    /// attempts last up to 1 ms.
     pub patience: Duration,
-    /// How often one operation may lose its connection and begin again; the next time it fails.
+    /// Lost connections after which one operation begins again; at the next loss it fails.
     pub reconnects: u32,
 }
 

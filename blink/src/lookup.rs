@@ -47,13 +47,13 @@ pub struct Lookup {
     pub key: u64,
     /// The value; none when the tree has no such key.
     pub result: Result<Option<Value>, OperationError>,
-    /// What it cost.
+    /// Its round trips.
     pub trips: Trips,
-    /// From its first step to its end, waiting for reconnections included.
+    /// Time from its first step to its end, waiting for reconnections included.
     pub latency: Duration,
 }
 
-/// Where in a leaf the value of a key is.
+/// Place of a key's value in a leaf.
 enum Place {
     Nowhere,
     Inline { start: u32, len: u32 },
@@ -144,7 +144,7 @@ fn place_of(node: &Node<'_>, bytes: &[u8], key: u64) -> Result<Place, NodeFault>
     })
 }
 
-/// Where `part`, a part of `whole`, begins.
+/// Offset of `part` in `whole`, of which it is a part.
 #[inline]
 fn offset_in(whole: &[u8], part: &[u8]) -> u32 {
     (part.as_ptr().addr() - whole.as_ptr().addr()) as u32

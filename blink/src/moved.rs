@@ -1,18 +1,18 @@
 //! Keys whose records are not where the switches think they are, as far as a client has noticed.
 //!
-//! Nobody tells the switches when a record is written anew, and an index read that they lead to where it was costs a round trip.
-//! A client that has met such a record, or has made it, asks the switches for a node instead, and only now and then for the record: the
-//! switches may have learned of the new place.
+//! The switches are not told when a record is rewritten elsewhere, and an index read to the old place costs a
+//! round trip. A client that has met such a record, or has made it, asks the switches for a node instead, and
+//! only now and then for the record: the switches may have learned of the new place.
 
-/// Keys that are remembered, a power of two. What two keys share, the later one has.
+/// Table size (power of two). Direct-mapped: a newer key replaces an older one in the same slot.
 const SLOTS: usize = 4096;
 
-/// Asked for so many times by the way of nodes, a key is tried once by that of records.
+/// Lookups of a key that bypass its record hint before the hint is tried once more.
 const PATIENCE: u8 = 16;
 
 /// A table that forgets.
 pub(crate) struct MovedKeys {
-    /// Key, and how often it is still to be asked for by the way of nodes; 0: nobody is here.
+    /// Key and remaining lookups that bypass the record hint; 0 = empty slot.
     slots: Box<[(u64, u8)]>,
 }
 

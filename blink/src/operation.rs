@@ -1,11 +1,11 @@
-//! What an operation begins with, what it costs, and how it may fail.
+//! Start, cost and errors of an operation.
 
 use crate::node::NodeFault;
 
 use fatbtree_remote::{BreakReason, ChunkKind, ConnectionId, GlobalAddress, Shortage};
 use fatbtree_verbs::PostError;
 
-/// Where an operation begins.
+/// First step of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
     /// At the root of the key's partition, with ordinary READs all the way.
@@ -15,19 +15,20 @@ pub enum Start {
     /// At the lowest node for the key that the client's cache knows: the leaf, or a node below the top two levels. Otherwise at
     /// the root.
     Cached,
-    /// At the leaf if the client's cache knows it; otherwise with an index read. So the cache comes to hold what the switches
-    /// do not: they lead past a level-1 node that they know, and only one that is read fills the cache.
+    /// At the leaf if the client's cache knows it; otherwise with an index read. So the cache fills with
+    /// nodes that the switches do not hold: they lead past a level-1 node that they know, and only one that
+    /// is read fills the cache.
     CachedOrIndexRead,
     /// At a node that the client knows from earlier. If the node has changed, the operation notices.
     Node {
-        /// Where the node was.
+        /// Last known address of the node.
         address: GlobalAddress,
         /// Its level.
         level: u8,
     },
 }
 
-/// What an operation cost.
+/// Cost of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Trips {
     /// Reads completed, failed ones included.
@@ -48,7 +49,7 @@ pub struct Trips {
     pub landed_on_record: bool,
 }
 
-/// Why an operation came to nothing.
+/// Errors from an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OperationError {
     /// Nothing that was read made sense, time after time.
@@ -62,7 +63,7 @@ pub enum OperationError {
         root: GlobalAddress,
         /// Restarts made.
         restarts: u32,
-        /// Why the last node was refused.
+        /// Fault for which the last node was refused.
         fault: NodeFault,
     },
     /// Its connections broke too often.
@@ -97,12 +98,12 @@ pub enum OperationError {
         /// The server.
         server: u16,
     },
-    /// What it has to ask for cannot be posted.
+    /// A request of the operation cannot be posted.
     #[error("key {key:#x}: {error}")]
     Refused {
         /// The key.
         key: u64,
-        /// Why.
+        /// The cause.
         error: PostError,
     },
     /// The server has no memory left, or gives this client no more.
@@ -112,9 +113,9 @@ pub enum OperationError {
         key: u64,
         /// The server.
         server: u16,
-        /// For what.
+        /// Kind of memory.
         kind: ChunkKind,
-        /// Why not.
+        /// Reason of the server.
         why: Shortage,
     },
     /// The client was not told how to write there.
@@ -127,7 +128,7 @@ pub enum OperationError {
         /// The server.
         server: u16,
     },
-    /// A lock is held by somebody else for very long.
+    /// Another client holds a lock for very long.
     #[error(
         "key {key:#x}: another client holds the lock of a node for longer than this operation waits; if it has died, its lock is freed \
          when its session ends"
@@ -144,7 +145,7 @@ pub enum OperationError {
     Unknown {
         /// The key.
         key: u64,
-        /// Why the connection broke.
+        /// Reason for which the connection broke.
         last: BreakReason,
     },
     /// The value does not go into this tree.
@@ -154,7 +155,7 @@ pub enum OperationError {
         key: u64,
         /// Bytes given.
         found: usize,
-        /// What the tree takes.
+        /// Lengths that the tree accepts.
         expected: ValueBytes,
     },
     /// A pointer in the tree names a memory server that the super-root does not have.
@@ -169,7 +170,7 @@ pub enum OperationError {
     },
 }
 
-/// How long values of a tree are.
+/// Length of a tree's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ValueBytes {
     /// All the same.

@@ -34,8 +34,8 @@ pub const fn separator(a: u64, b: u64) -> u64 {
     b >> different << different
 }
 
-/// Where to cut ascending keys, of the places in `window`: where the separator has the most trailing zero bits. Returns the place of
-/// the first key behind the cut, and the separator.
+/// Chooses a cut of ascending keys, of the places in `window`: the one whose separator has the most trailing
+/// zero bits. Returns the place of the first key behind the cut, and the separator.
 ///
 /// It is the separator of the whole window, from the key before it to its last one: of all values there the one with the most zeros,
 /// and there is no other with as many. So no two places are equally good.
@@ -58,8 +58,9 @@ pub fn cut_keys(keys: &[u64], window: RangeInclusive<usize>) -> (usize, u64) {
     (first + keys[first..last].partition_point(|&key| key < separator), separator)
 }
 
-/// Where to cut nodes, of the places in `window`, when `pivot` tells the low key of each: where it has the most trailing zero bits,
-/// and of such places the one nearest to `wanted`. A pivot is what it is, so none between two of them can be chosen.
+/// Chooses a cut of nodes, of the places in `window`, when `pivot` returns the low key of each. The pivot
+/// there has the most trailing zero bits; of such places the one nearest to `wanted` is taken. A pivot is
+/// what it is, so none between two of them can be chosen.
 ///
 /// # Panics
 /// When the window is empty.

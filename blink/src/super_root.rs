@@ -93,7 +93,7 @@ impl SuperRoot {
     }
 }
 
-/// Why partitions do not make a super-root.
+/// Reasons for which partitions do not make a super-root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SuperRootError {
     /// A gap or an overlap.
@@ -104,9 +104,9 @@ pub enum SuperRootError {
     Cover {
         /// The partition that begins at the wrong key.
         partition: u16,
-        /// Where it begins.
+        /// Its first key.
         low: u64,
-        /// Where the one before ends; none when that one has no end.
+        /// End of the one before; `None` when that one has no end.
         expected: Option<u64>,
     },
     /// A partition without keys.
@@ -114,7 +114,7 @@ pub enum SuperRootError {
     Empty {
         /// The partition.
         partition: u16,
-        /// Where it begins.
+        /// Its first key.
         low: u64,
     },
     /// No tree.
@@ -129,7 +129,7 @@ pub enum SuperRootError {
         /// The number.
         partition: u16,
     },
-    /// The highest keys belong to nobody.
+    /// The highest keys belong to no partition.
     #[error("keys from {from:#x} on belong to no partition: the last partition must have no upper end")]
     Open {
         /// First key without a partition.

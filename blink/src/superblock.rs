@@ -18,8 +18,8 @@
 //!     60    4 CRC-32 of all the rest
 //! ```
 //!
-//! Offset 0 is the null pointer of trees, so no node can lie here. Whoever splits the root writes this line anew; a client
-//! whose root fails its checks reads it.
+//! Offset 0 is the null pointer of trees, so no node can lie here. The client that splits the root rewrites
+//! this line; a client whose root fails its checks reads it.
 
 use fatbtree_remote::{Check, GlobalAddress, KeyRange};
 
@@ -35,7 +35,7 @@ const LAST: u8 = 1 << 0;
 const CHECKSUMS: u8 = 1 << 1;
 const SUM: usize = LINE - 4;
 
-/// What the first line of a region says.
+/// Content of the first line of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// Number, keys, root and its level.
@@ -143,13 +143,13 @@ impl Superblock {
     }
 }
 
-/// Why a region has no superblock to be used.
+/// Reasons for which a region has no usable superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SuperblockError {
-    /// It is not there, or not whole.
+    /// The superblock is missing or torn.
     #[error(transparent)]
     Node(#[from] NodeFault),
-    /// It describes a tree that cannot be.
+    /// The superblock describes an impossible tree.
     #[error("the superblock describes a tree that cannot be: {0}")]
     Config(#[from] ConfigError),
 }

@@ -1,7 +1,8 @@
 //! Sherman's techniques, each of which can be left out, to measure what it brings.
 
-/// What a client does to make writes cheap (Sherman sections 4.3 to 4.5). All are on by default; without any of them it is the
-/// baseline that the paper calls FG+ (section 5.1.2). Changes are right in every combination.
+/// Optimisations that make a client's writes cheap (Sherman sections 4.3 to 4.5). All are on by default;
+/// without any of them it is the baseline that the paper calls FG+ (section 5.1.2). Changes are right in
+/// every combination.
 ///
 /// Clients of one tree may differ in these, but for what `on_chip` says.
 ///

@@ -20,7 +20,7 @@ pub struct TreeTop {
 /// One internal node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TopNode {
-    /// Where it lies.
+    /// Its address.
     pub address: u64,
     /// Its level, 1 or more.
     pub level: u8,
@@ -62,9 +62,9 @@ pub struct TopReader {
 const TRIES: u32 = 64;
 
 impl TopReader {
-    /// A reader that has read nothing yet and takes at most `limit` nodes: whoever writes to the tree decides how many there
-    /// are, and must not decide how much memory they take. `partition` names a root, or a former root; the caller reads it
-    /// from the region's [`Superblock`](crate::Superblock).
+    /// Creates a reader that takes at most `limit` nodes. Writers decide the number of nodes, and must not
+    /// decide how much memory the reader takes. `partition` names a root, or a former root; the caller reads
+    /// it from the region's [`Superblock`](crate::Superblock).
     #[must_use]
     pub fn new(config: &TreeConfig, partition: &Partition, limit: usize) -> Self {
         let at = PathStep { address: partition.root, level: partition.root_level };
@@ -79,8 +79,8 @@ impl TopReader {
         }
     }
 
-    /// Reads up to `budget` nodes. `Some` when the top is complete; the reader has nothing more to give then. `None` also when
-    /// a node was torn: whoever writes there is given time.
+    /// Reads up to `budget` nodes. `Some` when the top is complete; the reader has nothing more to give then.
+    /// `None` also when a node was torn: its writer is given time.
     ///
     /// # Errors
     /// When a node stays damaged however often it is read, or there are more nodes than the limit.

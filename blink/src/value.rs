@@ -57,11 +57,11 @@ pub fn check(key: u64, seed: u64, bytes: &[u8]) -> bool {
     difference == 0 && *rest == last[..rest.len()]
 }
 
-/// Bytes of the shortest value that can be stamped: half of it says who wrote it, the other half that this is so.
+/// Bytes of the shortest value that can be stamped: half of it holds the stamp, the other half confirms it.
 pub const STAMPED_BYTES: usize = 16;
 
-/// Fills `out` with a value of `key` that says by itself who wrote it: the stamp, little-endian, and behind it bytes that follow from stamp
-/// and key. Whoever knows the key can tell it from any other bytes, whatever wrote it.
+/// Fills `out` with a value of `key` that names its writer: the stamp, little-endian, followed by bytes that
+/// are computed from stamp and key. A reader that knows the key can tell such a value from any other bytes.
 ///
 /// ```
 /// use fatbtree_blink::value;

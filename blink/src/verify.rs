@@ -8,8 +8,9 @@
 //!                                   untold: no parent knows it yet; a split stopped there, and readers pass by B
 //! ```
 //!
-//! Meant for trees that nobody writes to: a node that is written meanwhile may be taken for a damaged one. The nodes that parents know
-//! are read some at a time, as are records. Where the memory is at hand, records are not read, but it is checked where they lie.
+//! Meant for trees without writers: a node that is written meanwhile may be taken for a damaged one. The
+//! nodes that parents know are read some at a time, as are records. Where the memory is at hand, records are
+//! not read, but it is checked where they lie.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -36,7 +37,7 @@ use crate::walk::Regions;
 /// Nodes or records that are read at the same time.
 const AT_ONCE: usize = 16;
 
-/// What trees consist of.
+/// Parts of the trees, counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Verified {
     /// Partitions.
@@ -97,17 +98,17 @@ impl AddAssign for Verified {
     }
 }
 
-/// What is wrong with a tree.
+/// Errors from verifying a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VerifyError {
     /// A node is damaged, or not where or what its neighbours say.
     #[error("node {address} at level {level}: {damage}")]
     Node {
-        /// Where it lies.
+        /// Its address.
         address: GlobalAddress,
         /// Its level, as its parent or left neighbour implies.
         level: u8,
-        /// What is wrong.
+        /// The problem.
         damage: Damage,
     },
     /// The superblock is none, or another tree's.
@@ -115,21 +116,21 @@ pub enum VerifyError {
     Superblock {
         /// The partition.
         partition: u16,
-        /// What is wrong.
+        /// The problem.
         error: SuperblockError,
     },
     /// A pointer leads where nothing of its kind lies.
     #[error("the tree leads to {address} for {kind}, where none of them can lie")]
     Elsewhere {
-        /// Where it leads.
+        /// The address that it leads to.
         address: GlobalAddress,
-        /// What should be there.
+        /// The expected kind.
         kind: ChunkKind,
     },
     /// A part of the tree lies outside of the memory.
     #[error("{len} bytes at {address} lie outside of the memory")]
     Outside {
-        /// Where.
+        /// The address.
         address: GlobalAddress,
         /// Bytes.
         len: u32,
@@ -137,14 +138,14 @@ pub enum VerifyError {
     /// Something could not be read.
     #[error("{address} cannot be read: {error}")]
     Unreadable {
-        /// What was to be read.
+        /// The address that was to be read.
         address: GlobalAddress,
-        /// Why it was not.
+        /// Reason for which the read failed.
         error: OperationError,
     },
 }
 
-/// What is wrong with a node.
+/// Damage of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Damage {
     /// It is none, was freed, is torn, or says that it is elsewhere or of another level.
@@ -155,7 +156,7 @@ pub enum Damage {
     Low {
         /// Its low fence.
         found: u64,
-        /// Where its left neighbour ends.
+        /// End of its left neighbour.
         expected: u64,
     },
     /// Its keys do not end where they should.
@@ -163,7 +164,7 @@ pub enum Damage {
     High {
         /// Its high fence.
         found: Option<u64>,
-        /// What was expected.
+        /// The expected value.
         expected: Option<u64>,
     },
     /// It is the last of its level, and there is another one behind it.
@@ -188,17 +189,18 @@ pub enum Damage {
     Record {
         /// The key.
         key: u64,
-        /// Where the record lies.
+        /// Address of the record.
         record: GlobalAddress,
-        /// What is wrong.
+        /// The problem.
         fault: NodeFault,
     },
 }
 
 impl<V: Verbs> Pool<V> {
-    /// Walks over every node and record of all partitions, over verbs, and checks all that must be true of a tree that nobody writes
-    /// to: superblocks, own addresses, levels, fences that tile each level, pivots, siblings, keys, records. What writers may leave
-    /// behind that were stopped is counted, not refused: see [`Verified::untold`] and [`Verified::unsettled`].
+    /// Walks over every node and record of all partitions, over verbs, and checks all that must be true of a
+    /// tree without writers: superblocks, own addresses, levels, fences that tile each level, pivots,
+    /// siblings, keys, records. Unfinished work of stopped writers is counted, not refused: see
+    /// [`Verified::untold`] and [`Verified::unsettled`].
     ///
     /// # Errors
     /// The first damage, by address, level and reason.
@@ -211,8 +213,9 @@ impl<V: Verbs> Pool<V> {
     }
 }
 
-/// Checks all that must be true of the tree of `partition` in memory at hand, as [`Pool::verify`] does, but for the records: of those only
-/// that they are where `may_lie` says that something of a kind may begin, at an offset, and reach over so many bytes. So must nodes be.
+/// Checks all that must be true of the tree of `partition` in memory at hand, as [`Pool::verify`] does, but
+/// for the records: of those only their place. Its `may_lie` says whether an object of a kind may begin at an
+/// offset and reach over a number of bytes. Nodes must pass the same check.
 ///
 /// # Errors
 /// The first damage, by address, level and reason.
@@ -233,7 +236,7 @@ pub fn verify_at_hand(
     }
 }
 
-/// Where a walk reads.
+/// Source of a walk's nodes.
 trait Source {
     fn tree(&self) -> &TreeConfig;
 
@@ -256,7 +259,7 @@ impl<V: Verbs> Source for Pool<V> {
         read(self, key, address, len).await
     }
 
-    /// What is read is told by its checks: only servers know more.
+    /// The checks of what is read suffice here: only servers know more.
     fn check_place(&self, _: ChunkKind, _: GlobalAddress, _: u32) -> Result<(), VerifyError> {
         Ok(())
     }
@@ -426,14 +429,14 @@ impl<'p, S: Source> Walk<'p, S> {
             }
         }
         match (is_last, next.is_null()) {
-            // While it splits it says who comes next, and still has all keys.
+            // While it splits it names its next sibling, and still has all keys.
             (true, false) if header.partner.is_null() => Err(wrong(Damage::Sibling(next))),
             (false, true) => Err(fault(NodeFault::NoSibling { high: range.high.unwrap_or(u64::MAX) })),
             _ => Ok(Passed { bytes, range, next }),
         }
     }
 
-    /// From where on a node's partner has its keys, if it has any.
+    /// First key of a node that its partner has, if any.
     async fn half_of(&self, header: &NodeHeader) -> Result<Option<u64>, VerifyError> {
         let tree = self.source.tree();
         let bytes = self.source.read(header.low, header.partner, tree.node_bytes(header.level)).await?;

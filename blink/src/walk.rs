@@ -44,13 +44,13 @@ impl Regions {
 /// A node on the way from the root to a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathStep {
-    /// Where the node lies.
+    /// Address of the node.
     pub address: GlobalAddress,
     /// Its level; leaves are 0.
     pub level: u8,
 }
 
-/// What a leaf has of a key.
+/// Entry of a key in a leaf.
 enum Entry {
     Inline(Vec<u8>),
     Record(RecordPointer),
@@ -72,10 +72,10 @@ pub enum WalkError {
     Damaged {
         /// The address.
         address: GlobalAddress,
-        /// What is wrong.
+        /// The problem.
         fault: NodeFault,
     },
-    /// The tree has more nodes than whoever reads them takes, or than its memory has room for.
+    /// The tree has more nodes than the reader takes, or than its memory has room for.
     #[error("the tree has more than {limit} nodes: allow more, or look for siblings without end")]
     TooMany {
         /// Nodes that would have been taken.
@@ -149,8 +149,9 @@ impl<'m> Tree<'m> {
         }
     }
 
-    /// Where the record of `key` lies, for switches that lead index reads there; none where values are in line, where the key is not
-    /// there, and where its record is not marked as the one that counts (its writer died, or is at work).
+    /// Address of the record of `key`, for switches that lead index reads there. `None` if values are in
+    /// line, if the key is absent, or if its record is not marked as the one that counts (its writer died, or
+    /// is at work).
     ///
     /// # Errors
     /// When a node on the way is damaged.
@@ -166,9 +167,10 @@ impl<'m> Tree<'m> {
         Ok(RecordHead::parse(&head).is_published(key, pointer).then_some(pointer))
     }
 
-    /// Where switches may lead index reads for `key`: to its record or, where values are in line, to its leaf. None where the key has
-    /// no record that counts, or one that is longer than an index read. Adds the nodes that were read to `nodes`, also where it fails:
-    /// at most [`MAX_LEVEL`](crate::node::MAX_LEVEL) and some siblings.
+    /// Address to which switches may lead index reads for `key`: its record or, where values are in line, its
+    /// leaf. `None` if the key has no record that counts, or one that is longer than an index read. Adds the
+    /// nodes that were read to `nodes`, also where it fails: at most [`MAX_LEVEL`](crate::node::MAX_LEVEL)
+    /// and some siblings.
     ///
     /// # Errors
     /// When a node on the way is damaged.
@@ -186,13 +188,13 @@ impl<'m> Tree<'m> {
         Ok(record.filter(fits).map(|pointer| pointer.address))
     }
 
-    /// What the key's leaf has of it.
+    /// Entry of the key in its leaf.
     fn entry_of(&self, key: u64) -> Result<Option<Entry>, WalkError> {
         let leaf = self.descend(key, |_| {})?;
         self.entry_in(&leaf, key)
     }
 
-    /// What a leaf has of a key.
+    /// Entry of a key in a leaf.
     fn entry_in(&self, bytes: &NodeBytes, key: u64) -> Result<Option<Entry>, WalkError> {
         let Node::Leaf(leaf) = bytes.node(&self.config) else {
             unreachable!("a descent ends at level 0, and only leaves are there")
@@ -303,14 +305,14 @@ impl<'m> Tree<'m> {
 
 /// A walk along the levels of a tree, from the root down and each from left to right.
 ///
-/// Each node must begin where the one before it ends. So a walk goes on to higher keys with each step, and never round in a circle,
-/// whatever somebody has written there; and as others may write on while it is walked, it takes no more nodes of a level than the memory
-/// has room for.
+/// Each node must begin where the one before it ends. So a walk goes on to higher keys with each step, and
+/// never round in a circle, whatever bytes lie there. As other clients may write during the walk, it takes no
+/// more nodes of a level than the memory has room for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LevelWalk {
     /// The node that comes next.
     pub(crate) at: PathStep,
-    /// Where the node before it ends; none for the first one of a level.
+    /// End of the node before it; `None` for the first one of a level.
     begins: Option<u64>,
     /// The leftmost node of the level below, as far as it is known.
     below: Option<GlobalAddress>,

@@ -1,4 +1,5 @@
-//! What it costs to keep a tree in a folder: gets and puts by a client in this process, without a network, and the start of a server.
+//! Cost of keeping a tree in a folder: gets and puts by a client in this process, without a network, and the
+//! start of a server.
 //!
 //! ```text
 //! cargo run --release -p fatbtree-memserver --example folder_cost -- 1000000 200000

@@ -14,16 +14,17 @@
 //!
 //! **Publishing.** A client publishes a chunk *before* it links the first of its nodes (or records) into the tree. From then
 //! on what is written there is the tree's, whatever becomes of the client. A chunk that was not published
-//! holds nothing that anybody can reach; when its holder gives it back, or its lease ends, it goes to the free list of its
-//! kind.
+//! holds nothing that a client can reach. When its holder gives it back, or its lease ends, it goes to the
+//! free list of its kind.
 //!
 //! **Tails.** Clients use a chunk from its start. When a session has ended, its queue pairs are destroyed and nothing is written into
 //! its chunks any more but where blocks are that others know. The [tenant](crate::Tenant::used) finds out where the used part ends; what
 //! lies behind it is given out again as a smaller chunk of the same kind.
 //! A client whose session has ended must not use what it has left of its chunks.
 //!
-//! **Restarts.** Where the region outlives its server, a word for each chunk says its kind, written before the chunk is given out. A server
-//! that is started again takes every such chunk for the tree's, and looks for its tail; nobody pays for it any more.
+//! **Restarts.** Where the region outlives its server, a word for each chunk says its kind, written before
+//! the chunk is given out. On restart all such chunks belong to the tree and are charged to no client; their
+//! unused tails are recovered.
 //!
 //! **Room.** Where the region lies in a file, a chunk has its room on the disk before it is given out.
 //!
@@ -46,11 +47,11 @@ use crate::tenant::{Shape, Tenant, Used};
 /// A chunk as its holder is told of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
-    /// Where it begins: a whole line.
+    /// Its address, on a line border.
     pub address: GlobalAddress,
     /// Its size: the same of all chunks of a server, less of one that was used in part.
     pub bytes: u64,
-    /// What may lie in it.
+    /// Kind of content.
     pub kind: ChunkKind,
 }
 
@@ -61,7 +62,7 @@ pub struct Chunk {
      more spare bytes"
 )]
 pub struct NoChunk {
-    /// For what it was wanted.
+    /// Kind of memory that was wanted.
     pub kind: ChunkKind,
     /// Chunks of the region.
     pub chunks: u32,
@@ -75,7 +76,7 @@ pub struct NoChunk {
     "chunks of {found} bytes: expected a multiple of {LINE}, at least {least}, the largest block of this structure"
 )]
 pub struct ChunkSize {
-    /// What was asked for.
+    /// The requested value.
     pub found: u64,
     /// The least.
     pub least: u32,
@@ -86,11 +87,12 @@ pub struct ChunkSize {
 pub(crate) enum NoSupply {
     /// None is left.
     Chunk(NoChunk),
-    /// There is one, but no room for it.
+    /// There is a chunk, but no room for it.
     Room(ReserveError),
 }
 
-/// Bytes of the table of chunk kinds ([`LoadedTree::chunk_kinds`](crate::LoadedTree::chunk_kinds)) of a tree with so many spare bytes.
+/// Bytes of the table of chunk kinds ([`LoadedTree::chunk_kinds`](crate::LoadedTree::chunk_kinds)) of a tree
+/// with this much spare memory.
 #[must_use]
 pub const fn chunk_kinds_bytes(spare_bytes: u64, chunk_bytes: u64) -> u64 {
     match spare_bytes.checked_div(chunk_bytes) {
@@ -125,7 +127,7 @@ struct Piece {
     state: State,
 }
 
-/// How chunks are used.
+/// Use of chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ChunkCounts {
     pub(crate) all: u32,
@@ -136,12 +138,12 @@ pub(crate) struct ChunkCounts {
     pub(crate) used_bytes: u64,
 }
 
-/// Why a chunk stays what it is.
+/// Reasons for which a chunk is not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChunkRefusal {
     /// Not a chunk of this session.
     NotHeld,
-    /// It is the tree's.
+    /// The chunk belongs to the tree.
     Published,
 }
 
@@ -165,7 +167,7 @@ pub(crate) struct ChunkTable {
     chunks: u32,
     /// Chunks that were given out at least once; fresh ones follow.
     used: u32,
-    /// By offset, side by side.
+    /// Pieces by offset, side by side.
     pieces: BTreeMap<u64, Piece>,
     /// Free pieces, by kind.
     free: [BTreeSet<u64>; ChunkKind::ALL.len()],
@@ -218,7 +220,7 @@ impl ChunkTable {
         Ok(self)
     }
 
-    /// A chunk that nobody has, for `holder`, with its room in `memory`.
+    /// Gives a free chunk to `holder`, with its room in `memory`.
     pub(crate) fn allocate(
         &mut self,
         memory: &Memory,
@@ -307,7 +309,7 @@ impl ChunkTable {
         (relieved, false)
     }
 
-    /// Divides a chunk where its used part ends. Returns who pays for one chunk less.
+    /// Divides a chunk where its used part ends. Returns the client that is charged for one chunk less.
     fn cut(&mut self, offset: u64, piece: Piece, used: u64) -> Option<ClientId> {
         let client = match piece.state {
             State::Tree(client) => Some(client),
@@ -341,7 +343,7 @@ impl ChunkTable {
         client
     }
 
-    /// Where blocks may lie.
+    /// Places where blocks may lie.
     pub(crate) fn layout(&self) -> Layout {
         Layout {
             classes: Arc::clone(&self.classes),
@@ -379,7 +381,8 @@ impl ChunkTable {
         (piece.kind == kind && is_tree && fits).then_some(from)
     }
 
-    /// Whether a block of this class and so many bytes may begin at `offset`: among those that were loaded, or in a chunk that was published.
+    /// Whether a block of this class, `bytes` long, may begin at `offset`: among those that were loaded, or
+    /// in a chunk that was published.
     pub(crate) fn may_lie(&self, kind: ChunkKind, offset: u64, bytes: u64) -> bool {
         let Some(Class { bytes: size, loaded }) = self.classes.get(kind as usize) else { return false };
         let is_loaded = loaded.contains(&offset) && bytes <= loaded.end - offset;

@@ -1,4 +1,4 @@
-//! What the owner of a memory server must know: which first-hop entries there must be.
+//! Events for the owner of a memory server, which tell the first-hop entries that there must be.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,12 +9,12 @@ use fatbtree_verbs::QueuePairNumber;
 
 use crate::blink::TreeInfo;
 
-/// What a client's edge switch must know of a connection to admit its index reads.
+/// Data of a connection with which a client's edge switch admits its index reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FirstHop {
-    /// Where its packets come from.
+    /// Source address of its packets.
     pub client: Ipv4Addr,
-    /// Where they go.
+    /// Destination address of its packets.
     pub server: Ipv4Addr,
     /// The server's queue pair, to which they go.
     pub queue_pair: QueuePairNumber,
@@ -29,7 +29,7 @@ pub struct FirstHop {
 }
 
 impl fmt::Debug for FirstHop {
-    /// Without the rkey: who knows it can write to the tree.
+    /// Without the rkey: a peer that knows it can write to the tree.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { client, server, queue_pair, partition, root, mtu, rkey: _ } = self;
         f.debug_struct("FirstHop")
@@ -48,7 +48,7 @@ impl fmt::Debug for FirstHop {
 pub enum Event<S = TreeInfo> {
     /// A queue pair was connected: it can be registered.
     Opened(FirstHop),
-    /// It is gone: its entry must be taken back. Its number may be used again.
+    /// The connection is gone: its entry must be removed. Its number may be used again.
     Closed(FirstHop),
     /// The structure has another root. What is registered stays right, but entries with the new root save a step.
     NewRoot(S),
@@ -60,15 +60,16 @@ pub enum Event<S = TreeInfo> {
         /// One more than the former tree's.
         generation: u64,
     },
-    /// The server has lost its tree: it has begun with an empty one, and there was another one before. It serves nobody until it is loaded.
+    /// The server has lost its tree: it has begun with an empty one, and there was another one before. It
+    /// serves no client until it is loaded.
     Lost {
         /// Its partition.
         partition: u16,
     },
 }
 
-/// Events that were not taken yet. Whoever never takes any makes them no more than there are queue pairs: one that is gone before
-/// anybody heard of it is not spoken of.
+/// Events that were not taken yet. If the owner takes none, there are never more than queue pairs: a
+/// connection that ends before its event was taken yields no event.
 #[derive(Debug)]
 pub(crate) struct Events<S> {
     queue: BTreeMap<u64, Event<S>>,
@@ -92,7 +93,7 @@ impl<S> Events<S> {
         self.next += 1;
         let old = match event {
             Event::NewRoot(_) => [self.root.replace(number), None],
-            // The root of a former tree is nobody's.
+            // The root of a former tree is not reported any more.
             Event::NewTree { .. } => [self.root.take(), self.tree.replace(number)],
             Event::Opened(_) | Event::Closed(_) | Event::Lost { .. } => [None, None],
         };

@@ -1,4 +1,5 @@
-//! A folder that a memory server keeps its tree in: whoever starts the server again serves the same tree at the same addresses.
+//! A folder that a memory server keeps its tree in: a restarted server serves the same tree at the same
+//! addresses.
 //!
 //! ```text
 //!   lock         locked by the process that has the folder
@@ -10,8 +11,9 @@
 //! ```
 //!
 //! **A process that is killed** loses nothing that was acknowledged: mapped files are the operating system's. A packet's write that it was
-//! killed in the middle of is carried out when the server starts again, from `writes-7`; so no node or entry is half-written. What clients
-//! had given back is forgotten, and lost to the tree. Sessions and locks are gone: whoever had them opens a session anew.
+//! killed in the middle of is carried out when the server starts again, from `writes-7`; so no node or entry
+//! is half-written. Places that clients had given back are forgotten, and lost to the tree. Sessions and
+//! locks are gone: their clients open new sessions.
 //!
 //! **A machine that dies** may lose what was written since a file was last synced, and leave a mixture: the three files of a tree are
 //! synced when it is loaded, and when the server stops.
@@ -77,9 +79,10 @@ pub struct FolderOwner {
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// What `state.json` says.
+    /// Content of `state.json`.
     state: State,
-    /// What it said before a tree was kept that is not served yet: it names the tree that is served.
+    /// Content of `state.json` before a tree was kept that is not served yet: it names the tree that is
+    /// served.
     former: Option<State>,
     _lock: File,
 }
@@ -92,12 +95,12 @@ pub enum FolderError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// Somebody else has it.
+    /// Another process uses the folder.
     #[error("{} is used by another process: stop that memory server first, or name another folder", .path.display())]
     InUse {
         /// The folder.
@@ -113,7 +116,7 @@ pub enum FolderError {
         /// Its format.
         found: u32,
     },
-    /// It is another server's.
+    /// The folder belongs to another server.
     #[error(
         "{} belongs to memory server {} (partition {}, {}), not to {} (partition {}, {}): name another folder", .path.display(), .found.server,
         .found.partition, .found.address, .expected.server, .expected.partition, .expected.address
@@ -123,7 +126,7 @@ pub enum FolderError {
         path: PathBuf,
         /// Whose it is.
         found: Box<FolderOwner>,
-        /// Who wants it.
+        /// The server that opens the folder.
         expected: Box<FolderOwner>,
     },
     /// Chunks of another size.
@@ -144,7 +147,7 @@ pub enum FolderError {
     Partial {
         /// The folder.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A file does not get its room: the disk is full, or fails.
@@ -163,7 +166,7 @@ pub enum FolderError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
 }
@@ -172,10 +175,10 @@ impl Folder {
     /// Makes the folder if it is not there, and locks it. `chunk_bytes`: as in [`ServerOptions`](crate::ServerOptions).
     ///
     /// # Errors
-    /// When somebody has it, or it is another server's or version's, or damaged.
+    /// When another process uses it, or it is another server's or version's, or damaged.
     pub fn open(path: &Path, owner: FolderOwner, chunk_bytes: u64) -> Result<Self, FolderError> {
         let at = |name: &str| path.join(name);
-        // What is in the tree is nobody else's on this machine.
+        // Other users of this machine must not read the tree.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(failed(path, "making the folder"))?;
         let lock = private().create(true).truncate(false).write(true).open(at(LOCK));
@@ -274,7 +277,7 @@ impl Folder {
         if self.state.tree.as_ref().is_some_and(|tree| tree.generation == generation) {
             return Err(FolderError::Served { path: self.path.clone(), generation }.into());
         }
-        // Whoever is killed from now on leaves files that are known.
+        // A process that is killed from now on leaves files that `state.json` names.
         let mut state = self.state.clone();
         state.leftovers.insert(generation);
         self.write(state)?;

@@ -1,4 +1,4 @@
-//! What a memory server says of itself.
+//! A memory server's description of itself.
 
 use std::ops::Deref;
 
@@ -7,7 +7,7 @@ use fatbtree_verbs::{Mtu, Region, Remote};
 
 use crate::blink::TreeInfo;
 
-/// How a server has come by its tree.
+/// Origin of a server's tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Origin {
     /// An operator has loaded it, or the server has begun with keys.
@@ -15,18 +15,19 @@ pub enum Origin {
     Meant,
     /// The server has begun with an empty one. It may be the first of its kind, to be filled by clients; or a former one was lost.
     Begun,
-    /// The server has begun with an empty one, and was told that there was another one before. It serves nobody until it is loaded.
+    /// The server has begun with an empty one, and was told that there was another one before. It serves no
+    /// client until it is loaded.
     Lost,
 }
 
-/// What a server holds and how to reach it. What is said of the structure in its region can be read as if it stood here, too.
+/// Content of a server and how to reach it. The fields of `structure` can be read as if they were here, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerInfo<S = TreeInfo> {
     /// The server's number, which is in the addresses of its memory.
     pub server: u16,
-    /// What the tenant says of the structure.
+    /// The tenant's description of the structure.
     pub structure: S,
-    /// How often the region was filled.
+    /// Number of times that the region was filled.
     pub generation: u64,
     /// The tree memory. Its first byte is address `server << 48`, so that pointers in the tree are addresses.
     pub tree: Region,
@@ -40,7 +41,7 @@ pub struct ServerInfo<S = TreeInfo> {
     pub path_mtu: Mtu,
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
-    /// How it has come by its tree.
+    /// Origin of its tree.
     pub origin: Origin,
 }
 
@@ -53,8 +54,10 @@ impl<S> Deref for ServerInfo<S> {
 }
 
 impl<S> ServerInfo<S> {
-    /// What a client needs to write to this server's memory, for [`RemoteMemory::set_writer`](fatbtree_remote::RemoteMemory::set_writer): `owner` as its
-    /// lease tells, and whether its own device carries out masked atomics, which both must do. Nothing where there are no locks.
+    /// Data that a client needs to write to this server's memory, for
+    /// [`RemoteMemory::set_writer`](fatbtree_remote::RemoteMemory::set_writer): `owner` as its lease tells,
+    /// and whether its own device carries out masked atomics, which both must do. Nothing where there are no
+    /// locks.
     #[must_use]
     pub fn writer(&self, owner: Option<Owner>, client_masked_atomics: bool) -> Option<Writer> {
         let (table, owner) = (self.locks?, owner?);
@@ -77,9 +80,10 @@ impl<S> ServerInfo<S> {
 /// `IBV_ACCESS_ZERO_BASED`), and what is registered under its own rkey cannot be taken for tree memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockTable {
-    /// Where it is.
+    /// Region of the lock table.
     pub region: Region,
-    /// On the device itself, where atomics are fast (Sherman section 4.3), or in ordinary memory because the device has none.
+    /// Whether it lies on the device itself, where atomics are fast (Sherman section 4.3); otherwise in
+    /// ordinary memory, because the device has none.
     pub on_device: bool,
     /// The table of owners, which clients may only read: a bit for each of the 65,536 numbers, word o / 64, bit o % 64, set as long as
     /// the session that has the number lasts. Cleared after the session's queue pairs were destroyed: nothing of it is written then.

@@ -15,16 +15,16 @@ use fatbtree_verbs::Memory;
 /// Bytes of a word.
 const WORD: u64 = 8;
 
-/// What is written down of chunks cannot be.
+/// The table of chunk kinds is damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "what is said of chunk {chunk} of {chunks}, {found:#x}, was never written: expected a kind and its checksum for chunks that were given \
      out, and 0 behind them"
 )]
 pub struct DamagedKinds {
-    /// Which chunk.
+    /// The chunk.
     pub chunk: u32,
-    /// What is said of it.
+    /// Its word in the table.
     pub found: u64,
     /// Chunks of the region.
     pub chunks: u32,
@@ -38,7 +38,7 @@ pub(crate) struct ChunkKinds {
 }
 
 impl ChunkKinds {
-    /// Bytes for so many chunks.
+    /// Bytes of the table for this many chunks.
     pub(crate) const fn bytes(chunks: u64) -> u64 {
         chunks.saturating_mul(WORD)
     }

@@ -1,4 +1,4 @@
-//! Where blocks may lie in a region, by size class.
+//! Places where blocks may lie in a region, by size class.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub struct Class {
     pub loaded: Range<u64>,
 }
 
-/// Where blocks may lie: among those that were loaded, or in a chunk of their class. A chunk never changes its class, so what lies where a
-/// block may lie is one, or a freed one.
+/// Places where blocks may lie: among those that were loaded, or in a chunk of their class. A chunk never
+/// changes its class, so what lies where a block may lie is one, or a freed one.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub(crate) classes: Arc<[Class]>,
@@ -30,7 +30,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether a block of this class and so many bytes may begin at `offset`.
+    /// Whether a block of this class, `bytes` long, may begin at `offset`.
     #[must_use]
     pub fn may_lie(&self, class: ChunkKind, offset: u64, bytes: u64) -> bool {
         let Some(Class { bytes: size, loaded }) = self.classes.get(class as usize) else { return false };

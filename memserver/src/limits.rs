@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use fatbtree_verbs::time::{Duration, Instant};
 
-/// Who asks: whose share it is.
+/// The client a resource is charged to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct ClientId {
     /// The address from which it asks, as the transport tells.
@@ -25,7 +25,7 @@ impl fmt::Display for ClientId {
     }
 }
 
-/// What is bounded.
+/// Resource with a bound.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Resource {
     /// Sessions.
@@ -49,7 +49,7 @@ impl fmt::Display for Resource {
     }
 }
 
-/// How much of each there may be.
+/// Bound of each resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     /// Sessions at a time.
@@ -73,14 +73,14 @@ impl Bounds {
     }
 }
 
-/// How much clients may have.
+/// Limits of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Of each client: one RoCE address of one host.
+    /// Bounds of each client: one RoCE address of one host.
     pub client: Bounds,
-    /// Of all clients of a host together.
+    /// Bounds of all clients of a host together.
     pub host: Bounds,
-    /// Of all together.
+    /// Bounds of all clients together.
     pub server: Bounds,
     /// The span of time in which attempts are counted.
     pub attempt_window: Duration,
@@ -124,7 +124,7 @@ pub enum Payer {
     Client(ClientId),
     /// Its host's.
     Host(IpAddr),
-    /// Everybody's.
+    /// The share of all clients together.
     Server,
 }
 
@@ -144,13 +144,13 @@ impl fmt::Display for Payer {
 pub struct OverBound {
     /// Whose share is used up.
     pub payer: Payer,
-    /// Of what.
+    /// The resource.
     pub what: Resource,
     /// The bound.
     pub limit: u32,
 }
 
-/// What everybody has. Who has nothing is not in it.
+/// Resources that each client, each host and the server have. Entries of zero are absent.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     limits: Limits,
@@ -215,7 +215,7 @@ impl Accounts {
         self.counts.get(&(Payer::Server, what)).copied().unwrap_or(0)
     }
 
-    /// How many entries there are: bounded by what the server may have.
+    /// Number of entries, bounded by the limits of the server.
     #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
         self.counts.len() + self.attempts.len()
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(accounts.entries(), 0);
     }
 
-    /// Whoever asks, from however many hosts: what is remembered of it is bounded.
+    /// Memory for attempts is bounded, from however many clients and hosts they come.
     #[test]
     fn attempts_are_forgotten_with_their_window_and_bounded_within_it() {
         let bounds = |attempts| Bounds { sessions: 1, queue_pairs: 1, chunks: 1, attempts };

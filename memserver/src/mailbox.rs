@@ -64,8 +64,8 @@ impl<T: Tenant> Mailbox<T> {
         self.requests.try_recv().ok()
     }
 
-    /// Lets `server` answer what is there. Requests that come meanwhile may wait for the next time, so that those who ask
-    /// without end do not keep the data path from its frames.
+    /// Lets `server` answer waiting requests. Requests that come meanwhile may wait for the next call, so
+    /// that an endless stream of requests does not keep the data path from its frames.
     pub fn answer<D: Device>(&mut self, now: Instant, server: &mut MemoryServer<D, T>) {
         for _ in 0..self.requests.max_capacity() {
             match self.take() {
@@ -85,7 +85,7 @@ type Answer<T> = Result<Result<T, Refusal>, ServerGone>;
 
 /// Every method fails with [`ServerGone`] when the server is gone; inside, with the server's own refusal.
 impl<T: Tenant> Handle<T> {
-    /// What the server holds.
+    /// Content of the server, and how to reach it.
     ///
     /// # Errors
     /// When the server is gone.

@@ -8,12 +8,13 @@
 //!     set before the session's lease is given out ... cleared after all its queue pairs were destroyed
 //! ```
 //!
-//! From the moment that a bit is clear nothing that the owner has posted is written any more, so whoever finds one of its locks
-//! takes it over.
+//! From the moment that a bit is clear nothing that the owner has posted is written any more, so a client
+//! that finds one of its locks takes it over.
 //!
-//! Numbers go round. One that was used before may still stand in a lock that nobody has wanted since; so when the numbers have gone
-//! round, the lock table is read once, and those that are in it, or live, are passed over in the next round. A number that is neither
-//! cannot come back into the table: a dead owner writes nothing, and others write their own.
+//! Numbers go round. One that was used before may still stand in a lock that no client has taken since; so
+//! when the numbers have gone round, the lock table is read once, and those that are in it, or live, are
+//! passed over in the next round. A number that is neither cannot come back into the table: a dead owner
+//! writes nothing, and others write their own.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ const BLOCK: usize = 4096;
 /// A bit for each number.
 type Numbers = [u64; WORDS];
 
-/// Where the locks are.
+/// Memory of the locks.
 #[derive(Debug)]
 pub(crate) enum Locks {
     /// On the device.
@@ -48,15 +49,15 @@ pub(crate) struct Owners {
     pub(crate) region: Region,
     locks: Locks,
     next: u32,
-    /// What is passed over in this round, beside what lives.
+    /// Numbers that this round passes over, beside living owners.
     passed_over: Box<Numbers>,
-    /// When the table was read and no number was free: not to be read again for every request.
+    /// Time at which the table was read and no number was free: it is not read again for every request.
     none_since: Option<Instant>,
     living: u32,
     rounds: u64,
 }
 
-/// Why there is no number.
+/// Errors from assigning a number.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoOwner {
     /// All are in use.
@@ -87,8 +88,8 @@ impl Owners {
         })
     }
 
-    /// A number that nobody has and no lock carries. It lives from now on. Where none is free, the lock table is not read again
-    /// before `pause` is over.
+    /// A number that no session has and no lock carries. It lives from now on. Where none is free, the lock
+    /// table is not read again before `pause` is over.
     pub(crate) fn begin<D: Device>(
         &mut self,
         device: &D,

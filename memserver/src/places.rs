@@ -1,15 +1,16 @@
 //! Places: memory of single blocks, nodes or records, that clients have freed and given back, to be used again by others.
 //!
 //! ```text
-//!   client: merges two leaves ─► its own list ─► too many, or it closes ─► give_back ─► list of the server ─► allocate: anybody
+//!   client: merges two leaves ─► its own list ─► too many, or it closes ─► give_back ─► list of the server ─► allocate: any client
 //! ```
 //!
 //! A list for each kind, and of records for each size of place. Oldest go first. Lists are bounded: what is over the bound is
 //! dropped, and lost to the tree. What is given back is checked, as far as a server can: it lies where blocks of this kind lie, begins
-//! where one begins, and the [tenant](crate::Tenant::is_free) finds it free. Whoever gives back what others use
-//! damages the tree, as it could by a WRITE.
+//! where one begins, and the [tenant](crate::Tenant::is_free) finds it free. A client that gives back what
+//! others use damages the tree, as it could by a WRITE.
 //!
-//! A client forgets what it gives back before it asks, and does not ask again when no answer comes: somebody may have it by then.
+//! A client forgets what it gives back before it asks, and does not ask again when no answer comes: another
+//! client may have it by then.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,7 +23,7 @@ use crate::tenant::Tenant;
 /// Places in one answer, and in one request, at most.
 pub const PLACES_AT_ONCE: usize = 256;
 
-/// What a client gets when it asks for memory.
+/// Memory that a client gets on request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Supply {
     /// A chunk, to be published before it is used.
@@ -46,24 +47,24 @@ impl Supply {
 /// Places of one size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Places {
-    /// For what.
+    /// Kind of the places.
     pub kind: ChunkKind,
     /// Bytes of each.
     pub bytes: u32,
-    /// Where they begin.
+    /// Their addresses.
     pub addresses: Vec<GlobalAddress>,
 }
 
-/// What became of places that were given back.
+/// Results for places that were given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GivenBack {
-    /// They are on the list.
+    /// Places that are on the list now.
     pub kept: u32,
-    /// They, or parts of them, were on a list before.
+    /// Places that were on a list before, as a whole or in part.
     pub known: u32,
-    /// There was no room on the list.
+    /// Places for which the list had no room.
     pub dropped: u32,
-    /// They cannot be what was said.
+    /// Places that cannot be of the stated kind.
     pub refused: u32,
 }
 
@@ -71,7 +72,7 @@ pub struct GivenBack {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{found} places are given back at once; give back up to {PLACES_AT_ONCE} in each request")]
 pub struct TooManyPlaces {
-    /// How many.
+    /// Number of places in the request.
     pub found: usize,
 }
 
@@ -87,7 +88,7 @@ pub(crate) struct PlaceLists {
     pub(crate) counts: PlaceCounts,
 }
 
-/// What became of all places.
+/// Counters of all places.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PlaceCounts {
     pub(crate) given_back: u64,
@@ -159,7 +160,7 @@ impl PlaceLists {
         (!addresses.is_empty()).then_some(Places { kind, bytes, addresses })
     }
 
-    /// Takes back places that nobody has heard of.
+    /// Takes back places that were never announced to a client.
     pub(crate) fn put_back(&mut self, places: &Places) {
         self.counts.given_out -= places.addresses.len() as u64;
         for address in places.addresses.iter().rev() {

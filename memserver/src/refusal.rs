@@ -1,4 +1,4 @@
-//! Why a request is refused.
+//! Reasons for which a request is refused.
 
 use std::net::Ipv4Addr;
 
@@ -11,7 +11,8 @@ use crate::owners::NoOwner;
 use crate::places::TooManyPlaces;
 use crate::session::SessionKey;
 
-/// Why a request is refused. Nothing has changed then, but that a queue pair is gone which was to be replaced.
+/// Reasons for which a request is refused. Nothing has changed then, except that a queue pair which was to be
+/// replaced is gone.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// No such session.
@@ -84,13 +85,13 @@ pub enum Refusal {
     UnknownChunk {
         /// The session.
         session: SessionKey,
-        /// Where it should begin.
+        /// Expected address.
         address: GlobalAddress,
     },
     /// A chunk that is the tree's.
     #[error("the chunk at {address} was published: it is the tree's, and its nodes are freed one by one")]
     Published {
-        /// Where it begins.
+        /// Its address.
         address: GlobalAddress,
     },
 }
@@ -109,7 +110,7 @@ pub struct PathMtu {
 }
 
 impl PathMtu {
-    /// Checks that one packet holds so many bytes.
+    /// Checks that one packet holds this many bytes.
     pub(crate) fn check(bytes: u32, path_mtu: Mtu) -> Result<(), Self> {
         let path_mtu = path_mtu.bytes() as u32;
         if bytes > path_mtu { Err(Self { bytes, path_mtu }) } else { Ok(()) }
@@ -117,7 +118,7 @@ impl PathMtu {
 }
 
 impl Refusal {
-    /// Why there is no memory, where some was asked for.
+    /// Reason for which a request for memory got none.
     #[must_use]
     pub const fn shortage(&self) -> Shortage {
         match self {

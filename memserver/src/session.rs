@@ -30,10 +30,10 @@ impl fmt::Display for SessionKey {
 pub struct Lease {
     /// The session.
     pub session: SessionKey,
-    /// How long it lasts from when it was opened or renewed. Renew it in good time: after a third of this.
+    /// Time for which it lasts after it was opened or renewed. Renew it in good time: after a third of this.
     pub duration: Duration,
-    /// As whom the session has locks, where the server has a lock table. The number is no other session's, nor in any lock that a
-    /// former one has left.
+    /// Owner under which the session holds locks, where the server has a lock table. The number is no other
+    /// session's, nor in any lock that a former one has left.
     pub owner: Option<Owner>,
 }
 
@@ -44,15 +44,15 @@ impl Lease {
     }
 }
 
-/// What one session holds.
+/// Resources of one session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client: ClientId,
     pub(crate) owner: Option<u16>,
-    /// By the number that the client knows.
+    /// Queue pairs by the number that the client knows.
     pub(crate) queue_pairs: BTreeMap<QueuePairNumber, QueuePair>,
     pub(crate) chunks: BTreeSet<GlobalAddress>,
-    /// Of a local client.
+    /// Queue pairs of a local client.
     pub(crate) links: BTreeSet<QueuePairNumber>,
     ends: Instant,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Session {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     all: BTreeMap<SessionKey, Session>,
-    /// By when they end.
+    /// Sessions by the time of their end.
     ends: BTreeSet<(Instant, SessionKey)>,
 }
 
@@ -106,7 +106,7 @@ impl Sessions {
         self.all.iter().find(|(_, session)| session.links.contains(&link)).map(|(key, _)| *key)
     }
 
-    /// When the first one ends.
+    /// End of the session that ends first.
     pub(crate) fn first_end(&self) -> Option<Instant> {
         self.ends.first().map(|(at, _)| *at)
     }

@@ -1,4 +1,4 @@
-//! Where the memory of trees comes from.
+//! Storage for the memory of trees.
 
 use fatbtree_verbs::Memory;
 
@@ -6,7 +6,7 @@ use crate::blink::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
 use crate::blink::values::ValueSource;
 use crate::folder::{Folder, FolderError};
 
-/// Where regions lie.
+/// Storage of regions.
 #[derive(Debug)]
 pub enum Storage {
     /// In memory, as long as the process lives.
@@ -51,8 +51,8 @@ impl Storage {
         }
     }
 
-    /// From now on a server that is started again serves this tree. When it is served, [`settle`](Self::settle) follows; when it is
-    /// not, [`go_back`](Self::go_back).
+    /// Keeps this tree: from now on a restarted server serves it. When it is served, [`settle`](Self::settle)
+    /// follows; when it is not, [`go_back`](Self::go_back).
     ///
     /// # Errors
     /// When it cannot be written down. Perhaps it stands there all the same, where only the last sync has failed: go back then, too.

@@ -35,13 +35,13 @@ pub const HEADER_BYTES: usize = 64;
 ///
 /// A tenant reads the region's memory while clients write it, and must expect any bytes there.
 pub trait Tenant: Sized + fmt::Debug {
-    /// What [`ServerInfo`](crate::ServerInfo) says of the structure.
+    /// Description of the structure in [`ServerInfo`](crate::ServerInfo).
     type Description: Copy + Eq + fmt::Debug;
     /// Requests that only the structure can answer, each with its way back. A structure without any names
     /// [`Infallible`](std::convert::Infallible).
     type Request: fmt::Debug;
 
-    /// What the server says of the structure now.
+    /// Present description of the structure.
     fn description(&self) -> Self::Description;
 
     /// Address at which an index read begins: the root.
@@ -90,18 +90,18 @@ pub trait Tenant: Sized + fmt::Debug {
     fn succeed(&mut self, _former: Self) {}
 }
 
-/// What a tenant makes of its region's header.
+/// A tenant's verdict on its region's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// It says what was known.
+    /// The header says what was known.
     Same,
     /// Description or root have changed.
     Changed,
-    /// It is being written, or cannot be; nothing has changed.
+    /// The header is being written, or is impossible; nothing has changed.
     Refused,
 }
 
-/// How far a chunk is used.
+/// Used part of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Used {
     /// Up to this offset of the region. The chunk's begin: nothing of it.
@@ -110,7 +110,7 @@ pub enum Used {
     Below(u64),
 }
 
-/// What a tenant needs of its server and its region, for as long as it is there.
+/// Parts of its server and region that a tenant keeps for its lifetime.
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
     /// Size classes, by number.
@@ -131,7 +131,7 @@ pub struct Loaded<T> {
     pub region: Arc<Memory>,
     /// Offsets of the chunks.
     pub spare: Range<u64>,
-    /// How often the region has been filled.
+    /// Number of times that the region has been filled.
     pub generation: u64,
     /// Whether the structure is the one that is meant.
     pub origin: Origin,
@@ -143,7 +143,7 @@ pub struct Loaded<T> {
     pub tenant: T,
 }
 
-/// What a memory server can serve.
+/// Content that a memory server can serve.
 pub trait Load {
     /// The structure in it.
     type Tenant: Tenant;

@@ -30,16 +30,16 @@ const SEED: u64 = 7;
 /// A disk that can be full.
 trait Disk {
     fn folder(&self) -> PathBuf;
-    /// From now on files can be no longer than this, or no file can be longer than it is.
+    /// Fills the disk: files can be no longer than this, or no file can become longer than it is.
     fn fill(&self, bytes: u64);
     fn make_room(&self);
-    /// What a client is told then.
+    /// Shortage that a client is told then.
     fn shortage(&self) -> Shortage;
-    /// What the server says of it.
+    /// Words of the server's message.
     fn words(&self) -> &'static str;
 }
 
-/// Files may be so long and no longer.
+/// Folder whose files have a maximum length.
 struct Bounded(tempfile::TempDir);
 
 impl Disk for Bounded {
@@ -114,7 +114,7 @@ struct World {
     server: MemoryServer<PlainDevice>,
     pool: Pool<PlainDevice>,
     session: SessionKey,
-    /// What the client was told when it has got no memory.
+    /// Refusals of the client's requests for memory.
     refused: Vec<Refusal>,
 }
 
@@ -246,7 +246,7 @@ fn serves_on(disk: &dyn Disk) {
         world.upsert(key, SEED + 1).unwrap();
         world.upsert(key, SEED + 2).unwrap();
     }
-    // Whoever writes or reads where nothing was given out ends nobody.
+    // Access to memory that was not given out ends no process.
     let memory = world.server.memory();
     let last = memory.len() - 8;
     assert!(memory.write(last - 64, &[1; 8]).is_err() && memory.update(last / 8 * 8 - 64, |_| 1).is_err());

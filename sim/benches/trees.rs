@@ -1,4 +1,4 @@
-//! What a processor does of campaign `trees` in a second: `cargo bench -p fatbtree-sim --bench trees`.
+//! Speed of campaign `trees` on one processor: `cargo bench -p fatbtree-sim --bench trees`.
 //!
 //! The figure counts lookups; writers, mishaps, the final phase and the check of the history come with them.
 #![allow(missing_docs)] // criterion's macros make undocumented functions

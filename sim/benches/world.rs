@@ -1,4 +1,4 @@
-//! What a processor does of the simulated world in a second: `cargo bench -p fatbtree-sim --bench world`.
+//! Speed of the simulated world on one processor: `cargo bench -p fatbtree-sim --bench world`.
 //!
 //! Each figure is a number of simulated operations, with everything that belongs to them: tasks, reactors, events, memory.
 #![allow(missing_docs)] // criterion's macros make undocumented functions
@@ -36,7 +36,7 @@ impl Lab {
         Self { world, memory, server, region }
     }
 
-    /// Runs `task` so many times on each of the clients, and returns how many operations that were.
+    /// Runs `task` repeatedly on each of the clients, and returns the number of operations.
     fn run<F: Future<Output = ()> + 'static>(
         &self,
         task: impl Fn(MachineReactor, QueuePair, Region, u64) -> F + Copy + 'static,

@@ -24,10 +24,10 @@ pub trait Clock {
 
 /// Switches, memory servers, clients, and the wires between them.
 ///
-/// **Driving contract.** Whoever owns it calls [`step`](Self::step) until it returns `false` (nothing has arrived), polls the
-/// clients' futures and looks at their events through [`with_client`](Self::with_client), and calls
-/// [`handle_timeouts`](Self::handle_timeouts) when [`next_timeout`](Self::next_timeout) is due. It never waits and never
-/// reads a clock of its own.
+/// **Driving contract.** The owner calls [`step`](Self::step) until it returns `false` (nothing has arrived),
+/// polls the clients' futures and looks at their events through [`with_client`](Self::with_client), and calls
+/// [`handle_timeouts`](Self::handle_timeouts) when [`next_timeout`](Self::next_timeout) is due. It never
+/// waits and never reads a clock of its own.
 ///
 /// **Full wires.** A host sends while its wire [has room](Wires::has_room), and goes on when there is room again: what a NIC
 /// has not been asked for it keeps as a request, not as frames. Switches have no such choice.
@@ -112,7 +112,7 @@ impl<W: Wires> Cluster<W> {
         if let Some(switch) = self.switches.get_mut(node) {
             self.output.clear();
             switch.forward_frame(0, delivery.to.port, &mut delivery.frame, &mut self.output);
-            // A port without a wire: the frame leaves and nobody is there.
+            // A port without a wire: the frame leaves and is lost.
             let links = &self.switch_links[node];
             let far_end = |port: u16| links.get(usize::from(port)).copied().flatten();
             if let Some(port) = self.output.take_only(&mut delivery.frame) {
@@ -174,7 +174,7 @@ impl<W: Wires> Cluster<W> {
         answer
     }
 
-    /// When something is due at a host at the earliest.
+    /// Earliest time at which something is due at a host.
     pub fn next_timeout(&self) -> Option<Instant> {
         let of_server = |server: &MemoryServer| [server.poll_timeout(), server.device().poll_timeout()];
         let of_client = |client: &Client| {

@@ -9,7 +9,7 @@ use crate::network::{COOKIE, Network, WriteRefused};
 
 /// Drives a controller and a keeper for each switch, a request at a time: in between, packets pass.
 pub struct Control {
-    /// What the controller knows and decides.
+    /// The controller's knowledge and decisions.
     pub controller: Controller,
     keepers: Vec<Keeper>,
     pace: Pace,
@@ -20,7 +20,7 @@ const NOW: std::time::Duration = std::time::Duration::ZERO;
 const SESSION: StreamId = StreamId(1);
 
 impl Control {
-    /// With so many changes in a write. `draw` says where epochs begin.
+    /// Creates a controller with `piece` changes in a write. `draw` decides where epochs begin.
     pub fn new(cluster: &Cluster, piece: usize, draw: u8) -> Self {
         let switches = cluster.tree().switches().iter();
         Self {

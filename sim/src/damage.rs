@@ -1,4 +1,5 @@
-//! Structural damage: what a hostile writer, who has a session and a queue pair like all others, does to a tree with plain WRITEs.
+//! Structural damage: plain WRITEs to a tree by a hostile writer that has a session and a queue pair like all
+//! others.
 //!
 //! Each piece is made from the nodes that the tree has now, and its lines carry right versions and checksums: what a reader's
 //! check of torn lines refuses is not worth writing. A hostile writer can write any bytes, so nothing that honest clients are told
@@ -170,8 +171,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// What is written for one piece of damage. Empty where there is nothing of the kind to be damaged, or it is not the tree's
-    /// memory: locks are their own.
+    /// WRITEs for one piece of damage. Empty where there is nothing of the kind to be damaged, or it is not
+    /// in the tree's memory, as locks are.
     pub fn strike(&self, damage: Damage, random: &mut Random) -> Vec<Write> {
         self.writes(damage, random).unwrap_or_default()
     }

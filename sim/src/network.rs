@@ -27,7 +27,7 @@ pub struct WriteRefused {
     pub message: String,
 }
 
-/// What a controller needs to write to the switches of one network.
+/// Data that a controller needs to write to the switches of one network.
 pub struct Network {
     tree: Topology,
     placement: Placement,
@@ -72,7 +72,7 @@ impl Network {
         &self.tree
     }
 
-    /// Where the memory servers are.
+    /// Placement of the memory servers.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
@@ -95,7 +95,7 @@ impl Network {
                 let mut value = blank(switch.id);
                 self.load_program(&mut value, switch.id)?;
                 become_primary(&mut value, switch.id, StreamId(1));
-                // The switch's answers go to nobody; a refused arbitration shows at the first write.
+                // The switch's answers are discarded; a refused arbitration shows at the first write.
                 while value.poll_stream().is_some() {}
                 let changes: Vec<Change> = base[&switch.id].changes().collect();
                 self.write(&mut value, switch.id, &changes)?;
@@ -258,7 +258,7 @@ impl Network {
 
 const ELECTION: Uint128 = Uint128 { high: 0, low: 1 };
 
-/// By which a switch says that it runs the program.
+/// Cookie by which a switch reports that it runs the program.
 pub(crate) const COOKIE: u64 = 0xfa7b;
 
 /// A switch that was just started: no program, no session.

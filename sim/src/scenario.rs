@@ -27,7 +27,7 @@ pub struct Scenario {
     fat_root: usize,
     set_nodes: [usize; fatbtree_controller::SETS],
     reloads: u32,
-    /// How long a session lasts.
+    /// Time for which a session lasts.
     lease: Duration,
     /// Connections that break before the client thinks of renewing its sessions.
     careless: u64,
@@ -35,7 +35,7 @@ pub struct Scenario {
     unregistered: bool,
 }
 
-/// What a scenario came to. Every lookup found the right value, found that there is none, or said why it failed.
+/// Result of a scenario. Every lookup found the right value, found that there is none, or said why it failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Lookups made.
@@ -50,7 +50,7 @@ pub struct Outcome {
     pub failed: u64,
     /// Connections that broke and were made again.
     pub reconnections: u64,
-    /// Of those, because the server refused an index read.
+    /// Those among them that broke because the server refused an index read.
     pub refused_index_reads: u64,
     /// Cache reloads that were carried through.
     pub reloads: u64,

@@ -61,7 +61,7 @@ impl Seeds {
         Self::nightly(since.as_nanos() as u64, count)
     }
 
-    /// How many.
+    /// Number of seeds.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
@@ -80,10 +80,10 @@ impl From<Range<u64>> for Seeds {
     }
 }
 
-/// How seeds are run.
+/// Options of running seeds.
 #[derive(Clone, Copy)]
 pub struct Campaign<'a> {
-    /// What replays a seed, but for the seed itself behind it.
+    /// Command that replays a seed, without the seed at its end.
     pub command: &'a str,
     /// Threads; 0: as many as there are processors.
     pub threads: usize,
@@ -118,7 +118,7 @@ impl Default for Campaign<'_> {
     }
 }
 
-/// What came of some seeds.
+/// Results of some seeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report<T> {
     /// The sum over all seeds that passed.
@@ -134,9 +134,9 @@ pub struct Report<T> {
 pub struct SeedFailure {
     /// The seed.
     pub seed: u64,
-    /// Why.
+    /// The cause.
     pub why: String,
-    /// What replays it.
+    /// Command that replays it.
     pub command: String,
 }
 
@@ -253,13 +253,13 @@ fn set<T>(place: &Mutex<T>, value: T) {
     *place.lock().unwrap_or_else(PoisonError::into_inner) = value;
 }
 
-/// What a panic said.
+/// Message of a panic.
 fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("something that is no text")
 }
 
-/// Where a panic ends the process, nobody is left to report: the seed must be known before.
+/// Where a panic ends the process, it cannot report afterwards: the seed must be printed before.
 #[cfg(panic = "abort")]
 fn announce(seed: u64, command: &str) -> impl Drop + use<> {
     use std::cell::RefCell;

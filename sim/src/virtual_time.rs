@@ -13,7 +13,7 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// At time zero.
+    /// Creates a clock at time zero.
     pub fn new() -> Self {
         Self { now: Cell::new(Instant::ZERO) }
     }

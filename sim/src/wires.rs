@@ -1,4 +1,5 @@
-//! What carries frames from node to node: an instant wire for real time, a delaying and lossy one for virtual time.
+//! Transports of frames from node to node: an instant wire for real time, a delaying and lossy one for
+//! virtual time.
 
 use std::collections::VecDeque;
 
@@ -19,7 +20,7 @@ pub struct Attachment {
 /// A frame that reaches a node.
 #[derive(Debug)]
 pub struct Delivery {
-    /// Where it arrives.
+    /// Place of its arrival.
     pub to: Attachment,
     /// Its bytes, Ethernet header first. Give the buffer back with [`Wires::recycle`].
     pub frame: Vec<u8>,
@@ -33,7 +34,7 @@ pub trait Wires {
     fn send(&mut self, clock: &impl Clock, to: Attachment, frame: Vec<u8>);
     /// The next frame that has arrived by now.
     fn receive(&mut self, clock: &impl Clock) -> Option<Delivery>;
-    /// When the next frame arrives, if one is under way.
+    /// Arrival of the next frame, if one is under way.
     fn next_arrival(&self) -> Option<Instant>;
     /// An empty buffer for a frame to send: one that was given back, if there is any, so that carrying frames allocates
     /// nothing in the steady state.
@@ -61,7 +62,7 @@ pub struct InstantWires {
 
 #[derive(Debug)]
 struct OtherHalf {
-    /// By node: is it there?
+    /// Presence of each node.
     nodes: Vec<bool>,
     to: rtrb::Producer<Delivery>,
     from: rtrb::Consumer<Delivery>,
@@ -140,12 +141,12 @@ impl FaultyWires {
         Self { link: LossyLink::new(delay, rates, seed).with_room(UNDER_WAY), spare: Vec::new() }
     }
 
-    /// What happened so far.
+    /// Faults that happened so far.
     pub fn faults(&self) -> &Faults {
         self.link.faults()
     }
 
-    /// From now on nothing is lost or damaged: what is under way still arrives as it is.
+    /// Ends faults: from now on nothing is lost or damaged. Frames under way still arrive as they are.
     pub fn heal(&mut self) {
         self.link.set_rates(FaultRates::NONE);
     }

@@ -17,13 +17,13 @@
 //! **Reading takes no lock and allocates nothing.** Filling does both, behind a round trip: one thread at a time evicts and inserts,
 //! which takes a few microseconds.
 //!
-//! **Eviction.** Of two level-1 nodes chosen at random, the one goes that was used longer ago (power of two choices). Time is counted
-//! in fills, so that a hit writes nothing that other threads write. The top two levels stay. They count towards the limit, and where
-//! it is too small for them, the cache holds what fits.
+//! **Eviction.** Of two level-1 nodes chosen at random, the less recently used one is evicted (power of two
+//! choices). Time is counted in fills, so that a hit writes nothing that other threads write. The top two
+//! levels stay. They count towards the limit, and where it is too small for them, the cache holds what fits.
 //!
 //! **Admission.** A remote client saves a round trip by each node that it knows, and takes in all that it reads. Next to the tree's memory a
-//! read costs less than filling does: there one node [of so many](IndexCache::one_in) that are read is taken, so that those come in, and are
-//! looked after, that are asked for often.
+//! read costs less than filling does: there one node [in several](IndexCache::one_in) that are read is
+//! inserted, so that the cache holds the nodes that are read often.
 
 mod node;
 
@@ -57,7 +57,7 @@ type Found<'a, 'g> = Entry<'a, 'g, Place, CachedNode>;
 /// when no thread reads it any more, a moment later; that is not counted.
 pub struct IndexCache {
     limit: u64,
-    /// Of so many nodes that come, one is taken.
+    /// Sampling interval of admission: one node in this many offered nodes is inserted.
     one_in: u32,
     /// Nodes that have come, where not all are taken.
     offered: AtomicU32,
@@ -67,25 +67,25 @@ pub struct IndexCache {
     filling: Mutex<Filling>,
 }
 
-/// What only whoever fills the cache needs.
+/// State that only inserting and evicting threads need.
 struct Filling {
     bytes: u64,
-    /// Of these, in nodes above level 1.
+    /// Bytes of these in nodes above level 1.
     top_bytes: u64,
     evicted: u64,
     /// Low fences of the level-1 nodes, in no order; each node knows its slot here.
     slots: Vec<u64>,
-    /// By partition: its root's level, as it was heard last; a higher one is believed of anybody.
+    /// Last reported level of each partition's root. A higher level is accepted from any source.
     root_levels: BTreeMap<u16, u8>,
     random: ChaCha8Rng,
 }
 
-/// What a cache holds and has come to.
+/// Content of a cache, and counters of its use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
     /// Attempts of this pool's operations that began at a leaf because the cache knew it.
     pub hits: u64,
-    /// Attempts of this pool's operations that asked the cache in vain.
+    /// Attempts of this pool's operations that found nothing in the cache.
     pub misses: u64,
     /// Starts that the cache has given this pool and that led to a wrong node, or to one that had been split.
     pub stale: u64,
@@ -120,14 +120,16 @@ impl IndexCache {
         Self { limit, one_in: 1, offered, nodes, clock, filling: Mutex::new(filling) }
     }
 
-    /// The same for one that takes one in so many of the nodes that [come](Self::put), at least 1.
+    /// The same for a cache that inserts one in `one_in` of the nodes that it is [offered](Self::put), at
+    /// least 1.
     #[must_use]
     pub fn one_in(self, count: u32) -> Self {
         Self { one_in: count.max(1), ..self }
     }
 
-    /// Bytes that a node of so many children counts: two allocations (the skip list's entry, the children), each with the allocator's
-    /// own 8 bytes and rounded up to 16, and its slot in the table from which is evicted. A node of 16 children counts 384.
+    /// Bytes that a node with this many children counts. These are two allocations (the skip list's entry,
+    /// the children), each with the allocator's own 8 bytes and rounded up to 16, and its slot in the
+    /// eviction table. A node of 16 children counts 384.
     #[must_use]
     pub const fn entry_bytes(children: usize) -> u64 {
         node::entry_bytes(children)
@@ -139,7 +141,8 @@ impl IndexCache {
         self.limit
     }
 
-    /// What it holds. The counters of operations are those of pools: see [`Pool::cache_stats`](crate::Pool::cache_stats).
+    /// Content of the cache. Counters of operations belong to pools: see
+    /// [`Pool::cache_stats`](crate::Pool::cache_stats).
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let filling = self.fill();
@@ -149,7 +152,7 @@ impl IndexCache {
 
     // ---- reading ----
 
-    /// Where the leaf for `key` was.
+    /// Last known address of the leaf for `key`.
     #[inline]
     #[must_use]
     pub fn leaf_of(&self, key: u64) -> Option<GlobalAddress> {
@@ -263,7 +266,7 @@ impl IndexCache {
     }
 
     fn fill(&self) -> MutexGuard<'_, Filling> {
-        // Whoever panicked here has left a cache that is wrong at most about its size.
+        // A panicked thread leaves a cache that is wrong at most about its size.
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

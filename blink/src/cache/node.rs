@@ -7,7 +7,7 @@ use fatbtree_remote::{GlobalAddress, KeyRange};
 use super::Place;
 use crate::node::InternalNode;
 
-/// Where a child begins, and where it is.
+/// Low key and address of a child.
 type Child = (u64, GlobalAddress);
 
 /// The copy of an inner node.
@@ -17,9 +17,9 @@ pub(super) struct CachedNode {
     high: u64,
     /// The version of the node that was copied.
     version: u32,
-    /// When it was used last, by the cache's clock.
+    /// Last use, by the cache's clock.
     used: AtomicU32,
-    /// Where it stands in the table from which is evicted.
+    /// Slot of the node in the eviction table.
     slot: AtomicUsize,
     last: bool,
 }
@@ -77,7 +77,7 @@ impl CachedNode {
         }
     }
 
-    /// How long ago it was used.
+    /// Time since the last use, in ticks of the cache's clock.
     pub(super) fn age(&self, now: u32) -> u32 {
         now.wrapping_sub(self.used.load(Ordering::Relaxed))
     }
@@ -90,13 +90,13 @@ impl CachedNode {
         self.slot.store(slot, Ordering::Relaxed);
     }
 
-    /// What it occupies in the map.
+    /// Bytes that the node occupies in the map.
     pub(super) fn bytes(&self) -> u64 {
         entry_bytes(self.children.len())
     }
 }
 
-/// Bytes that a cached node of so many children occupies:
+/// Bytes that a cached node with this many children occupies:
 ///
 /// * the entry of the skip list: this copy (48 bytes), the key (16), the references and the height (8), and 2 pointers,
 ///   which is what towers have on average;

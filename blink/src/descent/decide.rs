@@ -7,22 +7,22 @@ use super::partner::{Asked, Upper};
 use super::{Child, Descent, Step};
 use crate::node::{Node, NodeFault, NodeHeader};
 
-/// What a checked node leads to.
+/// Next step after a checked node.
 pub(super) enum Decision<T> {
     Arrived(T),
     Go(Step),
-    /// The node has a partner, which decides who has the upper keys.
+    /// The node has a partner; reading the partner tells which of the two has the upper keys.
     Ask,
 }
 
-/// What a node that was read under its lock is.
+/// State of a node that was read under its lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockedPlace {
     /// The one that is responsible for the key.
     Here,
     /// The key is in this one, or further on.
     Moved(GlobalAddress),
-    /// It has a partner: whoever was at work here did not come to an end.
+    /// The node has a partner: an earlier split or merge did not finish.
     Unsettled,
 }
 

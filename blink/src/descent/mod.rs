@@ -18,7 +18,7 @@ pub(crate) use partner::Upper;
 pub(crate) use recover::Reason;
 pub(crate) use steps::Led;
 
-/// What is read next.
+/// The node to read next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Index,
@@ -58,7 +58,7 @@ pub(crate) struct Descent<'p, V: Verbs> {
     lane: u8,
     partition: Partition,
     started: Instant,
-    /// When something that was read made no sense for the first time.
+    /// Time of the first node that was refused.
     lost_since: Option<Instant>,
     /// No more index reads: one has led astray, or its connection broke.
     walks: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Descent<'p, V: Verbs> {
     pointed_from: Option<u8>,
     /// A node on the way that its parent has no pointer to.
     untold: Option<Child>,
-    /// Where the keys end of the node that was arrived at.
+    /// End of the keys of the node that the descent arrived at.
     high: Option<u64>,
     trips: Trips,
 }
@@ -126,7 +126,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         &mut self.trips
     }
 
-    /// What it cost, and how long it took.
+    /// Ends the descent: its round trips and its duration.
     pub(crate) fn end(self) -> (Trips, Duration) {
         (self.trips, self.pool.reactor().now() - self.started)
     }
@@ -174,8 +174,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
-    /// Where the keys end that the node which was arrived at is responsible for: its high fence or, if its partner has its upper keys,
-    /// the partner's low one.
+    /// End of the keys for which the node is responsible that the descent arrived at: its high fence or, if
+    /// its partner has its upper keys, the partner's low fence.
     pub(crate) fn high(&self) -> Option<u64> {
         self.high
     }

@@ -6,16 +6,16 @@ use fatbtree_verbs::Verbs;
 use super::{Child, Descent, Reason, Step};
 use crate::node::{LINE, Node, NodeFault, NodeHeader};
 
-/// What a partner was found to be.
+/// Share of the node's keys that its partner has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Upper {
-    /// It has the keys from here up.
+    /// The partner has the keys from here up.
     From(u64),
-    /// It has none: the node with the partner has them all.
+    /// The partner has none: the node that names it has them all.
     Nothing,
 }
 
-/// What a partner has said of a node.
+/// Result of reading a node's partner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     version: u32,
@@ -31,7 +31,7 @@ impl Asked {
 }
 
 impl<V: Verbs> Descent<'_, V> {
-    /// Asks a node's partner who has the node's upper keys.
+    /// Reads a node's partner to learn which of the two has the node's upper keys.
     ///
     /// If the partner has the key, it is the next step. If it has others, the node is what it was when it was read, as far as this
     /// key is concerned. If it has none, the node has them all, but only if it is still the node that was read: between the two
@@ -68,7 +68,8 @@ impl<V: Verbs> Descent<'_, V> {
         Ok(Some(Asked { version: header.version, partner: header.partner, upper }))
     }
 
-    /// Which keys of a node its partner has. An error of the inner kind says that the partner is being written.
+    /// Reads the partner of a node to learn which keys it has. An error of the inner kind says that the
+    /// partner is being written.
     pub(crate) async fn upper(&mut self, header: &NodeHeader) -> Result<Result<Upper, NodeFault>, Reason> {
         let tree = self.pool.config().tree;
         let bytes = self.pool.read(self.lane, header.partner, tree.node_bytes(header.level)).await?;

@@ -1,4 +1,4 @@
-//! What follows an attempt that led nowhere: another one, or the end of the operation.
+//! Recovery from a failed attempt: another attempt, or the end of the operation.
 
 use fatbtree_remote::{BreakReason, GlobalAddress, LockError, Shortage, Trouble, Want};
 use fatbtree_verbs::Verbs;
@@ -9,13 +9,13 @@ use crate::operation::OperationError;
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 
-/// Why one attempt of an operation did not lead to its end.
+/// Reasons for which one attempt of an operation failed.
 pub(crate) enum Reason {
-    /// What was read is not what was meant: a stale pointer led here.
+    /// The bytes that were read are not the expected node: a stale pointer led here.
     Fault(NodeFault),
     /// Something is the matter with the connection.
     Trouble(Trouble),
-    /// Somebody else holds a lock for very long.
+    /// Another client holds a lock for very long.
     Locked,
     /// Memory is needed on a server before the operation can go on.
     Memory(Want),
@@ -94,7 +94,7 @@ impl<V: Verbs> Descent<'_, V> {
             self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), key, child));
             self.pool.count_cache(|stats| stats.stale += 1);
         }
-        // Time spent waiting for a connection is nobody's fault here.
+        // Patience runs from the first fault, so that an earlier wait for a connection does not count.
         let now = self.pool.reactor().now();
         if now - *self.lost_since.get_or_insert(now) > self.pool.config().limits.patience {
             let (root, restarts) = (self.partition.root, self.trips.restarts);
@@ -104,7 +104,8 @@ impl<V: Verbs> Descent<'_, V> {
         self.trips.restarts += 1;
         self.pool.count(|stats| stats.fallbacks += 1);
         if walked {
-            // It began at the root already: perhaps that is not the root any more, perhaps somebody is at work there.
+            // It began at the root already: perhaps that node is not the root any more, or another client is
+            // changing it.
             self.pool.pause(self.trips.restarts).await;
             self.refresh_root().await;
         }
@@ -128,7 +129,7 @@ impl<V: Verbs> Descent<'_, V> {
         }
     }
 
-    /// What was torn is read again after a pause, some times; anything else ends the attempt.
+    /// Reads a torn node again after a pause, a limited number of times; any other fault ends the attempt.
     #[cold]
     pub(crate) async fn pause_if_torn(&mut self, fault: NodeFault, torn: &mut u32) -> Result<(), Reason> {
         if !fault.is_torn() || *torn >= self.pool.config().limits.torn {

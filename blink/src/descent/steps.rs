@@ -11,7 +11,7 @@ use super::{Descent, Reason, Step};
 use crate::node::{Node, NodeFault};
 use crate::operation::Start;
 
-/// What the switches have led a lookup to.
+/// Result of an index read of a lookup.
 pub(crate) enum Led {
     /// The record of the key.
     Record { record: Buffer, value: Range<usize> },
@@ -53,7 +53,8 @@ impl<V: Verbs> Descent<'_, V> {
     }
 
     /// Walks until it is known where the node at `level` is that is responsible for the key: the last read of
-    /// [`descend`](Self::descend) is left to the caller, who locks the node with it. The node may have been split meanwhile.
+    /// [`descend`](Self::descend) is left to the caller, which locks the node with it. The node may have been
+    /// split meanwhile.
     pub(crate) async fn locate(&mut self, start: Start, level: u8) -> Result<GlobalAddress, Reason> {
         let mut step = self.first_step(start);
         loop {

@@ -13,7 +13,7 @@ use super::leaf::{EntryValue, KEY, LeafNode, LeafShape, OCCUPIED, VALUE};
 use super::{LINE, NodeFault, NodeHeader, word};
 use crate::config::Integrity;
 
-/// What is put into an entry beside its key.
+/// Content of an entry beside its key, for writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewValue<'v> {
     /// The value itself, of the leaf's value size.
@@ -64,7 +64,7 @@ impl<'a> LeafEditor<'a> {
         (0..self.shape.capacity()).filter(|&slot| self.is_occupied(slot)).count()
     }
 
-    /// What the entry of a slot holds beside its key.
+    /// Content of a slot's entry beside its key.
     ///
     /// # Errors
     /// When it points nowhere or is torn.

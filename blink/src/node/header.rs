@@ -23,7 +23,7 @@ use fatbtree_remote::{GlobalAddress, KeyRange};
 use super::LINE;
 use crate::config::Integrity;
 
-/// What stands at offset 2 of every node.
+/// Magic number at offset 2 of every node.
 pub const MAGIC: u16 = 0xfb7e;
 
 /// Format code of internal nodes.
@@ -107,10 +107,10 @@ pub struct NodeHeader {
     pub partner: GlobalAddress,
 }
 
-/// What the writer of a node says about it.
+/// Description of a node by its writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeSpec {
-    /// Where the node will live.
+    /// Address at which the node will lie.
     pub address: GlobalAddress,
     /// Leaves are level 0.
     pub level: u8,
@@ -190,7 +190,7 @@ impl NodeHeader {
         KeyRange { low: self.low, high: if self.is_last() { None } else { Some(self.high) } }
     }
 
-    /// What keeps the node's lines together.
+    /// Marks that tie the node's lines to one write.
     #[must_use]
     pub const fn integrity(&self) -> Integrity {
         if self.flags & CHECKSUMS != 0 { Integrity::Checksums } else { Integrity::LineVersions }

@@ -40,7 +40,7 @@ const _: () = {
     assert!(1 + CHECKSUM + VALUE + 64 < 2 * LINE - 1 - CHECKSUM);
 };
 
-/// How entries lie in a leaf: follows from the value layout and the leaf's size.
+/// Arrangement of entries in a leaf; follows from the value layout and the leaf's size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafShape {
     bytes: u32,
@@ -140,7 +140,7 @@ impl LeafShape {
     }
 }
 
-/// What an entry holds beside its key.
+/// Content of an entry beside its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EntryValue<'a> {
     /// The value itself.

@@ -14,7 +14,7 @@ use fatbtree_remote::Check;
 use super::{LINE, NodeFault};
 use crate::config::Integrity;
 
-/// How the lines of a node are marked.
+/// Marking of the lines of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Marks {
     /// The header's line, and all lines of internal nodes.
@@ -29,7 +29,7 @@ pub(super) enum Marks {
 pub(super) const CHECKSUM: usize = 4;
 
 impl Marks {
-    /// Where a line can have its version, in any kind of node.
+    /// Offsets at which a line can have its version, in any kind of node.
     pub(super) const PLACES: [usize; 2] = [0, LINE - 1];
 
     /// Offset of the version in line `index`.

@@ -52,12 +52,12 @@ pub const MAX_LEVEL: u8 = 64;
 // An index read's answer is a node or a record, told apart by what both have at one place.
 const _: () = assert!(MARK_BYTES == offsets::MAGIC);
 
-/// In which chunks the nodes of a level lie.
+/// Kind of the chunks in which the nodes of a level lie.
 pub(crate) const fn kind_of(level: u8) -> ChunkKind {
     if level == 0 { ChunkKind::Leaves } else { ChunkKind::InternalNodes }
 }
 
-/// Why bytes that were read are not the node that was meant.
+/// Reasons for which bytes that were read are not the expected node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NodeFault {
     /// Fewer bytes than the node has.
@@ -95,7 +95,7 @@ pub enum NodeFault {
     /// No node lies there.
     #[error("no node here: magic {MAGIC:#06x} expected, {found:#06x} found")]
     Magic {
-        /// What stands where the magic stands in a node.
+        /// The value in the place of the magic.
         found: u16,
     },
     /// The node's format does not go with its level or with the tree.
@@ -113,7 +113,7 @@ pub enum NodeFault {
     Count {
         /// The node's count.
         found: u16,
-        /// What a node can hold.
+        /// Capacity of a node.
         capacity: usize,
     },
     /// A superblock whose root is the null pointer.
@@ -173,7 +173,7 @@ pub enum NodeFault {
     Address {
         /// The node's own address field.
         found: GlobalAddress,
-        /// Where it was read from.
+        /// Address that it was read from.
         expected: GlobalAddress,
     },
     /// An index read landed on a node that cannot be on this server.
@@ -208,13 +208,13 @@ pub enum NodeFault {
         /// Slot of the entry.
         slot: usize,
     },
-    /// What should have been a record of the key is none.
+    /// The bytes in the place of the key's record are no record of the key.
     #[error(transparent)]
     Record(#[from] RecordFault),
     /// No superblock lies there, or one that was written meanwhile.
     #[error("no whole superblock here: magic {found:#x} found")]
     Superblock {
-        /// What stands where its magic stands.
+        /// The value in the place of its magic.
         found: u64,
     },
     /// The superblock is of another region or tree.
@@ -222,11 +222,11 @@ pub enum NodeFault {
         "the superblock says {field} {found}, {expected} was expected: is this the right memory server, and the same TreeConfig?"
     )]
     OtherTree {
-        /// What differs.
+        /// The field that differs.
         field: &'static str,
-        /// What the superblock says.
+        /// Value in the superblock.
         found: u64,
-        /// What the client was told.
+        /// Value that the client was told.
         expected: u64,
     },
 }

@@ -31,11 +31,11 @@ pub struct PoolConfig {
     /// Queue pairs per memory server, at least 1: operations are spread over them evenly, and one that fails takes only its
     /// own operations along.
     pub lanes: u8,
-    /// How long and how often an operation tries.
+    /// Time limit and retry limits of operations.
     pub limits: Limits,
-    /// How it writes.
+    /// Write techniques of the client.
     pub techniques: Techniques,
-    /// Where new nodes lie.
+    /// Choice of the memory server for new nodes.
     pub allocation: Allocation,
 }
 
@@ -53,7 +53,7 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
-    /// What of it knows no tree.
+    /// The part of the configuration that concerns remote memory only.
     fn remote(&self) -> RemoteConfig {
         let Techniques { combine, on_chip, hierarchical, two_level_versions: _ } = self.techniques;
         let Limits { patience, reconnects, .. } = self.limits;
@@ -76,7 +76,7 @@ pub struct Pool<V> {
 
 struct State {
     roots: SuperRoot,
-    /// What the trees count: all but `remote`.
+    /// Counters of the trees: all but `remote`.
     stats: PoolStats,
     /// None: it has none, or one of no bytes.
     cache: Option<Arc<IndexCache>>,
@@ -105,7 +105,7 @@ impl<V> Deref for Pool<V> {
     }
 }
 
-/// Why a pool does not take what it is told of the trees.
+/// Reasons for which a pool refuses news of the trees.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// A tree that cannot be written to.
@@ -211,7 +211,7 @@ impl<V: Verbs> Pool<V> {
 
     // ---- getters ----
 
-    /// As given.
+    /// The configuration as given.
     pub fn config(&self) -> &PoolConfig {
         &self.config
     }
@@ -226,7 +226,7 @@ impl<V: Verbs> Pool<V> {
         PoolStats { remote: self.counters(), ..self.state.borrow().stats }
     }
 
-    /// How the cache has served this pool, and what it holds for all.
+    /// Counters of this pool's use of the cache, and the cache's content for all pools.
     pub fn cache_stats(&self) -> CacheStats {
         let state = self.state.borrow();
         let CacheStats { hits, misses, stale, .. } = state.cache_stats;
@@ -277,7 +277,7 @@ impl<V: Verbs> Pool<V> {
         work(&mut self.state.borrow_mut().cache_stats);
     }
 
-    /// Where the new node lies when one on `server` is split.
+    /// Server of the new node when a node on `server` is split.
     pub(crate) fn server_of_split(&self, server: u16) -> u16 {
         if self.config.allocation == Allocation::Partitioned {
             return server;

@@ -1,4 +1,4 @@
-//! What a client counts.
+//! Counters of a client.
 
 use fatbtree_remote::RemoteStats;
 
@@ -37,6 +37,6 @@ pub struct PoolStats {
     pub merges: u64,
     /// Nodes merged into their left neighbours whose parent lies on another server.
     pub merges_below_others: u64,
-    /// Nodes whose split or merge somebody else had left half done.
+    /// Nodes whose unfinished split or merge, begun by another operation, was completed.
     pub settled: u64,
 }

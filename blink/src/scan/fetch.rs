@@ -20,7 +20,7 @@ use crate::pool::Pool;
 /// Records of one leaf that are read at the same time.
 const RECORDS_AT_ONCE: usize = 16;
 
-/// Which node is wanted.
+/// Request for a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     /// A key that the node is responsible for.
@@ -41,7 +41,7 @@ pub(super) struct Fetched {
     /// The keys that it is responsible for.
     pub(super) range: KeyRange,
     pub(super) holds: Holds,
-    /// What it cost, records included.
+    /// Its round trips, those for records included.
     pub(super) trips: Trips,
     /// Round trips one after another.
     pub(super) depth: u32,
@@ -63,7 +63,7 @@ enum Found {
     Record(RecordPointer),
 }
 
-/// What a node said when it was read.
+/// Content of a node when it was read.
 enum Copied {
     Leaf(Vec<(u64, Found)>),
     Internal(u8, Vec<(u64, GlobalAddress)>),

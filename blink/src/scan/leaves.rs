@@ -40,13 +40,13 @@ pub(super) struct Leaves<'p, V> {
     seed: Option<u64>,
     /// The first seed is taken.
     begun: bool,
-    /// What is to come, in the order of the scan. All that it says of the tree is a guess.
+    /// Slots to come, in the order of the scan. All that they say of the tree is a guess.
     slots: VecDeque<Slot>,
     reads: FuturesUnorderedBounded<Read<'p>>,
     last_id: u64,
     /// Leaves to be read ahead.
     window: usize,
-    /// Where a leaf may be found that nobody has told.
+    /// Place to look for a leaf that no parent has named.
     hint: Option<GlobalAddress>,
     trips: ScanTrips,
 }
@@ -66,7 +66,7 @@ struct Slot {
 
 enum State {
     Waiting,
-    /// Since so many sequential round trips.
+    /// The read began after this many sequential round trips.
     Reading(u64),
     /// It was a leaf.
     Done(Result<Leaf, OperationError>),
@@ -78,7 +78,7 @@ struct Leaf {
     pairs: Pairs,
 }
 
-/// Where keys lie, seen from the key that comes next.
+/// Position of keys, seen from the key that comes next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Behind,
@@ -142,7 +142,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         Slot { id: self.last_id, claim, start, level, leaves, state: State::Waiting }
     }
 
-    /// A leaf that nobody has told of.
+    /// Slot of a leaf that no parent has named.
     fn slot_at(&mut self, at: u64) -> Slot {
         let claim = KeyRange { low: at, high: at.checked_add(1) };
         let start = match (self.hint, self.options.start) {
@@ -205,7 +205,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         pairs
     }
 
-    /// Reads ahead: so many leaves as the window has, and the inner nodes that lead to as many more.
+    /// Reads ahead as many leaves as the window allows, and the inner nodes that lead to as many more.
     fn issue(&mut self, at: u64) {
         let (mut ahead, mut index) = (0, 0);
         while ahead < 2 * self.window {

@@ -12,7 +12,8 @@
 //! which leaves come next and reads several at once: two in the beginning, twice as many with each leaf that was taken, up to
 //! [`ScanOptions::window`]. Inner nodes count as the leaves that they may lead to; so a short scan reads only the way to its first
 //! leaf, and a long one reads the next level-1 nodes, which are its sub-ranges, while it still takes leaves of this one. It works
-//! backwards as well as forwards, and on into the next partition. Nothing is read while nobody asks for pairs.
+//! backwards as well as forwards, and on into the next partition. Nothing is read until the caller asks for
+//! pairs.
 //!
 //! **Why no key is missed.** What the slots say of the tree is a guess. Each node is read by a [descent](crate::descent) for a key,
 //! with all of its checks, and tells for which keys it was responsible when it was read. A leaf is taken only if it was for the key
@@ -23,9 +24,10 @@
 //!
 //! **In-network** (Fat-B+Tree section IV-C). With [`Start::IndexRead`] the switches find the first leaf of the range, beside the walk
 //! that finds what comes after it: a range within a leaf takes as many round trips as a lookup, and in a longer one the first pairs
-//! come before the walk has ended. The paper cuts a range into sub-ranges and asks for them in parallel; so can
-//! whoever scans, with [`KeyRange::split_evenly`]: each part begins with an index read of its own, all at the same time. Borders
-//! from inner nodes would be better balanced but have to be read first; those that are read anyway are what a scan reads ahead by.
+//! come before the walk has ended. The paper cuts a range into sub-ranges and asks for them in parallel; so
+//! can a caller here, with [`KeyRange::split_evenly`]: each part begins with an index read of its own, all at
+//! the same time. Borders from inner nodes would be better balanced but have to be read first; those that are
+//! read anyway are what a scan reads ahead by.
 //!
 //! **Round trips.** A range of N leaves over a tree of h levels takes h round trips until its first leaf is there, and about
 //! N/window + 3 more, one after another: [`ScanTrips::sequential`]. Where several leaves are read at once,
@@ -58,12 +60,13 @@ pub enum Order {
     Backward,
 }
 
-/// How a range is scanned.
+/// Options of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanOptions {
-    /// Which end comes first.
+    /// Order of the scan: the end that comes first.
     pub order: Order,
-    /// How the first leaf is found: with [`Start::Root`] by the walk that finds all others; otherwise beside it.
+    /// Start of the search for the first leaf: with [`Start::Root`] by the walk that finds all others;
+    /// otherwise beside it.
     pub start: Start,
     /// Leaves read ahead at most, at least 1. With values out of line fewer are, so that their values have about 4 MiB together.
     pub window: usize,
@@ -76,7 +79,7 @@ impl Default for ScanOptions {
     }
 }
 
-/// What a scan has cost so far.
+/// Cost of a scan so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScanTrips {
     /// Reads completed, failed ones included.
@@ -85,7 +88,7 @@ pub struct ScanTrips {
     pub sequential: u64,
     /// Leaves taken.
     pub leaves: u64,
-    /// Leaves read in vain, because others had their keys.
+    /// Leaves whose read was wasted, because other leaves had their keys.
     pub unused: u64,
     /// Reads of the same bytes again because they were torn.
     pub retries: u64,
@@ -113,7 +116,7 @@ impl ScanTrips {
 /// of it. After an error the stream ends.
 pub struct Scan<'p, V> {
     leaves: Leaves<'p, V>,
-    /// Of the leaf that was taken last.
+    /// Pairs of the leaf that was taken last.
     pairs: std::vec::IntoIter<(u64, Bytes)>,
 }
 
@@ -153,7 +156,7 @@ impl<V: Verbs> Scan<'_, V> {
         poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
 
-    /// What it has cost so far.
+    /// Cost of the scan so far.
     #[must_use]
     pub fn trips(&self) -> ScanTrips {
         self.leaves.trips()

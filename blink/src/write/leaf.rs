@@ -27,7 +27,8 @@ pub(super) struct Locked<'p, V: Verbs> {
 pub(super) struct NewNode {
     pub(super) address: GlobalAddress,
     pub(super) version: u32,
-    /// In the session of which the memory was this client's: in the next one it is somebody else's.
+    /// Writer of the session in which the memory belonged to this client; in the next session it belongs to
+    /// another.
     pub(super) writer: Writer,
 }
 
@@ -37,7 +38,7 @@ struct NewRecord {
     bytes: Vec<u8>,
 }
 
-/// What an attempt at a change came to.
+/// Result of an attempt at a change.
 pub(super) enum Outcome {
     /// The change is carried out, or there is nothing to be done.
     Done(bool),
@@ -179,7 +180,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
-    /// What is written back of a leaf of which this has changed. The versions of all other lines stay as they are.
+    /// Bytes of a leaf that are written back after a change of these bytes. The versions of all other lines
+    /// stay as they are.
     fn written_back(&self, changed: Range<usize>) -> Range<usize> {
         let config = self.pool().config();
         if config.techniques.two_level_versions { changed } else { 0..config.tree.leaf_bytes() as usize }

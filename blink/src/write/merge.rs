@@ -12,14 +12,15 @@
 //! It is a [`split`](super::split) backwards: the keys move at one moment, with the third write, and after each write the tree is
 //! right. All four are posted with one doorbell where the parent is on the same server.
 //!
-//! The parent stays locked from before the first write until after the last. So nobody can tell the parent of R once more while R
-//! goes, and when R is free no parent points to it: its memory can be used again at once. Whoever still knows its address, a switch
-//! or a client that has slept, meets a freed node or one of another range, and begins at the root.
+//! The parent stays locked from before the first write until after the last. So no client can tell the parent
+//! of R once more while R goes, and when R is free no parent points to it: its memory can be used again at
+//! once. A switch or a sleeping client that still has its address meets a freed node or one of another range,
+//! and begins at the root.
 //!
 //! Where the parent lies on [another server](crate::Allocation::RoundRobin), its lock is one of another session. That can end behind
 //! the first write, while the writes below still come: R would be told to its parent once more, and be freed then. So R first says that
-//! it goes: it is *its own partner*, which means nothing to readers, and such a node is told to no parent. Who has R's lock next knows
-//! that nobody is at work there any more, and settles it.
+//! it goes: it is *its own partner*, which means nothing to readers, and such a node is told to no parent.
+//! The next holder of R's lock knows that the merge was abandoned, and settles it.
 //!
 //! ```text
 //!                parent       L            R
@@ -45,20 +46,20 @@ use crate::operation::Start;
 use crate::super_root::Partition;
 use crate::superblock::SUPERBLOCK_BYTES;
 
-/// What became of a node that is thin.
+/// Result of an attempt to merge a thin node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Merge {
-    /// It has a neighbour's entries or children, or went.
+    /// The node has taken a neighbour's entries or children, or was merged away.
     Done,
     /// The same, and its parent is thin now.
     Thin,
-    /// It is the only child of its parent.
+    /// The node is the only child of its parent.
     Alone,
-    /// Its neighbours are too full, or somebody else is at work there.
+    /// Its neighbours are too full, or another operation is changing them.
     None,
 }
 
-/// What two neighbours become.
+/// Union of two neighbours.
 struct Merged {
     left: GlobalAddress,
     right: GlobalAddress,
@@ -190,7 +191,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Ok(merge)
     }
 
-    /// Locks two neighbours, if nobody has them and they fit into one.
+    /// Locks two neighbours, if their locks are free and they fit into one node.
     async fn lock_pair(
         &mut self,
         level: u8,
@@ -266,8 +267,8 @@ fn pairs(children: &[(u64, GlobalAddress)], key: u64) -> impl Iterator<Item = us
     [behind, behind.saturating_sub(1)].into_iter().filter(move |right| (1..=last).contains(right))
 }
 
-/// What two locked nodes become, if they are the neighbours that their parent says, nothing is half done with them, and they fit into
-/// one.
+/// Union of two locked nodes, if they are the neighbours that their parent names, have no unfinished split or
+/// merge, and fit into one.
 fn merged(
     tree: &TreeConfig,
     level: u8,

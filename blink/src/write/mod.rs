@@ -11,19 +11,20 @@
 //! node afterwards, and until then readers take one step more. A leaf that has become thin is [merged](merge) with a neighbour.
 //!
 //! **What a write can leave behind.** Cards check a packet whole before they write the first byte of it, so a node, which fits in a
-//! packet, is written whole or not at all, whatever becomes of the writer. Chains are carried out in order. So whoever dies, or loses
-//! its connection, has carried out the first operations of a chain, or all; and chains are made such that the tree is right after each
-//! of them.
+//! packet, is written whole or not at all, whatever becomes of the writer. Chains are carried out in order.
+//! So a client that dies or loses its connection has executed a prefix of a chain, or all of it. Chains are
+//! made such that the tree is right after each operation.
 //!
 //! **Connections that break.** A chain that ends with the release of the lock is carried out in order: where the lock is not this
-//! client's any more when the connection is up again, all of it was carried out; where it is, nobody has changed the node meanwhile, and
-//! the chain is posted once more. That holds only if the server has destroyed the broken queue pair before the new one is connected:
-//! whoever connects sees to it.
+//! client's any more when the connection is up again, all of it was carried out; where it is, no other client
+//! has changed the node meanwhile, and the chain is posted once more. That holds only if the server has
+//! destroyed the broken queue pair before the new one is connected. The caller that connects must ensure
+//! this.
 //!
 //! **Clients that die.** A lock carries its owner, the number of a session. When a session ends, the server destroys its queue pairs
-//! and then clears the owner's bit in a table that all clients can read. Whoever waits for a lock for long looks there, and takes the
-//! lock of an owner that is dead. A lease, not an epoch in each lock: 16 bits a lock leave no room for one, and only the
-//! server can fence a client that sleeps.
+//! and then clears the owner's bit in a table that all clients can read. A client that waits long for a lock
+//! looks there, and takes the lock of an owner that is dead. A lease, not an epoch in each lock: 16 bits a
+//! lock leave no room for one, and only the server can fence a client that sleeps.
 
 mod leaf;
 mod merge;
@@ -40,7 +41,7 @@ use crate::operation::{OperationError, Start, Trips, ValueBytes};
 use crate::pool::Pool;
 use leaf::Outcome;
 
-/// What is to be done with a key.
+/// A change of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish<'v> {
     /// Puts the value, whether the key is there or not.
@@ -52,9 +53,9 @@ pub enum Wish<'v> {
     /// Replaces the value if the key is there and has the expected value, byte by byte. Where values lie out of line, the record is
     /// read under the leaf's lock: a round trip more.
     CompareAndSet {
-        /// What must be there.
+        /// The value that must be there.
         expected: &'v [u8],
-        /// What is there then.
+        /// The value after the change.
         value: &'v [u8],
     },
     /// Takes the key away if it is there.
@@ -66,12 +67,13 @@ pub enum Wish<'v> {
 pub struct Change {
     /// The key.
     pub key: u64,
-    /// Whether it was carried out: an insertion of a key that is there is not, nor an update or a deletion of one that is not, nor a
-    /// comparison that finds another value or none. What was found instead is not told: look the key up.
+    /// Whether the change was carried out. `false` for an insertion of a present key, an update or deletion
+    /// of an absent key, or a comparison that finds another value or none. The current value is not returned;
+    /// issue a lookup to obtain it.
     pub result: Result<bool, OperationError>,
-    /// What it cost.
+    /// Its round trips.
     pub trips: Trips,
-    /// From its first step to its end.
+    /// Time from its first step to its end.
     pub latency: Duration,
 }
 

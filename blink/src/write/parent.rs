@@ -1,4 +1,4 @@
-//! What happens above a node that was split: its parent learns of the new one, and the tree may get a new root.
+//! Changes above a node that was split: its parent learns of the new one, and the tree may get a new root.
 
 use fatbtree_remote::{Check, GlobalAddress, Held, Part};
 use fatbtree_verbs::Verbs;
@@ -12,7 +12,7 @@ use crate::operation::{OperationError, Start};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
-/// What telling a parent leads to.
+/// Result of telling a parent.
 enum Told {
     /// Everything above is right.
     Done,
@@ -23,8 +23,8 @@ enum Told {
 }
 
 impl<'p, V: Verbs> Descent<'p, V> {
-    /// Makes a new node known to its parent, and on upwards. Where that fails the tree is right all the same: whoever looks for the
-    /// node's keys comes by its left neighbour, and tells the parent if it can.
+    /// Makes a new node known to its parent, and on upwards. If that fails the tree is still right: a client
+    /// that looks for the node's keys comes by its left neighbour, and tells the parent if it can.
     pub(super) async fn tell_parents(&mut self, mut child: Child) {
         loop {
             // No node but the first of a level begins where the partition does, and none lies outside of it: that is a damaged one.
@@ -115,8 +115,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Ok(self.read_checked(child.address, tree.node_bytes(level), check).await?.1)
     }
 
-    /// Gives the tree a new root above the one that was split. The old root keeps its place, its level and its left half: whoever
-    /// begins there still finds everything.
+    /// Gives the tree a new root above the one that was split. The old root keeps its place, its level and
+    /// its left half: an operation that begins there still finds everything.
     async fn grow(&mut self, child: Child) -> Result<Told, Reason> {
         let (id, range) = (self.partition().id, self.partition().range);
         let (pool, level) = (self.pool(), child.parent_level);
@@ -131,8 +131,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
             return Ok(Told::Again);
         }
         // A tree that has grown before may have shrunk again, and the child gone with it. From here on it stays: a merge takes the
-        // lock of a parent, and there is none. Also a former root may have been split that nobody could mark as freed any more,
-        // since its writer died when it had made the tree lower: nothing of the tree is above the root.
+        // lock of a parent, and there is none. Also the node that was split may be a former root that was
+        // never marked as freed, since its writer died after making the tree lower. Nothing of the tree is
+        // above the root.
         if root_level + 1 < level || !self.is_there(child).await? {
             return self.nothing_to_tell(held).await;
         }

@@ -1,4 +1,4 @@
-//! Splits, and what others have left half done.
+//! Splits, and completion of splits and merges that other clients left unfinished.
 //!
 //! ```text
 //!                N            R
@@ -8,21 +8,23 @@
 //!   3rd write  [low, mid)     [mid, high)
 //! ```
 //!
-//! The node that is split names its new neighbour as its *partner* first. Whoever meets a node with a partner asks the partner
-//! who has the upper keys: the partner, if it is a node whose range begins within this one's; otherwise this node. So the keys move
-//! at one moment, with the second write, and after each write the tree is right. A merge is the same backwards
-//! (see [`merge`](super::merge)).
+//! The node that is split names its new neighbour as its *partner* first. A client that meets a node with a
+//! partner reads the partner to learn which node has the upper keys: the partner, if it is a node whose range
+//! begins within this one's; otherwise this node. So the keys move at one moment, with the second write, and
+//! after each write the tree is right. A merge is the same backwards (see [`merge`](super::merge)).
 //!
-//! Nothing depends on who comes to the end of it: a client that dies between two writes leaves a node with a partner, and whoever
-//! locks that node next *settles* it, by the same rule that readers follow. Memory that was a node before is no danger either: it is
-//! a freed node until the second write, and from then on it says what the tree says.
+//! Any client can complete a split: a client that dies between two writes leaves a node with a partner. The
+//! next client that locks that node *settles* it, by the same rule that readers follow. Memory that was a
+//! node before is no danger either: it is a freed node until the second write, and from then on it says what
+//! the tree says.
 //!
 //! Where the new node lies on [another server](crate::Allocation::RoundRobin), no chain has all three writes in it, and a client whose
-//! session with the one server has ended may still write to the other. So the new node is written first, to memory that was no node
-//! before: nobody knows its address. The keys move with one write of the node that is split. If that is not carried out, the new
-//! node's memory is lost, and that is all. Memory that was a node would not do: whoever still knows its address would take the copy
-//! there for a node of the tree, although the keys have not moved, and perhaps never will. For the same reason the new node is written
-//! in the session in which its memory was given to this client, or not at all.
+//! session with the one server has ended may still write to the other. So the new node is written first, to
+//! memory that was no node before: no client knows its address. The keys move with one write of the node that
+//! is split. If that is not carried out, the new node's memory is lost, and that is all. Memory that was a
+//! node would not do: a client that still knows its address would take the copy there for a node of the tree,
+//! although the keys have not moved, and perhaps never will. For the same reason the new node is written in
+//! the session in which its memory was given to this client, or not at all.
 
 use fatbtree_remote::{Check, GlobalAddress, Held, KeyRange, Part};
 use fatbtree_verbs::Verbs;
@@ -115,7 +117,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Ok(child)
     }
 
-    /// Brings to its end what somebody has begun with a node and its partner.
+    /// Completes an unfinished split or merge of a node and its partner.
     pub(super) async fn settle(&mut self, locked: Locked<'p, V>) -> Result<(), Reason> {
         let tree = self.pool().config().tree;
         let header = NodeHeader::parse(&first_line(&locked.bytes));

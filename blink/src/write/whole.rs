@@ -8,7 +8,7 @@ use crate::config::TreeConfig;
 use crate::node::{EntryValue, LINE, LeafBuilder, NewValue, Node, NodeFault, NodeSpec, write_internal};
 use crate::separator::{cut_keys, cut_nodes};
 
-/// What a node holds, in ascending order.
+/// Content of a node, in ascending order.
 #[derive(Clone, Debug)]
 pub(super) enum Whole<'a> {
     /// Keys and values.
@@ -18,8 +18,8 @@ pub(super) enum Whole<'a> {
 }
 
 impl<'a> Whole<'a> {
-    /// What is in a node that was checked. It is all within the node's fences, each key once: so it can be written again as one node
-    /// or as two.
+    /// Content of a node that was checked. All keys are within the node's fences, each once, so the content
+    /// can be written again as one node or as two.
     pub(super) fn of(node: &Node<'a>) -> Result<Self, NodeFault> {
         let copy = |entry| match entry {
             EntryValue::Inline(value) => NewValue::Inline(value),
@@ -42,7 +42,7 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// Where it is best cut in two: the lowest key of the upper half.
+    /// Best cut of the content in two: the lowest key of the upper half.
     pub(super) fn middle(&self) -> u64 {
         let window = around_the_middle(self.len());
         match self {
@@ -92,7 +92,8 @@ fn within<'l, T>(list: &'l [(u64, T)], range: &KeyRange) -> &'l [(u64, T)] {
     &list[from..to]
 }
 
-/// Where a node of so many things may be cut in two: a sixth to each side of the middle, for a shorter separator.
+/// Positions at which a node of this many entries or children may be cut in two: a sixth to each side of the
+/// middle, for a shorter separator.
 fn around_the_middle(things: usize) -> RangeInclusive<usize> {
     let (middle, reach) = (things / 2, things / 6);
     middle - reach..=middle + reach

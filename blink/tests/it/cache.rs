@@ -7,7 +7,7 @@ use common::cache::{partition, put, spec};
 use fatbtree_blink::node::NodeSpec;
 use fatbtree_blink::{CacheStats, GlobalAddress, IndexCache, KeyRange};
 
-/// Where the child that begins at a key is, in the tests of the map.
+/// Address of the child that begins at a key, in the tests of the map.
 fn place(pivot: u64) -> GlobalAddress {
     GlobalAddress::new(0, 64 * (pivot + 1))
 }
@@ -65,7 +65,7 @@ fn a_copy_learns_a_split_and_goes_when_it_has_too_many_children() {
     // Another child in the same place.
     cache.learn(1, 20, place(1000), 4);
     assert_eq!((cache.leaf_of(79), cache.leaf_of(80)), (Some(place(1000)), Some(place(80))));
-    // Nobody has a copy that covers these.
+    // No copy covers these keys.
     cache.learn(1, 160, place(160), 4);
     cache.learn(2, 20, place(20), 4);
     assert_eq!((cache.leaf_of(160), cache.stats().entries), (None, 1));
@@ -131,7 +131,7 @@ fn the_top_two_levels_stay_until_the_tree_grows() {
         (Some((place(0), 2)), Some((place(100), 3)))
     );
     assert_eq!(cache.below_top(90, 4), Some((place(80), 2)));
-    // Somebody who has not heard of it brings the second level once more.
+    // A client with the older level brings the second level once more.
     put(&cache, 3, spec(2, 80, 160, 1), &two(80));
     assert_eq!(cache.below_top(125, 3), Some((place(80), 2)));
     // The root has gone, and its second child's level is the top again: what is above is of no use.
@@ -174,7 +174,8 @@ fn the_limit_holds_whatever_is_done() {
     }
 }
 
-/// Threads read, fill, mend and forget at a time: whatever is found is what somebody has put there, and the count is right in the end.
+/// Threads read, fill, mend and forget concurrently: each value found was put there by a thread, and the
+/// count is right in the end.
 #[test]
 fn threads_share_a_cache() {
     let cache = IndexCache::new(16 * IndexCache::entry_bytes(16));

@@ -1,4 +1,4 @@
-//! What the index cache allocates. Alone in its process: what others free would be counted too.
+//! Allocations of the index cache. Alone in its process: what other tests free would be counted too.
 use fatbtree_blink::node::{Node, NodeSpec, write_internal};
 use fatbtree_blink::{GlobalAddress, IndexCache, Integrity, KeyRange, Partition, TreeConfig, ValueLayout};
 
@@ -24,7 +24,7 @@ fn what_is_counted_is_allocated_and_a_hit_allocates_nothing() {
     what_was_evicted_is_freed();
 }
 
-/// What is counted is what is allocated: never less, and not much more.
+/// The count covers the allocations: never less, and not much more.
 fn counted_as_allocated() {
     for children in [1, 5, 12, 16] {
         let cache = IndexCache::new(1 << 30);
@@ -36,7 +36,7 @@ fn counted_as_allocated() {
         let (counted, real) = (cache.stats().bytes, filled.bytes_current as u64);
         eprintln!("{children} children: {} bytes counted, {} allocated", counted / 5_000, real / 5_000);
         assert_eq!(cache.stats().entries, 5_000);
-        // The allocator's own bytes are in the one and not in the other.
+        // The allocator's own bytes are in the count and not in the measurement.
         assert!(
             real <= counted && counted <= real * 13 / 10,
             "{children}: {real} allocated, {counted} counted"
@@ -57,7 +57,8 @@ fn a_hit_allocates_nothing() {
     assert_eq!(used.count_total, 0);
 }
 
-/// Not when it is evicted, but soon: what waits for readers is far less than what has passed.
+/// Evicted nodes are freed soon, not at once: those that wait for readers are far fewer than those that have
+/// passed.
 fn what_was_evicted_is_freed() {
     let cache = IndexCache::new(100 * IndexCache::entry_bytes(16));
     let filled = allocation_counter::measure(|| {

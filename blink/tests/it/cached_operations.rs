@@ -1,4 +1,4 @@
-//! What operations make of an index cache that is warm, stale or wrong.
+//! Operations with an index cache that is warm, stale or wrong.
 use crate::common;
 
 use std::cell::Cell;
@@ -19,9 +19,9 @@ use proptest::prelude::*;
 struct Lab {
     servers: common::Lab,
     config: TreeConfig,
-    /// As the tree was in the beginning.
+    /// The partition as it was in the beginning.
     partition: Partition,
-    /// Where index reads land.
+    /// Landing of index reads.
     landing: Rc<Cell<GlobalAddress>>,
     clients: u16,
 }
@@ -187,7 +187,7 @@ fn a_split_by_another_client_costs_one_step_once() {
     }
 }
 
-/// Who splits knows it: a writer alone follows no sibling.
+/// A client learns its own splits: a single writer follows no sibling.
 #[test]
 fn a_client_learns_from_its_own_splits() {
     let mut lab = Lab::new(inline());
@@ -205,7 +205,7 @@ fn a_client_learns_from_its_own_splits() {
     let stats = client.cache_stats();
     assert_eq!((steps, stats.stale), (0, before.stale));
     assert!(stats.hits - before.hits > 360, "{stats:?}, before {before:?}");
-    // Whoever merges knows it too.
+    // A client learns its own merges too.
     for key in (0..400u64).filter(|key| key % 8 != 0) {
         let change = lab.run(&client, client.change(key * 7_919 % 4_001, Wish::Delete, Start::Cached));
         assert_eq!(change.result, Ok(true));
@@ -263,7 +263,8 @@ fn a_copy_that_leads_astray_goes() {
     assert_eq!(lab.get(&client, 0, Start::Cached).trips.round_trips, 1);
 }
 
-/// What the cache holds is not asked of the switches; what it does not hold is, and an index read that ends at a level-1 node fills it.
+/// A cache hit sends no index read; a miss does, and an index read that ends at a level-1 node fills the
+/// cache.
 #[test]
 fn the_cache_comes_before_the_switches_and_holds_what_they_do_not() {
     let mut lab = Lab::new(inline());
@@ -297,7 +298,7 @@ fn start() -> impl Strategy<Value = Start> {
     prop_oneof![4 => Just(Start::Cached), 2 => Just(Start::CachedOrIndexRead), 1 => Just(Start::Root)]
 }
 
-/// What a step does: 0 to 4 look up, 5 to 7 put, 8 delete, 9 tell the cache something wrong.
+/// A step: 0 to 4 look up, 5 to 7 put, 8 delete, 9 tell the cache something wrong.
 type Doing = (usize, u8, u64, Start, u64);
 
 fn doing() -> impl Strategy<Value = Doing> {

@@ -1,4 +1,5 @@
-//! Trees that somebody has damaged, by whatever writes: each operation comes to an end, in a bounded number of reads, and none panics.
+//! Trees damaged by arbitrary writes: each operation comes to an end, in a bounded number of reads, and none
+//! panics.
 use crate::common;
 
 use std::future::{Future, poll_fn};
@@ -198,7 +199,8 @@ fn a_circle_of_siblings_ends_every_walk() {
     }
 }
 
-/// The leaf of the last keys ends too early, and from there siblings lead round and round: who looks for a key behind it gives up.
+/// The leaf of the last keys ends too early, and from there siblings lead round and round: a lookup of a key
+/// behind it gives up.
 #[test]
 fn a_key_behind_a_circle_is_given_up() {
     let config = TreeConfig::with_integrity(4, 256, ValueLayout::Inline(8), Integrity::LineVersions).unwrap();

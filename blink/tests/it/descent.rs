@@ -192,7 +192,7 @@ fn a_root_that_moved_is_found_by_the_superblock() {
     let lookup = old.lookup(60, Start::Root);
     assert_eq!((value(&lookup), lookup.trips.restarts), (Some(1), 0));
 
-    // Whoever is not registered walks, and asks at once: it did begin at the root.
+    // A client that is not registered walks, and reads the superblock at once: it did begin at the root.
     let old = client(&memory, partition(5, 0), Limits::default());
     let id = old.pool().connections()[0];
     old.pool().set_registered(id, false).unwrap();

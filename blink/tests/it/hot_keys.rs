@@ -126,7 +126,7 @@ fn a_record_that_does_not_count_costs_one_round_trip() {
     assert_eq!(hot.get(400).1.round_trips, 1);
 }
 
-/// Whoever comes by the leaf takes no notice of the mark; nobody is led there by it.
+/// Lookups by way of the leaf ignore the mark; switches lead none to a record without it.
 #[test]
 fn a_record_whose_writer_died_is_found_by_its_leaf() {
     let hot = Hot::new();

@@ -1,4 +1,4 @@
-//! When two neighbours are merged, and when they are left as they are.
+//! Conditions under which two neighbours are merged, or left as they are.
 use crate::common;
 
 use common::{Client, Lab, MANY_LOCKS, configs, value_of};
@@ -196,8 +196,8 @@ fn lab_count(two: &Two, leaf: &NodeHeader) -> usize {
     count
 }
 
-/// A root with one child goes. Its memory is a freed node then: whoever still begins there, a switch or a client that has slept, sees that,
-/// and asks where the root is.
+/// A root with one child goes. Its memory is a freed node then: a switch or a sleeping client that still
+/// begins there sees that, and asks for the root.
 #[test]
 fn a_root_that_was_dropped_is_a_freed_node() {
     for config in configs() {

@@ -95,7 +95,7 @@ fn what_is_not_a_node_of_this_tree_is_refused() {
     }
 }
 
-/// What is wrong with an internal node is found before anything is made of it, also by those who only pass by.
+/// Damage of an internal node is found before the node is used, also by operations that only pass by.
 #[test]
 fn an_internal_node_is_checked_whole() {
     let config = TreeConfig::new(5, 1024, ValueLayout::OutOfLine).unwrap();
@@ -189,7 +189,7 @@ fn versions_go_on_from_what_is_found() {
     assert_eq!(next_version(&bytes), 0x301, "a freed node");
 }
 
-/// What a WRITE that was cut short left behind must not complete the next one.
+/// The remains of a WRITE that was cut short must not complete the next one.
 #[test]
 fn a_version_is_one_that_no_line_has() {
     let config = TreeConfig::default();
@@ -298,7 +298,8 @@ proptest! {
         prop_assert_eq!(all, map);
     }
 
-    /// Edits leave what a map would hold; whoever has the leaf as it was and takes over the bytes written back has the same.
+    /// Edits leave the content that a map would hold. A copy of the old leaf with the bytes written back has
+    /// the same content.
     #[test]
     fn edits_are_what_a_map_does_and_what_is_written_back_is_all_that_changed(
         edits in vec((0..40_u64, proptest::option::weighted(0.7, any::<u8>())), 0..120),

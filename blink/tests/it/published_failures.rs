@@ -1,4 +1,4 @@
-//! What is known to go wrong in the published code of Sherman and of trees like it, each as a test of ours.
+//! Known failures of the published code of Sherman and of trees like it, each as a test of ours.
 //!
 //! | there | here |
 //! |---|---|
@@ -23,7 +23,7 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What a client does.
+/// Work of a client.
 type Work = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Lets all of it go on in an order that the seed decides, until it has ended.

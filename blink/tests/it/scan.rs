@@ -67,7 +67,8 @@ fn expected(model: &BTreeMap<u64, Vec<u8>>, range: KeyRange, order: Order) -> Pa
     pairs
 }
 
-/// Where the switches send index reads: leaves and their lowest keys, perhaps as they were long ago.
+/// Places to which the switches send index reads: leaves and their lowest keys, perhaps as they were long
+/// ago.
 type Switches = Rc<RefCell<Vec<(u64, GlobalAddress)>>>;
 
 fn client_behind(lab: &mut Lab, owner: u16, switches: &Switches) -> Client {
@@ -450,7 +451,7 @@ fn a_scan_goes_on_with_one_buffer() {
     }
 }
 
-/// Nothing is read before somebody asks, and no more than is asked for and read ahead.
+/// Nothing is read before the caller asks, and no more than is asked for and read ahead.
 #[test]
 fn a_scan_is_lazy() {
     let config = TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap();

@@ -16,7 +16,7 @@ use fatbtree_blink::{
 /// A session of the server that was started anew. The number is the one that the client has had.
 const NEXT: Owner = Owner { session: SessionId(0x4e87), number: NUMBER };
 const NUMBER: u16 = 1;
-/// Where the server that was started anew gives out memory; before that it is somebody else's.
+/// Offset from which the restarted server gives out memory; memory below it belongs to another client.
 const OURS: u64 = REGION / 2;
 const THEIRS: u8 = 0xa5;
 
@@ -169,7 +169,8 @@ fn no_change_is_said_to_be_carried_out_because_a_server_has_forgotten_its_lock()
     assert!(restarts > 100 && unknown > 20, "{restarts} {unknown}");
 }
 
-/// Starts the server anew after so many turns of three changes at one leaf. Says whether they were under way.
+/// Starts the server anew after `moment` turns of three changes at one leaf. Says whether they were under
+/// way.
 fn restart_at(config: TreeConfig, keeps_tree: bool, moment: u32, unknown: &mut u32) -> bool {
     let mut lab = Lab::new(config);
     let client = lab.client(NUMBER, true);

@@ -39,7 +39,7 @@ fn put(
     memory.write(address.offset(), &bytes).unwrap();
 }
 
-/// A root in slot 0 over nodes in slots 1 and 2; their children are leaves that nobody reads.
+/// A root in slot 0 over nodes in slots 1 and 2; their children are leaves that the test does not read.
 fn tree() -> (Arc<Memory>, Regions) {
     let memory = Memory::shared(64 + 16 * NODE).unwrap();
     put(&memory, 0, 2, KeyRange::ALL, None, &[(0, place(1).raw()), (50, place(2).raw())]);

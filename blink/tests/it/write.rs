@@ -36,7 +36,7 @@ fn wish(kind: Kind, value: &[u8]) -> Wish<'_> {
     }
 }
 
-/// What a map does.
+/// Applies a change to a map.
 fn apply(model: &mut BTreeMap<u64, Vec<u8>>, kind: Kind, key: u64, value: &[u8]) -> bool {
     let there = model.contains_key(&key);
     let applies = match kind {

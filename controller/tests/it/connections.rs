@@ -1,4 +1,5 @@
-//! A controller has as many connections as it may; whoever has one is served, whoever comes too late is told by a closed connection.
+//! A controller has as many connections as it may; a peer with a connection is served, and a peer that comes
+//! too late finds its connection closed.
 
 use std::future::pending;
 use std::time::Duration;

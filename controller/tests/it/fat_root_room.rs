@@ -1,4 +1,5 @@
-//! How many ranges a fat root has room for, on trees as our own bulk load and inserts in random order make them.
+//! Number of ranges that a fat root has room for, on trees as our own bulk load and inserts in random order
+//! make them.
 use crate::grown;
 
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, SETS, Target, Tree};

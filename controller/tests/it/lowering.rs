@@ -158,7 +158,7 @@ fn epochs_of(entry: &Entry) -> u64 {
     if matches!(entry, Entry::HotKey(..)) { 1 } else { 2 }
 }
 
-/// Keys of the first partition, of which so many may be hot.
+/// Keys of the first partition, of which up to `room` may be hot.
 fn hot_keys(cluster: &Cluster, keys: u64, room: usize) -> HotKeys {
     let first = cluster.servers().iter().min_by_key(|server| server.low).unwrap();
     let visits: Vec<(u64, u64)> = (0..keys).map(|key| (key, 1)).collect();
@@ -254,8 +254,8 @@ fn a_full_plan_fits_every_target() {
     }
 }
 
-/// What the paper's experiments load (600 ranges, three layers of 3600 nodes) has room in two switches of the smaller chip: the fat root
-/// and a layer in the one, two layers in the other.
+/// The load of the paper's experiments (600 ranges, three layers of 3600 nodes) has room in two switches of
+/// the smaller chip: the fat root and a layer in the first, two layers in the second.
 #[test]
 fn the_papers_plan_fits_two_switches() {
     let (_, text) = Cluster::examples().into_iter().find(|(kind, _)| *kind == "pair").unwrap();

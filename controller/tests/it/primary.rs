@@ -1,4 +1,4 @@
-//! When a primary plans, what it answers, and what it tells whom.
+//! Plans, answers and notices of a primary.
 
 use crate::common;
 
@@ -45,7 +45,7 @@ impl World {
         Self { primary, switches, tops, now: Duration::ZERO, done: Vec::new(), trouble: None }
     }
 
-    /// With servers, and all switches read.
+    /// Primary with servers, and all switches read.
     fn running() -> Self {
         let mut world = Self::new();
         world.servers_come(0);
@@ -114,7 +114,7 @@ impl World {
         assert!(self.obey().is_empty());
     }
 
-    /// What was told, and answers, since this was asked last.
+    /// News and answers since the last call.
     fn told(&mut self) -> (Vec<ControllerNews>, Answers) {
         let (mut news, mut answers) = (Vec::new(), Vec::new());
         for order in self.done.drain(..) {
@@ -288,7 +288,7 @@ fn a_sync_waits_for_all_switches_that_answer() {
     assert_eq!(synced.others, [(world.primary.switch_name(ids[0]), "it hangs".to_owned())]);
 }
 
-/// What clients report while the follower is being asked is not forgotten.
+/// Reports of clients while the follower is being asked are not forgotten.
 #[test]
 fn reports_reach_a_follower_that_is_being_asked() {
     let mut world = World::running();

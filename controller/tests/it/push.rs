@@ -172,7 +172,7 @@ async fn start() -> (Fake, Cluster) {
     (fake, Cluster::from_toml(&text).unwrap())
 }
 
-/// What every device holds, typed, by device id.
+/// Entries of every device, typed, by device id.
 fn held(fake: &Fake) -> BTreeMap<u64, Vec<Entry>> {
     let tables = Tables::new(&P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap()).unwrap();
     let devices = fake.devices.lock().unwrap();

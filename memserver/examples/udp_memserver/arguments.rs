@@ -7,7 +7,7 @@ use std::str::FromStr;
 pub(crate) const USAGE: &str = "usage: udp_memserver --ip ADDRESS --port LOCAL,REMOTE [--grpc ADDRESS:PORT] [--partition N] [--keys N] \
      [--value-bytes N] [--seed N] [--seconds N]";
 
-/// What the process is told.
+/// Arguments of the process.
 pub(crate) struct Arguments {
     /// Address on the data path.
     pub(crate) ip: Ipv4Addr,

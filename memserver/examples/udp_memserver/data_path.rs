@@ -109,7 +109,7 @@ impl DataPath {
             match self.socket.try_recv(&mut self.received) {
                 Ok(bytes) => nic.handle_frame(self.now(), &self.received[..bytes]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // Nobody listens at the other end, yet or any more: what was sent there is lost.
+                // No process listens at the other end, yet or any more: what was sent there is lost.
                 Err(_) => {}
             }
             self.send(nic);

@@ -54,7 +54,7 @@ type Failure = Box<dyn std::error::Error>;
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut server = load(arguments)?;
-    // The service has a thread of its own: those who ask do not keep the data path from its frames.
+    // The service has a thread of its own: requests do not keep the data path from its frames.
     let control = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let waker = Waker::default();
     let (handle, mailbox) = mailbox_with_waker(MAILBOX, {

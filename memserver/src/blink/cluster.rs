@@ -15,7 +15,7 @@ use crate::server::{MemoryServer, ServerError, ServerOptions};
 pub struct Cluster {
     /// One tree per server, in key order.
     pub trees: Vec<LoadedTree>,
-    /// Which key belongs to which.
+    /// Partition of each key.
     pub roots: SuperRoot,
 }
 
@@ -29,7 +29,7 @@ impl Cluster {
     /// The tops of all trees, for a planner of switch caches that is in the same process.
     ///
     /// # Errors
-    /// When somebody has written to the trees meanwhile and left them broken.
+    /// When clients have written to the trees meanwhile and left them broken.
     pub fn tops(&self) -> Result<Vec<TreeTop>, WalkError> {
         let memory = self.memory();
         let read = |tree: &LoadedTree| {
@@ -77,8 +77,8 @@ pub fn load_cluster<S: ValueSource>(
     load_parts(options, divide(keys, servers)?.into_iter(), keys, values)
 }
 
-/// Where strictly ascending keys are divided by count (±1): the low key of each server's partition, and the places of its keys. As
-/// [`load_cluster`] does it.
+/// Divides strictly ascending keys by count (±1), as [`load_cluster`] does. Returns the low key of each
+/// server's partition, and the places of its keys.
 ///
 /// # Errors
 /// Every server needs at least one key; keys out of order are noticed at the borders.

@@ -1,4 +1,4 @@
-//! What is told of a memory server with a tree, as text.
+//! Events of a memory server with a tree, as text.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Where keys lie: asked for by whoever tells switches of hot keys, and found some at a time while others write.
+//! Places of keys, for the controller that tells switches of hot keys; found some at a time while clients
+//! write.
 
 use std::collections::VecDeque;
 
@@ -8,7 +9,7 @@ use tokio::sync::oneshot;
 /// Keys of one request at most.
 pub const MAX_LOCATE_KEYS: usize = 1 << 11;
 
-/// Why nobody is told where keys lie.
+/// Errors from locating keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LocateError {
     /// Enough requests wait already.
@@ -29,11 +30,11 @@ pub enum LocateError {
     },
 }
 
-/// For each key, in the order of the request: where its record lies, or its leaf where values are in line. None for keys that are not
-/// there, and for records that an index read cannot bring.
+/// Places of keys, in the order of the request: the record of each or, where values are in line, its leaf.
+/// `None` for keys that are not there, and for records that an index read cannot bring.
 pub type Places = Vec<Option<GlobalAddress>>;
 
-/// Where the places go to.
+/// Receiver of the places.
 pub(crate) type Waiter = oneshot::Sender<Result<Places, LocateError>>;
 
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl Finder {
     pub(crate) fn ask(&mut self, keys: Vec<u64>, waiter: Waiter) {
         self.forget_the_gone();
         let (waiting, found) = (self.searches.len(), keys.len());
-        // Who has gone meanwhile does not mind being told nothing.
+        // The send fails if the caller has gone; that is harmless.
         if found > MAX_LOCATE_KEYS {
             let _ = waiter.send(Err(LocateError::TooMany { found }));
         } else if waiting >= self.bound {
@@ -107,12 +108,12 @@ impl Finder {
         !self.searches.is_empty()
     }
 
-    /// There is another tree: where keys lay in the former one, nobody is told.
+    /// Starts anew with another tree: places in the former tree are discarded.
     pub(crate) fn begin_anew(&mut self) {
         self.searches.iter_mut().for_each(|search| search.found.clear());
     }
 
-    /// Nobody waits for these.
+    /// Removes requests whose caller has gone.
     fn forget_the_gone(&mut self) {
         self.searches.retain(|search| !search.waiter.is_closed());
     }

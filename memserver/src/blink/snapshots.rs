@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fatbtree_blink::{Partition, Regions, TopReader, TreeConfig, TreeTop, WalkError};
 use tokio::sync::oneshot;
 
-/// Why there is no snapshot.
+/// Errors from taking a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// Enough requests wait already.
@@ -21,18 +21,18 @@ pub enum SnapshotError {
     Unreadable {
         /// Times it was tried from the root on.
         tries: u32,
-        /// What was wrong the last time.
+        /// Error of the last attempt.
         error: WalkError,
     },
 }
 
-/// Where a snapshot goes to.
+/// Receiver of a snapshot.
 pub(crate) type Waiter = oneshot::Sender<Result<Arc<TreeTop>, SnapshotError>>;
 
 /// Times a walk begins at the root before it is given up.
 const TRIES: u32 = 16;
 
-/// A walk under way, and who waits for it.
+/// A walk under way, and the callers that wait for it.
 #[derive(Debug)]
 struct Run {
     reader: TopReader,
@@ -40,8 +40,8 @@ struct Run {
     waiters: Vec<Waiter>,
 }
 
-/// One walk at a time. Who asks while one is under way gets the next, which sees all that was written before it was asked for;
-/// all who wait for the next share it.
+/// Snapshots, one walk at a time. A request during a walk gets the next one, which sees all that was written
+/// before the request; all waiting requests share it.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     run: Option<Run>,
@@ -75,7 +75,7 @@ impl Snapshots {
         if waiting < self.bound {
             self.next.push(waiter);
         } else {
-            // Who has gone meanwhile does not mind.
+            // The send fails if the caller has gone; that is harmless.
             let _ = waiter.send(Err(SnapshotError::Busy { waiting }));
         }
     }
@@ -117,14 +117,14 @@ impl Snapshots {
         !self.next.is_empty()
     }
 
-    /// There is another tree: whoever waits gets that one's top.
+    /// Starts anew with another tree: waiting callers get that tree's top.
     pub(crate) fn begin_anew(&mut self) {
         if let Some(run) = self.run.take() {
             self.next.extend(run.waiters);
         }
     }
 
-    /// A walk that nobody waits for ends.
+    /// Ends a walk whose callers have all gone.
     fn forget_the_gone(&mut self) {
         self.next.retain(|waiter| !waiter.is_closed());
         if let Some(run) = &mut self.run {

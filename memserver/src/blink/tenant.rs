@@ -30,7 +30,7 @@ const RECORD_REACH: u64 = place_bytes(MAX_VALUE) as u64;
 /// Bytes of records that are looked at in one step.
 const BLOCK: u64 = 4096;
 
-/// What a memory server says of its tree.
+/// A memory server's description of its tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeInfo {
     /// Number, key range, root.
@@ -41,14 +41,14 @@ pub struct TreeInfo {
     pub counts: LoadCounts,
 }
 
-/// What only a tree can be asked.
+/// Requests that only a tree answers.
 #[derive(Debug)]
 pub enum TreeRequest {
     /// The top of the tree: answered when it has been read.
     Snapshot(Reply<Result<Arc<TreeTop>, SnapshotError>>),
-    /// Where keys lie: answered when they have been found.
+    /// Places of keys: answered when they have been found.
     Locate {
-        /// Which.
+        /// The keys.
         keys: Vec<u64>,
         /// The way back.
         reply: Reply<Result<Places, LocateError>>,
@@ -234,7 +234,7 @@ impl Handle<Blink> {
         self.ask(|reply| Request::Tenant(TreeRequest::Snapshot(reply))).await
     }
 
-    /// Where keys lie, when they have been found.
+    /// Places of keys, when they have been found.
     ///
     /// # Errors
     /// When the server is gone; inside, when too many ask or there are too many keys.
@@ -268,7 +268,7 @@ impl<D: Device> MemoryServer<D, Blink> {
     "no root of level {level} can lie at {root}, or the superblock is damaged: expected a whole line inside of the region"
 )]
 pub struct NoRoot {
-    /// Where it should lie.
+    /// Stated address of the root.
     pub root: GlobalAddress,
     /// Its level.
     pub level: u8,
@@ -282,7 +282,7 @@ pub(super) fn node_at(memory: &Memory, offset: u64) -> Option<NodeHeader> {
     (header.magic == MAGIC).then_some(header)
 }
 
-/// Where the last node of a chunk ends. Nodes lie at multiples of their size from the chunk's start.
+/// End of the last node of a chunk. Nodes lie at multiples of their size from the chunk's start.
 fn last_node(memory: &Memory, chunk: Range<u64>, bytes: u32, budget: &mut usize) -> Used {
     let bytes = u64::from(bytes);
     let mut to = chunk.end - (chunk.end - chunk.start) % bytes;
@@ -299,7 +299,7 @@ fn last_node(memory: &Memory, chunk: Range<u64>, bytes: u32, budget: &mut usize)
     Used::To(chunk.start)
 }
 
-/// How far the last record of a chunk may reach.
+/// Greatest reach of the last record of a chunk.
 fn last_record(memory: &Memory, chunk: Range<u64>, budget: &mut usize) -> Used {
     let mut to = chunk.end;
     while to > chunk.start {

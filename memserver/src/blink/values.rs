@@ -1,4 +1,4 @@
-//! Where a bulk load takes values from.
+//! Sources of the values of a bulk load.
 
 /// Values by key. The load asks for every length twice: first to size the region, then to fill it.
 pub trait ValueSource {

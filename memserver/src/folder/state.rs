@@ -1,7 +1,7 @@
 //! `state.json`: whose a folder is, which tree is in it, and which files are leftovers.
 //!
-//! It is written before any file of a new tree is made. So every file of a tree is named in it, as the tree's or as a leftover's; one that
-//! is not was put there by somebody else, and is never touched.
+//! It is written before any file of a new tree is made. So every file of a tree is named in it, as the tree's
+//! or as a leftover's; one that is not was put there by another program, and is never touched.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ const STATE: &str = "state.json";
 const NEW_STATE: &str = "state.json.new";
 const FORMER_STATE: &str = "state.json.former";
 
-/// What is known of a folder.
+/// State of a folder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
@@ -40,7 +40,7 @@ pub(super) struct State {
 pub(super) struct TreeState {
     pub(super) generation: u64,
     pub(super) region_bytes: u64,
-    /// Where its chunks begin and end.
+    /// Begin and end of its chunks.
     pub(super) spare_from: u64,
     pub(super) spare_to: u64,
     pub(super) keys: u64,

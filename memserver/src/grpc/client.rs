@@ -22,7 +22,7 @@ use crate::info::ServerInfo;
 use crate::places::{GivenBack, Supply};
 use crate::server::Counter;
 
-/// How long a call may take.
+/// Time limits of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
     /// Connecting.
@@ -50,10 +50,10 @@ const LOCATE_REQUESTS: usize = 8;
 /// Renewals of a session within its lease.
 const RENEWALS: u32 = 3;
 
-/// How long an answer to a renewal is waited for at least, however short the lease: the machine may be busy.
+/// Least time to wait for the answer to a renewal, however short the lease: the machine may be busy.
 const RENEWAL: Duration = Duration::from_millis(500);
 
-/// Between two renewals, whatever lease a server tells.
+/// Shortest interval between renewals, whatever lease a server grants.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Bytes of the largest message that is read; a snapshot's have about 256 KB.
@@ -78,9 +78,9 @@ pub struct Client {
 pub struct Session {
     /// Its name, which no other session ever has.
     pub id: SessionId,
-    /// How long it lasts.
+    /// Time for which the session lasts without renewal.
     pub lease: Duration,
-    /// As whom it has locks, for [`ServerInfo::writer`]; `None`: the server has no locks.
+    /// Owner under which it holds locks, for [`ServerInfo::writer`]; `None`: the server has no locks.
     pub owner: Option<Owner>,
 }
 
@@ -92,7 +92,7 @@ pub enum ClientError {
     Unreachable {
         /// Address tried.
         address: String,
-        /// Why.
+        /// The cause.
         source: tonic::transport::Error,
     },
     /// No answer.
@@ -100,9 +100,9 @@ pub enum ClientError {
     Deadline {
         /// Its address.
         address: String,
-        /// What it was asked.
+        /// The call.
         call: &'static str,
-        /// How long it was waited for.
+        /// Time waited.
         after: Duration,
     },
     /// The connection broke, or could not be made again.
@@ -110,9 +110,9 @@ pub enum ClientError {
     Lost {
         /// Its address.
         address: String,
-        /// What it was asked.
+        /// The call.
         call: &'static str,
-        /// How it was lost.
+        /// The transport's error.
         source: Status,
     },
     /// The server says no.
@@ -120,9 +120,9 @@ pub enum ClientError {
     Refused {
         /// Its address.
         address: String,
-        /// What it was asked.
+        /// The call.
         call: &'static str,
-        /// What it said.
+        /// The server's answer.
         status: Status,
     },
     /// The answer makes no sense.
@@ -130,9 +130,9 @@ pub enum ClientError {
     Answer {
         /// Its address.
         address: String,
-        /// What it was asked.
+        /// The call.
         call: &'static str,
-        /// What is wrong.
+        /// The problem.
         source: MessageError,
     },
     /// The snapshot ended early, or does not end.
@@ -150,7 +150,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// What the server said, if it refused.
+    /// The server's answer, if it refused.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {
@@ -165,7 +165,7 @@ impl ClientError {
         self.code() == Some(Code::DataLoss)
     }
 
-    /// Why there is no memory, as far as the server has said, where it was asked for some.
+    /// Reason for which a request for memory got none, if the server has given one.
     #[must_use]
     pub fn shortage(&self) -> Shortage {
         match self {
@@ -195,7 +195,7 @@ impl Client {
     /// Connects to a server, such as `http://127.0.0.1:50051`.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no server listens there.
     pub async fn connect(to: impl Into<Peer>) -> Result<Self, ClientError> {
         Self::connect_with(to, Deadlines::default()).await
     }
@@ -203,7 +203,7 @@ impl Client {
     /// The same with other deadlines.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no server listens there.
     pub async fn connect_with(to: impl Into<Peer>, deadlines: Deadlines) -> Result<Self, ClientError> {
         let to = to.into();
         let address = to.address();
@@ -222,7 +222,7 @@ impl Client {
         Ok(Self { channel, stub, address: address.to_owned(), deadlines })
     }
 
-    /// What the server holds.
+    /// Content of the server, and how to reach it.
     ///
     /// # Errors
     /// See [`ClientError`], as for all calls.
@@ -266,8 +266,8 @@ impl Client {
         }
     }
 
-    /// Where keys lie: the record or, where values are in the leaves, the leaf; one for each key, in their order. None for keys that are
-    /// not there, and for records that an index read cannot bring.
+    /// Places of keys: the record or, where values are in the leaves, the leaf; one for each key, in their
+    /// order. `None` for keys that are not there, and for records that an index read cannot bring.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -315,8 +315,8 @@ impl Client {
         Ok(counters)
     }
 
-    /// So many clients' numbers and keys for queries; `None` where queries need no keys. They are good at all memory servers of the
-    /// cluster.
+    /// Numbers and keys for queries, for `count` clients; `None` where queries need no keys. They are good at
+    /// all memory servers of the cluster.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -466,7 +466,8 @@ impl Client {
         self.call("for a chunk", ask).await.map(|reply| supply(kind, reply))
     }
 
-    /// Gives places of freed nodes, or of records of `bytes` each, to others. Whatever comes of it, they are not this client's any more.
+    /// Gives places of freed nodes, or of records of `bytes` each, to others. Whatever the result, they are
+    /// not this client's any more.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -567,7 +568,8 @@ impl Client {
         ClientError::Deadline { address: self.address.clone(), call, after: self.deadlines.call }
     }
 
-    /// What the server has sent has no further cause; what went wrong on the way to it has.
+    /// Distinguishes a refusal from a lost call: a status from the server has no further cause, a transport
+    /// error has.
     pub(super) fn refused(&self, call: &'static str, status: Status) -> ClientError {
         let address = self.address.clone();
         match std::error::Error::source(&status) {

@@ -29,9 +29,9 @@ pub enum MessageError {
     Field {
         /// Its name.
         field: &'static str,
-        /// What it should be.
+        /// The expected value.
         expected: &'static str,
-        /// What it is.
+        /// The found value.
         found: u64,
     },
     /// An endpoint that cannot be.
@@ -154,7 +154,7 @@ impl From<Supply> for proto::AllocateChunkReply {
     }
 }
 
-/// What was answered to a request for memory of this kind.
+/// Memory in the answer to a request for this kind.
 pub(super) fn supply(kind: ChunkKind, reply: proto::AllocateChunkReply) -> Supply {
     if reply.places.is_empty() {
         return Supply::Chunk(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, kind });
@@ -300,7 +300,7 @@ fn partition(
 
 // ---- snapshots ----
 
-/// The header of a snapshot of so many nodes.
+/// Header of a snapshot with this many nodes.
 pub(super) fn header(partition: &Partition, nodes: u64) -> proto::SnapshotHeader {
     proto::SnapshotHeader {
         partition: partition.id.into(),

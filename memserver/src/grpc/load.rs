@@ -39,12 +39,12 @@ pub trait LoadData: Send + Sync {
     fn append(&self, at: usize, to: &mut Vec<u8>);
 }
 
-/// How far a load is.
+/// Progress of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoadProgress {
-    /// So many keys more were sent.
+    /// Further keys that were sent.
     Sent(u64),
-    /// So many servers have built their trees.
+    /// Servers that have built their trees.
     Built(usize),
 }
 
@@ -57,7 +57,7 @@ pub enum LoadServersError {
     /// A server has failed before any was told to serve its new tree.
     #[error("{source}; all servers serve what they served before")]
     Nothing {
-        /// Why.
+        /// The cause.
         source: ClientError,
     },
     /// Some serve new trees, and not all.
@@ -70,7 +70,7 @@ pub enum LoadServersError {
         loaded: usize,
         /// All of them.
         servers: usize,
-        /// Why.
+        /// The cause.
         source: ClientError,
     },
 }
@@ -159,7 +159,7 @@ impl LoadData for Nothing {
     fn append(&self, _: usize, _: &mut Vec<u8>) {}
 }
 
-/// What one server gets.
+/// Part of the keys for one server.
 struct Part {
     number: u16,
     range: KeyRange,
@@ -205,7 +205,7 @@ impl Part {
             }
             let sent = pairs.keys.len() as u64;
             load.send(Word::Pairs(pairs)).await?;
-            // Whoever does not listen is gone, and this task with it.
+            // A caller that does not listen is gone, and this task with it.
             let _ = said.send(LoadProgress::Sent(sent)).await;
         }
         match load.answer().await? {
@@ -261,7 +261,7 @@ impl Load {
         }
     }
 
-    /// What the server says when it has done its work; signs of life are passed over.
+    /// The server's answer when it has done its work; signs of life are passed over.
     async fn answer(&mut self) -> Result<Answer, ClientError> {
         let patience = self.server.deadlines().call;
         loop {

@@ -35,23 +35,23 @@ use crate::storage::{BuildError, Storage};
 /// Bytes of the largest message of a load: a value of the largest size, and keys beside it.
 pub(super) const MESSAGE_BYTES: usize = MAX_VALUE as usize + (256 << 10);
 
-/// Between two signs of life.
+/// Interval between signs of life.
 pub(super) const SIGN: Duration = Duration::from_secs(1);
 
 /// Bytes of a key with its entry in a leaf and its record, beside its value, at least.
 const KEY_BYTES: u64 = 8 + 12 + 8;
 
-/// How a server lets itself be loaded.
+/// Options of loading over gRPC.
 #[derive(Debug)]
 pub struct Loading {
-    /// Where trees lie.
+    /// Storage of trees.
     pub storage: Storage,
     /// Bytes of the largest region; a load that needs more is refused. While it is loaded, the server has the former region, the keys and
     /// values that have come, and the new region.
     pub region_bytes: u64,
     /// Memory for what clients will write, in bytes: part of the region.
     pub spare_bytes: u64,
-    /// How long the next message of a load is waited for.
+    /// Time to wait for the next message of a load.
     pub stall: Duration,
 }
 
@@ -80,7 +80,7 @@ struct Shared {
     region_bytes: u64,
     spare_bytes: u64,
     stall: Duration,
-    /// How long the data path may take for an answer.
+    /// Time limit for an answer of the data path.
     answer: Duration,
 }
 
@@ -136,7 +136,7 @@ impl Job {
             };
             // What is left of its files is removed now, or when the server is started again.
             let _ = self.in_storage(forget).await;
-            // Whoever has gone needs no answer.
+            // A loader that has gone needs no answer.
             let _ = tokio::time::timeout(self.shared.stall, self.replies.send(Err(status))).await;
         }
     }
@@ -161,7 +161,7 @@ impl Job {
                 }
             }
         }
-        // Nobody takes a commit back: what becomes of a loader that is gone does not matter.
+        // A commit cannot be taken back, so a loader that has gone does not matter.
         let (info, _) = self.while_telling(self.install(tree)).await;
         let _ = self.say(Answer::Loaded(info?.into())).await;
         Ok(())
@@ -248,7 +248,7 @@ impl Job {
             let mut values = InOrder { keys: &keys, pairs: &pairs, at: 0 };
             let mut storage = shared.storage.lock().unwrap_or_else(PoisonError::into_inner);
             let built = storage.build(&options, shared.region_bytes, &keys, &mut values);
-            // Whoever loads no keys wants none.
+            // A load without keys is meant to leave none.
             built.map(|tree| LoadedTree { origin: Origin::Meant, ..tree })
         });
         // If the loader is gone, the tree takes memory until it is built.
@@ -348,7 +348,7 @@ fn refuse(error: BuildError) -> Status {
 #[derive(Default)]
 struct Pairs {
     keys: Vec<u64>,
-    /// Where each value ends.
+    /// End of each value.
     ends: Vec<u64>,
     values: Vec<u8>,
 }

@@ -28,7 +28,7 @@ use crate::places::GivenBack;
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
 
-/// What peers can make the service hold. Start from the default and change what you need.
+/// Bounds of what peers can make the service hold. Start from the default and change what you need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceOptions {
     /// Connections at once.
@@ -47,15 +47,15 @@ pub struct ServiceOptions {
     pub locates: usize,
     /// Requests of one host to locate keys at once.
     pub locates_per_host: usize,
-    /// How long a snapshot is kept for somebody who takes nothing of it.
+    /// Time for which a snapshot is kept for a peer that takes nothing of it.
     pub stall: Duration,
-    /// How long the data path may take for an answer; a snapshot it must have read by then.
+    /// Time limit for an answer of the data path; a snapshot must have been read by then.
     pub answer: Duration,
     /// A connection without a sign of life for twice this long is closed.
     pub keep_alive: Duration,
-    /// How long calls under way may take when the service stops.
+    /// Time limit of calls under way when the service stops.
     pub grace: Duration,
-    /// Of which keys for queries are made. `None`: queries need none.
+    /// Secret from which keys for queries are derived. `None`: queries need none.
     pub query_secret: Option<Secret>,
 }
 
@@ -250,7 +250,7 @@ impl From<Lease> for proto::Lease {
     }
 }
 
-/// Where a call comes from, as the transport tells.
+/// Source address of a call, as the transport reports it.
 fn host<T>(request: &Request<T>) -> Result<IpAddr, Status> {
     let peer = request.remote_addr().map(|peer| host_of(peer.ip()));
     peer.ok_or_else(|| Status::unavailable("the connection has ended"))
@@ -303,7 +303,8 @@ impl proto::memory_server_server::MemoryServer for Service {
             let told = format!("expected a count up to {QUERY_KEYS}, found {count}; ask again for more");
             return Err(Status::invalid_argument(told));
         }
-        // Nobody chooses a number: it may be another client's, and so would be its key. 0 is that of many.
+        // A client does not choose its number: it may be another client's, and so would be its key. 0 is that
+        // of many.
         let key = |secret: Secret| {
             let identity = secret.identity(rand::random_range(1..=u64::MAX));
             proto::QueryKey { client: identity.client, key: identity.key.bytes().to_vec() }

@@ -1,4 +1,4 @@
-//! A snapshot on its way to whoever asked for it.
+//! Transmission of a snapshot to the client that asked for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ const MESSAGE_BYTES: usize = 256 << 10;
 const NODE_BYTES: usize = 32;
 const CHILD_BYTES: usize = 16;
 
-/// Sends a snapshot message by message, each made when the one before has been taken. Who takes none for `stall` gets no
-/// more: the snapshot's memory is given back, and so is the place.
+/// Sends a snapshot message by message, each made when the one before has been taken. A client that takes
+/// none for `stall` gets no more: the snapshot's memory is given back, and so is the place.
 pub(super) fn send(
     top: Arc<TreeTop>,
     place: Place,

@@ -279,7 +279,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         for queue_pair in queue_pairs.into_values() {
             self.destroy(queue_pair);
         }
-        // From now on nothing is written that the session has posted: whoever wants its locks takes them.
+        // From now on nothing is written that the session has posted: waiting clients may take its locks.
         if let (Some(owners), Some(owner)) = (&mut self.owners, owner) {
             owners.end(owner);
         }

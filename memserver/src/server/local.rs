@@ -23,16 +23,17 @@ pub struct Attached<S = TreeInfo> {
     pub session: SessionId,
     /// The server's end.
     pub endpoint: Endpoint,
-    /// What the server holds.
+    /// Content of the server, and how to reach it.
     pub info: ServerInfo<S>,
     /// The region.
     pub memory: Arc<Memory>,
-    /// Where blocks may lie in it.
+    /// Places where blocks may lie in it.
     pub layout: Layout,
 }
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
-    /// What local clients connect to, where there may be some ([`ServerOptions::local_clients`](crate::ServerOptions::local_clients)).
+    /// Access for local clients, where they are allowed
+    /// ([`ServerOptions::local_clients`](crate::ServerOptions::local_clients)).
     #[must_use]
     pub fn local(&self) -> Option<&LocalHost> {
         self.local.as_ref()

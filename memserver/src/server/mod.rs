@@ -37,24 +37,25 @@ pub use request::{Reply, Request};
 /// A counter by name.
 pub type Counter = (String, u64);
 
-/// How a server behaves. Start from the default and change what you need.
+/// Options of a server. Start from the default and change what you need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// What clients may do with tree memory.
+    /// Rights of clients in tree memory.
     pub access: Access,
     /// Bytes of the lock table, 2 for each lock; 0: none.
     pub lock_table_bytes: u64,
     /// Bytes of a chunk: a multiple of 64, at least the largest node.
     pub chunk_bytes: u64,
-    /// How long a session lasts without being renewed.
+    /// Time for which a session lasts without renewal.
     pub lease: Duration,
-    /// How much clients may have.
+    /// Limits of clients.
     pub limits: Limits,
     /// Whether other threads of this process are clients, too ([`MemoryServer::attach`]). They and the device tear lines between them: the
     /// tree needs checksums.
     pub local_clients: bool,
-    /// How long a server that begins with an empty tree opens no session while no controller has said whether there was another tree before
-    /// ([`MemoryServer::heard`]): from [`Instant::ZERO`] on. Zero where no controller will say so.
+    /// Time for which a server that begins with an empty tree opens no session while no controller has said
+    /// whether there was another tree before ([`MemoryServer::heard`]): from [`Instant::ZERO`] on. Zero where
+    /// no controller will say so.
     pub undecided_for: Duration,
 }
 
@@ -145,7 +146,7 @@ pub struct MemoryServer<D, T: Tenant = Blink> {
     random: ChaCha8Rng,
     now: Instant,
     sessions: Sessions,
-    /// Where there are locks.
+    /// Owners of locks; `None` without locks.
     owners: Option<Owners>,
     /// All connected queue pairs.
     connections: BTreeMap<QueuePair, Connection>,
@@ -155,7 +156,7 @@ pub struct MemoryServer<D, T: Tenant = Blink> {
     events: Events<T::Description>,
     counters: Counters,
     device_counters: Option<DeviceCounters<D>>,
-    /// Where local clients may be.
+    /// Access for local clients; `None` if they are not allowed.
     local: Option<LocalHost>,
 }
 
@@ -170,7 +171,7 @@ struct Connection {
     opening: u64,
 }
 
-/// What a server counts beside what it holds.
+/// Counters of a server, beside its content.
 #[derive(Debug, Default)]
 struct Counters {
     requests: u64,
@@ -268,7 +269,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
 
     // ---- getters ----
 
-    /// What the server holds; the root as [`work`](Self::work) has last seen it.
+    /// Content of the server; the root as [`work`](Self::work) has last seen it.
     #[must_use]
     pub fn info(&self) -> &ServerInfo<T::Description> {
         &self.info
@@ -347,7 +348,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
 
     // ---- driving ----
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due: when the first lease ends. The device has its own timers.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) is due: the end of the first lease. The device
+    /// has its own timers.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.sessions.first_end()
@@ -400,7 +402,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.places = PlaceLists::new(id, self.options.limits.places);
         // What clients have paid for lay in the former tree.
         self.accounts = Accounts::new(&self.options.limits);
-        // Whoever installs a tree means it, empty or not.
+        // A tree that is installed is meant, empty or not.
         let origin = Origin::Meant;
         self.undecided_until = None;
         let structure = self.tenant.description();
@@ -477,7 +479,7 @@ fn fit<D: Device, T: Tenant>(
     Ok((header, chunks))
 }
 
-/// What local clients may use: the same memory, with the same rights.
+/// Registers memory for local clients: the same memory, with the same rights.
 fn share<D: Device, S>(device: &D, info: &ServerInfo<S>, access: Access) -> Result<LocalHost, ServerError> {
     let host = LocalHost::new();
     let locks =
@@ -489,7 +491,7 @@ fn share<D: Device, S>(device: &D, info: &ServerInfo<S>, access: Access) -> Resu
     Ok(host)
 }
 
-/// What the device says of itself: it takes a queue pair to know.
+/// The device's description of itself; reading it takes a queue pair.
 fn probe<D: Device>(device: &mut D) -> Result<Endpoint, ConnectError> {
     let queue_pair = device.create()?;
     let local = device.endpoint(queue_pair);
@@ -510,7 +512,7 @@ fn register_locks<D: Device>(device: &mut D, bytes: u64) -> Result<(Region, Lock
     Ok((region, Locks::Here(memory)))
 }
 
-/// Why there is no server.
+/// Errors from creating a memory server.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
     /// An index read does not fit in a packet.
@@ -539,7 +541,7 @@ pub enum ServerError {
     /// Chunks that cannot be.
     #[error(transparent)]
     Chunks(#[from] ChunkSize),
-    /// What is known of chunks cannot be.
+    /// The table of chunk kinds is damaged.
     #[error(transparent)]
     ChunkKinds(#[from] DamagedKinds),
     /// A tree of another partition or shape.

@@ -18,18 +18,18 @@ use crate::tenant::{Loaded, Tenant};
 /// The way back.
 pub type Reply<T> = oneshot::Sender<T>;
 
-/// What can be asked of a memory server; see the methods of [`MemoryServer`].
+/// Requests to a memory server; see the methods of [`MemoryServer`].
 #[derive(Debug)]
 pub enum Request<T: Tenant = Blink> {
-    /// What do you hold?
+    /// The server's content.
     Info(Reply<ServerInfo<T::Description>>),
     /// All counters.
     Statistics(Reply<Vec<Counter>>),
-    /// What only the structure can answer.
+    /// A request that only the structure answers.
     Tenant(T::Request),
     /// A session.
     Open {
-        /// Who asks.
+        /// The client.
         client: ClientId,
         /// The generation of the tree that it has known.
         known: Option<u64>,
@@ -40,12 +40,12 @@ pub enum Request<T: Tenant = Blink> {
     Call {
         /// The client.
         client: ClientId,
-        /// What for.
+        /// The call.
         call: Call,
         /// The way back.
         reply: Reply<Result<Granted<T::Description>, Refusal>>,
     },
-    /// What a controller has known before.
+    /// The tree that a controller has known before.
     Heard {
         /// The generation of the tree, if there was one.
         former: Option<u64>,
@@ -54,21 +54,21 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// More time.
     Renew {
-        /// For which session.
+        /// The session.
         session: SessionKey,
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
     },
     /// The end of a session.
     Close {
-        /// Which.
+        /// The session.
         session: SessionKey,
         /// The way back.
         reply: Reply<Result<(), Refusal>>,
     },
     /// A connection.
     Connect {
-        /// In which session.
+        /// The session.
         session: SessionKey,
         /// The client's end.
         client: Endpoint,
@@ -79,7 +79,7 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// A link of a thread of this process.
     Attach {
-        /// In which session.
+        /// The session.
         session: SessionKey,
         /// The client's end.
         client: Endpoint,
@@ -90,7 +90,7 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// The end of a connection.
     Disconnect {
-        /// In which session.
+        /// The session.
         session: SessionKey,
         /// The server's queue pair.
         queue_pair: QueuePairNumber,
@@ -99,9 +99,9 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// A chunk.
     Allocate {
-        /// In which session.
+        /// The session.
         session: SessionKey,
-        /// For what.
+        /// Kind of memory.
         kind: ChunkKind,
         /// The size of a record's place; 0: a chunk.
         bytes: u32,
@@ -110,20 +110,20 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// Places of freed nodes, or of records.
     GiveBack {
-        /// In which session.
+        /// The session.
         session: SessionKey,
-        /// Of what.
+        /// Kind of memory.
         kind: ChunkKind,
         /// The size of a record's place.
         bytes: u32,
-        /// Where they begin.
+        /// Their addresses.
         addresses: Vec<GlobalAddress>,
         /// The way back.
         reply: Reply<Result<GivenBack, Refusal>>,
     },
     /// Another tree.
     Install {
-        /// Which.
+        /// The tree.
         loaded: Box<Loaded<T>>,
         /// Told when the server begins: from then on it takes as long as the device takes to register the memory.
         begun: Reply<()>,
@@ -132,18 +132,18 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// A chunk becomes the tree's.
     Publish {
-        /// In which session.
+        /// The session.
         session: SessionKey,
-        /// Where the chunk begins.
+        /// Address of the chunk.
         address: GlobalAddress,
         /// The way back.
         reply: Reply<Result<(), Refusal>>,
     },
     /// A chunk comes back.
     Free {
-        /// In which session.
+        /// The session.
         session: SessionKey,
-        /// Where the chunk begins.
+        /// Address of the chunk.
         address: GlobalAddress,
         /// The way back.
         reply: Reply<Result<(), Refusal>>,
@@ -151,7 +151,7 @@ pub enum Request<T: Tenant = Blink> {
 }
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
-    /// Answers a request. What was given to somebody who does not wait any more is taken back at once.
+    /// Answers a request. Grants to a caller that does not wait any more are taken back at once.
     pub fn handle(&mut self, now: Instant, request: Request<T>) {
         self.counters.requests += 1;
         match request {
@@ -214,7 +214,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 self.tell(reply, answer);
             }
             Request::Install { loaded, begun, reply } => {
-                // The installation goes on, whether somebody waits for it or not.
+                // The installation goes on, whether the caller waits for it or not.
                 let _ = begun.send(());
                 let installed = self.install(now, *loaded);
                 let _ = reply.send(installed.map(|()| self.info));
@@ -230,7 +230,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         }
     }
 
-    /// Answers whoever asked. Returns what was granted if nobody waits for it any more.
+    /// Answers the caller. Returns the grant if the caller does not wait any more.
     pub(super) fn tell<A>(
         &mut self,
         reply: Reply<Result<A, Refusal>>,

@@ -2,9 +2,10 @@
 //! that should be there.
 //!
 //! A server that begins with an empty tree cannot know by itself whether there was another one before. Its clients know, and the
-//! controller: both say which generation they have known. If it was another one, and nobody has loaded this one since, the tree was lost.
-//! Whoever has known it is refused then, and not told that its keys are not there. While nobody has written to the empty tree, all others
-//! are refused as well, until an operator loads the server, with keys or without.
+//! controller: both say which generation they have known. If it was another one, and this one has not been
+//! loaded since, the tree was lost. A client that has known it is refused then, and not told that its keys
+//! are absent. While no client has written to the empty tree, all others are refused as well, until an
+//! operator loads the server, with keys or without.
 //!
 //! One write would end that. So a server that begins empty opens no session at first, where a controller can say whether there was another
 //! tree: not before one has said so, or a bounded time has passed, because a server must start without a controller, too.
@@ -18,8 +19,9 @@ use crate::info::Origin;
 use crate::tenant::{HEADER_BYTES, Seen, Tenant};
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
-    /// Somebody has known a tree of this generation here. Says whether that is another one than the present one, which was not meant to
-    /// be its successor. If nobody has written to that one yet, nobody is served from now on: all sessions end.
+    /// Records that a client or controller has known a tree of this generation here. Returns whether that is
+    /// another tree than the present one, which was not meant to be its successor. If no client has written
+    /// to the present tree yet, no client is served from now on: all sessions end.
     pub fn known_before(&mut self, generation: u64) -> bool {
         let is_another = generation != self.info.generation && self.info.origin != Origin::Meant;
         if is_another && self.info.origin == Origin::Begun && self.is_empty() {

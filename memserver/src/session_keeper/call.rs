@@ -40,7 +40,7 @@ pub enum Call {
     Allocate {
         /// The session.
         session: SessionId,
-        /// For what.
+        /// Kind of memory.
         kind: ChunkKind,
         /// Bytes of the node, or of the record's place.
         bytes: u32,
@@ -59,28 +59,28 @@ pub enum Call {
 pub struct Opened<S = TreeInfo> {
     /// Its name.
     pub session: SessionId,
-    /// How long it lasts without being renewed.
+    /// Time for which it lasts without renewal.
     pub lease: Duration,
     /// The owner of its locks; `None` if the server has no locks.
     pub owner: Option<Owner>,
-    /// What the server holds.
+    /// Content of the server, and how to reach it.
     pub info: ServerInfo<S>,
 }
 
 /// The answer to a call that was carried out.
 #[derive(Clone, Debug)]
 pub enum Granted<S = TreeInfo> {
-    /// To [`Call::Open`].
+    /// Answer to [`Call::Open`].
     Opened(Box<Opened<S>>),
-    /// To [`Call::Connect`]: the server's end.
+    /// Answer to [`Call::Connect`]: the server's end.
     Connected(Endpoint),
-    /// To [`Call::Allocate`].
+    /// Answer to [`Call::Allocate`].
     Supplied(Supply),
-    /// To all other calls.
+    /// Answer to all other calls.
     Done,
 }
 
-/// What a refusal means to the client.
+/// Meaning of a refusal for the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meaning {
     /// The session has ended: open another one.
@@ -96,9 +96,9 @@ pub enum Meaning {
 /// A call that was not carried out, as far as is known.
 #[derive(Clone, Debug)]
 pub struct Denied {
-    /// What it means.
+    /// Its meaning.
     pub meaning: Meaning,
-    /// Why there is no memory, where some was asked for.
+    /// Reason for which a request for memory got none.
     pub shortage: Shortage,
     /// The error in full.
     pub error: Arc<dyn Error + Send + Sync>,

@@ -26,14 +26,14 @@ use crate::info::ServerInfo;
 pub use call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
 use server::{GivenUp, Server};
 
-/// How a keeper behaves.
+/// Options of a keeper.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeeperOptions {
     /// The first pause after a refusal, or after a call without an answer. The next ones are twice as long each.
     pub first_pause: Duration,
     /// The longest pause.
     pub longest_pause: Duration,
-    /// How long operations wait for a server that does not answer. `None`: without end.
+    /// Time for which operations wait for a server that does not answer. `None`: without end.
     pub patience: Option<Duration>,
     /// Interval in which places that the client has in excess are given back.
     pub surplus: Duration,
@@ -61,14 +61,14 @@ pub enum Notice {
     },
     /// A connection is up.
     Connected {
-        /// Which.
+        /// The connection.
         id: ConnectionId,
     },
     /// A connection broke. It is being made again.
     Broken {
-        /// Which.
+        /// The connection.
         id: ConnectionId,
-        /// Why.
+        /// The cause.
         reason: BreakReason,
     },
     /// A server has lost its tree: operations on it fail until it has another one.
@@ -90,7 +90,7 @@ pub enum Notice {
     Denied {
         /// The server.
         server: u16,
-        /// How.
+        /// The failure.
         denied: Denied,
     },
 }
@@ -193,7 +193,7 @@ pub struct SessionKeeper<S = TreeInfo> {
     is_closing: bool,
 }
 
-/// What the owner has not been told yet.
+/// Notices that the owner has not taken yet.
 #[derive(Debug, Default)]
 struct Notices(VecDeque<Notice>);
 
@@ -224,7 +224,7 @@ impl<S> SessionKeeper<S> {
 
     // ---- getters ----
 
-    /// What a server has said of itself when its last session was opened.
+    /// A server's description of itself when its last session was opened.
     pub fn info(&self, server: u16) -> Option<&ServerInfo<S>> {
         self.servers.get(&server)?.info()
     }
@@ -279,7 +279,7 @@ impl<S> SessionKeeper<S> {
         }
     }
 
-    /// When [`poll_call`](Self::poll_call) is due, if nothing else happens before.
+    /// Time at which [`poll_call`](Self::poll_call) is due, if nothing else happens before.
     pub fn poll_timeout(&self) -> Instant {
         let dues = self.servers.values().filter_map(Server::due);
         dues.fold(self.surplus_due, Instant::min)

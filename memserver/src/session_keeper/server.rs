@@ -19,12 +19,12 @@ const RENEWALS: u64 = 3;
 /// Calls that give places back and wait; further places are lost to the tree.
 const RETURNS: usize = 64;
 
-/// Why operations on a server fail instead of waiting.
+/// Reasons for which operations on a server fail instead of waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GivenUp {
-    /// It has lost its tree.
+    /// The server has lost its tree.
     Lost,
-    /// It refuses, or has not answered for too long.
+    /// The server refuses, or has not answered for too long.
     OutOfReach,
 }
 
@@ -45,7 +45,7 @@ struct Session {
     id: SessionId,
     /// The time between two renewals.
     part: Duration,
-    /// When it is to be renewed.
+    /// Time of the next renewal.
     renew: Instant,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Server<S> {
     /// Connections that are not up.
     down: BTreeSet<ConnectionId>,
     session: Option<Session>,
-    /// What it said of itself when the last session was opened.
+    /// The server's description of itself when the last session was opened.
     said: Option<ServerInfo<S>>,
     /// Memory that operations wait for: kind, and bytes.
     wanted: BTreeMap<ChunkKind, u32>,
@@ -195,7 +195,7 @@ impl<S> Server<S> {
         returned.or_else(|| is_due.then(|| self.begin(now, UnderWay::Renew, renewal))?)
     }
 
-    /// What is left to be done before the session is closed.
+    /// Call that remains before the session is closed.
     pub(super) fn next_last_call(&mut self, now: Instant) -> Option<Call> {
         let session = self.session()?;
         if self.under_way.is_some() {

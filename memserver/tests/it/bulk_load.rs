@@ -1,4 +1,4 @@
-//! What is loaded is what is found: against a `BTreeMap`, on every kind of tree.
+//! Loaded keys are found: against a `BTreeMap`, on every kind of tree.
 use crate::common;
 
 use common::{client, get, keys_in_leaves, load, map_of, memory, probes, values, walk};

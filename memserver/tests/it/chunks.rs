@@ -9,7 +9,7 @@ use fatbtree_memserver::{
 };
 use fatbtree_verbs::time::Duration;
 
-/// Ten chunks, and more than ten for everybody.
+/// A region of ten chunks, and limits above ten for all clients.
 fn lab() -> Lab {
     Lab::new(options())
 }
@@ -125,7 +125,8 @@ fn published_chunks_stay_the_trees() {
     assert!(fresh > given_back && fresh != published);
 }
 
-/// What was published is paid for by who did it, session or not: nobody takes the whole region that way.
+/// Published chunks stay charged to the client that published them, session or not: no client takes the whole
+/// region that way.
 #[test]
 fn who_takes_chunks_without_end_is_refused() {
     let bounds = |chunks| Bounds { sessions: 100, queue_pairs: 1, chunks, attempts: 1000 };
@@ -191,7 +192,7 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
             [ChunkKind::Leaves, ChunkKind::InternalNodes, ChunkKind::InternalNodes, ChunkKind::Records]
                 .map(&mut take);
         let inner_bytes = u64::from(lab.server.info().config.internal_bytes());
-        // A gap is not given out: somebody may have its address.
+        // A gap is not given out: a client may have its address.
         lab.put_node(leaves.address, 0, false);
         lab.put_node(at(leaves, 2048), 0, true);
         lab.put_node(inner.address, 1, false);
@@ -260,7 +261,7 @@ fn what_is_left_of_a_chunk_of_records_begins_behind_any_record_there_may_be() {
     assert!(rest.bytes > CHUNK / 2, "and not much later: {rest:?}");
 }
 
-/// It pays for each chunk once, however often it comes back for the rest.
+/// A client is charged for each chunk once, however often it comes back for the rest.
 #[test]
 fn a_client_that_crashes_again_and_again_uses_up_what_it_uses() {
     let bounds = Bounds { sessions: 10, queue_pairs: 1, chunks: 3, attempts: 1000 };

@@ -47,7 +47,8 @@ impl World {
         Self { lab: RefCell::new(lab), pool, session, admitted, registers, broken }
     }
 
-    /// What the client's owner does. It believes that the connection is registered, whether that is so or not.
+    /// Connects, as the client's owner does. The owner believes that the connection is registered, whether
+    /// that is so or not.
     fn connect(&self) -> Result<(), Refusal> {
         let [id] = self.pool.connections()[..] else { panic!("one connection") };
         let local = self.pool.open(id).unwrap();
@@ -59,7 +60,7 @@ impl World {
         Ok(())
     }
 
-    /// What the server's owner does.
+    /// Handles events, as the server's owner does.
     fn control(&self, lab: &mut Lab) {
         lab.server.work(lab.now, 10);
         for event in lab.events() {

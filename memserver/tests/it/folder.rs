@@ -58,7 +58,7 @@ fn what_is_in_a_folder_can_be_read_by_its_owner_alone() {
     }
 }
 
-/// How many keys there are, with values of that seed.
+/// Checks the values against the seed and returns the number of keys.
 fn check(tree: &LoadedTree, seed: u64) -> u64 {
     let memory = Regions::new([(3, tree.region.clone())]);
     let walk = Tree::new(&memory, &tree.config, &tree.partition);
@@ -170,7 +170,8 @@ fn a_load_that_was_not_kept_leaves_the_old_tree() {
     assert_eq!(names().len(), 5, "{:?}", names());
 }
 
-/// What can be written by a `keep` may not be what can be written by a `go_back`: neither tree is lost, whatever is loaded then.
+/// A disk may have room for the files of a `keep` and not for those of a `go_back`: neither tree is lost,
+/// whatever is loaded then.
 #[test]
 fn where_going_back_fails_neither_tree_is_removed_or_overwritten() {
     let folder = tempfile::tempdir().unwrap();
@@ -292,7 +293,7 @@ fn folders_of_others_and_damaged_ones_are_refused() {
     damage("chunks-1", &|bytes| bytes.truncate(9), "it has 9 bytes");
 }
 
-/// Why a folder is refused.
+/// Reason for which a folder is refused.
 fn refusal(path: &Path) -> String {
     match open(path).and_then(|folder| folder.tree()) {
         Err(error) => error.to_string(),
@@ -348,7 +349,7 @@ fn a_folder_that_was_restored_in_part_is_refused_and_left_as_it_is() {
     std::fs::write(path.join("tree-1"), &older["tree-1"]).unwrap();
     refused("does not speak of tree-1");
     std::fs::remove_file(path.join("tree-1")).unwrap();
-    // What is no tree's is nobody's business.
+    // Files of no tree are left alone.
     std::fs::write(path.join("tree-notes.txt"), "oaks").unwrap();
     assert_eq!(check(&open(path).unwrap().tree().unwrap().unwrap(), 2), 50);
     assert!(contents(path).contains_key("tree-notes.txt"));

@@ -181,7 +181,7 @@ async fn connections_are_bounded_per_host_and_in_all() {
     assert_eq!(more, [false, true, true], "six in all");
     drop(held);
     soon(async || stub(&service, HOSTILE).await.unwrap().get_info(proto::GetInfoRequest {}).await.ok()).await;
-    // Who holds on to a connection does not keep the service from its end.
+    // A peer that holds on to a connection does not keep the service from its end.
     let _held = socket(HOSTILE).await;
     let _silent = stub(&service, HOSTILE).await.unwrap();
     tokio::time::timeout(Duration::from_secs(5), service.stop()).await.expect("it stops");
@@ -244,7 +244,7 @@ async fn slow_reader(
     Ok(stub.snapshot(proto::SnapshotRequest {}).await?.into_inner())
 }
 
-/// Who takes nothing of its snapshot loses it: neither its memory nor its place is held.
+/// A peer that takes nothing of its snapshot loses it: neither its memory nor its place is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_is_left_behind() {
     let bounds = ServiceOptions {
@@ -283,7 +283,7 @@ async fn a_slow_reader_is_left_behind() {
 
 // ---- servers ----
 
-/// A server that accepts and never answers must not hang anybody.
+/// A server that accepts and never answers must not hang its clients.
 #[tokio::test]
 async fn a_frozen_server_is_named_after_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -337,7 +337,7 @@ async fn a_data_path_that_hangs_is_told_by_the_service() {
     assert!(!error.is_final(), "it may answer later");
     let error = client.snapshot().await.unwrap_err();
     assert_eq!(error.code(), Some(Code::DeadlineExceeded), "{error}");
-    // What was asked in vain is not granted afterwards.
+    // A request whose caller gave up is not granted afterwards.
     let error = client.open_session(Ipv4Addr::LOCALHOST).await.unwrap_err();
     assert_eq!(error.code(), Some(Code::DeadlineExceeded), "{error}");
     service.freeze(false);
@@ -346,7 +346,7 @@ async fn a_data_path_that_hangs_is_told_by_the_service() {
     assert_eq!(counter("sessions"), 0);
 }
 
-/// What a hostile server answers.
+/// Answers of a hostile server.
 #[derive(Clone)]
 struct Liar {
     snapshot: Vec<proto::SnapshotChunk>,
@@ -354,7 +354,7 @@ struct Liar {
     hangs: bool,
     info: proto::ServerInfo,
     endpoint: Option<proto::Endpoint>,
-    /// How often a session was renewed.
+    /// Renewals of a session.
     renewals: Arc<AtomicU32>,
 }
 

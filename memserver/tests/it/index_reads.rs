@@ -164,7 +164,8 @@ proptest! {
                 let lookup = pool.reactor().run(
                     async {
                         let lookup = std::pin::pin!(pool.lookup(5, start));
-                        // A pointer that leads out of the region breaks the connection, which nobody repairs here.
+                        // A pointer that leads out of the region breaks the connection, which this test does
+                        // not repair.
                         let ends = std::pin::pin!(pool.reactor().sleep(Duration::from_secs(1)));
                         either(lookup, ends).await
                     },

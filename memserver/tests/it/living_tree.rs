@@ -54,7 +54,7 @@ fn finish(server: &mut MemoryServer<WatchedDevice>) -> u32 {
 struct Writer {
     memory: Arc<Memory>,
     partition: Partition,
-    /// Where the next new node goes.
+    /// Offset of the next new node.
     free: u64,
     random: ChaCha8Rng,
     /// Lines still to be written, the first one first.
@@ -273,7 +273,7 @@ fn a_tree_that_is_rewritten_and_split_meanwhile_is_shown_as_it_was_at_about_one_
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whoever may write tree memory may write anything there: a snapshot of it may fail, and no more.
+    /// A client with write access may write anything to tree memory: a snapshot of it may fail, and no more.
     #[test]
     fn garbage_in_the_tree_neither_panics_nor_loops(
         writes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..4_u8), 1..40),
@@ -315,7 +315,7 @@ fn requests_share_a_reading_and_are_bounded() {
     let mut server = server(1000, ServerOptions { limits, ..ServerOptions::default() });
     let mut first = ask(&mut server);
     server.work(NOW, 1);
-    // Those who ask while it is read see all that was written before they asked: they share the next one.
+    // Requests that come while it is read see all that was written before them: they share the next one.
     let mut later: Vec<_> = (0..3).map(|_| ask(&mut server)).collect();
     let mut refused = ask(&mut server);
     assert_eq!(refused.try_recv().unwrap(), Err(SnapshotError::Busy { waiting: 4 }));
@@ -328,7 +328,7 @@ fn requests_share_a_reading_and_are_bounded() {
     };
     assert_eq!(counter(&server, "snapshots"), 2);
 
-    // Who has gone does not take a place, and nothing is read for nobody.
+    // A caller that has gone takes no place, and nothing is read without a caller.
     for _ in 0..20 {
         drop(ask(&mut server));
     }

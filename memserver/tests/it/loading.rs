@@ -268,7 +268,7 @@ async fn a_second_load_at_once_is_refused_and_one_whose_loader_dies_leaves_the_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_servers_are_loaded_or_none() {
     let mut services = pair().await;
-    // It takes the connection, and never comes to building.
+    // The server takes the connection, and never begins to build.
     services[1].freeze(true);
     let failed = load_servers(clients(&services).await, data(1000), |_| {}).await.unwrap_err().to_string();
     assert!(failed.contains("data path does not answer"), "{failed}");

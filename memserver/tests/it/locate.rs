@@ -1,4 +1,4 @@
-//! Where keys lie, as those are told who tell switches of hot keys.
+//! Places of keys, as the controller asks for them to tell switches of hot keys.
 use crate::common;
 
 use common::lab::{Lab, SERVER, config, options};
@@ -58,7 +58,7 @@ fn requests_have_bounds() {
     let second = ask(&mut lab, [1]);
     let busy = ask(&mut lab, [2]).try_recv().unwrap().unwrap_err();
     assert_eq!(busy, LocateError::Busy { waiting: 2 });
-    // Whoever has gone takes no room.
+    // A caller that has gone takes no room.
     drop(second);
     let mut third = ask(&mut lab, [3]);
     work(&mut lab);
@@ -122,8 +122,8 @@ fn records_that_an_index_read_cannot_bring_have_no_place() {
 }
 
 /// Two clients have written nodes to one place, or one has written anything: siblings lead round and round, of leaves and of the nodes
-/// above. Each turn of the server reads as many nodes as it may, all the same, so it has time for frames, leases and requests; and who
-/// asks is answered.
+/// above. Each turn of the server reads as many nodes as it may, all the same, so it has time for frames,
+/// leases and requests; and each caller is answered.
 #[test]
 fn circles_of_siblings_take_no_more_of_a_turn_than_other_trees() {
     let mut lab = Lab::new(options());

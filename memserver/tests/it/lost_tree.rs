@@ -119,7 +119,7 @@ fn a_tree_with_keys_and_one_that_is_loaded_wait_for_nobody() {
     server.open_session(NOW, client(1)).unwrap();
 }
 
-/// Whoever has known another tree is refused; those who have written to this one are not.
+/// A client that has known another tree is refused; clients that have written to this one are not.
 #[test]
 fn an_empty_tree_that_was_written_to_is_served_to_those_who_know_no_other() {
     let mut server = serve(tree(PRESENT, 0));
@@ -140,7 +140,7 @@ fn a_server_that_begins_with_keys_is_believed() {
     server.open_session_after(NOW, client(1), Some(FORMER)).unwrap();
 }
 
-/// What was said of a tree in a folder is said of it still when the server is started again.
+/// The origin of a tree in a folder survives a restart of the server.
 #[test]
 fn a_folder_knows_whether_its_empty_tree_is_meant() {
     let folder = tempfile::tempdir().unwrap();

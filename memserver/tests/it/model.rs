@@ -1,4 +1,4 @@
-//! Any sequence of requests, silences and broken connections, against a model of what everybody holds.
+//! Any sequence of requests, silences and broken connections, against a model of what each client holds.
 use crate::common;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,9 +57,9 @@ struct Model {
     limits: Limits,
     sessions: Vec<Session>,
     kinds: BTreeMap<GlobalAddress, ChunkKind>,
-    /// Published ones, and who pays for them.
+    /// Published chunks, and the clients that they are charged to.
     published: BTreeMap<GlobalAddress, ClientId>,
-    /// What the owner believes to be open.
+    /// Connections that the owner believes to be open.
     open: BTreeSet<u32>,
 }
 
@@ -80,7 +80,7 @@ impl Model {
         self.clients.iter().map(Client::id).collect()
     }
 
-    /// How much of `what` those have for whom `payer` pays.
+    /// Amount of `what` that clients selected by `payer` have.
     fn has(&self, payer: impl Fn(ClientId) -> bool, what: Resource) -> usize {
         let ids = self.ids();
         let sessions = self.sessions.iter().filter(|session| payer(ids[session.client]));

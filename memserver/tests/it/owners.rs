@@ -22,7 +22,7 @@ fn number(lease: Lease) -> Option<u16> {
     lease.owner.map(|owner| owner.number)
 }
 
-/// The next so many numbers, of sessions that end at once.
+/// The next `count` numbers, of sessions that end at once.
 fn numbers(lab: &mut Lab, client: &Client, count: usize) -> Vec<u16> {
     let number = |_| {
         let lease = open(lab, client).unwrap();
@@ -32,7 +32,7 @@ fn numbers(lab: &mut Lab, client: &Client, count: usize) -> Vec<u16> {
     (0..count).map(number).collect()
 }
 
-/// As a client that has this number in some session.
+/// Owner of a client that has this number in some session.
 fn owner_of(number: u16) -> Owner {
     Owner { session: SessionId(7), number }
 }
@@ -125,7 +125,7 @@ fn a_number_lives_until_nothing_of_its_owner_can_be_written() {
     assert_eq!((lab.counter("owners"), lab.counter("sessions")), (1, 1));
 }
 
-/// On the device and in ordinary memory.
+/// Locks on the device and in ordinary memory.
 #[test]
 fn a_number_comes_again_when_no_lock_carries_it() {
     for device_memory in [1 << 18, 0] {

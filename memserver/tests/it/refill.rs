@@ -130,7 +130,7 @@ fn versions_of_records_go_on() {
     }
 }
 
-/// A load that ends in the middle leaves a region that nobody takes for a tree, but that can be filled again.
+/// A load that ends in the middle leaves a region that is not taken for a tree, but that can be filled again.
 #[test]
 fn a_load_that_is_broken_off_leaves_no_root() {
     let options = LoadOptions::new(TreeConfig::default(), 0);

@@ -1,4 +1,4 @@
-//! Where loaded nodes end: at short separators, and at places that are good for them.
+//! Ends of loaded nodes: at short separators, and at places that are good for them.
 use crate::common;
 
 use common::{load, memory, values, walk};

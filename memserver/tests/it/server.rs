@@ -1,4 +1,4 @@
-//! What a server is made of, what it refuses to serve, and what it says of itself.
+//! Parts of a server, content that it refuses to serve, and its description of itself.
 use crate::common;
 
 use common::device::WatchedDevice;
@@ -153,7 +153,7 @@ fn another_root_is_noticed_and_told() {
     superblock.version += 1;
     let to = Remote { address: info.tree.iova, rkey: info.tree.rkey };
     client.post(pair, Operation::Write { to, data: &superblock.to_bytes() }).unwrap();
-    // Who connects now is told the new one.
+    // A client that connects now is told the new one.
     lab.connect(&mut client, session).unwrap();
     let events = lab.events();
     let new_root = Event::NewRoot(TreeInfo { partition: superblock.partition, ..info.structure });
@@ -171,7 +171,7 @@ fn another_root_is_noticed_and_told() {
     assert_eq!(Superblock::parse(&line).unwrap().version, superblock.version + 2);
 }
 
-/// Whoever may write tree memory may write anything there.
+/// A client with write access may write anything to tree memory.
 #[test]
 fn a_superblock_that_cannot_be_changes_nothing() {
     let mut lab = Lab::new(options());

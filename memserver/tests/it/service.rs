@@ -151,7 +151,7 @@ async fn a_session_is_kept_as_long_as_somebody_keeps_it() {
         counters.into_iter().find(|(found, _)| found == name).unwrap().1
     };
     soon(async || (counter("queue_pairs").await == 0).then_some(())).await;
-    // Who keeps a session that has ended is told.
+    // A client that keeps a session which has ended is told.
     let ended = tokio::time::timeout(Duration::from_secs(5), client.keep_session(session)).await.unwrap();
     assert!(ended.session_has_ended(), "{ended}");
 }

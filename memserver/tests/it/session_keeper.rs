@@ -31,11 +31,11 @@ struct Lab {
     notices: Vec<Notice>,
     /// Operations that wait for memory.
     waiting: Vec<Waits>,
-    /// What became of others.
+    /// Results of operations that have ended.
     ended: Vec<Result<(), Shortage>>,
 }
 
-/// What becomes of a call.
+/// Fate of a call.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fate {
     Answered,

@@ -1,4 +1,5 @@
-//! What clients hold is bounded, and is taken back: when they close, when they are silent, when their connections break.
+//! Resources of clients are bounded, and are taken back: when they close, when they are silent, when their
+//! connections break.
 use crate::common;
 
 use std::collections::BTreeSet;
@@ -66,7 +67,7 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     let counters = ["sessions", "sessions_lapsed", "queue_pairs", "chunks_held", "chunks_published"];
     assert_eq!(counters.map(|name| lab.counter(name)), [0, 1, 0, 0, 1]);
     assert_eq!(lab.server.renew_session(lab.now, session), Err(Refusal::UnknownSession(session)));
-    // Nothing that was posted before can be written into the chunk that somebody else gets now.
+    // Nothing that was posted before can be written into the chunk that another client gets now.
     let to = Remote { address: leaves.address.raw(), rkey: lab.server.info().tree.rkey };
     assert!(client.post(pairs[0], Operation::Write { to, data: b"late" }).is_err());
     let other = lab.client();
@@ -115,7 +116,7 @@ fn a_queue_pair_that_breaks_is_destroyed_and_makes_room() {
     let events = lab.events();
     assert!(matches!(events[..], [Event::Closed(hop)] if hop.queue_pair == pairs[1].there), "{events:?}");
     assert_eq!((lab.watch().queue_pairs.len(), lab.counter("queue_pairs_broken")), (4, 1));
-    // Who reconnects need not wait until the server has been driven.
+    // A client that reconnects need not wait until the server has been driven.
     lab.connect(&mut client, session).unwrap();
     client.break_pair(pairs[2]);
     lab.connect(&mut client, session).unwrap();
@@ -222,7 +223,7 @@ fn hostile_endpoint(client: &mut common::lab::Client) -> Endpoint {
     client.device.endpoint(queue_pair).unwrap()
 }
 
-/// A NIC has so many queue pairs; the next connection is an error.
+/// A NIC has a limited number of queue pairs; a connection beyond it is an error.
 #[test]
 fn the_devices_last_queue_pair_is_an_error_and_no_panic() {
     let bounds = Bounds { sessions: 10, queue_pairs: 100_000, chunks: 1, attempts: u32::MAX };
@@ -334,7 +335,7 @@ fn events_that_nobody_takes_are_bounded() {
     assert!(matches!(left[..], [Event::Closed(hop)] if hop.queue_pair == pairs[0].there), "{left:?}");
 }
 
-/// What was granted to somebody who has gone meanwhile is taken back at once.
+/// A grant to a client that has gone meanwhile is taken back at once.
 #[test]
 fn an_answer_that_nobody_waits_for_is_taken_back() {
     let mut lab = Lab::new(options());

@@ -1,4 +1,4 @@
-//! What is torn is read again; what is stale is left behind.
+//! Torn nodes are read again; stale nodes are left behind.
 use crate::common;
 
 use common::{Answer, get, load, memory, value_of, walk};
@@ -68,7 +68,7 @@ fn torn_lines_are_read_again() {
     }
 }
 
-/// What stays torn is given up after a while, and is found again when it is whole.
+/// A node that stays torn is given up after a while, and is found again when it is whole.
 #[test]
 fn wide_entries_and_records_are_compared_too() {
     let wide = TreeConfig::new(16, 1024, ValueLayout::Inline(64)).unwrap();
@@ -105,7 +105,8 @@ fn wide_entries_and_records_are_compared_too() {
     }
 }
 
-/// The entry leads to a record that was given to somebody else just now; the next walk sees the new entry.
+/// The entry leads to a record whose place was given to another client just now; the next walk sees the new
+/// entry.
 #[test]
 fn record_that_now_belongs_to_another_key_is_not_believed() {
     let config = TreeConfig::default();

@@ -41,7 +41,7 @@ fn a_query_for_a_damaged_record_is_refused_by_that_name_and_counted() {
     assert_eq!(say(&mut lab, &mut worker, Ask::get(damaged)), Answer::Value(value_of(damaged, 7)));
 }
 
-/// Changes a word of a node's header and makes its line whole again, as whoever forges a node would.
+/// Changes a word of a node's header and makes its line whole again, as a forger of nodes would.
 fn forge(lab: &Lab, node: GlobalAddress, field: usize, word: u64) {
     let memory = lab.server.memory();
     let mut line = [0; LINE];
@@ -92,7 +92,8 @@ fn a_write_that_a_forged_node_leads_to_another_server_is_refused_by_that_name() 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whoever may write tree memory forges nodes: every request is answered in time all the same, and the worker lives.
+    /// A client with write access forges nodes: every request is answered in time all the same, and the
+    /// worker lives.
     #[test]
     fn forged_nodes_stop_no_worker(
         forged in prop::collection::vec((any::<prop::sample::Index>(), 0..FIELDS.len(), 0..4u8, any::<u64>()), 1..6),

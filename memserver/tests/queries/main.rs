@@ -67,7 +67,7 @@ fn what_is_asked_is_answered_as_a_model_answers() {
                 let (last, limit) = (key + random.random_range(0..300), random.random_range(1..40));
                 let all: Vec<_> = model.range(key..=last).collect();
                 let next = all.get(limit).map(|_| *all[limit - 1].0 + 1);
-                // Of a full answer nobody knows whether there is more.
+                // A full answer leaves open whether there is more.
                 let next = next.or_else(|| {
                     (all.len() == limit && *all[limit - 1].0 < last).then(|| *all[limit - 1].0 + 1)
                 });

@@ -79,7 +79,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What was posted on the queue pair that is there now.
+/// Requests that were posted on the present queue pair.
 #[derive(Default)]
 struct Ledger {
     /// Tag, whether signalled, and the length that a READ must bring.
@@ -123,7 +123,7 @@ proptest! {
     fn nothing_panics_and_every_request_ends(events in prop::collection::vec(event(), 1..60)) {
         let mut pair = Pair::new(1);
         let (memory, mut region) = pair.register(&[0; 4096], 0, Access::ALL);
-        // Nobody has a right to this.
+        // No peer has rights to this region.
         let (forbidden, _) = pair.register(&[7; 4096], 0, Access::NONE);
         let buffers = pair.client.buffers().free();
         let mut ledger = Ledger::default();

@@ -1,4 +1,5 @@
-//! What a NIC holds is bounded, whatever its owner and its driver do or leave undone; and what it held comes back.
+//! Resources of a NIC are bounded, whatever its owner and its driver do or leave undone; and they are
+//! returned.
 use crate::common;
 
 use common::{End, Pair, client_config, connect, drain, read, server_config, write};
@@ -116,7 +117,8 @@ fn completions_that_nobody_takes_stop_the_posting() {
     assert!(full(&mut pair));
 }
 
-/// What is under way on a queue pair that is destroyed: whoever asked to be told is told, once; buffers go back; deadlines go.
+/// Destroying a queue pair completes each signalled request under way once, returns buffers and drops
+/// deadlines.
 #[test]
 fn destroying_flushes_signalled_requests_once() {
     // Room for the chain below and nothing else: whatever is not given back is missed the next time.
@@ -343,7 +345,7 @@ fn a_driver_may_stop_polling_while_its_link_is_full() {
     }
 }
 
-/// Whoever is at the head of those with something to send has gone: the next one has its turn.
+/// The queue pair at the head of the send order has gone: the next one has its turn.
 #[test]
 fn a_queue_pair_that_has_gone_leaves_its_turn_to_the_next() {
     let mut pair = Pair::new(1);

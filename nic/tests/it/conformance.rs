@@ -17,7 +17,7 @@ struct NicBench {
     server: LocalResponder<Nic>,
     link: LossyLink<End>,
     lossy: bool,
-    /// How often the client sent something again, over all benches.
+    /// Retransmissions of the client, over all benches.
     retransmissions: Rc<Cell<u64>>,
     frame: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! What is refused, by whom, and how everybody learns of it.
+//! Refused requests, the side that refuses them, and the reports to both sides.
 use crate::common;
 
 use common::{
@@ -355,7 +355,7 @@ fn foreign_and_damaged_frames_are_counted_by_reason() {
     let limited = request(&pair, |_, bth| (bth.pkey, bth.psn) = (0x7fff, (bth.psn + 1) & 0xff_ffff));
     pair.server.handle_frame(pair.now, &limited);
     assert_eq!(pair.server.stats().requests_executed, 2);
-    drain(&mut pair.server, pair.now); // those answers concern nobody
+    drain(&mut pair.server, pair.now); // those answers are discarded
     let unconnected = pair.server.create().unwrap();
     let number = pair.server.endpoint(unconnected).unwrap().queue_pair;
     let frame = request(&pair, |_, bth| bth.destination_qp = number.0);
@@ -375,7 +375,7 @@ fn an_unsupported_request_is_an_invalid_request() {
     assert_eq!(pair.server.state(pair.peer), Some(QueuePairState::Error));
 }
 
-/// A responder that refuses for a reason nobody knows.
+/// A responder that refuses for an unknown reason.
 #[test]
 fn an_unknown_refusal_is_still_a_refusal() {
     use fatbtree_wire::{Aeth, NakCode, Syndrome};

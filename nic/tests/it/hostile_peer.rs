@@ -1,4 +1,4 @@
-//! A peer that holds a queue pair and does not play by the rules: what each breach comes to.
+//! A peer that holds a queue pair and breaks the rules: the result of each breach.
 use crate::common;
 
 use common::{LATENCY, Pair, client_config, connect, drain, fetch_add, read, server_config, write};
@@ -31,7 +31,7 @@ fn reth(va: u64, rkey: u32, length: u32) -> Extension {
     Extension::Reth(Reth { va, rkey, length })
 }
 
-/// What the client has to say arrives; what the server answers is lost.
+/// Delivers the client's packets; the server's answers are lost.
 fn carry_to_server(pair: &mut Pair) {
     for frame in drain(&mut pair.client, pair.now) {
         pair.server.handle_frame(pair.now, &frame);
@@ -86,7 +86,7 @@ fn more_reads_and_atomics_than_agreed_are_an_invalid_request() {
             }
             *psn += 1;
         };
-        // As many as agreed, answered, and again: nobody minds.
+        // As many as agreed, answered, and again: all are accepted.
         for _ in 0..3 {
             for _ in 0..limit {
                 ask(&mut pair, &mut psn);
@@ -194,7 +194,7 @@ fn acknowledgements_that_wait_together_are_one() {
     assert_eq!(pair.server.stats().dropped_total(), 0);
 }
 
-/// As many as may be outstanding, and no more.
+/// As many results of atomics are kept as requests may be outstanding, and no more.
 #[test]
 fn results_of_atomics_are_kept_as_long_as_they_can_be_asked_for() {
     let (mut pair, rkey, memory) = pair_and_rkey(64);
@@ -466,7 +466,8 @@ fn a_read_response_that_does_not_fit_is_dropped() {
     assert_eq!(pair.outcomes(), [(2, None), (3, None)]);
 }
 
-/// Whoever guesses rkeys has one guess a connection: a failed queue pair answers nothing but why it failed.
+/// A peer that guesses rkeys has one guess a connection: a failed queue pair answers only with the reason of
+/// its failure.
 #[test]
 fn a_failed_queue_pair_answers_no_more_requests() {
     let (mut pair, rkey, memory) = pair_and_rkey(64);

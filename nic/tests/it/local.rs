@@ -32,7 +32,7 @@ impl Shared {
 }
 
 impl Responder for Shared {
-    /// Of what both do together: lines are torn between them.
+    /// Capabilities of both together: lines are torn between them.
     fn capabilities(&mut self) -> Result<Capabilities, String> {
         Ok(Capabilities { line_atomicity: false, ..self.nic.capabilities()? })
     }
@@ -119,8 +119,9 @@ fn take(rkey: u32, owner: u64) -> Operation<'static> {
     Operation::MaskedCompareSwap { at, compare: 0, compare_mask: mask, swap: owner, swap_mask: mask }
 }
 
-/// A lock of 16 bits in a card's memory protects a counter in ordinary memory, which is read and written by halves of words: whoever adds
-/// to it outside of the lock loses what another adds. Two local threads and an RDMA client compete for it.
+/// A lock of 16 bits in a card's memory protects a counter in ordinary memory, which is read and written by
+/// halves of words: an addition outside of the lock loses what another client adds. Two local threads and an
+/// RDMA client compete for it.
 #[test]
 fn a_lock_keeps_out_whoever_comes_the_other_way() {
     const ROUNDS: u64 = 3000;

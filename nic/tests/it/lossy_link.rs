@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 const LEN: usize = 12_000;
 const IOVA: u64 = 5 << 48;
 
-/// What an operation must answer, noted when it was posted.
+/// Expected answer of an operation, noted when it was posted.
 enum Expect {
     /// Start, and per byte what may be read: what was there when the READ was posted, and whatever is written until it completes (a READ
     /// that is sent again may see later WRITEs).
@@ -108,7 +108,7 @@ fn run(seed: u64, rates: FaultRates, operations: u64) -> Pair {
                     swap_mask: 0xff00,
                 },
             };
-            // The last one must speak up, or nobody knows when it is over.
+            // The last request must be signalled, or the test cannot tell when the run is over.
             let signalled = below(4) > 0 || posted + 1 == operations;
             let queue_pair = pair.queue_pair;
             pair.client.post(queue_pair, &[WorkRequest { tag, signalled, operation }]).unwrap();

@@ -105,7 +105,7 @@ fn the_reason_is_the_failure_that_is_no_consequence() {
     assert_eq!((reactor.poll_broken(), reactor.poll_broken()), (Some(broken), None));
 }
 
-/// Who found the send queue full is woken by the first place that is free, not by the last.
+/// A task that found the send queue full is woken by the first place that is free, not by the last.
 #[test]
 fn a_place_that_is_free_wakes_who_waits_for_it() {
     struct Woken(AtomicBool);

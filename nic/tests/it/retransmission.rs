@@ -1,4 +1,4 @@
-//! What exactly is sent again, and when.
+//! Retransmissions: the exact packets and their times.
 use crate::common;
 
 use common::{LATENCY, Pair, client_config, drain, fetch_add, read, server_config, write};
@@ -86,7 +86,7 @@ fn after_progress_a_gap_is_another_gap() {
     assert_eq!(drain(&mut pair.client, pair.now).len(), 1);
 }
 
-/// What was sent again is lost as well: after the timeout, a sign of the gap is answered once more.
+/// A retransmission is lost as well: after the timeout, a sign of the gap is answered once more.
 #[test]
 fn after_a_timeout_a_gap_is_another_gap() {
     let mut pair = Pair::new(14);
@@ -292,7 +292,7 @@ fn a_write_that_is_done_while_it_is_sent_again_leaves_the_next_one_whole() {
     assert_eq!(pair.server.stats().naks_sent, 0);
 }
 
-/// With a timeout of nothing every call is one retry, and not all of them at once.
+/// With a timeout of zero every call is one retry, and not all of them at once.
 #[test]
 fn a_timeout_of_zero_is_one_retry_a_call() {
     let client = NicConfig { ack_timeout: Duration::ZERO, ..client_config() };
@@ -326,7 +326,7 @@ fn the_deadline_moves_with_progress() {
     assert_eq!(pair.client.poll_timeout(), None);
 }
 
-/// Sending more is no progress: whoever goes on asking learns of a dead link as soon as others.
+/// Sending more is no progress: a client that goes on posting learns of a dead link as soon as others.
 #[test]
 fn the_deadline_does_not_move_with_what_is_sent() {
     let mut pair = Pair::new(24);
@@ -426,7 +426,7 @@ fn a_part_of_a_write_is_progress() {
     assert_eq!(pair.outcomes(), [(1, None)]);
 }
 
-/// Of a chain only what is last is awaited: an unlock says that what was written under the lock is there.
+/// Only the last request of a chain is awaited: an unlock proves that the writes under the lock have arrived.
 #[test]
 fn an_unsignalled_write_is_acknowledged_only_where_nothing_behind_it_is_answered() {
     let mut pair = Pair::new(20);
@@ -441,7 +441,7 @@ fn an_unsignalled_write_is_acknowledged_only_where_nothing_behind_it_is_answered
     assert_eq!(pair.outcomes(), [(2, None)]);
     assert_eq!(pair.client.poll_timeout(), None);
 
-    // By itself nobody would learn that it was carried out, and it would be sent again for ever.
+    // By itself no acknowledgement would report that it was carried out, and it would be sent again for ever.
     pair.client.post(pair.queue_pair, &[unsignalled(write(32, region.rkey, &[3; 8]))]).unwrap();
     let answers = exchange(&mut pair);
     assert_eq!(opcodes(&answers), [Opcode::RC_ACKNOWLEDGE]);

@@ -7,7 +7,7 @@ pub(crate) const LINE: u32 = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"counters");
 
-/// Where the array lies.
+/// Place of the array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) base: GlobalAddress,

@@ -22,7 +22,7 @@ use rand::RngExt as _;
 const COUNTERS: u32 = 4;
 const SOON: Duration = Duration::from_secs(2);
 
-/// What clients were told, by counter.
+/// Results that clients were told, by counter.
 #[derive(Default)]
 struct Told {
     /// Sums that additions of one returned.

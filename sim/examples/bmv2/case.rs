@@ -26,7 +26,7 @@ pub(crate) struct Case {
     pub(crate) network: Network,
     pub(crate) placement: Placement,
     pub(crate) switch: SwitchId,
-    /// What is written after the base, in this order.
+    /// Changes that are written after the base, in this order.
     pub(crate) changes: Vec<Change>,
     /// The connections of the network's clients.
     pub(crate) connections: Vec<Connection>,
@@ -153,7 +153,7 @@ impl Case {
         Ok(Self { name: role, network, placement, switch, changes, connections, keys, hot, nodes, cached })
     }
 
-    /// How many entries of each table are written beside the base; for people.
+    /// Number of entries of each table that are written beside the base; for people.
     pub(crate) fn tables(&self) -> BTreeMap<String, usize> {
         let mut tables = BTreeMap::new();
         for change in &self.changes {

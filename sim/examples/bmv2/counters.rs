@@ -1,4 +1,4 @@
-//! What both switches have counted, by name.
+//! Counters of both switches, by name.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -21,7 +21,7 @@ pub(crate) fn wanted(info: &P4InfoIndex) -> Vec<Entity> {
     counters.chain(tables.map(|table| table.read_all(true))).collect()
 }
 
-/// What was read.
+/// Extracts the counters from the entities that were read.
 pub(crate) fn counts(
     info: &P4InfoIndex,
     tables: &Tables,

@@ -1,4 +1,4 @@
-//! What may happen to a frame on a cable, and to nobody's liking.
+//! Damage to frames on a cable.
 
 use rand::RngExt as _;
 

@@ -92,7 +92,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Where a packet from another switch comes in, if there are others.
+    /// Port by which a packet from another switch comes in, if there are others.
     fn trunk(&mut self) -> u16 {
         let trunks = self.trunks.clone();
         if trunks.is_empty() { self.any_port() } else { self.pick(&trunks) }
@@ -199,7 +199,7 @@ impl<'a> Frames<'a> {
         bytes
     }
 
-    /// An index read between two switches; some from hosts, who must not send such.
+    /// An index read between two switches; some from hosts, which must not send such.
     fn in_flight(&mut self) -> Frame {
         let case = self.case;
         let client = self.host();
@@ -260,7 +260,8 @@ impl<'a> Frames<'a> {
         (header, va)
     }
 
-    /// A query as a host sends it, to a server or to somebody else; some with what only switches should write.
+    /// A query as a host sends it, to a server or to another host; some with fields that only switches should
+    /// write.
     fn query(&mut self) -> Frame {
         let key = self.key();
         let mut header = QueryHeader::request(Op::Get, key, self.random.random(), self.random.random());
@@ -272,7 +273,7 @@ impl<'a> Frames<'a> {
         self.query_frame(&header)
     }
 
-    /// One between two switches; some from hosts, who must not mark any.
+    /// One between two switches; some from hosts, which must not mark any.
     fn query_in_flight(&mut self) -> Frame {
         let (key, connection) = (self.key(), self.pick(&self.case.connections));
         let mut header = QueryHeader::request(Op::Put, key, self.random.random(), self.random.random());
@@ -289,7 +290,7 @@ impl<'a> Frames<'a> {
         frame
     }
 
-    /// In a datagram whose checksum may be any, or none; some are too short.
+    /// Puts a query into a datagram whose checksum may be any, or none; some are too short.
     fn query_frame(&mut self, header: &QueryHeader) -> Frame {
         let more = self.random.random_range(0..60usize);
         let mut payload = vec![0; 8];
@@ -311,7 +312,7 @@ impl<'a> Frames<'a> {
         self.ipv4(17, &payload)
     }
 
-    /// At a node that this switch has, with a key about one of its pivots.
+    /// Lets a header begin at a node that this switch has, with a key about one of its pivots.
     fn at_cached_node(&mut self, header: &mut IndexHeader, va: &mut u64) {
         let case = self.case;
         let (epoch, node) = self.pick(&case.cached);
@@ -322,7 +323,7 @@ impl<'a> Frames<'a> {
         *header = IndexHeader { flags: IndexFlags::INNER, epoch, partition, key, ..*header };
     }
 
-    /// What else RoCE has.
+    /// Other RoCE packets.
     fn roce(&mut self) -> Frame {
         let (port, from) = self.client();
         let (to, dest_qp) = (self.host(), self.random.random_range(0..1 << 24));
@@ -437,7 +438,7 @@ impl<'a> Frames<'a> {
         Frame { port, bytes }
     }
 
-    /// To the port of index packets, or with their mark, and none.
+    /// A frame to the port of index packets, or with their mark, that is no index packet.
     fn foreign_in_flight(&mut self) -> Frame {
         let mut frame = if self.random.random() { self.datagram() } else { self.in_flight() };
         let bytes = &mut frame.bytes;
@@ -456,7 +457,7 @@ impl<'a> Frames<'a> {
         frame
     }
 
-    /// What the controller sends: a port, and a frame that leaves by it as it is.
+    /// A frame from the controller, with the port by which it leaves as it is.
     fn packet_out(&mut self) -> Frame {
         let mut inner = self.varied();
         // What it gets back is compared apart, and 511 is nowhere.

@@ -197,7 +197,7 @@ async fn compare(
     Ok(differences.count)
 }
 
-/// How many packets the controller was given of each kind, samples left out.
+/// Number of packets of each kind that the controller was given, without samples.
 fn probes(format: &PacketFormat, packets: Vec<PacketIn>) -> Counts {
     let mut counts = BTreeMap::new();
     for packet in packets {

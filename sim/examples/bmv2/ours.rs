@@ -19,7 +19,7 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    /// With all entries of the case.
+    /// Starts the switch with all entries of the case.
     pub(crate) fn start(case: &Case, network: &Network) -> Result<Self, Box<dyn Error>> {
         let mut switches = network.switches()?;
         let mut switch = switches.swap_remove(case.switch.0 as usize);

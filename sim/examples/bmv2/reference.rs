@@ -17,7 +17,7 @@ use tonic_prost::ProstCodec;
 use crate::{Frame, Sent};
 
 const DEVICE: u64 = 1;
-/// What BMv2 may take for a batch of frames.
+/// Time limit of BMv2 for a batch of frames.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `p4.bm.PacketStreamRequest` and `p4.bm.PacketStreamResponse` of behavioral-model: fields are the same.

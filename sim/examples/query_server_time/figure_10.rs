@@ -1,4 +1,5 @@
-//! What Figure 10 of the Fat-B+Tree paper varies: keys, clients, share of reads, skew; for each, what one thread of a memory server can do.
+//! Figure 10 of the Fat-B+Tree paper: throughput of one thread of a memory server by keys, clients, share of
+//! reads and skew.
 //!
 //! Operations a second are the reciprocal of the processor's time for one: **counted** here, on this machine. Only how clients share the
 //! thread is **modelled**.
@@ -8,7 +9,7 @@ use fatbtree_workload::ycsb::WorkloadSpec;
 use super::server::{Failed, Kind, Lab, SEED, Worker, build};
 use super::{median, spec};
 
-/// What the paper has where it varies something else.
+/// The paper's defaults, where it varies another parameter.
 const READS: f64 = 0.9;
 const THETA: f64 = 0.99;
 
@@ -85,8 +86,8 @@ fn measure(lab: &mut Lab, spec: &WorkloadSpec, rounds: usize, operations: u64) -
     Ok(Times { root, led })
 }
 
-/// Operations a microsecond of so many clients, each with one under way, which is `elsewhere` for a while and then asks for `service` of one
-/// thread: mean value analysis of a closed network with one queue.
+/// Operations a microsecond of `clients`, each with one under way, which spends `elsewhere` outside and then
+/// needs `service` of one thread: mean value analysis of a closed network with one queue.
 fn closed(clients: u32, service: f64, elsewhere: f64) -> f64 {
     let (mut queue, mut rate) = (0.0, 0.0);
     for clients in 1..=clients {

@@ -1,4 +1,5 @@
-//! What an answer costs a memory server's processor, where switches have found the node to begin at and where they have not.
+//! Processor time of a memory server for an answer, where switches have found the node to begin at and where
+//! they have not.
 //!
 //! ```sh
 //! cargo run --release -p fatbtree-sim --example query_server_time                          # 4 million keys

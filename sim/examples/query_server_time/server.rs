@@ -23,18 +23,18 @@ const VALUE: u32 = 64;
 const SAMPLES: usize = 1_000_000;
 /// Requests that come together. A server remembers as many writes of a client.
 const BATCH: usize = 64;
-/// Bytes of inner nodes that workers of a memory server's process know by heart.
+/// Bytes of the inner-node cache that the workers of a memory server's process share.
 const CACHE: u64 = 64 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Every operation begins at the root.
     Root,
-    /// It begins where the switches say.
+    /// Operations begin at the node that the switches found.
     Led,
-    /// It begins at the lowest node that the worker knows by heart.
+    /// Operations begin at the lowest node in the worker's cache.
     Cached,
-    /// Both: where the switches say nothing, by heart.
+    /// Both: the worker's cache where the switches found no node.
     Both,
 }
 
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// Of this thread.
+/// Processor time of this thread.
 fn processor_time() -> Result<std::time::Duration, Failed> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
@@ -93,7 +93,7 @@ impl Lab {
     }
 }
 
-/// For keys that such clients ask for.
+/// A plan for keys that such clients ask for.
 fn plan(tree: &Tree, spec: &WorkloadSpec) -> Result<Plan, Failed> {
     let mut workload = Workload::new(spec, KeyMap::Hashed, SEED + 1)?;
     let mut samples = Vec::with_capacity(SAMPLES);
@@ -204,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// So many operations; nanoseconds of the processor for each.
+    /// Runs operations; returns the nanoseconds of processor time for each.
     pub(super) fn run(
         &mut self,
         lab: &mut Lab,

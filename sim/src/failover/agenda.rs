@@ -1,4 +1,4 @@
-//! What is to happen at which time.
+//! Future events by time.
 
 use std::collections::BTreeMap;
 

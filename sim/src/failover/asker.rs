@@ -22,25 +22,25 @@ struct Running {
 pub(super) struct Asker {
     pub(super) client: Client<Nic>,
     pub(super) host: HostId,
-    /// By server.
+    /// Sessions by server.
     pub(super) sessions: BTreeMap<u16, SessionKey>,
     /// Connections that the controller has told of: partition, and the server's queue pair.
     pub(super) registered: BTreeSet<(u16, u32)>,
     running: Vec<Running>,
-    /// Of those that have ended: when they began and ended.
+    /// Begin and end of each lookup that has ended.
     ended: Vec<(Instant, Instant)>,
 }
 
-/// How lookups went in some time.
+/// Stalls of lookups in a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stood {
     /// The longest time without a lookup that ended.
     pub(super) still: Duration,
-    /// From the beginning until the last one ended that took long.
+    /// Time from the beginning until the end of the last lookup that took long.
     pub(super) until: Duration,
 }
 
-/// A lookup that takes so long was held up by more than an order of packets that NICs had to mend.
+/// A lookup that takes at least this long was held up by more than reordered packets that NICs had to repair.
 const LONG: Duration = Duration::from_millis(250);
 
 impl Asker {
@@ -74,7 +74,7 @@ impl Asker {
         lookups
     }
 
-    /// How lookups stood still in this time. Those that run still are taken to end now.
+    /// Stalls of lookups in this span of time. Running lookups are taken to end now.
     pub(super) fn stood(&self, from: Instant, to: Instant, now: Instant) -> Stood {
         let mut stood = Stood::default();
         let mut last = from;

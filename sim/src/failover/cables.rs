@@ -11,12 +11,12 @@ use super::agenda::Agenda;
 use crate::cluster::Clock;
 use crate::wires::{Attachment, Delivery, Wires};
 
-/// What becomes of frames that arrive at a switch.
+/// Fate of frames that arrive at a switch.
 #[derive(Debug)]
 enum Gone {
-    /// They are lost.
+    /// The frames are lost.
     Dead,
-    /// They wait until it goes on, so many; those beyond are lost.
+    /// Up to `room` frames wait until the switch goes on; those beyond are lost.
     Frozen { waiting: Vec<Delivery>, room: usize },
 }
 
@@ -24,7 +24,7 @@ enum Gone {
 #[derive(Debug)]
 pub(super) struct Cables {
     under_way: Agenda<Delivery>,
-    /// How long the cable is, by where it ends.
+    /// Delay of each cable, by its end.
     delays: BTreeMap<Attachment, Duration>,
     /// Ends at which nothing arrives.
     cut: BTreeSet<Attachment>,
@@ -71,7 +71,7 @@ impl Cables {
         self.gone.insert(node, Gone::Dead);
     }
 
-    /// A switch takes no frames, but so many wait for it.
+    /// Freezes a switch: it takes no frames, but up to `room` of them wait for it.
     pub(super) fn freeze(&mut self, node: u32, room: usize) {
         self.gone.insert(node, Gone::Frozen { waiting: Vec::new(), room });
     }

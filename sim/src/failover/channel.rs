@@ -13,10 +13,10 @@ use super::cables::Cables;
 use crate::cluster::{Clock, Cluster};
 use crate::network::{Network, blank};
 
-/// What a switch is asked in a session.
+/// Request to a switch in a session.
 #[derive(Debug)]
 pub(super) enum Ask {
-    /// By its keeper.
+    /// A request of its keeper.
     Keep(KeeperRequest),
     /// To forget the session.
     Close,
@@ -24,29 +24,29 @@ pub(super) enum Ask {
     Packet(u16, Vec<u8>),
 }
 
-/// What it says.
+/// Answer of a switch.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// To its keeper.
+    /// An answer to its keeper.
     Kept(KeeperAnswer),
-    /// It refuses.
+    /// The switch refuses.
     Refused(String),
-    /// There is no such session any more, or nobody who could open one.
+    /// There is no such session any more, or no process that could open one.
     Closed,
     /// A frame that came in by a port, and why it was passed on.
     Packet { port: u16, reason: u16, frame: Vec<u8> },
 }
 
-/// How it is.
+/// State of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// It works.
+    /// The switch works.
     Up,
-    /// It stands still; what it is asked waits.
+    /// The switch stands still; requests to it wait.
     Frozen,
     /// Its process is gone, its machine says so.
     Killed,
-    /// Its machine is gone: nobody says anything.
+    /// Its machine is gone: no answer comes.
     Unpowered,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Channel {
     waiting: VecDeque<(u64, Ask)>,
     /// One way.
     pub(super) delay: Duration,
-    /// How long it takes to load a program.
+    /// Time to load a program.
     loading: Duration,
 }
 
@@ -78,14 +78,14 @@ impl Channel {
         self.switch
     }
 
-    /// It stops. The sessions that hear of it.
+    /// Stops the switch. Returns the sessions that hear of it.
     pub(super) fn stop(&mut self, life: Life) -> Vec<Later> {
         self.life = life;
         let hear = if life == Life::Killed { std::mem::take(&mut self.sessions) } else { BTreeSet::new() };
         hear.into_iter().map(|session| (self.delay, session, Answer::Closed)).collect()
     }
 
-    /// It goes on, or begins anew where it was not only frozen.
+    /// Lets the switch go on, or begin anew where it was not only frozen.
     pub(super) fn start(
         &mut self,
         network: &Network,
@@ -101,7 +101,7 @@ impl Channel {
             return answers.collect();
         }
         cluster.switches_mut()[self.switch.0 as usize] = blank(self.switch);
-        // Whoever still believes in a session is told when its next packet comes.
+        // A peer that still believes in a session is told when its next packet comes.
         let forgotten = std::mem::take(&mut self.sessions).into_iter();
         forgotten.map(|session| (self.delay, session, Answer::Closed)).collect()
     }
@@ -162,7 +162,7 @@ impl Channel {
         Some((self.delay + work, session, answer))
     }
 
-    /// What it has to say by itself.
+    /// Messages that the switch sends by itself.
     pub(super) fn poll(&self, network: &Network, cluster: &mut Cluster<Cables>) -> Option<Later> {
         let value = &mut cluster.switches_mut()[self.switch.0 as usize];
         while let Some((StreamId(session), output)) = value.poll_stream() {

@@ -13,9 +13,9 @@ use fatbtree_verbs::time::{Duration, Instant};
 use super::channel::{Answer, Ask};
 use crate::network::COOKIE;
 
-/// For an answer, as `fatbtree controller` has it by default.
+/// Time limit for an answer, as `fatbtree controller` has it by default.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// For a program that is loaded.
+/// Time limit for loading a program.
 const LOADING: Duration = Duration::from_secs(120);
 
 /// One switch.
@@ -35,9 +35,9 @@ pub(super) struct Control {
     monitor: LinkMonitor,
     stations: Vec<Station>,
     pace: Pace,
-    /// What switches are asked now, in which session.
+    /// Requests to switches now, with their sessions.
     asks: Vec<(SwitchId, u64, Ask)>,
-    /// What is down is told to nobody: to see what the monitor is good for.
+    /// Dead cables and switches are not reported, to measure the benefit of the monitor.
     is_blind: bool,
     /// Requests that switches have refused, and why the last one.
     pub(super) refused: (u64, String),
@@ -75,12 +75,12 @@ impl Control {
         self.primary.controller()
     }
 
-    /// What switches are asked now, in which session.
+    /// Requests to switches now, with their sessions.
     pub(super) fn take_asks(&mut self) -> Vec<(SwitchId, u64, Ask)> {
         std::mem::take(&mut self.asks)
     }
 
-    /// When the monitor or a keeper has something to do.
+    /// Time at which the monitor or a keeper has something to do.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let of = |station: &Station| station.answers_by.or(station.keeper.next_deadline().map(instant));
         let stations = self.stations.iter().filter_map(of);
@@ -128,12 +128,12 @@ impl Control {
             && self.controller().reload().is_none()
     }
 
-    /// What is down, as the monitor sees it: switches, cables.
+    /// Number of dead switches and cables, as the monitor sees them.
     pub(super) fn down(&self) -> (usize, usize) {
         (self.monitor.outages().switches.len(), self.monitor.outages().cables.len())
     }
 
-    /// How switches are, to look for a fault.
+    /// Description of the switches, to look for a fault.
     pub(super) fn describe(&self) -> String {
         let state = |station: &Station| self.controller().switch(station.keeper.switch());
         let states: Vec<_> = self.stations.iter().map(state).collect();

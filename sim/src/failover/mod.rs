@@ -35,14 +35,14 @@ use serde::Serialize;
 
 use run::Run;
 
-/// Which network.
+/// Shape of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     LeafSpine {
         leaves: u16,
         spines: u16,
     },
-    /// Of four-port switches, each core with the fat root.
+    /// A fat tree of four-port switches, each core with the fat root.
     FatTree,
     /// The same with the fat root in one core.
     Chosen {
@@ -59,12 +59,12 @@ impl Shape {
     }
 }
 
-/// What happens to it.
+/// Fault of a cable or switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// A cable carries nothing: down, up, or both.
     Cable { down: bool, up: bool },
-    /// A switch stands still, and so many frames wait for it.
+    /// A switch stands still, and up to `room` frames wait for it.
     Frozen { room: usize },
     /// Its process ends, which its machine says.
     Killed,
@@ -72,7 +72,7 @@ enum Fault {
     Unpowered,
 }
 
-/// What is left out, to see what it is good for.
+/// Parts that are left out, to measure their benefit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Without {
     /// The controller does not hear which cables and switches are dead.
@@ -93,19 +93,19 @@ pub struct Scenario {
     lanes: u8,
     keys: usize,
     fat_root: usize,
-    /// Of a large tree, of which the first plan takes little and the next one much.
+    /// A large tree, of which the first plan takes little and the next one much.
     is_large: bool,
     set_nodes: usize,
     /// NICs that are quick to send again, as hardware is.
     hasty: bool,
     fault: Fault,
-    /// Since all works.
+    /// Time of the death, since all works.
     dies: Duration,
-    /// Since it died.
+    /// Time of the return, since the death.
     back: Duration,
-    /// Of table entries, to all switches together.
+    /// Writes of table entries a second, to all switches together.
     writes_per_s: u64,
-    /// A plan is loaded anew, so long after all works.
+    /// Time from when all works until a plan is loaded anew.
     reload: Option<Duration>,
     without: Without,
 }
@@ -113,7 +113,7 @@ pub struct Scenario {
 /// Bins of [`Outcome::stood`], of 50 ms each; the last one has the rest.
 pub const BINS: usize = 24;
 
-/// What scenarios came to.
+/// Results of scenarios.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Scenarios.
@@ -134,7 +134,7 @@ pub struct Outcome {
     pub broken: u64,
     /// Frames that were lost.
     pub lost: u64,
-    /// Where there is a way round: milliseconds that a client's lookups stood still at the longest.
+    /// Longest stall of a client's lookups where there is a way round, in milliseconds.
     pub stood_still_ms: u64,
     /// The same until the last of them ended that was held up.
     pub held_up_ms: u64,
@@ -142,11 +142,11 @@ pub struct Outcome {
     pub stood_still_back_ms: u64,
     /// And until the last of them ended.
     pub held_up_back_ms: u64,
-    /// Clients by how long their lookups were held up after the death: so many in each 50 ms.
+    /// Number of clients by the time that their lookups were held up after the death, in bins of 50 ms.
     pub stood: [u64; BINS],
-    /// From the return until all was as before, at the longest.
+    /// Longest time from the return until all was as before, in milliseconds.
     pub whole_again_ms: u64,
-    /// Before anything died: what the order of packets has cost.
+    /// Cost of reordered packets before anything died.
     pub calm: Calm,
 }
 
@@ -289,7 +289,7 @@ impl Scenario {
         run.finish().map_err(error)
     }
 
-    /// The cluster file. Hosts are drawn by whoever places servers and clients on them.
+    /// The cluster file. The caller draws the hosts for servers and clients.
     fn cluster_file(&self, hosts: &mut dyn FnMut(usize) -> usize) -> String {
         use fatbtree_topology::{Cores, Network};
         let room = usize::from(self.servers + self.clients);

@@ -21,7 +21,7 @@ use super::stations::Stations;
 use super::{Mix, Row, Size, Skew};
 use crate::world::{Machine, MachineOptions, Options, Random, Retry, ServiceTimes, SimDevice, World, random};
 
-/// As in Sherman's cluster (section 5.1.1).
+/// Number of clients, as in Sherman's cluster (section 5.1.1).
 pub(super) const CLIENTS: u16 = 8;
 pub(super) const SERVERS: u16 = 8;
 /// Locks of a server (Sherman section 4.3).
@@ -29,13 +29,13 @@ const LOCKS: u32 = 131_072;
 /// Queue pairs of a client to a server: Sherman's threads have one each, and operations take ours in turn. So many that one which waits
 /// for a lock seldom holds up another.
 const LANES: u8 = 64;
-/// Of value contents: all writes of a key write the same, so that every answer can be checked.
+/// Seed of value contents: all writes of a key write the same, so that every answer can be checked.
 const VALUES: u64 = 1;
 const CHUNK: u64 = 256 << 10;
-/// Of every client with every server: none ends.
+/// Session of every client with every server: none ends.
 const SESSION: SessionId = SessionId(1);
 
-/// What is measured.
+/// Setup of a measurement.
 pub(super) struct Setup {
     pub(super) name: String,
     pub(super) tree: TreeConfig,
@@ -52,11 +52,11 @@ pub(super) struct Setup {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Cache {
     None,
-    /// Of any size, with all inner nodes in it at first.
+    /// A cache of unlimited size, with all inner nodes in it at first.
     Full,
-    /// Of any size, and empty at first.
+    /// A cache of unlimited size, empty at first.
     Empty,
-    /// Of so many percent of all inner nodes' bytes, and empty at first.
+    /// A cache of this percentage of all inner nodes' bytes, empty at first.
     Percent(f64),
 }
 
@@ -65,7 +65,7 @@ pub(super) fn key_of(rank: u64) -> u64 {
     fnv_hash64(rank)
 }
 
-/// Which key is next.
+/// Choice of the next key.
 pub(super) enum Ranks {
     Zipf(Zipfian),
     Uniform(u64),
@@ -120,7 +120,7 @@ fn for_each_inner(
 /// Memory that servers have not given out.
 type Spare = Rc<RefCell<BTreeMap<u16, std::ops::Range<u64>>>>;
 
-/// What all operations come to.
+/// Results of all operations.
 #[derive(Default)]
 struct Tally {
     measures: Cell<bool>,
@@ -130,7 +130,7 @@ struct Tally {
     write_trips: Cell<u64>,
     reads: Cell<u64>,
     read_trips: Cell<u64>,
-    /// When each operation in flight began.
+    /// Begin of each operation in flight.
     begun: RefCell<Vec<Instant>>,
     wrong: RefCell<Option<String>>,
 }
@@ -262,7 +262,7 @@ fn stats(clients: &[Client<SimDevice>]) -> RemoteStats {
     })
 }
 
-/// A server's tree, locks and owners, all of whom are alive.
+/// A server's tree, locks and owners, all of which are alive.
 fn registered(
     server: &Machine,
     tree: &Arc<Memory>,

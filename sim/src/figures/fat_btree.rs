@@ -13,7 +13,7 @@ use super::reads::{Planned, SAMPLES};
 use super::{Mix, Row, Size, Skew};
 use crate::world::random;
 
-/// What the paper loads unless it varies it: ranges of the fat root, nodes of each of three layers below (section V-B).
+/// The paper's default load: ranges of the fat root, and nodes of each of three layers below (section V-B).
 const RANGES: usize = 600;
 const LAYER: usize = 3600;
 
@@ -22,7 +22,7 @@ const LEAF: u32 = 384;
 
 /// The two switches between clients and servers: the first has the fat root and a layer, the other two.
 const SWITCHES: u32 = 2;
-/// Where a budget has these layers, in their order: single A, edge A, edge B.
+/// Positions of the layers in a budget, in their order: single A, edge A, edge B.
 const LAYERS: [usize; 3] = [5, 3, 4];
 
 /// A figure: its title, and what it varies.
@@ -41,7 +41,7 @@ impl PaperFigure {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Skew, Self::Nodes, Self::Layers];
 
-    /// For people.
+    /// Title for people.
     pub fn title(self) -> &'static str {
         match self {
             Self::Skew => "Figure 7, how skewed lookups are",
@@ -99,7 +99,7 @@ pub fn fat_btree(size: &Size, figure: PaperFigure) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// A plan of so many layers, and what it holds.
+/// A plan of this many layers, and its content.
 fn plan(
     size: &Size,
     cluster: &Cluster,

@@ -23,7 +23,7 @@ pub use fat_btree::{PaperFigure, fat_btree};
 pub use reads::reads;
 pub use writes::writes;
 
-/// How large a run is.
+/// Size of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Keys that operations are about. Of three, two are in the tree at first: that is about the share of insertions that find
@@ -45,7 +45,7 @@ impl Default for Size {
     }
 }
 
-/// Which keys are chosen.
+/// Distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Skew {
@@ -60,7 +60,7 @@ pub enum Skew {
 }
 
 impl Skew {
-    /// For people.
+    /// Name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Skewed => "Zipf 0.99",
@@ -81,7 +81,7 @@ impl Skew {
     }
 }
 
-/// What is done with them (Sherman table 3).
+/// Mix of operations (Sherman table 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mix {
@@ -109,10 +109,10 @@ impl Mix {
     }
 }
 
-/// What one configuration came to.
+/// Result of one configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
-    /// Of the configuration.
+    /// Name of the configuration.
     pub name: String,
     /// Operations that ended in the window.
     pub operations: u64,
@@ -120,9 +120,9 @@ pub struct Row {
     pub mops: f64,
     /// Latencies in µs. An operation that has not ended when the window does counts with the time it has taken so far.
     pub p50_us: f64,
-    /// As `p50_us`.
+    /// Like `p50_us`.
     pub p90_us: f64,
-    /// As `p50_us`.
+    /// Like `p50_us`.
     pub p99_us: f64,
     /// Round trips of a write, on average.
     pub write_round_trips: f64,
@@ -132,7 +132,7 @@ pub struct Row {
     pub written_bytes: f64,
     /// Attempts of a write to take a lock that found it taken, on average.
     pub lock_retries: f64,
-    /// Of 100 writes, so many handed their lock over.
+    /// Percentage of writes that handed their lock over.
     pub handed_over_percent: f64,
     /// Bytes of a client's index cache.
     pub cache_bytes: u64,

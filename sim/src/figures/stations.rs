@@ -32,7 +32,7 @@ pub(super) struct Stations {
     cards: BTreeMap<MachineId, Card>,
 }
 
-/// When each place of a card is free.
+/// Time at which each place of a card is free.
 #[derive(Debug, Default)]
 struct Card {
     sends: Instant,

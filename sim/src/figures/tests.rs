@@ -1,4 +1,4 @@
-//! What must hold of the figures however small they are.
+//! Properties that must hold for figures of any size.
 
 use super::{Mix, PaperFigure, Size, Skew, fat_btree, reads, writes};
 
@@ -15,7 +15,7 @@ fn sherman_beats_fg_where_many_write_the_same() {
     assert!(fg.handed_over_percent == 0.0 && sherman.handed_over_percent > 1.0, "{rows:?}");
 }
 
-/// Where nobody waits for anybody; writes that still wait at the end are not counted.
+/// Without contention; writes that still wait at the end are not counted.
 #[test]
 fn techniques_save_round_trips() {
     let size = Size { warm_up_us: 50, window_us: 200, ..SMALL };
@@ -44,10 +44,11 @@ fn switches_save_reads_where_clients_cache_little() {
     assert!(switches.read_round_trips < 2.0, "{rows:?}");
 }
 
-/// Of the Fat-B+Tree paper: a plan saves round trips, more layers save more, and more nodes never cost any.
+/// Figures of the Fat-B+Tree paper: a plan saves round trips, more layers save more, and more nodes never
+/// cost any.
 #[test]
 fn layers_and_nodes_save_round_trips() {
-    // So many keys that a small plan cannot lead all of them to their leaves.
+    // Enough keys that a small plan cannot lead all of them to their leaves.
     let size = Size { keys: 300_000, window_us: 400, warm_up_us: 50, ..SMALL };
     for (figure, rows_of_it) in [(PaperFigure::Skew, 6), (PaperFigure::Nodes, 8), (PaperFigure::Layers, 5)] {
         let rows = fat_btree(&size, figure).unwrap();

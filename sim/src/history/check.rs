@@ -8,10 +8,11 @@
 //! Operations without an answer may be ordered anywhere after they were asked, or nowhere. Trying that literally doubles the work
 //! with each of them, and trying all orders of what is concurrent is much as well, so four things are used:
 //!
-//! * A read or a refusal that is explained now comes first: it is in nobody's way.
+//! * A read or a refusal that is explained now comes first: it constrains no other operation.
 //! * One without an answer is ordered only directly before an operation that needs it, or before another one of them that needs it. Anywhere
 //!   else it may as well come later, or it is overwritten unseen.
-//! * Of several that do the same (two deletes; two inserts whose values nobody has seen) the one asked first goes first.
+//! * Of several that do the same (two deletes; two inserts whose values no client has seen) the one asked
+//!   first goes first.
 //! * A chain of them never comes back to a state that it had: the shorter chain leaves more for later.
 
 use rustc_hash::FxHashSet;
@@ -23,16 +24,16 @@ use super::operation::{Answer, Call, Value};
 pub(super) struct Timed {
     pub(super) asked: u64,
     pub(super) call: Call,
-    /// `None`: nobody knows whether it was carried out, or will be.
+    /// `None`: unknown whether it was carried out, or will be.
     pub(super) answered: Option<(u64, Answer)>,
 }
 
-/// How a search ended.
+/// Result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Explained,
     Unexplained,
-    /// Given up after so many steps.
+    /// Given up at the step limit.
     TooHard,
 }
 
@@ -74,11 +75,11 @@ struct Open {
 }
 
 struct Search {
-    /// With answers, in the order in which they were asked.
+    /// Operations with answers, in the order in which they were asked.
     done: Vec<(u64, u64, Call, Answer)>,
     /// Without.
     open: Vec<Open>,
-    /// Which of `done` are ordered, which of `open` are used.
+    /// Ordered operations of `done`, and used ones of `open`.
     ordered: Bits,
     used: Bits,
     /// The first of `done` that is not ordered.
@@ -208,7 +209,8 @@ impl Search {
         Frame { moves: self.moves(), next: 0, base: self.base }
     }
 
-    /// What can come next: whatever was asked before the first answer that is still to be ordered.
+    /// Operations that can come next: all that were asked before the first answer that is still to be
+    /// ordered.
     fn moves(&self) -> Vec<Move> {
         let mut first_answer = u64::MAX;
         let mut candidates = Vec::new();
@@ -222,7 +224,7 @@ impl Search {
                 candidates.push(number);
             }
         }
-        // Whoever answered first was most likely first.
+        // The operation that was answered first most likely came first.
         candidates.sort_by_key(|&number| self.done[number].1);
         let mut moves = Vec::new();
         let mut unexplained = Vec::new();

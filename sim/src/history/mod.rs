@@ -1,4 +1,4 @@
-//! What clients asked and were answered, and whether that can be explained.
+//! Histories of clients' calls and answers, and the check that they can be explained.
 //!
 //! ```text
 //!   client 0   |--- upsert 7 ---|              |-- get: 7 --|
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A history is *linearizable* if all operations on a key can be put into one order in which each of them lies between its call and
-//! its answer, and in which each answer is right (Herlihy and Wing 1990). Operations whose answer nobody got may take effect at
-//! any later time, or never.
+//! its answer, and in which each answer is right (Herlihy and Wing 1990). Operations whose answer was lost
+//! may take effect at any later time, or never.
 //!
 //! A range scan is not one operation but a get of each key in its range, each at a time of its own between the scan's call and its
 //! answer. So a key that was there throughout must be found, one that was absent throughout must not, and a value must be one that

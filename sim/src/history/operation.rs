@@ -1,4 +1,5 @@
-//! What can be asked of a key, what can be answered, and what a single key does: the model that histories are checked against.
+//! Calls on a key, their answers, and the behaviour of a single key: the model that histories are checked
+//! against.
 
 use std::fmt;
 
@@ -10,7 +11,7 @@ pub type Value = u64;
 /// An operation on one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Call {
-    /// What is there?
+    /// Reads the value.
     Get,
     /// Puts a value where none is.
     Insert(Value),
@@ -20,32 +21,33 @@ pub enum Call {
     Upsert(Value),
     /// Replaces the value where it is `expected`.
     CompareAndSet {
-        /// What must be there.
+        /// The value that must be there.
         expected: Value,
-        /// What is there then.
+        /// The value after the change.
         new: Value,
     },
     /// Takes the value away where one is.
     Delete,
 }
 
-/// What an operation answered.
+/// Answer of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Answer {
     /// A get found this.
     Found(Option<Value>),
-    /// It did what it is for.
+    /// The change was applied.
     Applied,
-    /// It found that it could not: the key was there (insert), was not there (update, delete), or had another value.
+    /// The change was not applied: the key was there (insert), was not there (update, delete), or had another
+    /// value.
     NotApplied,
-    /// It did what it is for, and this was there before.
+    /// The change was applied, and this was there before.
     AppliedOver(Option<Value>),
-    /// It could not, because of what was there.
+    /// The change was not applied, because of this value or absence.
     NotAppliedFor(Option<Value>),
 }
 
 impl Call {
-    /// What the call makes of what is there, and whether it counts as applied.
+    /// State after the call, and whether the call counts as applied.
     #[must_use]
     pub fn apply(self, state: Option<Value>) -> (Option<Value>, bool) {
         match self {
@@ -59,7 +61,7 @@ impl Call {
         }
     }
 
-    /// What is there after the call, if it can have answered this.
+    /// State after the call, if the call can have answered this.
     #[must_use]
     pub fn explain(self, answer: Answer, state: Option<Value>) -> Option<Option<Value>> {
         let (new, applied) = self.apply(state);

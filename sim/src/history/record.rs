@@ -40,7 +40,7 @@ struct Operation {
 enum Outcome {
     Unknown,
     Answered(Stamp, Answer),
-    /// It is known not to have happened.
+    /// The operation is known not to have happened.
     Withdrawn,
 }
 
@@ -67,14 +67,14 @@ pub struct OperationId(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanId(usize);
 
-/// What a check has looked at.
+/// Operations that a check has looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Keys.
     pub keys: usize,
     /// Operations with answers, the parts of scans included.
     pub answered: usize,
-    /// Operations whose answers nobody got.
+    /// Operations whose answers were lost.
     pub unknown: usize,
 }
 
@@ -83,7 +83,7 @@ pub struct Checked {
 pub struct Violation {
     /// The key.
     pub key: Key,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
     /// Operations on the key up to there, the latest last.
     pub before: Vec<String>,
@@ -105,12 +105,12 @@ impl std::error::Error for Violation {}
 const SHOWN: usize = 24;
 
 impl History {
-    /// What is there before the first operation.
+    /// Sets the values before the first operation.
     pub fn begin_with(&self, pairs: impl IntoIterator<Item = (Key, Value)>) {
         self.0.borrow_mut().initial.extend(pairs);
     }
 
-    /// A client calls an operation now. If nobody ever says what came of it, that is unknown.
+    /// A client calls an operation now. If its answer is never recorded, its result is unknown.
     #[must_use]
     pub fn ask(&self, client: &str, at: Instant, key: Key, call: Call) -> OperationId {
         let mut record = self.0.borrow_mut();

@@ -1,4 +1,4 @@
-//! What clients of both kinds do, and what they are answered.
+//! Work of clients of both kinds, and its answers.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::{Outcome, Scenario};
 use crate::history::{Answer, Call, History};
 use crate::world::Random;
 
-/// What all clients share.
+/// State that all clients share.
 pub(super) struct Shared {
     pub(super) scenario: Scenario,
     pub(super) now: Cell<Instant>,
@@ -29,7 +29,7 @@ pub(super) fn key_of(number: u64) -> u64 {
     number * 0x0040_0000_0000_0003
 }
 
-/// What a key has at first.
+/// Value of a key at first.
 pub(super) fn first_word(key: u64) -> u64 {
     key | 1 << 63
 }
@@ -46,7 +46,7 @@ pub(super) enum Either {
     Query(QueryClient),
 }
 
-/// What is done with a key.
+/// Kind of operation on a key.
 #[derive(Clone, Copy)]
 enum What {
     Get,
@@ -178,7 +178,7 @@ async fn operate_query(
         (Said::NotFound, What::Get) => Answer::Found(None),
         (Said::Written, What::Put | What::Update | What::Delete) => Answer::Applied,
         (Said::NotFound, What::Update | What::Delete) => Answer::NotApplied,
-        // A read that nobody has answered; a write of which nobody can tell.
+        // A read without an answer; a write with an unknown result.
         (Said::Lost, What::Get) | (Said::Unknown, What::Put | What::Update | What::Delete) => return Ok(()),
         (other, _) => {
             return Err(format!("{name} has asked for {call:?} of {key} and was answered {other:?}"));

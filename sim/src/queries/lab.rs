@@ -31,17 +31,17 @@ use super::{Outcome, Scenario};
 use crate::damage::{Damage, Target};
 use crate::world::{Random, random};
 
-/// Of each kind.
+/// Clients of each kind.
 const CLIENTS: usize = 2;
 const LANES: usize = 2;
 const WORKERS: usize = 2;
 /// Mishaps end then.
 const FAULTS: Duration = Duration::from_millis(25);
-/// By then everything must have ended.
+/// Virtual time by which everything must have ended.
 const END: Duration = Duration::from_secs(3);
 /// The same where the tree is damaged: each operation of a worker may try for as long as it has patience.
 const LATE_END: Duration = Duration::from_secs(120);
-/// What goes on without a link goes on after so long.
+/// Time after which work without a link continues.
 const STEP: Duration = Duration::from_nanos(500);
 /// Datagrams that wait for a worker that sleeps.
 const QUEUE: usize = 64;
@@ -51,16 +51,16 @@ type Task<T> = Pin<Box<dyn Future<Output = T>>>;
 /// A part of a frame's way.
 #[derive(Clone, Copy, Debug)]
 enum Leg {
-    /// From a host to its switch.
+    /// A frame from a host to its switch.
     ToSwitches(HostId),
-    /// To a host.
+    /// A frame to a host.
     ToHost(HostId),
 }
 
 struct Worker {
     worker: QueryWorker,
     lease: Option<Lease>,
-    /// It sleeps until then.
+    /// Time until which the worker sleeps.
     wakes: Instant,
     waiting: VecDeque<(SocketAddr, Vec<u8>)>,
     renew: Instant,
@@ -83,7 +83,7 @@ struct Lab {
     way: Way,
     datagrams: LossyLink<Leg>,
     next_reload: Instant,
-    /// To the server (0), or to an RDMA client by its number from 1.
+    /// Link to the server (0), or to an RDMA client by its number from 1.
     frames: LossyLink<usize>,
     cache: Option<Arc<IndexCache>>,
     next_mishap: Instant,
@@ -270,7 +270,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Walks over the whole tree when nobody writes any more.
+    /// Walks over the whole tree after all writers have stopped.
     fn verify(&mut self) -> Result<Result<Verified, VerifyError>, String> {
         let client = self.rdma[0].client.clone();
         let mut walk: Task<_> = Box::pin(async move { client.verify().await });
@@ -548,7 +548,7 @@ impl Lab {
         }
     }
 
-    /// To the next moment at which something happens.
+    /// Advances to the next moment at which something happens.
     fn advance(&mut self, busy: bool) {
         let now = self.now();
         let soon = now + STEP;

@@ -39,29 +39,31 @@ pub struct Scenario {
     config: TreeConfig,
     /// Keys that operations are about; every other one is there at first.
     keys: u64,
-    /// Of each client, operations one after the other.
+    /// Tasks of each client; each runs operations one after the other.
     tasks: u32,
-    /// Of each task.
+    /// Operations of each task.
     operations: u32,
-    /// So many operations of a task mostly put keys, as many after them mostly delete some, and so on: nodes are split, and merged.
+    /// Length of a phase of a task, in operations. Phases that mostly put keys and phases that mostly delete
+    /// alternate, so that nodes are split, and merged.
     tide: u32,
-    /// Of 100 operations, so many scan.
+    /// Percentage of operations that scan.
     scans: u32,
-    /// How long sessions last.
+    /// Time for which sessions last.
     lease: Duration,
-    /// Of the query clients' links.
+    /// Faults of the query clients' links.
     datagrams: FaultRates,
-    /// Of 10,000 frames of theirs, so many have a bit that is another.
+    /// Frames of theirs with a flipped bit, of 10,000.
     flips: u32,
-    /// Between two steps of the controller, where queries go through switches: each writes a part of a plan, or makes the next one.
+    /// Interval between steps of the controller, where queries go through switches: each writes a part of a
+    /// plan, or makes the next one.
     reloads: Option<Duration>,
     /// Whether a plan is loaded before clients begin.
     warm: bool,
-    /// Of the RDMA clients' links.
+    /// Faults of the RDMA clients' links.
     frames: FaultRates,
-    /// Between two mishaps of workers.
+    /// Interval between mishaps of workers.
     calm: Duration,
-    /// Whether workers know inner nodes by heart.
+    /// Whether workers cache inner nodes.
     cache: bool,
     /// Bytes of a part of a value or an answer.
     part: usize,
@@ -69,12 +71,12 @@ pub struct Scenario {
     hostile: Option<Duration>,
 }
 
-/// What a scenario came to.
+/// Result of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Operations that were answered, and explained.
     pub answered: u64,
-    /// Operations that ended with an error, or of which nobody can tell.
+    /// Operations that ended with an error, or whose result is unknown.
     pub unknown: u64,
     /// Changes by queries that were carried out.
     pub query_writes: u64,
@@ -88,7 +90,7 @@ pub struct Outcome {
     pub restarts: u64,
     /// Workers that slept.
     pub sleeps: u64,
-    /// Sessions that ended because nobody renewed them.
+    /// Sessions that ended because they were not renewed.
     pub lapsed: u64,
     /// Attempts to take a lock that found it taken, of both kinds of clients.
     pub lock_retries: u64,
@@ -110,7 +112,7 @@ pub struct Outcome {
     pub reloads: u64,
     /// Frames with queries that were damaged.
     pub damaged: u64,
-    /// Frames with queries that have come to somebody else.
+    /// Frames with queries that have come to another host.
     pub elsewhere: u64,
     /// Datagrams and frames that were lost.
     pub lost: u64,
@@ -187,8 +189,8 @@ impl Scenario {
         }
     }
 
-    /// The scenario of a seed with a hostile writer, who damages the structure of the tree. Answers are not checked: what clients
-    /// are told about damaged nodes need not be right. Each operation ends, and nothing panics.
+    /// The scenario of a seed with a hostile writer, which damages the structure of the tree. Answers are not
+    /// checked: answers about damaged nodes need not be right. Each operation ends, and nothing panics.
     #[must_use]
     pub fn hostile(seed: u64) -> Self {
         let draw = &mut random(seed, 134);

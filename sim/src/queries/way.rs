@@ -18,7 +18,7 @@ use crate::control::{Control, described};
 use crate::network::{Network, WriteRefused};
 use crate::world::Random;
 
-/// Where clients' ports begin: a port for each lane.
+/// First port of clients, which have a port for each lane.
 const FIRST_PORT: u16 = 40_000;
 
 /// Changes in one write of the controller.
@@ -26,13 +26,13 @@ const PIECE: usize = 64;
 
 /// A frame that has come to its host.
 pub(super) enum Arrived {
-    /// To the server: from whom, what.
+    /// To the server: the sender and the datagram.
     Query(SocketAddr, Vec<u8>),
     /// To a client's lane.
     Answer { client: usize, datagram: Vec<u8> },
     /// It is damaged.
     Damaged,
-    /// To somebody who has nothing to do with it.
+    /// To a host that it does not concern.
     Elsewhere,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// In a network that is drawn, with nothing loaded beyond routes.
+    /// Creates hosts in a network that is drawn, with nothing loaded beyond routes.
     pub(super) fn new(config: TreeConfig, clients: usize, random: &mut Random) -> Result<Self, String> {
         let (kind, tree) = match random.random_range(0..4) {
             0..2 => ("kind = \"single\"\nhosts = 4", Topology::single(4)),
@@ -109,7 +109,7 @@ impl Way {
         frame(from, FIRST_PORT + lane as u16, to, (to.ip, port).into(), datagram)
     }
 
-    /// The server's answer; none to who is nobody.
+    /// Frame of the server's answer; `None` if the address is no client's.
     pub(super) fn answer(&self, to: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         let SocketAddr::V4(to) = to else { return None };
         let client = self.clients.iter().find(|client| client.ip == *to.ip())?;
@@ -131,7 +131,7 @@ impl Way {
         Some((client, usize::from(address.port().checked_sub(FIRST_PORT)?)))
     }
 
-    /// Where a frame goes that no switch touches.
+    /// Destination of a frame that no switch touches.
     pub(super) fn end_of_cable(&self, from: HostId, frame: &[u8]) -> HostId {
         let to_client = self.clients.iter().find(|client| frame.starts_with(&client.mac.0));
         to_client.filter(|_| from == self.server.id).map_or(self.server.id, |client| client.id)
@@ -157,7 +157,7 @@ impl Way {
         None
     }
 
-    /// What a frame is to the host that it has come to.
+    /// Meaning of a frame for the host that it has come to.
     pub(super) fn arrived(&self, at: HostId, frame: &[u8]) -> Arrived {
         let Ok(found) = UdpFrame::parse(frame) else { return Arrived::Damaged };
         let (ip, port): (Ipv4Addr, u16) = (*found.destination.ip(), found.destination.port());
@@ -200,7 +200,7 @@ impl Way {
         Ok(())
     }
 
-    /// None while nobody can read the tree, or there is nothing to cache.
+    /// A plan for the tree; `None` while the tree cannot be read, or there is nothing to cache.
     fn planned(&self, server: &MemoryServer<Nic>, random: &mut Random) -> Option<Plan> {
         let memory = Regions::new([(0, std::sync::Arc::clone(server.memory()))]);
         let mut line = [0; fatbtree_blink::node::LINE];

@@ -3,7 +3,7 @@
 //! ```text
 //!   Process { Election or Controller } ── sessions, late writes ──► compiled switches, which elect a primary each
 //!        ▲      ▲      ▲
-//!        └──────┴──────┴── memory servers, which register with the controller that leads; an operator, who reloads
+//!        └──────┴──────┴── memory servers, which register with the controller that leads; an operator that reloads
 //! ```
 //!
 //! The election, the reconciler and the switches with their arbitration are the real ones. In the end nothing goes wrong any more: then one
@@ -16,16 +16,16 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-/// What scenarios came to.
+/// Results of scenarios.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Scenarios.
     pub runs: u64,
-    /// How often a controller began to lead.
+    /// Terms that controllers began.
     pub terms: u64,
-    /// How often one stopped because a switch had a higher bid.
+    /// Terms that ended because a switch had a higher bid.
     pub put_out: u64,
-    /// How often one gave up because another one led.
+    /// Candidacies that were given up because another controller led.
     pub gave_up: u64,
     /// Writes that a switch refused because another controller was primary.
     pub refused: u64,

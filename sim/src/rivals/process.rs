@@ -10,16 +10,16 @@ use fatbtree_p4runtime::Mastership;
 use fatbtree_switch::service::StreamId;
 use fatbtree_topology::SwitchId;
 
-/// After that, all that look on know of a controller that leads.
+/// Time after which all standbys know of a controller that leads.
 const KNOWN: Duration = Duration::from_secs(1);
 
 /// Whether it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Runs,
-    /// Since then. What is said to it waits.
+    /// Frozen since this time. Messages to it wait.
     Frozen(Duration),
-    /// Until then; it is started again as a standby, as `fatbtree up` does it.
+    /// Dead until this time; it is started again as a standby, as `fatbtree up` does it.
     Dead(Duration),
 }
 
@@ -28,23 +28,23 @@ pub(super) enum Life {
 pub(super) struct Session {
     pub(super) stream: StreamId,
     pub(super) election_id: u128,
-    /// What the switch has said, and was not heard yet.
+    /// Notices of the switch that were not heard yet.
     pub(super) notices: VecDeque<Mastership>,
     /// The last that was heard.
     pub(super) mastership: Mastership,
 }
 
-/// What it does.
+/// Role of a process.
 #[derive(Debug)]
 pub(super) enum Office {
     LooksOn(Election),
     Leads { bid: Bid, since: Duration, primary: Box<Primary>, keepers: BTreeMap<SwitchId, Keeper> },
 }
 
-/// What a process finds again when it is started again.
+/// State that survives a restart of a process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
-    /// As which it has led last.
+    /// Bid under which it led last.
     pub(super) bid: Option<Bid>,
     pub(super) plan: Option<(Plan, Incarnations)>,
 }
@@ -53,19 +53,19 @@ pub(super) struct Disk {
 pub(super) struct Process {
     address: SocketAddr,
     pub(super) candidate: Candidate,
-    /// How it comes to lead.
+    /// Way in which it becomes primary.
     pub(super) way: Way,
     pub(super) life: Life,
-    /// It was frozen until now: mostly its clock goes off before it reads what was said to it.
+    /// Whether it was frozen until now: mostly its clock goes off before it reads its messages.
     pub(super) has_thawed: bool,
     pub(super) office: Office,
     pub(super) sessions: BTreeMap<SwitchId, Session>,
-    /// How many it has opened under one bid, with any switch.
+    /// Sessions that it has opened under one bid, with any switch.
     pub(super) opened: u64,
     /// While it looks on: before that it does not try again to reach a switch.
     pub(super) retry: BTreeMap<SwitchId, Duration>,
     pub(super) disk: Disk,
-    /// It was told to start, and has given up.
+    /// Whether it was told to start, and has given up.
     pub(super) has_ended: bool,
 }
 
@@ -102,7 +102,7 @@ impl Process {
         *self = Self::new(self.address, draw, way, disk, switches, now);
     }
 
-    /// It knows nothing any more of what switches have said.
+    /// Forgets all that switches have said.
     pub(super) fn looks_anew(&mut self, way: Way, switches: &[SwitchId], now: Duration) {
         self.way = way;
         let election = Election::new(self.candidate, way, self.disk.bid, switches.iter().copied(), now);
@@ -128,7 +128,7 @@ impl Process {
         self.runs() && is_known && switches.iter().all(says)
     }
 
-    /// As which it bids now.
+    /// Its present bid.
     pub(super) fn bid(&self) -> Bid {
         match &self.office {
             Office::LooksOn(_) => Bid::to_look_on(self.candidate),

@@ -26,15 +26,15 @@ use super::Outcome;
 use super::process::{Disk, Life, Office, Process, Session};
 use crate::network::{COOKIE, Network, bid, blank};
 
-/// Between two turns.
+/// Interval between turns.
 const TURN: Duration = Duration::from_millis(20);
-/// For so long things go wrong.
+/// Time in which faults happen.
 const ROUGH: Duration = Duration::from_secs(60);
-/// How long it may take until all is well, when nothing goes wrong any more.
+/// Time limit for recovery after the last fault.
 const CALM: Duration = Duration::from_secs(30);
-/// After that, no controller takes the place of another one any more.
+/// Time after which no controller takes the place of another one any more.
 const SETTLES: Duration = Duration::from_secs(3);
-/// How long it has to stay so.
+/// Time for which the recovered state has to last.
 const STAYS: Duration = Duration::from_secs(20);
 /// Changes of a write.
 const PIECE: usize = 40;
@@ -60,12 +60,12 @@ pub(super) struct World {
     /// Pairs of controller and switch that do not reach each other.
     cuts: Vec<(usize, SwitchId, Duration)>,
     writes: Vec<Write>,
-    /// Of writes that are too small for it.
+    /// Pace of writes. Writes of at most [`PIECE`] changes are never slowed by it.
     pace: Pace,
     streams: u64,
     tops: Vec<TreeTop>,
     connections: BTreeMap<u16, Vec<Registration>>,
-    /// With which controller a memory server is registered, and by which stream.
+    /// Controller with which a memory server is registered, and the stream.
     homes: BTreeMap<u16, Option<(usize, u64)>>,
     /// The plan that was begun last with an epoch, by any controller.
     plans: BTreeMap<u8, Plan>,
@@ -324,7 +324,7 @@ impl World {
         Ok(())
     }
 
-    /// What switches say goes to the sessions.
+    /// Passes messages of switches to the sessions.
     fn hear(&mut self) {
         for (id, switch) in self.ids.iter().zip(&mut self.switches) {
             while let Some((stream, output)) = switch.poll_stream() {
@@ -369,7 +369,7 @@ impl World {
                 }
             }
             (Ok(()), Office::LooksOn(_)) => {}
-            // Its answer waits for it while it is frozen; that it is lost comes to the same.
+            // Its answer waits for it while it is frozen; losing the answer has the same effect.
             (Err(_), _) => self.close(from, switch),
         }
     }
@@ -441,7 +441,7 @@ impl World {
         self.processes[number].sessions.insert(switch, session);
     }
 
-    /// It was put out, and goes on as a standby; or it was frozen. It does so with other sessions.
+    /// Lets a process that was put out or frozen go on as a standby, with other sessions.
     fn looks_on(&mut self, number: usize, way: Way) {
         for switch in self.ids.clone() {
             self.close(number, switch);
@@ -518,7 +518,7 @@ impl World {
                 let was_unread =
                     matches!(notice, KeeperNotice::Read(_)) && primary.controller().plan().is_none();
                 primary.switch_noticed(switch, &notice);
-                // A plan that was kept is taken for the one in force only if it is.
+                // A kept plan is taken for the plan in force only if it is that plan.
                 if was_unread && let Some((found, _)) = primary.controller().plan() {
                     let plan = found.plan();
                     if self.plans.get(&plan.epoch()) != Some(plan) {
@@ -554,7 +554,7 @@ impl World {
         }
     }
 
-    /// What the driver of a leader does.
+    /// Work of the driver of a leader.
     fn leads(&mut self, number: usize) -> Result<(), String> {
         loop {
             let now = self.now;
@@ -610,7 +610,7 @@ impl World {
         Ok(Made { plan, made_of, trips_in_force: None, trips: 0.0 })
     }
 
-    /// Before the first entry is written.
+    /// Stores the plan on disk before its first entry is written.
     fn keeps_plan(&mut self, number: usize) {
         let process = &mut self.processes[number];
         let Office::Leads { primary, .. } = &process.office else { return };

@@ -49,12 +49,12 @@ pub(super) struct Run<'s> {
     client_host: HostId,
     /// The client's sessions, by server.
     sessions: BTreeMap<u16, SessionKey>,
-    /// When they are renewed.
+    /// Time of the next renewal.
     renew_at: Instant,
     keys: BTreeSet<u64>,
     tree: Tree,
     control: Control,
-    /// When the controller goes on.
+    /// Time at which the controller goes on.
     reload_at: Option<Instant>,
     /// Connections being made: done at this time.
     connecting: Vec<(Instant, ConnectionId)>,

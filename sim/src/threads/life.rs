@@ -20,7 +20,7 @@ use super::{Clock, Options};
 /// Interval in which a client looks for something to be done; its first pause after a refusal.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// What a thread knows of all others.
+/// Number and clock of a thread, and the state that it shares with the others.
 pub(super) struct Place<'p> {
     /// The thread's own.
     pub(super) number: u8,
@@ -87,7 +87,7 @@ impl<'p> Life<'p> {
         self.client.pool().reactor().sleep(span).await;
     }
 
-    /// What every client does beside its operations.
+    /// Tasks of every client beside its operations.
     pub(super) fn chores<'l>(self: &Rc<Self>) -> Vec<Task<'l>>
     where
         'p: 'l,
@@ -161,7 +161,7 @@ impl<'p> Life<'p> {
             any
         });
         let any = self.client.turn(now) | any;
-        // Tasks are few, and polling one in vain is cheap.
+        // Tasks are few, and polling a pending one is cheap.
         let mut context = Context::from_waker(Waker::noop());
         for chore in chores {
             let _ = chore.as_mut().poll(&mut context);

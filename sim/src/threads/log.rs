@@ -1,4 +1,4 @@
-//! What each thread asked and was answered, with its place among all.
+//! Calls and answers of each thread, with their places among all.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -45,7 +45,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryId(usize);
 
-/// What one thread has asked.
+/// Calls of one thread.
 #[derive(Debug)]
 pub(super) struct Log<'o> {
     order: &'o Order,
@@ -96,7 +96,7 @@ impl<'o> Log<'o> {
     }
 }
 
-/// What one thread has asked, when it has ended.
+/// Calls of one thread that has ended.
 #[derive(Debug)]
 pub(super) struct Entries(Vec<Entry>);
 

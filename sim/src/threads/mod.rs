@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Nothing here follows from a seed alone: threads meet as the machine has it. So this finds what the simulator's order of things
-//! hides, and the simulator finds what this hits once a year. What is drawn from the seed is who does what.
+//! hides, and the simulator finds what this hits once a year. The seed decides which client does what.
 //!
 //! A client that is killed says nothing. Its session ends when its lease does: the server then destroys its queue pairs and tells
 //! that the owner of its locks is dead, and others take them over. In the end, when all dead sessions have ended, the tree is
@@ -39,10 +39,10 @@ use log::{Entries, Order, history};
 use wires::wires;
 use work::Tally;
 
-/// How large a run is.
+/// Size of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Who does what.
+    /// Seed of the clients' choices.
     pub seed: u64,
     /// Threads with a client each, at most 64.
     pub threads: u8,
@@ -50,13 +50,13 @@ pub struct Options {
     pub depth: u32,
     /// Operations of each thread, all its lives together.
     pub operations: u64,
-    /// How often each client is killed.
+    /// Number of times that each client is killed.
     pub kills: u32,
     /// Keys that they are about, at least 2; every other one is there at first.
     pub keys: u64,
-    /// How long sessions last without being renewed.
+    /// Time for which sessions last without renewal.
     pub lease: Duration,
-    /// How long a thread goes on without any answer before it says that it hangs.
+    /// Time for which a thread goes on without any answer before it reports that it hangs.
     pub patience: Duration,
 }
 
@@ -76,7 +76,7 @@ impl Default for Options {
     }
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Operations that were answered, and explained.
@@ -87,7 +87,7 @@ pub struct Report {
     pub cut_short: u64,
     /// Clients killed.
     pub killed: u64,
-    /// Sessions that ended because nobody renewed them.
+    /// Sessions that ended because they were not renewed.
     pub lapsed: u64,
     /// Locks taken over from owners that were dead.
     pub inherited_locks: u64,
@@ -113,13 +113,13 @@ impl std::ops::AddAssign for Report {
     }
 }
 
-/// What is wrong.
+/// A failed run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("seed {seed}: {what}")]
 pub struct Failure {
-    /// Of the run.
+    /// Seed of the run.
     pub seed: u64,
-    /// In words.
+    /// The problem, in words.
     pub what: String,
 }
 
@@ -145,7 +145,8 @@ fn first_value(key: u64) -> u64 {
 /// Runs it to the end.
 ///
 /// # Errors
-/// An answer that nothing explains, a tree that is damaged, an operation that fails when nobody dies any more, or no end.
+/// An answer that nothing explains, a tree that is damaged, an operation that fails after the last death, or
+/// no end.
 pub fn run(options: &Options) -> Result<Report, Failure> {
     try_run(options).map_err(|what| Failure { seed: options.seed, what })
 }

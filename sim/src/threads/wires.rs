@@ -6,7 +6,7 @@ use fatbtree_verbs::time::Instant;
 /// Frames on their way in one direction. What finds no room is lost, as on any link.
 const FRAMES: usize = 1024;
 
-/// One end of the wires between two threads. Whoever has taken a frame sends its buffer back, to be used again.
+/// One end of the wires between two threads. The receiver of a frame sends its buffer back, to be used again.
 pub(super) struct Port {
     to: rtrb::Producer<Vec<u8>>,
     from: rtrb::Consumer<Vec<u8>>,

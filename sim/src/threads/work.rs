@@ -1,4 +1,4 @@
-//! What clients do, until they are killed or have done it.
+//! Work of clients, until they are killed or have finished.
 
 use std::cell::{Cell, RefCell};
 use std::ops::AddAssign;
@@ -14,7 +14,7 @@ use super::wires::Port;
 use crate::history::{Answer, Call};
 use crate::world::{Random, random};
 
-/// What the clients of a thread have counted.
+/// Counters of the clients of a thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) failed: u64,
@@ -116,7 +116,8 @@ fn run<'l>(
     }
 }
 
-/// When all threads have ended: waits until dead sessions have, too, scans all keys, and verifies the tree.
+/// Checks the end, after all threads have ended: waits until dead sessions have ended, too, scans all keys,
+/// and verifies the tree.
 pub(super) fn audit(place: &Place<'_>, mut port: Port) -> Result<(Entries, Verified), String> {
     let log = RefCell::new(Log::new(place.order, place.clock));
     let found = Rc::new(Cell::new(None));
@@ -256,7 +257,7 @@ impl Worker<'_, '_> {
             self.life.client.pool().reactor().sleep(place.options.lease).await;
         }
         self.look(found).await?;
-        // Nobody is dead any more and still has a lock, and what was left half done stands in nobody's way.
+        // No dead client holds a lock any more, and unfinished splits and merges block no operation.
         for number in 0..place.options.keys {
             self.upsert(key_of(number)).await.map_err(|error| format!("in the end: {error}"))?;
         }

@@ -145,7 +145,7 @@ impl Builder<'_> {
         NodeSpec { address, level, range, sibling, version: 3 }
     }
 
-    /// A leaf with a value for `key` that nobody wrote.
+    /// A leaf with a value for `key` that no client wrote.
     fn leaf(&mut self, at: GlobalAddress, spec: NodeSpec, key: u64) -> Option<()> {
         let mut bytes = vec![0; self.config.leaf_bytes() as usize];
         let word = self.poison();

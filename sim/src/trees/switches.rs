@@ -1,4 +1,5 @@
-//! The switches between clients and trees: caches by key range and of hot keys that nobody keeps up to date, and the rkey of each connection.
+//! The switches between clients and trees: caches by key range and of hot keys that are never updated, and
+//! the rkey of each connection.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

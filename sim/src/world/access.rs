@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The moments follow from a number that each access draws when it begins. They are only worked out when another access to the
-//! same bytes falls into the same time and one of the two writes; then each of the shared lines becomes an event. Otherwise nobody
-//! can tell when a line was touched, and all are touched at the end.
+//! same bytes falls into the same time and one of the two writes; then each of the shared lines becomes an
+//! event. Otherwise no machine can tell when a line was touched, and all are touched at the end.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ pub(super) struct Accessed {
     open: Vec<Open>,
 }
 
-/// What must be known of an access to see whether another one meets it. These lie side by side, because each new access is compared
-/// with all of them.
+/// Data of an access that decide whether another one meets it. These lie side by side, because each new
+/// access is compared with all of them.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     number: u32,
@@ -53,7 +53,7 @@ impl Open {
     }
 }
 
-/// What an access does.
+/// Effect of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum Deed {
     /// Nothing: an answer without an access.
@@ -61,18 +61,18 @@ pub(super) enum Deed {
     None,
     Read,
     Write,
-    /// At one moment, the end.
+    /// An atomic, executed at one moment, the end.
     Atomic(Operation<'static>),
 }
 
-/// Why there will be no answer, or another one.
+/// Reasons for which no answer comes, or another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum Verdict {
     #[default]
     Good,
     /// The responder refuses.
     Refused(fatbtree_verbs::Failure),
-    /// The request is not complete, or whoever answers is gone.
+    /// The request is not complete, or the responder is gone.
     Silent,
 }
 
@@ -95,9 +95,9 @@ pub(super) struct Access {
     unit: u64,
     /// The bytes read, or to be written.
     pub(super) data: Vec<u8>,
-    /// Where `data` begins in its message.
+    /// Offset of `data` in its message.
     pub(super) from: u32,
-    /// What an atomic found.
+    /// Value that an atomic found.
     pub(super) found: u64,
     begins: Instant,
     ends: Instant,
@@ -109,7 +109,7 @@ pub(super) struct Access {
     /// The lines' moments, once they were worked out.
     touches: Vec<Touch>,
     open: bool,
-    /// It has come to its end, and its answer waits for those of earlier requests.
+    /// Whether the access has ended, and its answer waits for those of earlier requests.
     pub(super) ended: bool,
 }
 
@@ -121,24 +121,25 @@ struct Touch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TouchState {
-    /// At the end, or when it matters.
+    /// Touched at the end, or when it matters.
     Open,
-    /// By an event.
+    /// Touched by an event.
     Scheduled,
     Done,
 }
 
-/// What becomes of accesses that have begun when they are ended before their time.
+/// Fate of accesses under way when they are ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begun {
-    /// They are finished at once. A card that has accepted a packet writes it to its end, whatever becomes of the queue pair: it
-    /// checks a packet whole before it writes the first byte of it, and hands all of it to the bus.
+    /// The accesses are finished at once. A card that has accepted a packet writes it to its end, whatever
+    /// becomes of the queue pair: it checks a packet whole before it writes the first byte of it, and hands
+    /// all of it to the bus.
     Finish,
     /// Lines whose moment has passed stay touched, the others are never touched: the card itself is gone.
     Break,
 }
 
-/// When and how an access is to touch memory.
+/// Time and manner in which an access is to touch memory.
 pub(super) struct Plan {
     pub(super) memory: usize,
     pub(super) offset: u64,
@@ -358,7 +359,7 @@ impl Accesses {
         }
     }
 
-    /// Makes memory look as it does now to somebody who looks or writes past the network: its owner.
+    /// Brings memory to its present state for its owner, which reads or writes it past the network.
     pub(super) fn settle(&mut self, now: Place) {
         for memory in 0..self.memories.len() {
             let open = std::mem::take(&mut self.memories[memory].open);

@@ -19,8 +19,8 @@ use super::pair::Pair;
 /// Queue pair numbers on the wire: 0 and 1 belong to management.
 const FIRST_NUMBER: u32 = 2;
 
-/// The network card of one life of a machine. When the machine dies it has no effect on anything any more: whatever a
-/// future that is dropped then still tries comes to nothing, as it would on a machine without power.
+/// The network card of one life of a machine. When the machine dies it has no effect on anything any more:
+/// requests from a future that is dropped then have no effect, as on a machine without power.
 #[derive(Clone)]
 pub struct SimDevice {
     fabric: Rc<RefCell<Fabric>>,

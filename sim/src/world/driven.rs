@@ -11,8 +11,8 @@ use fatbtree_verbs::time::Instant;
 
 use super::device::SimDevice;
 
-/// What is told when something has come for a machine. A card has one reactor, which polls it: a client that brings its own is
-/// given to its machine by [`Machine::set_driven`](super::Machine::set_driven).
+/// Receiver of a notice when something has come for a machine. A card has one reactor, which polls it: a
+/// client that brings its own is given to its machine by [`Machine::set_driven`](super::Machine::set_driven).
 pub trait Driven {
     /// The reactor, over the card of the machine's present life.
     fn reactor(&self) -> &Reactor<SimDevice>;

@@ -1,4 +1,4 @@
-//! What is to happen, in the order in which it will.
+//! Future events, in order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,7 +30,7 @@ pub(super) enum Event {
     Answer { access: u32 },
     /// A queue pair looks whether something was not answered.
     Retry { pair: u32 },
-    /// Somebody on a machine has slept enough.
+    /// A sleeping task of a machine is due.
     Wake { machine: u32, incarnation: u32 },
 }
 

@@ -1,4 +1,4 @@
-//! Tasks: who is ready to run, in an order that the seed decides, and whose tasks can be taken away.
+//! Tasks: the ready ones run in an order that the seed decides, and a machine's tasks can be removed.
 //!
 //! Why our own: a simulated machine must be able to lose all its tasks at one moment between two polls, to stand still with its
 //! wakers kept, and to die before its n-th poll; and which of two ready tasks goes first must follow from the seed. `LocalPool` and
@@ -27,7 +27,7 @@ pub(super) type Job = Pin<Box<dyn Future<Output = ()>>>;
 struct Task {
     generation: u32,
     machine: MachineId,
-    /// Not there while it is polled, and when it has ended.
+    /// The task; `None` while it is polled, and when it has ended.
     job: Option<Job>,
     waker: Option<Arc<Alarm>>,
 }
@@ -147,7 +147,7 @@ impl Executor {
         }
     }
 
-    /// Takes a task away for good. Whoever gets it drops it when nothing is borrowed.
+    /// Takes a task away for good. The caller drops it when nothing is borrowed.
     pub(super) fn remove(&mut self, key: TaskKey) -> Option<Job> {
         let task = self.tasks.get_mut(key.index as usize).filter(|task| task.generation == key.generation)?;
         task.generation = task.generation.wrapping_add(1);

@@ -34,7 +34,7 @@ pub(super) struct Fabric {
     /// Vectors to be used again.
     pub(super) spare: Vec<Vec<u8>>,
     pub(super) counts: Counts,
-    /// Machines with completions or sleepers that nobody has looked at.
+    /// Machines with completions or sleepers that were not looked at yet.
     news: Vec<MachineId>,
     fingerprint: u64,
 }
@@ -46,17 +46,17 @@ pub(super) struct Host {
     /// Counts the machine's lives.
     pub(super) incarnation: u32,
     pub(super) frozen: bool,
-    /// After so many WRITEs nothing leaves it any more.
+    /// WRITEs after which nothing leaves it any more.
     pub(super) writes_left: Option<u64>,
     pub(super) link: Link,
     pub(super) pool: BufferPool,
     pub(super) regions: BTreeMap<u32, Registered>,
     pub(super) device_memory: u64,
-    /// It has registered memory once: its tasks may look into it past the network.
+    /// Whether the machine has ever registered memory: its tasks may look into it past the network.
     pub(super) owns_memory: bool,
     pub(super) completions: VecDeque<Completion>,
     pub(super) broken: VecDeque<QueuePair>,
-    /// What came while it was frozen.
+    /// Events that came while it was frozen.
     held: Vec<Event>,
     has_news: bool,
     /// The earliest `Wake` event under way.
@@ -84,9 +84,9 @@ pub(super) struct Registered {
 pub(super) struct Packet {
     pub(super) pair: u32,
     pub(super) number: u64,
-    /// Of a READ: the first byte that is wanted.
+    /// First byte that a READ wants.
     pub(super) from: u32,
-    /// Of a WRITE: bytes of it that get through.
+    /// Bytes of a WRITE that get through.
     pub(super) until: u32,
     pub(super) landing: Option<super::Landing>,
     pub(super) started: Instant,
@@ -95,7 +95,7 @@ pub(super) struct Packet {
     pub(super) lost: bool,
 }
 
-/// What becomes of a message on its way.
+/// Fate of a message on its way.
 pub(super) enum Journey {
     Arrives(Duration),
     Lost,
@@ -234,7 +234,7 @@ impl Fabric {
         }
     }
 
-    /// What becomes of a message from one machine to another that leaves now.
+    /// Fate of a message that leaves one machine for another now.
     pub(super) fn journey(&mut self, from: MachineId, to: MachineId) -> Journey {
         let mut delay = Duration::ZERO;
         for machine in [from, to] {
@@ -399,7 +399,7 @@ impl Fabric {
     }
 }
 
-/// What of a message has left a machine that dies.
+/// Cuts a message to the part that has left a machine that dies.
 fn cut_short(packet: &mut Packet, pair: &Pair, now: Instant) {
     let mtu = pair.agreed.map_or(1, |agreed| agreed.mtu.bytes() as u64);
     let packets = u64::from(packet.until).div_ceil(mtu).max(1);

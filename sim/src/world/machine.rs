@@ -34,13 +34,13 @@ impl fmt::Debug for Machine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{callee:?} did not answer a call within {waited}; it may be down, frozen, or cut off")]
 pub struct Unreachable {
-    /// Who was called.
+    /// The called machine.
     pub callee: MachineId,
-    /// How long the caller waited.
+    /// Time that the caller waited.
     pub waited: Duration,
 }
 
-/// Why there is no connection.
+/// Errors from connecting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DialError {
     /// The other side did not answer.
@@ -125,8 +125,9 @@ impl Machine {
     /// The machine loses its power, now.
     ///
     /// Its card goes first: messages that have left it go on, the rest is lost, also the rest of a long WRITE. Only then its tasks
-    /// are dropped, so that nothing their destructors do reaches anybody. Other machines see a queue pair that does not
-    /// answer. Its registrations are gone; the memory itself is whoever's holds it, torn as it is.
+    /// are dropped, so that nothing their destructors do reaches another machine. Other machines see a queue
+    /// pair that does not answer. Its registrations are gone; the memory itself remains with its holder, torn
+    /// as it is.
     pub fn kill(&self) {
         self.shared.kill(self.id);
     }
@@ -168,7 +169,7 @@ impl Machine {
         self.shared.set_still(self.id, false);
     }
 
-    /// Its card stands still: what comes to it waits, nothing leaves it. Accesses that it has begun are finished.
+    /// Freezes the card: messages to it wait, and nothing leaves it. Accesses that it has begun are finished.
     pub fn freeze_card(&self) {
         self.shared.fabric.borrow_mut().set_frozen(self.id, true);
     }
@@ -183,7 +184,7 @@ impl Machine {
         self.shared.fabric.borrow_mut().host_mut(self.id).link.down = down;
     }
 
-    /// What its link does to messages from now on.
+    /// Sets the faults of its link from now on.
     pub fn set_link_faults(&self, faults: LinkFaults) {
         self.shared.fabric.borrow_mut().host_mut(self.id).link.faults = faults;
     }
@@ -224,7 +225,7 @@ impl Machine {
     /// Connects a new queue pair to a new one of `server`, by a call.
     ///
     /// # Errors
-    /// When the server does not answer (it may then have a queue pair that nobody uses), or a card refuses.
+    /// When the server does not answer (it may then have an unused queue pair), or a card refuses.
     pub async fn dial(&self, server: &Machine) -> Result<QueuePair, DialError> {
         self.connect(server, false).await
     }
@@ -232,8 +233,8 @@ impl Machine {
     /// The same, but before that the server takes back all queue pairs that this machine has with it, also in earlier lives: what
     /// was sent on them and has not been carried out never will be.
     ///
-    /// After a queue pair broke this matters. A WRITE that nobody answered may still wait before a frozen card, and would land on
-    /// whatever is written meanwhile.
+    /// After a queue pair broke this matters. An unanswered WRITE may still wait before a frozen card, and
+    /// would overwrite anything written meanwhile.
     ///
     /// # Errors
     /// As [`dial`](Self::dial).
@@ -316,7 +317,7 @@ impl<T> Task<T> {
         self.state.borrow().ended
     }
 
-    /// What it came to, once.
+    /// Takes the result, once.
     #[must_use]
     pub fn take(&self) -> Option<T> {
         self.state.borrow_mut().value.take()

@@ -5,7 +5,7 @@
 //!        │ futures                    │                          │
 //!   ┌────▼────┐                  ┌────▼────┐                     │          the seed decides
 //!   │ Reactor │                  │ Reactor │                     │
-//!   └────┬────┘                  └────┬────┘                     │          who of the ready runs first
+//!   └────┬────┘                  └────┬────┘                     │          which ready task runs first
 //!   ┌────▼──────┐                ┌────▼──────┐                   │
 //!   │ SimDevice │                │ SimDevice │                   │
 //!   └────┬──────┘                └────┬──────┘                   ▼

@@ -1,4 +1,4 @@
-//! What a world is like: how memory tears, how long is retried, what links lose, what machines have.
+//! Options of a world: tearing of memory, retries, faults of links, parts of machines.
 
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{BufferClass, Mtu};
@@ -7,16 +7,16 @@ use rand::RngExt as _;
 use super::Random;
 use super::timing::ServiceTimes;
 
-/// What holds for a whole world.
+/// Options of a whole world.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How READs and WRITEs touch memory.
+    /// Tearing of memory by READs and WRITEs.
     pub tearing: Tearing,
-    /// When a request that was not answered is sent again.
+    /// Timeout and limit of retries.
     pub retry: Retry,
-    /// What a responder does with a request that it has answered before.
+    /// Treatment of a request that the responder has answered before.
     pub duplicates: Duplicates,
-    /// How long everything takes.
+    /// Service times.
     pub times: ServiceTimes,
     /// Calls between machines, besides the verbs: connecting, asking for memory.
     pub calls: Calls,
@@ -25,7 +25,7 @@ pub struct Options {
     pub every_touch_an_event: bool,
 }
 
-/// In which order a READ or WRITE touches its lines of 64 bytes (or words of 8, where lines are not atomic).
+/// Order in which a READ or WRITE touches its lines of 64 bytes (or words of 8, where lines are not atomic).
 ///
 /// Each line has its own moment between the beginning and the end of the access. Mostly the moments follow the addresses;
 /// how often not is measured: 0.396 % of READs of 512 bytes (`sherman-cacm.txt`, the note of 2025 on section 4.4).
@@ -35,7 +35,7 @@ pub struct Tearing {
     pub any_order: u32,
     /// Accesses, of 10,000, that take much longer than they should.
     pub stretched: u32,
-    /// How many times longer.
+    /// Factor by which they take longer.
     pub stretch: u32,
 }
 
@@ -45,13 +45,13 @@ impl Default for Tearing {
     }
 }
 
-/// When a request that was not answered is sent again: the queue pair's `timeout` and `retry_cnt`.
+/// Timeout and limit of retries of unanswered requests: the queue pair's `timeout` and `retry_cnt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Time without progress after which everything that is not answered is sent again. The real wait is between this and
     /// twice as long; the specification allows four times (IBTA volume 1, section 9.7.6.1.3).
     pub timeout: Duration,
-    /// How often, before the queue pair breaks.
+    /// Retries before the queue pair breaks.
     pub limit: u32,
 }
 
@@ -61,8 +61,8 @@ impl Default for Retry {
     }
 }
 
-/// What a responder does with a request that it has carried out before and that comes again because the answer was lost.
-/// Atomics are never carried out twice: their results are kept (IBTA volume 1, section 9.7.5.1.5).
+/// Treatment of a request that the responder has carried out before and that comes again because the answer
+/// was lost. Atomics are never carried out twice: their results are kept (IBTA volume 1, section 9.7.5.1.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Duplicates {
     /// A READ is only answered if it is for the address of the first one, else dropped until retries run out: `rdma_rxe`
@@ -78,7 +78,7 @@ pub struct Duplicates {
 pub struct Calls {
     /// One way.
     pub trip: Duration,
-    /// When a call that was not answered fails.
+    /// Time after which an unanswered call fails.
     pub timeout: Duration,
 }
 
@@ -88,18 +88,18 @@ impl Default for Calls {
     }
 }
 
-/// What links do to messages.
+/// Faults of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LinkFaults {
     /// Messages lost, of 1,000,000, in each direction.
     pub lost: u32,
     /// Messages that come late, of 1,000,000.
     pub late: u32,
-    /// How late at most.
+    /// Longest delay of a late message.
     pub latest: Duration,
 }
 
-/// Which keys a card gives to memory that is registered.
+/// Choice of keys that a card gives to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rkeys {
     /// Random ones, as a software NIC does.
@@ -108,22 +108,22 @@ pub enum Rkeys {
     Lowest,
 }
 
-/// What a machine has.
+/// Options of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineOptions {
-    /// For messages.
+    /// Name for messages.
     pub name: String,
     /// Path MTU.
     pub mtu: Mtu,
     /// Registered buffers for READs.
     pub buffers: Vec<BufferClass>,
-    /// It reads and writes each aligned line of 64 bytes whole; otherwise each word of 8.
+    /// Whether it reads and writes each aligned line of 64 bytes whole; otherwise each word of 8.
     pub line_atomicity: bool,
-    /// It has masked atomics.
+    /// Whether it has masked atomics.
     pub masked_atomics: bool,
     /// Bytes of memory on its network card.
     pub device_memory: u64,
-    /// Which keys its card gives to memory that is registered.
+    /// Choice of keys that its card gives to registered memory.
     pub rkeys: Rkeys,
     /// Requests that a queue pair holds.
     pub send_queue: usize,
@@ -133,7 +133,7 @@ pub struct MachineOptions {
     pub responder_reads: u8,
     /// READs and atomics that a queue pair has outstanding, at least 1.
     pub initiator_reads: u8,
-    /// What its link does.
+    /// Faults of its link.
     pub link: LinkFaults,
 }
 

@@ -11,7 +11,7 @@ use super::MachineId;
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) owner: MachineId,
-    /// `None` when it was destroyed or its machine died: messages that are under way for it come to nobody.
+    /// `None` when it was destroyed or its machine died: messages that are under way for it are lost.
     pub(super) state: Option<QueuePairState>,
     pub(super) psn: u32,
     /// The other side, once connected.
@@ -36,12 +36,12 @@ pub(super) struct Requester {
     pub(super) unpolled: VecDeque<u64>,
     /// READs and atomics sent and not complete.
     pub(super) reads: u8,
-    /// When the last message left, and when it arrives: later ones do not overtake it.
+    /// Times at which the last message left and arrives: later ones do not overtake it.
     pub(super) left: Instant,
     pub(super) arrives: Instant,
     /// A `Retry` event is under way.
     pub(super) armed: bool,
-    /// When everything is sent again if nothing is answered before.
+    /// Time at which everything is sent again if nothing is answered before.
     pub(super) due: Instant,
     pub(super) retries: u32,
 }
@@ -57,7 +57,7 @@ pub(super) struct Posted {
     pub(super) buffer: Option<Buffer>,
     /// Bytes to read or write; 8 for atomics.
     pub(super) len: u32,
-    /// Of a READ: bytes that have come.
+    /// Bytes of a READ that have come.
     pub(super) received: u32,
 }
 
@@ -68,16 +68,16 @@ pub(super) struct Responder {
     pub(super) expected: u64,
     /// Bytes of that one that were written already: a WRITE of several packets that lost one.
     pub(super) partial: u32,
-    /// When the last WRITE or atomic is carried out: nothing begins before.
+    /// Time at which the last WRITE or atomic is carried out: nothing begins before.
     pub(super) order: Instant,
-    /// When the last answer is sent, and when it arrives: later ones do not overtake it.
+    /// Times at which the last answer is sent and arrives: later ones do not overtake it.
     pub(super) answers: Instant,
     pub(super) arrives: Instant,
     /// Accesses whose answers were not sent, in the order of the requests.
     pub(super) replies: VecDeque<u32>,
     /// Atomics and what they found, the last few: for requests that come again.
     pub(super) atomics: VecDeque<(u64, u64)>,
-    /// Where index reads landed, the last few: for strict responders.
+    /// Landings of the last few index reads, for strict responders.
     pub(super) landings: VecDeque<(u64, Remote)>,
 }
 
@@ -131,7 +131,7 @@ impl Responder {
     }
 }
 
-/// What was noted of a request.
+/// Note about a request.
 pub(super) fn noted<T: Copy>(list: &VecDeque<(u64, T)>, number: u64) -> Option<T> {
     list.iter().rev().find(|(of, _)| *of == number).map(|&(_, what)| what)
 }

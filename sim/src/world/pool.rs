@@ -17,7 +17,7 @@ impl<T> Default for Pool<T> {
 }
 
 impl<T: Default> Pool<T> {
-    /// The number of a thing that nobody uses, in whatever state it was left.
+    /// Number of an unused thing, in whatever state it was left.
     pub(super) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.things.push(T::default());
@@ -25,18 +25,18 @@ impl<T: Default> Pool<T> {
         })
     }
 
-    /// Nobody uses it any more.
+    /// Returns a thing that is not used any more.
     pub(super) fn give(&mut self, number: u32) {
         self.free.push(number);
     }
 
-    /// How many are in use.
+    /// Number of things in use.
     #[cfg(test)]
     pub(super) fn used(&self) -> usize {
         self.things.len() - self.free.len()
     }
 
-    /// All things, also those that nobody uses.
+    /// All things, also unused ones.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.things.iter_mut()
     }

@@ -24,7 +24,7 @@ pub struct World {
     seed: u64,
 }
 
-/// What has happened in a world so far.
+/// Counters of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// READs posted, index reads included.
@@ -61,7 +61,7 @@ pub struct Counts {
 pub struct Stuck {
     /// The time that was given.
     pub within: Duration,
-    /// When it stopped.
+    /// Time at which it stopped.
     pub at: Instant,
     /// Tasks that have not ended.
     pub tasks: usize,
@@ -125,7 +125,7 @@ impl World {
         self.seed
     }
 
-    /// What has happened so far.
+    /// Counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let fabric = self.shared.fabric.borrow();
@@ -138,14 +138,14 @@ impl World {
         self.shared.fabric.borrow().fingerprint()
     }
 
-    /// Makes all memory look as it does at this time, for whoever looks at it between two runs; tasks of machines that own memory
-    /// and of the operator see it so anyway.
+    /// Brings all memory to its present state, for a caller that reads it between two runs; tasks of machines
+    /// that own memory and of the operator see it so anyway.
     pub fn settle(&self) {
         self.shared.settle();
     }
 
-    /// Lets everything work that can: no link loses anything, nothing stands still, nobody is going to die. Dead machines stay
-    /// dead until they are [booted](Machine::boot); switches are their owner's.
+    /// Ends all faults: no link loses anything, nothing stands still, no machine is going to die. Dead
+    /// machines stay dead until they are [booted](Machine::boot); switches are their owner's.
     pub fn heal(&self) {
         self.shared.heal();
     }
@@ -157,7 +157,7 @@ impl World {
         (fabric.packets.used(), fabric.accesses.list.used())
     }
 
-    /// Lets one event happen, and runs whoever it wakes. False: there is none.
+    /// Lets one event happen, and runs the tasks that it wakes. `false` if there is none.
     pub fn step(&self) -> bool {
         self.shared.step(Instant::from_nanos(u64::MAX))
     }

@@ -217,7 +217,7 @@ impl Fabric {
         }
     }
 
-    /// How long the requester waits for an answer this time.
+    /// Time for which the requester waits for an answer this time.
     fn wait(&mut self) -> Duration {
         let nanos = self.options.retry.timeout.as_nanos();
         Duration::from_nanos(self.random.random_range(nanos..=2 * nanos))
@@ -386,7 +386,7 @@ impl Fabric {
         self.flush(number, cause.unwrap_or(Failure::Flushed), true);
     }
 
-    /// Tells whoever posted requests that they come to nothing. The requests stay, because messages under way carry them.
+    /// Completes posted requests with an error. The requests stay, because messages under way carry them.
     pub(super) fn flush(&mut self, number: u32, cause: Failure, unsignalled: bool) {
         let pair = &mut self.pairs[number as usize];
         let (owner, first) = (pair.owner, pair.requester.first);

@@ -20,7 +20,7 @@ struct Request {
     host: MachineId,
     number: u64,
     operation: Operation<'static>,
-    /// Of a READ: the first byte wanted; of a WRITE: the first that is not written yet.
+    /// First byte that a READ wants, or first byte of a WRITE that is not written yet.
     from: u32,
     /// Behind the last byte that is there.
     until: u32,
@@ -69,7 +69,7 @@ impl Fabric {
             && self.pairs[responder as usize].peer == Some(number)
             && !self.host(host).link.down;
         let posted = self.pairs[number as usize].requester.get(request);
-        // A request that is complete comes again: nobody waits for the answer, and nothing is carried out twice.
+        // A request that is complete comes again: its answer is not needed, and nothing is carried out twice.
         let (Some(posted), true, false) = (posted, answers, lost) else { return };
         let (operation, len) = (posted.operation, posted.len);
         let request = Request {
@@ -240,7 +240,7 @@ impl Fabric {
         accesses.begin(number, &plan, &options.tearing, *now, events);
     }
 
-    /// What the seed says of the next access.
+    /// Draws the tearing of the next access.
     fn tear(&mut self) -> Tear {
         let rate = self.options.tearing.stretched;
         let stretched = rate > 0 && self.random.random_range(0..10_000) < rate;
@@ -299,7 +299,7 @@ impl Fabric {
         }
     }
 
-    /// Nobody gets the answers that a queue pair has not sent.
+    /// Discards the answers that a queue pair has not sent.
     pub(super) fn silence(&mut self, responder: u32, begun: Begun) {
         for number in std::mem::take(&mut self.pairs[responder as usize].responder.replies) {
             let access = &mut self.accesses.list[number];
@@ -341,7 +341,7 @@ impl Fabric {
     }
 }
 
-/// How an access tears.
+/// Tearing of an access.
 struct Tear {
     stretched: bool,
     draw: u64,

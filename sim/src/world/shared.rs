@@ -1,4 +1,4 @@
-//! What a world and its machines share: the fabric, the tasks, and the loop that moves both on.
+//! State that a world and its machines share: the fabric, the tasks, and the loop that moves both on.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,13 +27,13 @@ pub(super) struct Shared {
 struct Desk {
     /// Made when it is first asked for; another one in each life.
     reactor: Option<Rc<dyn Driven>>,
-    /// It stands still.
+    /// Whether the machine stands still.
     still: bool,
     /// Something has come for its reactor while it stood still.
     late_news: bool,
     /// Polls until it dies.
     fuse: Option<u64>,
-    /// It may look into any memory past the network.
+    /// Whether the machine may look into any memory past the network.
     looks: bool,
     stirred: bool,
 }
@@ -87,7 +87,7 @@ impl Shared {
     }
 
     pub(super) fn kill(&self, machine: MachineId) {
-        // Without power first: whatever the tasks' destructors try comes to nothing.
+        // Power goes first, so that requests from the tasks' destructors have no effect.
         self.fabric.borrow_mut().kill(machine);
         self.desk(machine, |desk| (desk.still, desk.late_news, desk.fuse) = (false, false, None));
         let jobs = self.executor.borrow_mut().remove_all(Some(machine));
@@ -160,7 +160,8 @@ impl Shared {
         self.desks.borrow_mut().iter_mut().for_each(|desk| desk.reactor = None);
     }
 
-    /// Lets the next event happen, unless it is later than `limit`, and runs whoever it wakes. False: nothing happened.
+    /// Lets the next event happen, unless it is later than `limit`, and runs the tasks that it wakes. `false`
+    /// if nothing happened.
     pub(super) fn step(&self, limit: Instant) -> bool {
         self.run_ready();
         let mut fabric = self.fabric.borrow_mut();

@@ -1,4 +1,4 @@
-//! What the switches do to requests that pass: where index reads land, and what waits or is lost.
+//! Switches' effect on requests that pass: landings of index reads, delays and losses.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,29 +20,29 @@ pub struct IndexRead {
     pub queue_pair: QueuePair,
     /// The key.
     pub key: u64,
-    /// What it may be led to.
+    /// Permitted target of the index read.
     pub target: IndexTarget,
     /// Bytes it asks for.
     pub len: u32,
 }
 
-/// Where an index read lands.
+/// Landing of an index read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Landing {
     /// The switches rewrite it to this place on its server.
     At(Remote),
-    /// They do not know the connection: it passes as it is, and the server refuses it.
+    /// The switches do not know the connection: the index read passes as it is, and the server refuses it.
     Unregistered,
 }
 
 /// Whether a message passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// At once.
+    /// The message passes at once.
     Go,
-    /// Later by so much.
+    /// The message passes later by this time.
     Wait(Duration),
-    /// Never.
+    /// The message never passes.
     Lost,
 }
 
@@ -89,9 +89,9 @@ pub struct CachedSwitches(Rc<RefCell<Cached>>);
 
 #[derive(Debug, Default)]
 struct Cached {
-    /// Where an index read lands that no range is for: the root that the connection was registered with.
+    /// Landing of an index read without a matching range: the root that the connection was registered with.
     registered: BTreeMap<QueuePair, Remote>,
-    /// By server and first key: the last key, and where it leads.
+    /// Ranges by server and first key: the last key, and the target.
     ranges: BTreeMap<(MachineId, u64), (u64, Remote)>,
     /// Hot keys by server: where reads lead that may be led to records.
     keys: BTreeMap<(MachineId, u64), Remote>,
@@ -148,7 +148,7 @@ impl CachedSwitches {
         }
     }
 
-    /// Where the caches lead; `None` where the root is all they know.
+    /// Target in the caches; `None` if they know only the root.
     #[must_use]
     pub fn find(&self, server: MachineId, key: u64) -> Option<Remote> {
         let ranges = &self.0.borrow().ranges;

@@ -1,11 +1,11 @@
-//! How long things take. All that the simulator knows about time is behind [`Timing`].
+//! Durations of requests. All that the simulator knows about time is behind [`Timing`].
 
 use fatbtree_verbs::time::{Duration, Instant};
 use rand::RngExt as _;
 
 use super::{MachineId, Random};
 
-/// What kind of request it is.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// READ or index read.
@@ -19,21 +19,21 @@ pub enum Kind {
 /// A request, as far as time is concerned.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// Who sends it.
+    /// Machine that sends it.
     pub from: MachineId,
-    /// Who carries it out.
+    /// Machine that carries it out.
     pub to: MachineId,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes read or written.
     pub bytes: u32,
-    /// Where in the responder's memory, as the responder finds it; 0 before.
+    /// Address in the responder's memory, as the responder finds it; 0 before.
     pub address: u64,
-    /// When the responder got it; zero before. Its queue pair may let it begin later.
+    /// Time at which the responder got it; zero before. Its queue pair may let it begin later.
     pub arrived: Instant,
-    /// It is for memory on the network card.
+    /// Whether it is for memory on the network card.
     pub device_memory: bool,
-    /// It is the first of its chain: it comes with the doorbell.
+    /// Whether it is the first of its chain: it comes with the doorbell.
     pub doorbell: bool,
 }
 
@@ -42,9 +42,9 @@ pub struct Work {
 pub struct Sending {
     /// All of it has left its machine: from now on that machine's death does not stop it.
     pub left: Instant,
-    /// It passes the switches that choose where an index read lands.
+    /// Time at which it passes the switches that choose the landing of an index read.
     pub passes: Instant,
-    /// It is at the responder's network card.
+    /// Time at which it is at the responder's network card.
     pub arrives: Instant,
 }
 
@@ -59,8 +59,9 @@ pub struct Serving {
     pub answers: Instant,
 }
 
-/// How long things take: three questions about each request, each asked when it comes up, so that the answer may depend on what
-/// else waits for the same card, bus or link. Questions of one kind about one machine come in the order of time.
+/// Durations of requests: three questions about each request, each asked when it comes up, so that the answer
+/// may depend on what else waits for the same card, bus or link. Questions of one kind about one machine come
+/// in the order of time.
 ///
 /// Queue pairs keep their own order: whatever is answered here, a request does not overtake its queue pair's earlier ones.
 pub trait Timing {
@@ -80,12 +81,12 @@ pub trait Timing {
 /// 1.7 µs for a CAS in memory and 1.1 µs for one on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceTimes {
-    /// From the doorbell until the card has the request: a PCIe write and the card's own work. Half of what a READ's 2 µs
-    /// (Sherman section 2.2) leave when the parts below are taken off.
+    /// Time from the doorbell until the card has the request: a PCIe write and the card's own work. Half of
+    /// what a READ's 2 µs (Sherman section 2.2) leave when the parts below are taken off.
     pub doorbell: Duration,
     /// A card's work on each request: 110 million a second (Sherman section 4.3; SMART section 6, "the hardware limit").
     pub request: Duration,
-    /// From port to port of a switch: 300 ns, as data sheets of 100 Gb/s switches say (Mellanox SN2700).
+    /// Time from port to port of a switch: 300 ns, as data sheets of 100 Gb/s switches say (Mellanox SN2700).
     pub switch: Duration,
     /// Switches on the way: 1 in Sherman's cluster (section 5.1), up to 5 in a FatTree.
     pub switches: u32,
@@ -101,9 +102,9 @@ pub struct ServiceTimes {
     pub pcie_write: Duration,
     /// The card reads or writes memory of its own: no PCIe (Sherman section 4.3); one request's time at 110 million a second.
     pub device_memory: Duration,
-    /// From the card until the completion can be polled: a PCIe write and the poll.
+    /// Time from the card until the completion can be polled: a PCIe write and the poll.
     pub completion: Duration,
-    /// Each of these takes up to so many percent longer, as the seed decides.
+    /// Percentage by which each of these may take longer, as the seed decides.
     pub jitter: u32,
 }
 
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
     use rand::SeedableRng as _;
 
-    /// What the page of [`ServiceTimes`] says of the sums.
+    /// Sums as the page of [`ServiceTimes`] states them.
     #[test]
     fn the_sums_are_those_of_the_papers() {
         let mut times = ServiceTimes { jitter: 0, ..ServiceTimes::default() };

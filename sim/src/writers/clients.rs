@@ -20,7 +20,7 @@ use crate::history::{Answer, Call};
 use crate::trees::values;
 use crate::world::{Machine, Random, SimDevice};
 
-/// How often a client looks whether something is to be done.
+/// Interval at which a client looks for work.
 const LOOK: Duration = Duration::from_micros(10);
 
 /// A session that was opened, and what the server said of itself then.
@@ -272,7 +272,8 @@ impl Living {
         }
     }
 
-    /// What clients do last of all, and what must succeed. An operation may say that a session has just ended, once for each server.
+    /// Last operations of clients, which must succeed. An operation may say that a session has just ended,
+    /// once for each server.
     pub(super) async fn end(self, keys: Vec<u64>, mut random: Random) -> Result<(), String> {
         self.until_writer().await;
         for key in keys {
@@ -294,7 +295,7 @@ impl Living {
         Ok(())
     }
 
-    /// What clients do last of all in a tree that is damaged: each operation ends, in whatever way.
+    /// Last operations of clients in a damaged tree: each operation ends, with any result.
     pub(super) async fn end_damaged(self, keys: Vec<u64>, mut random: Random) -> Result<(), String> {
         self.until_writer().await;
         for key in keys {

@@ -1,4 +1,4 @@
-//! What befalls the machines, and what the switches know.
+//! Faults of the machines, and knowledge of the switches.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::server::Server;
 use super::setting::Setting;
 use crate::world::{Machine, Random, random};
 
-/// How often a server looks for sessions that have ended, and at what they have left.
+/// Interval at which a server looks for sessions that have ended, and for what they have left.
 const LOOK: Duration = Duration::from_micros(20);
 
 /// The clients in their present lives.

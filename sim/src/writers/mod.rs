@@ -43,22 +43,22 @@ use crate::world::{Options, Random, Rkeys, random};
 pub struct Scenario {
     seed: u64,
     pub(crate) config: TreeConfig,
-    /// Of each server.
+    /// Keys of each server.
     pub(crate) keys: u64,
     /// Bytes of the longest value out of line.
     pub(crate) longest: usize,
     pub(crate) tasks: u32,
     pub(crate) operations: u32,
-    /// Of 100 changes, so many delete.
+    /// Percentage of changes that delete.
     pub(crate) deletes: u32,
-    /// Of 100 operations, so many scan.
+    /// Percentage of operations that scan.
     pub(crate) scans: u32,
     pub(crate) lanes: u8,
     pub(crate) locks: u32,
     pub(crate) masked: bool,
     pub(crate) lease: Duration,
     pub(crate) calm: Duration,
-    /// Of 100 mishaps, so many kill a client.
+    /// Percentage of mishaps that kill a client.
     pub(crate) deadly: u32,
     /// Bytes of each client's index cache; none: they have none.
     pub(crate) cache: Option<u64>,
@@ -69,15 +69,15 @@ pub struct Scenario {
     pub(crate) servers: u16,
     /// Number of the first one. Null pointers lead to number 0.
     pub(crate) first_id: u16,
-    /// Of 100 clients, so many put new nodes on one server after the other.
+    /// Percentage of clients that put new nodes on one server after the other.
     pub(crate) round_robin: u32,
-    /// Of 100 mishaps, so many end one session with one server.
+    /// Percentage of mishaps that end one session with one server.
     pub(crate) ending: u32,
-    /// Of 100 mishaps, so many kill a server's process.
+    /// Percentage of mishaps that kill a server's process.
     pub(crate) restarting: u32,
-    /// Of 100 of them, so many lose its memory.
+    /// Percentage of killed server processes that lose their memory.
     pub(crate) forgetful: u32,
-    /// Of 100 mishaps, so many replace a server's tree.
+    /// Percentage of mishaps that replace a server's tree.
     pub(crate) loading: u32,
     /// Numbers of owners, at most, that a server has given to others before its clients come.
     pub(crate) strangers: u32,
@@ -102,10 +102,10 @@ pub struct Scenario {
 /// Limit of siblings that finds every key from any former root of these trees.
 const ENOUGH_SIBLINGS: u32 = 64;
 
-/// How far apart keys are where there is one server.
+/// Distance between keys where there is one server.
 const KEY_STEP: u64 = 0x0400_0000_0000_0003;
 
-/// What a scenario came to.
+/// Result of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Operations that were answered.
@@ -120,13 +120,13 @@ pub struct Outcome {
     pub broken_connections: u64,
     /// Clients that died.
     pub deaths: u64,
-    /// Sessions that ended because nobody renewed them.
+    /// Sessions that ended because they were not renewed.
     pub lapsed: u64,
     /// Server processes that died.
     pub restarts: u64,
-    /// Of them, those whose memory was lost.
+    /// Those of the restarted servers whose memory was lost.
     pub lost_trees: u64,
-    /// Of them, those that were the same server's once more, as soon as it was back.
+    /// Restarts of a server that died once more as soon as it was back.
     pub second_restarts: u64,
     /// Trees that took the place of others.
     pub loads: u64,
@@ -144,7 +144,7 @@ pub struct Outcome {
     pub merges: u64,
     /// Nodes that were merged away whose parents lay on another server.
     pub merges_below_others: u64,
-    /// Nodes whose split or merge somebody else came to the end of.
+    /// Nodes whose unfinished split or merge another client completed.
     pub settled: u64,
     /// Scans that came to their end.
     pub scans: u64,
@@ -348,8 +348,8 @@ impl Scenario {
         scenario
     }
 
-    /// The scenario of a seed with a hostile writer, who damages the structure of trees. Everything else ends soon, because
-    /// clients have little patience.
+    /// The scenario of a seed with a hostile writer, which damages the structure of trees. Everything else
+    /// ends soon, because clients have little patience.
     #[must_use]
     pub fn hostile(seed: u64) -> Self {
         let draw = &mut random(seed, 93);
@@ -365,7 +365,7 @@ impl Scenario {
         }
     }
 
-    /// One of the keys, by its number. Each server has so many of them.
+    /// One of the keys, by its number. Each server has `keys` of them.
     fn key(&self, number: u64) -> u64 {
         number * (KEY_STEP / u64::from(self.servers))
     }

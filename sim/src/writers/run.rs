@@ -51,7 +51,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         hostile.iter().for_each(Task::cancel);
         setting.lives.take().iter().for_each(Task::cancel);
         setting.switches.cached.heal();
-        // Also those who were about to die.
+        // Also those that were about to die.
         fate::bring_back(&setting, &lives, draw);
         setting.lives.take().iter().for_each(Task::cancel);
         lives.borrow().iter().map(|living| begin_last(living, is_damaged, draw)).collect()
@@ -82,7 +82,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// Lets a hostile writer begin, and those who ask servers for what only damaged trees make hard.
+/// Starts a hostile writer, and tasks that ask servers for what only damaged trees make hard.
 fn begin_hostile(scenario: &Scenario, world: &World, setting: &Rc<Setting>) -> Vec<Task<()>> {
     let Some(pause) = scenario.hostile else { return Vec::new() };
     let draw = &mut random(scenario.seed, 92);
@@ -107,7 +107,7 @@ fn verify(world: &World, living: &Living, soon: Duration) -> Result<Result<Verif
     Ok(task.take().ok_or("the machine that walks over all nodes died")?)
 }
 
-/// What must succeed in the end.
+/// Starts the operations that must succeed in the end.
 fn begin_last(living: &Living, is_damaged: bool, draw: &mut Random) -> FinalOperation<String> {
     let keys: Vec<u64> = (0..8).map(|_| living.draw_key(draw)).collect();
     let random = random(draw.random_range(0..=u64::MAX), 3);

@@ -34,7 +34,7 @@ const ROOT: u64 = 8;
 /// Requests that wait in a process's mailbox.
 const MAIL: usize = 16;
 
-/// What outlives a server's process where it has a folder.
+/// State that outlives a server's process where it has a folder.
 struct Kept {
     region: Arc<Memory>,
     kinds: Arc<Memory>,
@@ -56,7 +56,7 @@ pub(super) struct Server {
     kept: RefCell<Option<Kept>>,
     /// Sessions that were opened, some of which have ended.
     opened: RefCell<Vec<SessionKey>>,
-    /// Of former lives.
+    /// Sessions that lapsed in former lives.
     lapsed: Cell<u64>,
     /// The root in its superblock before that was torn.
     torn: Cell<Option<GlobalAddress>>,
@@ -236,7 +236,7 @@ impl Server {
         installed.expect("it lives").expect("the tree goes with the card");
     }
 
-    /// What the process does by itself.
+    /// Work of the process by itself.
     pub(super) fn work(&self) {
         self.with(|process| {
             if let Some((_, mailbox)) = &mut *self.mailbox.borrow_mut() {

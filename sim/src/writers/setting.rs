@@ -1,4 +1,4 @@
-//! What all tasks of a scenario know: the memory servers, the switches, and what was seen.
+//! State that all tasks of a scenario share: the memory servers, the switches, and observations.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,25 +14,25 @@ use crate::trees::switches::TreeSwitches;
 use crate::trees::values;
 use crate::world::{Machine, MachineOptions, Random, Task, World};
 
-/// What all tasks of a scenario know.
+/// State that all tasks of a scenario share.
 pub(super) struct Setting {
     pub(super) scenario: Scenario,
-    /// By the numbers of their partitions.
+    /// Servers by the numbers of their partitions.
     pub(super) servers: Vec<Server>,
     pub(super) clients: Vec<Machine>,
     pub(super) switches: TreeSwitches,
-    /// Where nodes are and were: ranges, addresses, levels.
+    /// Present and former nodes: ranges, addresses, levels.
     pub(super) seen: RefCell<Vec<(KeyRange, GlobalAddress, u8)>>,
-    /// Where records of keys are and were; where values are in line, their leaves.
+    /// Present and former places of keys' records; where values are in line, their leaves.
     pub(super) seen_keys: RefCell<Vec<(u64, GlobalAddress)>>,
     pub(super) history: History,
     words: Cell<u64>,
     pub(super) outcome: RefCell<Outcome>,
-    /// What clients do in all their lives.
+    /// Tasks of clients, in all their lives.
     pub(super) lives: RefCell<Vec<Task<()>>>,
     /// The faults are over.
     pub(super) calm: Cell<bool>,
-    /// What must never be.
+    /// Violations of what must always hold.
     wrong: RefCell<Vec<String>>,
     /// A server that is to die once more as soon as it is back.
     pub(super) once_more: Cell<Option<u16>>,
@@ -159,7 +159,7 @@ impl Setting {
     }
 }
 
-/// Where the root of an empty tree lies that was loaded.
+/// Address of the root of an empty tree that was loaded.
 fn first_root(server: u16) -> GlobalAddress {
     GlobalAddress::new(server, 64)
 }

@@ -55,8 +55,8 @@ fn operations_on_trees_that_a_hostile_writer_damages_end() {
 /// Seeds among which a failure must be.
 const MOST: u64 = 4_000;
 
-/// What keeps writers and their readers safe, each of which the seeds find missing. What readers check in each node is found missing
-/// by the readers of [`trees`](crate::trees), too, and sooner.
+/// Mechanisms that keep writers and their readers safe. The seeds find each one missing. Readers of
+/// [`trees`](crate::trees) find missing checks of nodes, too, and sooner.
 const MECHANISMS: &[Check] = &[
     Check::HighFence,
     Check::LowFence,

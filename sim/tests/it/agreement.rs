@@ -60,7 +60,7 @@ fn boundary_keys(bench: &Bench) -> BTreeSet<u64> {
     boundaries
 }
 
-/// Of every kind, with one fat root or several.
+/// Networks of every kind, with one fat root or several.
 fn network() -> impl Strategy<Value = Topology> {
     let all = [
         Topology::one_core(4),

@@ -1,4 +1,4 @@
-//! What is damaged in flight is dropped, and what no switch has admitted is refused.
+//! Packets that are damaged in flight are dropped, and packets that no switch has admitted are refused.
 
 use crate::common;
 

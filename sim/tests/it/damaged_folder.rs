@@ -14,7 +14,7 @@ use rand::{RngExt as _, SeedableRng as _};
 const CHUNK: u64 = 4096;
 /// Seeds of each kind of damage.
 const SEEDS: u64 = 12;
-/// Nothing takes so long unless it has no end.
+/// Time limit, longer than any step that ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(path: &Path) -> Result<Folder, FolderError> {

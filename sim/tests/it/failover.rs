@@ -35,7 +35,7 @@ fn routes_do_not_wait_for_a_plan() {
     report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
 }
 
-/// Whoever is not told what is dead goes round nothing.
+/// Without reports of dead cables and switches, the controller reroutes nothing.
 #[test]
 fn it_takes_the_monitor() {
     let report = run(Seeds::fixed(24), Without { monitor: true, ..Without::default() });

@@ -17,7 +17,7 @@ fn budget() -> Budget {
     Budget { fat_root_ranges: 80, set_nodes: [60; SETS], ..Budget::bmv2() }
 }
 
-/// A cluster with a plan in force, and who follows it.
+/// A cluster with a plan in force, and its follower.
 fn living() -> (Living, Follower) {
     let mut living = Living::new(LOADED);
     let plan = living.plan(&budget(), &[]);
@@ -71,7 +71,8 @@ fn a_tree_that_grows_is_followed() {
     living.verify();
 }
 
-/// Lets the follower plan until it sees no reason any more, and then plans from nothing: mean round trips after the one and the other.
+/// Lets the follower plan until it sees no reason any more, and then plans from nothing. Returns the mean
+/// round trips after both.
 ///
 /// Clients insert while a plan is loaded, so switches lead the more of them astray the longer that takes. Differences to the plan in
 /// force are short enough to come to rest. Whole epochs are not: with one each time, six reloads do not suffice after shrinking.

@@ -68,7 +68,7 @@ fn budget() -> impl Strategy<Value = Budget> {
     })
 }
 
-/// What a client, or somebody who forges, may have in the fields that switches write.
+/// Values that a client, or a forger, may put into the fields that switches write.
 fn forged() -> impl Strategy<Value = (IndexHeader, u64)> {
     let anything = (any::<[u8; 4]>(), any::<u16>(), any::<u64>()).prop_map(|(bytes, partition, address)| {
         let [flags, epoch, levels, reserved] = bytes;
@@ -140,7 +140,7 @@ proptest! {
             }
             prop_assert!(!is_in_flight(arrived));
 
-            // Where the plan leads it: to the server of the key, whoever it was sent to.
+            // Where the plan leads it: to the server of the key, whatever its destination was.
             let landing = bench.plan.as_ref().map(|plan| plan.land(key)).filter(|landing| landing.levels > 0);
             let partition = bench.roots.partition_of(key).id;
             let expected = if landing.is_some() { bench.server_hosts[usize::from(partition)] } else { sent_to };
@@ -164,7 +164,7 @@ proptest! {
         }
     }
 
-    /// What is none, or has no checksum that a switch could keep right.
+    /// Datagrams that are no query, or that have no checksum which a switch could keep right.
     #[test]
     fn others_on_that_port_pass_as_they_are(
         network in networks(), payload in prop::collection::vec(any::<u8>(), 0..200), has_checksum in any::<bool>(),

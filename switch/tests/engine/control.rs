@@ -1,4 +1,4 @@
-//! What control software may and may not do, and what it is told.
+//! Permitted and refused requests of control software, and their answers.
 
 use std::sync::Arc;
 

@@ -29,7 +29,7 @@ pub(crate) struct Read {
 
 pub(crate) const SERVER: u32 = 0x0a01_0001;
 pub(crate) const CLIENT: u32 = 0x0a00_0001;
-/// Whom `ipv4_frame` sends from.
+/// Source address of `ipv4_frame`.
 pub(crate) const CLIENT_MAC: u64 = 0x0200_0000_0001;
 const QP: u32 = 0x77;
 /// The port of hosts here, and one that leads to another switch.
@@ -98,7 +98,7 @@ impl Read {
         (Read { index, va: long(reth), rkey: word(reth + 8) }, word(reth + 16).swap_bytes())
     }
 
-    /// What the ICRC depends on, beside what never changes.
+    /// Bytes that the ICRC depends on, beside those that never change.
     fn covered(&self) -> Vec<u8> {
         let mut bytes = match &self.index {
             Some(index) => [index.bytes(), vec![0x02, 0, 0, 0, 0, 1, CONGESTION]].concat(),
@@ -122,12 +122,12 @@ fn path() -> u8 {
     crc32(&connection) as u8 & 63
 }
 
-/// What `roce_connection` matches.
+/// Match values of `roce_connection`.
 fn connection() -> [MatchValue; 5] {
     [u64::from(HOST), CLIENT_MAC, CLIENT.into(), SERVER.into(), QP.into()].map(EXACT)
 }
 
-/// What it says of a connection.
+/// Action parameters of `roce_connection`.
 fn admit(rkey: u64, partition: u64, root: u64) -> [u64; 5] {
     [rkey, partition, root, IN_FLIGHT, MTU]
 }
@@ -282,7 +282,8 @@ fn a_sub_table_stands_in_several_stages() {
     }
 }
 
-/// A connection is its client's: nobody else is admitted on it, and READs whose response takes several packets are not.
+/// A connection is its client's: no other client is admitted on it, and READs whose response takes several
+/// packets are not.
 #[test]
 fn others_and_long_reads_are_not_admitted() {
     let mut first = switch();
@@ -357,7 +358,7 @@ fn a_hot_key_goes_straight_to_its_place() {
     check(&mut last, straight, 9, Read { index: None, va: record, rkey: 99 });
 }
 
-/// Where the children of a node lie.
+/// Places of a node's children.
 #[derive(Debug, Clone)]
 enum Children {
     /// One behind the other, this many times 64 bytes from one to the next.
@@ -387,7 +388,7 @@ impl Node {
         self.pivots.partition_point(|&pivot| pivot <= key)
     }
 
-    /// Where a child lies: in this node's server.
+    /// Address of a child, in this node's server.
     fn child_address(&self, child: usize) -> u64 {
         let offset = match &self.children {
             Children::Run { first, stride } => first + 64 * stride * child as u64,
@@ -643,7 +644,8 @@ proptest! {
     }
 }
 
-/// From a node of the first set to one of the second, and no further where its children are leaves.
+/// A walk leads from a node of the first set to one of the second, and no further where its children are
+/// leaves.
 #[test]
 fn a_packet_walks_down_both_sets() {
     let mut switch = routed();

@@ -67,7 +67,7 @@ fn tagged(frame: &[u8]) -> Vec<u8> {
     [&frame[..12], &[0x81, 0, 0xa0, 7], &frame[12..]].concat()
 }
 
-/// With another byte in the IPv4 header, and the checksum right.
+/// Replaces a byte of the IPv4 header, and keeps the checksum right.
 fn with_byte(mut frame: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
     frame[at] = byte;
     frame[24..26].fill(0);
@@ -77,7 +77,7 @@ fn with_byte(mut frame: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
     frame
 }
 
-/// What the switch has dropped, by reason.
+/// Packets that the switch has dropped, by reason.
 fn drops(switch: &Switch) -> [u64; REASONS] {
     let drops = switch.pipeline.program().counter("ingress.drops").unwrap();
     std::array::from_fn(|reason| switch.pipeline.counter(drops, reason as u64).unwrap().packets)
@@ -111,10 +111,10 @@ fn arp_is_answered_for_hosts_and_for_the_switch() {
         let (_, in_vlan) = edge.one(HOST, &tagged(&arp(1, CLIENT, target))).unwrap();
         assert_eq!(in_vlan, tagged(&answer));
     }
-    // Whoever looks whether his own address is free, or announces it, must not hear of himself.
+    // A host that probes its own address, or announces it, must not receive an answer for itself.
     dropped(&mut edge, HOST, &arp(1, 0, CLIENT), ARP);
     dropped(&mut edge, HOST, &arp(1, CLIENT, CLIENT), ARP);
-    // He hears of others: an address that is taken is found out.
+    // It receives answers of others: an address that is taken is found out.
     assert_eq!(edge.one(HOST, &arp(1, 0, SERVER)).unwrap().0, HOST);
     dropped(&mut edge, HOST, &arp(1, CLIENT, 0x0a09_0909), ARP);
     dropped(&mut edge, HOST, &arp(2, CLIENT, SERVER), ARP);
@@ -240,7 +240,8 @@ fn congestion_marks_and_queues() {
     }
 }
 
-/// What the controller sends leaves as it is; its probes come back from the next switch, and from nobody else.
+/// Frames from the controller leave as they are; its probes come back from the next switch, and from no other
+/// device.
 #[test]
 fn the_controller_talks_through_its_port() {
     let mut edge = edge();

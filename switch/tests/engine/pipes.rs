@@ -9,7 +9,7 @@ const ROUTE: &str = "ingress.route";
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// By which pipe, to which address.
+    /// A packet: its pipe, and its destination address.
     Packet(usize, u32),
     Insert(u32, u16, u64),
     Modify(u32, u16, u64),

@@ -1,4 +1,4 @@
-//! Who may write, as clients see it.
+//! Permission to write, as clients see it.
 
 use fatbtree_p4runtime::tonic::Code;
 use fatbtree_p4runtime::tonic::transport::Endpoint;
@@ -26,13 +26,13 @@ async fn a_higher_bid_takes_over_and_the_old_primary_learns_it() {
     // Reading needs no mastership.
     first.read_table(info().table("exact_table").expect("there"), false).await.expect("readable");
 
-    // A lower bid is told who is ahead.
+    // A lower bid is told the highest one.
     let error = first.become_primary(4).await.expect_err("too low");
     assert!(
         matches!(error, ClientError::NotPrimary { ours: 4, highest: Some(highest), .. } if highest > u128::from(u64::MAX)),
         "{error}"
     );
-    // When the primary leaves, nobody may write until a bid as high as the highest.
+    // When the primary leaves, no client may write until a bid as high as the highest.
     drop(second);
     notices.wait_for(|now| matches!(now, Mastership::Vacant { .. })).await.expect("told");
     assert!(matches!(first.become_primary(5).await, Err(ClientError::NotPrimary { ours: 5, .. })));

@@ -1,4 +1,5 @@
-//! What a peer can make the server hold: bytes of a request, requests and messages that wait, connections.
+//! Bounds of what a peer can make the server hold: bytes of a request, requests and messages that wait,
+//! connections.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::harness::{DEVICE, Harness};
 
-/// Handles what waits, and gives nobody the time to send more: says how much it was.
+/// Handles waiting requests without giving peers time to send more; returns their number.
 fn drain(inbox: &mut Inbox, switch: &mut Switch) -> usize {
     std::iter::from_fn(|| Some(inbox.try_drain(switch)).filter(|handled| *handled > 0)).sum()
 }

@@ -61,7 +61,7 @@ fn switch() -> Switch {
     switch
 }
 
-/// What a stream is told next.
+/// Next update of a stream.
 fn told(switch: &mut Switch) -> Option<(StreamId, Update)> {
     match switch.poll_stream()? {
         (stream, StreamOutput::Message(message)) => {
@@ -156,7 +156,7 @@ fn packets_that_nobody_takes_are_bounded_and_counted() {
     }
     let taken = std::iter::from_fn(|| packet_in(&mut switch)).count();
     assert_eq!((taken, switch.packets_in_lost()), (256, 744));
-    // Without a primary nobody is told.
+    // Without a primary no stream is told.
     switch.handle_request(Request::Stream(STREAM, StreamEvent::Closed));
     switch.handle_frame(0, 7, &frame(1, 2, PROBE), &mut output);
     assert!(told(&mut switch).is_none());

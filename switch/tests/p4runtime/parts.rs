@@ -124,7 +124,7 @@ fn whole_table() -> Entity {
     table_entity(TableEntry { table_id, ..TableEntry::default() })
 }
 
-/// How often each entry was found, by its message.
+/// Number of times that each entry was found, by its message.
 fn found(outcome: &ReadOutcome) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for entity in outcome.parts.iter().flat_map(|part| &part.entities) {

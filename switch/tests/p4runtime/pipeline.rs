@@ -86,7 +86,8 @@ async fn wrong_programs_are_refused_with_the_reason() {
     assert_eq!(refused(stranger.capabilities().await).code(), Code::NotFound);
 }
 
-/// What a program wants is known before it is given: one that cannot run here is refused by VERIFY, and the switch lives.
+/// A program's needs are known before it is loaded: one that cannot run here is refused by VERIFY, and the
+/// switch lives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_wants_too_much_memory_is_refused() {
     let (_harness, client) = Harness::loaded().await;

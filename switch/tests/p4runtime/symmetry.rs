@@ -1,4 +1,4 @@
-//! What is written is read back, bit for bit ("Read-Write Symmetry"), whatever order things happen in.
+//! Written entries are read back, bit for bit ("Read-Write Symmetry"), whatever the order of events.
 //!
 //! Without gRPC: a [`Switch`] is driven directly, beside a model that is a plain map.
 

@@ -60,7 +60,7 @@ fn edge_hop(frame: &mut [u8]) -> bool {
     })
 }
 
-/// What the memory server's NIC accepts.
+/// Whether the memory server's NIC accepts a frame.
 fn accepted(frame: &[u8]) -> bool {
     Frame::parse(frame).is_ok_and(|frame| {
         frame.index.is_none()

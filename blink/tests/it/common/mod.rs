@@ -21,11 +21,11 @@ use fatbtree_verbs::{Access, Device, IndexTarget, Memory, QueuePair, Region, Rem
 
 pub(crate) const REGION: u64 = 4 << 20;
 const CHUNK: u64 = 4 << 10;
-/// Of every client, where sessions do not end.
+/// Session of every client, where sessions do not end.
 pub(crate) const SESSION: SessionId = SessionId(0x5e55);
-/// So few that nodes often share one.
+/// Locks, so few that nodes often share one.
 const LOCKS: u32 = 16;
-/// So many that they hardly ever do.
+/// Locks, so many that nodes hardly ever share one.
 pub(crate) const MANY_LOCKS: u64 = 1 << 16;
 
 /// A network of memory servers, one a partition.
@@ -33,9 +33,9 @@ pub(crate) struct Lab {
     pub(crate) config: TreeConfig,
     /// Locks of a server that are used.
     pub(crate) locks: u32,
-    /// Where its clients put new nodes.
+    /// Choice of its clients for new nodes.
     pub(crate) allocation: Allocation,
-    /// In which memory is given out.
+    /// Session in which memory is given out.
     pub(crate) session: Cell<SessionId>,
     pub(crate) network: PlainNetwork,
     pub(crate) servers: Vec<Server>,
@@ -51,7 +51,7 @@ pub(crate) struct Server {
     pub(crate) next_chunk: Cell<u64>,
     /// Its ends of all connections.
     queue_pairs: Vec<QueuePair>,
-    /// As it was in the beginning: an empty leaf.
+    /// The partition as it was in the beginning: an empty leaf.
     pub(crate) partition: Partition,
 }
 
@@ -89,7 +89,7 @@ impl Server {
         Self { next_chunk: former.next_chunk.clone(), ..self }
     }
 
-    /// What the superblock says now.
+    /// The partition as the superblock describes it now.
     pub(crate) fn partition(&self) -> Partition {
         let mut line = [0; 64];
         self.memory.read(0, &mut line).unwrap();
@@ -254,7 +254,7 @@ impl Lab {
         found
     }
 
-    /// All records that a reader would take who is led to them, with their keys.
+    /// All records that a reader would accept when led to them, with their keys.
     fn marked(&self) -> BTreeMap<GlobalAddress, u64> {
         let mut marked = BTreeMap::new();
         for server in &self.servers {

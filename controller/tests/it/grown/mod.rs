@@ -16,10 +16,10 @@ pub(crate) type Failure = Box<dyn std::error::Error>;
 
 const CHUNK: u64 = 8 << 20;
 const LOCKS: u32 = 1 << 17;
-/// Of the only client.
+/// Session of the only client.
 const SESSION: SessionId = SessionId(1);
 
-/// As many keys in a leaf as with the default shape, and no records.
+/// Shape with as many keys in a leaf as the default shape, and no records.
 pub(crate) fn shape() -> Result<TreeConfig, Failure> {
     let config = TreeConfig::new(16, 1024, ValueLayout::Inline(12))?;
     assert_eq!(config.leaf_capacity(), TreeConfig::default().leaf_capacity());
@@ -82,7 +82,7 @@ fn insert(cluster: &Cluster, config: TreeConfig, keys: &[u64]) -> Result<(), Fai
     Ok(())
 }
 
-/// Where the roots are by now.
+/// Updates the roots to their present places.
 fn find_roots(cluster: &mut Cluster) -> Result<(), Failure> {
     for tree in &mut cluster.trees {
         let mut line = [0; 64];

@@ -134,11 +134,11 @@ impl Builder<'_> {
     }
 }
 
-/// Where a line can carry a version: in front, or at its end.
+/// Offsets at which a line can carry a version: in front, or at its end.
 const VERSIONS: [usize; 2] = [offsets::VERSION, LINE - 1];
 
-/// Forgets what lies in memory of a former generation: nothing of it is a node any more. Versions stay, for those who write
-/// nodes there.
+/// Forgets what lies in memory of a former generation: nothing of it is a node any more. Versions stay, for
+/// later writers of nodes there.
 pub(super) fn forget(memory: &mut [u8]) {
     for line in memory.as_chunks_mut::<LINE>().0 {
         if *line == [0; LINE] {

@@ -1,8 +1,9 @@
-//! Where one node of a level ends and the next begins.
+//! Borders between the nodes of a level.
 
 use std::ops::RangeInclusive;
 
-/// How far a cut may move, as a part of what a node holds on average, to where a shorter separator is: a sixth.
+/// Greatest distance that a cut may move towards a shorter separator, as a part of a node's average content:
+/// a sixth.
 ///
 /// Both cuts of a node may move, so a node holds from two thirds to four thirds of the average (rounded up). Where nodes are made three
 /// quarters full, as by default, the fullest are just full. How full nodes are on average does not change.
@@ -24,8 +25,8 @@ impl Cuts {
         Self { things, nodes, capacity, reach: (things as u64).div_ceil(nodes) as usize / REACH }
     }
 
-    /// Where node `index`, which begins at `from`, may end, and where it would if all held the same. None for the last, which ends
-    /// where things end.
+    /// Permitted ends of node `index`, which begins at `from`, and its end if all held the same. `None` for
+    /// the last node, which takes the rest.
     pub(super) fn end_of(&self, index: u64, from: usize) -> Option<(RangeInclusive<usize>, usize)> {
         let behind = (self.nodes - index - 1) as usize;
         if behind == 0 {

@@ -1,8 +1,8 @@
-//! Why a tree cannot be loaded.
+//! Errors from loading a tree.
 
 use fatbtree_blink::KeyRange;
 
-/// Why a tree cannot be loaded.
+/// Errors from loading a tree.
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
 pub enum LoadError {
     /// One key twice.
@@ -32,7 +32,7 @@ pub enum LoadError {
     /// Fill factor.
     #[error("fill factor {found}: expected a number above 0 and at most 1")]
     Fill {
-        /// What was asked for.
+        /// The requested value.
         found: f64,
     },
     /// A value that does not have the size of all in-line values.
@@ -101,7 +101,7 @@ pub enum LoadError {
         "the region to be filled anew begins with magic {found:#x}, which is no superblock: use new memory"
     )]
     Foreign {
-        /// What stands where the superblock's magic stands.
+        /// The value in the place of the superblock's magic.
         found: u64,
     },
     /// Borders that do not divide the keys.

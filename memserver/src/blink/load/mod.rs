@@ -41,7 +41,7 @@ use plan::Plan;
 
 pub use error::LoadError;
 
-/// What a tree is loaded with beside its keys.
+/// Options of loading a tree.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LoadOptions {
     /// The tree's shape.
@@ -50,13 +50,13 @@ pub struct LoadOptions {
     pub server: u16,
     /// The keys the partition is responsible for, present or not: the fences of the outermost nodes.
     pub range: KeyRange,
-    /// How full nodes are made on average, leaves and internal nodes alike: above 0, at most 1. Single nodes hold up to a
+    /// Average fill of nodes, leaves and internal nodes alike: above 0, at most 1. Single nodes hold up to a
     /// third more or less, for the sake of short separators, where they have room. The default, 0.75, leaves
     /// room for insertions and is what a B+Tree settles at under random insertions, a little above ln 2.
     pub fill: f64,
     /// Bytes of the region that the load leaves free, for [chunks](crate::ChunkKind).
     pub spare_bytes: u64,
-    /// What new memory is told as its [generation](LoadedTree::generation): 1 where there was no tree before.
+    /// The [generation](LoadedTree::generation) of new memory: 1 where there was no tree before.
     pub generation: u64,
 }
 
@@ -68,7 +68,7 @@ impl LoadOptions {
     }
 }
 
-/// What was built.
+/// Counts of the built tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoadCounts {
     /// Keys in the tree.
@@ -91,9 +91,9 @@ pub struct LoadedTree {
     pub config: TreeConfig,
     /// Key range and root.
     pub partition: Partition,
-    /// What was built.
+    /// Counts of the built tree.
     pub counts: LoadCounts,
-    /// How often the region has been filled: 1 the first time.
+    /// Number of times that the region has been filled: 1 the first time.
     pub generation: u64,
     /// Whether it is the one that is meant. One with keys is; an empty one may be the successor of one that was lost, but where an operator
     /// has loaded it.
@@ -142,7 +142,7 @@ pub fn bulk_load<S: ValueSource>(
     bulk_load_in(options, keys, values, memory)
 }
 
-/// The same in memory that `memory` gives for so many bytes: zeros, and nobody else's.
+/// The same in memory that `memory` returns for a number of bytes: zeros, used by no other owner.
 pub(crate) fn bulk_load_in<S: ValueSource>(
     options: &LoadOptions,
     keys: &[u64],
@@ -194,7 +194,8 @@ fn fill<S: ValueSource>(
     let bytes = Arc::get_mut(region).ok_or(LoadError::Shared)?.as_mut_slice();
     let (bytes, spare) = bytes.split_at_mut(plan.spare_from as usize);
     let (nodes, records) = bytes.split_at_mut(plan.records_from as usize);
-    // First a superblock without a root: whoever stops here leaves a region that is not served, but can be filled anew.
+    // First a superblock without a root: a load that stops here leaves a region that is not served, but can
+    // be filled anew.
     let mut superblock = Superblock {
         partition: Partition { id: server, range, root: GlobalAddress::NULL, root_level: 0 },
         config,

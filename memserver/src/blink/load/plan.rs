@@ -7,7 +7,7 @@ use fatbtree_blink::{MAX_OFFSET, SUPERBLOCK_BYTES, TreeConfig, ValueLayout};
 use super::{LoadError, LoadOptions};
 use crate::blink::values::ValueSource;
 
-/// Where everything goes; see the picture in the module above.
+/// Places of everything; see the picture in the module above.
 pub(super) struct Plan {
     pub(super) leaves: u64,
     /// Nodes of level 1, 2, ... up to the root.

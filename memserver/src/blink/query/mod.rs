@@ -10,7 +10,8 @@
 //! share is the tree, as RDMA clients share it: by locks in the server's memory. All datagrams of one client must come to the same
 //! worker, which is what `SO_REUSEPORT` does.
 //!
-//! A worker is without sockets and clock, and asks whoever drives it for what it needs of the memory server ([`Need`]).
+//! A worker is without sockets and clock, and asks its driver for what it needs of the memory server
+//! ([`Need`]).
 
 mod node_map;
 mod operation;

@@ -1,4 +1,4 @@
-//! Where nodes may lie, for whoever is given an address by somebody that nobody vouches for.
+//! Places where nodes may lie, to check addresses from untrusted clients.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,9 @@ use crate::blink::tenant::node_at;
 use crate::layout::Layout;
 use crate::server::Attached;
 
-/// Where nodes may lie in a server's region: among those that were loaded, or in a chunk for nodes, at a multiple of their size. Memory
-/// that was a node is never used for a record, so what lies there is a node, or a freed one, and nobody's value that looks like one.
+/// Places where nodes may lie in a server's region: among those that were loaded, or in a chunk for nodes, at
+/// a multiple of their size. Memory that was a node is never used for a record, so what lies there is a node,
+/// or a freed one, and never a value that looks like one.
 #[derive(Clone)]
 pub struct NodeMap {
     region: Arc<Memory>,
@@ -56,7 +57,7 @@ impl NodeMap {
         fits.then_some(Start::Node { address, level: header.level })
     }
 
-    /// Of which kind a node is that begins there, if one may.
+    /// Kind of a node that may begin at `offset`, if any.
     fn kind_at(&self, offset: u64) -> Option<ChunkKind> {
         let kinds = [ChunkKind::Leaves, ChunkKind::InternalNodes];
         kinds.into_iter().find(|&kind| self.layout.may_lie(kind, offset, self.layout.bytes(kind).into()))

@@ -1,4 +1,4 @@
-//! What a request comes to: one operation on the tree.
+//! Execution of a request: one operation on the tree.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use fatbtree_query::{Outcome, Request};
 use fatbtree_verbs::{Failure, Verbs};
 use fatbtree_wire::query::{Op, records};
 
-/// How much one scan answers.
+/// Bounds of the answer to one scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanBounds {
     /// Records.

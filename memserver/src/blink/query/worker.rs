@@ -25,20 +25,21 @@ use crate::info::ServerInfo;
 use crate::places::Supply;
 use crate::server::Attached;
 
-/// How a worker works.
+/// Options of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
-    /// The first key of each memory server and its partition, ascending from 0: whom clients are sent to that ask for another's key.
+    /// The first key of each memory server and its partition, ascending from 0. A client that asks for
+    /// another server's key is sent there.
     pub servers: Vec<(u64, u16)>,
-    /// What clients may have of it.
+    /// Limits of clients at the worker.
     pub responder: ResponderOptions,
-    /// How much one scan answers.
+    /// Bounds of the answer to one scan.
     pub scans: ScanBounds,
-    /// What the worker knows of inner nodes; workers of one server share it. None: every operation begins at the root.
+    /// Cache of inner nodes, which workers of one server share. `None`: every operation begins at the root.
     pub cache: Option<Arc<IndexCache>>,
 }
 
-/// Why there is no worker.
+/// Errors from creating a worker.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// No memory for buffers.
@@ -47,12 +48,12 @@ pub enum WorkerError {
     /// The tree cannot be worked on.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// What the server says of itself cannot be.
+    /// The server's description of itself is invalid.
     #[error(transparent)]
     Roots(#[from] SuperRootError),
 }
 
-/// What a worker needs of its memory server.
+/// Requests of a worker to its memory server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Need {
     /// A link: [`MemoryServer::attach`](crate::MemoryServer::attach), in a new session if the one before has ended; then
@@ -65,22 +66,22 @@ pub enum Need {
     },
     /// Memory: [`MemoryServer::allocate`](crate::MemoryServer::allocate), published; then [`QueryWorker::supplied`].
     Memory {
-        /// For what.
+        /// Kind of memory.
         kind: ChunkKind,
         /// Bytes of the node, or of the record's place.
         bytes: u32,
     },
-    /// Places for others: [`MemoryServer::give_back`](crate::MemoryServer::give_back), in the session that they name. Nobody waits for an
-    /// answer.
+    /// Places for others: [`MemoryServer::give_back`](crate::MemoryServer::give_back), in the session that
+    /// they name. The worker waits for no answer.
     GiveBack(ReturnedPlaces),
 }
 
-/// What a worker has done.
+/// Counters of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
     /// Datagrams and requests.
     pub responder: ResponderStats,
-    /// What was done in the tree.
+    /// Counters of operations in the tree.
     pub pool: PoolStats,
     /// Requests for keys of other partitions.
     pub redirected: u64,
@@ -94,13 +95,13 @@ pub struct WorkerStats {
 
 type Work = Pin<Box<dyn Future<Output = Ended>>>;
 
-/// What has ended.
+/// Work that has ended.
 enum Ended {
-    /// It was begun when these were the partition's keys.
+    /// A request, with the keys of the partition when it was begun.
     Request(Ticket, Outcome, KeyRange),
     /// Locks were given back.
     Chore,
-    /// It was looked whether the link is up.
+    /// A probe of the link has ended.
     Probe,
 }
 
@@ -129,10 +130,10 @@ pub struct QueryWorker {
     /// A change gave up while it held a lock.
     unfinished: bool,
     needs_link: bool,
-    /// It is being looked whether the link is up.
+    /// A probe of the link is under way.
     probes: bool,
     surplus_due: Instant,
-    /// When a turn ended before all was done.
+    /// Time at which a turn ended before all was done.
     more_since: Option<Instant>,
     surplus: Vec<ReturnedPlaces>,
     stats: WorkerStats,
@@ -147,17 +148,18 @@ impl std::fmt::Debug for QueryWorker {
     }
 }
 
-/// Workers know one in so many inner nodes by heart that they read: those that are asked for often. To take in each would cost more than to
-/// read it (`query_server_time`, an example of `fatbtree-sim`, with a tree that is much larger than what they know).
+/// Sampling interval of admission to the workers' cache: one in this many inner nodes that are read is
+/// inserted, so that the cache holds those that are read often. Inserting each would cost more than reading
+/// it (`query_server_time`, an example of `fatbtree-sim`, with a tree that is much larger than the cache).
 const TAKEN: u32 = 8;
 
-/// For all workers of a server: inner nodes of so many bytes that they know by heart.
+/// Creates a cache of inner nodes, of at most `bytes`, for all workers of a server.
 #[must_use]
 pub fn worker_cache(bytes: u64) -> Arc<IndexCache> {
     Arc::new(IndexCache::new(bytes).one_in(TAKEN))
 }
 
-/// Between two looks at what was freed, and at clients whose leases have ended.
+/// Interval between looks at freed memory, and at clients whose leases have ended.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Steps of a turn: so a request that reads on and on, as a scan over many leaves without keys does, keeps no other one's answer back for
@@ -174,7 +176,7 @@ fn since(now: Instant) -> std::time::Duration {
     std::time::Duration::from_nanos(now.as_nanos())
 }
 
-/// The partition, and two beside it that nobody is asked for: a super-root has all keys.
+/// The partition, and two beside it that are never used: a super-root has all keys.
 fn roots(partition: &Partition) -> Result<SuperRoot, SuperRootError> {
     let mut others = (0..=u16::MAX).filter(|id| *id != partition.id);
     let mut other = |range| {
@@ -238,7 +240,8 @@ impl QueryWorker {
         let Some(request) = self.responder.handle(since(now), from, datagram) else { return };
         let (ticket, key, range) = (request.ticket, request.key, self.info.partition.range);
         if (key < range.low || range.is_below(key)) && !self.is_linked() {
-            // The session has ended, perhaps because the server has another tree, with other keys: nobody is sent away before that is known.
+            // The session has ended, perhaps because the server has another tree, with other keys: no client
+            // is redirected before that is known.
             self.lapsed();
             self.responder.finish(ticket, Outcome::Failed);
             return;
@@ -292,7 +295,7 @@ impl QueryWorker {
         self.waker.wake_by_ref();
     }
 
-    /// Who has a key that is not this partition's.
+    /// Partition of a key that is not this partition's.
     fn partition_of(&self, key: u64) -> u16 {
         let (servers, own) = (&self.options.servers, self.info.partition.id);
         let at = servers.partition_point(|(low, _)| *low <= key).saturating_sub(1);
@@ -332,8 +335,8 @@ impl QueryWorker {
                 }
                 let Poll::Ready(Some(done)) = Pin::new(&mut self.work).poll_next(&mut context) else { break };
                 match done {
-                    // Whoever reads on behind the former border misses what has come to lie before it; and what lies behind a new
-                    // one is no damage.
+                    // A scan that continues behind the former border misses keys that now lie before it; and
+                    // what lies behind a new border is no damage.
                     Ended::Request(ticket, Outcome::Records { .. } | Outcome::Damaged, range)
                         if range != self.info.partition.range =>
                     {
@@ -464,7 +467,7 @@ impl QueryWorker {
         self.responder.poll_transmit()
     }
 
-    /// When the next turn is due at the latest.
+    /// Latest time of the next turn.
     pub fn next_deadline(&self) -> Instant {
         let due = [self.pool.next_deadline(), self.more_since];
         due.into_iter().flatten().fold(self.surplus_due, Instant::min)
@@ -475,7 +478,7 @@ impl QueryWorker {
         self.work.len()
     }
 
-    /// What was done so far.
+    /// Counters so far.
     pub fn stats(&self) -> WorkerStats {
         WorkerStats { responder: self.responder.stats(), pool: self.pool.stats(), ..self.stats }
     }

@@ -11,7 +11,7 @@ use fatbtree_verbs::{
     QueuePairState, Region, RegisterError,
 };
 
-/// What a watched device does, and what it has.
+/// Behaviour and state of a watched device.
 #[derive(Debug)]
 pub struct Watch {
     pub queue_pairs: BTreeSet<QueuePair>,
@@ -24,7 +24,7 @@ pub struct Watch {
     pub line_atomicity: bool,
     pub masked_atomics: bool,
     pub device_memory: u64,
-    /// How often the owner has read memory on the device.
+    /// Reads of memory on the device by the owner.
     pub device_memory_reads: u32,
     /// The table of owners.
     pub owners: Option<Arc<Memory>>,

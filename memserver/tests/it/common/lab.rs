@@ -45,7 +45,7 @@ impl Lab {
         Self::with_spare(options, device_memory, 10 * 4096 + 64)
     }
 
-    /// The same, with so many bytes for chunks.
+    /// The same, with this much spare memory for chunks.
     pub fn with_spare(options: ServerOptions, device_memory: u64, spare_bytes: u64) -> Self {
         let network = PlainNetwork::new();
         let device = WatchedDevice::new(network.device());

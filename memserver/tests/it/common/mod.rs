@@ -1,4 +1,4 @@
-//! What several test files need: trees from key sets, values of every layout, clients without a network.
+//! Helpers of several test files: trees from key sets, values of every layout, clients without a network.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 pub mod device;

@@ -18,7 +18,7 @@ pub struct Service {
     pub handle: Handle,
     /// The data path shall do nothing, and does nothing.
     frozen: Arc<(AtomicBool, AtomicBool)>,
-    /// How many milliseconds it takes to install a tree.
+    /// Time that installing a tree takes, in milliseconds.
     pub slowness: Arc<AtomicU64>,
     data_path: Option<(Arc<AtomicBool>, std::thread::JoinHandle<Vec<Event>>)>,
     stop: Option<oneshot::Sender<()>>,
@@ -120,7 +120,7 @@ impl Drop for Service {
     }
 }
 
-/// As a device that takes long to register the memory of a tree.
+/// Installs slowly, as a device that takes long to register the memory of a tree.
 fn slowly(request: Request, milliseconds: u64) -> Request {
     match request {
         Request::Install { loaded, begun, reply } if milliseconds > 0 => {

@@ -13,7 +13,7 @@ use fatbtree_wire::{Bth, Extension, Flow, Frame, HeaderTemplate, Opcode, Reth};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// Which of the two.
+/// End of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Client,
@@ -206,7 +206,7 @@ impl Pair {
         self.client.handle_frame(self.now, &frame);
     }
 
-    /// What the server sends now, in short.
+    /// Packets that the server sends now, in short.
     pub fn answers(&mut self) -> Vec<String> {
         drain(&mut self.server, self.now).iter().map(|frame| describe(frame)).collect()
     }

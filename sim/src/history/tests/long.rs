@@ -78,7 +78,7 @@ fn many_operations_without_an_answer() {
     let done =
         |number: u64, call, answer| Timed { asked: number, call, answered: Some((number + 1, answer)) };
     let mut all = Vec::new();
-    // Twelve whose values somebody has seen, or compared with.
+    // Twelve whose values a client has seen, or compared with.
     for number in 0..12 {
         all.push(open(number, Call::Upsert(1 + number)));
         all.push(done(

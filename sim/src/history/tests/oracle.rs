@@ -118,7 +118,7 @@ proptest! {
         prop_assert_eq!(check(None, &history) == Verdict::Explained, expected, "{:?}", history);
     }
 
-    /// So is nonsense.
+    /// Random histories are judged right, too.
     #[test]
     fn random_histories_are_judged_right(
         all in prop::collection::vec(

@@ -65,7 +65,7 @@ fn scans_agree_with_each_other_and_with_gets() {
         (false, true, None, false),
     ] {
         let history = History::default();
-        // Nobody knows when it took effect.
+        // Unknown when it took effect.
         let _ = history.ask("writer", at(0), 5, Call::Insert(5));
         for found in [first, second] {
             let scan = history.ask_scan("scanner", at(1), 0..=u64::MAX);
@@ -77,7 +77,8 @@ fn scans_agree_with_each_other_and_with_gets() {
     }
 }
 
-/// A scan that nobody got an answer of says nothing, and one that stopped early says nothing of what is behind.
+/// A scan without an answer proves nothing, and one that stopped early proves nothing about keys behind its
+/// end.
 #[test]
 fn half_scans() {
     let history = History::default();

@@ -49,7 +49,7 @@ const fn did(asked: u64, answered: u64, call: Call, answer: Answer) -> Line {
     (asked, answered, call, Some(answer))
 }
 
-/// Nobody knows what came of it.
+/// An operation whose result is unknown.
 const fn lost(asked: u64, call: Call) -> Line {
     (asked, 0, call, None)
 }
@@ -125,7 +125,7 @@ fn reads_in_another_order_than_writes() {
 fn reads_from_the_future() {
     wrong(&[did(0, 10, Get, Found(Some(7))), did(20, 30, Upsert(7), Applied)]);
     right(&[did(0, 25, Get, Found(Some(7))), did(20, 30, Upsert(7), Applied)]);
-    // Also of a write that nobody knows of.
+    // Also of a write whose result is unknown.
     wrong(&[did(0, 10, Get, Found(Some(7))), lost(20, Upsert(7))]);
 }
 
@@ -161,13 +161,13 @@ fn operations_without_an_answer_that_enable_each_other() {
     wrong(&[b, c, did(10, 20, Get, Found(Some(3)))]);
     right(&[a, b, c, did(10, 20, Get, Found(Some(1))), did(30, 40, Get, Found(Some(3)))]);
     wrong(&[a, b, c, did(10, 20, Get, Found(Some(3))), did(30, 40, Get, Found(Some(2)))]);
-    // A delete that nobody knows of explains that a key is gone; one delete explains it once.
+    // A delete with an unknown result explains that a key is gone; one delete explains it once.
     let gone = [WRITE, lost(12, Delete), did(20, 30, Insert(8), Applied)];
     let [a, b, c] = gone;
     right(&[a, b, c]);
     wrong(&[a, b, c, did(40, 50, Insert(9), Applied)]);
     right(&[a, b, lost(12, Delete), c, did(40, 50, Insert(9), Applied)]);
-    // An update whose value nobody saw explains nothing without a key to update.
+    // An update whose value no client saw explains nothing without a key to update.
     wrong(&[lost(0, Update(5)), did(10, 20, Insert(6), NotApplied)]);
     right(&[lost(0, Upsert(5)), did(10, 20, Insert(6), NotApplied)]);
 }

@@ -10,8 +10,9 @@ const MOST: u64 = 3_000;
 /// Seeds among which none is where none can be.
 const ENOUGH: u64 = 300;
 
-/// Checks that decide nothing in a lookup, and why. They stay as a second line: they make [`Node`](fatbtree_blink::node::Node)'s
-/// view of any bytes a view of a node, also for those who read nodes otherwise (snapshots).
+/// Checks that decide nothing in a lookup, with the reason. They stay as a second line: they make
+/// [`Node`](fatbtree_blink::node::Node)'s view of any bytes a view of a node, also for other readers of nodes
+/// (snapshots).
 const SECOND_LINE: &[(Check, &str)] = &[
     (
         Check::Length,
@@ -34,7 +35,8 @@ const SECOND_LINE: &[(Check, &str)] = &[
     ),
 ];
 
-/// Checks that only those who write make, or readers of what writers leave behind: [`writers`](crate::writers) finds them missing.
+/// Checks that only writers make, or readers of what writers leave behind: [`writers`](crate::writers) finds
+/// them missing.
 const OF_WRITERS: &[Check] = &[
     Check::Partner,
     Check::OwnerLife,

@@ -1,13 +1,15 @@
-//! Why memory has a kind for good: a record can look like a node, and a node like a record, because keys and values are a user's.
-//! Readers with stale pointers cannot tell. Clients and servers keep the kinds apart by construction: a client's stocks
-//! ([`Space`](fatbtree_blink::ChunkKind)) and a server's chunks and places have one kind each.
+//! The reason for which a chunk's kind is permanent: a record can look like a node, and a node like a record,
+//! because keys and values are a user's. Readers with stale pointers cannot tell. Clients and servers keep
+//! the kinds apart by construction: a client's stocks ([`Space`](fatbtree_blink::ChunkKind)) and a server's
+//! chunks and places have one kind each.
 
 use fatbtree_blink::node::{EntryValue, LINE, LeafBuilder, Node, NodeSpec, write_internal};
 use fatbtree_blink::record::{RECORD_HEAD, RecordPointer, UNPUBLISHED, published, read_record, write_record};
 use fatbtree_blink::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
 
-/// The bytes of a record of which a part of the value, from `before` bytes behind its beginning on, is what a reader who takes it for
-/// a node takes for the leaf of `key`, with an entry that points to `record`. A record itself is none: its magic is another.
+/// Bytes of a record whose value looks like a node. Read as a node, the value from its byte `before` on
+/// passes for the leaf of `key`, with an entry that points to `record`. The record itself is no node: its
+/// magic is another.
 fn node_like_record(
     config: &TreeConfig,
     at: GlobalAddress,
@@ -29,11 +31,12 @@ fn node_like_record(
     bytes
 }
 
-/// Where a record begins in the line of an internal node whose third pivot is the record's key.
+/// Offset at which a record begins in the line of an internal node whose third pivot is the record's key.
 const CHILD: u64 = 24;
 
-/// An internal node around the place of a record of `key`, whose value is a pivot: whoever still comes for the record finds one. Its
-/// second child lies where the record's version is, and its third where length and checksum are.
+/// An internal node around the place of a record of `key`, whose value is a pivot: a reader that still comes
+/// for the record finds one. Its second child lies where the record's version is, and its third where length
+/// and checksum are.
 fn record_like_node(
     config: &TreeConfig,
     pointer: RecordPointer,

@@ -1,4 +1,4 @@
-//! What the campaign promises.
+//! Promises of the campaign.
 
 mod missing;
 mod misuse;

@@ -18,7 +18,7 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
     eprintln!("{outcome:#?}");
 }
 
-/// What makes the seeds worth running happens in them.
+/// The events that make the seeds worth running happen in them.
 #[test]
 fn the_seeds_are_rough() {
     let seeds = 300;

@@ -1,4 +1,5 @@
-//! What cards do besides reading and writing: regions taken back, device memory, ranks of READs, buffers.
+//! Functions of cards besides reading and writing: regions taken back, device memory, ranks of READs,
+//! buffers.
 
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device as _, Error, Failure, Memory, Operation, Region, RegisterError, Remote};

@@ -15,7 +15,7 @@ use crate::world::{DialError, LinkFaults, MachineOptions, Options, Retry, Servic
 /// Posts a WRITE from its destructor, as a lock guard that unlocks would.
 struct Guard {
     wire: Wire,
-    /// What the card must say.
+    /// Expected answer of the card.
     posts: bool,
 }
 
@@ -62,7 +62,7 @@ fn destructors_of_a_task_that_is_cancelled_do_their_work() {
     assert_eq!(lab.bytes(128, 8), *b"unlocked");
 }
 
-/// A machine that kills itself runs on to its next await, and reaches nobody any more.
+/// A machine that kills itself runs on to its next await, and reaches no other machine any more.
 #[test]
 fn a_machine_may_kill_itself() {
     let lab = Lab::new(1, Options::default(), 1);
@@ -104,7 +104,7 @@ fn death_comes_at_every_await() {
         assert_eq!(lab.clients[0].is_up(), polls >= 21, "{polls} polls");
         let (written, added) = (lab.word(64), lab.word(128));
         assert!(written == added || written == added + 1, "{written} written, {added} added");
-        // What was posted in the last poll may have been carried out, and nobody knows.
+        // A request of the last poll may have been carried out without a completion.
         assert!(written >= steps.get() && written <= steps.get() + 1);
         ends.push((written, added));
     }
@@ -237,7 +237,7 @@ fn a_thawed_machine_runs_what_became_ready_meanwhile() {
     assert_eq!((waiting.take(), started.take()), (Some(Some(())), Some(())));
 }
 
-/// What has not left its machine when it dies never arrives; what has, does.
+/// A message that has not left its machine when it dies never arrives; one that has left does.
 #[test]
 fn a_request_leaves_or_it_does_not() {
     // The doorbell takes 200 ns, the card 9.

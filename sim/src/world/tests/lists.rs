@@ -12,14 +12,15 @@ use crate::world::{LinkFaults, MachineOptions, Options, random};
 
 const HEAD: u64 = 8;
 
-/// What all clients say they have done.
+/// Pushes that clients have begun, and those that they have completed.
 #[derive(Default)]
 struct Said {
     begun: BTreeSet<u64>,
     pushed: BTreeSet<u64>,
 }
 
-/// Pushes a node: writes it to a place of its own, then swings the head to it. `None` when a request failed, and nobody knows whether it was carried out.
+/// Pushes a node: writes it to a place of its own, then swings the head to it. `None` when a request failed,
+/// and it is unknown whether it was carried out.
 async fn push(wire: &Wire, node: u64, said: &RefCell<Said>) -> Option<()> {
     said.borrow_mut().begun.insert(node);
     let mut head = u64::from_le_bytes(*wire.read(HEAD, 8).await.ok()?.first_chunk()?);

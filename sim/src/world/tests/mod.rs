@@ -1,4 +1,4 @@
-//! What the world promises, one behaviour a file.
+//! Promises of the world, one behaviour a file.
 
 mod cards;
 mod conformance;

@@ -23,7 +23,7 @@ const OPERATIONS: u64 = 60;
 const FAULTS: Duration = Duration::from_millis(4);
 const SOON: Duration = Duration::from_millis(40);
 
-/// What readers look at.
+/// Check that readers make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Check {
     /// The versions of all lines.
@@ -33,18 +33,19 @@ enum Check {
     Nothing,
 }
 
-/// What all tasks of a scenario know.
+/// State that all tasks of a scenario share.
 struct Setting {
     server: Machine,
-    /// Of the server's present life.
+    /// Region of the server's present life.
     region: Cell<Region>,
     history: History,
     check: Check,
-    /// Of all lives.
+    /// Tasks of all lives.
     lives: RefCell<Vec<Task<()>>>,
 }
 
-/// Each line: version, and one part of the value in all other words, so that a mixture is a value that nobody wrote.
+/// Each line: version, and one part of the value in all other words, so that a mixture is a value that no
+/// client wrote.
 fn block(version: u64, value: u64) -> Vec<u8> {
     let line = |number: u64| [version, value >> (16 * number) & 0xffff];
     (0..LINES).flat_map(|number| line(number).repeat(4)).flat_map(u64::to_le_bytes).collect()

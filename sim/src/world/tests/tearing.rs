@@ -21,7 +21,7 @@ fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
-/// What a reader has seen of blocks that were written meanwhile.
+/// A reader's observations of blocks that were written meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     whole: u64,
@@ -129,7 +129,7 @@ fn tight(seed: u64) -> Options {
     Options { times, ..rough(seed) }
 }
 
-/// Working lines out only where accesses meet is a matter of speed: nobody sees a difference.
+/// Working lines out only where accesses meet is a matter of speed: no client sees a difference.
 #[test]
 fn every_touch_an_event_makes_no_difference() {
     for seed in 0..100 {
@@ -200,7 +200,7 @@ fn a_call_sees_what_is_under_way() {
     assert!(mixed > 3, "{mixed}");
 }
 
-/// What a chain of READ and WRITE reads, per seed: the READ may be overtaken.
+/// Values read by chains of READ and WRITE: the READ may be overtaken.
 async fn read_before_write(wire: &Wire) -> (u64, u64) {
     wire.write(4096, &block(1)).await.unwrap();
     let chain = [

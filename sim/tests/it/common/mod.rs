@@ -55,7 +55,7 @@ pub struct Bench {
 /// Hot keys at most.
 const HOT_KEYS: usize = 50;
 
-/// What to build.
+/// Options of the cluster to build.
 pub struct Setup {
     pub keys: BTreeSet<u64>,
     pub servers: u16,

@@ -35,7 +35,7 @@ const DEPTH: usize = 8;
 
 /// Propagation and processing of one hop.
 const HOP: Duration = Duration::from_nanos(500);
-/// Between two batches of a reload.
+/// Interval between batches of a reload.
 const WRITE: Duration = Duration::from_micros(20);
 /// Changes in one batch.
 const BATCH: usize = 24;
@@ -54,7 +54,7 @@ pub struct Living {
     control: Control,
     /// Clients whose connections the controller is not told of, though they believe that it was.
     forgotten: BTreeSet<usize>,
-    /// When a reload goes on.
+    /// Time at which a reload goes on.
     write_at: Instant,
     /// Requests of a reload; connections refused.
     pub written: u64,
@@ -177,7 +177,8 @@ impl Living {
         self.client_hosts.iter().position(ip).unwrap()
     }
 
-    /// From now on the controller does not know a client's connections, though the client believes that it does; or all is mended.
+    /// Makes the controller forget a client's connections, though the client believes that they are
+    /// registered; or mends that.
     pub fn forget(&mut self, client: usize, forgotten: bool) {
         if forgotten {
             self.forgotten.insert(client)
