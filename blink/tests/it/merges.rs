@@ -126,6 +126,7 @@ fn a_split_onto_another_server_takes_memory_that_was_no_node() {
     assert!(is_free(), "the upper half lies in the memory of a node that was merged away");
 }
 
+/// A parent's statement about two nodes may be outdated, or another client may be changing them: then they are no pair.
 #[test]
 fn those_that_are_not_the_neighbours_that_their_parent_says_are_left_alone() {
     type Forge = fn(&Two);
