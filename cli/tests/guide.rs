@@ -196,6 +196,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "another program, which is built with the tests; `tests/pages.rs` compares the page with it",
     ),
     (
+        "cargo run -p fatbtree --example twelve_lines",
+        "another program, which is built with the tests; `fatbtree/tests/it` runs it, `tests/pages.rs` compares the pages with it",
+    ),
+    (
         "cargo run --release -p fatbtree-cli -- simulate writes --tonight 1000",
         "a release build; the help of `simulate` has the same line",
     ),
