@@ -162,8 +162,8 @@ impl TreeConfig {
         &self.leaf
     }
 
-    /// The single-packet rule: an index read carries a key where a READ carries an address, and a READ
-    /// of several packets that loses one is resumed at `address + bytes received`, which would be another key.
+    /// The single-packet rule: an index read carries a key where a READ carries an address. A READ of several
+    /// packets that loses one is resumed at `address + bytes received`, which would be another key.
     ///
     /// # Errors
     /// When a node would not fit in one packet of `path_mtu` bytes.

@@ -1,8 +1,8 @@
 //! Keys whose records are not where the switches think they are, as far as a client has noticed.
 //!
 //! The switches are not told when a record is rewritten elsewhere, and an index read to the old place costs a
-//! round trip. A client that has met such a record, or has made it, asks the switches for a node instead, and
-//! only now and then for the record: the switches may have learned of the new place.
+//! round trip. A client that has met such a record, or has made it, asks the switches for a node instead.
+//! Only now and then it asks for the record, since the switches may have learned of the new place.
 
 /// Table size (power of two). Direct-mapped: a newer key replaces an older one in the same slot.
 const SLOTS: usize = 4096;

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! **Kinds.** What a chunk is first used for it is used for always: leaves, internal nodes or records. Nodes of a chunk lie
-//! at multiples of their size from its start. So a stale pointer, in a switch or a client, that led to a node leads to a node
-//! of the same size for ever, or to a freed one: never into a record, never into the middle of another node.
+//! at multiples of their size from its start. So a stale pointer, in a switch or a client, that led to a node
+//! leads for ever to a node of the same size, or to a freed one. It never leads into a record or into the
+//! middle of another node.
 //!
 //! **Publishing.** A client publishes a chunk *before* it links the first of its nodes (or records) into the tree. From then
 //! on what is written there is the tree's, whatever becomes of the client. A chunk that was not published
@@ -331,7 +332,7 @@ impl ChunkTable {
             }
             self.pieces.insert(offset, Piece { bytes: used, ..piece });
         }
-        // What one client has used of one chunk it pays for once.
+        // A client is charged once for the parts of one chunk that it has used.
         let (&before, left) = self.pieces.range(..offset).next_back()?;
         let begins_chunk = (offset - self.from).is_multiple_of(self.bytes);
         if begins_chunk || left.state != piece.state || self.ended.iter().any(|ended| ended.offset == before)

@@ -15,8 +15,8 @@
 //! is half-written. Places that clients had given back are forgotten, and lost to the tree. Sessions and
 //! locks are gone: their clients open new sessions.
 //!
-//! **A machine that dies** may lose what was written since a file was last synced, and leave a mixture: the three files of a tree are
-//! synced when it is loaded, and when the server stops.
+//! **A machine that dies** may lose what was written since a file was last synced, and leave a mixture. The
+//! three files of a tree are synced when it is loaded, and when the server stops.
 //!
 //! **A file that is not what was written** is refused at the start, by its name. `state.json`, `writes-7` and every word of `chunks-7` have
 //! checksums. Of `tree-7` every node is read, and where the nodes are and lead to: see [`fatbtree_blink::verify_at_hand`]. Records are not
@@ -286,7 +286,8 @@ impl Folder {
         let memory = |bytes| {
             let bytes = within(bytes)?;
             let mapped = self.open_file(&path, true).and_then(|file| {
-                // What is loaded has its room before it is written, and the padding, which an index read may reach.
+                // Room is reserved for loaded data before it is written, and for the padding, which an index
+                // read may reach.
                 let room = bytes.saturating_sub(options.spare_bytes);
                 self.map(&path, file, bytes, room, generation, true)
             });

@@ -85,7 +85,8 @@ pub struct LockTable {
     /// Whether it lies on the device itself, where atomics are fast (Sherman section 4.3); otherwise in
     /// ordinary memory, because the device has none.
     pub on_device: bool,
-    /// The table of owners, which clients may only read: a bit for each of the 65,536 numbers, word o / 64, bit o % 64, set as long as
-    /// the session that has the number lasts. Cleared after the session's queue pairs were destroyed: nothing of it is written then.
+    /// The table of owners, which clients may only read: a bit for each of the 65,536 numbers, word o / 64,
+    /// bit o % 64. A bit is set as long as the session that has the number lasts. Cleared after the session's
+    /// queue pairs were destroyed: nothing of it is written then.
     pub owners: Region,
 }

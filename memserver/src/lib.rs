@@ -1,8 +1,8 @@
 //! A memory server: one partition's tree in one region of memory, read by clients with one-sided RDMA.
 //!
-//! On the data path a memory server does nothing: its device answers READs. What is left is to build the tree, to share
-//! its memory with the device, to give out queue pairs and memory to clients and to take them back, and to show the tree's
-//! top to the planner of switch caches.
+//! On the data path a memory server does nothing: its device answers READs. Otherwise it builds the tree,
+//! shares its memory with the device, and shows the tree's top to the planner of switch caches. It gives
+//! queue pairs and memory to clients, and takes them back.
 //!
 //! ```text
 //!  keys, values ──► bulk_load ──► LoadedTree ──┐       one region, mapped, shared with the device:

@@ -236,7 +236,7 @@ fn serves_on(disk: &dyn Disk) {
     for _ in 0..20 {
         assert!(world.upsert(key, SEED).is_err());
     }
-    // What is there is read, deleted, and written to: places that records have left are used again.
+    // Present keys are read, deleted, and rewritten: places that records have left are used again.
     assert!((0..key).all(|key| world.is(key, SEED)));
     for _ in 0..3 {
         key -= 1;

@@ -206,7 +206,7 @@ impl IndexCache {
         if level == 1 || filling.root_levels.get(&partition.id).is_none_or(|root| is_top(level, *root)) {
             self.insert(filling, (level, low), CachedNode::new(node, now), guard);
         }
-        // What was removed is freed soon.
+        // Removed nodes are freed soon.
         guard.flush();
     }
 

@@ -14,8 +14,9 @@
 //! entries too wide for a line, keep one in each of their two lines ([`leaf`](self::LeafShape)). Where even a line may
 //! tear, each has a checksum as well ([`Integrity`](crate::Integrity)).
 //!
-//! A node's version goes on from what its memory held before ([`next_version`]), never starts afresh: a reader that gets
-//! some lines from before and some from after a node's memory was used again then sees two versions.
+//! A node's version goes on from what its memory held before ([`next_version`]), never starts afresh. So a
+//! reader that gets some lines from before and some from after a node's memory was used again sees two
+//! versions.
 //!
 //! A node in memory that was a node before is met by stale pointers as soon as it is written, also before anything in the tree
 //! leads to it. So it must not say then what the tree does not say: a node is split first, and a key is added after that.
@@ -45,8 +46,9 @@ use line::Marks;
 /// Bytes of a line: the unit in which NICs access memory at once, and which carries a version.
 pub const LINE: usize = 64;
 
-/// Highest level of a node. A tree that fills all of a server's 2^48 bytes has about 40 levels with the fewest children that nodes have
-/// on average, so nothing but damage is higher, and no walk down has more steps than this.
+/// Highest level of a node. A tree that fills all of a server's 2^48 bytes has about 40 levels with the
+/// fewest children that nodes have on average. So a higher level is damage, and no walk down has more steps
+/// than this.
 pub const MAX_LEVEL: u8 = 64;
 
 // An index read's answer is a node or a record, told apart by what both have at one place.
@@ -355,9 +357,9 @@ pub fn set_partner(line: &mut [u8; LINE], partner: GlobalAddress) {
 /// The version of a node that is written over `memory`, which is as long as the node: it follows the one found there, node or
 /// not, and none of the lines has it.
 ///
-/// The header alone does not tell: of a node that was written in part (its writer or its server died) some lines can have the
-/// next version already, and lines of another kind of node have other bytes where this one has its versions. A reader would take
-/// them for its own.
+/// The header alone does not suffice. After a partial write (the writer or the server died), some lines can
+/// have the next version already. Lines of another kind of node have other bytes in the places of this node's
+/// versions. A reader would take them for its own.
 ///
 /// Versions go on with every whole write of the same memory, whatever lay there before, so that no reader takes lines of two nodes
 /// for one (the low byte is in every line: a reader that sleeps for about 256 writes of one place is not told).

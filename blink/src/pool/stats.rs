@@ -16,8 +16,9 @@ pub struct PoolStats {
     pub astray: u64,
     /// Index reads that led to the record of their key: lookups of one round trip.
     pub records: u64,
-    /// Index reads among those led astray that led to a record which was not the key's any more, or is about to be: it had been
-    /// replaced, deleted or used again since its place was put into the switches. Each cost a round trip.
+    /// Index reads among those led astray that led to a record which is not the key's any more, or soon will
+    /// not be. It was replaced, deleted or reused since its place was put into the switches. Each cost a
+    /// round trip.
     pub stale_records: u64,
     /// Lookups that were to begin with an index read on a connection that is not registered, and walked.
     pub unregistered: u64,

@@ -200,7 +200,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         let partition = self.pool.partition_of(at).range;
         self.hint = found_from.filter(|_| self.at.is_some_and(|next| partition.contains(next)));
         let mut pairs = leaf.pairs;
-        // What comes before `at` was in a leaf before.
+        // Keys before `at`, in the order of the scan, were in an earlier leaf.
         pairs.retain(|(key, _)| if backward { *key <= at } else { *key >= at });
         pairs
     }

@@ -8,26 +8,28 @@
 //!  leaves   ▪ ▪ ▪              └ taken when it has the next key
 //! ```
 //!
-//! A scan begins with the root of the first partition. An inner node that is read is replaced by its children, so a scan knows
-//! which leaves come next and reads several at once: two in the beginning, twice as many with each leaf that was taken, up to
-//! [`ScanOptions::window`]. Inner nodes count as the leaves that they may lead to; so a short scan reads only the way to its first
-//! leaf, and a long one reads the next level-1 nodes, which are its sub-ranges, while it still takes leaves of this one. It works
+//! A scan begins with the root of the first partition. An inner node that is read is replaced by its
+//! children, so a scan knows which leaves come next and reads several at once. It reads two in the beginning,
+//! twice as many with each leaf that was taken, up to [`ScanOptions::window`]. Inner nodes count as the
+//! leaves that they may lead to; so a short scan reads only the way to its first leaf, and a long one reads
+//! the next level-1 nodes, which are its sub-ranges, while it still takes leaves of this one. It works
 //! backwards as well as forwards, and on into the next partition. Nothing is read until the caller asks for
 //! pairs.
 //!
 //! **Why no key is missed.** What the slots say of the tree is a guess. Each node is read by a [descent](crate::descent) for a key,
 //! with all of its checks, and tells for which keys it was responsible when it was read. A leaf is taken only if it was for the key
-//! that comes next, and that key moves on to the leaf's end, its fence or its partner's: so the leaves that were taken tile the
-//! range. If the guess is wrong (nodes were split or merged), the leaf of the next key is looked for by a descent of its own. So
-//! each key is answered once, by a leaf that was responsible for it at some moment of the scan; a record that was replaced since
-//! is looked up again. A scan is not a snapshot: two keys are answered at two moments.
+//! that comes next, and that key moves on to the leaf's end, its fence or its partner's. So the leaves that
+//! were taken tile the range. If the guess is wrong (nodes were split or merged), the leaf of the next key is
+//! looked for by a descent of its own. So each key is answered once, by a leaf that was responsible for it at
+//! some moment of the scan; a record that was replaced since is looked up again. A scan is not a snapshot:
+//! two keys are answered at two moments.
 //!
-//! **In-network** (Fat-B+Tree section IV-C). With [`Start::IndexRead`] the switches find the first leaf of the range, beside the walk
-//! that finds what comes after it: a range within a leaf takes as many round trips as a lookup, and in a longer one the first pairs
-//! come before the walk has ended. The paper cuts a range into sub-ranges and asks for them in parallel; so
-//! can a caller here, with [`KeyRange::split_evenly`]: each part begins with an index read of its own, all at
-//! the same time. Borders from inner nodes would be better balanced but have to be read first; those that are
-//! read anyway are what a scan reads ahead by.
+//! **In-network** (Fat-B+Tree section IV-C). With [`Start::IndexRead`] the switches find the first leaf of
+//! the range, beside the walk that finds the leaves after it. A range within a leaf takes as many round trips
+//! as a lookup. In a longer range the first pairs come before the walk has ended. The paper cuts a range into
+//! sub-ranges and asks for them in parallel; so can a caller here, with [`KeyRange::split_evenly`]: each part
+//! begins with an index read of its own, all at the same time. Borders from inner nodes would be better
+//! balanced but have to be read first; those that are read anyway are what a scan reads ahead by.
 //!
 //! **Round trips.** A range of N leaves over a tree of h levels takes h round trips until its first leaf is there, and about
 //! N/window + 3 more, one after another: [`ScanTrips::sequential`]. Where several leaves are read at once,

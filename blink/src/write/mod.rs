@@ -10,10 +10,10 @@
 //! first, and the change begins again: so a split never says anything that the tree did not say before. The parent learns of the new
 //! node afterwards, and until then readers take one step more. A leaf that has become thin is [merged](merge) with a neighbour.
 //!
-//! **What a write can leave behind.** Cards check a packet whole before they write the first byte of it, so a node, which fits in a
-//! packet, is written whole or not at all, whatever becomes of the writer. Chains are carried out in order.
-//! So a client that dies or loses its connection has executed a prefix of a chain, or all of it. Chains are
-//! made such that the tree is right after each operation.
+//! **What a write can leave behind.** Cards check a packet whole before they write the first byte of it. A
+//! node fits in a packet, so it is written whole or not at all, even if the writer dies. Chains are carried
+//! out in order. So a client that dies or loses its connection has executed a prefix of a chain, or all of
+//! it. Chains are made such that the tree is right after each operation.
 //!
 //! **Connections that break.** A chain that ends with the release of the lock is carried out in order: where the lock is not this
 //! client's any more when the connection is up again, all of it was carried out; where it is, no other client

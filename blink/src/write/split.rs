@@ -22,7 +22,7 @@
 //! session with the one server has ended may still write to the other. So the new node is written first, to
 //! memory that was no node before: no client knows its address. The keys move with one write of the node that
 //! is split. If that is not carried out, the new node's memory is lost, and that is all. Memory that was a
-//! node would not do: a client that still knows its address would take the copy there for a node of the tree,
+//! node would not do. A client that still knows its address would take the copy there for a node of the tree,
 //! although the keys have not moved, and perhaps never will. For the same reason the new node is written in
 //! the session in which its memory was given to this client, or not at all.
 

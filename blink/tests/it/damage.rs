@@ -369,7 +369,7 @@ fn a_scan_that_reads_a_key_twice_in_a_leaf_reads_the_leaf_again() {
             assert_eq!(found, expected, "{config:?} {order:?}");
             assert!(scan.trips().retries > 0, "the first time it was torn");
         }
-        // What stays so is damaged, and neither counted nor verified.
+        // A node that stays so is damaged, and neither counted nor verified.
         memory.write(64, &mixture).unwrap();
         let counted = run(&mut lab, &client, client.len(KeyRange::ALL)).unwrap_err();
         let is_twice =

@@ -51,7 +51,7 @@ impl Two {
     fn are_merged(&self, from: &NodeHeader) -> bool {
         for key in (0..=config().leaf_capacity() as u64).map(|key| key * 10) {
             if from.range().contains(key) {
-                // What is damaged may be given up.
+                // An operation on a damaged node may give up.
                 let _ = self.lab.run(&self.client, self.client.change(key, Wish::Delete, Start::Root)).result;
             }
         }

@@ -1,5 +1,6 @@
-//! The place of a record is used again, by the same client and by others. The version of each record there follows from the one before:
-//! a reader with the pointer to an earlier one is not taken in by a later one, whose key and length may be the same.
+//! The place of a record is used again, by the same client and by others. The version of each record there
+//! follows from the one before. So a reader with the pointer to an earlier record does not accept a later
+//! one, whose key and length may be the same.
 use crate::common;
 
 use common::{Client, Lab, SESSION, configs, value_of};

@@ -190,7 +190,7 @@ fn restart_at(config: TreeConfig, keeps_tree: bool, moment: u32, unknown: &mut u
     while running.iter().any(Option::is_some) {
         turns += 1;
         assert!(turns < 10_000, "an operation does not end");
-        // What was posted before is answered already; what is posted from now on is lost.
+        // Requests posted before are answered already; requests posted from now on are lost.
         if turns == moment {
             was_under_way = true;
             lab.restart(0, keeps_tree);
@@ -199,7 +199,7 @@ fn restart_at(config: TreeConfig, keeps_tree: bool, moment: u32, unknown: &mut u
             let mut context = Context::from_waker(Waker::noop());
             if let Some(Poll::Ready(done)) = work.as_mut().map(|work| work.as_mut().poll(&mut context)) {
                 (*work, *result) = (None, Some(done));
-                // What was answered before the restart is lost with the tree.
+                // Changes answered before the restart are lost with the tree.
                 if turns <= moment && !keeps_tree {
                     *result = None;
                 }

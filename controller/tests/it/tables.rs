@@ -1,5 +1,5 @@
-//! Every table of every compiled program, with every action that its entries may have, fits its declaration: entries that are
-//! made from the P4Info alone are read as typed entries, and these lower to the same bytes.
+//! Every table of every compiled program, with every action that its entries may have, fits its declaration.
+//! Entries that are made from the P4Info alone are read as typed entries, and these lower to the same bytes.
 
 use std::collections::BTreeSet;
 

@@ -127,7 +127,7 @@ impl DataPath {
             }
             match self.socket.try_send(&self.sending) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // What cannot be sent otherwise is a lost frame.
+                // A frame that cannot be sent for another reason is lost.
                 Ok(_) | Err(_) => self.held = false,
             }
         }

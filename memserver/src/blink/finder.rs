@@ -95,7 +95,7 @@ impl Finder {
             if nodes >= budget {
                 break;
             }
-            // What cannot be read now is being written.
+            // A key whose nodes cannot be read now is being written.
             search.found.push(tree.place_of(*key, &mut nodes).ok().flatten());
         }
         self.looked_for += (search.found.len() - before) as u64;

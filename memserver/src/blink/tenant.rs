@@ -1,8 +1,8 @@
 //! The B-link tree as a tenant of a memory server.
 //!
 //! **Tails.** Clients use a chunk of nodes from its start. What lies behind the last slot that holds a node, alive or freed, was never used.
-//! Of records it cannot be seen where the last one ends, for a value may end in zeros: the used part reaches as far behind the last byte that
-//! is not zero as the largest record.
+//! The end of the last record cannot be seen, because a value may end in zeros. So the used part reaches as
+//! far behind the last byte that is not zero as the largest record.
 
 use std::ops::Range;
 use std::sync::Arc;

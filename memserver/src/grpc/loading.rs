@@ -134,7 +134,7 @@ impl Job {
                 storage.forget_others();
                 Ok(())
             };
-            // What is left of its files is removed now, or when the server is started again.
+            // The rest of its files is removed now, or when the server is started again.
             let _ = self.in_storage(forget).await;
             // A loader that has gone needs no answer.
             let _ = tokio::time::timeout(self.shared.stall, self.replies.send(Err(status))).await;

@@ -106,7 +106,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         replaces: Option<QueuePairNumber>,
     ) -> Result<Endpoint, Refusal> {
         self.advance(now);
-        // What broke makes room for what replaces it.
+        // A broken queue pair makes room for its replacement.
         self.take_broken();
         self.watch_header();
         let Session { client: payer, queue_pairs, .. } = self.session(session)?;

@@ -400,7 +400,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let former = std::mem::replace(&mut self.tenant, tenant);
         self.tenant.succeed(former);
         self.places = PlaceLists::new(id, self.options.limits.places);
-        // What clients have paid for lay in the former tree.
+        // Resources that were charged to clients lay in the former tree.
         self.accounts = Accounts::new(&self.options.limits);
         // A tree that is installed is meant, empty or not.
         let origin = Origin::Meant;

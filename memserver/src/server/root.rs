@@ -7,8 +7,9 @@
 //! are absent. While no client has written to the empty tree, all others are refused as well, until an
 //! operator loads the server, with keys or without.
 //!
-//! One write would end that. So a server that begins empty opens no session at first, where a controller can say whether there was another
-//! tree: not before one has said so, or a bounded time has passed, because a server must start without a controller, too.
+//! One write would end that. So a server that begins empty opens no session at first, where a controller can
+//! say whether there was another tree. It waits until a controller has said so, or a bounded time has passed,
+//! because a server must start without a controller, too.
 
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;

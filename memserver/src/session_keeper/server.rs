@@ -207,7 +207,7 @@ impl<S> Server<S> {
 
     fn next_returned(&mut self, now: Instant) -> Option<Call> {
         let session = self.session()?;
-        // What is of another session must not be given back.
+        // Places of another session must not be given back.
         while let Some(places) = self.returned.pop_front() {
             if places.session == session {
                 return self.begin(now, UnderWay::GiveBack, Call::GiveBack(places));
@@ -271,7 +271,7 @@ impl<S> Server<S> {
                 self.session = None;
                 return;
             }
-            // What is not taken is lost to the tree.
+            // Places that are not taken are lost to the tree.
             (UnderWay::GiveBack, Ok(_)) => return,
             (UnderWay::GiveBack, Err(denied)) if denied.meaning != Meaning::Ended => return,
             (UnderWay::Allocate(kind), Err(denied)) if denied.meaning == Meaning::No => {

@@ -157,7 +157,7 @@ fn who_takes_chunks_without_end_is_refused() {
     for _ in 0..3 {
         lab.allocate(session, ChunkKind::Records).unwrap();
     }
-    // What comes back is not paid for any more.
+    // A chunk that comes back is not charged any more.
     lab.pass(Duration::from_secs(10));
     assert_eq!((lab.counter("chunks_published"), lab.counter("chunks_held")), (3, 0));
     let session = lab.open(&second).unwrap();
@@ -221,7 +221,7 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
         assert_eq!([take(ChunkKind::InternalNodes), take(ChunkKind::InternalNodes)], [rest, fresh]);
         let next = take(ChunkKind::Records);
         assert!(next.address > records.address && next.bytes == 4096, "{next:?}");
-        // What was not published goes back as it is; what was, is cut once more.
+        // An unpublished chunk goes back as it is; a published one is cut once more.
         lab.server.publish(lab.now, session, rest.address).unwrap();
         lab.put_node(rest.address, 1, false);
         lab.server.close_session(lab.now, session).unwrap();

@@ -270,7 +270,7 @@ async fn a_slow_reader_is_left_behind() {
     soon(|| async { slow_reader(&service, HOSTILE).await.ok() }).await;
     let again = service.client().await.snapshot().await.unwrap();
     assert_eq!(again, fast);
-    // What was sent before is all that comes.
+    // Only messages sent before arrive.
     for mut stream in slow {
         let mut nodes = 0;
         while let Some(Ok(chunk)) = stream.next().await {

@@ -200,12 +200,12 @@ fn who_connects_anew_is_not_met_by_what_it_posted_before() {
     };
     assert_eq!(*bytes, *b"in time!");
     assert_eq!((lab.counter("queue_pairs"), lab.counter("queue_pairs_replaced")), (2, 1));
-    // What is gone already, and what another session has, is left alone.
+    // Queue pairs that are gone already, or another session's, are left alone.
     let again = lab.reconnect(&mut client, session, Some(old.there)).unwrap();
     lab.reconnect(&mut client, session, Some(theirs.there)).unwrap();
     client.post(theirs, Operation::Write { to: at(64), data: b"another." }).unwrap();
     assert_eq!((lab.counter("queue_pairs"), lab.counter("queue_pairs_replaced")), (4, 1));
-    // What is to be replaced is gone even where there is no other.
+    // The queue pair to be replaced is gone even where there is no other.
     lab.watch_mut().fails_to_connect = true;
     assert!(lab.reconnect(&mut client, session, Some(again.there)).is_err());
     assert!(client.post(again, Operation::Write { to: at(64), data: b"too late" }).is_err());

@@ -74,7 +74,7 @@ proptest! {
         let former = Superblock::parse(&old_bytes).unwrap();
         prop_assert_ne!(superblock.version, former.version);
 
-        // What is a node is one of the new tree.
+        // Each node is one of the new tree.
         for (at, line) in new_bytes.chunks_exact(LINE).enumerate().skip(1) {
             let offset = (at * LINE) as u64;
             let header = NodeHeader::parse(line.first_chunk().unwrap());

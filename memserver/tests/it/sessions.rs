@@ -208,7 +208,7 @@ fn attempts_are_bounded_in_time() {
     assert!(lab.server.renew_session(lab.now, session).is_ok(), "renewing is no attempt");
     lab.pass(SECOND);
     lab.connect(&mut hostile, session).unwrap();
-    // What is refused for another reason counts as well.
+    // A request that is refused for another reason counts as well.
     for _ in 0..4 {
         let bad = Endpoint { psn: 1 << 24, ..hostile_endpoint(&mut hostile) };
         let refusal = lab.server.connect(lab.now, session, &bad, None).unwrap_err();

@@ -129,7 +129,7 @@ impl Case {
             registered.register(&network, &placement, *connection)?;
         }
         entries.extend(registered.of_switch(switch));
-        // What both epochs have, such as hot keys, is there once.
+        // Entries of both epochs, such as hot keys, are there once.
         let mut by_key: Vec<Entry> = entries;
         by_key.sort_by(Entry::cmp_keys);
         by_key.dedup_by(|a, b| a.cmp_keys(b).is_eq());

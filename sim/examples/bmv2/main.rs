@@ -1,17 +1,20 @@
-//! The compiled program on BMv2 and on the software switch, frame by frame: both are given the same entries and the same frames, random
-//! and damaged ones among them, and what leaves must be the same, bit for bit.
+//! The compiled program on BMv2 and on the software switch, frame by frame. Both are given the same entries
+//! and the same frames, random and damaged ones among them. The frames that leave must be the same, bit for
+//! bit.
 //!
 //! ```text
 //! cargo run --release -p fatbtree-sim --example bmv2 -- --bmv2 PATH/simple_switch_grpc \
 //!     [--frames 100000] [--seed 1] [--role core|aggregation|edge|single]
 //! ```
 //!
-//! For each role a network is built that has it (`case.rs`), with hosts, connections, hot keys and two epochs of a plan, and one switch of
-//! it is programmed with all that it gets: the software switch in this process, BMv2 as a child process over P4Runtime. Frames
-//! (`frames.rs`) go to BMv2 by the gRPC interface that `simple_switch_grpc` has for them (`--dp-grpc-server-addr`), which says
-//! of each packet that leaves which one it was when it came in; so nothing depends on time or order, and no port or right of the machine is needed.
-//! Every difference is printed with the frame, and makes the exit code 1. At the end all counters must agree, those of the
-//! program and those of the tables' entries, and the probes that the controller was given.
+//! For each role a network is built that has it (`case.rs`), with hosts, connections, hot keys and two epochs
+//! of a plan. One switch of it is programmed with all that it gets: the software switch in this process, BMv2
+//! as a child process over P4Runtime. Frames (`frames.rs`) go to BMv2 by the gRPC interface that
+//! `simple_switch_grpc` has for them (`--dp-grpc-server-addr`), which says of each packet that leaves which
+//! one it was when it came in; so nothing depends on time or order, and no port or right of the machine is
+//! needed. Every difference is printed with the frame, and makes the exit code 1. At the end all counters
+//! must agree, those of the program and those of the tables' entries, and the probes that the controller was
+//! given.
 //!
 //! What is not compared:
 //!
@@ -171,7 +174,7 @@ async fn compare(
             }
         }
     }
-    // What is on its way to the controller.
+    // Time for packets on their way to the controller.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let format = PacketFormat::of(info.p4info()).ok_or("the program has packets for the controller")?;
     let probes =

@@ -107,7 +107,7 @@ impl Control {
                 self.lost(now, number, "no answer in time");
             }
         }
-        // What the controller is told of one may change what is wanted of the others.
+        // A notice of one switch may change the targets of the others.
         let mut has_news = true;
         while has_news {
             has_news = false;
@@ -197,7 +197,7 @@ impl Control {
     fn lost(&mut self, now: Instant, number: usize, why: &str) {
         let station = &mut self.stations[number];
         let (switch, session) = (station.keeper.switch(), station.session);
-        // What is still said in this session is not heard any more.
+        // Later messages of this session are ignored.
         station.session += 1;
         (station.answers_by, station.has_packets) = (None, false);
         station.keeper.handle_lost(std(now), why.to_owned());

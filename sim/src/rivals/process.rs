@@ -121,7 +121,7 @@ impl Process {
     pub(super) fn has_led_all(&self, switches: &[SwitchId], now: Duration) -> bool {
         let says = |switch| {
             let session: Option<&Session> = self.sessions.get(switch);
-            // What it has not read yet may say otherwise.
+            // Messages that it has not read yet may say otherwise.
             session.is_some_and(|it| it.mastership == Mastership::Primary && it.notices.is_empty())
         };
         let is_known = matches!(self.office, Office::Leads { since, .. } if now >= since + KNOWN);

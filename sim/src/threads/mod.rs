@@ -12,8 +12,8 @@
 //!
 //! A client that is killed says nothing. Its session ends when its lease does: the server then destroys its queue pairs and tells
 //! that the owner of its locks is dead, and others take them over. In the end, when all dead sessions have ended, the tree is
-//! [verified](fatbtree_blink::Pool::verify), all of it is scanned, and all answers of all threads must be explained by one order of
-//! what happened: so every write that was acknowledged is there.
+//! [verified](fatbtree_blink::Pool::verify), all of it is scanned, and all answers of all threads must be
+//! explained by one order of events. So every acknowledged write is there.
 //!
 //! A run that is wrong says so; one that hangs fails after [`Options::patience`] without an answer.
 

@@ -111,7 +111,7 @@ impl Builder<'_> {
         self.flip(at, u64::from(self.config.leaf_bytes()) - LINE as u64, 0);
         self.flip(at, u64::from(self.config.leaf_bytes()) - 1, 0);
         self.land(&keys, at);
-        // What is changed here has a checksum that can only be written with the whole line.
+        // A word that is changed here has a checksum that can only be written with the whole line.
         if !sums {
             let at = self.room()?;
             self.leaf(at, self.spec(at, 0, here, GlobalAddress::NULL), key)?;

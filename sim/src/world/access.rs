@@ -132,7 +132,7 @@ enum TouchState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begun {
     /// The accesses are finished at once. A card that has accepted a packet writes it to its end, whatever
-    /// becomes of the queue pair: it checks a packet whole before it writes the first byte of it, and hands
+    /// becomes of the queue pair. It checks a packet whole before it writes the first byte of it, and hands
     /// all of it to the bus.
     Finish,
     /// Lines whose moment has passed stay touched, the others are never touched: the card itself is gone.

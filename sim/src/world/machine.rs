@@ -202,7 +202,7 @@ impl Machine {
         let started = self.now();
         self.sleep(calls.trip).await;
         self.until_reachable(callee, started + calls.timeout).await?;
-        // What it looks at past the network must be as it is now.
+        // Memory that it reads past the network must be in its present state.
         self.shared.settle();
         let answer = work(&callee.reactor());
         self.sleep(calls.trip).await;
@@ -230,8 +230,8 @@ impl Machine {
         self.connect(server, false).await
     }
 
-    /// The same, but before that the server takes back all queue pairs that this machine has with it, also in earlier lives: what
-    /// was sent on them and has not been carried out never will be.
+    /// The same, but before that the server takes back all queue pairs that this machine has with it, also in
+    /// earlier lives. Requests on them that have not been carried out never will be.
     ///
     /// After a queue pair broke this matters. An unanswered WRITE may still wait before a frozen card, and
     /// would overwrite anything written meanwhile.

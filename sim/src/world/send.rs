@@ -306,7 +306,7 @@ impl Fabric {
                     Kind::Atomic => Output::Atomic(found),
                     Kind::Read => {
                         let end = from + data.len() as u32;
-                        // What is sent again is asked for from where the first answer was cut, or before.
+                        // A repeated READ asks for bytes from the cut of the first answer on, or from before.
                         debug_assert!(from <= posted.received, "a READ has a hole");
                         if end < posted.received {
                             return;

@@ -105,7 +105,7 @@ pub(super) async fn ask(machine: Machine, setting: Rc<Setting>, id: u16, mut ran
             let located = matches!(handle.locate(keys.collect()).await, Ok(Ok(_)));
             setting.count(|outcome| outcome.located += u64::from(located));
         } else if let Ok(Ok(top)) = handle.snapshot().await {
-            // What a plan is made from.
+            // The tree that a plan is made from.
             let taken = Tree::new(&[(*top).clone()]).is_ok();
             setting.count(|outcome| {
                 outcome.snapshots += 1;

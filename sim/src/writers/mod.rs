@@ -1,9 +1,10 @@
 //! Scenarios with clients that change the trees of one to three memory servers: locks, splits, merges and new roots under lost
 //! messages, cut links, frozen machines and clients that die at any await, every answer explained. Where there are several servers,
-//! some clients put new nodes on one after the other, so that trees lie on all of them, and a client's sessions end one by one. The
-//! servers are those of production, on simulated cards: they die and are started anew, with their memory or without, with the same
-//! numbers of owners and the same keys of memory as before, and other trees take the place of those that they have. In
-//! [hostile](Scenario::hostile) scenarios a client damages the trees' structure by plain WRITEs.
+//! some clients put new nodes on one after the other, so that trees lie on all of them, and a client's
+//! sessions end one by one. The servers are those of production, on simulated cards. They die and are started
+//! anew, with their memory or without, with the same numbers of owners and the same keys of memory as before.
+//! Other trees take the place of those that they have. In [hostile](Scenario::hostile) scenarios a client
+//! damages the trees' structure by plain WRITEs.
 //!
 //! ```text
 //!   4 clients × some tasks: get, insert, update, upsert, delete, scan fate: cuts links, freezes clients and servers or their cards,

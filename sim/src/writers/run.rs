@@ -59,7 +59,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     if let Some(wrong) = setting.first_wrong() {
         return Err(wrong);
     }
-    // What is said of damaged trees need not be right.
+    // Answers about damaged trees need not be right.
     let checked = match scenario.hostile {
         Some(_) => Checked::default(),
         None => setting.history.check().map_err(|violation| violation.to_string())?,

@@ -41,7 +41,7 @@ fn damage(path: &Path, first: Damage, random: &mut Random) {
         let target = Target::new(&tree.region, &tree.config, 0, root);
         let other = Damage::ALL[random.random_range(0..Damage::ALL.len())];
         for (at, bytes) in target.strike(if number == 0 { first } else { other }, random) {
-            // What lies outside of the region is refused.
+            // Addresses outside of the region are refused.
             let _ = tree.region.write(at, &bytes);
         }
     }

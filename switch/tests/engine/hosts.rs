@@ -214,7 +214,7 @@ fn an_index_header_from_a_host_is_not_believed() {
         let forged = Read { index: Some(index), va: 0xa, rkey: 99 }.frame(1);
         dropped(&mut edge, HOST, &forged, FORGED);
         assert_eq!(edge.one(TRUNK, &forged).unwrap().0, 9);
-        // What only says that it is in flight is none, wherever it comes from.
+        // A packet with only the in-flight mark is no index packet, whatever its port.
         dropped(&mut edge, HOST, &with_byte(forged.clone(), 23, 6), FORGED);
         dropped(&mut edge, TRUNK, &with_byte(forged.clone(), 23, 6), DAMAGED);
         // And what is merely sent to the port of index packets is a host's own affair.

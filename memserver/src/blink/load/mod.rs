@@ -7,13 +7,14 @@
 //!        └─────┴────────┴────────┴─────┴─────────┴─────┴──────┴─────────┴───────┴─────────┘
 //! ```
 //!
-//! Nodes end at short [separators](fatbtree_blink::separator), not at the first key of the next one, and their ends move by up to a sixth
-//! of a node to where a shorter one is: the fewer bits of a fence are set, the less it takes in a switch. A fence is seldom a key.
+//! Nodes end at short [separators](fatbtree_blink::separator), not at the first key of the next one, and
+//! their ends move by up to a sixth of a node to reach a shorter one. The fewer bits of a fence are set, the
+//! less room it takes in a switch. A fence is seldom a key.
 //!
 //! The size is computed first, so nothing is copied and nothing grows. The first line is the region's
-//! [`Superblock`]. An index read asks for as many bytes as the larger kind of node has, wherever it lands, so the
-//! region ends in padding of that size: behind the spare bytes, in which nodes will lie later, too. Nothing is ever allocated in
-//! the padding.
+//! [`Superblock`]. An index read asks for as many bytes as the larger kind of node has, wherever it lands. So
+//! the region ends in padding of that size, behind the spare bytes, in which nodes will lie later, too.
+//! Nothing is ever allocated in the padding.
 //!
 //! # A region filled anew
 //!

@@ -62,7 +62,7 @@ fn in_a_calm_world() {
 fn rough(seed: u64, lost: u32) -> (Options, MachineOptions) {
     let mut draw = random(seed, 99);
     let mut options = Options::rough(&mut draw);
-    // What is lost must come through in the end: the suite expects requests to succeed.
+    // Lost messages must come through in the end: the suite expects requests to succeed.
     options.retry.limit = 200;
     let machine = MachineOptions {
         link: LinkFaults { lost, ..LinkFaults::rough(&mut draw) },
