@@ -21,7 +21,7 @@ struct At {
     /// Client of the file; by default the first. Two processes cannot be the same client at once.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
-    /// Ask the processors of the memory servers (`--serve queries`) instead of using RDMA.
+    /// Ask the processors of the memory servers, started with `fatbtree memserver --serve queries`, instead of using RDMA.
     #[arg(long)]
     query: bool,
     /// Print the result as JSON.
