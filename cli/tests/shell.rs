@@ -249,12 +249,12 @@ fn arguments_that_make_no_sense_are_refused() {
     }
 }
 
-/// The README's transcript, and the last example of `--help`.
+/// The quick start's transcript, and the last example of `--help`.
 #[test]
 fn what_the_pages_show_is_what_happens() {
-    let readme = include_str!("../../README.md");
+    let page = include_str!("../../docs/src/quick-start.md");
     let begin = "```console\n$ fatbtree shell --keys 100000 --cache 1000000 --trips\n";
-    let (_, rest) = readme.split_once(begin).expect("the README has a transcript of the shell");
+    let (_, rest) = page.split_once(begin).expect("the page has a transcript of the shell");
     let (transcript, _) = rest.split_once("```").expect("it ends");
     let commands: String = transcript
         .lines()

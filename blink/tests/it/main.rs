@@ -7,7 +7,6 @@
 )]
 
 mod cache;
-mod cache_memory;
 mod cached_operations;
 mod common;
 mod damage;

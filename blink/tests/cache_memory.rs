@@ -1,4 +1,6 @@
 //! Allocations of the index cache. Alone in its process: what other tests free would be counted too.
+#![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
+
 use fatbtree_blink::node::{Node, NodeSpec, write_internal};
 use fatbtree_blink::{GlobalAddress, IndexCache, Integrity, KeyRange, Partition, TreeConfig, ValueLayout};
 
