@@ -43,9 +43,14 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
         assert!(kill("KILL", role));
         up.until("ended");
         up.until("ready");
-        let result = bench(cluster, &[]);
-        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()));
-        assert!(result["round_trips"].as_f64().is_some_and(|trips| trips < 3.0), "{result}");
+        // `ready` says that all roles answer. On a busy machine the controller has yet to load what was lost: then keys are found from
+        // the root.
+        let begins_below_the_root = (0..20).any(|_| {
+            let result = bench(cluster, &[]);
+            assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()));
+            result["round_trips"].as_f64().is_some_and(|trips| trips < 3.0)
+        });
+        assert!(begins_below_the_root, "20 times all keys were found from the root");
     }
     let writing = |workload| {
         let result = bench(cluster, &["--workload", workload]);
