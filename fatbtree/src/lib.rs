@@ -1,7 +1,7 @@
 //! Client library of Fat-B+Tree: an ordered index of 64-bit keys in the memory of other machines.
 //!
 //! ```no_run
-#![doc = include_str!("../examples/twelve_lines.rs")]
+#![doc = include_str!("../examples/twelve_lines/program.rs")]
 //! ```
 //!
 //! [`connect`] takes the cluster file that `fatbtree up` and the other roles use. [`Options`] has everything else: the client's name in the

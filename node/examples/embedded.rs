@@ -2,6 +2,7 @@
 //!
 //! `docs/src/embed.md` shows this file. To run it, start `fatbtree up cluster.toml` first:
 //! `cargo run --example embedded -- cluster.toml`.
+#![allow(clippy::print_stdout, reason = "an example prints what it finds")]
 
 use std::error::Error;
 use std::time::Duration;

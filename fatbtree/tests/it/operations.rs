@@ -8,7 +8,7 @@ use crate::common::Running;
 
 /// The example of the library's page, word for word.
 mod twelve_lines {
-    include!("../../examples/twelve_lines.rs");
+    include!("../../examples/twelve_lines/program.rs");
 
     pub(super) fn run() -> Result<(), fatbtree::Error> {
         main()
