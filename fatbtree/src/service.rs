@@ -26,7 +26,7 @@ const QUEUE: usize = 1024;
 /// Operations of one batch that are carried out at once.
 const BATCH_AT_ONCE: usize = 32;
 
-/// What a caller wants, and where the answer goes.
+/// Request of a caller, with the sender of its answer.
 #[derive(Debug)]
 pub(crate) enum Ask {
     Get(u64, Answer<Option<Bytes>>),
@@ -61,7 +61,7 @@ pub(crate) struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The thread sleeps: it is told that nobody asks any more.
+        // The thread may sleep, and must see that the last clone is gone.
         self.requests = None;
         self.waker.wake();
     }
@@ -104,7 +104,7 @@ pub(crate) async fn start(options: Options) -> Result<Client, Error> {
     let serve = move || {
         let engine = match options.open() {
             Ok(engine) => engine,
-            // Whoever connects may have given up.
+            // The future of the connection may have been dropped.
             Err(error) => return drop(ready.send(Err(error))),
         };
         let (requests, asked) = mpsc::channel(QUEUE);
@@ -265,6 +265,6 @@ fn tell<T>(answer: Answer<T>, result: Result<T, Error>) {
     if let Err(error) = &result {
         tracing::debug!(%error, "an operation has failed");
     }
-    // Whoever asked may have dropped the future.
+    // The caller may have dropped the future.
     let _ = answer.send(result);
 }

@@ -11,7 +11,7 @@ use super::{HELD_UP, Run, Step, millis};
 use crate::cluster::Clock as _;
 
 impl Run<'_> {
-    /// All hold what they should, and index packets are dealt over all fat roots: as the switches' own tables have it.
+    /// Whether all switches hold what they should, and deal index packets over all fat roots, by their own tables.
     pub(super) fn is_whole_again(&mut self) -> Step<bool> {
         if !self.control.is_whole() {
             return Ok(false);
@@ -20,7 +20,7 @@ impl Run<'_> {
         for (value, switch) in self.cluster.switches_mut().iter_mut().zip(self.network.tree().switches()) {
             match self.network.read_back(value, switch.id) {
                 Ok(found) => held.push(found),
-                // It has come back, and nobody has noticed yet.
+                // The switch is back, and its program is not loaded yet.
                 Err(_) => return Ok(false),
             }
         }
