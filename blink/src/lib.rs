@@ -31,7 +31,7 @@
 //!   Addresses, locks, sessions, space and records are [`fatbtree_remote`]'s, which knows no tree.
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::change`].
 //! * [`Pool::scan`]: ranges of pairs, as a stream. [`Pool::len`], [`Pool::verify`]: the whole tree, counted and checked.
-//! * [`Writer`]: what a client needs to lock nodes. [`Wish`], [`Change`]: what it wants changed, and what came of it.
+//! * [`Writer`]: what a client needs to lock nodes. [`Mutation`], [`MutationResult`]: what it wants changed, and what came of it.
 //! * [`IndexCache`]: what a client remembers of the inner nodes.
 //! * [`SuperRoot`]: where they begin. [`separator()`], [`cut_keys`], [`cut_nodes`]: where nodes end.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
@@ -93,7 +93,7 @@ pub use config::{
 };
 pub use fatbtree_remote::{
     BreakReason, Check, ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, HAND_OVERS, KeyRange,
-    MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide, RemoteStats, ReturnedPlaces, SURPLUS,
+    MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide, RemoteStats, ReturnedBlocks, SURPLUS,
     SessionId, Shortage, Writer, record,
 };
 pub use limits::Limits;
@@ -108,4 +108,4 @@ pub use techniques::Techniques;
 pub use top::{TopNode, TopReader, TreeTop};
 pub use verify::{Damage, Verified, VerifyError, verify_at_hand};
 pub use walk::{NodeBytes, PathStep, Regions, Tree, WalkError};
-pub use write::{Change, Wish};
+pub use write::{Mutation, MutationResult};

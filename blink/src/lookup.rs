@@ -7,7 +7,7 @@ use fatbtree_remote::record::{RecordPointer, read_record, record_bytes};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Buffer, Verbs};
 
-use crate::descent::{Descent, Led, Reason};
+use crate::descent::{Descent, HintResult, Reason};
 use crate::node::{EntryValue, Node, NodeFault};
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
@@ -96,12 +96,12 @@ impl<V: Verbs> Descent<'_, V> {
             start == Start::IndexRead && !self.pool().config().tree.leaf_shape().is_inline();
         if may_be_led_to_record && !self.pool().avoids_record(key) {
             match self.ask_switches().await? {
-                Led::Record { record, value } => {
+                HintResult::Record { record, value } => {
                     let (start, len) = (value.start as u32, value.len() as u32);
                     return Ok(Some(Value { buffer: record, start, len }));
                 }
-                Led::Node(node) => first = Some(node),
-                Led::Stale => {}
+                HintResult::Node(node) => first = Some(node),
+                HintResult::Stale => {}
             }
         }
         let arrive = |node: &Node<'_>, bytes: &[u8]| place_of(node, bytes, key);

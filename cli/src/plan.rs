@@ -33,7 +33,7 @@ enum Command {
     },
     /// What changes in each switch from one plan to another.
     Compare {
-        /// The plan in force.
+        /// The active plan.
         old: PathBuf,
         /// The plan to come.
         new: PathBuf,
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             if let Some(address) = plan.hot_address(key.key) {
                 println!("key {key} is hot: lookups are led straight to {address:#x}; without that:");
             }
-            let landing = plan.land(key.key);
+            let landing = plan.resolve(key.key);
             println!(
                 "key {key}: node {:#x} of partition {}, {} levels walked by switches",
                 landing.address, landing.partition, landing.levels

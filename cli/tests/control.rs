@@ -79,7 +79,7 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
         core_status["program"].is_string() && core_status["entries"].as_u64() > Some(100),
         "{core_status}"
     );
-    assert!(operator.asks(&["status"]).contains("in force"));
+    assert!(operator.asks(&["status"]).contains("active"));
     // How full it is: all entries of plans are in these tables, and a few that are always there.
     let tables = core_status["tables"].as_array().expect("a list");
     let sum = |memory: &str, what: &str| -> u64 {
@@ -114,13 +114,13 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     assert!(operator.asks(&["counters"]).contains("fat root"));
 
     // Plans: a dry run changes nothing; the controller chooses the epochs.
-    let first = operator.epoch().expect("a plan is in force");
+    let first = operator.epoch().expect("a plan is active");
     let text = operator.asks(&["plan", "--save", &path("kept.json")]);
     assert!(text.contains("round trips") && text.contains("kept.json"), "{text}");
     assert_eq!(operator.epoch(), Some(first));
     assert!(run(&["plan", "show", &path("kept.json")]).status.success());
     operator.asks(&["diff"]);
-    // Most of the nodes stay, so only what differs is written, under the epoch that is in force.
+    // Most of the nodes stay, so only what differs is written, under the epoch that is active.
     let second = operator.json(&["reload"]);
     let [entries, changes] = ["entries", "changes"].map(|what| second[what].as_u64().expect("a number"));
     assert!(second["epoch"].as_u64() == Some(first) && changes < 2 * entries, "{second}");
@@ -141,7 +141,7 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     };
     let refused = changed("roots.json", &|value| value["plan"]["roots"] = vec![99].into());
     assert!(refused.contains("switch number 99 in the plan, core-0 in the cluster file"), "{refused}");
-    let refused = changed("tree.json", &|value| value["made_of"]["1"]["number"] = 7.into());
+    let refused = changed("tree.json", &|value| value["source"]["1"]["number"] = 7.into());
     assert!(refused.contains("another tree of partition 1"), "{refused}");
     let refused = changed("damaged.json", &|value| value["plan"]["fat_root"][0]["low"] = 5.into());
     assert!(refused.contains("expected ranges from key 0"), "{refused}");

@@ -59,7 +59,7 @@ fn waits(
 
 fn has_plan(answer: &Result<String, String>) -> bool {
     let is_so =
-        |text: &String| text.contains("in force,") && !text.contains("silent") && !text.contains("being");
+        |text: &String| text.contains("active,") && !text.contains("silent") && !text.contains("being");
     answer.as_ref().is_ok_and(is_so)
 }
 

@@ -138,7 +138,7 @@ fn roles_start_one_by_one_and_end_with_their_counters() {
         assert!(keys.is_some_and(|keys: u32| (400..600).contains(&keys)), "{line}");
     }
     let controller = Role::start(&["controller", "--cluster", cluster]);
-    controller.until("none was in force");
+    controller.until("none was active");
     assert_eq!(bench(cluster, &["--client", "client"])["wrong"], 0);
     servers[0].until("opened client=10.1.0.2 server=10.0.0.2");
     servers[0].until("closed client=10.1.0.2");

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::run;
-use fatbtree_controller::Incarnation;
+use fatbtree_controller::Generation;
 use fatbtree_controller::grpc::{Client as ToController, ServerHello};
 use fatbtree_memserver::grpc::Client as ToServer;
 use fatbtree_p4runtime::P4RuntimeClient;
@@ -128,8 +128,8 @@ async fn knock(cluster: &Cluster, certificates: &Path) {
     // A memory server registers for another one's partition.
     let to = |name: &str| of(name).to(cluster.controller().expect("there is one"), CONTROLLER);
     let registered = async |name: &str, partition: u16| {
-        let incarnation = Incarnation { number: u64::MAX, low: 0 };
-        let hello = ServerHello { partition, incarnation, root: 64, lost: false, connections: vec![] };
+        let generation = Generation { number: u64::MAX, low: 0 };
+        let hello = ServerHello { partition, generation, root: 64, lost: false, connections: vec![] };
         let mut client = ToController::connect(to(name), PATIENCE).await.expect("it is let in");
         let (_news, mut none) = tokio::sync::mpsc::channel(1);
         client.register(hello, &mut none, |_| {}).await.expect_err("refused").to_string()

@@ -10,8 +10,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use fatbtree_blink::{
-    CacheStats, Change, Event, IndexCache, KeyRange, Lookup, OperationError, Order, Pool, PoolConfig, Scan,
-    ScanOptions, Start, SuperRoot, Value, Verified, VerifyError, Wish,
+    CacheStats, Event, IndexCache, KeyRange, Lookup, Mutation, MutationResult, OperationError, Order, Pool,
+    PoolConfig, Scan, ScanOptions, Start, SuperRoot, Value, Verified, VerifyError,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -74,7 +74,7 @@ impl<V: Verbs> Client<V> {
     }
 
     /// What planners of switch caches should know, since they were told last: the [sample](Self::set_sample) of keys, and how many index
-    /// reads led astray because the tree has changed since the switches were loaded. Whoever plans asks for it now and then.
+    /// reads with a stale hint because the tree has changed since the switches were loaded. Whoever plans asks for it now and then.
     pub fn report(&self) -> Report {
         self.sampling.borrow_mut().report(&self.pool.stats())
     }
@@ -164,7 +164,7 @@ impl<V: Verbs> Client<V> {
     /// # Errors
     /// When it was not put, or [when nobody can tell](OperationError::Unknown).
     pub async fn upsert(&self, key: u64, value: &[u8]) -> Result<(), OperationError> {
-        self.change(key, Wish::Upsert(value)).await.result.map(drop)
+        self.mutate(key, Mutation::Upsert(value)).await.result.map(drop)
     }
 
     /// Puts a value if the key is not there, and says whether it was put.
@@ -172,7 +172,7 @@ impl<V: Verbs> Client<V> {
     /// # Errors
     /// As [`upsert`](Self::upsert).
     pub async fn insert(&self, key: u64, value: &[u8]) -> Result<bool, OperationError> {
-        self.change(key, Wish::Insert(value)).await.result
+        self.mutate(key, Mutation::Insert(value)).await.result
     }
 
     /// Replaces the value if the key is there, and says whether it was.
@@ -180,7 +180,7 @@ impl<V: Verbs> Client<V> {
     /// # Errors
     /// As [`upsert`](Self::upsert).
     pub async fn update(&self, key: u64, value: &[u8]) -> Result<bool, OperationError> {
-        self.change(key, Wish::Update(value)).await.result
+        self.mutate(key, Mutation::Update(value)).await.result
     }
 
     /// Replaces the value if the key is there and has the value `expected`, and says whether it was replaced.
@@ -193,7 +193,7 @@ impl<V: Verbs> Client<V> {
         expected: &[u8],
         value: &[u8],
     ) -> Result<bool, OperationError> {
-        self.change(key, Wish::CompareAndSet { expected, value }).await.result
+        self.mutate(key, Mutation::CompareAndSet { expected, value }).await.result
     }
 
     /// Takes a key away, and says whether it was there.
@@ -201,7 +201,7 @@ impl<V: Verbs> Client<V> {
     /// # Errors
     /// As [`upsert`](Self::upsert).
     pub async fn delete(&self, key: u64) -> Result<bool, OperationError> {
-        self.change(key, Wish::Delete).await.result
+        self.mutate(key, Mutation::Delete).await.result
     }
 
     /// The pairs of a range in ascending order, as a stream; leaves are read ahead while it is polled. The first one is found by a
@@ -250,14 +250,14 @@ impl<V: Verbs> Client<V> {
     }
 
     /// Any change, with what it cost.
-    pub async fn change(&self, key: u64, wish: Wish<'_>) -> Change {
-        self.change_from(key, wish, Start::CachedOrIndexRead).await
+    pub async fn mutate(&self, key: u64, mutation: Mutation<'_>) -> MutationResult {
+        self.mutate_from(key, mutation, Start::CachedOrIndexRead).await
     }
 
     /// As [`change`](Self::change), from another start.
-    pub async fn change_from(&self, key: u64, wish: Wish<'_>, start: Start) -> Change {
+    pub async fn mutate_from(&self, key: u64, mutation: Mutation<'_>, start: Start) -> MutationResult {
         self.sampling.borrow_mut().see(key);
-        let change = self.pool.change(key, wish, start).await;
+        let change = self.pool.mutate(key, mutation, start).await;
         self.took(|latencies| &mut latencies.writes, change.latency);
         change
     }

@@ -14,7 +14,7 @@
 //! * [`QueryClient`]: a client without RDMA, which asks memory servers.
 //! * [`Answered`], [`NoAnswer`]: what an operation of either came to, and what it cost.
 //! * [`KeySample`], [`Report`]: what a client tells planners of switch caches: the keys that it is asked for, and how often the
-//!   switches led it astray.
+//!   switches gave it stale hints.
 //! * [`OperationLatencies`]: what its operations took, for monitoring.
 //!
 //! Workloads, load generation and measurement are in the crate `fatbtree-workload`, which builds on this one.

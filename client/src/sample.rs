@@ -1,4 +1,4 @@
-//! What planners of switch caches learn from clients: which keys they are asked for, and how often the switches led them astray.
+//! What planners of switch caches learn from clients: which keys they are asked for, and how often the hints of switches were stale.
 
 use fatbtree_blink::PoolStats;
 use rand::{RngExt, SeedableRng};
@@ -66,7 +66,7 @@ pub struct Report {
     /// Index reads.
     pub index_reads: u64,
     /// Index reads among them that led to a node which was not the key's any more.
-    pub astray: u64,
+    pub stale_hints: u64,
 }
 
 /// The sample of a client, and what it has told already.
@@ -89,9 +89,9 @@ impl Sampling {
     }
 
     pub(crate) fn report(&mut self, stats: &PoolStats) -> Report {
-        let counted = (stats.index_reads, stats.astray);
+        let counted = (stats.index_reads, stats.stale_hints);
         let told = std::mem::replace(&mut self.told, counted);
         let keys = self.sample.as_mut().map(KeySample::take).unwrap_or_default();
-        Report { keys, index_reads: counted.0 - told.0, astray: counted.1 - told.1 }
+        Report { keys, index_reads: counted.0 - told.0, stale_hints: counted.1 - told.1 }
     }
 }

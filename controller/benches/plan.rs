@@ -96,9 +96,9 @@ fn planning(c: &mut Criterion) {
     group.bench_function("fat_root_1024_ranges", |b| b.iter(|| make(black_box(&ranges), 1)));
     let new = make(&Budget::paper(), 2);
     group.bench_function("entries", |b| b.iter(|| black_box(&new).entries()));
-    group.bench_function("land", |b| {
+    group.bench_function("resolve", |b| {
         let mut keys = samples.iter().cycle();
-        b.iter(|| new.land(*keys.next().expect("cycles")));
+        b.iter(|| new.resolve(*keys.next().expect("cycles")));
     });
     group.finish();
 }

@@ -20,7 +20,7 @@ use std::str::FromStr;
 
 use fatbtree_controller::tables::fat_root;
 use fatbtree_controller::{
-    Budget, Controller, Entry, Fleet, FleetOptions, Frequencies, Held, Placement, Plan, Programs,
+    Budget, Controller, Entry, Fleet, FleetOptions, Frequencies, Observed, Placement, Plan, Programs,
     Registration, Tree,
 };
 use fatbtree_memserver::grpc;
@@ -33,7 +33,7 @@ struct Lab {
     cluster: Cluster,
     fleet: Fleet,
     controller: Controller,
-    held: BTreeMap<SwitchId, Held>,
+    held: BTreeMap<SwitchId, Observed>,
 }
 
 #[tokio::main(worker_threads = 2)]
@@ -105,7 +105,7 @@ impl Lab {
         }
     }
 
-    /// Plans from what the memory servers say, and loads the plan beside the one in force.
+    /// Plans from what the memory servers say, and loads the plan beside the active one.
     async fn plan(&mut self, ranges: usize, nodes: &str) -> Result<String, Failure> {
         let mut tops = Vec::new();
         for server in self.cluster.servers() {

@@ -70,9 +70,9 @@ fn draw(distribution: &str, zipf: &[Zipf; 2], keys: u64, n: u64) -> u64 {
 
 /// Where the records of keys would lie, or their leaves where there are no records.
 fn locate(plan: &Plan, tree: &Tree, keys: &[u64], records: bool) -> Vec<Located> {
-    let on_the_way = |key: u64| Located { key, address: plan.land(key).address };
+    let on_the_way = |key: u64| Located { key, address: plan.resolve(key).address };
     let record = |key: u64| {
-        let partition = u64::from(plan.land(key).partition);
+        let partition = u64::from(plan.resolve(key).partition);
         Located { key, address: partition << 48 | 1 << 47 | mix(key) >> 17 }
     };
     match keys {

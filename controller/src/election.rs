@@ -171,7 +171,7 @@ pub enum Verdict {
 pub struct Leadership {
     /// The bid for all switches.
     pub bid: Bid,
-    /// No other controller has led since the one whose plans this one has kept: they are in force if their epoch is.
+    /// No other controller has led since the one whose plans this one has kept: they are active if their epoch is.
     pub goes_on: bool,
 }
 

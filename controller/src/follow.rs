@@ -2,7 +2,7 @@
 //! reach the switches lazily).
 //!
 //! ```text
-//!  clients ── keys, index reads, how many led astray ──▶ report()
+//!  clients ── keys, index reads, how many stale hints─▶ report()
 //!                                                            │  due(): from then on it may be worth it
 //!  memory servers ── TreeTop ──┐                             ▼
 //!  switches ── counters ───────┴────────────────────────▶ replan() ──▶ Replanned { plan } ──▶ Controller::load
@@ -12,11 +12,11 @@
 //!
 //! There is no hurry: a cache that is behind costs round trips, never a wrong answer. Nor is there a need to tell the switches of
 //! every split: one below a node that no switch knows costs nothing. So what counts is what clients pay, the share of index reads that
-//! *led astray*: to a node that had been split, merged or freed. Clients count them by the way. The tops say whether planning anew
-//! would help: how many of the keys that are asked for the plan in force leads to a node that is not on their way any more. A split
+//! find a *stale hint*: the address of a node that had been split, merged or freed. Clients count them by the way. The tops say whether planning anew
+//! would help: how many of the keys that are asked for the active plan leads to a node that is not on their way any more. A split
 //! that its parent has not been told of costs a step as well, and no plan helps there.
 //!
-//! The same mechanism follows what clients ask for: when other keys are asked for than the plan in force was made for, the switches walk
+//! The same mechanism follows what clients ask for: when other keys are asked for than the active plan was made for, the switches walk
 //! fewer levels. That is seen from the sampled keys alone; whether another plan would save round trips, the tops and counters say.
 
 use std::collections::{HashMap, VecDeque};
@@ -42,13 +42,13 @@ const MORE: usize = 4;
 /// By so much fewer levels the switches must walk for recent keys than for those that the plan was made for, to look into it.
 const DRIFT: f64 = 0.03;
 
-/// Fewer index reads that led astray than this say nothing: some always meet a split that is under way.
+/// Fewer index reads with a stale hint than this say nothing: some always meet a split that is under way.
 const EVIDENCE: u64 = 16;
 
 /// When planning anew is worth it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FollowOptions {
-    /// From which share of index reads that lead astray, 0 to 1.
+    /// From which share of index reads with a stale hint, 0 to 1.
     pub worth: f64,
     /// From which share of their round trips down to the leaf that clients would save, 0 to 1.
     pub gain: f64,
@@ -58,7 +58,7 @@ pub struct FollowOptions {
 }
 
 impl Default for FollowOptions {
-    /// One index read in a hundred led astray, 3 round trips in a hundred saved; 50,000 changes per second.
+    /// One stale hint in a hundred index reads, 3 round trips in a hundred saved; 50,000 changes per second.
     fn default() -> Self {
         Self { worth: 0.01, gain: 0.03, entries_per_s: 50_000.0 }
     }
@@ -67,11 +67,11 @@ impl Default for FollowOptions {
 /// A plan that is worth loading.
 #[derive(Clone, Debug)]
 pub struct Replanned {
-    /// The plan, of the epoch after the one in force. When it is loaded, [`Follower::loaded`] is told.
+    /// The plan, of the epoch after the active one. When it is loaded, [`Follower::loaded`] is told.
     pub plan: Plan,
-    /// The share of visits that the plan in force leads astray; this one leads none.
-    pub astray: f64,
-    /// Round trips of an average visit from where the switches lead it down to the leaf: under the plan in force, and under this one.
+    /// The share of visits for which the active plan has a stale hint; this plan has none.
+    pub stale_hints: f64,
+    /// Round trips of an average visit from where the switches lead it down to the leaf: under the active plan, and under this one.
     pub trips: (f64, f64),
 }
 
@@ -96,12 +96,12 @@ pub struct Follower {
     topology: Network,
     placement: Placement,
     options: FollowOptions,
-    in_force: Plan,
+    active: Plan,
     /// Since the last attempt.
     index_reads: u64,
-    astray: u64,
+    stale_hints: u64,
     keys: VecDeque<u64>,
-    /// Keys that were sampled since the plan in force was loaded, or looked into last.
+    /// Keys that were sampled since the active plan was loaded, or looked into last.
     fresh: usize,
     /// Levels that the switches walk for an average key of those that the plan was made for; `None` if none was known.
     usual_levels: Option<f64>,
@@ -112,15 +112,15 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Follows the tree that `in_force` was made from; all switches hold that plan.
-    pub fn new(topology: &Network, placement: &Placement, in_force: Plan, options: FollowOptions) -> Self {
+    /// Follows the tree that `active` was made from; all switches hold that plan.
+    pub fn new(topology: &Network, placement: &Placement, active: Plan, options: FollowOptions) -> Self {
         Self {
             topology: topology.clone(),
             placement: placement.clone(),
             options,
-            in_force,
+            active,
             index_reads: 0,
-            astray: 0,
+            stale_hints: 0,
             keys: VecDeque::new(),
             fresh: 0,
             usual_levels: None,
@@ -130,15 +130,15 @@ impl Follower {
     }
 
     /// The plan that all switches hold.
-    pub fn in_force(&self) -> &Plan {
-        &self.in_force
+    pub fn active(&self) -> &Plan {
+        &self.active
     }
 
-    /// Takes a client's observations since its last report: index reads, how many of them led astray, and a sample of the keys that it was asked
+    /// Takes a client's observations since its last report: index reads, how many of their hints were stale, and a sample of the keys that it was asked
     /// for. What is old or counted twice does no harm: at worst, tops are read without need.
-    pub fn report(&mut self, index_reads: u64, astray: u64, keys: &[u64]) {
+    pub fn report(&mut self, index_reads: u64, stale_hints: u64, keys: &[u64]) {
         self.index_reads = self.index_reads.saturating_add(index_reads);
-        self.astray = self.astray.saturating_add(astray);
+        self.stale_hints = self.stale_hints.saturating_add(stale_hints);
         let keys = &keys[keys.len().saturating_sub(SAMPLES)..];
         let gone = (self.keys.len() + keys.len()).saturating_sub(SAMPLES);
         self.keys.drain(..gone);
@@ -149,16 +149,16 @@ impl Follower {
     /// Levels that the switches walk for an average recent key. They spare those of hot keys all levels.
     fn recent_levels(&self) -> Option<f64> {
         let recent = self.keys.iter().rev().take(RECENT);
-        let levels_of = |key: u64| match self.in_force.hot_address(key) {
-            Some(_) => 1 + self.in_force.longest_way() as u64,
-            None => u64::from(self.in_force.land(key).levels),
+        let levels_of = |key: u64| match self.active.hot_address(key) {
+            Some(_) => 1 + self.active.longest_way() as u64,
+            None => u64::from(self.active.resolve(key).levels),
         };
         let levels: u64 = recent.clone().map(|key| levels_of(*key)).sum();
         let count = recent.count();
         (count > 0).then(|| levels as f64 / count as f64)
     }
 
-    /// Whether many more keys are known than before, or others are asked for than the plan in force was made for.
+    /// Whether many more keys are known than before, or others are asked for than the active plan was made for.
     fn has_drifted(&self) -> bool {
         if self.keys.len() / MORE >= self.known.max(RECENT / MORE) {
             return true;
@@ -174,22 +174,22 @@ impl Follower {
     /// Whether keys that are not hot because their records moved may be found where they were by now. A client that asks for nothing moves nothing,
     /// and needs no entries.
     fn may_have_settled(&self) -> bool {
-        self.in_force.has_restless_keys() && self.fresh >= MORE * RECENT
+        self.active.has_restless_keys() && self.fresh >= MORE * RECENT
     }
 
     /// From when on it may be worth to read tops and counters and to [plan anew](Self::replan); none as long as clients are led right, as
     /// far as they were, and no hot key waits for its record to stay where it is.
     pub fn due(&self) -> Option<Duration> {
-        let enough = self.astray >= EVIDENCE.max((self.options.worth * self.index_reads as f64) as u64);
+        let enough = self.stale_hints >= EVIDENCE.max((self.options.worth * self.index_reads as f64) as u64);
         (enough || self.has_drifted() || self.may_have_settled()).then_some(self.not_before)
     }
 
     /// The keys that the next plan may make hot: memory servers are to be asked where their records lie.
     pub fn hot_candidates(&self, tree: &Tree) -> Vec<u64> {
         // Those that are hot already come last, as long as no client has sampled them again.
-        let held = self.in_force.hot_keys().iter().map(|hot| (hot.key, 1));
+        let held = self.active.hot_keys().iter().map(|hot| (hot.key, 1));
         let visits: Vec<(u64, u64)> = self.keys.iter().map(|key| (*key, 2)).chain(held).collect();
-        self.in_force.hot_candidates(tree, &visits)
+        self.active.hot_candidates(tree, &visits)
     }
 
     /// Plans the next epoch, if that is worth it now. `tops` are the trees' as the memory servers have read them of late, `counters` what
@@ -208,37 +208,37 @@ impl Follower {
         if now < self.not_before {
             return Ok(None);
         }
-        (self.index_reads, self.astray) = (0, 0);
-        let changes = self.in_force.summary().entries;
+        (self.index_reads, self.stale_hints) = (0, 0);
+        let changes = self.active.summary().entries;
         self.wait(now, 2 * changes);
         let has_drifted = self.has_drifted() || self.may_have_settled();
         (self.usual_levels, self.fresh, self.known) = (self.recent_levels(), 0, self.keys.len());
         let tree = Tree::new(tops)?;
-        let visits = self.in_force.visits(counters, self.keys.make_contiguous());
-        let astray = self.in_force.share_astray(&tree, &visits, located);
-        let leads_astray = astray >= self.options.worth && astray > 0.0;
-        if !leads_astray && !has_drifted {
+        let visits = self.active.visits(counters, self.keys.make_contiguous());
+        let stale_hints = self.active.share_of_stale_hints(&tree, &visits, located);
+        let has_stale_hints = stale_hints >= self.options.worth && stale_hints > 0.0;
+        if !has_stale_hints && !has_drifted {
             return Ok(None);
         }
-        let (epoch, budget) = (next_epoch(self.in_force.epoch()), self.in_force.budget());
-        let (topology, placement, in_force) = (&self.topology, &self.placement, Some(&self.in_force));
-        let (hot, rest) = HotKeys::choose(&tree, &visits, located, budget.hot_keys, in_force);
+        let (epoch, budget) = (next_epoch(self.active.epoch()), self.active.budget());
+        let (topology, placement, active) = (&self.topology, &self.placement, Some(&self.active));
+        let (hot, rest) = HotKeys::choose(&tree, &visits, located, budget.hot_keys, active);
         let frequencies = Frequencies::from_weighted(&tree, &rest);
-        let plan = Plan::following(topology, placement, &tree, &frequencies, budget, epoch, in_force)?;
+        let plan = Plan::following(topology, placement, &tree, &frequencies, budget, epoch, active)?;
         let plan = plan.with_hot_keys(hot);
-        let trips = (self.in_force.trips(&tree, &visits), plan.trips(&tree, &visits));
-        if !leads_astray && trips.0 - trips.1 < self.options.gain * trips.0 {
+        let trips = (self.active.trips(&tree, &visits), plan.trips(&tree, &visits));
+        if !has_stale_hints && trips.0 - trips.1 < self.options.gain * trips.0 {
             return Ok(None);
         }
-        self.wait(now, diff(&self.in_force.entries(), &plan.entries()).values().map(Vec::len).sum());
-        Ok(Some(Replanned { plan, astray, trips }))
+        self.wait(now, diff(&self.active.entries(), &plan.entries()).values().map(Vec::len).sum());
+        Ok(Some(Replanned { plan, stale_hints, trips }))
     }
 
     /// All switches hold this plan now, and nothing of the one before. (A reload that failed half-way is not followed by another one
     /// of the same epoch: first the switches are put in order.)
     pub fn loaded(&mut self, plan: Plan) {
-        self.in_force = plan;
-        (self.index_reads, self.astray, self.fresh) = (0, 0, 0);
+        self.active = plan;
+        (self.index_reads, self.stale_hints, self.fresh) = (0, 0, 0);
         self.usual_levels = self.recent_levels();
     }
 
@@ -254,24 +254,24 @@ impl Follower {
 }
 
 impl Plan {
-    /// The share of `visits` that index reads under this plan lead astray in a tree: to a node that is not on the key's way or, if the key is
+    /// The share of `visits` that this plan has a stale hint in a tree: it names a node that is not on the key's way or, if the key is
     /// hot, to where it does not lie any more; `located` says where keys lie now. Of the tree that the plan was made from, it is 0.
-    pub fn share_astray(&self, tree: &Tree, visits: &[(u64, u64)], located: &[Located]) -> f64 {
+    pub fn share_of_stale_hints(&self, tree: &Tree, visits: &[(u64, u64)], located: &[Located]) -> f64 {
         let sum = |visits: &mut dyn Iterator<Item = &(u64, u64)>| -> f64 {
             visits.map(|(_, weight)| *weight as f64).sum()
         };
         let now: HashMap<u64, u64> = located.iter().map(|at| (at.key, at.address)).collect();
-        let is_astray = |key: u64| match self.hot_address(key) {
+        let is_stale_hint = |key: u64| match self.hot_address(key) {
             Some(led) => now.get(&key).is_some_and(|now| *now != led),
-            None => !tree.leads_to(key, self.land(key).address),
+            None => !tree.leads_to(key, self.resolve(key).address),
         };
-        let astray = &mut visits.iter().filter(|(key, _)| is_astray(*key));
-        let (astray, all) = (sum(astray), sum(&mut visits.iter()));
+        let stale_hints = &mut visits.iter().filter(|(key, _)| is_stale_hint(*key));
+        let (stale_hints, all) = (sum(stale_hints), sum(&mut visits.iter()));
         // The sum of nothing is -0.
-        if all > 0.0 && astray > 0.0 { astray / all } else { 0.0 }
+        if all > 0.0 && stale_hints > 0.0 { stale_hints / all } else { 0.0 }
     }
 
-    /// Round trips of an average visit from where index reads under this plan end down to the leaf; what leads astray counts as a walk
+    /// Round trips of an average visit from where index reads under this plan end down to the leaf; a stale hint counts as a walk
     /// from the root, and what leads to a record saves all of them. 0 without visits.
     ///
     /// A hot key that was visited once is taken for one that is not hot: it is hot because of that visit, and says nothing of the next.
@@ -282,7 +282,7 @@ impl Plan {
         for (key, weight) in visits {
             let trips_of_key = match self.hot_address(*key).filter(|_| times[key] > 1) {
                 Some(address) => u32::from(tree.leads_to(*key, address)),
-                None => tree.trips(*key, self.land(*key).address),
+                None => tree.trips(*key, self.resolve(*key).address),
             };
             trips += *weight as f64 * f64::from(trips_of_key);
             all += *weight as f64;
@@ -352,15 +352,15 @@ mod tests {
         (0..40_000).step_by(1000).for_each(|key| split(&mut tops, key));
         follower.report(10_000, 1_000, &keys());
         assert_eq!(follower.due(), Some(Duration::ZERO));
-        let next = follower.replan(SECOND, &tops, [], &[]).unwrap().expect("many are led astray");
-        assert!((0.01..0.05).contains(&next.astray), "{}", next.astray);
+        let next = follower.replan(SECOND, &tops, [], &[]).unwrap().expect("many hints are stale");
+        assert!((0.01..0.05).contains(&next.stale_hints), "{}", next.stale_hints);
         assert_eq!(next.plan.epoch(), 2);
         for key in keys() {
-            assert!(naive_path(&tops, key).contains(&next.plan.land(key).address), "{key}");
+            assert!(naive_path(&tops, key).contains(&next.plan.resolve(key).address), "{key}");
         }
-        assert_eq!(follower.in_force().epoch(), 255, "it is not loaded yet");
+        assert_eq!(follower.active().epoch(), 255, "it is not loaded yet");
         follower.loaded(next.plan);
-        assert_eq!((follower.in_force().epoch(), follower.due()), (2, None));
+        assert_eq!((follower.active().epoch(), follower.due()), (2, None));
     }
 
     /// The paper's figure 6: other keys become hot.
@@ -376,13 +376,13 @@ mod tests {
             keys.map(|key| Located { key: *key, address: 1 << 47 | times << 40 | key << 4 }).collect()
         };
         let mut now = SECOND;
-        let mut look = |follower: &mut Follower, astray, times| {
-            follower.report(asked.len() as u64, astray, &asked);
+        let mut look = |follower: &mut Follower, stale_hints, times| {
+            follower.report(asked.len() as u64, stale_hints, &asked);
             now = now.max(follower.due()?);
             let next = follower.replan(now, &tops, [], &located(times)).unwrap()?;
             now += 100 * SECOND;
             follower.loaded(next.plan);
-            Some(follower.in_force().hot_keys().len())
+            Some(follower.active().hot_keys().len())
         };
         assert_eq!(look(&mut follower, 0, 0), Some(500));
         assert_eq!(look(&mut follower, 30_000, 1), Some(0), "all have moved");
@@ -392,7 +392,7 @@ mod tests {
         for times in 3..6 {
             assert_eq!(look(&mut follower, 0, times), None, "they do not stay");
         }
-        assert!(follower.in_force().hot_keys().is_empty());
+        assert!(follower.active().hot_keys().is_empty());
     }
 
     #[test]
@@ -445,7 +445,7 @@ mod tests {
             }
             follower.report(1_000, 900, &keys());
             if let Some(next) = follower.replan(second * SECOND, &tops, [], &[]).unwrap() {
-                let changes = diff(&follower.in_force().entries(), &next.plan.entries());
+                let changes = diff(&follower.active().entries(), &next.plan.entries());
                 let changes = changes.values().map(Vec::len).sum::<usize>();
                 written += changes;
                 reloads += 1;
@@ -470,18 +470,18 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// A plan leads astray exactly where a naive walk says so.
+        /// A plan's hint is stale exactly where a naive walk says so.
         #[test]
         fn the_share_is_that_of_a_naive_walk(
             (old, new) in (arb_tops(), arb_tops()),
             keys in prop::collection::vec((any::<u64>(), 1u64..9), 1..200),
         ) {
-            let plan = follower(&old, FollowOptions::default()).in_force().clone();
-            prop_assert_eq!(plan.share_astray(&Tree::new(&old).unwrap(), &keys, &[]), 0.0);
-            let is_astray = |key: &u64| !naive_path(&new, *key).contains(&plan.land(*key).address);
-            let weight: u64 = keys.iter().filter(|(key, _)| is_astray(key)).map(|(_, weight)| weight).sum();
+            let plan = follower(&old, FollowOptions::default()).active().clone();
+            prop_assert_eq!(plan.share_of_stale_hints(&Tree::new(&old).unwrap(), &keys, &[]), 0.0);
+            let is_stale_hint = |key: &u64| !naive_path(&new, *key).contains(&plan.resolve(*key).address);
+            let weight: u64 = keys.iter().filter(|(key, _)| is_stale_hint(key)).map(|(_, weight)| weight).sum();
             let all: u64 = keys.iter().map(|(_, weight)| weight).sum();
-            let share = plan.share_astray(&Tree::new(&new).unwrap(), &keys, &[]);
+            let share = plan.share_of_stale_hints(&Tree::new(&new).unwrap(), &keys, &[]);
             prop_assert!((share - weight as f64 / all as f64).abs() < 1e-9);
         }
     }

@@ -1,7 +1,7 @@
 //! Use of the tables of a switch.
 //!
 //! ```text
-//!   Held ──Held::counts()──► Counts ──Program::occupancy()──► Vec<TableUse>
+//!   Observed ──Observed::counts()──► Counts ──Program::occupancy()──► Vec<TableUse>
 //!   (entries)                (a number per table)             (beside what each table has room for)
 //! ```
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::occupancy::TableUse;
 use crate::plan::Summary;
-use crate::reconcile::{Incarnations, Stage};
+use crate::reconcile::{Generations, Stage};
 
 /// A question of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub enum Question {
         /// A saved plan.
         plan: Option<SavedPlan>,
     },
-    /// The plan in force: [`SavedPlan`].
+    /// The active plan: [`SavedPlan`].
     Show,
     /// Changes of a plan made now: [`Difference`].
     Diff,
@@ -32,7 +32,7 @@ pub enum Question {
     Counters,
     /// Packets that the switches have dropped, by reason: [`Drops`].
     Drops,
-    /// Load the plan that was in force before: [`Reloaded`].
+    /// Load the plan that was active before: [`Reloaded`].
     Rollback,
     /// Read all switches back, and make them hold what they should: [`Synced`].
     Sync,
@@ -42,7 +42,8 @@ pub enum Question {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedPlan {
     /// The trees that the plan was made of.
-    pub made_of: Incarnations,
+    #[serde(alias = "made_of")] // its name in files of earlier versions
+    pub source: Generations,
     /// [`Plan::to_json`](crate::Plan::to_json).
     pub plan: serde_json::Value,
 }
@@ -50,9 +51,9 @@ pub struct SavedPlan {
 /// State of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The epoch in force; none while switches lead nowhere. While a reload puts another one in force, the one before.
+    /// The active epoch; none while switches lead nowhere. While a reload puts another one active, the one before.
     pub epoch: Option<u8>,
-    /// Entries of the plan in force; 0 if it is not known.
+    /// Entries of the active plan; 0 if it is not known.
     pub entries: usize,
     /// A reload that is under way.
     pub reload: Option<ReloadStatus>,
@@ -169,8 +170,8 @@ pub struct ClientStatus {
     pub name: String,
     /// Index reads that it has told of.
     pub index_reads: u64,
-    /// Index reads that led astray.
-    pub astray: u64,
+    /// Index reads with a stale hint.
+    pub stale_hints: u64,
 }
 
 /// A plan that was made and not loaded.
@@ -182,8 +183,8 @@ pub struct Planned {
     pub text: String,
     /// The plan, to be saved.
     pub saved: SavedPlan,
-    /// Round trips of an average sampled lookup under the plan in force, as far as it is known.
-    pub trips_in_force: Option<f64>,
+    /// Round trips of an average sampled lookup under the active plan, as far as it is known.
+    pub trips_active: Option<f64>,
     /// The same under this plan.
     pub trips: f64,
 }
@@ -191,7 +192,7 @@ pub struct Planned {
 /// A plan was loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// The epoch in force.
+    /// The active epoch.
     pub epoch: u8,
     /// Entries of the plan.
     pub entries: usize,
@@ -226,7 +227,7 @@ pub struct SwitchDifference {
 pub struct Explanation {
     /// The key.
     pub key: u64,
-    /// The epoch in force.
+    /// The active epoch.
     pub epoch: u8,
     /// Its partition.
     pub partition: u16,
@@ -269,7 +270,7 @@ pub struct Step {
 /// Counts of the switches since the plan was loaded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// The epoch in force.
+    /// The active epoch.
     pub epoch: Option<u8>,
     /// By table: the fat root, then the layers.
     pub tables: Vec<TableCounters>,

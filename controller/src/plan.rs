@@ -2,7 +2,7 @@
 //!
 //! [`Plan::new`] makes one from a [`Tree`], [`Frequencies`] and a [`Budget`]. It can be
 //! printed ([`Plan::print`]), saved and loaded ([`Plan::to_json`]), turned into typed table entries per switch
-//! ([`Plan::entries`]), compared ([`diff`]), and executed in software ([`Plan::land`]).
+//! ([`Plan::entries`]), compared ([`diff`]), and executed in software ([`Plan::resolve`]).
 
 mod budget;
 mod cached;
@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 pub use budget::{Budget, MAX_SET_NODES, ROLE_SETS, SETS};
 pub(crate) use diff::diff_switch;
 pub use diff::{Diff, diff};
-pub use execute::{Landing, WayPoint};
+pub use execute::{Resolved, WayPoint};
 pub use hot::{HotKey, HotKeys, Located, by_partition, in_leaves, probe};
 pub use next::NextBlock;
 pub use print::{LayerSummary, Summary, SwitchNodes};
@@ -299,10 +299,10 @@ impl Plan {
         frequencies: &Frequencies,
         budget: &Budget,
         epoch: u8,
-        in_force: Option<&Plan>,
+        active: Option<&Plan>,
     ) -> Result<Self, PlanError> {
         budget.validate()?;
-        let favour = favour::Favour::of(in_force, tree);
+        let favour = favour::Favour::of(active, tree);
         if epoch == 0 {
             return Err(PlanError::Epoch { found: epoch });
         }

@@ -24,7 +24,7 @@ use crate::election::Seen;
 use crate::packets::{PacketReceiver, PacketSender, packets};
 use crate::program::{Program, Programs};
 use crate::reasons::Reasons;
-use crate::reconcile::{Controller, Held};
+use crate::reconcile::{Controller, Observed};
 use crate::tables::{Change, Entry, TableError};
 
 /// Updates of a switch that are lowered and written in one go.
@@ -321,12 +321,12 @@ impl Fleet {
     /// read back first. Programs that share switches with packets of others have a [`Keeper`](crate::Keeper) for each switch instead.
     ///
     /// # Errors
-    /// The first switch that refuses something. Nothing further is begun: with the new epoch not yet in force the old one goes on serving,
-    /// and with it in force what is left of the old one does no harm.
+    /// The first switch that refuses something. Nothing further is begun: with the new epoch not yet active the old one goes on serving,
+    /// and with it active what is left of the old one does no harm.
     pub async fn settle(
         &self,
         controller: &mut Controller,
-        held: &mut BTreeMap<SwitchId, Held>,
+        held: &mut BTreeMap<SwitchId, Observed>,
         progress: Option<OnProgress>,
     ) -> Result<PushReport, PushError> {
         if held.is_empty() {
@@ -339,7 +339,7 @@ impl Fleet {
         let mut report = PushReport::default();
         loop {
             let (version, desired) = controller.desired();
-            let next = |(switch, held): (&SwitchId, &Held)| {
+            let next = |(switch, held): (&SwitchId, &Observed)| {
                 Some((*switch, desired.wanted(*switch).next_changes(held)?))
             };
             let changes: BTreeMap<SwitchId, Vec<Change>> = held.iter().filter_map(next).collect();
@@ -402,7 +402,7 @@ impl Fleet {
     ///
     /// # Errors
     /// The first switch that does not answer, or holds entries that are none of ours.
-    pub async fn read_back(&self) -> Result<BTreeMap<SwitchId, Held>, PushError> {
+    pub async fn read_back(&self) -> Result<BTreeMap<SwitchId, Observed>, PushError> {
         let mut tasks = JoinSet::new();
         for (switch, member) in &self.members {
             let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
@@ -422,7 +422,7 @@ impl Fleet {
                 {
                     route = program.tables.read_core_route(&raw).map_err(foreign)?;
                 }
-                Ok((switch, Held::new(entries, route)))
+                Ok((switch, Observed::new(entries, route)))
             });
         }
         Ok(join_all(tasks).await?.into_iter().collect())

@@ -325,7 +325,7 @@ impl Tables {
         self.by_id.contains_key(&table.id)
     }
 
-    /// `core_route`, whose default entry says which epoch is in force; none where the program has no such table.
+    /// `core_route`, whose default entry says which epoch is active; none where the program has no such table.
     pub fn core_route_info(&self) -> Option<&TableInfo> {
         self.core_route.as_ref().map(Table::info)
     }

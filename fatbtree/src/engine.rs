@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fatbtree_blink::{KeyRange, Start, Wish};
+use fatbtree_blink::{KeyRange, Mutation, Start};
 use fatbtree_client::{Client, QueryClient};
 use fatbtree_node::{Adapter, ClientProcess, NodeError, QueryClientProcess};
 use fatbtree_port::Waker;
@@ -74,17 +74,17 @@ impl Store {
     }
 
     /// Says whether the key was as the change wants it.
-    pub(crate) async fn change(&self, key: u64, change: &Change) -> Result<bool, Error> {
+    pub(crate) async fn mutate(&self, key: u64, change: &Change) -> Result<bool, Error> {
         match self {
             Self::Rdma(client) => {
-                let wish = match change {
-                    Change::Put(value) => Wish::Upsert(value),
-                    Change::Insert(value) => Wish::Insert(value),
-                    Change::Update(value) => Wish::Update(value),
-                    Change::CompareAndSwap { expected, value } => Wish::CompareAndSet { expected, value },
-                    Change::Delete => Wish::Delete,
+                let mutation = match change {
+                    Change::Put(value) => Mutation::Upsert(value),
+                    Change::Insert(value) => Mutation::Insert(value),
+                    Change::Update(value) => Mutation::Update(value),
+                    Change::CompareAndSwap { expected, value } => Mutation::CompareAndSet { expected, value },
+                    Change::Delete => Mutation::Delete,
                 };
-                Ok(client.change(key, wish).await.result?)
+                Ok(client.mutate(key, mutation).await.result?)
             }
             Self::Query(client) => Ok(match change {
                 Change::Put(value) => client.write(key, value, true).await.result?,

@@ -201,7 +201,7 @@ async fn carry_out(store: &Store, ask: Ask, limit: Limit, counters: &Counters) {
             tell(answer, result);
         }
         Ask::Change(key, change, answer) => {
-            let result = limit.run(store, true, store.change(key, &change)).await;
+            let result = limit.run(store, true, store.mutate(key, &change)).await;
             counters.change(limit.since, &result);
             tell(answer, result);
         }
@@ -230,7 +230,7 @@ async fn carry_out(store: &Store, ask: Ask, limit: Limit, counters: &Counters) {
             let put = async |at: usize| {
                 let (key, value): &(u64, Bytes) = &pairs[at];
                 let change = Change::Put(value.clone());
-                let result = limit.run(store, true, store.change(*key, &change)).await;
+                let result = limit.run(store, true, store.mutate(*key, &change)).await;
                 counters.change(limit.since, &result);
                 (at, result)
             };

@@ -10,7 +10,7 @@ use fatbtree_fuzz::{Counting, Input, held};
 use fatbtree_blink::{Integrity, Pool, PoolConfig, RemoteSide, SuperRoot, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::query::{Need, QueryWorker, ScanBounds, WorkerOptions};
 use fatbtree_memserver::{
-    Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, SessionKey, Supply,
+    Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, BLOCKS_AT_ONCE, ServerOptions, SessionKey, Grant,
     bulk_load, seeded,
 };
 use fatbtree_nic::{Nic, NicConfig};
@@ -241,17 +241,17 @@ impl Lab {
                 worker.attached(&attached, held.owner).expect("it is what was asked for");
             }
             Need::Memory { kind, bytes } => {
-                let supply = renewed.and_then(|held| {
-                    let supply = server.allocate(now, held.session, kind, bytes).ok()?;
-                    if let Supply::Chunk(chunk) = &supply {
+                let grant = renewed.and_then(|held| {
+                    let grant = server.allocate(now, held.session, kind, bytes).ok()?;
+                    if let Grant::Chunk(chunk) = &grant {
                         server.publish(now, held.session, chunk.address).ok()?;
                     }
-                    Some((held.session.id, supply))
+                    Some((held.session.id, grant))
                 });
-                worker.supplied(kind, supply.as_ref().map(|(session, supply)| (*session, supply)));
+                worker.granted(kind, grant.as_ref().map(|(session, grant)| (*session, grant)));
             }
             Need::GiveBack(places) => {
-                for some in places.addresses.chunks(PLACES_AT_ONCE) {
+                for some in places.addresses.chunks(BLOCKS_AT_ONCE) {
                     if let Some(held) = renewed {
                         let session = SessionKey { id: places.session, ..held.session };
                         let _ = server.give_back(now, session, places.kind, places.bytes, some);

@@ -14,10 +14,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use fatbtree_blink::{
-    Event, Integrity, Pool, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout, Wish,
+    Event, Integrity, Mutation, Pool, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
 };
 use fatbtree_memserver::{
-    ClientId, Folder, FolderOwner, LoadOptions, MemoryServer, ServerOptions, Storage, Supply, seeded,
+    ClientId, Folder, FolderOwner, Grant, LoadOptions, MemoryServer, ServerOptions, Storage, seeded,
 };
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::time;
@@ -59,7 +59,7 @@ fn costs(storage: &mut Storage, integrity: Integrity, keys: u64, operations: u64
     let began = Instant::now();
     for at in 0..operations {
         let value = [at as u8; VALUE];
-        let mut put = pin!(pool.change(key(at), Wish::Upsert(&value), Start::Root));
+        let mut put = pin!(pool.mutate(key(at), Mutation::Upsert(&value), Start::Root));
         let mut context = Context::from_waker(Waker::noop());
         loop {
             if let Poll::Ready(done) = put.as_mut().poll(&mut context) {
@@ -68,11 +68,11 @@ fn costs(storage: &mut Storage, integrity: Integrity, keys: u64, operations: u64
             }
             pool.turn(now);
             while let Some(Event::MemoryWanted { server: from, kind, bytes }) = pool.poll_event() {
-                let supply = server.allocate(now, lease.session, kind, bytes).unwrap();
-                if let Supply::Chunk(chunk) = &supply {
+                let grant = server.allocate(now, lease.session, kind, bytes).unwrap();
+                if let Grant::Chunk(chunk) = &grant {
                     server.publish(now, lease.session, chunk.address).unwrap();
                 }
-                supply.hand_to(&pool, from, lease.session.id);
+                grant.hand_to(&pool, from, lease.session.id);
             }
         }
     }

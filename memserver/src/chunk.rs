@@ -85,7 +85,7 @@ pub struct ChunkSize {
 
 /// No chunk can be given out.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum NoSupply {
+pub(crate) enum NoGrant {
     /// None is left.
     Chunk(NoChunk),
     /// There is a chunk, but no room for it.
@@ -227,7 +227,7 @@ impl ChunkTable {
         memory: &Memory,
         kind: ChunkKind,
         holder: SessionKey,
-    ) -> Result<Chunk, NoSupply> {
+    ) -> Result<Chunk, NoGrant> {
         let state = State::Held(holder);
         if let Some(offset) = self.free[kind as usize].pop_first()
             && let Some(piece) = self.pieces.get_mut(&offset)
@@ -237,11 +237,11 @@ impl ChunkTable {
             return Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, kind });
         }
         if self.used == self.chunks {
-            return Err(NoSupply::Chunk(NoChunk { kind, chunks: self.chunks, used: self.used }));
+            return Err(NoGrant::Chunk(NoChunk { kind, chunks: self.chunks, used: self.used }));
         }
         let (offset, bytes) = (self.from + u64::from(self.used) * self.bytes, self.bytes);
         // Chunks are given out in order, so that what lies before it has its room already. An index read may run over its end.
-        memory.reserve(offset + bytes + self.reach).map_err(NoSupply::Room)?;
+        memory.reserve(offset + bytes + self.reach).map_err(NoGrant::Room)?;
         if let Some(kinds) = &self.kinds {
             kinds.note(self.used, kind);
         }

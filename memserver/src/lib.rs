@@ -20,7 +20,7 @@
 //! * [`MemoryServer`]: the sans-IO value that the data-path thread owns, over any [`Device`](fatbtree_verbs::Device);
 //!   [`Mailbox`] brings it requests.
 //! * [`ClientId`], [`Lease`], [`Limits`]: what a client may hold, and for how long. [`Chunk`]: memory for new nodes and records.
-//! * [`ServerOptions::writable`], [`ServerInfo::writer`], [`Lease::owner`]: what clients need to write. [`Supply`], [`Places`],
+//! * [`ServerOptions::writable`], [`ServerInfo::writer`], [`Lease::owner`]: what clients need to write. [`Grant`], [`FreeBlocks`],
 //!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
 //! * [`Storage`], [`Folder`]: memory that outlives the server, in mapped files.
 //! * [`query`]: the server's end of the query protocol, for clients without RDMA.
@@ -75,6 +75,7 @@ mod blink;
 mod chunk;
 mod event;
 mod folder;
+mod free_blocks;
 pub mod grpc;
 mod info;
 mod kinds;
@@ -82,7 +83,6 @@ mod layout;
 mod limits;
 mod mailbox;
 mod owners;
-mod places;
 mod refusal;
 mod server;
 mod session;
@@ -91,7 +91,7 @@ mod storage;
 mod tenant;
 
 pub use blink::cluster::{Cluster, divide, load_cluster, load_ranges};
-pub use blink::finder::{LocateError, MAX_LOCATE_KEYS, Places as KeyPlaces};
+pub use blink::finder::{KeyPlaces, LocateError, MAX_LOCATE_KEYS};
 pub use blink::load::{
     LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,
 };
@@ -103,13 +103,13 @@ pub use chunk::{Chunk, ChunkSize, NoChunk, chunk_kinds_bytes};
 pub use event::{Event, FirstHop};
 pub use fatbtree_remote::ChunkKind;
 pub use folder::{Folder, FolderError, FolderOwner};
+pub use free_blocks::{BLOCKS_AT_ONCE, FreeBlocks, GivenBack, Grant, TooManyBlocks};
 pub use info::{LockTable, Origin, ServerInfo};
 pub use kinds::DamagedKinds;
 pub use layout::{Class, Layout};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};
 pub use owners::NoOwner;
-pub use places::{GivenBack, PLACES_AT_ONCE, Places, Supply, TooManyPlaces};
 pub use refusal::{PathMtu, Refusal};
 pub use server::{Attached, Counter, MemoryServer, Reply, Request, ServerError, ServerOptions};
 pub use session::{Lease, SessionKey};

@@ -9,9 +9,9 @@ use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::blink::Blink;
+use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
-use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::server::{Attached, Counter, MemoryServer, Reply, Request, ServerError};
 use crate::session::{Lease, SessionKey};
@@ -180,7 +180,7 @@ impl<T: Tenant> Handle<T> {
     ///
     /// # Errors
     /// As there.
-    pub async fn allocate(&self, session: SessionKey, kind: ChunkKind, bytes: u32) -> Answer<Supply> {
+    pub async fn allocate(&self, session: SessionKey, kind: ChunkKind, bytes: u32) -> Answer<Grant> {
         self.ask(|reply| Request::Allocate { session, kind, bytes, reply }).await
     }
 

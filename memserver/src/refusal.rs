@@ -5,10 +5,10 @@ use std::net::Ipv4Addr;
 use fatbtree_remote::{GlobalAddress, Shortage};
 use fatbtree_verbs::{ConnectError, EndpointError, Mtu, QueuePairNumber, ReserveError};
 
-use crate::chunk::{NoChunk, NoSupply};
+use crate::chunk::{NoChunk, NoGrant};
+use crate::free_blocks::TooManyBlocks;
 use crate::limits::OverBound;
 use crate::owners::NoOwner;
-use crate::places::TooManyPlaces;
 use crate::session::SessionKey;
 
 /// Reasons for which a request is refused. Nothing has changed then, except that a queue pair which was to be
@@ -62,7 +62,7 @@ pub enum Refusal {
     Device(#[from] ConnectError),
     /// More places than may be given back at once.
     #[error(transparent)]
-    TooManyPlaces(#[from] TooManyPlaces),
+    TooManyBlocks(#[from] TooManyBlocks),
     /// No owner of locks is free.
     #[error(transparent)]
     NoOwner(#[from] NoOwner),
@@ -131,11 +131,11 @@ impl Refusal {
     }
 }
 
-impl From<NoSupply> for Refusal {
-    fn from(none: NoSupply) -> Self {
+impl From<NoGrant> for Refusal {
+    fn from(none: NoGrant) -> Self {
         match none {
-            NoSupply::Chunk(none) => none.into(),
-            NoSupply::Room(none) => none.into(),
+            NoGrant::Chunk(none) => none.into(),
+            NoGrant::Room(none) => none.into(),
         }
     }
 }

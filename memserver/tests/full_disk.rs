@@ -12,12 +12,12 @@ use std::process::{Command, Output};
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{
-    Event, Integrity, OperationError, Pool, PoolConfig, RemoteSide, Shortage, Start, SuperRoot, TreeConfig,
-    ValueLayout, Wish, value,
+    Event, Integrity, Mutation, OperationError, Pool, PoolConfig, RemoteSide, Shortage, Start, SuperRoot,
+    TreeConfig, ValueLayout, value,
 };
 use fatbtree_memserver::{
-    ChunkKind, ClientId, Folder, FolderOwner, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey,
-    Storage, Supply, seeded,
+    ChunkKind, ClientId, Folder, FolderOwner, Grant, LoadOptions, MemoryServer, Refusal, ServerOptions,
+    SessionKey, Storage, seeded,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -148,24 +148,24 @@ impl World {
         Self { server, pool, session: lease.session, refused: Vec::new() }
     }
 
-    fn memory(&mut self, kind: ChunkKind, bytes: u32) -> Result<Supply, Refusal> {
-        let supply = self.server.allocate(Instant::ZERO, self.session, kind, bytes)?;
-        if let Supply::Chunk(chunk) = &supply {
+    fn memory(&mut self, kind: ChunkKind, bytes: u32) -> Result<Grant, Refusal> {
+        let grant = self.server.allocate(Instant::ZERO, self.session, kind, bytes)?;
+        if let Grant::Chunk(chunk) = &grant {
             self.server.publish(Instant::ZERO, self.session, chunk.address)?;
         }
-        Ok(supply)
+        Ok(grant)
     }
 
     fn upsert(&mut self, key: u64, seed: u64) -> Result<bool, OperationError> {
         let mut bytes = [0; 100];
         value::fill(key, seed, &mut bytes);
-        self.change(key, Wish::Upsert(&bytes))
+        self.mutate(key, Mutation::Upsert(&bytes))
     }
 
-    fn change(&mut self, key: u64, wish: Wish<'_>) -> Result<bool, OperationError> {
+    fn mutate(&mut self, key: u64, mutation: Mutation<'_>) -> Result<bool, OperationError> {
         let pool = std::mem::replace(&mut self.pool, unconnected());
         let result = {
-            let mut change = pin!(pool.change(key, wish, Start::Root));
+            let mut change = pin!(pool.mutate(key, mutation, Start::Root));
             let mut context = Context::from_waker(Waker::noop());
             let mut now = Instant::ZERO;
             loop {
@@ -178,7 +178,7 @@ impl World {
                 while let Some(event) = pool.poll_event() {
                     let Event::MemoryWanted { server, kind, bytes } = event else { panic!("{event:?}") };
                     match self.memory(kind, bytes) {
-                        Ok(supply) => supply.hand_to(&pool, server, self.session.id),
+                        Ok(grant) => grant.hand_to(&pool, server, self.session.id),
                         Err(refusal) => {
                             pool.refuse_memory(server, kind, refusal.shortage());
                             self.refused.push(refusal);
@@ -240,7 +240,7 @@ fn serves_on(disk: &dyn Disk) {
     assert!((0..key).all(|key| world.is(key, SEED)));
     for _ in 0..3 {
         key -= 1;
-        assert_eq!(world.change(key, Wish::Delete), Ok(true));
+        assert_eq!(world.mutate(key, Mutation::Delete), Ok(true));
     }
     for key in 0..50 {
         world.upsert(key, SEED + 1).unwrap();

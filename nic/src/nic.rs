@@ -23,8 +23,8 @@ use std::{fmt, io};
 ///
 /// # Driving it
 ///
-/// After any wish of the owner or handler, call `poll_transmit` until it returns false, then let the owner poll completions and
-/// broken queue pairs, then sleep until [`poll_timeout`](Self::poll_timeout), a frame or a wish. Time never goes back between calls. Calls
+/// After any call of the owner or handler, call `poll_transmit` until it returns false, then let the owner poll completions and
+/// broken queue pairs, then sleep until [`poll_timeout`](Self::poll_timeout), a frame or a call. Time never goes back between calls. Calls
 /// in another order are safe; answers just come later. With one seed and one sequence of calls the NIC does the same, bit
 /// for bit.
 ///

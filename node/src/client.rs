@@ -327,8 +327,8 @@ impl ClientProcess {
         }
         reports.next = now + REPORT;
         if let Ok(place) = reports.to.try_reserve() {
-            let Report { keys, index_reads, astray } = self.client.report();
-            place.send(ClientReport { keys, index_reads, astray });
+            let Report { keys, index_reads, stale_hints } = self.client.report();
+            place.send(ClientReport { keys, index_reads, stale_hints });
         }
     }
 
@@ -414,10 +414,10 @@ impl ClientProcess {
                     self.believe(server, info, session);
                     back.into_iter().for_each(|id| self.connect(id));
                 }
-                Answer::Memory { server, session, supply: Ok(supply), .. } => {
-                    supply.hand_to(pool, server, session);
+                Answer::Memory { server, session, grant: Ok(grant), .. } => {
+                    grant.hand_to(pool, server, session);
                 }
-                Answer::Memory { server, kind, supply: Err(error), .. } => {
+                Answer::Memory { server, kind, grant: Err(error), .. } => {
                     tracing::warn!(server, %error, "no memory");
                     pool.refuse_memory(server, kind, error.shortage());
                 }
@@ -474,7 +474,7 @@ fn metrics(client: &Client<Adapter>) -> Metrics {
         ("client_lookups", "Lookups that have begun", stats.lookups),
         ("client_reads", "READs posted, index reads among them", stats.remote.reads),
         ("client_index_reads", "Index reads posted", stats.index_reads),
-        ("client_index_reads_astray", "Index reads that led to another key's node", stats.astray),
+        ("client_stale_hints", "Index reads that led to another key's node", stats.stale_hints),
         (
             "client_unregistered",
             "Lookups that walked for want of a registered connection",

@@ -18,7 +18,7 @@ fn a_plan_of_empty_trees_leads_every_key_to_its_leaf() {
     let plan = Plan::new(cluster.tree(), &placement, &tree, &frequencies, &Budget::bmv2(), 1);
     let plan = plan.expect("two ranges, one for each leaf");
     for (place, key) in [(0, 0), (0, lows[1] - 1), (1, lows[1]), (1, u64::MAX)] {
-        let landing = plan.land(key);
+        let landing = plan.resolve(key);
         assert_eq!(landing.address, tops[place].partition.root.raw(), "{key:#x}");
     }
 }

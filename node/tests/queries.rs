@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::{cluster, free_udp};
-use fatbtree_blink::{Start, TreeConfig, Wish, value};
+use fatbtree_blink::{Mutation, Start, TreeConfig, value};
 use fatbtree_client::{Client, QueryClient};
 use fatbtree_node::{
     Adapter, ClientOptions, ClientProcess, MemoryServerOptions, MemoryServerProcess, NicSpec,
@@ -107,10 +107,10 @@ async fn by_rdma(client: &Client<Adapter>, log: &Log, seed: u64) {
                 answer(log, asked, Answer::Found(found.map(|value| word_of(key, &value))));
                 continue;
             }
-            Call::Update(word) => client.change_from(key, Wish::Update(&bytes(word)), Start::Root).await,
-            Call::Delete => client.change_from(key, Wish::Delete, Start::Root).await,
+            Call::Update(word) => client.mutate_from(key, Mutation::Update(&bytes(word)), Start::Root).await,
+            Call::Delete => client.mutate_from(key, Mutation::Delete, Start::Root).await,
             Call::Upsert(word) | Call::Insert(word) | Call::CompareAndSet { new: word, .. } => {
-                client.change_from(key, Wish::Upsert(&bytes(word)), Start::Root).await
+                client.mutate_from(key, Mutation::Upsert(&bytes(word)), Start::Root).await
             }
         };
         answer(log, asked, Answer::of(applied.result.unwrap()));

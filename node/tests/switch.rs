@@ -52,7 +52,7 @@ fn frames_pass_between_the_parts_of_a_large_write() {
     pass_between_the_parts_of_a_large_write(1);
 }
 
-/// What the control plane writes is in force in all threads, and what it reads is the sum of theirs.
+/// What the control plane writes is active in all threads, and what it reads is the sum of theirs.
 /// Ports belong to the thread that opens them.
 fn start(options: SwitchOptions) -> (SocketAddr, Stopper, JoinHandle<SwitchReport>) {
     let (tell, told) = std::sync::mpsc::channel();

@@ -60,7 +60,7 @@ pub enum ClientError {
         /// The server's answer.
         status: Box<Status>,
     },
-    /// Some updates were refused; the others are in force.
+    /// Some updates were refused; the others are active.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// Another controller is primary.

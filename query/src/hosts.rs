@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// Shares of one host.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HostShare {
     /// Clients that are known.
     pub(crate) clients: usize,
     /// Bytes of values of which parts are missing.
@@ -18,18 +18,18 @@ pub(crate) struct Held {
 /// host may have, however many addresses they claim.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
-    hosts: BTreeMap<Option<IpAddr>, Held>,
-    all: Held,
+    hosts: BTreeMap<Option<IpAddr>, HostShare>,
+    all: HostShare,
 }
 
 impl Hosts {
     /// Resources of a host.
-    pub(crate) fn of(&self, host: Option<IpAddr>) -> Held {
+    pub(crate) fn of(&self, host: Option<IpAddr>) -> HostShare {
         self.hosts.get(&host).copied().unwrap_or_default()
     }
 
     /// Resources of all hosts together.
-    pub(crate) fn all(&self) -> Held {
+    pub(crate) fn all(&self) -> HostShare {
         self.all
     }
 
@@ -45,21 +45,21 @@ impl Hosts {
     }
 
     /// Changes what a host holds.
-    pub(crate) fn change(&mut self, host: Option<IpAddr>, change: impl Fn(&mut Held)) {
+    pub(crate) fn change(&mut self, host: Option<IpAddr>, change: impl Fn(&mut HostShare)) {
         let held = self.hosts.entry(host).or_default();
         let before = *held;
         change(held);
-        let Held { clients, waiting, places } = *held;
+        let HostShare { clients, waiting, places } = *held;
         self.all.clients = self.all.clients - before.clients + clients;
         self.all.waiting = self.all.waiting - before.waiting + waiting;
         self.all.places = self.all.places - before.places + places;
-        if *held == Held::default() {
+        if *held == HostShare::default() {
             self.hosts.remove(&host);
         }
     }
 
     /// The host with the largest share, and that share.
-    pub(crate) fn fullest<T: Ord>(&self, share: impl Fn(&Held) -> T) -> Option<(IpAddr, T)> {
+    pub(crate) fn fullest<T: Ord>(&self, share: impl Fn(&HostShare) -> T) -> Option<(IpAddr, T)> {
         let hosts = self.hosts.iter().filter_map(|(host, held)| Some((share(held), (*host)?)));
         hosts.max().map(|(share, host)| (host, share))
     }

@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use fatbtree_verbs::{Endpoint, Failure, QueuePair, QueuePairNumber};
 
-use crate::space::ChunkKind;
+use crate::allocator::ChunkKind;
 
 /// Names a connection: memory server and lane, the number of the queue pair to it from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,8 +68,8 @@ pub enum Event {
         reason: BreakReason,
     },
     /// Operations wait for memory on a server: the owner allocates a chunk of this kind there, publishes it, and calls
-    /// [`supply`](crate::RemoteMemory::supply); or it gets places that others have freed, and calls
-    /// [`supply_places`](crate::RemoteMemory::supply_places); or there is none, and it calls
+    /// [`grant`](crate::RemoteMemory::grant); or it gets places that others have freed, and calls
+    /// [`grant_blocks`](crate::RemoteMemory::grant_blocks); or there is none, and it calls
     /// [`refuse_memory`](crate::RemoteMemory::refuse_memory).
     MemoryWanted {
         /// Where.

@@ -11,16 +11,16 @@
 //!     RemoteMemory: connections and lanes, reads, chains, pauses, events
 //!     Session with server 0                          Session with server 1 …
 //!      ├─ Writer      the owner of locks that are taken
-//!      ├─ LocalLocks  operations that wait for Held       GlobalAddress = server, offset
-//!      └─ Space       chunks and places, by kind       record = key, version, checksum, value
+//!      ├─ LocalLocks  operations that wait for a lock        GlobalAddress = server, offset
+//!      └─ Allocator   chunks and places, by kind           record = key, version, checksum, value
 //!   ────────────────────────────────────────────────────────────────────────────
 //!     Verbs: READ, WRITE, compare-and-swap
 //! ```
 //!
 //! * [`RemoteMemory`]: queue pairs to all servers, and what operations do by them.
 //! * [`GlobalAddress`]: where a byte lies. [`KeyRange`]: keys that belong together.
-//! * [`Writer`]: the owner under which a client takes locks, of one session. [`Held`]: a lock while an operation has it.
-//! * [`Space`]: memory for what is new, by kind and size.
+//! * [`Writer`]: the owner under which a client takes locks, of one session. [`LockGuard`]: a lock while an operation has it.
+//! * [`Allocator`]: memory for what is new, by kind and size.
 //! * [`record`]: values out of line, with key, version and checksum.
 //! * [`Check`]: the comparisons that keep stale or torn data from becoming an answer.
 //!
@@ -30,12 +30,12 @@
 //!
 //! ```
 //! use fatbtree_remote::record::{RecordFault, RecordPointer, published, read_record, record_bytes, write_record};
-//! use fatbtree_remote::{ChunkKind, GlobalAddress, Space};
+//! use fatbtree_remote::{ChunkKind, GlobalAddress, Allocator};
 //!
-//! let mut space = Space::new(3);
-//! assert!(space.take_record(5).is_none(), "the server has given nothing");
-//! space.supply(GlobalAddress::new(3, 4096), 1024, ChunkKind::Records);
-//! let place = space.take_record(5).expect("a chunk has room");
+//! let mut allocator = Allocator::new(3);
+//! assert!(allocator.take_record(5).is_none(), "the server has given nothing");
+//! allocator.grant(GlobalAddress::new(3, 4096), 1024, ChunkKind::Records);
+//! let place = allocator.take_record(5).expect("a chunk has room");
 //! assert_eq!(place.address, GlobalAddress::new(3, 4096));
 //!
 //! let version = place.version.expect("nothing has been there");
@@ -47,6 +47,7 @@
 //! ```
 
 mod address;
+mod allocator;
 mod backoff;
 mod chain;
 mod checks;
@@ -57,15 +58,14 @@ mod locks;
 mod memory;
 pub mod record;
 mod session;
-mod space;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
+pub use allocator::{Allocator, ChunkKind, RecordBlock, ReturnedBlocks, SURPLUS, Shortage, Want};
 pub use backoff::{Backoff, Growth};
 pub use chain::Part;
 pub use checks::Check;
 pub use config::{Locking, RemoteConfig};
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
 pub use keys::KeyRange;
-pub use locks::{HAND_OVERS, Held, LockError, Owner, SessionId, Writer, restructure_all};
+pub use locks::{HAND_OVERS, LockError, LockGuard, Owner, SessionId, Writer, restructure_all};
 pub use memory::{RemoteMemory, Trouble};
-pub use space::{ChunkKind, RecordPlace, ReturnedPlaces, SURPLUS, Shortage, Space, Want};

@@ -304,7 +304,7 @@ pub fn is_record(bytes: &[u8]) -> bool {
 /// # Errors
 /// When it is another key's, is longer than what was read, was written meanwhile, or no entry leads to it.
 #[inline]
-pub fn read_led_to(bytes: &[u8], key: u64) -> Result<&[u8], RecordFault> {
+pub fn read_hinted(bytes: &[u8], key: u64) -> Result<&[u8], RecordFault> {
     let (found, value) = checked(bytes, key, |head| head.length)?;
     if found.mark != published(found.version) && Check::Published.on() {
         return Err(RecordFault::Unpublished { version: found.version });
@@ -397,7 +397,7 @@ mod tests {
                 Ok(value) => assert!(bit < 16 && *value == *b"abc", "bit {bit}: the mark says nothing here"),
                 Err(fault) => assert_eq!(fault.is_torn(), !(64..128).contains(&bit), "bit {bit}: {fault}"),
             }
-            assert!(read_led_to(&bytes, 0x0102).is_err(), "bit {bit}");
+            assert!(read_hinted(&bytes, 0x0102).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
         // A shorter record of the same key, behind whose end old bytes follow.
@@ -413,20 +413,20 @@ mod tests {
             let mut bytes = [0xee; 64];
             write_record(&mut bytes[..27], 5, version, UNPUBLISHED, |value| value.copy_from_slice(b"abc"));
             assert!(is_record(&bytes));
-            assert_eq!(read_led_to(&bytes, 5), Err(RecordFault::Unpublished { version }));
+            assert_eq!(read_hinted(&bytes, 5), Err(RecordFault::Unpublished { version }));
             for other in [version.wrapping_sub(1), version.wrapping_add(1), !version] {
                 bytes[..MARK_BYTES].copy_from_slice(&published(other));
                 assert_eq!(
-                    read_led_to(&bytes, 5),
+                    read_hinted(&bytes, 5),
                     Err(RecordFault::Unpublished { version }),
                     "{version} {other}"
                 );
             }
             bytes[..MARK_BYTES].copy_from_slice(&published(version));
-            assert_eq!(read_led_to(&bytes, 5), Ok(&b"abc"[..]));
-            assert_eq!(read_led_to(&bytes, 6), Err(RecordFault::Key { found: 5, expected: 6 }));
-            assert_eq!(read_led_to(&bytes[..26], 5), Err(RecordFault::Short { found: 26, expected: 27 }));
-            assert!(read_led_to(&bytes[..23], 5).is_err() && !is_record(&bytes[..3]));
+            assert_eq!(read_hinted(&bytes, 5), Ok(&b"abc"[..]));
+            assert_eq!(read_hinted(&bytes, 6), Err(RecordFault::Key { found: 5, expected: 6 }));
+            assert_eq!(read_hinted(&bytes[..26], 5), Err(RecordFault::Short { found: 26, expected: 27 }));
+            assert!(read_hinted(&bytes[..23], 5).is_err() && !is_record(&bytes[..3]));
         }
         assert!(!is_record(&[0; 64]));
     }

@@ -2,9 +2,9 @@
 
 use std::task::Waker;
 
+use crate::allocator::Allocator;
 use crate::checks::Check;
 use crate::locks::{LocalLocks, Writer};
-use crate::space::Space;
 
 /// Everything that a client has of one memory server. It hangs on the session's identity: with another session it is dropped whole,
 /// because the server has given it to others, or its memory was filled anew, or is another process that knows nothing of it.
@@ -13,7 +13,7 @@ pub(crate) struct Session {
     /// Credentials for the server's locks.
     pub(crate) writer: Writer,
     /// Rests of chunks, and places of nodes and records that were freed.
-    pub(crate) space: Space,
+    pub(crate) allocator: Allocator,
     /// Queues for the server's locks, and locks that are still to be given back.
     pub(crate) locks: LocalLocks,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Session {
 impl Session {
     /// A session that has just begun.
     pub(crate) fn new(server: u16, writer: Writer) -> Self {
-        Self { writer, space: Space::new(server), locks: LocalLocks::default() }
+        Self { writer, allocator: Allocator::new(server), locks: LocalLocks::default() }
     }
 
     /// Replaces the session with what a server has said of the present one. Returns the operations that wait for something of a session
@@ -32,13 +32,13 @@ impl Session {
             return Vec::new();
         }
         let mut former = std::mem::replace(self, Self::new(server, writer));
-        let mut waiting = former.space.take_waiting();
+        let mut waiting = former.allocator.take_waiting();
         waiting.extend(former.locks.take_waiting());
         if !Check::ForgetsChunks.on() {
-            self.space.keep_chunks(&mut former.space);
+            self.allocator.keep_chunks(&mut former.allocator);
         }
         if !Check::ForgetsPlaces.on() {
-            self.space.keep_places(&mut former.space);
+            self.allocator.keep_blocks(&mut former.allocator);
         }
         waiting
     }

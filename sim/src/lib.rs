@@ -22,7 +22,7 @@
 //! * [`world`]: machines at the level of verbs, whose memory tears and which die, freeze and come back.
 //! * [`history`]: what clients asked and were answered, checked for linearizability.
 //! * [`writers`]: scenarios with many writers of trees. [`trees`]: the same with many readers, which are led
-//!   astray.
+//!   by stale hints.
 //! * [`queries`]: clients of both kinds on one tree, RDMA and query workers, frame by frame and datagram by datagram.
 //! * [`campaigns`]: all simulations that take a seed, by name.
 //! * [`rivals`]: several controllers, which die and are frozen, before switches that count what they are told.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fatbtree_controller::{Change, Held, KeeperAnswer, KeeperRequest, Placement, Plan, Tables, base};
+use fatbtree_controller::{Change, KeeperAnswer, KeeperRequest, Observed, Placement, Plan, Tables, base};
 use fatbtree_p4runtime::config::P4Info;
 use fatbtree_p4runtime::v1::entity::Entity;
 use fatbtree_p4runtime::v1::forwarding_pipeline_config::Cookie;
@@ -183,7 +183,7 @@ impl Network {
     ///
     /// # Errors
     /// When the switch refuses, or holds what is none of the controller's.
-    pub(crate) fn read_back(&self, switch: &mut Switch, id: SwitchId) -> Result<Held, WriteRefused> {
+    pub(crate) fn read_back(&self, switch: &mut Switch, id: SwitchId) -> Result<Observed, WriteRefused> {
         let refused = |message: String| WriteRefused { switch: id, message };
         let Loaded { index, tables, .. } = &*self.loaded;
         let device_id = u64::from(id.0) + 1;
@@ -214,7 +214,7 @@ impl Network {
                 route = tables.read_core_route(&raw).map_err(|error| refused(error.to_string()))?;
             }
         }
-        Ok(Held::new(entries, route))
+        Ok(Observed::new(entries, route))
     }
 
     /// Applies changes to a switch, as one Write request.

@@ -673,7 +673,7 @@ fn the_example_of_a_testbed_has_every_setting() {
 }
 
 /// The line without the `# ` before a setting.
-fn in_force(line: &str) -> &str {
+fn active(line: &str) -> &str {
     let Some(setting) = line.strip_prefix("# ") else { return line };
     let is_word = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
     let sets = setting.starts_with('[') || setting.split_once(" = ").is_some_and(|(word, _)| is_word(word));
@@ -684,7 +684,7 @@ fn in_force(line: &str) -> &str {
 fn what_examples_have_commented_out_is_right() {
     let all = Cluster::examples().into_iter().chain([("testbed", Cluster::example_toml())]);
     for (name, text) in all {
-        let text = text.lines().map(in_force).collect::<Vec<_>>().join("\n");
+        let text = text.lines().map(active).collect::<Vec<_>>().join("\n");
         let cluster = Cluster::from_toml(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(cluster.controllers(), ["127.0.0.1:9690", "127.0.0.1:9691"], "{name}");
     }

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use bytes::Bytes;
-use fatbtree_blink::{Change, KeyRange, Start, Value, Wish};
+use fatbtree_blink::{KeyRange, Mutation, MutationResult, Start, Value};
 use fatbtree_client::{Answered, Client, NoAnswer, QueryClient};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
@@ -56,8 +56,9 @@ impl<V: Verbs> Store for Direct<'_, V> {
     }
 
     async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
-        let wish = if is_new { Wish::Insert(value) } else { Wish::Update(value) };
-        let Change { result, trips, latency, .. } = self.client.change_from(key, wish, self.start).await;
+        let mutation = if is_new { Mutation::Insert(value) } else { Mutation::Update(value) };
+        let MutationResult { result, trips, latency, .. } =
+            self.client.mutate_from(key, mutation, self.start).await;
         Answered { result: result.map_err(NoAnswer::from), round_trips: trips.round_trips, latency }
     }
 

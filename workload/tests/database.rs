@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_blink::{Event, PoolConfig, RemoteSide, Scan, Start, TreeConfig, ValueLayout, value as values};
 use fatbtree_client::Client;
 use fatbtree_memserver::{
-    ClientId, LoadOptions, MemoryServer, ServerOptions, SessionKey, Supply, load_cluster, varying,
+    ClientId, Grant, LoadOptions, MemoryServer, ServerOptions, SessionKey, load_cluster, varying,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -70,11 +70,11 @@ impl Database {
             while let Some(event) = client.poll_event() {
                 let Event::MemoryWanted { server, kind, bytes } = event else { panic!("{event:?}") };
                 let (memory, session) = &mut self.servers[usize::from(server)];
-                let Supply::Chunk(chunk) = memory.allocate(NOW, *session, kind, bytes).unwrap() else {
+                let Grant::Chunk(chunk) = memory.allocate(NOW, *session, kind, bytes).unwrap() else {
                     panic!("nobody has given places back")
                 };
                 memory.publish(NOW, *session, chunk.address).unwrap();
-                client.pool().supply(session.id, chunk.address, chunk.bytes, kind);
+                client.pool().grant(session.id, chunk.address, chunk.bytes, kind);
             }
             self.now += Duration::from_micros(1);
             client.turn(self.now);

@@ -130,7 +130,7 @@ impl<V: Verbs> Descent<'_, V> {
         }
         self.step_aside()?;
         self.trips.siblings_followed += 1;
-        self.count_astray();
+        self.count_stale_hint();
         self.teach_cache(header.level, header.high, header.sibling);
         Ok(Step::Node { address: header.sibling, level: header.level })
     }
@@ -154,9 +154,9 @@ impl<V: Verbs> Descent<'_, V> {
     }
 
     /// The node that was read is not the key's any more. If the switches have led here, they are behind the tree.
-    pub(super) fn count_astray(&mut self) {
+    pub(super) fn count_stale_hint(&mut self) {
         if std::mem::take(&mut self.by_switches) {
-            self.pool.count(|stats| stats.astray += 1);
+            self.pool.count(|stats| stats.stale_hints += 1);
         }
     }
 }

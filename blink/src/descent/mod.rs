@@ -16,7 +16,7 @@ use crate::super_root::Partition;
 pub(crate) use decide::LockedPlace;
 pub(crate) use partner::Upper;
 pub(crate) use recover::Reason;
-pub(crate) use steps::Led;
+pub(crate) use steps::HintResult;
 
 /// The node to read next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +60,7 @@ pub(crate) struct Descent<'p, V: Verbs> {
     started: Instant,
     /// Time of the first node that was refused.
     lost_since: Option<Instant>,
-    /// No more index reads: one has led astray, or its connection broke.
+    /// No more index reads: one was a stale hint, or its connection broke.
     walks: bool,
     /// Siblings followed and partners asked since the last start.
     siblings: u32,

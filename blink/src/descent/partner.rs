@@ -60,7 +60,7 @@ impl<V: Verbs> Descent<'_, V> {
             if let Some(parent_level) = self.pointed_from.take() {
                 self.untold = Some(Child { low, address: header.partner, parent_level });
             }
-            self.count_astray();
+            self.count_stale_hint();
             self.teach_cache(header.level, low, header.partner);
             *step = Step::Node { address: header.partner, level: header.level };
             return Ok(None);

@@ -79,8 +79,8 @@ impl<V: Verbs> Descent<'_, V> {
             Reason::Unknown(last) => return Err(OperationError::Unknown { key, last }),
             Reason::Memory(want) => {
                 let (server, kind) = (want.server, want.kind);
-                let supplied = self.pool.until_memory(want).await;
-                return supplied.map_err(|why| match why {
+                let granted = self.pool.until_memory(want).await;
+                return granted.map_err(|why| match why {
                     Shortage::TreeLost => OperationError::TreeLost { key, server },
                     why => OperationError::NoMemory { key, server, kind, why },
                 });
@@ -88,7 +88,7 @@ impl<V: Verbs> Descent<'_, V> {
             Reason::Fault(fault) => fault,
         };
         if !fault.is_torn() {
-            self.count_astray();
+            self.count_stale_hint();
         }
         if let Some((child, level)) = self.cached.take() {
             self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), key, child));

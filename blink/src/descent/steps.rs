@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fatbtree_remote::record::{RECORD_HEAD, is_record, read_led_to};
+use fatbtree_remote::record::{RECORD_HEAD, is_record, read_hinted};
 use fatbtree_remote::{GlobalAddress, Trouble};
 use fatbtree_verbs::{Buffer, IndexTarget, Verbs};
 
@@ -12,7 +12,7 @@ use crate::node::{Node, NodeFault};
 use crate::operation::Start;
 
 /// Result of an index read of a lookup.
-pub(crate) enum Led {
+pub(crate) enum HintResult {
     /// The record of the key.
     Record { record: Buffer, value: Range<usize> },
     /// Something else, to be taken for a node.
@@ -85,27 +85,27 @@ impl<V: Verbs> Descent<'_, V> {
 
     /// Lets the switches lead to the key, be it to its record. For lookups where values are out of line.
     #[inline]
-    pub(crate) async fn ask_switches(&mut self) -> Result<Led, Reason> {
+    pub(crate) async fn ask_switches(&mut self) -> Result<HintResult, Reason> {
         let len = self.pool.config().tree.max_node_bytes();
         let id = self.connection();
         let bytes = self.pool.index_read(id, self.key, len, IndexTarget::NodeOrRecord).await?;
         self.trips.round_trips += 1;
         if !is_record(&bytes) {
-            return Ok(Led::Node(bytes));
+            return Ok(HintResult::Node(bytes));
         }
-        let value = read_led_to(&bytes, self.key).map(|value| RECORD_HEAD..RECORD_HEAD + value.len());
+        let value = read_hinted(&bytes, self.key).map(|value| RECORD_HEAD..RECORD_HEAD + value.len());
         let Ok(value) = value else {
             // Whatever is wrong with it, also if it was written meanwhile: the way by the leaf is as long as asking once more.
             self.pool.count(|stats| {
-                stats.astray += 1;
+                stats.stale_hints += 1;
                 stats.stale_records += 1;
             });
             self.pool.note_moved(self.key);
-            return Ok(Led::Stale);
+            return Ok(HintResult::Stale);
         };
         self.trips.landed_on_record = true;
         self.pool.count(|stats| stats.records += 1);
-        Ok(Led::Record { record: bytes, value })
+        Ok(HintResult::Record { record: bytes, value })
     }
 
     /// Reads a node until it is whole, and decides: what `arrive` made of it, or nothing and the next step.

@@ -121,7 +121,7 @@ pub enum PoolError {
         "a new super-root must have the partitions {old:?}, found {new:?}; make a new client for another cluster"
     )]
     OtherPartitions {
-        /// Partitions in force.
+        /// Partitions active.
         old: Vec<u16>,
         /// Partitions of the new one.
         new: Vec<u16>,
@@ -216,7 +216,7 @@ impl<V: Verbs> Pool<V> {
         &self.config
     }
 
-    /// The super-root in force.
+    /// The super-root active.
     pub fn roots(&self) -> SuperRoot {
         self.state.borrow().roots.clone()
     }

@@ -13,10 +13,10 @@ pub struct PoolStats {
     pub index_reads: u64,
     /// Index reads among them that led to a node or record which was not the key's any more: it had been split, merged, replaced or
     /// freed since it was put into the switches. Each cost a round trip or more. Where they become many, planning anew pays.
-    pub astray: u64,
+    pub stale_hints: u64,
     /// Index reads that led to the record of their key: lookups of one round trip.
     pub records: u64,
-    /// Index reads among those led astray that led to a record which is not the key's any more, or soon will
+    /// Index reads among the stale hints that led to a record which is not the key's any more, or soon will
     /// not be. It was replaced, deleted or reused since its place was put into the switches. Each cost a
     /// round trip.
     pub stale_records: u64,

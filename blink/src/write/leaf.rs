@@ -6,10 +6,10 @@ use fatbtree_remote::record::{
     RECORD_HEAD, RecordPointer, UNPUBLISHED, next_record_version, place_bytes, published, record_bytes,
     write_record,
 };
-use fatbtree_remote::{Check, ConnectionId, GlobalAddress, Held, Part, Want, Writer};
+use fatbtree_remote::{Check, ConnectionId, GlobalAddress, LockGuard, Part, Want, Writer};
 use fatbtree_verbs::{Buffer, Verbs};
 
-use super::Wish;
+use super::Mutation;
 use super::merge::is_thin;
 use crate::descent::{Descent, LockedPlace, Reason};
 use crate::node::{EntryValue, LeafEditor, NewValue, kind_of, next_version};
@@ -17,7 +17,7 @@ use crate::operation::Start;
 
 /// A node that is locked, where it is, and what it held when it was locked.
 pub(super) struct Locked<'p, V: Verbs> {
-    pub(super) held: Held<'p, V>,
+    pub(super) guard: LockGuard<'p, V>,
     pub(super) address: GlobalAddress,
     pub(super) bytes: Buffer,
 }
@@ -50,9 +50,9 @@ pub(super) enum Outcome {
 
 impl<'p, V: Verbs> Descent<'p, V> {
     /// One attempt at a change.
-    pub(super) async fn change(&mut self, start: Start, wish: Wish<'_>) -> Result<Outcome, Reason> {
+    pub(super) async fn mutate(&mut self, start: Start, mutation: Mutation<'_>) -> Result<Outcome, Reason> {
         let leaf = self.locate(start, 0).await?;
-        let Locked { held, address, bytes: mut leaf } = self.lock_node(leaf, 0).await?;
+        let Locked { guard, address, bytes: mut leaf } = self.lock_node(leaf, 0).await?;
         let shape = *self.pool().config().tree.leaf_shape();
         let mut editor = LeafEditor::new(&mut leaf.as_mut_slice()[..shape.bytes() as usize], &shape);
         let found = editor.slot_of(self.key()).and_then(|slot| {
@@ -61,35 +61,35 @@ impl<'p, V: Verbs> Descent<'p, V> {
         });
         let (slot, present) = match found {
             Ok(found) => found,
-            Err(fault) => return self.without(held, Reason::Fault(fault)).await,
+            Err(fault) => return self.without(guard, Reason::Fault(fault)).await,
         };
         let old = match present {
             Some(EntryValue::Record(old)) => Some(old),
             _ => None,
         };
-        let is_expected = match (wish.expected(), present) {
+        let is_expected = match (mutation.expected(), present) {
             (Some(expected), Some(present)) => self.has_value(present, expected).await,
             _ => Ok(true),
         };
         let applies = match is_expected {
-            Ok(is_expected) => is_expected && wish.applies(slot.is_some()),
-            Err(reason) => return self.without(held, reason).await,
+            Ok(is_expected) => is_expected && mutation.applies(slot.is_some()),
+            Err(reason) => return self.without(guard, reason).await,
         };
         if !applies {
-            held.let_go(&mut self.trips_mut().round_trips).await?;
+            guard.release(&mut self.trips_mut().round_trips).await?;
             return Ok(Outcome::Done(false));
         }
-        let Some(value) = wish.value() else {
+        let Some(value) = mutation.value() else {
             let slot = slot.expect("only what is there is deleted");
             let changed = self.written_back(editor.remove(slot));
             let left = editor.count();
             let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
-            self.write_entry(held, entry, old, None).await?;
+            self.write_entry(guard, entry, old, None).await?;
             let is_thin = is_thin(&self.pool().config().tree, 0, left);
             return Ok(if is_thin { Outcome::Thin } else { Outcome::Done(true) });
         };
         let Some(slot) = slot.or_else(|| editor.free_slot()) else {
-            let locked = Locked { held, address, bytes: leaf };
+            let locked = Locked { guard, address, bytes: leaf };
             // Seldom, and large: in places of their own, so that a change in general is small.
             let child = Box::pin(self.split_leaf(locked)).await?;
             Box::pin(self.tell_parents(child)).await;
@@ -97,7 +97,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let record = match self.new_record(address.server(), value).await {
             Ok(record) => record,
-            Err(reason) => return self.without(held, reason).await,
+            Err(reason) => return self.without(guard, reason).await,
         };
         let new = match &record {
             Some(record) => NewValue::Record(record.pointer),
@@ -105,7 +105,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let changed = self.written_back(editor.put(slot, self.key(), new));
         let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
-        self.write_entry(held, entry, old, record.as_ref()).await?;
+        self.write_entry(guard, entry, old, record.as_ref()).await?;
         Ok(Outcome::Done(true))
     }
 
@@ -113,16 +113,16 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// lead to, in the order that [`record`](crate::record) explains. The place of the record that it led to is free then.
     async fn write_entry(
         &mut self,
-        held: Held<'p, V>,
+        guard: LockGuard<'p, V>,
         entry: Part<'_>,
         former: Option<RecordPointer>,
         new: Option<&NewRecord>,
     ) -> Result<(), Reason> {
-        let (mut old, mut writer) = (former, held.writer());
+        let (mut old, mut writer) = (former, guard.writer());
         if let Some(record) = old.take_if(|old| old.address.server() != entry.at.server()) {
             writer = match self.unpublish_elsewhere(record).await {
                 Ok(writer) => writer,
-                Err(reason) => return self.without(held, reason).await,
+                Err(reason) => return self.without(guard, reason).await,
             };
         }
         let unpublish = old.map(|old| Part { at: old.address, bytes: &UNPUBLISHED });
@@ -141,7 +141,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             (Some((record, publish)), None) => &[record, entry, publish],
             (Some((record, publish)), Some(unpublish)) => &[record, unpublish, entry, publish],
         };
-        held.write_back(parts, &mut self.trips_mut().round_trips).await?;
+        guard.write_back(parts, &mut self.trips_mut().round_trips).await?;
         if let Some(record) = former {
             self.free_record(record, &writer);
         }
@@ -165,17 +165,17 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (pool, lane, len) = (self.pool(), self.lane(), self.pool().config().tree.node_bytes(level));
         loop {
             let trips = &mut self.trips_mut().round_trips;
-            let (held, bytes) = Held::lock_and_read(pool, lane, node, len, trips).await?;
+            let (guard, bytes) = LockGuard::lock_and_read(pool, lane, node, len, trips).await?;
             match self.place_of_locked(node, level, &bytes) {
-                Ok(LockedPlace::Here) => return Ok(Locked { held, address: node, bytes }),
+                Ok(LockedPlace::Here) => return Ok(Locked { guard, address: node, bytes }),
                 Ok(LockedPlace::Moved(to)) => {
-                    held.let_go(&mut self.trips_mut().round_trips).await?;
+                    guard.release(&mut self.trips_mut().round_trips).await?;
                     node = to;
                 }
                 Ok(LockedPlace::Unsettled) => {
-                    Box::pin(self.settle(Locked { held, address: node, bytes })).await?
+                    Box::pin(self.settle(Locked { guard, address: node, bytes })).await?
                 }
-                Err(fault) => return self.without(held, Reason::Fault(fault)).await,
+                Err(fault) => return self.without(guard, Reason::Fault(fault)).await,
             }
         }
     }
@@ -205,8 +205,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
     }
 
     /// Gives up an attempt: the lock goes back, nothing was changed.
-    pub(super) async fn without<T>(&mut self, held: Held<'p, V>, reason: Reason) -> Result<T, Reason> {
-        held.let_go(&mut self.trips_mut().round_trips).await?;
+    pub(super) async fn without<T>(&mut self, guard: LockGuard<'p, V>, reason: Reason) -> Result<T, Reason> {
+        guard.release(&mut self.trips_mut().round_trips).await?;
         Err(reason)
     }
 
@@ -220,7 +220,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (kind, bytes) = (kind_of(level), self.pool().config().tree.node_bytes(level));
         let want = Want { server, kind, bytes, is_fresh };
         let writer = self.pool().writer(server)?;
-        let taken = self.pool().in_space(server, &writer, |space| space.take(want));
+        let taken = self.pool().with_allocator(server, &writer, |space| space.take(want));
         let address = taken.flatten().ok_or(Reason::Memory(want))?;
         // Versions go on from what is there.
         match self.pool().read(self.lane(), address, bytes).await {
@@ -229,7 +229,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Ok(NewNode { address, version: next_version(&found), writer })
             }
             Err(trouble) => {
-                self.pool().in_space(server, &writer, |space| space.put_back(address, kind));
+                self.pool().with_allocator(server, &writer, |space| space.put_back(address, kind));
                 Err(trouble.into())
             }
         }
@@ -242,7 +242,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         let (pool, length) = (self.pool(), value.len() as u32);
         let writer = pool.writer(server)?;
-        let place = pool.in_space(server, &writer, |space| space.take_record(length));
+        let place = pool.with_allocator(server, &writer, |space| space.take_record(length));
         let place = place.flatten().ok_or(Reason::Memory(Want::record(server, length)))?;
         let version = match place.version {
             Some(version) => version,
@@ -253,7 +253,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 }
                 Err(trouble) => {
                     let bytes = place_bytes(length);
-                    pool.in_space(server, &writer, |space| space.put_back_record(place, bytes));
+                    pool.with_allocator(server, &writer, |space| space.put_back_record(place, bytes));
                     return Err(trouble.into());
                 }
             },
@@ -270,7 +270,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     fn free_record(&self, record: RecordPointer, writer: &Writer) {
         self.pool().note_moved(self.key());
         let server = record.address.server();
-        self.pool().in_space(server, writer, |space| space.free_record(record));
+        self.pool().with_allocator(server, writer, |space| space.free_record(record));
     }
 }
 

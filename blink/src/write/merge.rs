@@ -33,7 +33,7 @@
 //! A merge locks three nodes, and locks are shared by nodes. So that two merges never wait for each other, one that does not get its
 //! second or third lock at once gives up: another delete tries again.
 
-use fatbtree_remote::{Check, GlobalAddress, Held, KeyRange, Part, Writer, restructure_all};
+use fatbtree_remote::{Check, GlobalAddress, KeyRange, LockGuard, Part, Writer, restructure_all};
 use fatbtree_verbs::Verbs;
 
 use super::leaf::Locked;
@@ -128,7 +128,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (header, Whole::Internal(mut children)) = (match read {
             Ok((header, Ok(whole))) => (header, whole),
             Ok((_, Err(fault))) | Err(fault) => {
-                return self.without(parent.held, Reason::Fault(fault)).await;
+                return self.without(parent.guard, Reason::Fault(fault)).await;
             }
         }) else {
             unreachable!("its level was checked when it was locked")
@@ -166,12 +166,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let writer = right_held.writer();
         let trips = &mut self.trips_mut().round_trips;
         if header.address.server() == merged.left.server() {
-            restructure_all([parent.held, left_held, right_held], &parts, trips).await?;
+            restructure_all([parent.guard, left_held, right_held], &parts, trips).await?;
         } else {
             right_held.write(&[Part { at: merged.right, bytes: &merged.leaving }], trips).await?;
-            parent.held.write(&[parent_part], trips).await?;
+            parent.guard.write(&[parent_part], trips).await?;
             restructure_all([left_held, right_held], &parts[1..], trips).await?;
-            parent.held.let_go(trips).await?;
+            parent.guard.release(trips).await?;
             self.pool().count(|stats| stats.merges_below_others += 1);
         }
         self.pool().tell_cache(|cache| cache.forget(level + 1, pair[1].0, merged.right));
@@ -183,11 +183,11 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// Lets a node's memory be used again that was freed in the session of `writer`.
     fn put_back(&self, node: GlobalAddress, level: u8, writer: &Writer) {
         let kind = kind_of(level);
-        self.pool().in_space(node.server(), writer, |space| space.put_back(node, kind));
+        self.pool().with_allocator(node.server(), writer, |space| space.put_back(node, kind));
     }
 
     async fn leave(&mut self, locked: Locked<'p, V>, merge: Merge) -> Result<Merge, Reason> {
-        locked.held.let_go(&mut self.trips_mut().round_trips).await?;
+        locked.guard.release(&mut self.trips_mut().round_trips).await?;
         Ok(merge)
     }
 
@@ -196,14 +196,14 @@ impl<'p, V: Verbs> Descent<'p, V> {
         &mut self,
         level: u8,
         pair: [(u64, GlobalAddress); 2],
-    ) -> Result<Option<(Held<'p, V>, Held<'p, V>, Merged)>, Reason> {
+    ) -> Result<Option<(LockGuard<'p, V>, LockGuard<'p, V>, Merged)>, Reason> {
         let [(low, left), (_, right)] = pair;
         if left.server() != right.server() {
             return Ok(None);
         }
         let Some((left_held, left_bytes)) = self.try_lock(left, level).await? else { return Ok(None) };
         let Some((right_held, right_bytes)) = self.try_lock(right, level).await? else {
-            left_held.let_go(&mut self.trips_mut().round_trips).await?;
+            left_held.release(&mut self.trips_mut().round_trips).await?;
             return Ok(None);
         };
         let tree = self.pool().config().tree;
@@ -222,9 +222,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
         &mut self,
         node: GlobalAddress,
         level: u8,
-    ) -> Result<Option<(Held<'p, V>, fatbtree_verbs::Buffer)>, Reason> {
+    ) -> Result<Option<(LockGuard<'p, V>, fatbtree_verbs::Buffer)>, Reason> {
         let (pool, lane, len) = (self.pool(), self.lane(), self.pool().config().tree.node_bytes(level));
-        Ok(Held::try_lock_and_read(pool, lane, node, len, &mut self.trips_mut().round_trips).await?)
+        Ok(LockGuard::try_lock_and_read(pool, lane, node, len, &mut self.trips_mut().round_trips).await?)
     }
 
     /// Makes the only child of the root, which is of this level, the root.
@@ -237,14 +237,14 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (pool, lane) = (self.pool(), self.lane());
         let (id, place) = (self.partition().id, GlobalAddress::new(self.partition().id, 0));
         let trips = &mut self.trips_mut().round_trips;
-        let locked = Held::try_lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
-        let Some((held, bytes)) = locked else { return self.leave(root, Merge::None).await };
+        let locked = LockGuard::try_lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
+        let Some((guard, bytes)) = locked else { return self.leave(root, Merge::None).await };
         let superblock = self.check_superblock(&bytes);
         let is_root = |found: &Partition| {
             (found.root, found.root_level) == (root.address, level) && root.address.server() == id
         };
         let Some(superblock) = superblock.ok().filter(|found| is_root(&found.partition)) else {
-            held.let_go(&mut self.trips_mut().round_trips).await?;
+            guard.release(&mut self.trips_mut().round_trips).await?;
             return self.leave(root, Merge::None).await;
         };
         let below = level.saturating_sub(1);
@@ -252,8 +252,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let mut freed = first_line(&root.bytes);
         mark_free(&mut freed);
         let parts = [Part { at: place, bytes: &announced }, Part { at: root.address, bytes: &freed }];
-        let writer = root.held.writer();
-        restructure_all([held, root.held], &parts, &mut self.trips_mut().round_trips).await?;
+        let writer = root.guard.writer();
+        restructure_all([guard, root.guard], &parts, &mut self.trips_mut().round_trips).await?;
         pool.set_root(id, child, below);
         self.put_back(root.address, level, &writer);
         Ok(Merge::Done)

@@ -43,7 +43,7 @@ use leaf::Outcome;
 
 /// A change of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish<'v> {
+pub enum Mutation<'v> {
     /// Puts the value, whether the key is there or not.
     Upsert(&'v [u8]),
     /// Puts the value if the key is not there.
@@ -64,7 +64,7 @@ pub enum Wish<'v> {
 
 /// A finished change.
 #[derive(Debug)]
-pub struct Change {
+pub struct MutationResult {
     /// The key.
     pub key: u64,
     /// Whether the change was carried out. `false` for an insertion of a present key, an update or deletion
@@ -77,31 +77,31 @@ pub struct Change {
     pub latency: Duration,
 }
 
-impl<'v> Wish<'v> {
+impl<'v> Mutation<'v> {
     /// The value to be put, if there is one.
     fn value(self) -> Option<&'v [u8]> {
         match self {
-            Wish::Upsert(value)
-            | Wish::Insert(value)
-            | Wish::Update(value)
-            | Wish::CompareAndSet { value, .. } => Some(value),
-            Wish::Delete => None,
+            Mutation::Upsert(value)
+            | Mutation::Insert(value)
+            | Mutation::Update(value)
+            | Mutation::CompareAndSet { value, .. } => Some(value),
+            Mutation::Delete => None,
         }
     }
 
     /// Whether anything is to be done, given whether the key is there.
     fn applies(self, there: bool) -> bool {
         match self {
-            Wish::Upsert(_) => true,
-            Wish::Insert(_) => !there,
-            Wish::Update(_) | Wish::CompareAndSet { .. } | Wish::Delete => there,
+            Mutation::Upsert(_) => true,
+            Mutation::Insert(_) => !there,
+            Mutation::Update(_) | Mutation::CompareAndSet { .. } | Mutation::Delete => there,
         }
     }
 
     /// The value that must be there.
     fn expected(self) -> Option<&'v [u8]> {
         match self {
-            Wish::CompareAndSet { expected, .. } => Some(expected),
+            Mutation::CompareAndSet { expected, .. } => Some(expected),
             _ => None,
         }
     }
@@ -112,20 +112,20 @@ impl<V: Verbs> Pool<V> {
     ///
     /// The change takes effect at one moment between its beginning and its end. If the future is dropped before, it may have taken
     /// effect or not, or take effect later: what it has left unfinished is finished by the next change of this pool.
-    pub async fn change(&self, key: u64, wish: Wish<'_>, start: Start) -> Change {
+    pub async fn mutate(&self, key: u64, mutation: Mutation<'_>, start: Start) -> MutationResult {
         let mut descent = Descent::new(self, key);
-        let result = self.try_change(&mut descent, wish, start).await;
+        let result = self.try_mutate(&mut descent, mutation, start).await;
         let (trips, latency) = descent.end();
-        Change { key, result, trips, latency }
+        MutationResult { key, result, trips, latency }
     }
 
-    async fn try_change(
+    async fn try_mutate(
         &self,
         descent: &mut Descent<'_, V>,
-        wish: Wish<'_>,
+        mutation: Mutation<'_>,
         start: Start,
     ) -> Result<bool, OperationError> {
-        if let Some(value) = wish.value() {
+        if let Some(value) = mutation.value() {
             let expected = match self.config().tree.values() {
                 ValueLayout::Inline(bytes) => ValueBytes::Exactly(bytes),
                 ValueLayout::OutOfLine => ValueBytes::UpTo(MAX_VALUE),
@@ -142,7 +142,7 @@ impl<V: Verbs> Pool<V> {
         let mut start = start;
         let applied = loop {
             let attempt = match descent.begin(start).await {
-                Ok(start) => descent.change(start, wish).await,
+                Ok(start) => descent.mutate(start, mutation).await,
                 Err(reason) => Err(reason),
             };
             match attempt {

@@ -1,6 +1,6 @@
 //! Changes above a node that was split: its parent learns of the new one, and the tree may get a new root.
 
-use fatbtree_remote::{Check, GlobalAddress, Held, Part};
+use fatbtree_remote::{Check, GlobalAddress, LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::leaf::Locked;
@@ -65,34 +65,34 @@ impl<'p, V: Verbs> Descent<'p, V> {
             return self.grow(child).await;
         }
         let parent = self.locate(Start::Root, level).await?;
-        let Locked { held, address: _, bytes } = self.lock_node(parent, level).await?;
+        let Locked { guard, address: _, bytes } = self.lock_node(parent, level).await?;
         let tree = self.pool().config().tree;
         let bytes = &bytes[..tree.internal_bytes() as usize];
         let node = match Node::read(&tree, bytes) {
             Ok(node) => node,
-            Err(fault) => return self.without(held, Reason::Fault(fault)).await,
+            Err(fault) => return self.without(guard, Reason::Fault(fault)).await,
         };
         let Node::Internal(internal) = node else { unreachable!("its level was checked when it was locked") };
         let mut children: Vec<(u64, GlobalAddress)> = internal.children().collect();
         let place = children.binary_search_by_key(&child.low, |(pivot, _)| *pivot);
         // The parent is locked, so the child is not merged away from now on: that takes its parent's lock.
-        let Err(at) = place else { return self.nothing_to_tell(held).await };
+        let Err(at) = place else { return self.nothing_to_tell(guard).await };
         if !self.is_there(child).await? {
-            return self.nothing_to_tell(held).await;
+            return self.nothing_to_tell(guard).await;
         }
         children.insert(at, (child.low, child.address));
         let spec = again(internal.header(), bytes);
         let whole = Whole::Internal(children);
         if whole.len() <= usize::from(tree.fan_out()) {
             let part = Part { at: spec.address, bytes: &whole.write(&tree, &spec) };
-            held.restructure(&[part], &mut self.trips_mut().round_trips).await?;
+            guard.restructure(&[part], &mut self.trips_mut().round_trips).await?;
             return Ok(Told::Done);
         }
-        self.split(held, spec, first_line(bytes), &whole).await.map(Told::Split)
+        self.split(guard, spec, first_line(bytes), &whole).await.map(Told::Split)
     }
 
-    async fn nothing_to_tell(&mut self, held: Held<'p, V>) -> Result<Told, Reason> {
-        held.let_go(&mut self.trips_mut().round_trips).await?;
+    async fn nothing_to_tell(&mut self, guard: LockGuard<'p, V>) -> Result<Told, Reason> {
+        guard.release(&mut self.trips_mut().round_trips).await?;
         Ok(Told::Done)
     }
 
@@ -123,10 +123,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if level > MAX_LEVEL {
             return Ok(Told::Done);
         }
-        let (held, superblock) = self.lock_superblock().await?;
+        let (guard, superblock) = self.lock_superblock().await?;
         let Partition { root, root_level, .. } = superblock.partition;
         if root_level >= level {
-            held.let_go(&mut self.trips_mut().round_trips).await?;
+            guard.release(&mut self.trips_mut().round_trips).await?;
             pool.set_root(id, root, root_level);
             return Ok(Told::Again);
         }
@@ -135,11 +135,11 @@ impl<'p, V: Verbs> Descent<'p, V> {
         // never marked as freed, since its writer died after making the tree lower. Nothing of the tree is
         // above the root.
         if root_level + 1 < level || !self.is_there(child).await? {
-            return self.nothing_to_tell(held).await;
+            return self.nothing_to_tell(guard).await;
         }
         let new = match self.new_node(id, level, false).await {
             Ok(new) => new,
-            Err(reason) => return self.without(held, reason).await,
+            Err(reason) => return self.without(guard, reason).await,
         };
         let sibling = GlobalAddress::NULL;
         let spec = NodeSpec { address: new.address, level, range, sibling, version: new.version };
@@ -150,19 +150,19 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let announced = superblock.with_root(new.address, level).to_bytes();
         let place = GlobalAddress::new(id, 0);
         let parts = [Part { at: new.address, bytes: &node }, Part { at: place, bytes: &announced }];
-        held.restructure(&parts, &mut self.trips_mut().round_trips).await?;
+        guard.restructure(&parts, &mut self.trips_mut().round_trips).await?;
         pool.set_root(id, new.address, level);
         Ok(Told::Done)
     }
 
     /// Locks the region's superblock and reads it.
-    async fn lock_superblock(&mut self) -> Result<(Held<'p, V>, Superblock), Reason> {
+    async fn lock_superblock(&mut self) -> Result<(LockGuard<'p, V>, Superblock), Reason> {
         let (pool, lane, place) = (self.pool(), self.lane(), GlobalAddress::new(self.partition().id, 0));
         let trips = &mut self.trips_mut().round_trips;
-        let (held, bytes) = Held::lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
+        let (guard, bytes) = LockGuard::lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
         match self.check_superblock(&bytes) {
-            Ok(found) => Ok((held, found)),
-            Err(fault) => self.without(held, Reason::Fault(fault)).await,
+            Ok(found) => Ok((guard, found)),
+            Err(fault) => self.without(guard, Reason::Fault(fault)).await,
         }
     }
 

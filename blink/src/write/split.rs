@@ -26,7 +26,7 @@
 //! although the keys have not moved, and perhaps never will. For the same reason the new node is written in
 //! the session in which its memory was given to this client, or not at all.
 
-use fatbtree_remote::{Check, GlobalAddress, Held, KeyRange, Part};
+use fatbtree_remote::{Check, GlobalAddress, KeyRange, LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::leaf::Locked;
@@ -55,9 +55,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Ok((header, whole)) => {
                 let spec = again(&header, bytes);
                 let line = first_line(bytes);
-                self.split(locked.held, spec, line, &whole).await
+                self.split(locked.guard, spec, line, &whole).await
             }
-            Err(fault) => self.without(locked.held, Reason::Fault(fault)).await,
+            Err(fault) => self.without(locked.guard, Reason::Fault(fault)).await,
         }
     }
 
@@ -65,7 +65,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// are to hold.
     pub(super) async fn split(
         &mut self,
-        held: Held<'p, V>,
+        guard: LockGuard<'p, V>,
         spec: NodeSpec,
         mut line: [u8; LINE],
         whole: &Whole<'_>,
@@ -77,7 +77,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let new = match self.new_node(elsewhere.unwrap_or(server), level, is_fresh).await {
             Ok(new) => new,
             Err(reason) => {
-                held.let_go(&mut self.trips_mut().round_trips).await?;
+                guard.release(&mut self.trips_mut().round_trips).await?;
                 return Err(reason);
             }
         };
@@ -102,9 +102,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if elsewhere.is_some() {
             let written = self.write_elsewhere(&parts[1], &new.writer).await;
             if let Err(reason) = written {
-                return self.without(held, reason).await;
+                return self.without(guard, reason).await;
             }
-            held.restructure(&parts[2..], &mut self.trips_mut().round_trips).await?;
+            guard.restructure(&parts[2..], &mut self.trips_mut().round_trips).await?;
             self.pool().count(|stats| {
                 stats.splits += 1;
                 stats.splits_elsewhere += 1;
@@ -112,7 +112,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             return Ok(child);
         }
         let parts = if Check::PartnerFirst.on() { &parts[..] } else { &parts[1..] };
-        held.restructure(parts, &mut self.trips_mut().round_trips).await?;
+        guard.restructure(parts, &mut self.trips_mut().round_trips).await?;
         self.pool().count(|stats| stats.splits += 1);
         Ok(child)
     }
@@ -145,7 +145,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
         };
         let part = Part { at: header.address, bytes: &settled };
-        locked.held.restructure(&[part], &mut self.trips_mut().round_trips).await?;
+        locked.guard.restructure(&[part], &mut self.trips_mut().round_trips).await?;
         self.pool().count(|stats| stats.settled += 1);
         Ok(())
     }

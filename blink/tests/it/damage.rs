@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use common::{Lab, SESSION, configs, value_of};
 use fatbtree_blink::node::{LINE, LeafBuilder, NodeFault, NodeHeader, NodeSpec, offsets};
 use fatbtree_blink::{
-    Event, GlobalAddress, Integrity, KeyRange, Limits, OperationError, Order, Owner, Pool, PoolConfig,
-    Regions, ScanOptions, Start, TopReader, Tree, TreeConfig, ValueLayout, WalkError, Wish,
+    Event, GlobalAddress, Integrity, KeyRange, Limits, Mutation, OperationError, Order, Owner, Pool,
+    PoolConfig, Regions, ScanOptions, Start, TopReader, Tree, TreeConfig, ValueLayout, WalkError,
 };
 use fatbtree_verbs::plain::PlainDevice;
 use fatbtree_verbs::time::Duration;
@@ -46,7 +46,7 @@ fn run<T>(lab: &mut Lab, client: &Client, work: impl Future<Output = T>) -> T {
                 Event::MemoryWanted { server, kind, .. } => {
                     let next = &lab.servers[usize::from(server)].next_chunk;
                     let at = next.replace(next.get() + 4096);
-                    client.supply(SESSION, GlobalAddress::new(server, at), 4096, kind);
+                    client.grant(SESSION, GlobalAddress::new(server, at), 4096, kind);
                 }
                 Event::ConnectionBroken { id, .. } => {
                     lab.connect(client, id, Owner { session: SESSION, number: 1 }, true);
@@ -67,8 +67,8 @@ fn everything(lab: &mut Lab, client: &Client, keys: &[u64]) {
     for &key in keys {
         let value = value_of(&lab.config, key + 1);
         let _ = run(lab, client, client.lookup(key, Start::Root));
-        for wish in [Wish::Upsert(&value), Wish::Delete, Wish::Insert(&value)] {
-            let _ = run(lab, client, client.change(key, wish, Start::Root));
+        for mutation in [Mutation::Upsert(&value), Mutation::Delete, Mutation::Insert(&value)] {
+            let _ = run(lab, client, client.mutate(key, mutation, Start::Root));
         }
     }
     for order in [Order::Forward, Order::Backward] {
@@ -116,7 +116,9 @@ fn full(config: TreeConfig, keys: u64) -> (Lab, Client) {
     // In an order in which nodes become as full as they do.
     for key in (0..keys).map(|key| key * 7 % keys) {
         let value = value_of(&config, key);
-        run(&mut lab, &client, client.change(key * 10, Wish::Upsert(&value), Start::Root)).result.unwrap();
+        run(&mut lab, &client, client.mutate(key * 10, Mutation::Upsert(&value), Start::Root))
+            .result
+            .unwrap();
     }
     (lab, client)
 }
@@ -272,10 +274,10 @@ fn an_internal_node_whose_pivots_do_not_ascend_is_refused() {
         // Leaves below it are split until the node is to be, and emptied until they are to be merged.
         let keys: Vec<u64> = (low..low + 200).collect();
         for key in &keys {
-            let _ = run(&mut lab, &client, client.change(*key, Wish::Upsert(&[1; 8]), Start::Root));
+            let _ = run(&mut lab, &client, client.mutate(*key, Mutation::Upsert(&[1; 8]), Start::Root));
         }
         for key in &keys {
-            let _ = run(&mut lab, &client, client.change(*key, Wish::Delete, Start::Root));
+            let _ = run(&mut lab, &client, client.mutate(*key, Mutation::Delete, Start::Root));
         }
         assert_eq!(bytes(&lab), before, "damage {number}: nobody writes it again");
         everything(&mut lab, &client, &[low, low + 100]);
@@ -297,7 +299,9 @@ fn a_leaf_with_keys_of_others_or_one_key_twice_is_not_divided() {
         lab.servers[0].memory.write(unaligned(1), &word.to_le_bytes()).unwrap();
         let splits = client.stats().splits;
         let results: Vec<_> = (low..low + 20)
-            .map(|key| run(&mut lab, &client, client.change(key, Wish::Upsert(&[1; 8]), Start::Root)).result)
+            .map(|key| {
+                run(&mut lab, &client, client.mutate(key, Mutation::Upsert(&[1; 8]), Start::Root)).result
+            })
             .collect();
         assert!(results.iter().any(Result::is_err), "there is no room for twenty more");
         assert_eq!(client.stats().splits, splits);
@@ -315,7 +319,7 @@ fn a_scan_that_reads_a_key_twice_in_a_leaf_reads_the_leaf_again() {
         let capacity = config.leaf_capacity() as u64;
         for key in 0..capacity - 1 {
             let value = value_of(&config, 1);
-            run(&mut lab, &client, client.change(key, Wish::Upsert(&value), Start::Root)).result.unwrap();
+            run(&mut lab, &client, client.mutate(key, Mutation::Upsert(&value), Start::Root)).result.unwrap();
         }
         let memory = Arc::clone(&lab.servers[0].memory);
         let leaf = || {
@@ -325,9 +329,9 @@ fn a_scan_that_reads_a_key_twice_in_a_leaf_reads_the_leaf_again() {
         };
         let before = leaf();
         let (first, again, other) = (value_of(&config, 1), value_of(&config, 2), value_of(&config, 3));
-        run(&mut lab, &client, client.change(0, Wish::Delete, Start::Root)).result.unwrap();
-        run(&mut lab, &client, client.change(1000, Wish::Upsert(&other), Start::Root)).result.unwrap();
-        run(&mut lab, &client, client.change(0, Wish::Upsert(&again), Start::Root)).result.unwrap();
+        run(&mut lab, &client, client.mutate(0, Mutation::Delete, Start::Root)).result.unwrap();
+        run(&mut lab, &client, client.mutate(1000, Mutation::Upsert(&other), Start::Root)).result.unwrap();
+        run(&mut lab, &client, client.mutate(0, Mutation::Upsert(&again), Start::Root)).result.unwrap();
         let after = leaf();
         // The first line of entries was read before all that, the others after it. A wide entry takes two lines.
         let cut = if config.leaf_shape().is_wide() { 192 } else { 128 };
@@ -376,7 +380,7 @@ fn a_scan_that_reads_a_key_twice_in_a_leaf_reads_the_leaf_again() {
             matches!(counted, OperationError::GaveUp { fault: NodeFault::KeyTwice { key: 0 }, .. });
         assert!(is_twice, "{counted}");
         assert!(run(&mut lab, &client, client.verify()).is_err());
-        let deleted = run(&mut lab, &client, client.change(0, Wish::Delete, Start::Root)).result;
+        let deleted = run(&mut lab, &client, client.mutate(0, Mutation::Delete, Start::Root)).result;
         assert!(deleted.is_err(), "to delete one of two would bring back the other");
     }
 }

@@ -1,4 +1,4 @@
-//! Every way to be led astray on the way down, one at a time: what a lookup makes of it, and what that costs.
+//! Each kind of stale hint on the way down: the answer of a lookup and its round trips.
 use std::sync::Arc;
 
 use fatbtree_blink::node::{LeafBuilder, NodeFault, NodeSpec, write_internal};
@@ -51,8 +51,8 @@ fn partition(root: u64, root_level: u8) -> Partition {
     Partition { id: 0, range: KeyRange::ALL, root: place(root), root_level }
 }
 
-/// A root in slot 0 over leaves in slots 1 and 2 with keys 10, and 50 and 60; the value of each is 1. Slot 3 is for what leads
-/// astray.
+/// A root in slot 0 over leaves in slots 1 and 2 with keys 10, and 50 and 60; the value of each is 1. Slot 3 is for
+/// stale hints.
 fn tree() -> Arc<Memory> {
     let memory = Memory::shared(8192).unwrap();
     internal(&memory, 0, 1, &[(0, 1), (50, 2)]);
@@ -76,7 +76,7 @@ fn value(lookup: &Lookup) -> Option<u64> {
 }
 
 /// Looks up key 60 from `start`; says what was read of it, how often it began again, and after how many reads it ended.
-fn astray(memory: &Arc<Memory>, start: Start) -> (Option<u64>, u32, u32) {
+fn stale_hint(memory: &Arc<Memory>, start: Start) -> (Option<u64>, u32, u32) {
     let client = client(memory, partition(0, 1), Limits::default());
     let lookup = client.lookup(60, start);
     (value(&lookup), lookup.trips.restarts, lookup.trips.round_trips)
@@ -85,9 +85,9 @@ fn astray(memory: &Arc<Memory>, start: Start) -> (Option<u64>, u32, u32) {
 #[test]
 fn the_way_that_is_right() {
     let memory = tree();
-    assert_eq!(astray(&memory, Start::Root), (Some(1), 0, 2));
-    assert_eq!(astray(&memory, at(2, 0)), (Some(1), 0, 1));
-    assert_eq!(astray(&memory, at(1, 0)), (Some(1), 0, 2), "the key has moved to the sibling");
+    assert_eq!(stale_hint(&memory, Start::Root), (Some(1), 0, 2));
+    assert_eq!(stale_hint(&memory, at(2, 0)), (Some(1), 0, 1));
+    assert_eq!(stale_hint(&memory, at(1, 0)), (Some(1), 0, 2), "the key has moved to the sibling");
     let client = client(&memory, partition(0, 1), Limits::default());
     let lowest = client.lookup(50, at(2, 0));
     assert_eq!((value(&lowest), lowest.trips.restarts), (Some(1), 0));
@@ -99,15 +99,15 @@ fn a_node_left_behind_is_not_taken() {
     let memory = tree();
     // Another node was there once, and this is a copy of it.
     leaf(&memory, 3, spec(place(2), 0, RIGHT, None), &[60], 9);
-    assert_eq!(astray(&memory, at(3, 0)), (Some(1), 1, 3));
+    assert_eq!(stale_hint(&memory, at(3, 0)), (Some(1), 1, 3));
     // A node of another level.
-    assert_eq!(astray(&memory, at(0, 0)), (Some(1), 1, 3));
+    assert_eq!(stale_hint(&memory, at(0, 0)), (Some(1), 1, 3));
     // The key is left of it.
     leaf(&memory, 3, spec(place(3), 0, KeyRange { low: 61, high: None }, None), &[60], 9);
-    assert_eq!(astray(&memory, at(3, 0)), (Some(1), 1, 3));
+    assert_eq!(stale_hint(&memory, at(3, 0)), (Some(1), 1, 3));
     // The key is right of it, and nothing is there.
     leaf(&memory, 3, spec(place(3), 0, LEFT, None), &[60], 9);
-    assert_eq!(astray(&memory, at(3, 0)), (Some(1), 1, 3), "the null pointer is not followed");
+    assert_eq!(stale_hint(&memory, at(3, 0)), (Some(1), 1, 3), "the null pointer is not followed");
 }
 
 #[test]
@@ -210,9 +210,9 @@ fn a_root_that_moved_is_found_by_the_superblock() {
     }
 }
 
-/// A walk that was led astray by others goes on at once; only one that began at the root pauses.
+/// A walk that began at a stale hint goes on at once; only one that began at the root pauses.
 #[test]
-fn whoever_was_led_astray_does_not_wait() {
+fn a_lookup_with_a_stale_hint_does_not_wait() {
     let memory = tree();
     let client = client(&memory, partition(0, 1), Limits::default());
     let lookup = client.lookup(60, at(5, 0));
@@ -262,7 +262,7 @@ fn an_index_read_may_land_on_a_node_that_is_larger_than_a_leaf() {
 
 /// A client counts the index reads that led to a node which is not the key's any more, each once; and no other starts.
 #[test]
-fn index_reads_that_lead_astray_are_counted() {
+fn stale_hints_are_counted() {
     let memory = tree();
     leaf(&memory, 3, spec(place(3), 0, KeyRange { low: 61, high: None }, None), &[61], 9);
     let regions = Regions::new([(0, Arc::clone(&memory)), (1, Memory::shared(8192).unwrap())]);
@@ -273,7 +273,7 @@ fn index_reads_that_lead_astray_are_counted() {
         assert_eq!(value(&client.lookup(60, Start::IndexRead)), Some(1), "landing {landing}");
         client.lookup(60, Start::Root);
         client.lookup(60, at(1, 0));
-        (client.pool().stats().index_reads, client.pool().stats().astray)
+        (client.pool().stats().index_reads, client.pool().stats().stale_hints)
     };
     assert_eq!(counted(2), (1, 0), "the leaf");
     assert_eq!(counted(0), (1, 0), "a node above it");

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use common::{Client, Lab};
 use fatbtree_blink::record::{MARK_BYTES, RecordPointer, UNPUBLISHED};
-use fatbtree_blink::{GlobalAddress, Start, TreeConfig, Trips, ValueLayout, Wish};
+use fatbtree_blink::{GlobalAddress, Mutation, Start, TreeConfig, Trips, ValueLayout};
 use fatbtree_verbs::IndexTarget;
 
 const KEY: u64 = 500;
@@ -37,13 +37,13 @@ impl Hot {
         hot
     }
 
-    fn change(&self, key: u64, wish: Wish<'_>) {
-        let change = self.lab.run(&self.client, self.client.change(key, wish, Start::IndexRead));
+    fn mutate(&self, key: u64, mutation: Mutation<'_>) {
+        let change = self.lab.run(&self.client, self.client.mutate(key, mutation, Start::IndexRead));
         assert!(change.result.unwrap());
     }
 
     fn put(&self, key: u64, value: &[u8]) {
-        self.change(key, Wish::Upsert(value));
+        self.mutate(key, Mutation::Upsert(value));
     }
 
     fn record_of(&self, key: u64) -> Option<RecordPointer> {
@@ -86,7 +86,7 @@ impl Hot {
         assert_eq!((trips.restarts, trips.retries, trips.landed_on_record), (0, 0, false));
         assert_eq!(after.index_reads - before.index_reads, 2);
         assert_eq!((after.stale_records - before.stale_records, after.records), (1, before.records));
-        assert!(after.astray > before.astray);
+        assert!(after.stale_hints > before.stale_hints);
         let (again, trips) = self.get(key);
         assert_eq!((&again, trips), (&found, direct), "the client knows now");
         found
@@ -101,7 +101,7 @@ fn a_record_is_the_answer_in_one_round_trip() {
     assert_eq!(found.unwrap(), b"first");
     assert_eq!(trips, Trips { round_trips: 1, landed_on_record: true, ..Trips::default() });
     let stats = hot.client.stats();
-    assert_eq!((stats.records, stats.stale_records, stats.astray), (1, 0, 0));
+    assert_eq!((stats.records, stats.stale_records, stats.stale_hints), (1, 0, 0));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_record_that_does_not_count_costs_one_round_trip() {
     hot.forget(KEY);
     assert_eq!(hot.get(KEY).0.unwrap(), b"third");
     assert_eq!(hot.get(KEY).1.round_trips, 1);
-    hot.change(KEY, Wish::Delete);
+    hot.mutate(KEY, Mutation::Delete);
     assert_eq!(hot.get_past_stale(KEY), None, "deleted");
     assert_eq!(hot.record_of(KEY), None);
     hot.put(400, b"other");
@@ -159,7 +159,7 @@ fn only_lookups_are_led_to_records() {
     let hot = Hot::new();
     hot.learn(KEY);
     hot.put(KEY, b"second");
-    let change = hot.client.change(KEY, Wish::Update(b"third"), Start::IndexRead);
+    let change = hot.client.mutate(KEY, Mutation::Update(b"third"), Start::IndexRead);
     assert_eq!(hot.lab.run(&hot.client, change).trips.restarts, 0);
     assert_eq!((hot.client.stats().records, hot.client.stats().stale_records), (0, 0));
 }
@@ -168,16 +168,16 @@ fn only_lookups_are_led_to_records() {
 #[test]
 fn what_marks_cost() {
     let hot = Hot::new();
-    let cost = |wish: Wish<'_>| {
+    let cost = |mutation: Mutation<'_>| {
         let before = hot.client.stats().remote.written_bytes;
-        let change = hot.lab.run(&hot.client, hot.client.change(KEY, wish, Start::Root));
+        let change = hot.lab.run(&hot.client, hot.client.mutate(KEY, mutation, Start::Root));
         assert!(change.result.unwrap());
         (hot.client.stats().remote.written_bytes - before, change.trips.round_trips)
     };
     let trips = hot.lab.run(&hot.client, hot.client.lookup(KEY, Start::Root)).trips;
     // To the leaf, lock and read it, write and unlock: as many as without marks. The lookup reads leaf and record.
     let (record, entry, round_trips) = (24 + 8, 1 + 8 + 12, trips.round_trips);
-    assert_eq!(cost(Wish::Update(&[1; 8])), (record + 2 + entry + 2, round_trips));
-    assert_eq!(cost(Wish::Delete), (2 + entry, round_trips));
-    assert_eq!(cost(Wish::Insert(&[2; 8])), (record + entry + 2, round_trips));
+    assert_eq!(cost(Mutation::Update(&[1; 8])), (record + 2 + entry + 2, round_trips));
+    assert_eq!(cost(Mutation::Delete), (2 + entry, round_trips));
+    assert_eq!(cost(Mutation::Insert(&[2; 8])), (record + entry + 2, round_trips));
 }

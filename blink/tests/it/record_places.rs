@@ -5,7 +5,7 @@ use crate::common;
 
 use common::{Client, Lab, SESSION, configs, value_of};
 use fatbtree_blink::record::RecordPointer;
-use fatbtree_blink::{ChunkKind, Start, ValueLayout, Wish};
+use fatbtree_blink::{ChunkKind, Mutation, Start, ValueLayout};
 
 const KEY: u64 = 5;
 
@@ -31,7 +31,7 @@ fn version_at(lab: &Lab, record: &RecordPointer) -> u32 {
 fn write(lab: &Lab, client: &Client, number: u64) -> RecordPointer {
     // All of one length: they have places of one size.
     let value = value_of(&lab.config, 50 * number + 20);
-    let change = client.change(KEY, Wish::Upsert(&value), Start::Root);
+    let change = client.mutate(KEY, Mutation::Upsert(&value), Start::Root);
     lab.run(client, change).result.unwrap();
     let record = record(lab);
     assert_eq!(version_at(lab, &record), record.version, "small versions are told whole");
@@ -56,11 +56,11 @@ fn a_client_that_gets_anothers_place_goes_on_with_what_is_there() {
     let mut lab = lab();
     let (first, second) = (lab.client(1, true), lab.client(2, true));
     let old = write(&lab, &first, 1);
-    lab.run(&first, first.change(KEY, Wish::Delete, Start::Root)).result.unwrap();
+    lab.run(&first, first.mutate(KEY, Mutation::Delete, Start::Root)).result.unwrap();
     let returned = first.take_returned();
     let places = returned.iter().find(|places| places.kind == ChunkKind::Records).unwrap();
     assert_eq!(places.addresses, [old.address]);
-    second.supply_places(SESSION, 0, places.kind, places.bytes, &places.addresses);
+    second.grant_blocks(SESSION, 0, places.kind, places.bytes, &places.addresses);
     let new = write(&lab, &second, 2);
     assert_eq!((new.address, new.version), (old.address, old.version + 1));
 }

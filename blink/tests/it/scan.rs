@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use common::{Client, Lab, configs, value_of};
 use fatbtree_blink::node::mark_free;
 use fatbtree_blink::{
-    GlobalAddress, KeyRange, OperationError, Order, ScanOptions, ScanTrips, Start, SuperRoot, TreeConfig,
-    ValueLayout, Wish,
+    GlobalAddress, KeyRange, Mutation, OperationError, Order, ScanOptions, ScanTrips, Start, SuperRoot,
+    TreeConfig, ValueLayout,
 };
 use fatbtree_verbs::PostError;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -27,11 +27,11 @@ fn wide(values: ValueLayout) -> TreeConfig {
 }
 
 fn put(lab: &Lab, client: &Client, key: u64, value: &[u8]) {
-    lab.run(client, client.change(key, Wish::Upsert(value), Start::Root)).result.unwrap();
+    lab.run(client, client.mutate(key, Mutation::Upsert(value), Start::Root)).result.unwrap();
 }
 
 fn delete(lab: &Lab, client: &Client, key: u64) {
-    lab.run(client, client.change(key, Wish::Delete, Start::Root)).result.unwrap();
+    lab.run(client, client.mutate(key, Mutation::Delete, Start::Root)).result.unwrap();
 }
 
 async fn collect(
@@ -217,8 +217,8 @@ fn beside_writers<T>(
                     at,
                     key,
                     Box::pin(async move {
-                        let wish = if delete { Wish::Delete } else { Wish::Upsert(&bytes) };
-                        client.change(key, wish, Start::Root).await.result.unwrap();
+                        let mutation = if delete { Mutation::Delete } else { Mutation::Upsert(&bytes) };
+                        client.mutate(key, mutation, Start::Root).await.result.unwrap();
                     }),
                 ));
             }
@@ -418,9 +418,9 @@ fn a_scan_goes_on_with_one_buffer() {
         let mut lab = Lab::new(config);
         let client = lab.client(1, true);
         let model = large(&lab, &client, 500);
-        let mut held: Vec<_> =
+        let mut guard: Vec<_> =
             std::iter::from_fn(|| client.reactor().with(|device| device.buffers().take(64))).collect();
-        held.pop();
+        guard.pop();
         for order in ORDERS {
             let (found, _) =
                 scan(&lab, &client, KeyRange::ALL, ScanOptions { order, ..ScanOptions::default() });

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use common::{Client, Lab, configs, value_of};
 use fatbtree_blink::{
-    Allocation, Change, OperationError, Pool, PoolConfig, RemoteSide, Start, TreeConfig, Wish,
+    Allocation, Mutation, MutationResult, OperationError, Pool, PoolConfig, RemoteSide, Start, TreeConfig,
 };
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
@@ -27,12 +27,12 @@ enum Kind {
     Delete,
 }
 
-fn wish(kind: Kind, value: &[u8]) -> Wish<'_> {
+fn mutation(kind: Kind, value: &[u8]) -> Mutation<'_> {
     match kind {
-        Kind::Upsert => Wish::Upsert(value),
-        Kind::Insert => Wish::Insert(value),
-        Kind::Update => Wish::Update(value),
-        Kind::Get | Kind::Delete => Wish::Delete,
+        Kind::Upsert => Mutation::Upsert(value),
+        Kind::Insert => Mutation::Insert(value),
+        Kind::Update => Mutation::Update(value),
+        Kind::Get | Kind::Delete => Mutation::Delete,
     }
 }
 
@@ -88,7 +88,7 @@ proptest! {
                 prop_assert_eq!(found.map(|value| value.to_vec()), model.get(&key).cloned());
                 continue;
             }
-            let change = lab.run(&client, client.change(key, wish(kind, &value), Start::Root));
+            let change = lab.run(&client, client.mutate(key, mutation(kind, &value), Start::Root));
             prop_assert_eq!(change.result.unwrap(), apply(&mut model, kind, key, &value));
         }
         prop_assert_eq!(lab.contents(), model);
@@ -103,7 +103,7 @@ proptest! {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let clients: Vec<Client> = (1..=4).map(|owner| lab.client(owner, owner % 2 == 0)).collect();
         let mut now = Instant::ZERO;
-        type Running = Pin<Box<dyn Future<Output = Change>>>;
+        type Running = Pin<Box<dyn Future<Output = MutationResult>>>;
         let mut running: Vec<(usize, Kind, Vec<u8>, Running)> = Vec::new();
         let (mut model, mut busy) = (BTreeMap::new(), std::collections::BTreeSet::new());
         let (mut begun, mut still) = (0u64, 0);
@@ -117,7 +117,7 @@ proptest! {
                     let value = value_of(&config, begun);
                     let (at, copy) = (random.random_range(0..clients.len()), value.clone());
                     let client = Rc::clone(&clients[at]);
-                    let change = async move { client.change(key, wish(kind, &copy), Start::Root).await };
+                    let change = async move { client.mutate(key, mutation(kind, &copy), Start::Root).await };
                     running.push((at, kind, value, Box::pin(change)));
                 }
             }
@@ -160,7 +160,7 @@ fn writers_find_their_leaf_wherever_the_switches_send_them() {
             landing.set(nodes[number as usize % nodes.len()]);
             let (kind, value) =
                 (if number % 7 == 0 { Kind::Delete } else { Kind::Upsert }, value_of(&config, number));
-            let change = lab.run(&client, client.change(key, wish(kind, &value), Start::IndexRead));
+            let change = lab.run(&client, client.mutate(key, mutation(kind, &value), Start::IndexRead));
             assert_eq!(change.result.unwrap(), apply(&mut model, kind, key, &value));
             if number % 50 == 0 {
                 nodes = lab.nodes();
@@ -178,9 +178,9 @@ fn an_update_takes_three_round_trips_where_the_leaf_is_a_child_of_the_root() {
     let client = lab.client(1, true);
     let value = value_of(&config, 1);
     for key in 0..10 {
-        lab.run(&client, client.change(key, Wish::Insert(&value), Start::Root)).result.unwrap();
+        lab.run(&client, client.mutate(key, Mutation::Insert(&value), Start::Root)).result.unwrap();
     }
-    let change = lab.run(&client, client.change(5, Wish::Update(&value), Start::Root));
+    let change = lab.run(&client, client.mutate(5, Mutation::Update(&value), Start::Root));
     assert!(change.result.unwrap());
     assert_eq!(change.trips.round_trips, 3, "the root; lock and leaf; entry and unlock");
 }
@@ -203,9 +203,9 @@ fn who_was_given_no_locks_does_not_write() {
         Rc::new(pool)
     };
     let value = value_of(&config, 1);
-    let change = lab.run(&pool, pool.change(5, Wish::Upsert(&value), Start::Root));
+    let change = lab.run(&pool, pool.mutate(5, Mutation::Upsert(&value), Start::Root));
     assert_eq!(change.result, Err(OperationError::NotWriter { key: 5, server: 0 }));
-    let change = lab.run(&pool, pool.change(5, Wish::Upsert(&value[1..]), Start::Root));
+    let change = lab.run(&pool, pool.mutate(5, Mutation::Upsert(&value[1..]), Start::Root));
     let text = change.result.unwrap_err().to_string();
     assert!(text.contains("a value of 7 bytes was given, this tree takes exactly 8"), "{text}");
 }
@@ -217,8 +217,8 @@ fn a_comparison_sets_only_what_it_expects() {
         let (client, other) = (lab.client(1, true), lab.client(2, true));
         let [old, new, longer] = [8, 16, 31].map(|number| value_of(&config, number));
         let set = |key, expected: &[u8], value: &[u8]| {
-            let wish = Wish::CompareAndSet { expected, value };
-            lab.run(&client, client.change(key, wish, Start::Root)).result.unwrap()
+            let mutation = Mutation::CompareAndSet { expected, value };
+            lab.run(&client, client.mutate(key, mutation, Start::Root)).result.unwrap()
         };
         let get = |key| {
             let found = lab.run(&other, other.lookup(key, Start::Root)).result.unwrap();
@@ -227,7 +227,7 @@ fn a_comparison_sets_only_what_it_expects() {
         assert!(!set(5, &old, &new), "no such key");
         assert_eq!(get(5), None);
         for key in 0..40 {
-            lab.run(&client, client.change(key, Wish::Insert(&old), Start::Root)).result.unwrap();
+            lab.run(&client, client.mutate(key, Mutation::Insert(&old), Start::Root)).result.unwrap();
         }
         assert!(!set(5, &new, &longer) && !set(5, &longer, &new) && !set(5, &[], &new));
         assert_eq!(get(5), Some(old.clone()));
@@ -247,7 +247,9 @@ fn of_comparisons_at_once_one_wins() {
         let bytes = move |count: u64| value_of(&config, 8 + count * 50);
         for key in 0..3 {
             let zero = bytes(0);
-            lab.run(&clients[0], clients[0].change(key, Wish::Insert(&zero), Start::Root)).result.unwrap();
+            lab.run(&clients[0], clients[0].mutate(key, Mutation::Insert(&zero), Start::Root))
+                .result
+                .unwrap();
         }
         let mut running: Vec<Option<Pin<Box<dyn Future<Output = bool>>>>> = Vec::new();
         let raises = 90;
@@ -258,8 +260,8 @@ fn of_comparisons_at_once_one_wins() {
                     let found = client.lookup(key, Start::Root).await.result.unwrap().unwrap().to_vec();
                     let count = (0..=raises).find(|count| bytes(*count) == found).unwrap();
                     let value = bytes(count + 1);
-                    let wish = Wish::CompareAndSet { expected: &found, value: &value };
-                    if client.change(key, wish, Start::Root).await.result.unwrap() {
+                    let mutation = Mutation::CompareAndSet { expected: &found, value: &value };
+                    if client.mutate(key, mutation, Start::Root).await.result.unwrap() {
                         return true;
                     }
                 }
@@ -289,7 +291,7 @@ fn where_there_is_no_memory_operations_say_so() {
         let client = lab.client(7, true);
         let upsert = |key: u64| {
             let value = value_of(&config, key);
-            let change = client.change(key * 5, Wish::Upsert(&value), Start::Root);
+            let change = client.mutate(key * 5, Mutation::Upsert(&value), Start::Root);
             lab.run(&client, change).result
         };
         let full = (0..).find_map(|key| upsert(key).err().map(|error| (key, error)));
@@ -301,7 +303,7 @@ fn where_there_is_no_memory_operations_say_so() {
         assert!(keys.keys().copied().eq((0..full).map(|key| key * 5)));
 
         for key in 0..full / 2 {
-            let change = client.change(key * 5, Wish::Delete, Start::Root);
+            let change = client.mutate(key * 5, Mutation::Delete, Start::Root);
             assert_eq!(lab.run(&client, change).result, Ok(true));
         }
         (0..full / 4).for_each(|key| assert_eq!(upsert(key), Ok(true)));

@@ -29,7 +29,7 @@ use crate::output::Output;
   fatbtree control reload --cluster cluster.toml            plan anew, and load it: lookups go on throughout
   fatbtree control reload --cluster cluster.toml --plan p.json   load a plan that was kept
   fatbtree control rollback --cluster cluster.toml          back to the plan before
-  fatbtree control show --cluster cluster.toml              the plan in force
+  fatbtree control show --cluster cluster.toml              the active plan
   fatbtree control explain 4711 --cluster cluster.toml      where an index read for a key ends, and why there
   fatbtree control counters --cluster cluster.toml          where index reads have stopped
   fatbtree control drops --cluster cluster.toml             what switches have dropped, and why; some of the packets
@@ -69,7 +69,7 @@ enum Command {
         #[command(flatten)]
         asked: Asked,
     },
-    /// The plan in force.
+    /// The active plan.
     Show {
         /// Keep the plan in a file.
         #[arg(long, value_name = "FILE")]
@@ -100,7 +100,7 @@ enum Command {
         #[command(flatten)]
         asked: Asked,
     },
-    /// Load the plan that was in force before.
+    /// Load the plan that was active before.
     Rollback {
         #[command(flatten)]
         asked: Asked,

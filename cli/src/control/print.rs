@@ -71,9 +71,13 @@ pub(super) fn status_text(status: &Status) -> String {
     }
     let mut text = format!("{switches}\n{servers}\n");
     if !status.clients.is_empty() {
-        let mut clients = table(["client", "index reads", "led astray"]);
+        let mut clients = table(["client", "index reads", "stale hints"]);
         for client in &status.clients {
-            clients.add_row([client.name.clone(), client.index_reads.to_string(), client.astray.to_string()]);
+            clients.add_row([
+                client.name.clone(),
+                client.index_reads.to_string(),
+                client.stale_hints.to_string(),
+            ]);
         }
         text += &format!("{clients}\n");
     }
@@ -102,28 +106,28 @@ pub(super) fn status_text(status: &Status) -> String {
 
 /// Which plan index reads follow, and which one is on its way. A reload may keep the epoch, and write only what differs.
 fn force_text(status: &Status) -> String {
-    let in_force = match status.epoch {
-        Some(epoch) => format!("epoch {epoch} in force, {} entries", status.entries),
-        None => "no plan in force: index reads end at the roots of their partitions".to_owned(),
+    let active = match status.epoch {
+        Some(epoch) => format!("epoch {epoch} active, {} entries", status.entries),
+        None => "no active plan: index reads end at the roots of their partitions".to_owned(),
     };
-    let Some(ReloadStatus { epoch, stage, entries }) = status.reload else { return in_force };
+    let Some(ReloadStatus { epoch, stage, entries }) = status.reload else { return active };
     let next = match stage {
         Stage::Clear => "what is left of the plan before is being deleted".to_owned(),
         Stage::Write if status.epoch == Some(epoch) => {
             format!("changes to it are being written, {entries} entries then")
         }
         Stage::Write => format!("epoch {epoch} is being written, {entries} entries"),
-        Stage::Flip if status.epoch == Some(epoch) => format!("its {entries} entries are being put in force"),
-        Stage::Flip => format!("epoch {epoch} is being put in force, {entries} entries"),
+        Stage::Flip if status.epoch == Some(epoch) => format!("its {entries} entries are being put active"),
+        Stage::Flip => format!("epoch {epoch} is being put active, {entries} entries"),
     };
-    format!("{in_force}; {next}")
+    format!("{active}; {next}")
 }
 
 pub(super) fn planned(planned: &Planned) {
     print!("{}", planned.text);
-    match planned.trips_in_force {
+    match planned.trips_active {
         Some(before) => println!(
-            "from where it leads down to the leaf: {:.2} round trips; {before:.2} by the plan in force",
+            "from where it leads down to the leaf: {:.2} round trips; {before:.2} by the active plan",
             planned.trips
         ),
         None => println!("from where it leads down to the leaf: {:.2} round trips", planned.trips),
@@ -132,7 +136,7 @@ pub(super) fn planned(planned: &Planned) {
 
 pub(super) fn reloaded(reloaded: &Reloaded) {
     let Reloaded { epoch, entries, changes, seconds } = reloaded;
-    println!("epoch {epoch} in force, {entries} entries, {changes} changes in {seconds:.2} s");
+    println!("epoch {epoch} active, {entries} entries, {changes} changes in {seconds:.2} s");
 }
 
 pub(super) fn difference(difference: &Difference) {
@@ -234,19 +238,16 @@ mod tests {
             let reload = reload.map(|(epoch, stage)| ReloadStatus { epoch, stage, entries: 9 });
             force_text(&Status { epoch, reload, entries: 7, ..Status::default() })
         };
-        assert_eq!(status(Some(4), None), "epoch 4 in force, 7 entries");
+        assert_eq!(status(Some(4), None), "epoch 4 active, 7 entries");
         let write = status(Some(4), Some((6, Stage::Write)));
-        assert_eq!(write, "epoch 4 in force, 7 entries; epoch 6 is being written, 9 entries");
+        assert_eq!(write, "epoch 4 active, 7 entries; epoch 6 is being written, 9 entries");
         let difference = status(Some(4), Some((4, Stage::Write)));
-        assert_eq!(
-            difference,
-            "epoch 4 in force, 7 entries; changes to it are being written, 9 entries then"
-        );
+        assert_eq!(difference, "epoch 4 active, 7 entries; changes to it are being written, 9 entries then");
         let flip = status(Some(4), Some((6, Stage::Flip)));
-        assert_eq!(flip, "epoch 4 in force, 7 entries; epoch 6 is being put in force, 9 entries");
+        assert_eq!(flip, "epoch 4 active, 7 entries; epoch 6 is being put active, 9 entries");
         let clear = status(Some(6), Some((6, Stage::Clear)));
-        assert_eq!(clear, "epoch 6 in force, 7 entries; what is left of the plan before is being deleted");
-        assert!(status(None, Some((6, Stage::Write))).starts_with("no plan in force"));
+        assert_eq!(clear, "epoch 6 active, 7 entries; what is left of the plan before is being deleted");
+        assert!(status(None, Some((6, Stage::Write))).starts_with("no active plan"));
     }
 
     #[test]

@@ -7,8 +7,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use fatbtree_blink::{IndexCache, RemoteSide, TreeTop};
 use fatbtree_controller::{
-    Budget, Controller, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, Held, HotKeys, Located,
-    OnProgress, Placement, Plan, Programs, PushReport, Registration, Tree, by_partition, in_leaves, probe,
+    Budget, Controller, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, HotKeys, Located,
+    Observed, OnProgress, Placement, Plan, Programs, PushReport, Registration, Tree, by_partition, in_leaves,
+    probe,
 };
 use fatbtree_memserver::grpc;
 use fatbtree_topology::{Cluster, SwitchId};
@@ -20,14 +21,14 @@ use super::memory::Porter;
 /// Connections that a first switch has room for; the demo has one for each memory server.
 const CONNECTIONS: usize = 1_000;
 
-/// The control plane: connections to every switch and memory server, and the plan in force.
+/// The control plane: connections to every switch and memory server, and the active plan.
 pub(super) struct Control {
     cluster: Cluster,
     placement: Placement,
     fleet: Fleet,
     servers: Vec<grpc::Client>,
     controller: Controller,
-    held: BTreeMap<SwitchId, Held>,
+    held: BTreeMap<SwitchId, Observed>,
     budget: Budget,
 }
 
@@ -62,7 +63,7 @@ impl Control {
         Ok(Self { cluster, placement, fleet, servers, controller, held, budget })
     }
 
-    fn in_force(&self) -> Option<&Plan> {
+    fn active(&self) -> Option<&Plan> {
         self.controller.plan().map(|(loaded, _)| loaded.plan())
     }
 
@@ -94,10 +95,10 @@ impl Control {
         Ok(Located::known(keys, places.into_iter().map(|at| Some(at?.raw()))))
     }
 
-    /// Who follows the tree from the plan in force on.
+    /// Who follows the tree from the active plan on.
     pub(super) fn follower(&self, options: FollowOptions) -> Result<Follower> {
-        let in_force = self.in_force().cloned().context("no plan is loaded")?;
-        Ok(Follower::new(self.cluster.tree(), &self.placement, in_force, options))
+        let active = self.active().cloned().context("no plan is loaded")?;
+        Ok(Follower::new(self.cluster.tree(), &self.placement, active, options))
     }
 
     /// Loads the next plan, if the follower finds it worth its entries. Says how many changes that took, in all switches. Time is
@@ -111,7 +112,7 @@ impl Control {
         let Some(next) = follower.replan(since.elapsed(), &tops, counters, &located)? else { return Ok(0) };
         self.controller.load(next.plan, self.controller.trees())?;
         let report = self.fleet.settle(&mut self.controller, &mut self.held, None).await?;
-        follower.loaded(self.in_force().cloned().context("no plan is loaded")?);
+        follower.loaded(self.active().cloned().context("no plan is loaded")?);
         Ok(report.updates)
     }
 
@@ -119,7 +120,7 @@ impl Control {
     /// force, and the keys that the client has sampled; at first nothing.
     pub(super) async fn plan(&mut self, sampled: &[u64]) -> Result<Planned> {
         let tops = self.tops().await?;
-        let visits = match self.in_force() {
+        let visits = match self.active() {
             Some(plan) => plan.visits(self.fleet.read_counters().await?, sampled),
             None => Vec::new(),
         };
@@ -131,7 +132,7 @@ impl Control {
         let located = self.locate(&tree, &candidates).await?;
         let started = Instant::now();
         let room = self.budget.hot_keys;
-        let (hot, rest) = HotKeys::choose(&tree, &visits, &located, room, self.in_force());
+        let (hot, rest) = HotKeys::choose(&tree, &visits, &located, room, self.active());
         let plan = if rest.len() < visits.len() { self.plan_of(&tree, &rest)? } else { plan };
         let plan = plan.with_hot_keys(hot);
         let seconds = (planned + started.elapsed()).as_secs_f64();
@@ -155,10 +156,10 @@ impl Control {
         Ok(new.changes_from(self.controller.plan().map(|(loaded, _)| &**loaded)))
     }
 
-    /// Loads the plan that was accepted into the switches beside the one in force, and takes that away.
+    /// Loads the plan that was accepted into the switches beside the active one, and takes that away.
     pub(super) async fn load(&mut self, progress: OnProgress) -> Result<(Plan, PushReport)> {
         let report = self.fleet.settle(&mut self.controller, &mut self.held, Some(progress)).await?;
-        Ok((self.in_force().cloned().context("no plan is loaded")?, report))
+        Ok((self.active().cloned().context("no plan is loaded")?, report))
     }
 
     /// Opens a session with every memory server and keeps it, connects the client to each, registers each connection at the

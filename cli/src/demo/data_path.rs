@@ -113,8 +113,8 @@ impl DataPath {
             }
         }
         if let Ok(brought) = desk.brought.try_recv() {
-            let Brought { server, session, supply } = brought?;
-            supply.hand_to(self.client().pool(), server, session);
+            let Brought { server, session, grant } = brought?;
+            grant.hand_to(self.client().pool(), server, session);
         }
         Ok(())
     }

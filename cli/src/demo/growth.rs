@@ -14,13 +14,13 @@ use super::result::GrowthResult;
 
 /// What happens to the tree, and who looks.
 pub(super) struct Growth {
-    /// Lookups, as the plan in force was made for.
+    /// Lookups, as the active plan was made for.
     pub(super) lookups: WorkloadSpec,
     /// How many of them for each figure.
     pub(super) operations: u64,
     /// By index reads, without a client's cache.
     pub(super) kind: Kind,
-    /// What the plan in force was made from.
+    /// What the active plan was made from.
     pub(super) learned: Report,
 }
 
@@ -60,7 +60,7 @@ impl Growth {
         runner.sample()?;
         let learn = runner.once(&lookups, &kind, operations, LEARNED, "noticing what has grown").await?;
         let report = runner.report()?;
-        follower.report(report.index_reads, report.astray, &report.keys);
+        follower.report(report.index_reads, report.stale_hints, &report.keys);
         let changes = control.follow(&mut follower, since).await?;
         let followed =
             runner.once(&lookups, &kind, operations, FOLLOWED, "looking up by the next plan").await?;
@@ -72,7 +72,7 @@ impl Growth {
             before: round_trips(&before),
             stale: round_trips(&stale),
             followed: round_trips(&followed),
-            astray: report.astray as f64 / report.index_reads.max(1) as f64,
+            stale_hints: report.stale_hints as f64 / report.index_reads.max(1) as f64,
             changes,
         };
         Ok(Some((result, vec![before, insert, stale, learn, followed])))

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use fatbtree_blink::{ChunkKind, SessionId};
-use fatbtree_memserver::{Supply, grpc};
+use fatbtree_memserver::{Grant, grpc};
 use tokio::sync::mpsc as tokio_mpsc;
 
 /// A client has asked for memory of a server.
@@ -18,7 +18,7 @@ pub(super) struct Brought {
     pub(super) server: u16,
     /// In which it was given.
     pub(super) session: SessionId,
-    pub(super) supply: Supply,
+    pub(super) grant: Grant,
 }
 
 /// Requests on their way: one for each server and kind.
@@ -48,15 +48,15 @@ impl Porter {
     /// the tree's, as long as somebody may ask.
     pub(super) async fn serve(mut self, mut sessions: Vec<(grpc::Client, grpc::Session)>) {
         while let Some(Wanted { server, kind, bytes }) = self.wanted.recv().await {
-            let supply = match sessions.get_mut(usize::from(server)) {
+            let grant = match sessions.get_mut(usize::from(server)) {
                 Some((client, session)) => {
-                    let supply = client.memory(*session, kind, bytes).await;
-                    supply.map(|supply| (session.id, supply)).map_err(anyhow::Error::from)
+                    let grant = client.memory(*session, kind, bytes).await;
+                    grant.map(|grant| (session.id, grant)).map_err(anyhow::Error::from)
                 }
                 None => Err(anyhow::anyhow!("there is no memory server {server}")),
             };
             // A data path that has ended needs no memory.
-            let brought = supply.map(|(session, supply)| Brought { server, session, supply });
+            let brought = grant.map(|(session, grant)| Brought { server, session, grant });
             let _ = self.bring.send(brought.with_context(|| format!("getting memory for {kind}")));
         }
     }

@@ -1,6 +1,6 @@
 //! Which mixture wins at which size of cache: a client's cache alone, or with the switches' entries beside it.
 //!
-//! Round trips only: the client runs over plain memory, the memory servers' own, and index reads land where the plan in force says.
+//! Round trips only: the client runs over plain memory, the memory servers' own, and index reads land where the active plan says.
 //! So one lookup costs microseconds, and many sizes can be tried.
 
 use std::rc::Rc;
@@ -107,7 +107,7 @@ impl Mixtures<'_> {
         let rkeys: Vec<u32> = servers.iter().map(|(_, region)| region.rkey).collect();
         let plan = Rc::clone(plan);
         device.set_landing(move |key, target| {
-            let landing = plan.land(key);
+            let landing = plan.resolve(key);
             let hot = plan.hot_address(key).filter(|_| target == IndexTarget::NodeOrRecord);
             let address = hot.unwrap_or(landing.address);
             Some(Remote { address, rkey: rkeys[usize::from(landing.partition)] })

@@ -99,8 +99,8 @@ pub(crate) struct GrowthResult {
     pub stale: f64,
     /// The same after the controller has planned anew.
     pub followed: f64,
-    /// The share of index reads that led astray, as the client told it to the controller.
-    pub astray: f64,
+    /// The share of index reads with a stale hint, as the client told it to the controller.
+    pub stale_hints: f64,
     /// Changes of table entries by which it followed; 0: it did not find it worth while.
     pub changes: usize,
 }
@@ -267,10 +267,10 @@ impl GrowthResult {
             }
         };
         format!(
-            "{} keys were inserted beside those that are asked for. Of the index reads that followed {:.1} % led astray, {followed}. \
+            "{} keys were inserted beside those that are asked for. Of the index reads that followed {:.1} % found a stale hint, {followed}. \
              {} lookups each, of keys that were loaded, counted.",
             self.inserted,
-            100.0 * self.astray,
+            100.0 * self.stale_hints,
             self.operations,
         )
     }

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::error::ErrorKind;
-use fatbtree_blink::{Allocation, KeyRange, Order, ScanOptions, Start, TreeConfig, ValueLayout, Wish};
+use fatbtree_blink::{Allocation, KeyRange, Mutation, Order, ScanOptions, Start, TreeConfig, ValueLayout};
 
 use command::{Command, HELP, show};
 use tree::{Setting, Tree, loaded_value};
@@ -182,16 +182,18 @@ impl<W: Write> Shell<W> {
                 };
                 self.answer(&answer, round_trips.into())
             }
-            Command::Put(key, value) => self.change(key, Wish::Upsert(&value), ["ok", "ok"]),
+            Command::Put(key, value) => self.mutate(key, Mutation::Upsert(&value), ["ok", "ok"]),
             Command::Insert(key, value) => {
-                self.change(key, Wish::Insert(&value), ["inserted", "there already"])
+                self.mutate(key, Mutation::Insert(&value), ["inserted", "there already"])
             }
-            Command::Update(key, value) => self.change(key, Wish::Update(&value), ["updated", "not there"]),
+            Command::Update(key, value) => {
+                self.mutate(key, Mutation::Update(&value), ["updated", "not there"])
+            }
             Command::CompareAndSet(key, expected, value) => {
-                let wish = Wish::CompareAndSet { expected: &expected, value: &value };
-                self.change(key, wish, ["set", "not set"])
+                let mutation = Mutation::CompareAndSet { expected: &expected, value: &value };
+                self.mutate(key, mutation, ["set", "not set"])
             }
-            Command::Delete(key) => self.change(key, Wish::Delete, ["deleted", "not there"]),
+            Command::Delete(key) => self.mutate(key, Mutation::Delete, ["deleted", "not there"]),
             Command::Scan { first, last, limit, backward } => self.scan(first, last, limit, backward),
             Command::Len => {
                 let before = self.tree.client.pool().stats().remote.reads;
@@ -234,8 +236,8 @@ impl<W: Write> Shell<W> {
     }
 
     /// `answers`: when it was carried out, and when it was not.
-    fn change(&mut self, key: u64, wish: Wish<'_>, answers: [&str; 2]) -> Result<(), Trouble> {
-        let change = self.tree.run(async |client| client.change(key, wish).await)?;
+    fn mutate(&mut self, key: u64, mutation: Mutation<'_>, answers: [&str; 2]) -> Result<(), Trouble> {
+        let change = self.tree.run(async |client| client.mutate(key, mutation).await)?;
         let applied = change.result.map_err(anyhow::Error::from)?;
         self.answer(answers[usize::from(!applied)], change.trips.round_trips.into())
     }
@@ -294,7 +296,7 @@ impl<W: Write> Shell<W> {
         let round_trips = self.tree.run(async |client| {
             let mut round_trips = 0;
             for key in 1..=count {
-                let change = client.change(key, Wish::Upsert(&loaded_value(&config, key))).await;
+                let change = client.mutate(key, Mutation::Upsert(&loaded_value(&config, key))).await;
                 change.result?;
                 round_trips += u64::from(change.trips.round_trips);
             }

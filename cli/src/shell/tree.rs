@@ -7,11 +7,11 @@ use std::task::{Context as TaskContext, Poll, Waker};
 
 use anyhow::{Context, Result, bail};
 use fatbtree_blink::{
-    Allocation, ChunkKind, Event, IndexCache, PoolConfig, RemoteSide, ReturnedPlaces, TreeConfig, ValueLayout,
+    Allocation, ChunkKind, Event, IndexCache, PoolConfig, RemoteSide, ReturnedBlocks, TreeConfig, ValueLayout,
 };
 use fatbtree_client::Client;
 use fatbtree_memserver::{
-    ClientId, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, SessionKey, Supply, load_cluster,
+    BLOCKS_AT_ONCE, ClientId, Grant, LoadOptions, MemoryServer, ServerOptions, SessionKey, load_cluster,
     load_ranges, varying,
 };
 use fatbtree_nic::{Nic, NicConfig};
@@ -158,7 +158,7 @@ impl Network {
         let woken = client.turn(self.now);
         while let Some(event) = client.poll_event() {
             match event {
-                Event::MemoryWanted { server, kind, bytes } => self.supply(client, server, kind, bytes)?,
+                Event::MemoryWanted { server, kind, bytes } => self.grant(client, server, kind, bytes)?,
                 Event::ConnectionBroken { id, reason } => bail!("the {id} broke: {reason}"),
                 // Whoever dropped the change runs `finish`.
                 Event::Unfinished { .. } => {}
@@ -199,21 +199,21 @@ impl Network {
     }
 
     /// Gets memory of a server for the client, and gives back what the client does not need.
-    fn supply(&mut self, client: &Client<Nic>, at: u16, kind: ChunkKind, bytes: u32) -> Result<()> {
+    fn grant(&mut self, client: &Client<Nic>, at: u16, kind: ChunkKind, bytes: u32) -> Result<()> {
         let (now, pool) = (self.now, client.pool());
-        for ReturnedPlaces { server, kind, bytes, addresses, .. } in pool.surplus() {
+        for ReturnedBlocks { server, kind, bytes, addresses, .. } in pool.surplus() {
             let (server, session) = self.server(server)?;
-            for addresses in addresses.chunks(PLACES_AT_ONCE) {
+            for addresses in addresses.chunks(BLOCKS_AT_ONCE) {
                 server.give_back(now, session, kind, bytes, addresses)?;
             }
         }
         let (server, session) = self.server(at)?;
         match server.allocate(now, session, kind, bytes) {
-            Ok(supply) => {
-                if let Supply::Chunk(chunk) = &supply {
+            Ok(grant) => {
+                if let Grant::Chunk(chunk) = &grant {
                     server.publish(now, session, chunk.address)?;
                 }
-                supply.hand_to(pool, at, session.id);
+                grant.hand_to(pool, at, session.id);
             }
             // The operation says so.
             Err(refusal) => pool.refuse_memory(at, kind, refusal.shortage()),

@@ -107,7 +107,7 @@ fn what_was_asked_for_is_told_once() {
         while poll_fn(|context| scan.as_mut().poll_next(context)).await.is_some() {}
         let report = other.report();
         assert_eq!(report.keys, [2, 3, 4, 5, 8]);
-        assert_eq!((report.index_reads, report.astray), (0, 0), "the connection is not registered");
+        assert_eq!((report.index_reads, report.stale_hints), (0, 0), "the connection is not registered");
         assert_eq!(client.report(), Report::default(), "all was told");
     });
 }

@@ -96,7 +96,7 @@ fn one_that_starts_in_the_place_of_a_primary_that_is_dying_waits_until_switches_
     let notice = 2 * KEEP_ALIVE + at(500);
     assert_eq!(verdict_at(&mut election, notice), Verdict::LookOn);
     [A, B, C].iter().for_each(|switch| election.saw(*switch, Seen::Vacant(Some(bid(3, 2))), notice));
-    assert_eq!(leads(election.verdict(notice)), Some((4, false)), "plans of its own are not in force");
+    assert_eq!(leads(election.verdict(notice)), Some((4, false)), "plans of its own are not active");
 }
 
 /// The machine of the primary is gone, and with it most of the switches.

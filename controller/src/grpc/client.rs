@@ -15,7 +15,7 @@ use super::proto::controller_client::ControllerClient;
 use super::proto::{self, client_message, server_message};
 use super::{ClientReport, NOT_PRIMARY, Registered, ServerHello, ServerNews};
 use crate::operator::Question;
-use crate::reconcile::{Incarnation, Registration};
+use crate::reconcile::{Generation, Registration};
 
 /// Bytes of the largest answer that is read: a plan.
 const ANSWER_BYTES: usize = 64 << 20;
@@ -253,8 +253,8 @@ impl Client {
                     None => return Ok(()),
                 },
                 next = reports.recv() => match next {
-                    Some(ClientReport { keys, index_reads, astray }) => {
-                        let report = proto::Report { keys, index_reads, astray };
+                    Some(ClientReport { keys, index_reads, stale_hints }) => {
+                        let report = proto::Report { keys, index_reads, stale_hints };
                         let _ = messages.send(send(client_message::Message::Report(report))).await;
                     }
                     None => return Ok(()),
@@ -264,8 +264,8 @@ impl Client {
     }
 }
 
-fn tree(incarnation: Incarnation, root: u64) -> proto::Tree {
-    proto::Tree { incarnation: incarnation.number, low_key: incarnation.low, root }
+fn tree(generation: Generation, root: u64) -> proto::Tree {
+    proto::Tree { generation: generation.number, low_key: generation.low, root }
 }
 
 impl From<Registration> for proto::Connection {
@@ -279,7 +279,7 @@ impl From<ServerHello> for proto::ServerHello {
     fn from(hello: ServerHello) -> Self {
         Self {
             partition: hello.partition.into(),
-            tree: Some(tree(hello.incarnation, hello.root)),
+            tree: Some(tree(hello.generation, hello.root)),
             connections: hello.connections.into_iter().map(Into::into).collect(),
             lost: hello.lost,
         }
@@ -295,7 +295,7 @@ impl From<ServerNews> for server_message::Message {
             }
             ServerNews::Root(root) => Self::Root(root),
             ServerNews::Lost => Self::Lost(proto::Lost {}),
-            ServerNews::Refilled(incarnation, root) => Self::Tree(tree(incarnation, root)),
+            ServerNews::Refilled(generation, root) => Self::Tree(tree(generation, root)),
         }
     }
 }

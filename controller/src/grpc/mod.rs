@@ -20,7 +20,7 @@ pub use client::{Client, ClientError, Controllers};
 pub use service::{ServiceOptions, Standing, serve};
 
 use crate::operator::Question;
-use crate::reconcile::{Incarnation, Registration};
+use crate::reconcile::{Generation, Registration};
 
 /// The code by which a controller that is not primary refuses.
 const NOT_PRIMARY: tonic::Code = tonic::Code::Aborted;
@@ -46,7 +46,7 @@ pub enum ServerNews {
     /// The tree has another root.
     Root(u64),
     /// The tree was filled anew; the number of its root.
-    Refilled(Incarnation, u64),
+    Refilled(Generation, u64),
     /// The tree is an empty one that was not meant: the server refuses all clients until it is loaded.
     Lost,
 }
@@ -57,7 +57,7 @@ pub struct ServerHello {
     /// Its partition.
     pub partition: u16,
     /// Its tree.
-    pub incarnation: Incarnation,
+    pub generation: Generation,
     /// The tree's root.
     pub root: u64,
     /// The tree is an empty one that was not meant.
@@ -73,8 +73,8 @@ pub struct ClientReport {
     pub keys: Vec<u64>,
     /// Index reads.
     pub index_reads: u64,
-    /// Index reads that led astray.
-    pub astray: u64,
+    /// Index reads with a stale hint.
+    pub stale_hints: u64,
 }
 
 /// A connection that is registered: its partition, and the server's queue pair.

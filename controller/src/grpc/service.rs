@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::proto::controller_server::{Controller, ControllerServer};
 use super::proto::{self, client_message, server_message};
 use super::{ClientReport, Input, NOT_PRIMARY, Registered, ServerHello, ServerNews};
-use crate::reconcile::{Incarnation, Registration};
+use crate::reconcile::{Generation, Registration};
 
 /// Bounds of what peers can make the service hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,19 +150,19 @@ impl From<proto::Connection> for Registration {
     }
 }
 
-fn tree(tree: Option<proto::Tree>) -> Result<(Incarnation, u64), Status> {
+fn tree(tree: Option<proto::Tree>) -> Result<(Generation, u64), Status> {
     let tree = tree.ok_or_else(|| missing("tree"))?;
-    Ok((Incarnation { number: tree.incarnation, low: tree.low_key }, tree.root))
+    Ok((Generation { number: tree.generation, low: tree.low_key }, tree.root))
 }
 
 fn hello(message: proto::ServerMessage) -> Result<ServerHello, Status> {
     let Some(server_message::Message::Hello(hello)) = message.message else {
         return Err(missing("hello, which comes first,"));
     };
-    let (incarnation, root) = tree(hello.tree)?;
+    let (generation, root) = tree(hello.tree)?;
     let connections = hello.connections.into_iter().map(Registration::from).collect();
     let (partition, lost) = (number("partition", hello.partition)?, hello.lost);
-    Ok(ServerHello { partition, incarnation, root, lost, connections })
+    Ok(ServerHello { partition, generation, root, lost, connections })
 }
 
 fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {
@@ -175,8 +175,8 @@ fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {
         server_message::Message::Root(root) => ServerNews::Root(root),
         server_message::Message::Lost(_) => ServerNews::Lost,
         server_message::Message::Tree(filled) => {
-            let (incarnation, root) = tree(Some(filled))?;
-            ServerNews::Refilled(incarnation, root)
+            let (generation, root) = tree(Some(filled))?;
+            ServerNews::Refilled(generation, root)
         }
     })
 }
@@ -265,8 +265,8 @@ impl Controller for Service {
                 };
                 let Ok(Some(message)) = message else { break };
                 let Some(client_message::Message::Report(report)) = message.message else { break };
-                let proto::Report { keys, index_reads, astray } = report;
-                let report = ClientReport { keys, index_reads, astray };
+                let proto::Report { keys, index_reads, stale_hints } = report;
+                let report = ClientReport { keys, index_reads, stale_hints };
                 if inputs.send(Input::ClientReport { stream, report }).await.is_err() {
                     return;
                 }

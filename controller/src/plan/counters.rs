@@ -28,7 +28,7 @@ struct Packets {
 }
 
 impl Plan {
-    /// Visits of keys while this plan was in force, for [`Frequencies::from_weighted`](crate::Frequencies::from_weighted): how
+    /// Visits of keys while this plan was active, for [`Frequencies::from_weighted`](crate::Frequencies::from_weighted): how
     /// many, the switches have counted, and which keys, the clients have sampled. Only ratios between the visits mean something.
     ///
     /// A switch counts the packets that come to a node, so those that stop below it are these less those that come to a cached child. It

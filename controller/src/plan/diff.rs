@@ -13,7 +13,7 @@ pub type Diff = BTreeMap<SwitchId, Vec<Change>>;
 /// [`Plan::entries`](super::Plan::entries) gives them; their keys are unique.
 ///
 /// Between plans of different epochs everything differs, since the epoch is part of every key; within one epoch (a switch
-/// that came back, a plan corrected) the difference is what really changed. Applying one to the epoch *in force* is not
+/// that came back, a plan corrected) the difference is what really changed. Applying one to the epoch *active* is not
 /// atomic: packets may meet half of it. For a change under load have a [`Controller`](crate::Controller) load the plan.
 pub fn diff(old: &BTreeMap<SwitchId, Vec<Entry>>, new: &BTreeMap<SwitchId, Vec<Entry>>) -> Diff {
     let none = Vec::new();

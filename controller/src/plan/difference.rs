@@ -1,4 +1,4 @@
-//! A plan as a difference to the one in force: in the same epoch, with the slots of what stays.
+//! A plan as a difference to the active one: in the same epoch, with the slots of what stays.
 //!
 //! A node that stays as it is keeps its slot, so nothing of it is written. A node that has changed gets another slot, which no node had recently:
 //! what it consists of is written beside its former self. While both plans are there, packets are led only into nodes that are the same in
@@ -18,7 +18,7 @@ fn place(node: &CachedNode) -> Place {
 }
 
 impl Plan {
-    /// The same plan as a difference to `old`, which is in force: it is loaded beside it in the same epoch. None where they have too little in
+    /// The same plan as a difference to `old`, which is active: it is loaded beside it in the same epoch. None where they have too little in
     /// common, or slots have run out: then a new epoch is written.
     #[must_use]
     pub fn beside(&self, old: &Plan) -> Option<Plan> {
@@ -110,17 +110,11 @@ mod tests {
         following(tops, keys, budget, epoch, None)
     }
 
-    fn following(
-        tops: &[TreeTop],
-        keys: &[u64],
-        budget: &Budget,
-        epoch: u8,
-        in_force: Option<&Plan>,
-    ) -> Plan {
+    fn following(tops: &[TreeTop], keys: &[u64], budget: &Budget, epoch: u8, active: Option<&Plan>) -> Plan {
         let (topology, tree) = (Network::one_core(4).unwrap(), Tree::new(tops).unwrap());
         let placement: Placement = [2u16, 0, 7, 65535].into_iter().zip((0..).map(HostId)).collect();
         let frequencies = Frequencies::from_keys(&tree, keys);
-        Plan::following(&topology, &placement, &tree, &frequencies, budget, epoch, in_force).unwrap()
+        Plan::following(&topology, &placement, &tree, &frequencies, budget, epoch, active).unwrap()
     }
 
     /// What the issue of recovery asks for: where one node in a hundred has changed, fewer than five entries in a hundred are written.
@@ -183,18 +177,18 @@ mod tests {
             keys in prop::collection::vec(any::<u64>(), 1..100),
         ) {
             let budget = Budget { fat_root_ranges: 24, set_nodes: [6; SETS], ..Budget::bmv2() };
-            let mut in_force = plan(&tops, &[], &budget, 9);
+            let mut active = plan(&tops, &[], &budget, 9);
             for asked in asked {
-                let next = following(&tops, &asked, &budget, 10, Some(&in_force));
-                let Some(beside) = next.beside(&in_force) else { continue };
+                let next = following(&tops, &asked, &budget, 10, Some(&active));
+                let Some(beside) = next.beside(&active) else { continue };
                 for key in &keys {
-                    prop_assert_eq!(beside.land(*key), next.land(*key));
+                    prop_assert_eq!(beside.resolve(*key), next.resolve(*key));
                 }
                 prop_assert_eq!(&Plan::from_json(&beside.to_json()).unwrap(), &beside);
                 for entries in beside.entries().values() {
                     prop_assert!(entries.is_sorted_by(|a, b| a.cmp_keys(b).is_lt()));
                 }
-                in_force = beside;
+                active = beside;
             }
         }
     }

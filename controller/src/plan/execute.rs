@@ -1,4 +1,4 @@
-//! The plan in software: where does a key land?
+//! The plan in software: where does a key resolve?
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::{CachedChild, CachedNode, FatRootRange, Plan};
 
 /// Where an index read for a key ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landing {
+pub struct Resolved {
     /// Address of the node it reads.
     pub address: u64,
     /// The partition, by the plan.
@@ -85,12 +85,12 @@ impl Plan {
 
     /// Where an index read for `key` ends when every switch holds this plan, and the client's connection is to the
     /// key's partition.
-    pub fn land(&self, key: u64) -> Landing {
+    pub fn resolve(&self, key: u64) -> Resolved {
         let FatRootRange { address, partition, .. } = self.fat_root[self.range_of(key)];
-        self.nodes_of(key).fold(Landing { address, partition, levels: 1 }, |landing, position| {
+        self.nodes_of(key).fold(Resolved { address, partition, levels: 1 }, |landing, position| {
             let node = &self.nodes[position];
             let address = node.children[node.branch(key)].address;
-            Landing { address, levels: landing.levels + 1, ..landing }
+            Resolved { address, levels: landing.levels + 1, ..landing }
         })
     }
 

@@ -1,4 +1,4 @@
-//! Nodes that the plan in force holds come first where another would bring hardly more: what stays is not written again.
+//! Nodes that the active plan holds come first where another would bring hardly more: what stays is not written again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use fatbtree_topology::{NodeSet, Role, SetGroup};
 use super::{CachedNode, Plan};
 use crate::tree::{NONE, Tree};
 
-/// Which nodes of a tree are where they were in the plan in force.
+/// Which nodes of a tree are where they were in the active plan.
 #[derive(Debug, Default)]
 pub(super) struct Favour {
     /// By node: whether it was merged into the fat root.
@@ -17,8 +17,8 @@ pub(super) struct Favour {
 }
 
 impl Favour {
-    pub(super) fn of(in_force: Option<&Plan>, tree: &Tree) -> Self {
-        let Some(plan) = in_force else { return Self::default() };
+    pub(super) fn of(active: Option<&Plan>, tree: &Tree) -> Self {
+        let Some(plan) = active else { return Self::default() };
         let ranges: HashSet<u64> = plan.fat_root.iter().map(|range| range.address).collect();
         let mut merged = vec![false; tree.node_count()];
         // Breadth-first order: children come after their parents.

@@ -110,16 +110,16 @@ pub struct HotKeys {
 
 impl HotKeys {
     /// Chooses keys by their `visits`, of those that are `located`, for switches with room for so many. Second: the visits that the fat root
-    /// and the node sets are left with, all but those of records. `in_force` is the plan that they hold.
+    /// and the node sets are left with, all but those of records. `active` is the plan that they hold.
     pub fn choose(
         tree: &Tree,
         visits: &[(u64, u64)],
         located: &[Located],
         room: usize,
-        in_force: Option<&Plan>,
+        active: Option<&Plan>,
     ) -> (Self, Vec<(u64, u64)>) {
         let before: HashMap<u64, u64> =
-            in_force.iter().flat_map(|plan| plan.located()).map(|at| (at.key, at.address)).collect();
+            active.iter().flat_map(|plan| plan.located()).map(|at| (at.key, at.address)).collect();
         let moved = |at: &&Located| before.get(&at.key).is_some_and(|before| *before != at.address);
         let restless: Vec<Located> = located.iter().filter(moved).copied().collect();
         let weights = weights(visits);
@@ -131,7 +131,7 @@ impl HotKeys {
                 Some(HotKey { key: at.key, address: at.address, weight })
             })
             .collect();
-        let is_held = |hot: &HotKey| in_force.is_some_and(|plan| plan.hot_address(hot.key).is_some());
+        let is_held = |hot: &HotKey| active.is_some_and(|plan| plan.hot_address(hot.key).is_some());
         let rank = |hot: &HotKey| (std::cmp::Reverse(favoured(is_held(hot), hot.weight)), hot.key);
         keys.sort_by_cached_key(rank);
         keys.dedup_by_key(|hot| hot.key);
@@ -152,7 +152,7 @@ impl Plan {
             let range = &self.fat_root[self.range_of(hot.key)];
             hot.address >> 48 == u64::from(range.partition)
         };
-        let useful = |hot: &HotKey| is_of_its_partition(hot) && self.land(hot.key).address != hot.address;
+        let useful = |hot: &HotKey| is_of_its_partition(hot) && self.resolve(hot.key).address != hot.address;
         let mut useful = keys.into_iter().filter(useful);
         let mut chosen: Vec<HotKey> = useful.by_ref().take(room).collect();
         let next = next::of_hot_keys(useful.map(|hot| hot.weight), &self.budget.target);
@@ -171,7 +171,7 @@ impl Plan {
             return Vec::new();
         }
         let room = self.budget.hot_keys;
-        let ends_above = |key: u64| tree.trips(key, self.land(key).address) > 1;
+        let ends_above = |key: u64| tree.trips(key, self.resolve(key).address) > 1;
         let above: Vec<(u64, u64)> = visits.iter().filter(|(key, _)| ends_above(*key)).copied().collect();
         // Some of them have moved, or are not there.
         let mut keys = hottest(visits, room + room / SPARE);
@@ -231,16 +231,16 @@ mod tests {
     }
 
     /// A plan of 64 leaves, one every 2^20 keys, with room for so many hot keys.
-    fn plan(visits: &[(u64, u64)], located: &[Located], room: usize, in_force: Option<&Plan>) -> Plan {
+    fn plan(visits: &[(u64, u64)], located: &[Located], room: usize, active: Option<&Plan>) -> Plan {
         let lows: Vec<u64> = (0..64).map(|leaf| leaf << 20).collect();
         let tree = Tree::new(&[top(SERVER as u16, 0, &lows, &[16, 16])]).unwrap();
         let placement: Placement = [(SERVER as u16, HostId(0))].into_iter().collect();
         let placement = placement.with_clients([HostId(9)]);
         let budget = Budget { fat_root_ranges: 4, set_nodes: [0; SETS], hot_keys: room, ..Budget::bmv2() };
-        let (hot, rest) = HotKeys::choose(&tree, visits, located, room, in_force);
+        let (hot, rest) = HotKeys::choose(&tree, visits, located, room, active);
         let frequencies = Frequencies::from_weighted(&tree, &rest);
         let topology = Network::one_core(4).unwrap();
-        let plan = Plan::following(&topology, &placement, &tree, &frequencies, &budget, 1, in_force);
+        let plan = Plan::following(&topology, &placement, &tree, &frequencies, &budget, 1, active);
         plan.unwrap().with_hot_keys(hot)
     }
 

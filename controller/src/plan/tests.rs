@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::occupancy::Counts;
 use crate::program::{Programs, Target};
-use crate::reconcile::{Desired, Held, Loaded};
+use crate::reconcile::{Desired, Loaded, Observed};
 use crate::tables::{Change, Entry, fat_root, hot_key};
 use crate::test_support::{arb_tops, naive_path, top};
 use fabric::{Fabric, HOT_KEYS, Switch};
@@ -205,7 +205,7 @@ proptest! {
         for Located { key, address } in lies {
             let led = plan.hot_address(key);
             prop_assert!(led.is_none_or(|led| led == address));
-            if plan.land(key).address != address {
+            if plan.resolve(key).address != address {
                 let visits = weights.iter().filter(|(other, _)| *other == key).map(|(_, weight)| weight).sum::<u64>();
                 useful.insert(key, (visits, led.is_some()));
             } else {
@@ -238,7 +238,7 @@ proptest! {
         let network = load(&at, &plan);
         let cached: BTreeSet<u64> = plan.nodes().iter().map(|node| node.address).collect();
         for key in keys(&tops, &random) {
-            let landing = plan.land(key);
+            let landing = plan.resolve(key);
             let path = naive_path(&tops, key);
             let from = plan.fat_root().iter().rev().find(|range| range.low <= key).unwrap();
             let start = path.iter().position(|address| *address == from.address);
@@ -274,7 +274,7 @@ proptest! {
             let from = plan.fat_root().iter().rev().find(|range| range.low <= key).unwrap();
             let landing = network.read(plan.roots()[0], home(&plan, key), key);
             prop_assert_eq!((landing.address, landing.levels), (from.address, 1), "key {:#x}", key);
-            prop_assert_eq!(plan.land(key), landing);
+            prop_assert_eq!(plan.resolve(key), landing);
         }
     }
 
@@ -352,13 +352,13 @@ proptest! {
             (moments >> 33) as usize % below
         };
         let (loaded, switches) = (Loaded::new(old.clone()), at.0.switches());
-        let mut held: BTreeMap<SwitchId, Held> = switches.iter().map(|switch| {
+        let mut held: BTreeMap<SwitchId, Observed> = switches.iter().map(|switch| {
             let entries = old.entries().remove(&switch.id).unwrap_or_default();
             let route = old.roots().contains(&switch.id).then(|| old.descend());
-            (switch.id, Held::new(entries, route))
+            (switch.id, Observed::new(entries, route))
         }).collect();
         let next = Loaded::new(new.clone());
-        let of = |in_force: &Arc<Loaded>, beside| Desired::of_plans(old.roots(), Arc::clone(in_force), beside);
+        let of = |active: &Arc<Loaded>, beside| Desired::of_plans(old.roots(), Arc::clone(active), beside);
         let stages = [
             of(&loaded, Some(Arc::clone(&next))), of(&next, Some(Arc::clone(&loaded))), of(&next, None),
         ];
@@ -398,7 +398,7 @@ proptest! {
                             }
                             // Each fat root moves packets by itself.
                             let plan = if network.epoch(*root) == old.epoch() { &old } else { &new };
-                            prop_assert_eq!(network.read(*root, home(plan, *key), *key), plan.land(*key));
+                            prop_assert_eq!(network.read(*root, home(plan, *key), *key), plan.resolve(*key));
                         }
                     }
                 }
@@ -438,8 +438,8 @@ fn the_example_cluster_is_planned_printed_and_summed_up() {
     assert_eq!(summary.layers[3].switches.len(), 2, "behind two edge switches");
     let entries: usize = plan.entries().values().map(Vec::len).sum();
     assert_eq!(summary.entries, entries);
-    let average =
-        samples.iter().map(|(key, _)| f64::from(plan.land(*key).levels)).sum::<f64>() / samples.len() as f64;
+    let average = samples.iter().map(|(key, _)| f64::from(plan.resolve(*key).levels)).sum::<f64>()
+        / samples.len() as f64;
     assert!((summary.expected_levels - average).abs() < 1e-9, "{} and {average}", summary.expected_levels);
     let text = plan.print();
     for part in [
@@ -502,7 +502,7 @@ fn counters_become_visits() {
     assert_eq!(visits.len(), ends);
     let least = visits.iter().map(|visit| visit.1).min().unwrap();
     for (low, _) in &visits {
-        let landing = plan.land(*low);
+        let landing = plan.resolve(*low);
         let known = plan.nodes().iter().any(|node| node.address == landing.address);
         assert!(!known, "visits begin where packets stopped");
     }
@@ -550,8 +550,8 @@ fn a_key_below_the_first_fence_goes_to_the_first_children() {
     let plan = plan(&tops, &at, &[], &budget, 1).unwrap();
     let network = load(&at, &plan);
     for (key, levels) in [(499, 4), (500, 4)] {
-        assert_eq!(network.read(plan.roots()[0], home(&plan, key), key), plan.land(key));
-        assert_eq!(plan.land(key).levels, levels);
+        assert_eq!(network.read(plan.roots()[0], home(&plan, key), key), plan.resolve(key));
+        assert_eq!(plan.resolve(key).levels, levels);
     }
 }
 

@@ -30,7 +30,7 @@ use crate::grpc::{ClientReport, Registered, ServerHello, ServerNews};
 use crate::links::{Cable, CableEnd, Outages};
 use crate::operator::CableStatus;
 use crate::plan::Placement;
-use crate::reconcile::{Controller, Incarnations, KeeperNotice, Loaded, Notice, SwitchState};
+use crate::reconcile::{Controller, Generations, KeeperNotice, Loaded, Notice, SwitchState};
 use operators::Sync;
 use plans::Purpose;
 
@@ -42,12 +42,12 @@ const KEYS: usize = 1 << 18;
 pub enum Order {
     /// Make a plan, and give it to [`Primary::planned`].
     Plan {
-        /// The plan in force.
-        in_force: Option<Arc<Loaded>>,
+        /// The active plan.
+        active: Option<Arc<Loaded>>,
         /// Keys that clients have sampled, the newest last.
         keys: Vec<u64>,
         /// Known trees before they are read.
-        made_of: Incarnations,
+        source: Generations,
         /// The plan's epoch.
         epoch: u8,
     },
@@ -72,8 +72,8 @@ pub struct Client {
     pub address: Ipv4Addr,
     /// Index reads that it has reported.
     pub index_reads: u64,
-    /// Index reads that led astray.
-    pub astray: u64,
+    /// Index reads with a stale hint.
+    pub stale_hints: u64,
 }
 
 /// A newer stream of a memory server is there already.
@@ -286,10 +286,10 @@ impl Primary {
         self.server_streams.insert(partition, stream);
         self.note_lost(partition, hello.lost);
         let known = self.controller.trees().get(&partition).map(|tree| tree.number);
-        self.controller.server_joined(partition, hello.incarnation, &hello.connections);
+        self.controller.server_joined(partition, hello.generation, &hello.connections);
         self.controller.rerooted(partition, hello.root);
         self.tell(ControllerNews::Server { name, here: true });
-        Ok(known.filter(|known| *known != hello.incarnation.number))
+        Ok(known.filter(|known| *known != hello.generation.number))
     }
 
     /// A memory server has news.
@@ -304,9 +304,9 @@ impl Primary {
             }
             ServerNews::Root(root) => self.controller.rerooted(partition, root),
             ServerNews::Lost => self.note_lost(partition, true),
-            ServerNews::Refilled(incarnation, root) => {
+            ServerNews::Refilled(generation, root) => {
                 self.note_lost(partition, false);
-                self.controller.server_refilled(partition, incarnation);
+                self.controller.server_refilled(partition, generation);
                 self.controller.rerooted(partition, root);
             }
         }
@@ -350,24 +350,24 @@ impl Primary {
             let known = known.filter(|(connection, told)| *told && connection.client == address);
             orders.extend(known.map(|(it, _)| Order::Registered(stream, (server.partition, it.queue_pair))));
         }
-        self.clients.insert(stream, Client { address, index_reads: 0, astray: 0 });
+        self.clients.insert(stream, Client { address, index_reads: 0, stale_hints: 0 });
     }
 
     /// A client reports what it has seen since it did so last.
     pub fn client_reported(&mut self, stream: u64, report: &ClientReport) {
         let Some(client) = self.clients.get_mut(&stream) else { return };
         client.index_reads = client.index_reads.saturating_add(report.index_reads);
-        client.astray = client.astray.saturating_add(report.astray);
+        client.stale_hints = client.stale_hints.saturating_add(report.stale_hints);
         let keys = &report.keys[report.keys.len().saturating_sub(KEYS)..];
         self.keys.extend(keys);
         self.keys.drain(..self.keys.len().saturating_sub(KEYS));
         if let Some(follower) = &mut self.follower {
-            follower.report(report.index_reads, report.astray, keys);
+            follower.report(report.index_reads, report.stale_hints, keys);
         }
         if self.planning.is_some() {
             let meanwhile = &mut self.meanwhile;
             meanwhile.index_reads = meanwhile.index_reads.saturating_add(report.index_reads);
-            meanwhile.astray = meanwhile.astray.saturating_add(report.astray);
+            meanwhile.stale_hints = meanwhile.stale_hints.saturating_add(report.stale_hints);
             meanwhile.keys.extend(keys);
             meanwhile.keys.drain(..meanwhile.keys.len().saturating_sub(KEYS));
         }

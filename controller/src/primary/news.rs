@@ -20,7 +20,7 @@ pub enum ControllerNews {
         /// Whether it is here.
         here: bool,
     },
-    /// A plan is in force.
+    /// A plan is active.
     Reloaded {
         /// Its epoch.
         epoch: u8,
@@ -44,7 +44,7 @@ pub enum ControllerNews {
         /// Whether it is down now.
         is_down: bool,
     },
-    /// Trees were filled anew: the plan in force was taken out.
+    /// Trees were filled anew: the active plan was taken out.
     Void,
     /// There is no plan, for this reason.
     Trouble(String),
@@ -61,14 +61,14 @@ impl fmt::Display for ControllerNews {
                 let seconds = took.as_secs_f64();
                 write!(
                     f,
-                    "epoch {epoch} in force, {entries} entries, {changes} changes in {seconds:.2} s: {because}"
+                    "epoch {epoch} active, {entries} entries, {changes} changes in {seconds:.2} s: {because}"
                 )
             }
             Self::Outage { what, is_down: true } => write!(f, "{what} is down"),
             Self::Outage { what, is_down: false } => write!(f, "{what} is up again"),
             Self::Leads(term) => write!(f, "primary of the switches from now on, term {term}"),
             Self::StandsBy(reason) => write!(f, "not primary: {reason}"),
-            Self::Void => f.write_str("trees were filled anew: no plan is in force"),
+            Self::Void => f.write_str("trees were filled anew: no plan is active"),
             Self::Trouble(reason) => write!(f, "no plan: {reason}"),
         }
     }

@@ -8,7 +8,7 @@ use super::plans::{Made, Purpose};
 use super::{Order, Primary};
 use crate::operator::{Question, Reloaded, Synced};
 use crate::plan::Plan;
-use crate::reconcile::{Incarnations, SwitchState};
+use crate::reconcile::{Generations, SwitchState};
 
 /// A question's number, which its driver gives.
 pub type Ticket = u64;
@@ -16,7 +16,7 @@ pub type Ticket = u64;
 /// Result of an operator's request.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// A plan is in force.
+    /// A plan is active.
     Reloaded(Reloaded),
     /// All switches that answer were read back, and hold what they should.
     Synced(Synced),
@@ -53,16 +53,16 @@ impl Primary {
     }
 
     /// An operator brings a plan.
-    pub fn asked_to_load(&mut self, ticket: Ticket, plan: Plan, made_of: Incarnations) {
-        self.load(plan, made_of, "an operator has brought it", Some(ticket));
+    pub fn asked_to_load(&mut self, ticket: Ticket, plan: Plan, source: Generations) {
+        self.load(plan, source, "an operator has brought it", Some(ticket));
     }
 
-    /// An operator wants the plan back that was in force before.
+    /// An operator wants the plan back that was active before.
     pub fn asked_to_roll_back(&mut self, ticket: Ticket) {
         match self.controller.previous().cloned() {
-            None => self.answer(ticket, Err("no plan was in force before this one".to_owned())),
-            Some((plan, made_of)) => {
-                self.load(plan, made_of, "an operator has gone back to it", Some(ticket));
+            None => self.answer(ticket, Err("no plan was active before this one".to_owned())),
+            Some((plan, source)) => {
+                self.load(plan, source, "an operator has gone back to it", Some(ticket));
             }
         }
     }

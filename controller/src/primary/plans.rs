@@ -8,7 +8,7 @@ use crate::follow::{Follower, Replanned};
 use crate::grpc::ClientReport;
 use crate::operator::{Question, Reloaded};
 use crate::plan::Plan;
-use crate::reconcile::Incarnations;
+use crate::reconcile::Generations;
 
 /// After a plan that could not be made.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -16,12 +16,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Why a plan is being made.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Purpose {
-    /// None is in force.
+    /// None is active.
     Start,
     /// An operator has asked for it.
     Operator(Question, Ticket),
     /// The follower thinks that it is worth it; of these trees.
-    Follow(Incarnations),
+    Follow(Generations),
 }
 
 /// A plan, the trees that it was made of, and what it is worth.
@@ -30,9 +30,9 @@ pub struct Made {
     /// The plan.
     pub plan: Plan,
     /// The trees, as they were known before they were read.
-    pub made_of: Incarnations,
-    /// Round trips of an average visit down to the leaf under the plan in force, if there is one.
-    pub trips_in_force: Option<f64>,
+    pub source: Generations,
+    /// Round trips of an average visit down to the leaf under the active plan, if there is one.
+    pub trips_active: Option<f64>,
     /// The same under this plan.
     pub trips: f64,
 }
@@ -60,9 +60,9 @@ impl Primary {
             Ok(epoch) => {
                 self.planning = Some(purpose);
                 self.orders.push_back(Order::Plan {
-                    in_force: self.controller.plan().map(|(loaded, _)| Arc::clone(loaded)),
+                    active: self.controller.plan().map(|(loaded, _)| Arc::clone(loaded)),
                     keys: self.keys.iter().copied().collect(),
-                    made_of: self.controller.trees(),
+                    source: self.controller.trees(),
                     epoch,
                 });
             }
@@ -81,37 +81,37 @@ impl Primary {
         match (purpose, made) {
             (Purpose::Operator(_, ticket), Err(trouble)) => self.answer(ticket, Err(trouble)),
             (Purpose::Operator(Question::Reload { .. }, ticket), Ok(made)) => {
-                self.load(made.plan, made.made_of, "an operator has asked for it", Some(ticket));
+                self.load(made.plan, made.source, "an operator has asked for it", Some(ticket));
             }
             (Purpose::Operator(question, ticket), Ok(made)) => {
                 self.answer(ticket, Ok(Answer::Made(question, Box::new(made))));
             }
-            (_, Ok(made)) => self.load(made.plan, made.made_of, "none was in force", None),
+            (_, Ok(made)) => self.load(made.plan, made.source, "none was active", None),
             (_, Err(trouble)) => self.cannot_plan(trouble),
         }
     }
 
     /// Takes the result of [`Order::Follow`]: the follower, and another plan if that is worth it.
     pub fn followed(&mut self, mut follower: Follower, replanned: Result<Option<Replanned>, String>) {
-        let Some(Purpose::Follow(made_of)) = self.planning.take() else { return };
-        let ClientReport { keys, index_reads, astray } = std::mem::take(&mut self.meanwhile);
-        follower.report(index_reads, astray, &keys);
+        let Some(Purpose::Follow(source)) = self.planning.take() else { return };
+        let ClientReport { keys, index_reads, stale_hints } = std::mem::take(&mut self.meanwhile);
+        follower.report(index_reads, stale_hints, &keys);
         // Its plan may have been taken out meanwhile, or replaced.
         self.follower = self.follower.is_some().then_some(follower);
-        let in_force = self.controller.plan().map(|(loaded, _)| loaded.plan());
-        if self.follower.as_ref().map(Follower::in_force) != in_force {
+        let active = self.controller.plan().map(|(loaded, _)| loaded.plan());
+        if self.follower.as_ref().map(Follower::active) != active {
             self.follow_plan();
         }
         match replanned {
             Ok(None) => self.trouble = None,
-            Ok(Some(Replanned { plan, astray, trips })) => {
+            Ok(Some(Replanned { plan, stale_hints, trips })) => {
                 let because = format!(
-                    "{:.1} % of index reads led astray; {:.2} round trips to the leaf, {:.2} by this plan",
-                    100.0 * astray,
+                    "{:.1} % of index reads with a stale hint; {:.2} round trips to the leaf, {:.2} by this plan",
+                    100.0 * stale_hints,
                     trips.0,
                     trips.1
                 );
-                self.load(plan, made_of, &because, None);
+                self.load(plan, source, &because, None);
             }
             Err(trouble) => self.cannot_plan(trouble),
         }
@@ -125,8 +125,8 @@ impl Primary {
         self.not_before = self.now + PAUSE;
     }
 
-    pub(super) fn load(&mut self, plan: Plan, made_of: Incarnations, because: &str, ticket: Option<Ticket>) {
-        match self.controller.load(plan, made_of) {
+    pub(super) fn load(&mut self, plan: Plan, source: Generations, because: &str, ticket: Option<Ticket>) {
+        match self.controller.load(plan, source) {
             Err(refused) => match ticket {
                 Some(ticket) => self.answer(ticket, Err(refused.to_string())),
                 None => self.trouble = Some(refused.to_string()),
@@ -161,7 +161,7 @@ impl Primary {
         }
     }
 
-    /// The plan in force is followed from now on.
+    /// The active plan is followed from now on.
     fn follow_plan(&mut self) {
         let Some((loaded, _)) = self.controller.plan() else { return };
         let plan = loaded.plan().clone();
@@ -176,7 +176,7 @@ impl Primary {
         }
     }
 
-    /// A plan that was found in force is followed as well.
+    /// A plan that was found active is followed as well.
     pub(super) fn restore_follower(&mut self) {
         if self.follower.is_none() && self.planning.is_none() && self.controller.reload().is_none() {
             self.follow_plan();

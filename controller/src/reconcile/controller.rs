@@ -10,7 +10,7 @@ use fatbtree_topology::{Cluster, HostId, Outages, Role, Switch, SwitchId};
 use serde::{Deserialize, Serialize};
 
 use super::roots::Roots;
-use super::{Desired, InForce, KeeperNotice, Loaded, Serving};
+use super::{Active, Desired, KeeperNotice, Loaded, Serving};
 use crate::connection::{Connection, ConnectionError};
 use crate::plan::{Placement, Plan, PlanError, next_epoch};
 
@@ -44,7 +44,7 @@ impl fmt::Debug for Registration {
 
 /// A memory server's tree: another number means that nodes may lie elsewhere than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Incarnation {
+pub struct Generation {
     /// A number that no other filling of the server's memory has had.
     pub number: u64,
     /// First key of its partition.
@@ -52,7 +52,7 @@ pub struct Incarnation {
 }
 
 /// Trees by partition.
-pub type Incarnations = BTreeMap<u16, Incarnation>;
+pub type Generations = BTreeMap<u16, Generation>;
 
 /// State of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub enum SwitchState {
 struct Server {
     /// Whether it is connected to the controller.
     here: bool,
-    incarnation: Option<Incarnation>,
+    generation: Option<Generation>,
     /// Its clients' connections, by client and queue pair.
     connections: BTreeMap<(Ipv4Addr, u32), Registration>,
 }
@@ -91,7 +91,7 @@ pub enum Stage {
 struct Reload {
     new: Arc<Loaded>,
     old: Option<Arc<Loaded>>,
-    made_of: Incarnations,
+    source: Generations,
     changes: usize,
     stage: Stage,
     /// The version of what is desired in this stage.
@@ -104,7 +104,7 @@ struct Reload {
 pub enum Notice {
     /// Index reads on this connection, to this partition, are admitted from now on.
     Registered(u16, Registration),
-    /// A plan is in force, and nothing of the one before is left in switches that answer.
+    /// A plan is active, and nothing of the one before is left in switches that answer.
     Reloaded {
         /// Its epoch.
         epoch: u8,
@@ -113,7 +113,7 @@ pub enum Notice {
         /// Duration.
         took: Duration,
     },
-    /// The plan in force was made of trees that are gone: switches lead nowhere until there is another plan.
+    /// The active plan was made of trees that are gone: switches lead nowhere until there is another plan.
     Void,
 }
 
@@ -164,12 +164,12 @@ pub struct Controller {
     version: u64,
     switches: BTreeMap<SwitchId, SwitchState>,
     servers: BTreeMap<u16, Server>,
-    /// Trees that the plan in force was made of.
-    made_of: Incarnations,
-    /// Plans that were saved, one of them perhaps of the epoch that is found in force.
-    saved: Vec<(Plan, Incarnations)>,
+    /// Trees that the active plan was made of.
+    source: Generations,
+    /// Plans that were saved, one of them perhaps of the epoch that is found active.
+    saved: Vec<(Plan, Generations)>,
     left_out: Option<PlanError>,
-    /// Nothing is in force because the fat roots that were read so far are empty.
+    /// Nothing is active because the fat roots that were read so far are empty.
     found_nothing: bool,
     reload: Option<Reload>,
     /// The version since which packets are to be sent where they are to be sent now.
@@ -177,7 +177,7 @@ pub struct Controller {
     /// The epoch that was begun last. It is not begun again: a switch that does not answer may hold some of it.
     last_begun: u8,
     draw: u8,
-    previous: Option<(Plan, Incarnations)>,
+    previous: Option<(Plan, Generations)>,
     /// Connections that are told of when the client's first switch and the fat roots hold this version.
     pending: BTreeMap<(u16, Ipv4Addr, u32), (u64, SwitchId)>,
     notices: VecDeque<Notice>,
@@ -202,7 +202,7 @@ impl Controller {
             version: 1,
             switches: switches.map(|switch| (switch.id, silent())).collect(),
             servers: cluster.servers().iter().map(|server| (server.partition, Server::default())).collect(),
-            made_of: Incarnations::new(),
+            source: Generations::new(),
             saved: Vec::new(),
             left_out: None,
             found_nothing: false,
@@ -220,10 +220,10 @@ impl Controller {
         }
     }
 
-    /// Takes notice of a plan that was saved: if its epoch is found in force, it is the plan in force.
-    pub fn restore(&mut self, plan: Plan, made_of: Incarnations) {
+    /// Takes notice of a plan that was saved: if its epoch is found active, it is the active plan.
+    pub fn restore(&mut self, plan: Plan, source: Generations) {
         match plan.check_network(&self.cluster) {
-            Ok(()) => self.saved.push((plan, made_of)),
+            Ok(()) => self.saved.push((plan, source)),
             Err(error) => {
                 tracing::warn!(epoch = plan.epoch(), %error, "a saved plan is left out");
                 self.left_out = Some(error);
@@ -255,8 +255,8 @@ impl Controller {
     }
 
     /// Packets are to be sent somewhere else.
-    fn turn(&mut self, in_force: InForce) {
-        self.change(|desired| desired.in_force = in_force);
+    fn turn(&mut self, active: Active) {
+        self.change(|desired| desired.active = active);
         self.turned = self.version;
     }
 
@@ -284,7 +284,7 @@ impl Controller {
         self.switches.insert(switch, SwitchState::Converging);
         self.all_go_round = false;
         let is_root = self.cluster.tree().is_root(switch);
-        let is_first = is_root && self.desired.in_force == InForce::Unread;
+        let is_first = is_root && self.desired.active == Active::Unread;
         if is_first {
             let last = serving.map_or(u8::MAX, |serving| serving.epoch);
             self.last_begun = (0..2 * (self.draw / 2)).fold(last, |epoch, _| next_epoch(epoch));
@@ -297,21 +297,21 @@ impl Controller {
             if serving.is_some_and(|serving| serving.epoch == next_epoch(self.last_begun)) {
                 self.last_begun = next_epoch(self.last_begun);
             }
-            let in_force = match serving {
-                None => InForce::Nothing,
+            let active = match serving {
+                None => Active::Nothing,
                 Some(serving) => match saved.find(|(plan, _)| plan.epoch() == serving.epoch) {
-                    Some((plan, made_of)) => {
-                        self.made_of = made_of;
-                        InForce::Plan(Loaded::new(plan))
+                    Some((plan, source)) => {
+                        self.source = source;
+                        Active::Plan(Loaded::new(plan))
                     }
-                    None => InForce::Unknown(serving),
+                    None => Active::Unknown(serving),
                 },
             };
-            self.turn(in_force);
+            self.turn(active);
             self.check_trees();
         }
         if is_root {
-            let holds_it = serving == self.desired.in_force.serving();
+            let holds_it = serving == self.desired.active.serving();
             self.roots.read(switch, holds_it, self.version);
             self.go_round();
         }
@@ -394,7 +394,7 @@ impl Controller {
     // ---- what is down ----
 
     /// Other parts of the network are down than before: packets go round them, and switches that are down are not waited for. One that was
-    /// down and comes back with a fat root gets index packets once it holds the plan in force.
+    /// down and comes back with a fat root gets index packets once it holds the active plan.
     pub fn network_changed(&mut self, outages: Outages) {
         if outages == self.outages {
             return;
@@ -438,9 +438,9 @@ impl Controller {
     // ---- memory servers ----
 
     /// A memory server is here, with these connections and no others.
-    pub fn server_joined(&mut self, partition: u16, incarnation: Incarnation, connections: &[Registration]) {
+    pub fn server_joined(&mut self, partition: u16, generation: Generation, connections: &[Registration]) {
         let Some(server) = self.servers.get_mut(&partition) else { return };
-        (server.here, server.incarnation) = (true, Some(incarnation));
+        (server.here, server.generation) = (true, Some(generation));
         let stay: BTreeSet<(Ipv4Addr, u32)> = connections.iter().map(|c| (c.client, c.queue_pair)).collect();
         let gone = server.connections.values().filter(|c| !stay.contains(&(c.client, c.queue_pair)));
         for gone in gone.copied().collect::<Vec<_>>() {
@@ -451,9 +451,9 @@ impl Controller {
     }
 
     /// A memory server has another tree.
-    pub fn server_refilled(&mut self, partition: u16, incarnation: Incarnation) {
+    pub fn server_refilled(&mut self, partition: u16, generation: Generation) {
         let Some(server) = self.servers.get_mut(&partition) else { return };
-        server.incarnation = Some(incarnation);
+        server.generation = Some(generation);
         self.check_trees();
     }
 
@@ -541,8 +541,8 @@ impl Controller {
     }
 
     /// Known trees of the servers that have registered.
-    pub fn trees(&self) -> Incarnations {
-        let known = self.servers.iter().filter_map(|(id, server)| Some((*id, server.incarnation?)));
+    pub fn trees(&self) -> Generations {
+        let known = self.servers.iter().filter_map(|(id, server)| Some((*id, server.generation?)));
         known.collect()
     }
 
@@ -553,37 +553,37 @@ impl Controller {
 
     /// A plan leads to where nodes lay when it was made. Once a tree was loaded anew, it must lead no packet.
     fn check_trees(&mut self) {
-        let differs = |made_of: &Incarnations| self.other_tree(made_of).is_some();
-        if self.reload.as_ref().is_some_and(|reload| differs(&reload.made_of)) {
+        let differs = |source: &Generations| self.other_tree(source).is_some();
+        if self.reload.as_ref().is_some_and(|reload| differs(&reload.source)) {
             self.reload = None;
             self.change(|desired| {
                 desired.beside = None;
             });
         }
-        let void = self.desired.in_force.plan().is_some() && self.other_tree(&self.made_of).is_some();
+        let void = self.desired.active.plan().is_some() && self.other_tree(&self.source).is_some();
         if void {
             self.previous = None;
             self.found_nothing = false;
-            self.turn(InForce::Nothing);
+            self.turn(Active::Nothing);
             self.notices.push_back(Notice::Void);
         }
     }
 
     /// A partition whose tree is known to be another one.
-    fn other_tree(&self, made_of: &Incarnations) -> Option<u16> {
-        let known = self.servers.iter().filter_map(|(id, server)| Some((*id, server.incarnation?)));
-        known.into_iter().find(|(id, now)| made_of.get(id) != Some(now)).map(|(id, _)| id)
+    fn other_tree(&self, source: &Generations) -> Option<u16> {
+        let known = self.servers.iter().filter_map(|(id, server)| Some((*id, server.generation?)));
+        known.into_iter().find(|(id, now)| source.get(id) != Some(now)).map(|(id, _)| id)
     }
 
     // ---- plans ----
 
     /// Whether a plan is missing, and all that one can be made of is here.
     pub fn wants_plan(&self) -> bool {
-        let missing = matches!(self.desired.in_force, InForce::Nothing | InForce::Unknown(_));
+        let missing = matches!(self.desired.active, Active::Nothing | Active::Unknown(_));
         missing && self.next_epoch().is_ok() && self.servers.values().all(|server| server.here)
     }
 
-    /// The epoch of the next plan, unless it is a difference to the one in force.
+    /// The epoch of the next plan, unless it is a difference to the active one.
     ///
     /// # Errors
     /// When a reload is under way, or a fat root was not read yet.
@@ -598,27 +598,27 @@ impl Controller {
         Ok(next_epoch(self.last_begun))
     }
 
-    /// Begins to load a plan, whatever its epoch: as a [difference](Plan::beside) to the one in force if that is possible, else in the next
-    /// epoch. `made_of` are the trees that it was made of. Returns the epoch.
+    /// Begins to load a plan, whatever its epoch: as a [difference](Plan::beside) to the active one if that is possible, else in the next
+    /// epoch. `source` are the trees that it was made of. Returns the epoch.
     ///
     /// # Errors
     /// When it cannot be loaded, or not now.
-    pub fn load(&mut self, plan: Plan, made_of: Incarnations) -> Result<u8, Refused> {
+    pub fn load(&mut self, plan: Plan, source: Generations) -> Result<u8, Refused> {
         let next = self.next_epoch()?;
         self.found_nothing = false;
-        if let Some(partition) = self.other_tree(&made_of) {
+        if let Some(partition) = self.other_tree(&source) {
             return Err(Refused::OtherTree { partition });
         }
         plan.check_network(&self.cluster)?;
-        let old = self.desired.in_force.plan().cloned();
+        let old = self.desired.active.plan().cloned();
         // Ids are given again only where everybody is known to have forgotten whose they were.
-        let is_difference = self.all_are_settled() && self.made_of == made_of;
+        let is_difference = self.all_are_settled() && self.source == source;
         let beside = old.as_ref().filter(|_| is_difference).and_then(|old| plan.beside(old.plan()));
         let plan = match beside {
             Some(plan) => plan,
             None => {
                 self.last_begun = next;
-                plan.after(next, self.desired.in_force.serving().map_or(0, |serving| serving.parity))
+                plan.after(next, self.desired.active.serving().map_or(0, |serving| serving.parity))
             }
         };
         let new = Loaded::new(plan);
@@ -626,7 +626,7 @@ impl Controller {
         let (beside, epoch) = (Arc::clone(&new), new.plan().epoch());
         self.change(|desired| desired.beside = Some(beside));
         let (version, began) = (self.version, self.now);
-        self.reload = Some(Reload { new, old, made_of, changes, stage: Stage::Write, version, began });
+        self.reload = Some(Reload { new, old, source, changes, stage: Stage::Write, version, began });
         self.advance();
         Ok(epoch)
     }
@@ -635,9 +635,9 @@ impl Controller {
         self.switches.keys().all(|switch| self.is_settled(*switch, self.version))
     }
 
-    /// The plan in force, and what it was made of.
-    pub fn plan(&self) -> Option<(&Arc<Loaded>, &Incarnations)> {
-        self.desired.in_force.plan().map(|loaded| (loaded, &self.made_of))
+    /// The active plan, and what it was made of.
+    pub fn plan(&self) -> Option<(&Arc<Loaded>, &Generations)> {
+        self.desired.active.plan().map(|loaded| (loaded, &self.source))
     }
 
     /// The epoch that index reads follow, and the entries of its plan, 0 if it is not known: until all fat roots have turned to a new plan,
@@ -647,18 +647,18 @@ impl Controller {
             Some(Reload { stage: Stage::Flip, old, .. }) => {
                 old.as_ref().map_or((None, 0), |old| (Some(old.plan().epoch()), old.len()))
             }
-            _ => (self.desired.in_force.epoch(), self.plan().map_or(0, |(loaded, _)| loaded.len())),
+            _ => (self.desired.active.epoch(), self.plan().map_or(0, |(loaded, _)| loaded.len())),
         }
     }
 
-    /// The plan that was in force before.
-    pub fn previous(&self) -> Option<&(Plan, Incarnations)> {
+    /// The plan that was active before.
+    pub fn previous(&self) -> Option<&(Plan, Generations)> {
         self.previous.as_ref()
     }
 
     /// The plan that is being loaded, and how far that is.
-    pub fn reload(&self) -> Option<(&Arc<Loaded>, &Incarnations, Stage)> {
-        self.reload.as_ref().map(|reload| (&reload.new, &reload.made_of, reload.stage))
+    pub fn reload(&self) -> Option<(&Arc<Loaded>, &Generations, Stage)> {
+        self.reload.as_ref().map(|reload| (&reload.new, &reload.source, reload.stage))
     }
 
     /// Does what the state of the switches allows.
@@ -669,7 +669,7 @@ impl Controller {
             let (new, old, version) = (Arc::clone(new), old.clone(), *version);
             let stage = match stage {
                 Stage::Write if self.are_settled(version) => {
-                    self.turn(InForce::Plan(new));
+                    self.turn(Active::Plan(new));
                     self.change(|desired| desired.beside = old);
                     self.turned = self.version;
                     Stage::Flip
@@ -687,7 +687,7 @@ impl Controller {
             let version = self.version;
             if let Some(reload) = &mut self.reload {
                 if stage == Stage::Flip {
-                    let before = std::mem::replace(&mut self.made_of, reload.made_of.clone());
+                    let before = std::mem::replace(&mut self.source, reload.source.clone());
                     self.previous = reload.old.as_ref().map(|old| (old.plan().clone(), before));
                 }
                 (reload.stage, reload.version) = (stage, version);

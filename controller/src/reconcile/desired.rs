@@ -54,9 +54,9 @@ impl Loaded {
     }
 }
 
-/// The plan in force, which leads packets.
+/// The active plan, which leads packets.
 #[derive(Clone, Debug, PartialEq)]
-pub enum InForce {
+pub enum Active {
     /// No fat root was read yet: whatever there is stays.
     Unread,
     /// Nothing: index reads end at the roots of their partitions.
@@ -67,7 +67,7 @@ pub enum InForce {
     Plan(Arc<Loaded>),
 }
 
-impl InForce {
+impl Active {
     /// Where it sends packets.
     pub fn serving(&self) -> Option<Serving> {
         match self {
@@ -92,7 +92,7 @@ impl InForce {
 }
 
 /// The target of all switches, as a value. A reload is three of these, one after another: with the new plan beside the old one; the same
-/// with the new one in force; without the old one.
+/// with the new one active; without the old one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
     /// The switches that hold the fat root.
@@ -100,9 +100,9 @@ pub struct Desired {
     base: Arc<BTreeMap<SwitchId, Base>>,
     /// Clients' connections.
     pub connections: Connections,
-    /// The plan in force, which leads packets.
-    pub in_force: InForce,
-    /// The plan that was in force, or is to be.
+    /// The active plan, which leads packets.
+    pub active: Active,
+    /// The plan that was active, or is to be.
     pub beside: Option<Arc<Loaded>>,
 }
 
@@ -113,16 +113,16 @@ impl Desired {
             roots: cluster.tree().roots().to_vec(),
             base: Arc::new(cluster_base(cluster)),
             connections: Connections::of(cluster),
-            in_force: InForce::Unread,
+            active: Active::Unread,
             beside: None,
         }
     }
 
     /// Plans alone, in a network whose switches with the fat root are these.
     #[cfg(test)]
-    pub(crate) fn of_plans(roots: &[SwitchId], in_force: Arc<Loaded>, beside: Option<Arc<Loaded>>) -> Self {
+    pub(crate) fn of_plans(roots: &[SwitchId], active: Arc<Loaded>, beside: Option<Arc<Loaded>>) -> Self {
         let (base, connections) = (Arc::default(), Connections::new());
-        Self { roots: roots.to_vec(), base, connections, in_force: InForce::Plan(in_force), beside }
+        Self { roots: roots.to_vec(), base, connections, active: Active::Plan(active), beside }
     }
 
     /// Other routes: what is down goes round, and switches that are `unready` get no index packets to look up in their fat root while
@@ -137,28 +137,28 @@ impl Desired {
         let mut fixed: Vec<Entry> = base.map(|base| base.entries.clone()).unwrap_or_default();
         fixed.extend(self.connections.of_switch(switch));
         fixed.sort();
-        let plans = || self.in_force.plan().into_iter().chain(&self.beside);
+        let plans = || self.active.plan().into_iter().chain(&self.beside);
         let epochs: Vec<u8> = plans().map(|loaded| loaded.plan.epoch()).collect();
         let is_difference = matches!(epochs[..], [one, other] if one == other);
         let plans = plans().filter_map(|loaded| loaded.entries.get(&switch).cloned()).collect();
-        let keep = match self.in_force {
-            InForce::Unread => Keep::All,
-            InForce::Unknown(serving) => Keep::Of(serving),
-            InForce::Nothing | InForce::Plan(_) => Keep::Nothing,
+        let keep = match self.active {
+            Active::Unread => Keep::All,
+            Active::Unknown(serving) => Keep::Of(serving),
+            Active::Nothing | Active::Plan(_) => Keep::Nothing,
         };
         let base_route = base.map(|base| base.core_route);
-        let core_route = match &self.in_force {
+        let core_route = match &self.active {
             _ if !self.roots.contains(&switch) => base_route,
-            InForce::Unread => None,
-            InForce::Nothing | InForce::Unknown(_) => base_route,
-            InForce::Plan(loaded) => Some(loaded.plan.descend()),
+            Active::Unread => None,
+            Active::Nothing | Active::Unknown(_) => base_route,
+            Active::Plan(loaded) => Some(loaded.plan.descend()),
         };
         // One that has another epoch, or none, leads nowhere until there is another plan.
-        let core_route_stays = match self.in_force {
-            InForce::Unknown(serving) => Some(serving),
+        let core_route_stays = match self.active {
+            Active::Unknown(serving) => Some(serving),
             _ => None,
         };
-        let serving = self.in_force.serving();
+        let serving = self.active.serving();
         Wanted { fixed, plans, is_difference, keep, serving, core_route, core_route_stays }
     }
 }

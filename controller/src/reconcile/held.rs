@@ -7,13 +7,13 @@ use crate::tables::{Change, Entry, core_route};
 
 /// A switch's content that the controller writes: as read back, and kept up to date with every write that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct Observed {
     /// In key order; no two have the same key.
     entries: Vec<Entry>,
     core_route: Option<core_route::Action>,
 }
 
-impl Held {
+impl Observed {
     /// The content as it was read back, in any order. `core_route` is none where the program has no such table, or no default action of its own.
     pub fn new(mut entries: Vec<Entry>, core_route: Option<core_route::Action>) -> Self {
         entries.sort_unstable();

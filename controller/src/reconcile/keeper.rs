@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fatbtree_topology::SwitchId;
 
-use super::{Desired, Held, Pace, Serving, Wanted};
+use super::{Desired, Observed, Pace, Serving, Wanted};
 use crate::tables::Change;
 
 /// Time between two attempts to reach a switch.
@@ -47,7 +47,7 @@ pub enum KeeperAnswer {
     /// The program is loaded.
     Loaded,
     /// The content of the switch.
-    Holds(Held),
+    Holds(Observed),
     /// The changes are made.
     Written,
 }
@@ -113,7 +113,7 @@ pub struct Keeper {
     /// When the program is looked at again.
     look_at: Duration,
     is_read: bool,
-    held: Held,
+    held: Observed,
     /// Last target that the switch was seen to hold. A new version mostly concerns another switch.
     settled: Option<Wanted>,
     /// The version that the pieces are for.
@@ -143,7 +143,7 @@ impl Keeper {
             told_runs: false,
             look_at: Duration::ZERO,
             is_read: false,
-            held: Held::default(),
+            held: Observed::default(),
             settled: None,
             seen: None,
             pieces: VecDeque::new(),
@@ -168,7 +168,7 @@ impl Keeper {
     }
 
     /// Content of the switch, as far as is known.
-    pub fn held(&self) -> &Held {
+    pub fn held(&self) -> &Observed {
         &self.held
     }
 
@@ -343,7 +343,7 @@ mod tests {
     use fatbtree_topology::Cluster;
 
     use super::*;
-    use crate::reconcile::{Controller, Incarnation, Registration};
+    use crate::reconcile::{Controller, Generation, Registration};
 
     const OURS: u64 = 0xfa7b;
 
@@ -354,7 +354,7 @@ mod tests {
         keeper: Keeper,
         pace: Pace,
         runs: Option<u64>,
-        holds: Held,
+        holds: Observed,
         notices: Vec<KeeperNotice>,
     }
 
@@ -368,7 +368,7 @@ mod tests {
                 keeper: Keeper::new(switch, Some(OURS)).with_piece(piece),
                 pace: Pace::new(per_second),
                 runs: None,
-                holds: Held::default(),
+                holds: Observed::default(),
                 notices: Vec::new(),
             }
         }
@@ -386,7 +386,7 @@ mod tests {
                 KeeperRequest::Open => KeeperAnswer::Opened,
                 KeeperRequest::Cookie => KeeperAnswer::Cookie(self.runs),
                 KeeperRequest::Load => {
-                    (self.runs, self.holds) = (Some(OURS), Held::default());
+                    (self.runs, self.holds) = (Some(OURS), Observed::default());
                     KeeperAnswer::Loaded
                 }
                 KeeperRequest::Read => KeeperAnswer::Holds(self.holds.clone()),
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(world.keeper.next_deadline(), Some(LOOK));
         world.now = LOOK;
         assert_eq!(world.settle(), [KeeperRequest::Cookie]);
-        (world.runs, world.holds, world.now) = (None, Held::default(), 2 * LOOK);
+        (world.runs, world.holds, world.now) = (None, Observed::default(), 2 * LOOK);
         assert_eq!(world.settle()[..3], [KeeperRequest::Cookie, KeeperRequest::Load, KeeperRequest::Read]);
         assert!(world.is_right());
         assert!(!world.told().contains(&KeeperNotice::Runs), "its packets are carried already");
@@ -466,7 +466,7 @@ mod tests {
         world.settle();
         world.told();
         world.keeper.handle_lost(world.now, "it hangs".to_owned());
-        world.keeper.handle_answer(world.now, KeeperAnswer::Holds(Held::default()));
+        world.keeper.handle_answer(world.now, KeeperAnswer::Holds(Observed::default()));
         assert_eq!((world.poll(), world.keeper.next_deadline()), (None, Some(PAUSE)));
         assert_eq!(world.told(), [KeeperNotice::Lost("it hangs".to_owned())]);
         world.now = PAUSE;
@@ -501,7 +501,7 @@ mod tests {
         world.settle();
         let open = |queue_pair| Registration { client: host.ip, queue_pair, rkey: 4711, root: 64, mtu: 1024 };
         let some = |range: std::ops::Range<u32>| range.map(open).collect::<Vec<_>>();
-        let tree = Incarnation { number: 1, low: 0 };
+        let tree = Generation { number: 1, low: 0 };
         // The first 80 take 0.8 s at this pace, and may be written at once; the next must wait.
         world.now += Duration::from_secs(60);
         let began = world.now;

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   base, connections, plans ──► Desired ──wanted(switch)──► Wanted ─┐
-//!                                                                    ├─next_changes()──► written to the switch ──► Held::apply
-//!   read back from the switch ─────────────────────────────► Held  ──┘         ▲                                     │
+//!                                                                    ├─next_changes()──► written to the switch ──► Observed::apply
+//!   read back from the switch ─────────────────────────────► Observed ─┘         ▲                                     │
 //!                                                                             └───────── until there are none ──────┘
 //! ```
 //!
 //! One mechanism does it all. A reload changes what is desired, three times. A switch that came back empty holds nothing, so everything is
 //! added. A controller that was killed half-way through a reload reads back what there is, and the rest follows: what belongs to the
-//! epoch in force stays, what was written of the next one goes, and so does what was to be deleted.
+//! epoch active stays, what was written of the next one goes, and so does what was to be deleted.
 //!
 //! A [`Keeper`] does so with one switch: it is the protocol, and its driver the I/O.
 
@@ -26,10 +26,10 @@ mod tests;
 mod wanted;
 
 pub use controller::{
-    Controller, Incarnation, Incarnations, Notice, Refused, Registration, Stage, SwitchState,
+    Controller, Generation, Generations, Notice, Refused, Registration, Stage, SwitchState,
 };
-pub use desired::{Desired, InForce, Loaded};
-pub use held::Held;
+pub use desired::{Active, Desired, Loaded};
+pub use held::Observed;
 pub use keeper::{Keeper, KeeperAnswer, KeeperNotice, KeeperRequest};
 pub use pace::Pace;
 pub use wanted::{Serving, Wanted};

@@ -6,7 +6,7 @@
 //!   ready, up, reaching everybody ──► used: has path numbers  ◄────────────┘
 //! ```
 //!
-//! One that was away may hold a plan of long ago, or nothing: it gets no packets until it holds what is in force. What it holds meanwhile does
+//! One that was away may hold a plan of long ago, or nothing: it gets no packets until it holds what is active. What it holds meanwhile does
 //! no harm, because no packet is sent there. Where no other is there it is used as it is, as a network with one fat root does.
 
 use std::collections::{BTreeMap, BTreeSet};

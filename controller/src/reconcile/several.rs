@@ -14,7 +14,7 @@ use crate::tree::Tree;
 struct Fleet {
     cluster: Cluster,
     controller: Controller,
-    switches: Vec<(SwitchId, Held)>,
+    switches: Vec<(SwitchId, Observed)>,
     tops: Vec<TreeTop>,
 }
 
@@ -22,22 +22,23 @@ impl Fleet {
     fn new() -> Self {
         let [.., (_, text), _] = Cluster::examples();
         let cluster = Cluster::from_toml(text).unwrap();
-        let switches = cluster.tree().switches().iter().map(|switch| (switch.id, Held::default())).collect();
+        let switches =
+            cluster.tree().switches().iter().map(|switch| (switch.id, Observed::default())).collect();
         let tops = [0u16, 1].map(|id| {
             let low = u64::from(id) << 62;
             top(id, low, &(0..300).map(|n| low + n * 10).collect::<Vec<_>>(), &[9, 7])
         });
         let controller = Controller::new(&cluster, 100, 0);
         let mut fleet = Self { controller, switches, tops: tops.to_vec(), cluster };
-        for (partition, incarnation) in fleet.made_of() {
-            fleet.controller.server_joined(partition, incarnation, &[]);
+        for (partition, generation) in fleet.source() {
+            fleet.controller.server_joined(partition, generation, &[]);
         }
         fleet.switches.iter().for_each(|(id, held)| fleet.controller.switch_read(*id, held.serving()));
         fleet
     }
 
-    fn made_of(&self) -> Incarnations {
-        let of = |id: u16| (id, Incarnation { number: 1, low: u64::from(id) << 62 });
+    fn source(&self) -> Generations {
+        let of = |id: u16| (id, Generation { number: 1, low: u64::from(id) << 62 });
         [0, 1].map(of).into()
     }
 
@@ -45,7 +46,7 @@ impl Fleet {
         self.cluster.tree().switch_by_name(name).unwrap().id
     }
 
-    fn held(&mut self, name: &str) -> &mut Held {
+    fn held(&mut self, name: &str) -> &mut Observed {
         let id = self.id(name);
         &mut self.switches.iter_mut().find(|(other, _)| *other == id).unwrap().1
     }
@@ -74,8 +75,8 @@ impl Fleet {
         let (placement, none) = (Placement::of(&self.cluster), Frequencies::none(&tree));
         let budget = Budget { fat_root_ranges: 20, ..Budget::bmv2() };
         let plan = Plan::new(self.cluster.tree(), &placement, &tree, &none, &budget, 1).unwrap();
-        let made_of = self.made_of();
-        self.controller.load(plan, made_of).unwrap();
+        let source = self.source();
+        self.controller.load(plan, source).unwrap();
     }
 
     /// To how many path numbers a leaf gives which spine.
@@ -155,7 +156,7 @@ fn one_that_does_not_answer_gets_no_packets_and_is_not_waited_for() {
     assert!(fleet.controller.reload().is_none(), "{:?}", fleet.controller.reload());
     assert_eq!((fleet.serving("spine-0"), fleet.serving("spine-1").is_some()), (None, true));
     // It comes back empty, and gets packets only when it holds the plan.
-    *fleet.held("spine-0") = Held::default();
+    *fleet.held("spine-0") = Observed::default();
     fleet.controller.switch_read(gone, None);
     for _ in 0..60 {
         fleet.step(&[]);
@@ -211,7 +212,7 @@ fn one_that_comes_back_stops_before_its_fat_root_is_written_over() {
         panic!("it serves")
     };
     let other = core_route::Action::Descend { epoch: epoch + 2, sub_table };
-    let stale = Held::new(held.entries()[5..].to_vec(), Some(other));
+    let stale = Observed::new(held.entries()[5..].to_vec(), Some(other));
     let stop = Change::CoreRoute(core_route::Action::Descend { epoch: 0, sub_table: 0 });
     assert_eq!(wanted.next_changes(&stale), Some(vec![stop]));
 }
@@ -223,15 +224,15 @@ fn an_empty_one_that_is_read_first_does_not_end_the_plan() {
     fleet.settle(&[]);
     fleet.load();
     fleet.settle(&[]);
-    let (plan, made_of) =
+    let (plan, source) =
         fleet.controller.plan().map(|(loaded, of)| (loaded.plan().clone(), of.clone())).unwrap();
-    *fleet.held("spine-0") = Held::default();
+    *fleet.held("spine-0") = Observed::default();
     let [first, second] = ["spine-0", "spine-1"].map(|name| fleet.id(name));
     for draw in [0, 253, 254] {
         let mut controller = Controller::new(&fleet.cluster, 100, draw);
-        controller.restore(plan.clone(), made_of.clone());
+        controller.restore(plan.clone(), source.clone());
         controller.switch_read(first, None);
-        assert_eq!(controller.desired().1.in_force, InForce::Nothing);
+        assert_eq!(controller.desired().1.active, Active::Nothing);
         controller.switch_read(second, fleet.held("spine-1").serving());
         assert_eq!(controller.plan().map(|(loaded, _)| loaded.plan()), Some(&plan));
         let version = controller.desired().0;
@@ -263,7 +264,7 @@ fn routes_do_not_wait_for_a_plan() {
     assert!(fleet.held("leaf-0").entries().iter().filter(planned).count() > 0, "there is a plan to wait for");
 }
 
-/// A cable comes back while a plan is being written: the plan is not put in force by what switches held before.
+/// A cable comes back while a plan is being written: the plan is not put active by what switches held before.
 #[test]
 fn a_reload_goes_on_once_packets_go_where_they_go_now() {
     let mut fleet = Fleet::new();
@@ -292,7 +293,7 @@ fn an_empty_one_turns_packets_round_before_it_has_routes() {
     fleet.settle(&[]);
     let wanted = fleet.controller.desired().1.wanted(fleet.id("spine-0"));
     let nowhere = Change::CoreRoute(core_route::Action::Descend { epoch: 0, sub_table: 0 });
-    let mut held = Held::default();
+    let mut held = Observed::default();
     let first = wanted.next_changes(&held).unwrap();
     assert_eq!(first, [nowhere]);
     held.apply(&first);

@@ -20,13 +20,13 @@ use crate::tree::Tree;
 /// A switch: what it really holds, and what the controller believes, if it has read it.
 #[derive(Default)]
 struct Switch {
-    holds: Held,
-    known: Option<Held>,
+    holds: Observed,
+    known: Option<Observed>,
     is_frozen: bool,
 }
 
 /// The plan's trees.
-type Trees = (Arc<Vec<TreeTop>>, Incarnations);
+type Trees = (Arc<Vec<TreeTop>>, Generations);
 
 /// A packet on its way down: it has its epoch, and the trees that the plan of that epoch was made from.
 struct Packet {
@@ -47,7 +47,7 @@ struct World {
     switches: BTreeMap<SwitchId, Switch>,
     controller: Controller,
     /// What the controller's disk has.
-    disk: Option<(Plan, Incarnations)>,
+    disk: Option<(Plan, Generations)>,
     has_disk: bool,
     /// As the memory servers have them.
     trees: Trees,
@@ -82,8 +82,8 @@ fn trees(random: &mut ChaCha8Rng, number: u64) -> Trees {
         let leaves: Vec<u64> = leaves.into_iter().collect();
         top(id, *low, &leaves, &[random.random_range(3..9), 4, 7])
     });
-    let incarnations = lows.iter().zip(0u16..).map(|(low, id)| (id, Incarnation { number, low: *low }));
-    (Arc::new(tops.collect()), incarnations.collect())
+    let generations = lows.iter().zip(0u16..).map(|(low, id)| (id, Generation { number, low: *low }));
+    (Arc::new(tops.collect()), generations.collect())
 }
 
 /// With one fat root, and with several.
@@ -137,9 +137,9 @@ impl World {
     }
 
     fn servers_join(&mut self) {
-        for (partition, incarnation) in self.trees.1.clone() {
+        for (partition, generation) in self.trees.1.clone() {
             let connections = self.connections.entry(partition).or_default().clone();
-            self.controller.server_joined(partition, incarnation, &connections);
+            self.controller.server_joined(partition, generation, &connections);
         }
     }
 
@@ -158,8 +158,8 @@ impl World {
         for switch in self.switches.values_mut() {
             switch.known = None;
         }
-        if let Some((plan, made_of)) = self.disk.clone() {
-            self.controller.restore(plan, made_of);
+        if let Some((plan, source)) = self.disk.clone() {
+            self.controller.restore(plan, source);
         }
         self.servers_join();
     }
@@ -172,7 +172,7 @@ impl World {
         let (version, desired) = self.controller.desired();
         let desired = Arc::clone(desired);
         let is_root = self.cluster.tree().is_root(id);
-        let is_unread = desired.in_force == InForce::Unread;
+        let is_unread = desired.active == Active::Unread;
         let switch = self.switches.get_mut(&id).unwrap();
         if switch.is_frozen {
             switch.known = None;
@@ -210,7 +210,7 @@ impl World {
             && made.iter().any(|c| matches!(c, Change::CoreRoute(_)))
         {
             // Whatever was planned for that epoch, it is that of the controller that flips.
-            let plan = desired.in_force.plan().expect("only a plan is flipped to");
+            let plan = desired.active.plan().expect("only a plan is flipped to");
             assert_eq!(plan.plan().epoch(), epoch);
         }
         if dies {
@@ -225,7 +225,7 @@ impl World {
     }
 
     fn plan(&mut self) {
-        let (tops, made_of) = self.trees.clone();
+        let (tops, source) = self.trees.clone();
         let tree = Tree::new(&tops).unwrap();
         // Mostly what was asked for before is asked for again.
         for _ in 0..5 {
@@ -236,12 +236,12 @@ impl World {
         let located: Vec<Located> = self.keys.iter().map(|key| self.locate(*key)).collect();
         let budget = self.budget.clone();
         let (topology, placement) = (self.cluster.tree(), Placement::of(&self.cluster));
-        let in_force = self.controller.plan().map(|(loaded, _)| loaded.plan());
-        let (hot, rest) = HotKeys::choose(&tree, &visits, &located, HOT_KEYS, in_force);
+        let active = self.controller.plan().map(|(loaded, _)| loaded.plan());
+        let (hot, rest) = HotKeys::choose(&tree, &visits, &located, HOT_KEYS, active);
         let frequencies = Frequencies::from_weighted(&tree, &rest);
-        let plan = Plan::following(topology, &placement, &tree, &frequencies, &budget, 1, in_force).unwrap();
+        let plan = Plan::following(topology, &placement, &tree, &frequencies, &budget, 1, active).unwrap();
         let plan = plan.with_hot_keys(hot);
-        if let Ok(epoch) = self.controller.load(plan, made_of.clone()) {
+        if let Ok(epoch) = self.controller.load(plan, source.clone()) {
             if epoch == self.last_begun {
                 self.differences += 1;
             } else {
@@ -252,7 +252,7 @@ impl World {
             // It is saved before the first entry is written.
             let plan = self.controller.reload().expect("it was begun").0.plan().clone();
             if self.has_disk {
-                self.disk = Some((plan, made_of));
+                self.disk = Some((plan, source));
             }
         }
     }
@@ -260,9 +260,9 @@ impl World {
     /// Where the record of a key lies. The address tells which tree it is of.
     fn locate(&self, key: u64) -> Located {
         let partition = key >> 62;
-        let incarnation = self.trees.1[&(partition as u16)].number;
+        let generation = self.trees.1[&(partition as u16)].number;
         let moves = self.moves.get(&key).copied().unwrap_or(0);
-        let address = partition << 48 | 1 << 47 | incarnation << 36 | moves << 20 | (key % KEYS) << 4;
+        let address = partition << 48 | 1 << 47 | generation << 36 | moves << 20 | (key % KEYS) << 4;
         Located { key, address }
     }
 
@@ -270,7 +270,7 @@ impl World {
     fn check_hot_keys(&mut self) {
         let tree = self.cluster.tree();
         let first_hop = tree.edge_of(self.cluster.clients()[0].host).id;
-        for (partition, made_of) in &self.trees.1 {
+        for (partition, source) in &self.trees.1 {
             if !self.controller.connections(*partition).any(|(_, told)| told) {
                 continue;
             }
@@ -279,7 +279,7 @@ impl World {
                 if let Entry::HotKey(key, action) = entry
                     && key.dst_ip == server
                 {
-                    assert_eq!(action.address >> 36 & 0x7ff, made_of.number, "key {:#x}", key.key);
+                    assert_eq!(action.address >> 36 & 0x7ff, source.number, "key {:#x}", key.key);
                     self.hot += 1;
                 }
             }
@@ -347,7 +347,7 @@ impl World {
                         self.packets.clear();
                     }
                     self.controller.switch_lost(id, "restarted".to_owned());
-                    if self.controller.desired().1.in_force == InForce::Unread {
+                    if self.controller.desired().1.active == Active::Unread {
                         // Its draw was meant for what S_c held before.
                         self.kill_the_controller();
                     }
@@ -536,8 +536,8 @@ impl World {
             "{:?}",
             self.controller.reload()
         );
-        let (loaded, made_of) = self.controller.plan().expect("a plan is in force");
-        assert_eq!(*made_of, self.trees.1);
+        let (loaded, source) = self.controller.plan().expect("a plan is active");
+        assert_eq!(*source, self.trees.1);
         let mut planned = loaded.plan().entries();
         let bases = crate::cluster_base(&self.cluster);
         for (id, Switch { holds, .. }) in &self.switches {
@@ -547,7 +547,7 @@ impl World {
             all.extend(desired.connections.of_switch(*id));
             let route =
                 if self.cluster.tree().is_root(*id) { loaded.plan().descend() } else { bases[id].core_route };
-            assert_eq!(*holds, Held::new(all, Some(route)), "switch {}", id.0);
+            assert_eq!(*holds, Observed::new(all, Some(route)), "switch {}", id.0);
         }
         let connections: usize = self.connections.values().map(Vec::len).sum();
         assert_eq!(desired.connections.len(), connections);
@@ -557,7 +557,7 @@ impl World {
 
 impl Packet {
     /// Looks into a node set.
-    fn descend(&mut self, holds: &Held, set: NodeSet) {
+    fn descend(&mut self, holds: &Observed, set: NodeSet) {
         let (epoch, address) = (self.epoch, self.address);
         let entries = || holds.entries().iter();
         let node = entries().find_map(|entry| match entry {
@@ -596,7 +596,7 @@ fn low_of(tops: &[TreeTop], leaf: u64) -> Option<u64> {
 
 /// Whether a switch takes a change: it inserts nothing twice, and no more hot keys than it has room for; it modifies and deletes nothing
 /// that is not there.
-fn fits(holds: &Held, change: &Change) -> bool {
+fn fits(holds: &Observed, change: &Change) -> bool {
     let has = |entry: &Entry| holds.entries().binary_search_by(|held| held.cmp_keys(entry)).is_ok();
     match change {
         Change::Insert(entry @ Entry::HotKey(..)) => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Held;
+use super::Observed;
 use crate::tables::{Change, Entry, core_route};
 
 /// Entries of unknown plans that stay as they are.
@@ -10,9 +10,9 @@ use crate::tables::{Change, Entry, core_route};
 pub(super) enum Keep {
     /// None.
     Nothing,
-    /// Those of the epoch in force: they were there when the controller started, and serve until there is another plan.
+    /// Those of the active epoch: they were there when the controller started, and serve until there is another plan.
     Of(Serving),
-    /// All: the epoch in force was not read yet.
+    /// All: the active epoch was not read yet.
     All,
 }
 
@@ -21,7 +21,7 @@ pub(super) enum Keep {
 pub struct Wanted {
     /// Routes and connections, in key order.
     pub(super) fixed: Vec<Entry>,
-    /// Its entries of the plan that is in force, and of the one beside it; each in key order.
+    /// Its entries of the plan that is active, and of the one beside it; each in key order.
     pub(super) plans: Vec<Arc<Vec<Entry>>>,
     /// Whether these are plans of one epoch: packets are led only into nodes on which they agree.
     pub(super) is_difference: bool,
@@ -44,7 +44,7 @@ impl Wanted {
     /// that leads into them last, nodes that go lose it first; pointers to nodes change in between, one entry each. So it does not
     /// matter whether a reload is under way, was interrupted, or the switch came back empty: what is missing is added, what is left over
     /// goes.
-    pub fn next_changes(&self, held: &Held) -> Option<Vec<Change>> {
+    pub fn next_changes(&self, held: &Observed) -> Option<Vec<Change>> {
         let mut wanted = self.fixed.clone();
         // Hot keys of the one plan only: their table has no room for those of two.
         for (at, entries) in self.plans.iter().enumerate() {
@@ -52,7 +52,7 @@ impl Wanted {
             let stays = |entry: &&Entry| is_in_force || !matches!(entry, Entry::HotKey(..));
             wanted.extend(entries.iter().filter(stays).copied());
         }
-        // A few sorted runs: merged in one pass. Where plans differ about an entry, the one in force is right, which comes first.
+        // A few sorted runs: merged in one pass. Where plans differ about an entry, the active one is right, which comes first.
         wanted.sort_by(Entry::cmp_keys);
         if self.is_difference {
             wanted = agreed(&wanted);
@@ -77,7 +77,7 @@ impl Wanted {
     }
 
     /// A switch that was away may send packets into a fat root whose place is wanted for another one: it sends them nowhere first.
-    fn stop(&self, held: &Held) -> Option<Change> {
+    fn stop(&self, held: &Observed) -> Option<Change> {
         let (now, wanted) = (held.serving()?, self.serving?);
         self.core_route?;
         let nowhere = core_route::Action::Descend { epoch: 0, sub_table: 0 };
@@ -85,7 +85,7 @@ impl Wanted {
     }
 
     /// A fat root that came back empty lets index packets climb on, for ever: they turn round before there are routes.
-    fn turn_round(&self, held: &Held) -> Option<Change> {
+    fn turn_round(&self, held: &Observed) -> Option<Change> {
         let turns = |action| matches!(action, Some(core_route::Action::Descend { .. }));
         let nowhere = core_route::Action::Descend { epoch: 0, sub_table: 0 };
         let has_to = turns(self.core_route) && self.core_route != Some(nowhere) && !turns(held.core_route());
@@ -113,7 +113,7 @@ impl Wanted {
         }
     }
 
-    /// Whether no packet comes to a planned entry, but those that are still under way with an epoch that was in force before. `now` is where
+    /// Whether no packet comes to a planned entry, but those that are still under way with an epoch that was active before. `now` is where
     /// this switch sends packets so far, if it does.
     fn is_unreachable(&self, entry: &Entry, now: Option<Serving>) -> bool {
         // A fat root is come to by this switch alone.

@@ -10,8 +10,8 @@ use fatbtree_blink::TreeTop;
 use fatbtree_controller::grpc::{ClientReport, ServerHello, ServerNews};
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::{
-    Answer, Budget, Client, Controller, ControllerNews, FollowOptions, Held, Incarnation, Incarnations,
-    KeeperNotice, Made, Order, Outdated, Primary, Registration, Ticket,
+    Answer, Budget, Client, Controller, ControllerNews, FollowOptions, Generation, Generations, KeeperNotice,
+    Made, Observed, Order, Outdated, Primary, Registration, Ticket,
 };
 use fatbtree_topology::{Cluster, SwitchId};
 
@@ -25,7 +25,7 @@ const RELOAD: Question = Question::Reload { plan: None };
 /// A primary, its switches, and what is done with its orders.
 struct World {
     primary: Primary,
-    switches: BTreeMap<SwitchId, Held>,
+    switches: BTreeMap<SwitchId, Observed>,
     tops: Vec<TreeTop>,
     now: Duration,
     /// Orders that were carried out.
@@ -38,7 +38,8 @@ impl World {
     fn new() -> Self {
         let [.., (_, text), _] = Cluster::examples();
         let cluster = Cluster::from_toml(text).unwrap();
-        let switches = cluster.tree().switches().iter().map(|switch| (switch.id, Held::default())).collect();
+        let switches =
+            cluster.tree().switches().iter().map(|switch| (switch.id, Observed::default())).collect();
         let tops =
             cluster.servers().iter().map(|server| top(server.partition, server.low, LEAVES, 13)).collect();
         let primary = Primary::new(Controller::new(&cluster, 100, 0), FollowOptions::default());
@@ -62,18 +63,18 @@ impl World {
 
     fn hello(&self, partition: u16, number: u64) -> ServerHello {
         let partition_of = &self.tops[usize::from(partition)].partition;
-        let incarnation = Incarnation { number, low: partition_of.range.low };
+        let generation = Generation { number, low: partition_of.range.low };
         let root = partition_of.root.raw();
-        ServerHello { partition, incarnation, root, lost: false, connections: Vec::new() }
+        ServerHello { partition, generation, root, lost: false, connections: Vec::new() }
     }
 
-    fn made(&self, made_of: Incarnations, epoch: u8) -> Result<Made, String> {
+    fn made(&self, source: Generations, epoch: u8) -> Result<Made, String> {
         if let Some(trouble) = &self.trouble {
             return Err(trouble.clone());
         }
         let budget = Budget { fat_root_ranges: 20, ..Budget::bmv2() };
         let plan = plan(self.primary.cluster(), LEAVES, &budget, &[], epoch);
-        Ok(Made { plan, made_of, trips_in_force: None, trips: 1.0 })
+        Ok(Made { plan, source, trips_active: None, trips: 1.0 })
     }
 
     /// Carries out orders but those of plans, which it returns.
@@ -95,7 +96,7 @@ impl World {
         for _ in 0..200 {
             for order in self.obey() {
                 match order {
-                    Order::Plan { made_of, epoch, .. } => self.primary.planned(self.made(made_of, epoch)),
+                    Order::Plan { source, epoch, .. } => self.primary.planned(self.made(source, epoch)),
                     order => panic!("{order:?}"),
                 }
             }
@@ -148,9 +149,9 @@ fn the_first_plan_is_made_when_all_are_here_and_is_kept_before_it_is_desired() {
     assert!(world.obey().is_empty(), "there are no servers");
     world.servers_come(0);
     let mut orders = world.obey();
-    let Some(Order::Plan { in_force: None, made_of, epoch, .. }) = orders.pop() else { panic!("{orders:?}") };
+    let Some(Order::Plan { active: None, source, epoch, .. }) = orders.pop() else { panic!("{orders:?}") };
     assert!(world.obey().is_empty(), "one at a time");
-    world.primary.planned(world.made(made_of, epoch));
+    world.primary.planned(world.made(source, epoch));
     let keep = std::iter::from_fn(|| world.primary.poll_order()).any(|order| matches!(order, Order::Keep));
     assert!(keep, "it is kept with the first orders after it was accepted");
     world.settle();
@@ -175,21 +176,21 @@ fn operators_are_told_why_there_is_no_plan_now() {
     world.primary.asked_for_plan(3, Question::Plan);
     world.obey();
     assert!(world.answer().unwrap_err().contains("a plan is being made"));
-    let (made_of, epoch) = (world.primary.controller().trees(), 9);
-    world.primary.planned(world.made(made_of.clone(), epoch));
+    let (source, epoch) = (world.primary.controller().trees(), 9);
+    world.primary.planned(world.made(source.clone(), epoch));
     world.obey();
     assert!(world.told().1.is_empty(), "it is being loaded");
     world.primary.asked_to_roll_back(4);
     world.obey();
-    assert!(world.answer().unwrap_err().contains("no plan was in force before"));
-    world.primary.asked_to_load(5, world.made(made_of, epoch).unwrap().plan, Incarnations::new());
+    assert!(world.answer().unwrap_err().contains("no plan was active before"));
+    world.primary.asked_to_load(5, world.made(source, epoch).unwrap().plan, Generations::new());
     world.obey();
     assert!(world.answer().unwrap_err().contains("a reload is under way"));
     world.settle();
     assert!(matches!(world.answer(), Ok(Answer::Reloaded(_))));
     world.primary.asked_to_roll_back(6);
     world.settle();
-    assert!(matches!(world.answer(), Ok(Answer::Reloaded(_))), "it is in force again");
+    assert!(matches!(world.answer(), Ok(Answer::Reloaded(_))), "it is active again");
     world.primary.asked_for_plan(7, Question::Diff);
     world.settle();
     assert!(matches!(world.answer(), Ok(Answer::Made(Question::Diff, _))), "it is not loaded");
@@ -298,7 +299,7 @@ fn reports_reach_a_follower_that_is_being_asked() {
     let report = |keys: usize| ClientReport {
         keys: (0..keys as u64).map(|n| n % 3_000).collect(),
         index_reads: 100,
-        astray: 100,
+        stale_hints: 100,
     };
     world.primary.client_reported(1, &report(1_000));
     world.now += Duration::from_secs(60);
@@ -311,5 +312,5 @@ fn reports_reach_a_follower_that_is_being_asked() {
     world.primary.followed(asked, Ok(None));
     world.now += Duration::from_secs(60);
     assert_eq!(world.obey().len(), 1, "what was reported meanwhile is looked into");
-    assert_eq!(world.primary.clients()[&1], Client { address, index_reads: 200, astray: 200 });
+    assert_eq!(world.primary.clients()[&1], Client { address, index_reads: 200, stale_hints: 200 });
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::plan;
 use fatbtree_controller::election::{Bid, Candidate, Seen};
 use fatbtree_controller::{
-    Ballot, Base, Budget, Controller, Entry, Fleet, FleetOptions, Held, Incarnations, KeeperNotice,
+    Ballot, Base, Budget, Controller, Entry, Fleet, FleetOptions, Generations, KeeperNotice, Observed,
     Placement, Programs, Progress, PushError, SETS, Tables, base,
 };
 use fatbtree_p4runtime::v1::{
@@ -188,14 +188,17 @@ fn held(fake: &Fake) -> BTreeMap<u64, Vec<Entry>> {
 }
 
 /// A controller that has read what switches hold.
-fn knowing(cluster: &Cluster, bases: &BTreeMap<SwitchId, Base>) -> (Controller, BTreeMap<SwitchId, Held>) {
+fn knowing(
+    cluster: &Cluster,
+    bases: &BTreeMap<SwitchId, Base>,
+) -> (Controller, BTreeMap<SwitchId, Observed>) {
     let mut controller = Controller::new(cluster, 100, 0);
     let held = |switch: &fatbtree_topology::Switch| {
         let base = bases.get(&switch.id);
         let entries = base.map(|base| base.entries.clone()).unwrap_or_default();
-        (switch.id, Held::new(entries, base.map(|base| base.core_route)))
+        (switch.id, Observed::new(entries, base.map(|base| base.core_route)))
     };
-    let held: BTreeMap<SwitchId, Held> = cluster.tree().switches().iter().map(held).collect();
+    let held: BTreeMap<SwitchId, Observed> = cluster.tree().switches().iter().map(held).collect();
     held.keys().for_each(|switch| controller.switch_noticed(*switch, &KeeperNotice::Read(None)));
     (controller, held)
 }
@@ -220,7 +223,7 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
     };
     let (mut controller, mut known) = knowing(&cluster, &bases);
     assert_eq!(fleet.settle(&mut controller, &mut known, None).await.unwrap().updates, 0);
-    controller.load(one, Incarnations::new()).unwrap();
+    controller.load(one, Generations::new()).unwrap();
     let first = controller.reload().unwrap().0.len();
     let report = fleet.settle(&mut controller, &mut known, Some(progress)).await.unwrap();
     assert_eq!(report.updates, first + cluster.tree().roots().len());
@@ -229,7 +232,7 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
     assert_eq!(seen.iter().map(|p| p.done).max(), Some(report.updates));
     assert!(seen.iter().all(|p| p.total == first));
 
-    controller.load(two, Incarnations::new()).unwrap();
+    controller.load(two, Generations::new()).unwrap();
     assert!(fleet.settle(&mut controller, &mut known, None).await.unwrap().updates > 0);
     let two = controller.plan().unwrap().0.plan();
     let (held, wanted) = (held(&fake), two.entries());
@@ -274,7 +277,7 @@ async fn a_full_table_stops_the_reload_before_the_flip() {
     *fake.full.lock().unwrap() = Some(info.table("node_set_b.fine").unwrap().id);
     let budget = Budget { fat_root_ranges: 100, set_nodes: [40; SETS], ..Budget::bmv2() };
     let plan = plan(&cluster, 5000, &budget, &[], 1);
-    controller.load(plan, Incarnations::new()).unwrap();
+    controller.load(plan, Generations::new()).unwrap();
     let error = fleet.settle(&mut controller, &mut known, None).await.unwrap_err();
     assert!(matches!(error, PushError::Switch { .. }), "{error}");
     let text = error.to_string();
@@ -326,7 +329,7 @@ async fn how_fast_a_push_is() {
     let plan = plan(&cluster, 80_000, &Budget::paper(), &[], 1);
     let (mut controller, mut known) = knowing(&cluster, &BTreeMap::new());
     fleet.settle(&mut controller, &mut known, None).await.unwrap();
-    controller.load(plan, Incarnations::new()).unwrap();
+    controller.load(plan, Generations::new()).unwrap();
     let report = fleet.settle(&mut controller, &mut known, None).await.unwrap();
     println!("{} updates in {:.3} s: {:.0} per second", report.updates, report.seconds, report.rate());
 }

@@ -32,15 +32,15 @@ pub enum LocateError {
 
 /// Places of keys, in the order of the request: the record of each or, where values are in line, its leaf.
 /// `None` for keys that are not there, and for records that an index read cannot bring.
-pub type Places = Vec<Option<GlobalAddress>>;
+pub type KeyPlaces = Vec<Option<GlobalAddress>>;
 
 /// Receiver of the places.
-pub(crate) type Waiter = oneshot::Sender<Result<Places, LocateError>>;
+pub(crate) type Waiter = oneshot::Sender<Result<KeyPlaces, LocateError>>;
 
 #[derive(Debug)]
 struct Search {
     keys: Vec<u64>,
-    found: Places,
+    found: KeyPlaces,
     waiter: Waiter,
 }
 

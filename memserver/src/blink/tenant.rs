@@ -15,7 +15,7 @@ use fatbtree_blink::{
 };
 use fatbtree_verbs::{Device, Memory};
 
-use super::finder::{Finder, LocateError, Places};
+use super::finder::{Finder, KeyPlaces, LocateError};
 use super::load::{LoadCounts, LoadedTree};
 use super::snapshots::{SnapshotError, Snapshots};
 use crate::layout::Class;
@@ -51,7 +51,7 @@ pub enum TreeRequest {
         /// The keys.
         keys: Vec<u64>,
         /// The way back.
-        reply: Reply<Result<Places, LocateError>>,
+        reply: Reply<Result<KeyPlaces, LocateError>>,
     },
 }
 
@@ -238,7 +238,7 @@ impl Handle<Blink> {
     ///
     /// # Errors
     /// When the server is gone; inside, when too many ask or there are too many keys.
-    pub async fn locate(&self, keys: Vec<u64>) -> Result<Result<Places, LocateError>, ServerGone> {
+    pub async fn locate(&self, keys: Vec<u64>) -> Result<Result<KeyPlaces, LocateError>, ServerGone> {
         self.ask(|reply| Request::Tenant(TreeRequest::Locate { keys, reply })).await
     }
 }

@@ -13,13 +13,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status, Streaming};
 
-use super::convert::{MessageError, missing, supply};
+use super::convert::{MessageError, grant, missing};
 use super::proto::loader_client::LoaderClient;
 use super::proto::memory_server_client::MemoryServerClient;
 use super::{SHORTAGE, proto};
-use crate::blink::finder::{MAX_LOCATE_KEYS, Places as KeyPlaces};
+use crate::blink::finder::{KeyPlaces, MAX_LOCATE_KEYS};
+use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
-use crate::places::{GivenBack, Supply};
 use crate::server::Counter;
 
 /// Time limits of calls.
@@ -459,11 +459,11 @@ impl Client {
         session: Session,
         kind: ChunkKind,
         bytes: u32,
-    ) -> Result<Supply, ClientError> {
+    ) -> Result<Grant, ClientError> {
         let number = proto::ChunkKind::from(kind).into();
         let request = proto::AllocateChunkRequest { session: session.id.0, kind: number, place_bytes: bytes };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.allocate_chunk(request).await };
-        self.call("for a chunk", ask).await.map(|reply| supply(kind, reply))
+        self.call("for a chunk", ask).await.map(|reply| grant(kind, reply))
     }
 
     /// Gives places of freed nodes, or of records of `bytes` each, to others. Whatever the result, they are
@@ -509,12 +509,12 @@ impl Client {
         session: Session,
         kind: ChunkKind,
         bytes: u32,
-    ) -> Result<Supply, ClientError> {
-        let supply = self.allocate(session, kind, bytes).await?;
-        if let Supply::Chunk(chunk) = &supply {
+    ) -> Result<Grant, ClientError> {
+        let grant = self.allocate(session, kind, bytes).await?;
+        if let Grant::Chunk(chunk) = &grant {
             self.publish(session, chunk.address).await?;
         }
-        Ok(supply)
+        Ok(grant)
     }
 
     /// Gives a chunk back that was not published.

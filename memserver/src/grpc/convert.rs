@@ -11,8 +11,8 @@ use super::proto;
 use crate::blink::TreeInfo;
 use crate::blink::load::LoadCounts;
 use crate::chunk::Chunk;
+use crate::free_blocks::{FreeBlocks, Grant};
 use crate::info::{LockTable, Origin, ServerInfo};
-use crate::places::{Places, Supply};
 use fatbtree_blink::{ChunkKind, Owner, SessionId};
 
 /// A message that cannot be.
@@ -140,13 +140,13 @@ pub(super) fn chunk_kind(number: i32) -> Result<ChunkKind, MessageError> {
     }
 }
 
-impl From<Supply> for proto::AllocateChunkReply {
-    fn from(supply: Supply) -> Self {
-        match supply {
-            Supply::Chunk(Chunk { address, bytes, kind: _ }) => {
+impl From<Grant> for proto::AllocateChunkReply {
+    fn from(grant: Grant) -> Self {
+        match grant {
+            Grant::Chunk(Chunk { address, bytes, kind: _ }) => {
                 Self { address: address.raw(), bytes, ..Self::default() }
             }
-            Supply::Places(Places { kind: _, bytes, addresses }) => {
+            Grant::Blocks(FreeBlocks { kind: _, bytes, addresses }) => {
                 let places = addresses.iter().map(|address| address.raw()).collect();
                 Self { places, place_bytes: bytes, ..Self::default() }
             }
@@ -155,12 +155,12 @@ impl From<Supply> for proto::AllocateChunkReply {
 }
 
 /// Memory in the answer to a request for this kind.
-pub(super) fn supply(kind: ChunkKind, reply: proto::AllocateChunkReply) -> Supply {
+pub(super) fn grant(kind: ChunkKind, reply: proto::AllocateChunkReply) -> Grant {
     if reply.places.is_empty() {
-        return Supply::Chunk(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, kind });
+        return Grant::Chunk(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, kind });
     }
     let addresses = reply.places.into_iter().map(GlobalAddress).collect();
-    Supply::Places(Places { kind, bytes: reply.place_bytes, addresses })
+    Grant::Blocks(FreeBlocks { kind, bytes: reply.place_bytes, addresses })
 }
 
 // ---- info ----

@@ -21,10 +21,10 @@ use super::loading::{self, Loader, Loading};
 use super::{SHORTAGE, proto, stream};
 use crate::blink::finder::LocateError;
 use crate::blink::snapshots::SnapshotError;
+use crate::free_blocks::GivenBack;
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
 use crate::owners::NoOwner;
-use crate::places::GivenBack;
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
 
@@ -201,7 +201,7 @@ impl From<Refusal> for Status {
             | Refusal::NoChunk(_)
             | Refusal::Reserve(ReserveError::NoRoom(_))
             | Refusal::NoOwner(NoOwner::InUse) => Code::ResourceExhausted,
-            Refusal::Endpoint(_) | Refusal::TooManyPlaces(_) => Code::InvalidArgument,
+            Refusal::Endpoint(_) | Refusal::TooManyBlocks(_) => Code::InvalidArgument,
             Refusal::OtherAddress { .. } => Code::PermissionDenied,
             Refusal::PathMtu(_) | Refusal::Published { .. } => Code::FailedPrecondition,
             Refusal::Reserve(ReserveError::Io { .. }) => Code::Internal,
@@ -366,8 +366,8 @@ impl proto::memory_server_server::MemoryServer for Service {
     ) -> Reply<proto::AllocateChunkReply> {
         let &proto::AllocateChunkRequest { session: id, kind, place_bytes } = request.get_ref();
         let session = SessionKey { host: host(&request)?, id: SessionId(id) };
-        let supply = self.granted(self.handle.allocate(session, chunk_kind(kind)?, place_bytes)).await?;
-        Ok(Response::new(supply.into()))
+        let grant = self.granted(self.handle.allocate(session, chunk_kind(kind)?, place_bytes)).await?;
+        Ok(Response::new(grant.into()))
     }
 
     async fn give_back(&self, request: Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {

@@ -4,8 +4,8 @@ use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
 
 use super::{MemoryServer, Reply};
+use crate::free_blocks::Grant;
 use crate::limits::ClientId;
-use crate::places::Supply;
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
 use crate::session_keeper::{Call, Granted, Opened};
@@ -36,11 +36,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 Granted::Connected(self.connect(now, key(session), &local, replaces)?)
             }
             Call::Allocate { session, kind, bytes } => {
-                let supply = self.allocate(now, key(session), kind, bytes)?;
-                if let Supply::Chunk(chunk) = &supply {
+                let grant = self.allocate(now, key(session), kind, bytes)?;
+                if let Grant::Chunk(chunk) = &grant {
                     self.publish(now, key(session), chunk.address)?;
                 }
-                Granted::Supplied(supply)
+                Granted::Supplied(grant)
             }
             Call::GiveBack(places) => {
                 self.give_back(now, key(places.session), places.kind, places.bytes, &places.addresses)?;
@@ -68,7 +68,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 drop(self.disconnect(now, key(session), end.queue_pair));
             }
             // A chunk is the tree's by now: what is left of it comes back when the session ends.
-            (Call::Allocate { .. }, Granted::Supplied(Supply::Places(places))) => {
+            (Call::Allocate { .. }, Granted::Supplied(Grant::Blocks(places))) => {
                 self.places.put_back(&places)
             }
             _ => {}

@@ -8,10 +8,10 @@ use rand::RngExt;
 use super::{Connection, MemoryServer};
 use crate::chunk::ChunkRefusal;
 use crate::event::{Event, FirstHop};
+use crate::free_blocks::{BLOCKS_AT_ONCE, GivenBack, Grant, TooManyBlocks};
 use crate::info::Origin;
 use crate::limits::{ClientId, Resource};
 use crate::owners::Owners;
-use crate::places::{GivenBack, PLACES_AT_ONCE, Supply, TooManyPlaces};
 use crate::refusal::{PathMtu, Refusal};
 use crate::session::{Lease, Session, SessionKey};
 use crate::tenant::Tenant;
@@ -176,11 +176,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         session: SessionKey,
         kind: ChunkKind,
         bytes: u32,
-    ) -> Result<Supply, Refusal> {
+    ) -> Result<Grant, Refusal> {
         self.advance(now);
         let payer = self.session(session)?.client;
         if let Some(places) = self.places.take(&self.tenant, &self.chunks, kind, bytes) {
-            return Ok(Supply::Places(places));
+            return Ok(Grant::Blocks(places));
         }
         self.accounts.charge(payer, Resource::Chunks)?;
         let chunk = match self.chunks.allocate(&self.region, kind, session) {
@@ -193,7 +193,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         if let Some(session) = self.sessions.get_mut(session) {
             session.chunks.insert(chunk.address);
         }
-        Ok(Supply::Chunk(chunk))
+        Ok(Grant::Chunk(chunk))
     }
 
     /// Takes places of freed nodes, or of records of `bytes` each, for others to use. What cannot be such a place is refused, what is
@@ -202,7 +202,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// The client forgets them before it asks, and does not ask again when no answer comes.
     ///
     /// # Errors
-    /// When the session has ended, or there are more than [`PLACES_AT_ONCE`](crate::PLACES_AT_ONCE).
+    /// When the session has ended, or there are more than [`BLOCKS_AT_ONCE`](crate::BLOCKS_AT_ONCE).
     pub fn give_back(
         &mut self,
         now: Instant,
@@ -214,8 +214,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.advance(now);
         self.session(session)?;
         let found = addresses.len();
-        if found > PLACES_AT_ONCE {
-            return Err(TooManyPlaces { found }.into());
+        if found > BLOCKS_AT_ONCE {
+            return Err(TooManyBlocks { found }.into());
         }
         Ok(self.places.put(&self.tenant, &self.chunks, kind, bytes, addresses))
     }

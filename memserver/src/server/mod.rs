@@ -22,11 +22,11 @@ use rand_chacha::ChaCha8Rng;
 use crate::blink::Blink;
 use crate::chunk::{ChunkSize, ChunkTable, chunk_kinds_bytes};
 use crate::event::{Event, Events, FirstHop};
+use crate::free_blocks::FreeLists;
 use crate::info::{LockTable, Origin, ServerInfo};
 use crate::kinds::DamagedKinds;
 use crate::limits::{Accounts, Limits, Resource};
 use crate::owners::{Locks, Owners};
-use crate::places::PlaceLists;
 use crate::refusal::PathMtu;
 use crate::session::{SessionKey, Sessions};
 use crate::tenant::{HEADER_BYTES, Load, Loaded, Seen, Tenant};
@@ -151,7 +151,7 @@ pub struct MemoryServer<D, T: Tenant = Blink> {
     /// All connected queue pairs.
     connections: BTreeMap<QueuePair, Connection>,
     chunks: ChunkTable,
-    places: PlaceLists,
+    places: FreeLists,
     accounts: Accounts,
     events: Events<T::Description>,
     counters: Counters,
@@ -250,7 +250,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             owners,
             connections: BTreeMap::new(),
             chunks,
-            places: PlaceLists::new(server, options.limits.places),
+            places: FreeLists::new(server, options.limits.places),
             accounts: Accounts::new(&options.limits),
             events: Events::default(),
             counters: Counters::default(),
@@ -315,11 +315,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ("generation", self.info.generation),
             ("owners", owners.into()),
             ("owners_went_round", owner_rounds),
-            ("places", self.places.len() as u64),
-            ("places_dropped", places.dropped),
-            ("places_given_back", places.given_back),
-            ("places_given_out", places.given_out),
-            ("places_refused", places.refused),
+            ("free_blocks", self.places.len() as u64),
+            ("free_blocks_dropped", places.dropped),
+            ("free_blocks_returned", places.given_back),
+            ("free_blocks_granted", places.given_out),
+            ("free_blocks_refused", places.refused),
             ("queue_pairs", total(Resource::QueuePairs)),
             ("queue_pairs_broken", counters.queue_pairs_broken),
             ("queue_pairs_opened", counters.queue_pairs_opened),
@@ -399,7 +399,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         (self.region, self.header, self.chunks, self.reach) = (region, header, chunks, shape.reach);
         let former = std::mem::replace(&mut self.tenant, tenant);
         self.tenant.succeed(former);
-        self.places = PlaceLists::new(id, self.options.limits.places);
+        self.places = FreeLists::new(id, self.options.limits.places);
         // Resources that were charged to clients lay in the former tree.
         self.accounts = Accounts::new(&self.options.limits);
         // A tree that is installed is meant, empty or not.

@@ -7,9 +7,9 @@ use tokio::sync::oneshot;
 
 use super::{Attached, Counter, MemoryServer, ServerError};
 use crate::blink::Blink;
+use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
-use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
 use crate::session_keeper::{Call, Granted};
@@ -106,7 +106,7 @@ pub enum Request<T: Tenant = Blink> {
         /// The size of a record's place; 0: a chunk.
         bytes: u32,
         /// The way back.
-        reply: Reply<Result<Supply, Refusal>>,
+        reply: Reply<Result<Grant, Refusal>>,
     },
     /// Places of freed nodes, or of records.
     GiveBack {
@@ -204,8 +204,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             Request::Allocate { session, kind, bytes, reply } => {
                 let answer = self.allocate(now, session, kind, bytes);
                 match self.tell(reply, answer) {
-                    Some(Supply::Chunk(chunk)) => drop(self.free(now, session, chunk.address)),
-                    Some(Supply::Places(places)) => self.places.put_back(&places),
+                    Some(Grant::Chunk(chunk)) => drop(self.free(now, session, chunk.address)),
+                    Some(Grant::Blocks(places)) => self.places.put_back(&places),
                     None => {}
                 }
             }

@@ -4,14 +4,14 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_blink::{ChunkKind, Owner, ReturnedPlaces, SessionId, Shortage};
+use fatbtree_blink::{ChunkKind, Owner, ReturnedBlocks, SessionId, Shortage};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 
 use crate::blink::TreeInfo;
+use crate::free_blocks::Grant;
 use crate::info::ServerInfo;
 use crate::mailbox::ServerGone;
-use crate::places::Supply;
 use crate::refusal::Refusal;
 
 /// A call of a [`SessionKeeper`](super::SessionKeeper), carried out by [`MemoryServer::carry_out`](crate::MemoryServer::carry_out).
@@ -45,8 +45,8 @@ pub enum Call {
         /// Bytes of the node, or of the record's place.
         bytes: u32,
     },
-    /// Gives back places, at most [`PLACES_AT_ONCE`](crate::PLACES_AT_ONCE).
-    GiveBack(ReturnedPlaces),
+    /// Gives back places, at most [`BLOCKS_AT_ONCE`](crate::BLOCKS_AT_ONCE).
+    GiveBack(ReturnedBlocks),
     /// Closes a session.
     Close {
         /// The session.
@@ -75,7 +75,7 @@ pub enum Granted<S = TreeInfo> {
     /// Answer to [`Call::Connect`]: the server's end.
     Connected(Endpoint),
     /// Answer to [`Call::Allocate`].
-    Supplied(Supply),
+    Supplied(Grant),
     /// Answer to all other calls.
     Done,
 }

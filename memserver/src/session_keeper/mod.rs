@@ -290,7 +290,7 @@ impl<S> SessionKeeper<S> {
         self.notices.0.pop_front()
     }
 
-    // ---- wishes of the owner ----
+    // ---- mutations of the owner ----
 
     /// Makes the next call to a server a renewal: its session may have ended.
     pub fn doubt(&mut self, server: u16) {
@@ -300,7 +300,7 @@ impl<S> SessionKeeper<S> {
     }
 
     /// Gives places back that the owner has taken out of the memory, in the session that they name, or never.
-    pub fn give_back(&mut self, places: fatbtree_blink::ReturnedPlaces) {
+    pub fn give_back(&mut self, places: fatbtree_blink::ReturnedBlocks) {
         if let Some(server) = self.servers.get_mut(&places.server) {
             server.give_back(places);
         }

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fatbtree_blink::{
-    ChunkKind, ConnectionId, RemoteMemory, RemoteSide, ReturnedPlaces, SessionId, Shortage,
+    ChunkKind, ConnectionId, RemoteMemory, RemoteSide, ReturnedBlocks, SessionId, Shortage,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Device as _, Verbs};
 
 use super::call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
 use super::{KeeperOptions, Kept, Notice, Notices};
+use crate::free_blocks::BLOCKS_AT_ONCE;
 use crate::info::ServerInfo;
-use crate::places::PLACES_AT_ONCE;
 
 /// Parts of a lease: a session is renewed after one of them, so two renewals may be lost.
 const RENEWALS: u64 = 3;
@@ -61,7 +61,7 @@ pub(super) struct Server<S> {
     said: Option<ServerInfo<S>>,
     /// Memory that operations wait for: kind, and bytes.
     wanted: BTreeMap<ChunkKind, u32>,
-    returned: VecDeque<ReturnedPlaces>,
+    returned: VecDeque<ReturnedBlocks>,
     /// The call under way, and when it was made.
     under_way: Option<(UnderWay, Instant)>,
     /// The last call was a renewal.
@@ -138,10 +138,10 @@ impl<S> Server<S> {
         self.wanted.insert(kind, bytes);
     }
 
-    pub(super) fn give_back(&mut self, places: ReturnedPlaces) {
-        for some in places.addresses.chunks(PLACES_AT_ONCE) {
+    pub(super) fn give_back(&mut self, places: ReturnedBlocks) {
+        for some in places.addresses.chunks(BLOCKS_AT_ONCE) {
             if self.returned.len() < RETURNS {
-                self.returned.push_back(ReturnedPlaces { addresses: some.to_vec(), ..places });
+                self.returned.push_back(ReturnedBlocks { addresses: some.to_vec(), ..places });
             }
         }
     }
@@ -259,10 +259,10 @@ impl<S> Server<S> {
                     Err(error) => Denied::new(Meaning::No, error),
                 }
             }
-            (UnderWay::Allocate(kind), Ok(Granted::Supplied(supply))) => {
+            (UnderWay::Allocate(kind), Ok(Granted::Supplied(grant))) => {
                 self.wanted.remove(&kind);
                 if let Some(session) = self.session {
-                    supply.hand_to(remote, self.number(), session.id);
+                    grant.hand_to(remote, self.number(), session.id);
                 }
                 self.went_well();
                 return;

@@ -12,8 +12,7 @@ use fatbtree_blink::{
     ChunkKind, GlobalAddress, Integrity, KeyRange, Regions, Tree, TreeConfig, ValueLayout, value,
 };
 use fatbtree_memserver::{
-    ClientId, Folder, FolderError, FolderOwner, LoadOptions, LoadedTree, MemoryServer, Storage, Supply,
-    seeded,
+    ClientId, Folder, FolderError, FolderOwner, Grant, LoadOptions, LoadedTree, MemoryServer, Storage, seeded,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Instant;
@@ -89,8 +88,8 @@ fn a_tree_comes_back_with_what_was_written_and_its_chunks() {
     let mut server = serve(tree);
     let lease = server.open_session(NOW, client()).unwrap();
     let mut chunk = |kind| match server.allocate(NOW, lease.session, kind, 0).unwrap() {
-        Supply::Chunk(chunk) => chunk,
-        Supply::Places(_) => panic!("nothing was given back"),
+        Grant::Chunk(chunk) => chunk,
+        Grant::Blocks(_) => panic!("nothing was given back"),
     };
     let (leaves, records, unused) =
         (chunk(ChunkKind::Leaves), chunk(ChunkKind::Records), chunk(ChunkKind::Leaves));
@@ -118,21 +117,21 @@ fn a_tree_comes_back_with_what_was_written_and_its_chunks() {
     while server.work(NOW, 64) {}
     let lease = server.open_session(NOW, client()).unwrap();
     let mut kinds = vec![];
-    while let Ok(Supply::Chunk(chunk)) = server.allocate(NOW, lease.session, ChunkKind::Records, 0) {
+    while let Ok(Grant::Chunk(chunk)) = server.allocate(NOW, lease.session, ChunkKind::Records, 0) {
         assert!(chunk.address != leaves.address && chunk.address != unused.address, "they are for leaves");
         assert_ne!(chunk.address, records.address, "it is in use");
         kinds.push(chunk);
     }
     assert_eq!(kinds.len(), 7);
     let rest = server.allocate(NOW, lease.session, ChunkKind::Leaves, 0).unwrap();
-    let Supply::Chunk(rest) = rest else { panic!("nothing was given back") };
+    let Grant::Chunk(rest) = rest else { panic!("nothing was given back") };
     assert_eq!(
         (rest.address.offset(), rest.bytes),
         (leaves.address.offset() + 1024, CHUNK - 1024),
         "behind its node"
     );
     let rest = server.allocate(NOW, lease.session, ChunkKind::Leaves, 0).unwrap();
-    assert!(matches!(rest, Supply::Chunk(chunk) if chunk.address == unused.address));
+    assert!(matches!(rest, Grant::Chunk(chunk) if chunk.address == unused.address));
 }
 
 #[test]

@@ -3,7 +3,7 @@ use crate::common;
 
 use common::lab::{Lab, SERVER, config, options};
 use fatbtree_blink::node::{NodeHeader, offsets};
-use fatbtree_blink::record::{read_led_to, record_bytes};
+use fatbtree_blink::record::{read_hinted, record_bytes};
 use fatbtree_blink::{Regions, Tree, TreeConfig, ValueLayout};
 use fatbtree_memserver::{
     KeyPlaces, LoadOptions, LocateError, MAX_LOCATE_KEYS, Request, SnapshotError, TreeRequest,
@@ -114,7 +114,7 @@ fn records_that_an_index_read_cannot_bring_have_no_place() {
         let Some(place) = place else { continue };
         let mut bytes = vec![0; read as usize];
         memory.read(place, &mut bytes).unwrap();
-        assert_eq!(read_led_to(&bytes, key).unwrap(), common::value_of(&config, key), "key {key}");
+        assert_eq!(read_hinted(&bytes, key).unwrap(), common::value_of(&config, key), "key {key}");
         last = last.max(place.offset());
     }
     let behind = loaded.region.len() - last;

@@ -8,7 +8,7 @@ use common::lab::options;
 use common::service::{Service, soon};
 use fatbtree_blink::{GlobalAddress, Owner, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_memserver::grpc::{self, ClientError, ServiceOptions};
-use fatbtree_memserver::{ChunkKind, Event, GivenBack, LoadOptions, LoadedTree, ServerOptions, Supply};
+use fatbtree_memserver::{ChunkKind, Event, GivenBack, Grant, LoadOptions, LoadedTree, ServerOptions};
 use fatbtree_verbs::{Access, Endpoint, Mtu, QueuePairNumber};
 use tonic::Code;
 
@@ -86,7 +86,7 @@ async fn round_trip_over_loopback() {
 
     let mut chunks = vec![];
     for kind in ChunkKind::ALL {
-        let Supply::Chunk(chunk) = client.allocate(session, kind, 0).await.unwrap() else {
+        let Grant::Chunk(chunk) = client.allocate(session, kind, 0).await.unwrap() else {
             panic!("nothing was given back")
         };
         assert_eq!((chunk.address.server(), chunk.bytes, chunk.kind), (4, 4096, kind));

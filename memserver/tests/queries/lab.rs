@@ -8,7 +8,7 @@ use fatbtree_blink::{
 };
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
 use fatbtree_memserver::{
-    ClientId, Lease, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey, Supply, bulk_load, seeded,
+    ClientId, Grant, Lease, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey, bulk_load, seeded,
 };
 use fatbtree_query::{Answer, Ask, Requester, ResponderOptions};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
@@ -101,11 +101,11 @@ impl Worker {
                 }
                 Need::Memory { kind, bytes } => {
                     let session = self.lease.unwrap().session;
-                    let supply = lab.server.allocate(lab.now, session, kind, bytes).ok();
-                    if let Some(Supply::Chunk(chunk)) = &supply {
+                    let grant = lab.server.allocate(lab.now, session, kind, bytes).ok();
+                    if let Some(Grant::Chunk(chunk)) = &grant {
                         lab.server.publish(lab.now, session, chunk.address).unwrap();
                     }
-                    self.worker.supplied(kind, supply.as_ref().map(|supply| (session.id, supply)));
+                    self.worker.granted(kind, grant.as_ref().map(|grant| (session.id, grant)));
                 }
                 Need::GiveBack(places) => {
                     let session = SessionKey { id: places.session, ..self.lease.unwrap().session };
@@ -179,9 +179,9 @@ pub(crate) fn rdma(lab: &mut Lab) -> Pool<PlainDevice> {
     pool.set_writer(1, info.writer(lease.owner, true).unwrap()).unwrap();
     pool.connected(id, RemoteSide { endpoint, rkey: info.tree.rkey, registered: false }).unwrap();
     let records = fatbtree_memserver::ChunkKind::Records;
-    let supply = lab.server.allocate(lab.now, lease.session, records, 0).unwrap();
-    let Supply::Chunk(chunk) = &supply else { panic!("{supply:?}") };
+    let grant = lab.server.allocate(lab.now, lease.session, records, 0).unwrap();
+    let Grant::Chunk(chunk) = &grant else { panic!("{grant:?}") };
     lab.server.publish(lab.now, lease.session, chunk.address).unwrap();
-    supply.hand_to(&pool, 1, lease.session.id);
+    grant.hand_to(&pool, 1, lease.session.id);
     pool
 }

@@ -9,7 +9,7 @@ mod lost;
 
 use std::collections::BTreeMap;
 
-use fatbtree_blink::{Integrity, Start, Wish};
+use fatbtree_blink::{Integrity, Mutation, Start};
 use fatbtree_memserver::{LoadOptions, MemoryServer, ServerError, bulk_load, seeded};
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
 use fatbtree_verbs::plain::PlainNetwork;
@@ -98,7 +98,8 @@ fn a_session_that_has_lapsed_is_followed_by_another_and_writes_of_both_kinds_mee
     let tree = rdma(&mut lab);
     let put = |key, seed| Ask::put(key, value_of(key, seed));
     assert_eq!(ask(&mut lab, &mut worker, &mut client, 1, put(1000, 1), |_| ()), Answer::Written);
-    let change = tree.reactor().block_on(tree.change(1000, Wish::Update(&value_of(1000, 2)), Start::Root));
+    let change =
+        tree.reactor().block_on(tree.mutate(1000, Mutation::Update(&value_of(1000, 2)), Start::Root));
     assert_eq!(change.result, Ok(true));
     assert_eq!(
         ask(&mut lab, &mut worker, &mut client, 1, Ask::get(1000), |_| ()),
@@ -176,7 +177,7 @@ fn an_address_that_is_right_saves_the_walk_and_one_that_is_wrong_costs_one() {
         (
             after.pool.remote.reads - before.pool.remote.reads,
             after.led - before.led,
-            after.led_astray - before.led_astray,
+            after.stale_hints - before.stale_hints,
         )
     };
     let walk = path.len() as u64 + 1;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fatbtree_blink::{ChunkKind, ConnectionId, SessionId};
 use fatbtree_memserver::grpc::{Client, ClientError, Session};
-use fatbtree_memserver::{ServerInfo, Supply};
+use fatbtree_memserver::{Grant, ServerInfo};
 use fatbtree_port::Waker;
 use fatbtree_topology::MemoryServer;
 use fatbtree_trust::Trust;
@@ -62,7 +62,7 @@ pub(super) enum Answer {
         /// In which it was given.
         session: SessionId,
         kind: ChunkKind,
-        supply: Result<Supply, ClientError>,
+        grant: Result<Grant, ClientError>,
     },
 }
 
@@ -178,12 +178,12 @@ impl Desk {
                     self.out.tell(answer);
                 }
                 Order::Memory { kind, bytes } => {
-                    let supplied = self.keep_asking(move |mut server, session| async move {
+                    let granted = self.keep_asking(move |mut server, session| async move {
                         server.memory(session, kind, bytes).await
                     });
-                    let supply = supplied.await;
+                    let grant = granted.await;
                     let (server, session) = (self.number, self.session.id);
-                    self.out.tell(Answer::Memory { server, session, kind, supply });
+                    self.out.tell(Answer::Memory { server, session, kind, grant });
                 }
                 Order::Close(done) => {
                     self.keeper.abort();

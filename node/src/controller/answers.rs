@@ -49,7 +49,7 @@ impl Driver {
             ClientStatus {
                 name: named.map_or_else(|| client.address.to_string(), |client| client.name.clone()),
                 index_reads: client.index_reads,
-                astray: client.astray,
+                stale_hints: client.stale_hints,
             }
         });
         let (epoch, entries) = controller.followed();
@@ -108,14 +108,14 @@ impl Driver {
 
     pub(super) fn show(&self, reply: Reply) {
         match self.primary.controller().plan() {
-            Some((loaded, made_of)) => answer(reply, Ok(&saved(loaded.plan(), made_of))),
+            Some((loaded, source)) => answer(reply, Ok(&saved(loaded.plan(), source))),
             None => answer::<()>(reply, Err(self.no_plan())),
         }
     }
 
     fn no_plan(&self) -> String {
         let why = self.primary.trouble().map_or(String::new(), |trouble| format!(": {trouble}"));
-        format!("no plan is in force that this controller knows{why}")
+        format!("no plan is active that this controller knows{why}")
     }
 
     pub(super) fn explain(&self, key: u64, reply: Reply) {
@@ -131,7 +131,7 @@ impl Driver {
             let switches = switches.iter().map(|switch| tree.switch(*switch).name()).collect::<Vec<_>>();
             Step { switch: switches.join(", "), table, low, next, address, cached }
         });
-        let landing = plan.land(key);
+        let landing = plan.resolve(key);
         let because = match last.filter(|point| plan.is_last(point, landing.partition)) {
             Some(point) => format!("{} is the last node set on the way", plan.place(&point).0),
             None => format!(
@@ -149,7 +149,7 @@ impl Driver {
     }
 
     pub(super) fn count(&self, reply: Reply) {
-        let (planner, epoch) = (self.planner.clone(), self.primary.controller().desired().1.in_force.epoch());
+        let (planner, epoch) = (self.planner.clone(), self.primary.controller().desired().1.active.epoch());
         let loaded = self.primary.controller().plan().map(|(loaded, _)| Arc::clone(loaded));
         tokio::spawn(async move {
             let (counted, silent) = planner.counters().await;
@@ -184,13 +184,13 @@ impl Driver {
     }
 
     pub(super) fn answer_made(&self, question: &Question, made: &Made, reply: Reply) {
-        let Made { plan, made_of, trips_in_force, trips } = made;
+        let Made { plan, source, trips_active, trips } = made;
         if *question == Question::Plan {
             let planned = Planned {
                 summary: plan.summary(),
                 text: plan.print(),
-                saved: saved(plan, made_of),
-                trips_in_force: *trips_in_force,
+                saved: saved(plan, source),
+                trips_active: *trips_active,
                 trips: *trips,
             };
             return answer(reply, Ok(&planned));

@@ -15,7 +15,7 @@ use fatbtree_topology::SwitchId;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::keeper::{HeldNow, KeeperNews};
+use super::keeper::{KeeperNews, ObservedNow};
 use super::links::Samples;
 use super::planner::Planner;
 use super::state::{StateFolder, plan_of};
@@ -53,7 +53,7 @@ pub(super) struct Driver {
     /// The ways to clients, by the numbers of their streams.
     clients: BTreeMap<u64, mpsc::Sender<Registered>>,
     /// What the keeper of a switch said last.
-    pub(super) held: BTreeMap<SwitchId, HeldNow>,
+    pub(super) held: BTreeMap<SwitchId, ObservedNow>,
     /// Questions that wait, and the number of the newest.
     replies: BTreeMap<Ticket, Reply>,
     ticket: Ticket,
@@ -179,7 +179,7 @@ impl Driver {
                 Err(error) => drop(reply.send(Err(error))),
                 Ok(plan) => {
                     let ticket = self.waits(reply);
-                    self.primary.asked_to_load(ticket, plan, saved.made_of);
+                    self.primary.asked_to_load(ticket, plan, saved.source);
                 }
             },
             Question::Rollback => {
@@ -208,8 +208,8 @@ impl Driver {
 
     fn obey(&mut self, order: Order, tell: &mut impl FnMut(ControllerNews)) {
         match order {
-            Order::Plan { in_force, keys, made_of, epoch } => {
-                let made = self.planner.clone().plan(in_force, keys, made_of, epoch);
+            Order::Plan { active, keys, source, epoch } => {
+                let made = self.planner.clone().plan(active, keys, source, epoch);
                 self.think(async move { Thought::Planned(made.await) });
             }
             Order::Follow(follower) => {
@@ -251,12 +251,12 @@ impl Driver {
     /// Nothing is published yet: a plan is on disk before the first entry is written.
     fn keep_plan(&self) {
         let controller = self.primary.controller();
-        let (Some(folder), Some((new, made_of, _))) = (&self.folder, controller.reload()) else {
+        let (Some(folder), Some((new, source, _))) = (&self.folder, controller.reload()) else {
             return;
         };
-        let in_force = controller.plan().map(|(loaded, _)| loaded.plan().epoch());
-        let stay: Vec<u8> = in_force.into_iter().collect();
-        if let Err(error) = folder.keep(new.plan(), made_of, &stay) {
+        let active = controller.plan().map(|(loaded, _)| loaded.plan().epoch());
+        let stay: Vec<u8> = active.into_iter().collect();
+        if let Err(error) = folder.keep(new.plan(), source, &stay) {
             tracing::warn!(%error, "the plan is not kept: a controller that is started again will make another one");
         }
     }

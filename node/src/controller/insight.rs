@@ -60,9 +60,9 @@ pub(super) fn metrics(status: &Status, happened: &Happened) -> Metrics {
     metrics.counter("controller_troubles", "Plans that could not be made", count(&happened.troubles));
     let refused = status.refused_connections;
     metrics.counter("controller_refused_connections", "Connections that were not registered", refused);
-    metrics.gauge("controller_in_force", "1 while a plan is in force", status.epoch.is_some().into());
-    metrics.gauge("controller_epoch", "The epoch in force", status.epoch.unwrap_or(0).into());
-    metrics.gauge("controller_entries", "Entries of the plan in force", status.entries as u64);
+    metrics.gauge("controller_plan_active", "1 while a plan is active", status.epoch.is_some().into());
+    metrics.gauge("controller_epoch", "The active epoch", status.epoch.unwrap_or(0).into());
+    metrics.gauge("controller_entries", "Entries of the active plan", status.entries as u64);
     metrics.gauge("controller_reloading", "1 during a reload", status.reload.is_some().into());
     let of = |name: &str| vec![("name", name.to_owned())];
     let switches = status.switches.iter();

@@ -18,7 +18,7 @@ use super::links::{LinkNews, carry, probes};
 
 /// What a switch holds, in numbers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct HeldNow {
+pub(super) struct ObservedNow {
     /// Entries of plans.
     pub(super) entries: usize,
     pub(super) epoch: Option<u8>,
@@ -32,7 +32,7 @@ pub(super) enum KeeperNews {
     /// What its keeper has to say.
     Notice(KeeperNotice),
     /// What it holds, told before the notice that it holds what it should.
-    Holds(Box<HeldNow>),
+    Holds(Box<ObservedNow>),
     /// It has seen this bid, which is higher than that of a session with it.
     Outbid(Bid),
 }
@@ -237,7 +237,7 @@ impl KeeperTask {
             (KeeperNotice::Settled(_), _) => {
                 let held = keeper.held();
                 let ((entries, epoch), counts) = (held.planned(), held.counts());
-                self.tell(KeeperNews::Holds(Box::new(HeldNow { entries, epoch, counts }))).await?;
+                self.tell(KeeperNews::Holds(Box::new(ObservedNow { entries, epoch, counts }))).await?;
             }
             _ => {}
         }
@@ -274,7 +274,7 @@ mod tests {
     use std::thread;
 
     use fatbtree_controller::election::Candidate;
-    use fatbtree_controller::{Controller, Incarnation, Registration};
+    use fatbtree_controller::{Controller, Generation, Registration};
     use fatbtree_switch::service::{Switch, mailbox_with_waker, serve};
     use tokio::net::TcpListener;
 
@@ -335,7 +335,7 @@ mod tests {
         let client = cluster.tree().hosts().iter().find(|host| host.name() == "host-1-0-0").unwrap().ip;
         let mut controller = Controller::new(&cluster, 100, 0);
         let connection = Registration { client, queue_pair: 17, rkey: 4711, root: 64, mtu: 1024 };
-        controller.server_joined(0, Incarnation { number: 1, low: 0 }, &[connection]);
+        controller.server_joined(0, Generation { number: 1, low: 0 }, &[connection]);
         let (version, first) = controller.desired();
         let (desired, wanted) = watch::channel((version, Arc::clone(first)));
         let (_sync, sync) = watch::channel(0);

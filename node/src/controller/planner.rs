@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fatbtree_blink::{SuperRoot, TreeTop};
 use fatbtree_controller::{
-    Budget, Entry, Fleet, Follower, Frequencies, HotKeys, Incarnations, Loaded, Located, Made, Placement,
+    Budget, Entry, Fleet, Follower, Frequencies, Generations, HotKeys, Loaded, Located, Made, Placement,
     Plan, Programs, PushError, Replanned, Tree, by_partition, in_leaves, probe,
 };
 use fatbtree_memserver::KeyPlaces;
@@ -133,21 +133,21 @@ impl Planner {
         counted
     }
 
-    /// Plans by what the switches have counted since the plan in force was loaded, and by sampled keys. `made_of` is what is known of the
+    /// Plans by what the switches have counted since the active plan was loaded, and by sampled keys. `source` is what is known of the
     /// trees before they are read.
     pub(super) async fn plan(
         self,
-        in_force: Option<Arc<Loaded>>,
+        active: Option<Arc<Loaded>>,
         keys: Vec<u64>,
-        made_of: Incarnations,
+        source: Generations,
         epoch: u8,
     ) -> Result<Made, String> {
         let tops = self.tops().await?;
-        let counters = match &in_force {
+        let counters = match &active {
             Some(_) => self.counters().await.0,
             None => Counted::new(),
         };
-        let (planner, old) = (self.clone(), in_force.clone());
+        let (planner, old) = (self.clone(), active.clone());
         let (tree, visits, first, candidates) = blocking(move || {
             let tree = Tree::new(&tops).map_err(|error| error.to_string())?;
             let visits = match &old {
@@ -161,16 +161,16 @@ impl Planner {
         .await?;
         let located = self.locate(&tree, &candidates).await;
         blocking(move || {
-            let old = in_force.as_ref().map(|loaded| loaded.plan());
+            let old = active.as_ref().map(|loaded| loaded.plan());
             let (hot, rest) = HotKeys::choose(&tree, &visits, &located, self.budget.hot_keys, old);
             let plan = match rest.len() < visits.len() {
-                true => self.plan_of(&tree, &rest, epoch, in_force.as_deref())?,
+                true => self.plan_of(&tree, &rest, epoch, active.as_deref())?,
                 false => first,
             };
             let plan = plan.with_hot_keys(hot);
             let trips = plan.trips(&tree, &visits);
-            let trips_in_force = in_force.map(|loaded| loaded.plan().trips(&tree, &visits));
-            Ok(Made { plan, made_of, trips_in_force, trips })
+            let trips_active = active.map(|loaded| loaded.plan().trips(&tree, &visits));
+            Ok(Made { plan, source, trips_active, trips })
         })
         .await
     }
@@ -180,10 +180,10 @@ impl Planner {
         tree: &Tree,
         visits: &[(u64, u64)],
         epoch: u8,
-        in_force: Option<&Loaded>,
+        active: Option<&Loaded>,
     ) -> Result<Plan, String> {
         let frequencies = Frequencies::from_weighted(tree, visits);
-        let (topology, placement, old) = (self.cluster.tree(), &self.placement, in_force.map(Loaded::plan));
+        let (topology, placement, old) = (self.cluster.tree(), &self.placement, active.map(Loaded::plan));
         let plan = Plan::following(topology, placement, tree, &frequencies, &self.budget, epoch, old);
         plan.map_err(|error| error.to_string())
     }

@@ -1,4 +1,4 @@
-//! Plans on disk, and the bid under which they are kept: what a controller that is started again must know of the epoch in force.
+//! Plans on disk, and the bid under which they are kept: what a controller that is started again must know of the active epoch.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use fatbtree_controller::election::Bid;
 use fatbtree_controller::operator::SavedPlan;
-use fatbtree_controller::{Incarnations, Plan};
+use fatbtree_controller::{Generations, Plan};
 
 use crate::NodeError;
 
-/// A folder with a file for each epoch that may be found in force, and one with the bid of the controller that kept them.
+/// A folder with a file for each epoch that may be found active, and one with the bid of the controller that kept them.
 #[derive(Debug)]
 pub(super) struct StateFolder(PathBuf);
 
@@ -20,9 +20,9 @@ pub(super) struct StateFolder(PathBuf);
 const BID: &str = "bid";
 
 /// A plan as it is kept.
-pub(super) fn saved(plan: &Plan, made_of: &Incarnations) -> SavedPlan {
+pub(super) fn saved(plan: &Plan, source: &Generations) -> SavedPlan {
     let plan = serde_json::from_str(&plan.to_json()).expect("a plan's JSON is JSON");
-    SavedPlan { made_of: made_of.clone(), plan }
+    SavedPlan { source: source.clone(), plan }
 }
 
 /// The plan of what was kept.
@@ -32,7 +32,7 @@ pub(super) fn plan_of(saved: &SavedPlan) -> Result<Plan, String> {
 
 impl StateFolder {
     /// Opens a folder, or makes it; gives the plans in it. A file that cannot be read is left out, with a warning.
-    pub(super) fn open(folder: &Path) -> Result<(Self, Vec<(Plan, Incarnations)>), NodeError> {
+    pub(super) fn open(folder: &Path) -> Result<(Self, Vec<(Plan, Generations)>), NodeError> {
         let failed = |source| NodeError::State { folder: folder.to_owned(), source };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         let mut plans = Vec::new();
@@ -93,8 +93,8 @@ impl StateFolder {
     }
 
     /// Keeps a plan before the first of its entries is written, and forgets those of other epochs than `stay`.
-    pub(super) fn keep(&self, plan: &Plan, made_of: &Incarnations, stay: &[u8]) -> io::Result<()> {
-        let kept = self.try_to_keep(plan, made_of, stay);
+    pub(super) fn keep(&self, plan: &Plan, source: &Generations, stay: &[u8]) -> io::Result<()> {
+        let kept = self.try_to_keep(plan, source, stay);
         if kept.is_err() {
             // Another plan of this epoch must not be taken for it.
             let _ = fs::remove_file(self.0.join(format!("epoch-{}.json", plan.epoch())));
@@ -102,11 +102,11 @@ impl StateFolder {
         kept
     }
 
-    fn try_to_keep(&self, plan: &Plan, made_of: &Incarnations, stay: &[u8]) -> io::Result<()> {
+    fn try_to_keep(&self, plan: &Plan, source: &Generations, stay: &[u8]) -> io::Result<()> {
         // A [`SavedPlan`]; a plan is large, and is not turned into a tree of values and back on the way.
-        let (made_of, text) = (serde_json::to_string(made_of)?, plan.to_json());
+        let (source, text) = (serde_json::to_string(source)?, plan.to_json());
         let file = format!("epoch-{}.json", plan.epoch());
-        self.replace(&file, format_args!("{{\"made_of\":{made_of},\"plan\":{text}}}"))?;
+        self.replace(&file, format_args!("{{\"source\":{source},\"plan\":{text}}}"))?;
         self.forget_but(&[stay, &[plan.epoch()]].concat())
     }
 
@@ -124,10 +124,10 @@ fn epoch_of(path: &Path) -> Option<u8> {
     path.file_name()?.to_str()?.strip_prefix("epoch-")?.strip_suffix(".json")?.parse().ok()
 }
 
-fn read(path: &Path) -> Result<(Plan, Incarnations), String> {
+fn read(path: &Path) -> Result<(Plan, Generations), String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let saved: SavedPlan = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    Ok((plan_of(&saved)?, saved.made_of))
+    Ok((plan_of(&saved)?, saved.source))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl Office {
         let mut controller = Controller::new(&cluster, programs.connections(), rand::random());
         let folder = match self.state.as_deref().map(StateFolder::open).transpose()? {
             Some((folder, plans)) if goes_on => {
-                plans.into_iter().for_each(|(plan, made_of)| controller.restore(plan, made_of));
+                plans.into_iter().for_each(|(plan, source)| controller.restore(plan, source));
                 Some(folder)
             }
             // Another controller has loaded plans since, and may have used the same epochs.

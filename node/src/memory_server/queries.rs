@@ -22,7 +22,7 @@ use std::time::Duration;
 use fatbtree_blink::{Owner, SessionId};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, WorkerStats, worker_cache};
 use fatbtree_memserver::{
-    Attached, ClientId, Handle, Lease, Refusal, ServerGone, ServerInfo, SessionKey, Supply,
+    Attached, ClientId, Grant, Handle, Lease, Refusal, ServerGone, ServerInfo, SessionKey,
 };
 use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, Waker, share_address};
 use fatbtree_query::{ResponderOptions, Secret};
@@ -77,7 +77,7 @@ pub struct QueryReport {
     /// Requests that began at a node that switches had found.
     pub led: u64,
     /// Requests with the address of a node where none was: what a switch knew was old.
-    pub led_astray: u64,
+    pub stale_hints: u64,
     /// Requests whose record, or a node on the way to it, failed its checks however often it was read.
     pub damaged_data: u64,
     /// Frames that have found no room with the thread that they are for.
@@ -90,7 +90,7 @@ pub struct QueryReport {
 
 impl QueryReport {
     fn add(&mut self, stats: &WorkerStats, datagrams: &DatagramCounts) {
-        let WorkerStats { responder, pool, redirected, led, led_astray, damaged } = stats;
+        let WorkerStats { responder, pool, redirected, led, stale_hints, damaged } = stats;
         self.requests += responder.requests;
         self.again += responder.again;
         self.busy += responder.busy;
@@ -98,7 +98,7 @@ impl QueryReport {
         self.damaged += responder.damaged;
         self.redirected += redirected;
         self.led += led;
-        self.led_astray += led_astray;
+        self.stale_hints += stale_hints;
         self.damaged_data += damaged;
         self.splits += pool.splits;
         self.datagrams.merge(datagrams);
@@ -113,7 +113,7 @@ impl QueryReport {
             ("query_no_key", "Requests without the tag of a client's key", self.no_key),
             ("query_damaged", "Datagrams that are no requests", self.damaged),
             ("query_led", "Requests that began at a node that switches had found", self.led),
-            ("query_led_astray", "Requests that switches had led to where no node was", self.led_astray),
+            ("query_stale_hints", "Requests that switches had led to where no node was", self.stale_hints),
             (
                 "query_damaged_data",
                 "Requests for keys whose records or nodes fail their checks",
@@ -142,7 +142,7 @@ impl fmt::Display for QueryReport {
              {splits} splits"
         )?;
         for (count, what) in [
-            (self.led_astray, "led astray"),
+            (self.stale_hints, "stale hints"),
             (self.no_key, "without a key"),
             (self.crowded_out, "crowded out"),
             (datagrams.damaged, "frames damaged"),
@@ -369,8 +369,8 @@ fn work(
                 Answer::NotAttached => worker.not_attached(),
                 Answer::TreeLost => worker.tree_lost(),
                 Answer::Lapsed => worker.lapsed(),
-                Answer::Memory(kind, supply) => {
-                    worker.supplied(kind, supply.as_ref().map(|(session, supply)| (*session, supply)));
+                Answer::Memory(kind, grant) => {
+                    worker.granted(kind, grant.as_ref().map(|(session, grant)| (*session, grant)));
                 }
             }
         }
@@ -392,7 +392,7 @@ fn work(
                         worker.not_attached();
                         break;
                     }
-                    Need::Memory { kind, .. } => worker.supplied(kind, None),
+                    Need::Memory { kind, .. } => worker.granted(kind, None),
                     Need::GiveBack(_) => {}
                 }
             }
@@ -424,7 +424,7 @@ enum Answer {
     TreeLost,
     /// The session has ended.
     Lapsed,
-    Memory(fatbtree_memserver::ChunkKind, Option<(SessionId, Supply)>),
+    Memory(fatbtree_memserver::ChunkKind, Option<(SessionId, Grant)>),
 }
 
 /// Longest time for work between two looks at the socket: its buffer holds what comes meanwhile.
@@ -521,17 +521,17 @@ impl Desk {
                 self.out.tell(Answer::NotAttached);
             }
             Need::Memory { kind, bytes } => {
-                let supply = match self.lease {
+                let grant = match self.lease {
                     Some(lease) => self.memory(&lease, kind, bytes).await?,
                     None => None,
                 };
-                let supply = supply.zip(self.lease).map(|(supply, lease)| (lease.session.id, supply));
-                self.out.tell(Answer::Memory(kind, supply));
+                let grant = grant.zip(self.lease).map(|(grant, lease)| (lease.session.id, grant));
+                self.out.tell(Answer::Memory(kind, grant));
             }
             Need::GiveBack(places) => {
                 if let Some(lease) = self.lease {
                     let session = SessionKey { id: places.session, ..lease.session };
-                    for addresses in places.addresses.chunks(fatbtree_memserver::PLACES_AT_ONCE) {
+                    for addresses in places.addresses.chunks(fatbtree_memserver::BLOCKS_AT_ONCE) {
                         let addresses = addresses.to_vec();
                         let (kind, bytes) = (places.kind, places.bytes);
                         // What is refused is lost to the tree.
@@ -549,21 +549,21 @@ impl Desk {
         lease: &Lease,
         kind: fatbtree_memserver::ChunkKind,
         bytes: u32,
-    ) -> Result<Option<Supply>, ServerGone> {
-        let supply = match self.handle.allocate(lease.session, kind, bytes).await? {
-            Ok(supply) => supply,
+    ) -> Result<Option<Grant>, ServerGone> {
+        let grant = match self.handle.allocate(lease.session, kind, bytes).await? {
+            Ok(grant) => grant,
             Err(error) => {
                 tracing::warn!(%error, "no memory for a query worker");
                 return Ok(None);
             }
         };
-        if let Supply::Chunk(chunk) = &supply
+        if let Grant::Chunk(chunk) = &grant
             && let Err(error) = self.handle.publish(lease.session, chunk.address).await?
         {
             tracing::warn!(%error, "no memory for a query worker");
             return Ok(None);
         }
-        Ok(Some(supply))
+        Ok(Some(grant))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fatbtree_blink::Partition;
 use fatbtree_controller::grpc::{Client, ClientError, Controllers, ServerHello, ServerNews};
-use fatbtree_controller::{Incarnation, Registration};
+use fatbtree_controller::{Generation, Registration};
 use fatbtree_memserver::{Event, FirstHop, Handle, ServerInfo, TreeInfo};
 use tokio::sync::mpsc;
 
@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ON_THE_WAY: usize = 64;
 
 /// A number for each filling, and where the partition begins.
-fn incarnation(generation: u64, partition: &Partition) -> Incarnation {
-    Incarnation { number: generation, low: partition.range.low }
+fn generation_of(generation: u64, partition: &Partition) -> Generation {
+    Generation { number: generation, low: partition.range.low }
 }
 
 /// What a controller must know of a memory server, kept up to date.
@@ -51,9 +51,9 @@ async fn hear(handle: Handle, former: Option<u64>) {
 impl Registrar {
     /// A server without connections.
     pub(super) fn new(controllers: Controllers, info: &ServerInfo, handle: Handle) -> Self {
-        let incarnation = incarnation(info.generation, &info.partition);
+        let generation = generation_of(info.generation, &info.partition);
         let (partition, root) = (info.partition.id, info.partition.root.raw());
-        let hello = ServerHello { partition, incarnation, root, lost: false, connections: Vec::new() };
+        let hello = ServerHello { partition, generation, root, lost: false, connections: Vec::new() };
         Self { hello, connections: BTreeMap::new(), controllers, handle }
     }
 
@@ -119,10 +119,10 @@ impl Registrar {
                 ServerNews::Lost
             }
             Event::NewTree { structure: TreeInfo { partition, .. }, generation } => {
-                self.hello.incarnation = incarnation(generation, &partition);
+                self.hello.generation = generation_of(generation, &partition);
                 self.hello.root = partition.root.raw();
                 self.hello.lost = false;
-                ServerNews::Refilled(self.hello.incarnation, self.hello.root)
+                ServerNews::Refilled(self.hello.generation, self.hello.root)
             }
         }
     }

@@ -25,7 +25,7 @@ use fatbtree_verbs::{Operation, Remote};
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 
-pub use guard::{Held, LockError, restructure_all};
+pub use guard::{LockError, LockGuard, restructure_all};
 pub(crate) use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
 
 /// Times in a row that a global lock is handed over among the operations of one client (Sherman section 4.3).
@@ -122,7 +122,7 @@ impl Writer {
 
     /// Takes the lock of an owner whose session has ended. The result is to be read as [`take`](Self::take)'s is, told that the lock
     /// was free.
-    pub(crate) fn inherit(&self, lock: LockId, word: u64, dead: u16) -> Operation<'static> {
+    pub(crate) fn take_over(&self, lock: LockId, word: u64, dead: u16) -> Operation<'static> {
         self.change_owner(lock, word, dead)
     }
 
@@ -143,8 +143,8 @@ impl Writer {
         Operation::CompareSwap { at, compare: others | old, swap: others | mine }
     }
 
-    /// Whether [`inherit`](Self::inherit), told to expect `word`, has taken the lock when it has found `found`.
-    pub(crate) fn has_inherited(&self, lock: LockId, word: u64, dead: u16, found: u64) -> bool {
+    /// Whether [`take_over`](Self::take_over), told to expect `word`, has taken the lock when it has found `found`.
+    pub(crate) fn has_taken_over(&self, lock: LockId, word: u64, dead: u16, found: u64) -> bool {
         let (shift, mask) = (Self::shift(lock), 0xffff << Self::shift(lock));
         let was_theirs = found >> shift & 0xffff == u64::from(dead);
         was_theirs && (self.masked_atomics || found & !mask == word & !mask)
@@ -260,9 +260,9 @@ mod tests {
             let mut owner = now_owned_by.unwrap_or(DEAD);
             for heir in order.map(|at| &heirs[at]) {
                 let found = now;
-                now = heir.inherit(lock, seen, DEAD).apply(found).unwrap_or(found);
+                now = heir.take_over(lock, seen, DEAD).apply(found).unwrap_or(found);
                 let expected = owner == DEAD && (heir.masked_atomics || !neighbour_changes);
-                prop_assert_eq!(heir.has_inherited(lock, seen, DEAD, found), expected);
+                prop_assert_eq!(heir.has_taken_over(lock, seen, DEAD, found), expected);
                 if expected {
                     owner = heir.owner.number;
                 }

@@ -8,11 +8,11 @@ use fatbtree_verbs::Verbs;
 
 use super::{RemoteMemory, Trouble};
 use crate::address::GlobalAddress;
+use crate::allocator::{Allocator, ChunkKind, ReturnedBlocks, SURPLUS, Shortage, Want};
 use crate::checks::Check;
 use crate::connection::{ConnectError, ConnectionId, Event};
 use crate::locks::{LockId, SessionId, Writer};
 use crate::session::Session;
-use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Shortage, Space, Want};
 
 impl<V: Verbs> RemoteMemory<V> {
     /// Lets operations write to the memory of a server, under the locks that the server has given the client.
@@ -41,13 +41,13 @@ impl<V: Verbs> RemoteMemory<V> {
 
     /// Brings a chunk of memory for what is new, as [`Event::MemoryWanted`] asks for. It must be published as the index's already: it is
     /// not given back. What was given in another session than the present one is not the client's any more, and is left alone.
-    pub fn supply(&self, session: SessionId, address: GlobalAddress, bytes: u64, kind: ChunkKind) {
-        self.supplied(session, address.server(), |space| space.supply(address, bytes, kind));
+    pub fn grant(&self, session: SessionId, address: GlobalAddress, bytes: u64, kind: ChunkKind) {
+        self.granted(session, address.server(), |allocator| allocator.grant(address, bytes, kind));
     }
 
-    /// Brings places that others have freed, as [`supply`](Self::supply) brings a chunk. `bytes` is the size of a record's place; other
+    /// Brings places that others have freed, as [`grant`](Self::grant) brings a chunk. `bytes` is the size of a record's place; other
     /// kinds have their own.
-    pub fn supply_places(
+    pub fn grant_blocks(
         &self,
         session: SessionId,
         server: u16,
@@ -55,15 +55,16 @@ impl<V: Verbs> RemoteMemory<V> {
         bytes: u32,
         addresses: &[GlobalAddress],
     ) {
-        self.supplied(session, server, |space| space.supply_places(kind, bytes, addresses));
+        self.granted(session, server, |allocator| allocator.grant_blocks(kind, bytes, addresses));
     }
 
-    fn supplied(&self, session: SessionId, server: u16, supply: impl FnOnce(&mut Space) -> Vec<Waker>) {
+    fn granted(&self, session: SessionId, server: u16, grant: impl FnOnce(&mut Allocator) -> Vec<Waker>) {
         let mut state = self.state.borrow_mut();
         let present = state.sessions.get_mut(&server);
         let is_given =
             |present: &&mut Session| present.writer.owner.session == session || !Check::SessionIdentity.on();
-        let waiting = present.filter(is_given).map(|present| supply(&mut present.space)).unwrap_or_default();
+        let waiting =
+            present.filter(is_given).map(|present| grant(&mut present.allocator)).unwrap_or_default();
         drop(state);
         waiting.into_iter().for_each(Waker::wake);
     }
@@ -72,25 +73,26 @@ impl<V: Verbs> RemoteMemory<V> {
     /// later ones ask again.
     pub fn refuse_memory(&self, server: u16, kind: ChunkKind, why: Shortage) {
         let mut state = self.state.borrow_mut();
-        let waiting = state.sessions.get_mut(&server).map(|session| session.space.refuse(kind, why));
+        let waiting = state.sessions.get_mut(&server).map(|session| session.allocator.refuse(kind, why));
         drop(state);
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Places that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind and size on each server.
     /// They are not the client's any more: their server takes them, in the session that they name, and is asked once.
-    pub fn surplus(&self) -> Vec<ReturnedPlaces> {
+    pub fn surplus(&self) -> Vec<ReturnedBlocks> {
         self.returned(SURPLUS)
     }
 
     /// All of them, when the client is closed.
-    pub fn take_returned(&self) -> Vec<ReturnedPlaces> {
+    pub fn take_returned(&self) -> Vec<ReturnedBlocks> {
         self.returned(0)
     }
 
-    fn returned(&self, keep: usize) -> Vec<ReturnedPlaces> {
+    fn returned(&self, keep: usize) -> Vec<ReturnedBlocks> {
         let mut state = self.state.borrow_mut();
-        let of_one = |session: &mut Session| session.space.take_returned(session.writer.owner.session, keep);
+        let of_one =
+            |session: &mut Session| session.allocator.take_returned(session.writer.owner.session, keep);
         state.sessions.values_mut().flat_map(of_one).collect()
     }
 
@@ -110,9 +112,14 @@ impl<V: Verbs> RemoteMemory<V> {
         behind.or_else(|| state.sessions.first_key_value()).map(|(next, _)| *next)
     }
 
-    /// Does something with the space that the client has on `server`, in the session of `writer`. `None`: that has ended.
-    pub fn in_space<T>(&self, server: u16, writer: &Writer, work: impl FnOnce(&mut Space) -> T) -> Option<T> {
-        self.in_session(server, writer, |session| work(&mut session.space))
+    /// Does something with the allocator that the client has on `server`, in the session of `writer`. `None`: that has ended.
+    pub fn with_allocator<T>(
+        &self,
+        server: u16,
+        writer: &Writer,
+        work: impl FnOnce(&mut Allocator) -> T,
+    ) -> Option<T> {
+        self.in_session(server, writer, |session| work(&mut session.allocator))
     }
 
     /// Does something with the locks, or with what else the client has of `server`, in the session of `writer`. `None`: that has ended.
@@ -144,14 +151,14 @@ impl<V: Verbs> RemoteMemory<V> {
         let mut before = None;
         poll_fn(|context| {
             let wait = |session: &mut Session| {
-                let (refusals, shortage) = session.space.refusals(kind);
-                if session.space.has(want) {
+                let (refusals, shortage) = session.allocator.refusals(kind);
+                if session.allocator.has(want) {
                     return Ok(Ok(()));
                 }
                 if *before.get_or_insert(refusals) != refusals {
                     return Ok(Err(shortage));
                 }
-                Err(session.space.wait(kind, context.waker()))
+                Err(session.allocator.wait(kind, context.waker()))
             };
             match self.in_session(server, &writer, wait) {
                 // The next attempt asks in the next session.

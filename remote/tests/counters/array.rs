@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fatbtree_remote::{
-    ChunkKind, ConnectionId, GlobalAddress, Held, LockError, Part, RemoteMemory, Trouble, Want,
+    ChunkKind, ConnectionId, GlobalAddress, LockError, LockGuard, Part, RemoteMemory, Trouble, Want,
 };
 use fatbtree_verbs::Verbs;
 
@@ -48,7 +48,7 @@ impl<V: Verbs> Counters<V> {
         }
         let writer = memory.writer(server)?;
         let want = Want { server, kind: ChunkKind::Records, bytes: len * STRIDE, is_fresh: true };
-        let Some(Some(base)) = memory.in_space(server, &writer, |space| space.take(want)) else {
+        let Some(Some(base)) = memory.with_allocator(server, &writer, |space| space.take(want)) else {
             memory.until_memory(want).await.expect("the server has memory");
             return Ok(None);
         };
@@ -58,9 +58,9 @@ impl<V: Verbs> Counters<V> {
             .await?;
         // The header names it: from then on the memory is the array's, whatever becomes of this session.
         let mut trips = 0;
-        let (lock, found) = Held::lock_and_read(memory, lane, at, LINE, &mut trips).await?;
+        let (lock, found) = LockGuard::lock_and_read(memory, lane, at, LINE, &mut trips).await?;
         if Header::parse(&found).is_some() || lock.writer() != writer {
-            lock.let_go(&mut trips).await?;
+            lock.release(&mut trips).await?;
             return Ok(None);
         }
         let header = Header { base, bytes: want.bytes.into() }.to_bytes();
@@ -106,7 +106,7 @@ impl<V: Verbs> Counters<V> {
 
     async fn try_add(&self, at: GlobalAddress, lane: u8, what: u64) -> Result<u64, LockError> {
         let mut trips = 0;
-        let (lock, bytes) = Held::lock_and_read(&self.memory, lane, at, 8, &mut trips).await?;
+        let (lock, bytes) = LockGuard::lock_and_read(&self.memory, lane, at, 8, &mut trips).await?;
         let sum = word(&bytes) + what;
         lock.write_back(&[Part { at, bytes: &sum.to_le_bytes() }], &mut trips).await?;
         Ok(sum)

@@ -64,7 +64,7 @@ async fn scribble(memory: Client) {
             memory.pause(1).await;
             continue;
         };
-        if let Some(Some(at)) = memory.in_space(SERVER, &writer, |space| space.take(want)) {
+        if let Some(Some(at)) = memory.with_allocator(SERVER, &writer, |space| space.take(want)) {
             let parts = [Part { at, bytes: &[0xff; 1024] }];
             drop(memory.write_chain(ConnectionId { server: SERVER, lane: 0 }, &writer, &parts, &[]).await);
             return;
@@ -134,7 +134,7 @@ fn run(seed: u64) -> (u64, u64) {
         (0..COUNTERS).map(adds).collect()
     });
     ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    let inherited = clients.iter().map(|client| client.counters().inherited_locks).sum();
+    let taken_over = clients.iter().map(|client| client.counters().inherited_locks).sum();
 
     let Told { sums, begun } = &mut *told.borrow_mut();
     for (sums, begun) in sums.iter_mut().zip(begun) {
@@ -146,18 +146,21 @@ fn run(seed: u64) -> (u64, u64) {
         assert!((told as u64..=*begun).contains(&last), "seed {seed}: {told} <= {last} <= {begun}");
     }
     let lapsed = server.borrow().statistics().into_iter().find(|(name, _)| name == "sessions_lapsed");
-    (inherited, lapsed.map_or(0, |(_, count)| count))
+    (taken_over, lapsed.map_or(0, |(_, count)| count))
 }
 
 /// Additions are neither lost nor doubled, and locks of dead clients are taken over.
 #[test]
 fn counters_survive_their_clients() {
-    let (mut inherited, mut lapsed) = (0, 0);
+    let (mut taken_over, mut lapsed) = (0, 0);
     for seed in 0..200 {
         let (locks, sessions) = run(seed);
-        inherited += locks;
+        taken_over += locks;
         lapsed += sessions;
     }
-    println!("{inherited} locks were taken over, {lapsed} sessions ended");
-    assert!(inherited > 100 && lapsed > 1_000, "{inherited} locks were taken over, {lapsed} sessions ended");
+    println!("{taken_over} locks were taken over, {lapsed} sessions ended");
+    assert!(
+        taken_over > 100 && lapsed > 1_000,
+        "{taken_over} locks were taken over, {lapsed} sessions ended"
+    );
 }

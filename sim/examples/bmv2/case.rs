@@ -13,7 +13,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::Random;
 
-/// The epochs that the switch holds; the second one is in force.
+/// The epochs that the switch holds; the second one is active.
 pub(crate) const EPOCHS: [u8; 2] = [7, 8];
 /// Numbers of the partitions, not in the order of their keys.
 pub(crate) const PARTITIONS: [u16; 4] = [2, 0, 7, 65535];

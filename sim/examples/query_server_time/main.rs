@@ -139,7 +139,7 @@ fn measure() -> Result<(), Failed> {
         "{rounds} rounds of {operations} operations each; the process: {user} µs user, {system} µs system"
     );
     println!(
-        "kind             ns/op median (least..most)   handle   turn   send   reads/op    led  astray   ratio to root (each round)"
+        "kind             ns/op median (least..most)   handle   turn   send   reads/op    led   stale   ratio to root (each round)"
     );
     let root = workers.iter().find(|worker| worker.kind == Kind::Root).map(|worker| worker.times.clone());
     for (worker, before) in workers.iter().zip(&before) {
@@ -165,7 +165,7 @@ fn measure() -> Result<(), Failed> {
             each(worker.sent),
             (stats.pool.remote.reads - before.pool.remote.reads) as f64 / count,
             share(stats.led, before.led),
-            share(stats.led_astray, before.led_astray),
+            share(stats.stale_hints, before.stale_hints),
             median(&ratios),
             listed.join(", ")
         );

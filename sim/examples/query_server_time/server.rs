@@ -188,15 +188,15 @@ impl Worker {
                     self.worker.attached(&attached, lease.owner)?;
                 }
                 Need::Memory { kind, bytes } => {
-                    let supply = lab.server.allocate(lab.now, lease.session, kind, bytes)?;
-                    if let fatbtree_memserver::Supply::Chunk(chunk) = &supply {
+                    let grant = lab.server.allocate(lab.now, lease.session, kind, bytes)?;
+                    if let fatbtree_memserver::Grant::Chunk(chunk) = &grant {
                         lab.server.publish(lab.now, lease.session, chunk.address)?;
                     }
-                    self.worker.supplied(kind, Some((lease.session.id, &supply)));
+                    self.worker.granted(kind, Some((lease.session.id, &grant)));
                 }
                 Need::GiveBack(places) => {
                     let session = SessionKey { id: places.session, ..lease.session };
-                    for some in places.addresses.chunks(fatbtree_memserver::PLACES_AT_ONCE) {
+                    for some in places.addresses.chunks(fatbtree_memserver::BLOCKS_AT_ONCE) {
                         lab.server.give_back(lab.now, session, places.kind, places.bytes, some)?;
                     }
                 }
@@ -224,7 +224,7 @@ impl Worker {
                 let mut header = QueryHeader::request(op, operation.key, CLIENT, self.next);
                 self.next += 1;
                 if self.kind.is_led() {
-                    let landing = lab.plan.land(operation.key);
+                    let landing = lab.plan.resolve(operation.key);
                     (header.walk.partition, header.walk.levels) = (landing.partition, landing.levels);
                     header.address = landing.address;
                 }

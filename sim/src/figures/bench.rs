@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, Owner, PoolConfig, RemoteSide, RemoteStats,
-    SessionId, Start, Techniques, Tree, TreeConfig, Wish, Writer, value,
+    ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, Mutation, Owner, PoolConfig, RemoteSide,
+    RemoteStats, SessionId, Start, Techniques, Tree, TreeConfig, Writer, value,
 };
 use fatbtree_client::Client;
 use fatbtree_memserver::{Cluster, LoadOptions, fixed, load_cluster};
@@ -199,7 +199,7 @@ pub(super) fn run(
             pool.set_writer(server, writer).map_err(|error| error.to_string())?;
             if setup.mix != Mix::ReadOnly {
                 for kind in [ChunkKind::Leaves, ChunkKind::InternalNodes] {
-                    supply(&client, &spare, server, kind)?;
+                    grant(&client, &spare, server, kind)?;
                 }
             }
         }
@@ -303,11 +303,11 @@ fn connect(
     client.pool().queue_pair(id).ok_or_else(|| format!("{id} has no queue pair"))
 }
 
-fn supply(client: &Client<SimDevice>, spare: &Spare, server: u16, kind: ChunkKind) -> Result<(), String> {
+fn grant(client: &Client<SimDevice>, spare: &Spare, server: u16, kind: ChunkKind) -> Result<(), String> {
     let mut spare = spare.borrow_mut();
     let range = spare.get_mut(&server).filter(|range| range.start + CHUNK <= range.end);
     let range = range.ok_or_else(|| format!("the memory of server {server} is used up"))?;
-    client.pool().supply(SESSION, GlobalAddress::new(server, range.start), CHUNK, kind);
+    client.pool().grant(SESSION, GlobalAddress::new(server, range.start), CHUNK, kind);
     range.start += CHUNK;
     Ok(())
 }
@@ -318,7 +318,7 @@ async fn attend(machine: Machine, client: Client<SimDevice>, spare: Spare, tally
     loop {
         while let Some(event) = client.poll_event() {
             let done = match event {
-                Event::MemoryWanted { server, kind, .. } => supply(&client, &spare, server, kind),
+                Event::MemoryWanted { server, kind, .. } => grant(&client, &spare, server, kind),
                 other => Err(format!("nothing fails here, but: {other:?}")),
             };
             if let Err(why) = done {
@@ -365,7 +365,7 @@ impl Work {
     async fn write(&self, key: u64, start: Start) -> Result<u32, String> {
         let mut room = [0; 8];
         value::fill(key, VALUES, &mut room);
-        let change = self.client.pool().change(key, Wish::Upsert(&room), start).await;
+        let change = self.client.pool().mutate(key, Mutation::Upsert(&room), start).await;
         change.result.map(|_| change.trips.round_trips).map_err(|error| error.to_string())
     }
 

@@ -11,7 +11,7 @@ use fatbtree_verbs::{QueuePair, Remote};
 use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
 use super::writes::sherman_tree;
 use super::{Mix, Row, Size, Skew};
-use crate::world::{IndexRead, Landing, Random, Switches, random};
+use crate::world::{IndexRead, Random, Resolved, Switches, random};
 
 /// Switches of a path through a FatTree's core: those that index reads take, and the longest of the others.
 const PATH: u32 = 5;
@@ -25,10 +25,10 @@ pub(super) struct Planned {
 }
 
 impl Switches for Planned {
-    fn land(&mut self, _now: Instant, read: &IndexRead, _random: &mut Random) -> Landing {
+    fn resolve(&mut self, _now: Instant, read: &IndexRead, _random: &mut Random) -> Resolved {
         match self.rkeys.get(&read.queue_pair) {
-            Some(&rkey) => Landing::At(Remote { address: self.plan.land(read.key).address, rkey }),
-            None => Landing::Unregistered,
+            Some(&rkey) => Resolved::At(Remote { address: self.plan.resolve(read.key).address, rkey }),
+            None => Resolved::Unregistered,
         }
     }
 }

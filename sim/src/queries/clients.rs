@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_blink::{KeyRange, ScanOptions, Start, Wish};
+use fatbtree_blink::{KeyRange, Mutation, ScanOptions, Start};
 use fatbtree_client::{Client, QueryClient};
 use fatbtree_nic::Nic;
 use fatbtree_query::{Answer as Said, Ask};
@@ -143,13 +143,13 @@ async fn operate_rdma(
         return Ok(());
     }
     let bytes = word.to_le_bytes();
-    let wish = match what {
-        What::Put | What::Get => Wish::Upsert(&bytes),
-        What::Update => Wish::Update(&bytes),
-        What::Delete => Wish::Delete,
+    let mutation = match what {
+        What::Put | What::Get => Mutation::Upsert(&bytes),
+        What::Update => Mutation::Update(&bytes),
+        What::Delete => Mutation::Delete,
     };
     // An error says why, and is no answer.
-    if let Ok(applied) = client.change_from(key, wish, Start::Root).await.result {
+    if let Ok(applied) = client.mutate_from(key, mutation, Start::Root).await.result {
         history.answer(asked, now.get(), Answer::of(applied));
         shared.count(|outcome| outcome.rdma_writes += u64::from(applied));
     }

@@ -15,8 +15,8 @@ use fatbtree_client::{Client, QueryClient};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
 use fatbtree_memserver::session_keeper::{KeeperOptions, Meaning, Notice, SessionKeeper};
 use fatbtree_memserver::{
-    Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, SessionKey,
-    Supply, bulk_load, fixed,
+    BLOCKS_AT_ONCE, Bounds, ClientId, Grant, Lease, Limits, LoadOptions, MemoryServer, ServerOptions,
+    SessionKey, bulk_load, fixed,
 };
 use fatbtree_nic::faults::{FaultRates, LossyLink};
 use fatbtree_nic::{Nic, NicConfig};
@@ -470,12 +470,12 @@ impl Lab {
                     worker.attached(&attached, held.owner).map_err(|error| error.to_string())?;
                 }
                 Need::Memory { kind, bytes } => {
-                    let supply = lease
+                    let grant = lease
                         .and_then(|held| Some((held.session.id, allocate(server, now, &held, kind, bytes)?)));
-                    worker.supplied(kind, supply.as_ref().map(|(session, supply)| (*session, supply)));
+                    worker.granted(kind, grant.as_ref().map(|(session, grant)| (*session, grant)));
                 }
                 Need::GiveBack(places) => {
-                    for some in places.addresses.chunks(PLACES_AT_ONCE) {
+                    for some in places.addresses.chunks(BLOCKS_AT_ONCE) {
                         if let Some(held) = lease {
                             let session = SessionKey { id: places.session, ..held.session };
                             let _ = server.give_back(now, session, places.kind, places.bytes, some);
@@ -602,7 +602,7 @@ fn check(notice: &Notice) -> Result<(), String> {
 fn count_worker(outcome: &mut Outcome, worker: &QueryWorker) {
     let stats = worker.stats();
     outcome.not_again += stats.responder.again;
-    outcome.led_astray += stats.led_astray;
+    outcome.stale_hints += stats.stale_hints;
     outcome.refused += stats.damaged;
     outcome.worker_splits += stats.pool.splits;
     outcome.merges += stats.pool.merges;
@@ -616,10 +616,10 @@ fn allocate(
     lease: &Lease,
     kind: ChunkKind,
     bytes: u32,
-) -> Option<Supply> {
-    let supply = server.allocate(now, lease.session, kind, bytes).ok()?;
-    if let Supply::Chunk(chunk) = &supply {
+) -> Option<Grant> {
+    let grant = server.allocate(now, lease.session, kind, bytes).ok()?;
+    if let Grant::Chunk(chunk) = &grant {
         server.publish(now, lease.session, chunk.address).ok()?;
     }
-    Some(supply)
+    Some(grant)
 }

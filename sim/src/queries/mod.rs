@@ -107,7 +107,7 @@ pub struct Outcome {
     /// Those among them that began at a node that switches had found.
     pub led: u64,
     /// Requests with the address of a node where none was for their key.
-    pub led_astray: u64,
+    pub stale_hints: u64,
     /// Plans that were loaded.
     pub reloads: u64,
     /// Frames with queries that were damaged.
@@ -140,7 +140,7 @@ impl std::ops::AddAssign for Outcome {
         self.merges += other.merges;
         self.through_switches += other.through_switches;
         self.led += other.led;
-        self.led_astray += other.led_astray;
+        self.stale_hints += other.stale_hints;
         self.reloads += other.reloads;
         self.damaged += other.damaged;
         self.elsewhere += other.elsewhere;
@@ -234,7 +234,7 @@ mod tests {
             ("merges", sum.merges),
             ("writes of which nobody can tell", sum.unknown),
             ("answers from nodes that switches had found", sum.led),
-            ("requests that switches led astray", sum.led_astray),
+            ("requests with a stale hint", sum.stale_hints),
             ("plans loaded", sum.reloads),
             ("damaged frames", sum.damaged),
             ("frames elsewhere", sum.elsewhere),

@@ -31,7 +31,7 @@ pub struct Outcome {
     pub refused: u64,
     /// Reloads that were carried out.
     pub reloads: u64,
-    /// Plans that a controller had kept, and found in force.
+    /// Plans that a controller had kept, and found active.
     pub resumed: u64,
 }
 

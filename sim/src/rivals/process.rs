@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use fatbtree_controller::election::{Bid, Candidate, Election, Seen, Way};
-use fatbtree_controller::{Incarnations, Keeper, Plan, Primary};
+use fatbtree_controller::{Generations, Keeper, Plan, Primary};
 use fatbtree_p4runtime::Mastership;
 use fatbtree_switch::service::StreamId;
 use fatbtree_topology::SwitchId;
@@ -46,7 +46,7 @@ pub(super) enum Office {
 pub(super) struct Disk {
     /// Bid under which it led last.
     pub(super) bid: Option<Bid>,
-    pub(super) plan: Option<(Plan, Incarnations)>,
+    pub(super) plan: Option<(Plan, Generations)>,
 }
 
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use fatbtree_controller::election::{Bid, Seen, Verdict, Way};
 use fatbtree_controller::grpc::{ServerHello, ServerNews};
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::{
-    Budget, Change, Controller, ControllerNews, FollowOptions, Frequencies, Incarnation, Incarnations,
-    Keeper, KeeperAnswer, KeeperNotice, KeeperRequest, Loaded, Made, Order, Pace, Placement, Plan, Primary,
+    Budget, Change, Controller, ControllerNews, FollowOptions, Frequencies, Generation, Generations, Keeper,
+    KeeperAnswer, KeeperNotice, KeeperRequest, Loaded, Made, Order, Pace, Placement, Plan, Primary,
     Registration, Tree,
 };
 use fatbtree_p4runtime::Mastership;
@@ -483,8 +483,8 @@ impl World {
                     process.disk.plan = None;
                 }
                 process.disk.bid = Some(leadership.bid);
-                if let Some((plan, made_of)) = process.disk.plan.clone() {
-                    controller.restore(plan, made_of);
+                if let Some((plan, source)) = process.disk.plan.clone() {
+                    controller.restore(plan, source);
                 }
                 let primary = Box::new(Primary::new(controller, FollowOptions::default()));
                 let keeper =
@@ -518,7 +518,7 @@ impl World {
                 let was_unread =
                     matches!(notice, KeeperNotice::Read(_)) && primary.controller().plan().is_none();
                 primary.switch_noticed(switch, &notice);
-                // A kept plan is taken for the plan in force only if it is that plan.
+                // A kept plan is taken for the active plan only if it is that plan.
                 if was_unread && let Some((found, _)) = primary.controller().plan() {
                     let plan = found.plan();
                     if self.plans.get(&plan.epoch()) != Some(plan) {
@@ -563,8 +563,8 @@ impl World {
             primary.turn();
             let Some(order) = primary.poll_order() else { return Ok(()) };
             match order {
-                Order::Plan { in_force, made_of, epoch, .. } => {
-                    let made = self.make_plan(in_force.as_deref(), made_of, epoch);
+                Order::Plan { active, source, epoch, .. } => {
+                    let made = self.make_plan(active.as_deref(), source, epoch);
                     if let Office::Leads { primary, .. } = &mut self.processes[number].office {
                         primary.planned(made);
                     }
@@ -587,12 +587,7 @@ impl World {
         }
     }
 
-    fn make_plan(
-        &mut self,
-        in_force: Option<&Loaded>,
-        made_of: Incarnations,
-        epoch: u8,
-    ) -> Result<Made, String> {
+    fn make_plan(&mut self, active: Option<&Loaded>, source: Generations, epoch: u8) -> Result<Made, String> {
         let tree = Tree::new(&self.tops).map_err(|error| error.to_string())?;
         let keys: Vec<u64> = (0..30)
             .map(|_| {
@@ -604,19 +599,19 @@ impl World {
         let ranges = self.random.random_range(self.tops.len()..=20);
         let budget = Budget { fat_root_ranges: ranges, ..Budget::bmv2() };
         let (topology, placement) = (self.network.tree(), self.network.placement());
-        let old = in_force.map(Loaded::plan);
+        let old = active.map(Loaded::plan);
         let plan = Plan::following(topology, placement, &tree, &frequencies, &budget, epoch, old);
         let plan = plan.map_err(|error| error.to_string())?;
-        Ok(Made { plan, made_of, trips_in_force: None, trips: 0.0 })
+        Ok(Made { plan, source, trips_active: None, trips: 0.0 })
     }
 
     /// Stores the plan on disk before its first entry is written.
     fn keeps_plan(&mut self, number: usize) {
         let process = &mut self.processes[number];
         let Office::Leads { primary, .. } = &process.office else { return };
-        if let Some((new, made_of, _)) = primary.controller().reload() {
+        if let Some((new, source, _)) = primary.controller().reload() {
             let plan = new.plan().clone();
-            process.disk.plan = Some((plan.clone(), made_of.clone()));
+            process.disk.plan = Some((plan.clone(), source.clone()));
             self.plans.insert(plan.epoch(), plan);
         }
     }
@@ -641,7 +636,7 @@ impl World {
                 self.streams += 1;
                 let hello = ServerHello {
                     partition: *partition,
-                    incarnation: made_of(&self.tops)[partition],
+                    generation: source(&self.tops)[partition],
                     root: self.tops[usize::from(*partition)].partition.root.raw(),
                     lost: false,
                     connections: self.connections[partition].clone(),
@@ -653,8 +648,8 @@ impl World {
     }
 }
 
-fn made_of(tops: &[TreeTop]) -> Incarnations {
+fn source(tops: &[TreeTop]) -> Generations {
     tops.iter()
-        .map(|top| (top.partition.id, Incarnation { number: 1, low: top.partition.range.low }))
+        .map(|top| (top.partition.id, Generation { number: 1, low: top.partition.range.low }))
         .collect()
 }

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use fatbtree_blink::{KeyRange, Order, ScanOptions, Start, Verified, Wish};
+use fatbtree_blink::{KeyRange, Mutation, Order, ScanOptions, Start, Verified};
 use rand::RngExt as _;
 
 use super::life::{Life, Place, Task};
@@ -194,7 +194,7 @@ impl Worker<'_, '_> {
 
     async fn upsert(&mut self, key: u64) -> Result<(), String> {
         let word = self.next_word();
-        self.change(key, Call::Upsert(word), Wish::Upsert(&word.to_le_bytes())).await
+        self.mutate(key, Call::Upsert(word), Mutation::Upsert(&word.to_le_bytes())).await
     }
 
     fn next_word(&self) -> u64 {
@@ -205,20 +205,20 @@ impl Worker<'_, '_> {
         let key = self.draw_key();
         let word = self.next_word();
         let bytes = word.to_le_bytes();
-        let (call, wish) = match what {
-            8..10 => (Call::Update(word), Wish::Update(&bytes)),
-            10..12 => (Call::Upsert(word), Wish::Upsert(&bytes)),
-            12 | 13 => (Call::Insert(word), Wish::Insert(&bytes)),
-            14 | 15 => (Call::Delete, Wish::Delete),
-            _ if era.is_multiple_of(2) => (Call::Insert(word), Wish::Insert(&bytes)),
-            _ => (Call::Delete, Wish::Delete),
+        let (call, mutation) = match what {
+            8..10 => (Call::Update(word), Mutation::Update(&bytes)),
+            10..12 => (Call::Upsert(word), Mutation::Upsert(&bytes)),
+            12 | 13 => (Call::Insert(word), Mutation::Insert(&bytes)),
+            14 | 15 => (Call::Delete, Mutation::Delete),
+            _ if era.is_multiple_of(2) => (Call::Insert(word), Mutation::Insert(&bytes)),
+            _ => (Call::Delete, Mutation::Delete),
         };
-        self.change(key, call, wish).await
+        self.mutate(key, call, mutation).await
     }
 
-    async fn change(&mut self, key: u64, call: Call, wish: Wish<'_>) -> Result<(), String> {
+    async fn mutate(&mut self, key: u64, call: Call, mutation: Mutation<'_>) -> Result<(), String> {
         let asked = self.log.borrow_mut().ask(&self.life.name, key, call);
-        let change = self.life.client.pool().change(key, wish, Start::Cached).await;
+        let change = self.life.client.pool().mutate(key, mutation, Start::Cached).await;
         let applied = change.result.map_err(|error| error.to_string())?;
         self.log.borrow_mut().answer(asked, Answer::of(applied));
         Ok(())

@@ -22,7 +22,7 @@ pub(crate) const BYTES: u64 = 32 * 1024;
 const LENGTH: u32 = 24;
 
 /// Keys that stale switches lead to a piece of litter.
-pub(crate) type Landing = (RangeInclusive<u64>, GlobalAddress);
+pub(crate) type Resolved = (RangeInclusive<u64>, GlobalAddress);
 
 struct Builder<'a> {
     config: TreeConfig,
@@ -30,7 +30,7 @@ struct Builder<'a> {
     server: u16,
     next: u64,
     end: u64,
-    landings: Vec<Landing>,
+    landings: Vec<Resolved>,
     random: &'a mut Random,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn scatter(
     place: GlobalAddress,
     keys: impl Iterator<Item = u64>,
     random: &mut Random,
-) -> Vec<Landing> {
+) -> Vec<Resolved> {
     let mut builder = Builder {
         config: *config,
         memory,
@@ -71,58 +71,58 @@ impl Builder<'_> {
         let at = self.room()?;
         let other = GlobalAddress::new(self.server ^ 1, at.offset());
         self.leaf(at, self.spec(other, 0, here, GlobalAddress::NULL), key)?;
-        self.land(&keys, at);
+        self.resolve(&keys, at);
         // Another tree's.
         let at = self.room()?;
         self.foreign_leaf(at, self.spec(at, 0, here, GlobalAddress::NULL), key)?;
-        self.land(&keys, at);
+        self.resolve(&keys, at);
         // A node of a level above, whose child says that it is somewhere else.
         let (at, child) = (self.room()?, self.room()?);
         let elsewhere = GlobalAddress::new(self.server, child.offset() + 64);
         self.leaf(child, self.spec(elsewhere, 0, here, GlobalAddress::NULL), key)?;
         self.internal(at, 1, here, child);
-        self.land(&keys, at);
+        self.resolve(&keys, at);
         // Two nodes that are each other's children.
         let (one, two) = (self.room()?, self.room()?);
         self.internal(one, 2, here, two);
         self.internal(two, 2, here, one);
-        self.land(&keys, one);
+        self.resolve(&keys, one);
         // A child nowhere.
         let at = self.room()?;
         self.internal(at, 1, here, GlobalAddress::NULL);
-        self.land(&keys, at);
+        self.resolve(&keys, at);
         // Left of the key, and nothing on the right of it.
         let at = self.room()?;
         self.leaf(at, self.spec(at, 0, left, GlobalAddress::NULL), key)?;
-        self.land(&keys, at);
+        self.resolve(&keys, at);
         // Left of the key, and each other's siblings.
         let (one, two) = (self.room()?, self.room()?);
         self.leaf(one, self.spec(one, 0, left, two), key)?;
         self.leaf(two, self.spec(two, 0, left, one), key)?;
-        self.land(&keys, one);
+        self.resolve(&keys, one);
         // Right of the key.
         let at = self.room()?;
         let right = KeyRange { low: key + 1, high: None };
         self.leaf(at, self.spec(at, 0, right, GlobalAddress::NULL), key)?;
-        self.land(&keys, at);
+        self.resolve(&keys, at);
         // Two halves.
         let at = self.room()?;
         self.leaf(at, self.spec(at, 0, here, GlobalAddress::NULL), key)?;
         self.flip(at, u64::from(self.config.leaf_bytes()) - LINE as u64, 0);
         self.flip(at, u64::from(self.config.leaf_bytes()) - 1, 0);
-        self.land(&keys, at);
+        self.resolve(&keys, at);
         // A word that is changed here has a checksum that can only be written with the whole line.
         if !sums {
             let at = self.room()?;
             self.leaf(at, self.spec(at, 0, here, GlobalAddress::NULL), key)?;
             self.flip(at, offsets::MAGIC as u64, 1);
-            self.land(&keys, at);
+            self.resolve(&keys, at);
             for count in [0u16, u16::MAX] {
                 let (at, child) = (self.room()?, self.room()?);
                 self.leaf(child, self.spec(child, 0, left, GlobalAddress::NULL), key)?;
                 self.internal(at, 1, here, child);
                 self.memory.write(at.offset() + offsets::COUNT as u64, &count.to_le_bytes()).ok()?;
-                self.land(&keys, at);
+                self.resolve(&keys, at);
             }
         }
         Some(())
@@ -137,7 +137,7 @@ impl Builder<'_> {
         (self.next <= self.end).then(|| GlobalAddress::new(self.server, at))
     }
 
-    fn land(&mut self, keys: &RangeInclusive<u64>, at: GlobalAddress) {
+    fn resolve(&mut self, keys: &RangeInclusive<u64>, at: GlobalAddress) {
         self.landings.push((keys.clone(), at));
     }
 

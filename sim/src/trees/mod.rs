@@ -1,4 +1,4 @@
-//! Campaign `trees`: clients that mostly look keys up, while clients change the trees under them and stale switches lead them astray.
+//! Campaign `trees`: clients that mostly look keys up, while clients change the trees under them and switches give them stale hints.
 //!
 //! Its scenarios are those of [`writers`](crate::writers) with [other odds](crate::writers::Scenario::reading): few retries, memory
 //! that tears more often, superblocks that stay torn, and litter beside the trees.

@@ -9,7 +9,7 @@ use fatbtree_blink::GlobalAddress;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{QueuePair, Remote};
 
-use crate::world::{CachedSwitches, IndexRead, Landing, MachineId, Passage, Random, Switches};
+use crate::world::{CachedSwitches, IndexRead, MachineId, Passage, Random, Resolved, Switches};
 
 /// [`CachedSwitches`] that cache addresses and take the rkey from the connection, as the data plane does. Clones are the same
 /// switches.
@@ -38,10 +38,10 @@ impl TreeSwitches {
 }
 
 impl Switches for TreeSwitches {
-    fn land(&mut self, now: Instant, read: &IndexRead, random: &mut Random) -> Landing {
-        match (self.cached.land(now, read, random), self.rkeys.borrow().get(&read.queue_pair)) {
-            (Landing::At(remote), Some(&rkey)) => Landing::At(Remote { rkey, ..remote }),
-            _ => Landing::Unregistered,
+    fn resolve(&mut self, now: Instant, read: &IndexRead, random: &mut Random) -> Resolved {
+        match (self.cached.resolve(now, read, random), self.rkeys.borrow().get(&read.queue_pair)) {
+            (Resolved::At(remote), Some(&rkey)) => Resolved::At(Remote { rkey, ..remote }),
+            _ => Resolved::Unregistered,
         }
     }
 

@@ -25,19 +25,19 @@ const FIRST_NUMBER: u32 = 2;
 pub struct SimDevice {
     fabric: Rc<RefCell<Fabric>>,
     machine: MachineId,
-    incarnation: u32,
+    generation: u32,
 }
 
 impl fmt::Debug for SimDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SimDevice of {:?}, life {}", self.machine, self.incarnation)
+        write!(f, "SimDevice of {:?}, life {}", self.machine, self.generation)
     }
 }
 
 impl SimDevice {
     pub(super) fn new(fabric: Rc<RefCell<Fabric>>, machine: MachineId) -> Self {
-        let incarnation = fabric.borrow().host(machine).incarnation;
-        Self { fabric, machine, incarnation }
+        let generation = fabric.borrow().host(machine).generation;
+        Self { fabric, machine, generation }
     }
 
     /// Whether the machine still has the life that this card is of.
@@ -45,7 +45,7 @@ impl SimDevice {
     pub fn is_alive(&self) -> bool {
         let fabric = self.fabric.borrow();
         let host = fabric.host(self.machine);
-        host.up && host.incarnation == self.incarnation
+        host.up && host.generation == self.generation
     }
 
     /// The registered buffers.

@@ -31,7 +31,7 @@ pub(super) enum Event {
     /// A queue pair looks whether something was not answered.
     Retry { pair: u32 },
     /// A sleeping task of a machine is due.
-    Wake { machine: u32, incarnation: u32 },
+    Wake { machine: u32, generation: u32 },
 }
 
 /// All that is to happen.

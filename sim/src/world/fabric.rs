@@ -44,7 +44,7 @@ pub(super) struct Host {
     pub(super) options: MachineOptions,
     pub(super) up: bool,
     /// Counts the machine's lives.
-    pub(super) incarnation: u32,
+    pub(super) generation: u32,
     pub(super) frozen: bool,
     /// WRITEs after which nothing leaves it any more.
     pub(super) writes_left: Option<u64>,
@@ -88,7 +88,7 @@ pub(super) struct Packet {
     pub(super) from: u32,
     /// Bytes of a WRITE that get through.
     pub(super) until: u32,
-    pub(super) landing: Option<super::Landing>,
+    pub(super) landing: Option<super::Resolved>,
     pub(super) started: Instant,
     pub(super) left: Instant,
     pub(super) arrives: Instant,
@@ -133,7 +133,7 @@ impl Fabric {
         self.hosts.push(Host {
             options,
             up: true,
-            incarnation: 0,
+            generation: 0,
             frozen: false,
             writes_left: None,
             link,
@@ -172,9 +172,9 @@ impl Fabric {
             Event::Arrive { packet } => self.arrived(packet),
             Event::Answer { access } => self.answered(access),
             Event::Retry { pair } => self.retry(pair),
-            Event::Wake { machine, incarnation } => {
+            Event::Wake { machine, generation } => {
                 let host = &mut self.hosts[machine as usize];
-                if host.incarnation == incarnation {
+                if host.generation == generation {
                     host.wake = None;
                     self.news_for(MachineId(machine));
                 }
@@ -228,9 +228,9 @@ impl Fabric {
         let host = self.host_mut(machine);
         if host.wake.is_none_or(|earlier| at < earlier) {
             host.wake = Some(at);
-            let incarnation = host.incarnation;
+            let generation = host.generation;
             let at = at.max(self.now.at);
-            self.events.push(at, Event::Wake { machine: machine.0, incarnation });
+            self.events.push(at, Event::Wake { machine: machine.0, generation });
         }
     }
 
@@ -299,7 +299,7 @@ impl Fabric {
         let now = self.now;
         let host = &mut self.hosts[machine.0 as usize];
         host.up = false;
-        host.incarnation += 1;
+        host.generation += 1;
         host.regions.clear();
         host.completions.clear();
         host.broken.clear();

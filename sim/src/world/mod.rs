@@ -92,7 +92,7 @@ pub use options::{Calls, Duplicates, LinkFaults, MachineOptions, Options, Retry,
 /// Numbers that follow from a seed. The same generator on every platform and in every version.
 pub use rand_chacha::ChaCha8Rng as Random;
 pub use run::{Counts, Stuck, World};
-pub use switches::{CachedSwitches, IndexRead, Landing, NoSwitches, Passage, Switches};
+pub use switches::{CachedSwitches, IndexRead, NoSwitches, Passage, Resolved, Switches};
 pub use timing::{Kind, Sending, ServiceTimes, Serving, Timing, Work};
 
 /// A machine of a world.

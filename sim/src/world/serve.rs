@@ -10,7 +10,7 @@ use super::events::Event;
 use super::fabric::{Fabric, Journey, Registered};
 use super::pair::{Responder, noted};
 use super::send::kind_of;
-use super::switches::{IndexRead, Landing};
+use super::switches::{IndexRead, Resolved};
 use super::timing::Kind;
 
 /// A request as the responder takes it up.
@@ -25,7 +25,7 @@ struct Request {
     /// Behind the last byte that is there.
     until: u32,
     len: u32,
-    landing: Option<Landing>,
+    landing: Option<Resolved>,
 }
 
 impl Fabric {
@@ -46,7 +46,7 @@ impl Fabric {
                 target,
                 len: posted.len,
             };
-            let landing = self.switches.land(self.now.at, &read, &mut self.random);
+            let landing = self.switches.resolve(self.now.at, &read, &mut self.random);
             self.packets[packet].landing = Some(landing);
         }
         self.events.push(arrives, Event::Arrive { packet });
@@ -105,7 +105,7 @@ impl Fabric {
             responder.partial = if complete { 0 } else { request.until };
         }
         responder.expected += u64::from(complete);
-        if let Some(Landing::At(remote)) = request.landing {
+        if let Some(Resolved::At(remote)) = request.landing {
             let depth = self.host(request.host).options.responder_reads;
             let landings = &mut self.pairs[request.responder as usize].responder.landings;
             Responder::note(landings, request.number, remote, usize::from(depth));
@@ -121,7 +121,7 @@ impl Fabric {
             Kind::Read => {
                 let first = noted(&responder.landings, request.number);
                 if self.options.duplicates.strict_reads
-                    && let (Some(first), Some(Landing::At(now))) = (first, request.landing)
+                    && let (Some(first), Some(Resolved::At(now))) = (first, request.landing)
                     && first != now
                 {
                     self.counts.strict_drops += 1;
@@ -146,11 +146,11 @@ impl Fabric {
     fn allowed(&self, request: &Request) -> Result<Option<(Registered, u32, u64)>, Failure> {
         let (remote, right) = match request.operation {
             operation if operation.as_index_read().is_some() => match request.landing {
-                Some(Landing::At(remote)) => (remote, Access::READ),
-                Some(Landing::Unregistered) | None if request.len > 0 => {
+                Some(Resolved::At(remote)) => (remote, Access::READ),
+                Some(Resolved::Unregistered) | None if request.len > 0 => {
                     return Err(Failure::RemoteAccess);
                 }
-                Some(Landing::Unregistered) | None => return Ok(None),
+                Some(Resolved::Unregistered) | None => return Ok(None),
             },
             Operation::Read { from, .. } => (from, Access::READ),
             Operation::IndexRead { .. } => unreachable!("an index read is one"),

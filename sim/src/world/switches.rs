@@ -26,9 +26,9 @@ pub struct IndexRead {
     pub len: u32,
 }
 
-/// Landing of an index read.
+/// Resolved of an index read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Landing {
+pub enum Resolved {
     /// The switches rewrite it to this place on its server.
     At(Remote),
     /// The switches do not know the connection: the index read passes as it is, and the server refuses it.
@@ -49,7 +49,7 @@ pub enum Passage {
 /// The switches of a world. They are asked in the order of virtual time and draw only from the generator they are given.
 pub trait Switches {
     /// An index read passes at `now`. A request that is sent again passes again, and may land elsewhere.
-    fn land(&mut self, now: Instant, read: &IndexRead, random: &mut Random) -> Landing;
+    fn resolve(&mut self, now: Instant, read: &IndexRead, random: &mut Random) -> Resolved;
 
     /// A request or an answer leaves `from` for `to` at `now`.
     fn pass(&mut self, _now: Instant, _from: MachineId, _to: MachineId, _random: &mut Random) -> Passage {
@@ -62,8 +62,8 @@ pub trait Switches {
 pub struct NoSwitches;
 
 impl Switches for NoSwitches {
-    fn land(&mut self, _now: Instant, _read: &IndexRead, _random: &mut Random) -> Landing {
-        Landing::Unregistered
+    fn resolve(&mut self, _now: Instant, _read: &IndexRead, _random: &mut Random) -> Resolved {
+        Resolved::Unregistered
     }
 }
 
@@ -89,7 +89,7 @@ pub struct CachedSwitches(Rc<RefCell<Cached>>);
 
 #[derive(Debug, Default)]
 struct Cached {
-    /// Landing of an index read without a matching range: the root that the connection was registered with.
+    /// Resolved of an index read without a matching range: the root that the connection was registered with.
     registered: BTreeMap<QueuePair, Remote>,
     /// Ranges by server and first key: the last key, and the target.
     ranges: BTreeMap<(MachineId, u64), (u64, Remote)>,
@@ -174,15 +174,15 @@ impl CachedSwitches {
 }
 
 impl Switches for CachedSwitches {
-    fn land(&mut self, _now: Instant, read: &IndexRead, _random: &mut Random) -> Landing {
+    fn resolve(&mut self, _now: Instant, read: &IndexRead, _random: &mut Random) -> Resolved {
         let Some(&root) = self.0.borrow().registered.get(&read.queue_pair) else {
-            return Landing::Unregistered;
+            return Resolved::Unregistered;
         };
         let hot = match read.target {
             IndexTarget::NodeOrRecord => self.0.borrow().keys.get(&(read.server, read.key)).copied(),
             IndexTarget::Node => None,
         };
-        Landing::At(hot.or_else(|| self.find(read.server, read.key)).unwrap_or(root))
+        Resolved::At(hot.or_else(|| self.find(read.server, read.key)).unwrap_or(root))
     }
 
     fn pass(&mut self, now: Instant, _from: MachineId, _to: MachineId, _random: &mut Random) -> Passage {

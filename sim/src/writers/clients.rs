@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, OperationError, Order, Partition,
-    PoolConfig, RemoteSide, ScanOptions, Start, SuperRoot, Value, ValueLayout, Wish,
+    Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, Mutation, OperationError, Order,
+    Partition, PoolConfig, RemoteSide, ScanOptions, Start, SuperRoot, Value, ValueLayout,
 };
 use fatbtree_client::Client;
-use fatbtree_memserver::{Lease, ServerInfo, Supply};
+use fatbtree_memserver::{Grant, Lease, ServerInfo};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Failure, Reactor, Remote};
 use rand::RngExt as _;
@@ -136,8 +136,8 @@ impl Living {
                     Event::MemoryWanted { server, kind, bytes } => {
                         // In the next session it is asked for once more.
                         let Some((lease, _)) = self.session(server) else { continue };
-                        let supply = match self.setting.server(server).allocate(&lease, kind, bytes) {
-                            Some(Ok(supply)) => supply,
+                        let grant = match self.setting.server(server).allocate(&lease, kind, bytes) {
+                            Some(Ok(grant)) => grant,
                             Some(Err(refusal)) => {
                                 // Places that damaged nodes lead to were never the tree's.
                                 assert!(
@@ -149,11 +149,11 @@ impl Living {
                             }
                             None => continue,
                         };
-                        if let Supply::Places(places) = &supply {
+                        if let Grant::Blocks(places) = &grant {
                             self.setting.count(|outcome| outcome.reused += places.addresses.len() as u64);
                         }
                         self.machine.sleep(LOOK).await;
-                        supply.hand_to(self.client.pool(), server, lease.session.id);
+                        grant.hand_to(self.client.pool(), server, lease.session.id);
                     }
                     Event::Unfinished { .. } => {
                         let client = self.client.clone();
@@ -327,17 +327,17 @@ impl Living {
             let (new, bytes) = self.draw_value(key, random);
             let call = Call::CompareAndSet { expected: word, new };
             return self
-                .change(key, call, Wish::CompareAndSet { expected: &value, value: &bytes }, start)
+                .mutate(key, call, Mutation::CompareAndSet { expected: &value, value: &bytes }, start)
                 .await;
         }
         let (word, value) = self.draw_value(key, random);
-        let (call, wish) = match what {
-            3 | 4 => (Call::Upsert(word), Wish::Upsert(&value)),
-            5 | 6 => (Call::Insert(word), Wish::Insert(&value)),
-            7 => (Call::Update(word), Wish::Update(&value)),
-            _ => (Call::Delete, Wish::Delete),
+        let (call, mutation) = match what {
+            3 | 4 => (Call::Upsert(word), Mutation::Upsert(&value)),
+            5 | 6 => (Call::Insert(word), Mutation::Insert(&value)),
+            7 => (Call::Update(word), Mutation::Update(&value)),
+            _ => (Call::Delete, Mutation::Delete),
         };
-        self.change(key, call, wish, start).await
+        self.mutate(key, call, mutation, start).await
     }
 
     /// The result of a lookup. Whatever happens, it ends in one of few ways.
@@ -377,10 +377,10 @@ impl Living {
         (word, value)
     }
 
-    async fn change(&self, key: u64, call: Call, wish: Wish<'_>, start: Start) -> Result<(), String> {
+    async fn mutate(&self, key: u64, call: Call, mutation: Mutation<'_>, start: Start) -> Result<(), String> {
         let history = &self.setting.history;
         let asked = history.ask(&self.machine.name(), self.machine.now(), key, call);
-        let change = self.client.pool().change(key, wish, start).await;
+        let change = self.client.pool().mutate(key, mutation, start).await;
         self.setting.count(|outcome| outcome.round_trips += u64::from(change.trips.round_trips));
         let applied = change.result.map_err(|error| error.to_string())?;
         self.setting.count(|outcome| outcome.applied += u64::from(applied));

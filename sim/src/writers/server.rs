@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    GlobalAddress, KeyRange, Partition, Regions, ReturnedPlaces, Superblock, Tree, ValueLayout,
+    GlobalAddress, KeyRange, Partition, Regions, ReturnedBlocks, Superblock, Tree, ValueLayout,
 };
 use fatbtree_memserver::{
-    Bounds, ChunkKind, ClientId, Handle, Lease, Limits, LoadCounts, LoadOptions, LoadedTree, Mailbox,
-    MemoryServer, Origin, Refusal, ServerInfo, ServerOptions, SessionKey, Supply, bulk_load,
-    chunk_kinds_bytes, mailbox, varying,
+    Bounds, ChunkKind, ClientId, Grant, Handle, Lease, Limits, LoadCounts, LoadOptions, LoadedTree, Mailbox,
+    MemoryServer, Origin, Refusal, ServerInfo, ServerOptions, SessionKey, bulk_load, chunk_kinds_bytes,
+    mailbox, varying,
 };
 use fatbtree_verbs::{
     Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,
@@ -20,7 +20,7 @@ use fatbtree_verbs::{
 use rand::RngExt as _;
 
 use super::Scenario;
-use crate::trees::litter::{self, Landing};
+use crate::trees::litter::{self, Resolved};
 use crate::trees::values;
 use crate::world::{Machine, Random, random};
 
@@ -61,7 +61,7 @@ pub(super) struct Server {
     /// The root in its superblock before that was torn.
     torn: Cell<Option<GlobalAddress>>,
     /// Keys that stale switches lead to litter.
-    pub(super) landings: RefCell<Vec<Landing>>,
+    pub(super) landings: RefCell<Vec<Resolved>>,
 }
 
 impl Server {
@@ -288,24 +288,24 @@ impl Server {
         lease: &Lease,
         kind: ChunkKind,
         bytes: u32,
-    ) -> Option<Result<Supply, Refusal>> {
+    ) -> Option<Result<Grant, Refusal>> {
         let allocated = self.with(|process| {
             let (now, session) = (self.machine.now(), lease.session);
-            let supply = process.allocate(now, session, kind, bytes)?;
-            if let Supply::Chunk(chunk) = &supply {
+            let grant = process.allocate(now, session, kind, bytes)?;
+            if let Grant::Chunk(chunk) = &grant {
                 process.publish(now, session, chunk.address)?;
             }
-            Ok(supply)
+            Ok(grant)
         });
         allocated.filter(|allocated| !matches!(allocated, Err(Refusal::UnknownSession(_))))
     }
 
     /// Takes places of freed nodes or records.
-    pub(super) fn give_back(&self, lease: &Lease, returned: &ReturnedPlaces) {
-        let ReturnedPlaces { session, kind, bytes, addresses, .. } = returned;
+    pub(super) fn give_back(&self, lease: &Lease, returned: &ReturnedBlocks) {
+        let ReturnedBlocks { session, kind, bytes, addresses, .. } = returned;
         let session = SessionKey { id: *session, ..lease.session };
         self.with(|process| {
-            for some in addresses.chunks(fatbtree_memserver::PLACES_AT_ONCE) {
+            for some in addresses.chunks(fatbtree_memserver::BLOCKS_AT_ONCE) {
                 // In a session that has ended nothing is given back.
                 let _ = process.give_back(self.machine.now(), session, *kind, *bytes, some);
             }

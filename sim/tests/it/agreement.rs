@@ -105,7 +105,7 @@ proptest! {
             let root = bench.roots.partition(partition).unwrap();
             let led = |plan: &Plan| {
                 let hot = plan.hot_address(key).filter(|_| target == IndexTarget::NodeOrRecord);
-                hot.unwrap_or_else(|| plan.land(key).address)
+                hot.unwrap_or_else(|| plan.resolve(key).address)
             };
             let planned = bench.plan.as_ref().map_or(root.root.raw(), led);
             prop_assert_eq!(reth.va, planned, "the switches and the plan disagree on {:#x}", key);

@@ -17,7 +17,7 @@ fn budget() -> Budget {
     Budget { fat_root_ranges: 80, set_nodes: [60; SETS], ..Budget::bmv2() }
 }
 
-/// A cluster with a plan in force, and its follower.
+/// A cluster with an active plan, and its follower.
 fn living() -> (Living, Follower) {
     let mut living = Living::new(LOADED);
     let plan = living.plan(&budget(), &[]);
@@ -33,7 +33,7 @@ fn living() -> (Living, Follower) {
 /// it planned anew.
 fn follow(living: &mut Living, follower: &mut Follower) -> bool {
     let report = living.clients[0].report();
-    follower.report(report.index_reads, report.astray, &report.keys);
+    follower.report(report.index_reads, report.stale_hints, &report.keys);
     if follower.due().is_none_or(|due| due > living.now()) {
         return false;
     }
@@ -51,9 +51,9 @@ fn follow(living: &mut Living, follower: &mut Follower) -> bool {
 fn a_tree_that_grows_is_followed() {
     let (mut living, mut follower) = living();
     let before = living.round_trips(LOOKUPS);
-    assert!(!follow(&mut living, &mut follower), "nobody was led astray");
+    assert!(!follow(&mut living, &mut follower), "no hint was stale");
 
-    let (loaded, old) = (living.tops(), follower.in_force().clone());
+    let (loaded, old) = (living.tops(), follower.active().clone());
     living.insert(INSERTED);
     let grown = living.tops();
     for (loaded, grown) in loaded.iter().zip(&grown) {
@@ -66,7 +66,7 @@ fn a_tree_that_grows_is_followed() {
 
     let (followed, planned) = come_to_rest(&mut living, &mut follower);
     eprintln!("{before} before, {stale} stale, {followed} followed, {planned} planned from nothing");
-    assert_ne!(follower.in_force(), &old);
+    assert_ne!(follower.active(), &old);
     assert!(followed < stale - 1.0);
     living.verify();
 }
@@ -74,7 +74,7 @@ fn a_tree_that_grows_is_followed() {
 /// Lets the follower plan until it sees no reason any more, and then plans from nothing. Returns the mean
 /// round trips after both.
 ///
-/// Clients insert while a plan is loaded, so switches lead the more of them astray the longer that takes. Differences to the plan in
+/// Clients insert while a plan is loaded, so switches give more stale hints the longer that takes. Differences to the plan in
 /// force are short enough to come to rest. Whole epochs are not: with one each time, six reloads do not suffice after shrinking.
 fn come_to_rest(living: &mut Living, follower: &mut Follower) -> (f64, f64) {
     let mut reloads = 0;

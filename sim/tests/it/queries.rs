@@ -141,7 +141,7 @@ proptest! {
             prop_assert!(!is_in_flight(arrived));
 
             // Where the plan leads it: to the server of the key, whatever its destination was.
-            let landing = bench.plan.as_ref().map(|plan| plan.land(key)).filter(|landing| landing.levels > 0);
+            let landing = bench.plan.as_ref().map(|plan| plan.resolve(key)).filter(|landing| landing.levels > 0);
             let partition = bench.roots.partition_of(key).id;
             let expected = if landing.is_some() { bench.server_hosts[usize::from(partition)] } else { sent_to };
             prop_assert_eq!(host, expected);

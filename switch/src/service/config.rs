@@ -8,7 +8,7 @@ use fatbtree_p4runtime::v1::ForwardingPipelineConfig;
 use super::mapping::{Mapping, TableMap};
 use crate::{ActionCall, Entry, Pipeline, Program};
 
-/// A program in force, or saved for COMMIT.
+/// A program active, or saved for COMMIT.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) config: ForwardingPipelineConfig,

@@ -81,7 +81,7 @@ pub struct ControlPlane {
     pipes: usize,
     arbitration: Arbitration,
     running: Option<Loaded>,
-    /// After VERIFY_AND_SAVE, reads and writes go to this program and state, until COMMIT puts them in force.
+    /// After VERIFY_AND_SAVE, reads and writes go to this program and state, until COMMIT puts them active.
     saved: Option<Prepared>,
     /// Counts the programs that reads and writes have been about.
     generation: u64,
@@ -120,7 +120,7 @@ impl ControlPlane {
         self.pipes
     }
 
-    /// The program in force.
+    /// The program active.
     pub fn config(&self) -> Option<&ForwardingPipelineConfig> {
         self.running.as_ref().map(|loaded| &loaded.config)
     }
@@ -189,7 +189,7 @@ impl ControlPlane {
         }
     }
 
-    /// Whether frames that leave by the [CPU port](super::CPU_PORT) go to the controller: the program in force says so.
+    /// Whether frames that leave by the [CPU port](super::CPU_PORT) go to the controller: the program active says so.
     pub(super) fn has_packet_in(&self) -> bool {
         self.running.as_ref().is_some_and(|loaded| loaded.mapping.headers.has_packet_in())
     }
@@ -395,10 +395,10 @@ impl ControlPlane {
         }
     }
 
-    /// Carries the next part of the state over to another program, and puts that in force after the last.
+    /// Carries the next part of the state over to another program, and puts that active after the last.
     ///
     /// # Errors
-    /// When the new program cannot hold it: the old one stays in force.
+    /// When the new program cannot hold it: the old one stays active.
     pub(super) fn go_on_carrying(
         &mut self,
         pipeline: &mut Option<Pipeline>,
@@ -416,7 +416,7 @@ impl ControlPlane {
         }
     }
 
-    /// Puts a program in force; returns what was there before.
+    /// Puts a program active; returns what was there before.
     fn commit(&mut self, pipeline: &mut Option<Pipeline>, prepared: Prepared) -> Vec<Prepared> {
         let before = (self.running.replace(prepared.loaded), pipeline.replace(prepared.pipeline));
         let before = match before {

@@ -17,7 +17,7 @@
 //! * A read is answered part by part, the next when the last was taken, so that a slow reader delays no other. Each part tells
 //!   entries as they are when it is made: what is there all the time is told once, of what changes meanwhile either state may be told. A
 //!   read ends with `ABORTED` when the program is replaced meanwhile.
-//! * A program is checked and compiled beside the packets, and only put in force among them. RECONCILE_AND_COMMIT of the program that runs
+//! * A program is checked and compiled beside the packets, and only put active among them. RECONCILE_AND_COMMIT of the program that runs
 //!   leaves the state where it is; of another, it carries the state over part by part.
 //! * A packet from the primary waits for no write: it goes into the pipeline between two parts. Packets for the primary wait in a bounded
 //!   queue, and are lost where its stream has no room for them. Both pass by port [`CPU_PORT`], of programs that declare the headers.

@@ -76,7 +76,7 @@ impl Write {
         Some(if errors.is_empty() { Ok(v1::WriteResponse {}) } else { Err(batch_status("Write", errors)) })
     }
 
-    /// Every update gets its own outcome: the others did not fail, but they are not in force either.
+    /// Every update gets its own outcome: the others did not fail, but they are not active either.
     fn all_failed(&mut self) -> Status {
         let culprit = self.errors.len() - 1;
         let aborted = || {

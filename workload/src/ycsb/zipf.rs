@@ -142,7 +142,7 @@ impl Zipfian {
     ///
     /// Zeta is carried on from the old value for small steps and computed anew for large ones. YCSB keeps
     /// computing `eta` from the *first* item count here, which bends the tail as the table grows; the count
-    /// in force is used instead.
+    /// active is used instead.
     pub fn set_items(&mut self, items: u64) {
         let items = items.max(1);
         if items == self.items {

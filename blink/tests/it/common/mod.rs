@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::node::{LeafBuilder, NodeSpec};
-use fatbtree_blink::record::{RECORD_ALIGN, is_record, read_led_to};
+use fatbtree_blink::record::{RECORD_ALIGN, is_record, read_hinted};
 use fatbtree_blink::{
     Allocation, ConnectionId, Event, GlobalAddress, Integrity, KeyRange, Owner, Partition, Pool, PoolConfig,
     Regions, RemoteSide, SessionId, Shortage, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Writer,
@@ -201,7 +201,7 @@ impl Lab {
             }
             next.set(at + CHUNK);
             let session = self.session.get();
-            client.supply(session, GlobalAddress::new(server, at), CHUNK, kind);
+            client.grant(session, GlobalAddress::new(server, at), CHUNK, kind);
         }
     }
 
@@ -264,7 +264,7 @@ impl Lab {
                 let record = &bytes[at..];
                 if is_record(record)
                     && let Some(key) = record.get(8..16).and_then(|key| key.first_chunk())
-                    && read_led_to(record, u64::from_le_bytes(*key)).is_ok()
+                    && read_hinted(record, u64::from_le_bytes(*key)).is_ok()
                 {
                     let address = GlobalAddress::new(server.partition.id, at as u64);
                     marked.insert(address, u64::from_le_bytes(*key));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fatbtree_topology::{Network, NodeSet, Peer, Routing, SwitchId};
 
-use crate::plan::{Landing, PlannedPartition};
+use crate::plan::{PlannedPartition, Resolved};
 use crate::tables::{Change, Entry, child, coarse, core_route, fat_root, fine, hot_key, run};
 
 /// Room for hot keys in these tests.
@@ -83,7 +83,7 @@ impl Fabric {
     }
 
     /// An index read that meets a fat root now.
-    pub(super) fn read(&self, root: SwitchId, home: &PlannedPartition, key: u64) -> Landing {
+    pub(super) fn read(&self, root: SwitchId, home: &PlannedPartition, key: u64) -> Resolved {
         self.read_under_way(self, root, home, key)
     }
 
@@ -109,10 +109,10 @@ impl Fabric {
         root: SwitchId,
         home: &PlannedPartition,
         key: u64,
-    ) -> Landing {
+    ) -> Resolved {
         let none = Switch::default();
         let at = |switch: SwitchId| self.switches.get(&switch).unwrap_or(&none);
-        let mut landing = Landing { address: home.root, partition: home.id, levels: 0 };
+        let mut landing = Resolved { address: home.root, partition: home.id, levels: 0 };
         let core_route::Action::Descend { epoch, mut sub_table } = before.routes[&root] else {
             panic!("a fat root descends")
         };

@@ -5,7 +5,7 @@ use crate::plan::budget::SetRoom;
 use crate::tree::NONE;
 
 fn trips(tree: &Tree, plan: &Plan, weights: &[(u64, u64)]) -> u64 {
-    let trips = |key: u64| u64::from(tree.trips(key, plan.land(key).address));
+    let trips = |key: u64| u64::from(tree.trips(key, plan.resolve(key).address));
     weights.iter().map(|(key, weight)| weight * trips(*key)).sum()
 }
 

@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{
-    Event, GlobalAddress, Owner, Pool, PoolConfig, RemoteSide, SessionId, Start, SuperRoot, Superblock,
-    TreeConfig, ValueLayout, Wish, Writer,
+    Event, GlobalAddress, Mutation, Owner, Pool, PoolConfig, RemoteSide, SessionId, Start, SuperRoot,
+    Superblock, TreeConfig, ValueLayout, Writer,
 };
 use fatbtree_memserver::{Cluster, LoadOptions, fixed, load_ranges};
 use fatbtree_verbs::plain::PlainNetwork;
@@ -61,7 +61,7 @@ fn insert(cluster: &Cluster, config: TreeConfig, keys: &[u64]) -> Result<(), Fai
         spare.push(tree.spare.start.next_multiple_of(64));
     }
     for &key in keys {
-        let mut change = pin!(pool.change(key, Wish::Upsert(&[0; 12]), Start::Root));
+        let mut change = pin!(pool.mutate(key, Mutation::Upsert(&[0; 12]), Start::Root));
         let mut context = Context::from_waker(Waker::noop());
         loop {
             if let Poll::Ready(change) = change.as_mut().poll(&mut context) {
@@ -73,7 +73,7 @@ fn insert(cluster: &Cluster, config: TreeConfig, keys: &[u64]) -> Result<(), Fai
                     return Err(format!("{event:?}").into());
                 };
                 let next = &mut spare[usize::from(server)];
-                pool.supply(SESSION, GlobalAddress::new(server, *next), CHUNK, kind);
+                pool.grant(SESSION, GlobalAddress::new(server, *next), CHUNK, kind);
                 *next += CHUNK;
             }
             pool.turn(pool.reactor().now());

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use fatbtree_blink::{BreakReason, KeyRange, OperationError, Partition, Pool, ScanOptions, Start, Wish};
+use fatbtree_blink::{BreakReason, KeyRange, Mutation, OperationError, Partition, Pool, ScanOptions, Start};
 use fatbtree_query::{Outcome, Request};
 use fatbtree_verbs::{Failure, Verbs};
 use fatbtree_wire::query::{Op, records};
@@ -39,9 +39,9 @@ pub(super) async fn carry_out<V: Verbs>(
             Err(error) => failed(&error, &own),
         },
         Op::Scan => scan(&pool, &request, &own, bounds).await,
-        Op::Put => written(pool.change(*key, Wish::Upsert(value), start).await.result, &own),
-        Op::Update => written(pool.change(*key, Wish::Update(value), start).await.result, &own),
-        Op::Delete => written(pool.change(*key, Wish::Delete, start).await.result, &own),
+        Op::Put => written(pool.mutate(*key, Mutation::Upsert(value), start).await.result, &own),
+        Op::Update => written(pool.mutate(*key, Mutation::Update(value), start).await.result, &own),
+        Op::Delete => written(pool.mutate(*key, Mutation::Delete, start).await.result, &own),
         // The responder has answered it.
         Op::Open => Outcome::Failed,
     }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{
     ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, KeyRange, Owner, Partition, Pool, PoolConfig,
-    PoolError, PoolStats, RemoteSide, ReturnedPlaces, SessionId, Shortage, Start, SuperRoot, SuperRootError,
+    PoolError, PoolStats, RemoteSide, ReturnedBlocks, SessionId, Shortage, Start, SuperRoot, SuperRootError,
 };
 use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
 use fatbtree_verbs::local::{LocalHost, LocalVerbs};
@@ -21,8 +21,8 @@ use futures_core::Stream;
 
 use super::NodeMap;
 use super::operation::{ScanBounds, carry_out};
+use crate::free_blocks::Grant;
 use crate::info::ServerInfo;
-use crate::places::Supply;
 use crate::server::Attached;
 
 /// Options of a worker.
@@ -64,7 +64,7 @@ pub enum Need {
         /// The server's end of the one before.
         replaces: Option<QueuePairNumber>,
     },
-    /// Memory: [`MemoryServer::allocate`](crate::MemoryServer::allocate), published; then [`QueryWorker::supplied`].
+    /// Memory: [`MemoryServer::allocate`](crate::MemoryServer::allocate), published; then [`QueryWorker::granted`].
     Memory {
         /// Kind of memory.
         kind: ChunkKind,
@@ -73,7 +73,7 @@ pub enum Need {
     },
     /// Places for others: [`MemoryServer::give_back`](crate::MemoryServer::give_back), in the session that
     /// they name. The worker waits for no answer.
-    GiveBack(ReturnedPlaces),
+    GiveBack(ReturnedBlocks),
 }
 
 /// Counters of a worker.
@@ -88,7 +88,7 @@ pub struct WorkerStats {
     /// Requests that brought the address of a node where one was.
     pub led: u64,
     /// Requests that brought an address where none was.
-    pub led_astray: u64,
+    pub stale_hints: u64,
     /// Requests whose record, or a node on the way to it, failed its checks however often it was read.
     pub damaged: u64,
 }
@@ -135,7 +135,7 @@ pub struct QueryWorker {
     surplus_due: Instant,
     /// Time at which a turn ended before all was done.
     more_since: Option<Instant>,
-    surplus: Vec<ReturnedPlaces>,
+    surplus: Vec<ReturnedBlocks>,
     stats: WorkerStats,
 }
 
@@ -264,7 +264,7 @@ impl QueryWorker {
                     self.stats.led += 1;
                     self.responder.begins_there(ticket);
                 } else {
-                    self.stats.led_astray += 1;
+                    self.stats.stale_hints += 1;
                 }
                 start
             }
@@ -454,10 +454,10 @@ impl QueryWorker {
     }
 
     /// The memory server has answered: with memory, and in which session, or that it gives none.
-    pub fn supplied(&mut self, kind: ChunkKind, supply: Option<(SessionId, &Supply)>) {
+    pub fn granted(&mut self, kind: ChunkKind, grant: Option<(SessionId, &Grant)>) {
         let server = self.connection.server;
-        match supply {
-            Some((session, supply)) => supply.hand_to(&self.pool, server, session),
+        match grant {
+            Some((session, grant)) => grant.hand_to(&self.pool, server, session),
             None => self.pool.refuse_memory(server, kind, Shortage::Unknown),
         }
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use fatbtree_blink::node::{LeafBuilder, NodeSpec, mark_free, write_internal};
 use fatbtree_blink::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_memserver::{
-    Chunk, ChunkKind, ClientId, Event, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey, Supply,
+    Chunk, ChunkKind, ClientId, Event, Grant, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -97,8 +97,8 @@ impl Lab {
     /// A chunk, where there are no places.
     pub fn allocate(&mut self, session: SessionKey, kind: ChunkKind) -> Result<Chunk, Refusal> {
         match self.server.allocate(self.now, session, kind, 0)? {
-            Supply::Chunk(chunk) => Ok(chunk),
-            Supply::Places(places) => panic!("a chunk was expected: {places:?}"),
+            Grant::Chunk(chunk) => Ok(chunk),
+            Grant::Blocks(places) => panic!("a chunk was expected: {places:?}"),
         }
     }
 

@@ -151,13 +151,13 @@ async fn a_new_session_is_told_of_whichever_order_has_opened_it() {
 async fn memory_is_asked_for_again_in_a_new_session() {
     let lab = Lab::start(tree(1, 100)).await;
     lab.memory().await;
-    let Answer::Memory { session: former, supply: Ok(_), .. } = lab.answer() else { panic!("there is some") };
+    let Answer::Memory { session: former, grant: Ok(_), .. } = lab.answer() else { panic!("there is some") };
     // As from its folder.
     lab.suffer(Fate::StartedAgain(tree(1, 100)));
     lab.memory().await;
     let Answer::Info { session: told, .. } = lab.answer() else { panic!("the new session is told of") };
-    let Answer::Memory { session, supply, .. } = lab.answer() else { panic!("then there is memory") };
-    supply.unwrap();
+    let Answer::Memory { session, grant, .. } = lab.answer() else { panic!("then there is memory") };
+    grant.unwrap();
     assert!(session == told.id && session != former);
 }
 
@@ -166,7 +166,7 @@ async fn memory_is_asked_for_again_while_the_server_is_busy() {
     let lab = Lab::start(tree(1, 100)).await;
     lab.suffer(Fate::Suspended(Duration::from_millis(600)));
     lab.memory().await;
-    assert!(matches!(lab.answer(), Answer::Memory { supply: Ok(_), .. }));
+    assert!(matches!(lab.answer(), Answer::Memory { grant: Ok(_), .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -174,7 +174,7 @@ async fn a_server_that_has_lost_its_tree_has_no_memory_for_that_reason() {
     let lab = Lab::start(tree(1, 100)).await;
     lab.suffer(Fate::StartedAgain(tree(2, 0)));
     lab.memory().await;
-    let Answer::Memory { supply: Err(error), .. } = lab.answer() else { panic!("there is none") };
+    let Answer::Memory { grant: Err(error), .. } = lab.answer() else { panic!("there is none") };
     assert!(error.tree_is_lost() && error.shortage() == Shortage::TreeLost, "{error}");
 }
 

@@ -3,13 +3,13 @@
 use arrayvec::ArrayVec;
 use fatbtree_verbs::{Failure, Operation, Verbs};
 
-use super::{Held, LockError, Place};
+use super::{LockError, LockGuard, Place};
 use crate::chain::Part;
 use crate::connection::BreakReason;
 use crate::locks::{End, Taken};
 use crate::memory::Trouble;
 
-impl<V: Verbs> Held<'_, V> {
+impl<V: Verbs> LockGuard<'_, V> {
     /// Writes parts of one thing and gives the lock back, with one doorbell; or leaves it to the next operation of this client. Where
     /// the connection breaks it finds out what became of that, and goes on.
     ///
@@ -70,7 +70,7 @@ impl<V: Verbs> Held<'_, V> {
     ///
     /// # Errors
     /// When the connection or session ends.
-    pub async fn let_go(self, trips: &mut u32) -> Result<(), LockError> {
+    pub async fn release(self, trips: &mut u32) -> Result<(), LockError> {
         self.restructure(&[], trips).await
     }
 
@@ -89,7 +89,7 @@ impl<V: Verbs> Held<'_, V> {
         may
     }
 
-    fn release(&self) -> Operation<'static> {
+    fn release_operation(&self) -> Operation<'static> {
         if self.pool.config().locking.on_chip {
             self.writer.give_back(self.lock)
         } else {
@@ -99,7 +99,7 @@ impl<V: Verbs> Held<'_, V> {
 
     /// Writes parts, and gives the lock back if it is to be. Says how many round trips that took.
     async fn post(&self, parts: &[Part<'_>], release: bool) -> Result<u32, Trouble> {
-        let unlock = [self.release()];
+        let unlock = [self.release_operation()];
         self.pool
             .write_chain(self.connection(), &self.writer, parts, if release { &unlock } else { &[] })
             .await
@@ -135,23 +135,23 @@ impl<V: Verbs> Held<'_, V> {
     }
 }
 
-/// As [`Held::restructure`], under several locks of one server.
+/// As [`LockGuard::restructure`], under several locks of one server.
 ///
 /// # Errors
 /// When the connection or session ends.
 pub async fn restructure_all<V: Verbs, const N: usize>(
-    mut helds: [Held<'_, V>; N],
+    mut helds: [LockGuard<'_, V>; N],
     parts: &[Part<'_>],
     trips: &mut u32,
 ) -> Result<(), LockError> {
     let Some(first) = helds.first() else { return Ok(()) };
     let (pool, id, writer) = (first.pool, first.connection(), first.writer);
-    let handed_over = helds.each_ref().map(Held::may_hand_over);
+    let handed_over = helds.each_ref().map(LockGuard::may_hand_over);
     let kept = helds.iter().zip(handed_over).filter(|(_, handed_over)| !handed_over);
-    let unlocks: ArrayVec<Operation<'static>, N> = kept.map(|(held, _)| held.release()).collect();
+    let unlocks: ArrayVec<Operation<'static>, N> = kept.map(|(guard, _)| guard.release_operation()).collect();
     *trips += pool.write_chain(id, &writer, parts, &unlocks).await?;
-    for (held, handed_over) in helds.iter_mut().zip(handed_over) {
-        held.end(handed_over);
+    for (guard, handed_over) in helds.iter_mut().zip(handed_over) {
+        guard.end(handed_over);
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ impl From<Trouble> for LockError {
 }
 
 /// A lock that an operation has, or wants. Dropped without a proper end, it leaves to the next one what is to be finished.
-pub struct Held<'p, V: Verbs> {
+pub struct LockGuard<'p, V: Verbs> {
     pool: &'p RemoteMemory<V>,
     writer: Writer,
     lock: LockId,
@@ -52,14 +52,14 @@ enum Place {
     Left,
 }
 
-impl<V: Verbs> Drop for Held<'_, V> {
+impl<V: Verbs> Drop for LockGuard<'_, V> {
     fn drop(&mut self) {
         let end = self.unfinished.take().map_or(End::Released, End::Unfinished);
         self.leave(end);
     }
 }
 
-impl<V: Verbs> Held<'_, V> {
+impl<V: Verbs> LockGuard<'_, V> {
     /// Does something with the client's own queues for locks. They are of one session: when that has ended, so has every turn.
     fn with_locks<T>(&self, work: impl FnOnce(&mut LocalLocks) -> T) -> Result<T, Trouble> {
         with_locks(self.pool, self.lock, &self.writer, work)
@@ -134,8 +134,10 @@ impl<V: Verbs> RemoteMemory<V> {
         while let Some((lock, writer)) = self.take_left() {
             let mut trips = 0;
             // What fails here is left once more, for the next change.
-            let Ok((held, taken)) = Held::enter(self, writer, lock, 0, &mut trips).await else { return };
-            if taken && held.let_go(&mut trips).await.is_err() {
+            let Ok((guard, taken)) = LockGuard::enter(self, writer, lock, 0, &mut trips).await else {
+                return;
+            };
+            if taken && guard.release(&mut trips).await.is_err() {
                 return;
             }
         }

@@ -5,14 +5,14 @@ use std::task::Poll;
 
 use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
 
-use super::{Held, LockError, Place, bytes_of, with_locks, word_of};
+use super::{LockError, LockGuard, Place, bytes_of, with_locks, word_of};
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::connection::ConnectionId;
 use crate::locks::{Admission, End, LockId, Taken, Unfinished, Writer};
 use crate::memory::RemoteMemory;
 
-impl<'p, V: Verbs> Held<'p, V> {
+impl<'p, V: Verbs> LockGuard<'p, V> {
     /// Waits for this operation's turn among the client's own; then takes the lock of what begins at an address and reads it, with one
     /// doorbell. Counts its round trips.
     ///
@@ -26,27 +26,27 @@ impl<'p, V: Verbs> Held<'p, V> {
         trips: &mut u32,
     ) -> Result<(Self, Buffer), LockError> {
         let writer = pool.writer(at.server())?;
-        let (mut held, taken) = Self::enter(pool, writer, writer.lock_of(at), lane, trips).await?;
+        let (mut guard, taken) = Self::enter(pool, writer, writer.lock_of(at), lane, trips).await?;
         let read = |rkey| Operation::Read { from: Remote { address: at.raw(), rkey }, len };
         if !taken {
             let mut believed = 0;
-            held.may_be_taken();
+            guard.may_be_taken();
             if pool.config().locking.combine {
-                let writer = held.writer;
-                let chain = |rkey| [writer.take(held.lock, believed), read(rkey)];
-                let [found, bytes] = pool.chain(held.connection(), &held.writer, chain).await?;
+                let writer = guard.writer;
+                let chain = |rkey| [writer.take(guard.lock, believed), read(rkey)];
+                let [found, bytes] = pool.chain(guard.connection(), &guard.writer, chain).await?;
                 *trips += 1;
-                match held.judge_taken(&found, believed)? {
-                    Taken::Now | Taken::Before => return Ok((held, bytes_of(bytes)?)),
+                match guard.judge_taken(&found, believed)? {
+                    Taken::Now | Taken::Before => return Ok((guard, bytes_of(bytes)?)),
                     Taken::Neighbour(found) => believed = found,
                     Taken::Not(_) => {}
                 }
             }
-            held.take_in_the_end(believed, trips).await?;
+            guard.take_in_the_end(believed, trips).await?;
         }
-        let [bytes] = pool.chain(held.connection(), &held.writer, |rkey| [read(rkey)]).await?;
+        let [bytes] = pool.chain(guard.connection(), &guard.writer, |rkey| [read(rkey)]).await?;
         *trips += 1;
-        Ok((held, bytes_of(bytes)?))
+        Ok((guard, bytes_of(bytes)?))
     }
 
     /// The same if no operation has or wants the lock; otherwise `None`.
@@ -71,11 +71,11 @@ impl<'p, V: Verbs> Held<'p, V> {
             }
         })?;
         let Some(place) = place else { return Ok(None) };
-        let mut held = Held { pool, writer, lock, lane, place, unfinished: None };
+        let mut guard = LockGuard { pool, writer, lock, lane, place, unfinished: None };
         let mut believed = 0;
         loop {
-            held.may_be_taken();
-            let id = held.connection();
+            guard.may_be_taken();
+            let id = guard.connection();
             let read = |rkey| Operation::Read { from: Remote { address: at.raw(), rkey }, len };
             let (found, bytes) = if techniques.combine {
                 let [found, bytes] =
@@ -86,18 +86,18 @@ impl<'p, V: Verbs> Held<'p, V> {
                 (found, None)
             };
             *trips += 1;
-            match held.judge_taken(&found, believed)? {
+            match guard.judge_taken(&found, believed)? {
                 Taken::Now | Taken::Before => {
                     if let Some(bytes) = bytes {
-                        return Ok(Some((held, bytes_of(bytes)?)));
+                        return Ok(Some((guard, bytes_of(bytes)?)));
                     }
                     let [bytes] = pool.chain(id, &writer, |rkey| [read(rkey)]).await?;
                     *trips += 1;
-                    return Ok(Some((held, bytes_of(bytes)?)));
+                    return Ok(Some((guard, bytes_of(bytes)?)));
                 }
                 Taken::Neighbour(found) => believed = found,
                 Taken::Not(_) => {
-                    held.unfinished = None;
+                    guard.unfinished = None;
                     return Ok(None);
                 }
             }
@@ -117,9 +117,9 @@ impl<'p, V: Verbs> Held<'p, V> {
         let place = with_locks(pool, lock, &writer, |locks| {
             if !queues && locks.race(lock) { Place::Racing } else { Place::Queued(locks.enter(lock)) }
         })?;
-        let mut held = Held { pool, writer, lock, lane, place, unfinished: None };
-        let taken = held.be_admitted(trips).await?;
-        Ok((held, taken))
+        let mut guard = LockGuard { pool, writer, lock, lane, place, unfinished: None };
+        let taken = guard.be_admitted(trips).await?;
+        Ok((guard, taken))
     }
 
     /// Waits for its turn, if it waits in the queue. Says whether the global lock is this client's already.
@@ -203,7 +203,7 @@ impl<'p, V: Verbs> Held<'p, V> {
                     }
                     let round_ends = backoff.ends_round(attempt);
                     let looks = round_ends && !(races && owner == self.writer.owner.number);
-                    if looks && self.inherit(owner, word_of(&found)?, trips).await? {
+                    if looks && self.take_over(owner, word_of(&found)?, trips).await? {
                         return Ok(());
                     }
                     if self.pool.reactor().now() - began > self.pool.config().patience {
@@ -220,7 +220,7 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     /// Takes the lock of an owner that is dead. Says whether it is this client's now.
-    async fn inherit(&mut self, owner: u16, believed: u64, trips: &mut u32) -> Result<bool, LockError> {
+    async fn take_over(&mut self, owner: u16, believed: u64, trips: &mut u32) -> Result<bool, LockError> {
         let (at, bit) = self.writer.life_of(owner);
         let read = Operation::Read { from: at, len: 8 };
         let [life] = self.pool.chain(self.connection(), &self.writer, |_| [read]).await?;
@@ -230,10 +230,10 @@ impl<'p, V: Verbs> Held<'p, V> {
             return Ok(false);
         }
         self.may_be_taken();
-        let inherit = self.writer.inherit(self.lock, believed, owner);
-        let [found] = self.pool.chain(self.connection(), &self.writer, |_| [inherit]).await?;
+        let take_over = self.writer.take_over(self.lock, believed, owner);
+        let [found] = self.pool.chain(self.connection(), &self.writer, |_| [take_over]).await?;
         *trips += 1;
-        let taken = self.writer.has_inherited(self.lock, believed, owner, word_of(&found)?);
+        let taken = self.writer.has_taken_over(self.lock, believed, owner, word_of(&found)?);
         if taken {
             self.pool.count(|stats| stats.inherited_locks += 1);
         } else {

@@ -11,7 +11,7 @@ use fatbtree_client::Client;
 use fatbtree_controller::grpc::{ServerHello, ServerNews};
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::{
-    Budget, ControllerNews, Frequencies, Incarnation, Loaded, Made, Order, Placement, Plan, Tree,
+    Budget, ControllerNews, Frequencies, Generation, Loaded, Made, Order, Placement, Plan, Tree,
 };
 use fatbtree_memserver::{self as memserver, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_nic::{DropReason, Nic, NicConfig};
@@ -203,9 +203,9 @@ impl<'s> Run<'s> {
             random,
         };
         for partition in 0..scenario.servers {
-            let incarnation = run.incarnation(partition);
+            let generation = run.generation(partition);
             let root = run.tree_root(partition);
-            let hello = ServerHello { partition, incarnation, root, lost: false, connections: Vec::new() };
+            let hello = ServerHello { partition, generation, root, lost: false, connections: Vec::new() };
             run.control.primary.server_joined(STREAM, &hello).map_err(|_| "it has no other stream")?;
         }
         for (stream, asker) in (0..).zip(&run.askers) {
@@ -340,9 +340,9 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    fn incarnation(&mut self, partition: u16) -> Incarnation {
+    fn generation(&mut self, partition: u16) -> Generation {
         let info = self.cluster.servers_mut()[usize::from(partition)].info();
-        Incarnation { number: info.generation, low: info.partition.range.low }
+        Generation { number: info.generation, low: info.partition.range.low }
     }
 
     fn tree_root(&mut self, partition: u16) -> u64 {
@@ -377,9 +377,9 @@ impl<'s> Run<'s> {
                     let event = Event::Registered { client: stream as usize, partition, queue_pair };
                     self.agenda.add(self.clock.now() + after, event);
                 }
-                Order::Plan { in_force, made_of, epoch, .. } => {
-                    let plan = self.planned(in_force.as_deref(), epoch)?;
-                    let made = Made { plan, made_of, trips_in_force: None, trips: 0.0 };
+                Order::Plan { active, source, epoch, .. } => {
+                    let plan = self.planned(active.as_deref(), epoch)?;
+                    let made = Made { plan, source, trips_active: None, trips: 0.0 };
                     self.agenda.add(self.clock.now() + after, Event::Planned(Box::new(made)));
                 }
                 Order::Tell(ControllerNews::Reloaded { .. }) => self.has_plan = true,
@@ -394,10 +394,10 @@ impl<'s> Run<'s> {
     }
 
     /// A plan of what some keys visit.
-    fn planned(&mut self, in_force: Option<&Loaded>, epoch: u8) -> Step<Plan> {
+    fn planned(&mut self, active: Option<&Loaded>, epoch: u8) -> Step<Plan> {
         let sample: Vec<u64> = (0..300).map(|_| self.draw_key()).collect();
         let frequencies = Frequencies::from_keys(&self.tree, &sample);
-        let nodes = match in_force {
+        let nodes = match active {
             None if self.scenario.is_large => 0,
             _ => self.scenario.set_nodes,
         };
@@ -407,7 +407,7 @@ impl<'s> Run<'s> {
             ..Budget::bmv2()
         };
         let (tree, placement, old) =
-            (self.network.tree(), self.network.placement(), in_force.map(Loaded::plan));
+            (self.network.tree(), self.network.placement(), active.map(Loaded::plan));
         Plan::following(tree, placement, &self.tree, &frequencies, &budget, epoch, old).map_err(said)
     }
 

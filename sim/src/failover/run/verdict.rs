@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fatbtree_controller::Held;
+use fatbtree_controller::Observed;
 use fatbtree_controller::tables::Entry;
 use fatbtree_topology::{Network as Topology, Peer, SwitchId};
 
@@ -25,7 +25,7 @@ impl Run<'_> {
             }
         }
         let tree = self.network.tree();
-        let serving = self.control.controller().desired().1.in_force.serving();
+        let serving = self.control.controller().desired().1.active.serving();
         for root in tree.roots() {
             if held[root.0 as usize].serving() != serving {
                 return Err(format!("{root:?} is settled, and serves {:?}", held[root.0 as usize].serving()));
@@ -75,7 +75,7 @@ impl Run<'_> {
 }
 
 /// Follows the entries for a path number up to a fat root.
-fn climbs_to(tree: &Topology, held: &[Held], edge: SwitchId, path: u8) -> Option<SwitchId> {
+fn climbs_to(tree: &Topology, held: &[Observed], edge: SwitchId, path: u8) -> Option<SwitchId> {
     let mut switch = edge;
     for _ in 0..3 {
         if tree.is_root(switch) {

@@ -7,7 +7,7 @@ use fatbtree_verbs::{
 
 use super::{LONG, Lab};
 use crate::world::{
-    CachedSwitches, Duplicates, IndexRead, Landing, LinkFaults, Options, Random, Retry, Switches,
+    CachedSwitches, Duplicates, IndexRead, LinkFaults, Options, Random, Resolved, Retry, Switches,
 };
 
 #[test]
@@ -72,9 +72,9 @@ fn a_wrong_landing_is_refused() {
 struct Moving(u64, u32);
 
 impl Switches for Moving {
-    fn land(&mut self, _now: Instant, _read: &IndexRead, _random: &mut Random) -> Landing {
+    fn resolve(&mut self, _now: Instant, _read: &IndexRead, _random: &mut Random) -> Resolved {
         self.0 += 64;
-        Landing::At(Remote { address: self.0, rkey: self.1 })
+        Resolved::At(Remote { address: self.0, rkey: self.1 })
     }
 }
 

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{
-    BreakReason, ConnectionId, Event, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop, ValueLayout, Wish,
+    BreakReason, ConnectionId, Event, Mutation, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop,
+    ValueLayout,
 };
 use fatbtree_client::KeySample;
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
 use fatbtree_memserver::{
-    self as memserver, ClientId, FirstHop, LoadOptions, Request, ServerOptions, SessionKey, Supply,
+    self as memserver, ClientId, FirstHop, Grant, LoadOptions, Request, ServerOptions, SessionKey,
     TreeRequest, load_cluster, seeded,
 };
 use fatbtree_nic::faults::FaultRates;
@@ -238,7 +239,7 @@ impl Living {
         self.control.controller.reload().is_some()
     }
 
-    /// Says which plan is in force then: that of the reload, in its epoch.
+    /// Says which plan is active then: that of the reload, in its epoch.
     pub fn finish_reload(&mut self) -> Plan {
         self.control.settle(&self.network, self.cluster.switches_mut()).unwrap();
         assert!(!self.reload_is_under_way());
@@ -272,7 +273,7 @@ impl Living {
         let (client, gone) = (self.clients[0].clone(), left..self.records);
         let work = async move {
             for key in gone.clone().filter_map(|record| KeyMap::Hashed.key(record)) {
-                let change = client.change_from(key, Wish::Delete, Start::IndexRead).await;
+                let change = client.mutate_from(key, Mutation::Delete, Start::IndexRead).await;
                 assert_eq!(change.result, Ok(true), "{key:#x} was there");
             }
             for key in gone.filter_map(|record| KeyMap::Hashed.key(record)) {
@@ -383,12 +384,12 @@ impl Living {
                         let memory = &mut self.cluster.servers_mut()[usize::from(server)];
                         let pool = self.clients[client].pool();
                         match memory.allocate(now, session, kind, bytes).unwrap() {
-                            Supply::Chunk(chunk) => {
+                            Grant::Chunk(chunk) => {
                                 memory.publish(now, session, chunk.address).unwrap();
-                                pool.supply(session.id, chunk.address, chunk.bytes, kind);
+                                pool.grant(session.id, chunk.address, chunk.bytes, kind);
                             }
-                            Supply::Places(places) => {
-                                pool.supply_places(session.id, server, kind, places.bytes, &places.addresses);
+                            Grant::Blocks(places) => {
+                                pool.grant_blocks(session.id, server, kind, places.bytes, &places.addresses);
                             }
                         }
                     }

@@ -1,4 +1,4 @@
-//! Places: memory of single blocks, nodes or records, that clients have freed and given back, to be used again by others.
+//! Free blocks: memory of single blocks, nodes or records, that clients have freed and given back, to be used again by others.
 //!
 //! ```text
 //!   client: merges two leaves ─► its own list ─► too many, or it closes ─► give_back ─► list of the server ─► allocate: any client
@@ -21,24 +21,24 @@ use crate::chunk::{Chunk, ChunkTable};
 use crate::tenant::Tenant;
 
 /// Places in one answer, and in one request, at most.
-pub const PLACES_AT_ONCE: usize = 256;
+pub const BLOCKS_AT_ONCE: usize = 256;
 
 /// Memory that a client gets on request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Supply {
+pub enum Grant {
     /// A chunk, to be published before it is used.
     Chunk(Chunk),
     /// Places that were used before; they are the tree's.
-    Places(Places),
+    Blocks(FreeBlocks),
 }
 
-impl Supply {
+impl Grant {
     /// Gives it to the client that has asked `server` for it in `session`. A chunk must have been published.
     pub fn hand_to<V: Verbs>(&self, memory: &RemoteMemory<V>, server: u16, session: SessionId) {
         match self {
-            Self::Chunk(chunk) => memory.supply(session, chunk.address, chunk.bytes, chunk.kind),
-            Self::Places(places) => {
-                memory.supply_places(session, server, places.kind, places.bytes, &places.addresses);
+            Self::Chunk(chunk) => memory.grant(session, chunk.address, chunk.bytes, chunk.kind),
+            Self::Blocks(places) => {
+                memory.grant_blocks(session, server, places.kind, places.bytes, &places.addresses);
             }
         }
     }
@@ -46,7 +46,7 @@ impl Supply {
 
 /// Places of one size.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Places {
+pub struct FreeBlocks {
     /// Kind of the places.
     pub kind: ChunkKind,
     /// Bytes of each.
@@ -70,36 +70,36 @@ pub struct GivenBack {
 
 /// More places than a request may name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{found} places are given back at once; give back up to {PLACES_AT_ONCE} in each request")]
-pub struct TooManyPlaces {
+#[error("{found} places are given back at once; give back up to {BLOCKS_AT_ONCE} in each request")]
+pub struct TooManyBlocks {
     /// Number of places in the request.
     pub found: usize,
 }
 
 /// All lists of a server.
 #[derive(Debug)]
-pub(crate) struct PlaceLists {
+pub(crate) struct FreeLists {
     server: u16,
     /// Places on each list, at most.
     bound: usize,
     lists: BTreeMap<(ChunkKind, u32), VecDeque<u64>>,
     /// Bytes of every place that is on a list, by its offset.
     listed: BTreeMap<u64, u32>,
-    pub(crate) counts: PlaceCounts,
+    pub(crate) counts: FreeListCounts,
 }
 
 /// Counters of all places.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PlaceCounts {
+pub(crate) struct FreeListCounts {
     pub(crate) given_back: u64,
     pub(crate) dropped: u64,
     pub(crate) refused: u64,
     pub(crate) given_out: u64,
 }
 
-impl PlaceLists {
+impl FreeLists {
     pub(crate) fn new(server: u16, bound: usize) -> Self {
-        let (lists, listed, counts) = (BTreeMap::new(), BTreeMap::new(), PlaceCounts::default());
+        let (lists, listed, counts) = (BTreeMap::new(), BTreeMap::new(), FreeListCounts::default());
         Self { server, bound, lists, listed, counts }
     }
 
@@ -139,11 +139,11 @@ impl PlaceLists {
         chunks: &ChunkTable,
         kind: ChunkKind,
         bytes: u32,
-    ) -> Option<Places> {
+    ) -> Option<FreeBlocks> {
         let bytes = size(chunks, kind, bytes);
         let list = self.lists.get_mut(&(kind, bytes))?;
         let mut addresses = vec![];
-        while addresses.len() < PLACES_AT_ONCE
+        while addresses.len() < BLOCKS_AT_ONCE
             && let Some(offset) = list.pop_front()
         {
             self.listed.remove(&offset);
@@ -157,11 +157,11 @@ impl PlaceLists {
             self.lists.remove(&(kind, bytes));
         }
         self.counts.given_out += addresses.len() as u64;
-        (!addresses.is_empty()).then_some(Places { kind, bytes, addresses })
+        (!addresses.is_empty()).then_some(FreeBlocks { kind, bytes, addresses })
     }
 
     /// Takes back places that were never announced to a client.
-    pub(crate) fn put_back(&mut self, places: &Places) {
+    pub(crate) fn put_back(&mut self, places: &FreeBlocks) {
         self.counts.given_out -= places.addresses.len() as u64;
         for address in places.addresses.iter().rev() {
             self.listed.insert(address.offset(), places.bytes);

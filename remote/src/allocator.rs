@@ -99,7 +99,7 @@ struct Rest {
 
 /// Memory of one kind on one server.
 #[derive(Debug, Default)]
-struct Stock {
+struct ClassPool {
     rest: Rest,
     /// Nodes that were taken and not used, or merged away.
     returned: Vec<GlobalAddress>,
@@ -112,7 +112,7 @@ struct Stock {
     waiting: Vec<Waker>,
 }
 
-impl Stock {
+impl ClassPool {
     /// Memory that has not been used yet.
     fn take(&mut self, want: Want) -> Option<GlobalAddress> {
         let Rest { next, end } = self.rest;
@@ -127,7 +127,7 @@ impl Stock {
 
 /// Places of nodes or records that a client has freed and does not need, for its server's lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ReturnedPlaces {
+pub struct ReturnedBlocks {
     /// Where they are.
     pub server: u16,
     /// In which session they were the client's: in another one they must not be given back.
@@ -142,7 +142,7 @@ pub struct ReturnedPlaces {
 
 /// A place for a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RecordPlace {
+pub struct RecordBlock {
     /// Where it begins.
     pub address: GlobalAddress,
     /// The version that the next record there has; none if it follows from what is there, which must be read.
@@ -171,107 +171,107 @@ impl Want {
 
 /// Unused memory that a client has of one server, and the places that it has freed there.
 #[derive(Debug)]
-pub struct Space {
+pub struct Allocator {
     server: u16,
     /// By kind.
-    stocks: [Stock; ChunkKind::ALL.len()],
+    pools: [ClassPool; ChunkKind::ALL.len()],
     /// Places of freed records, by their bytes.
-    places: BTreeMap<u32, Vec<RecordPlace>>,
+    places: BTreeMap<u32, Vec<RecordBlock>>,
 }
 
-impl Space {
+impl Allocator {
     /// Nothing, of a server.
     #[must_use]
     pub fn new(server: u16) -> Self {
-        Self { server, stocks: Default::default(), places: BTreeMap::new() }
+        Self { server, pools: Default::default(), places: BTreeMap::new() }
     }
 
-    fn stock(&mut self, kind: ChunkKind) -> &mut Stock {
-        &mut self.stocks[kind as usize]
+    fn pool(&mut self, kind: ChunkKind) -> &mut ClassPool {
+        &mut self.pools[kind as usize]
     }
 
     /// Takes up a chunk. What was left of the one before is given up: it is less than what was wanted.
-    pub fn supply(&mut self, address: GlobalAddress, bytes: u64, kind: ChunkKind) -> Vec<Waker> {
-        let stock = self.stock(kind);
-        stock.rest = Rest { next: address.offset(), end: address.offset() + bytes };
-        stock.asked = false;
-        std::mem::take(&mut stock.waiting)
+    pub fn grant(&mut self, address: GlobalAddress, bytes: u64, kind: ChunkKind) -> Vec<Waker> {
+        let pool = self.pool(kind);
+        pool.rest = Rest { next: address.offset(), end: address.offset() + bytes };
+        pool.asked = false;
+        std::mem::take(&mut pool.waiting)
     }
 
     /// Takes up places that others have freed: of nodes, or of records of `bytes` each.
-    pub fn supply_places(&mut self, kind: ChunkKind, bytes: u32, addresses: &[GlobalAddress]) -> Vec<Waker> {
-        let stock = self.stock(kind);
-        stock.asked = false;
-        let waiting = std::mem::take(&mut stock.waiting);
+    pub fn grant_blocks(&mut self, kind: ChunkKind, bytes: u32, addresses: &[GlobalAddress]) -> Vec<Waker> {
+        let pool = self.pool(kind);
+        pool.asked = false;
+        let waiting = std::mem::take(&mut pool.waiting);
         if kind == ChunkKind::Records {
-            let places = addresses.iter().map(|&address| RecordPlace { address, version: None });
+            let places = addresses.iter().map(|&address| RecordBlock { address, version: None });
             self.places.entry(bytes).or_default().extend(places);
         } else {
-            stock.returned.extend_from_slice(addresses);
+            pool.returned.extend_from_slice(addresses);
         }
         waiting
     }
 
     /// Notes that there is no memory. Waiting operations give up.
     pub fn refuse(&mut self, kind: ChunkKind, why: Shortage) -> Vec<Waker> {
-        let stock = self.stock(kind);
-        stock.asked = false;
-        stock.shortage = why;
-        stock.refusals = stock.refusals.wrapping_add(1);
-        std::mem::take(&mut stock.waiting)
+        let pool = self.pool(kind);
+        pool.asked = false;
+        pool.shortage = why;
+        pool.refusals = pool.refusals.wrapping_add(1);
+        std::mem::take(&mut pool.waiting)
     }
 
     /// How often there was no memory, and why the last time.
     pub fn refusals(&self, kind: ChunkKind) -> (u32, Shortage) {
-        let stock = &self.stocks[kind as usize];
-        (stock.refusals, stock.shortage)
+        let pool = &self.pools[kind as usize];
+        (pool.refusals, pool.shortage)
     }
 
     /// All operations that wait for memory.
     pub fn take_waiting(&mut self) -> Vec<Waker> {
-        self.stocks.iter_mut().flat_map(|stock| std::mem::take(&mut stock.waiting)).collect()
+        self.pools.iter_mut().flat_map(|pool| std::mem::take(&mut pool.waiting)).collect()
     }
 
     /// Keeps the rests of chunks and the nodes of a session that has ended, as must not be.
     pub fn keep_chunks(&mut self, former: &mut Self) {
-        for (stock, former) in self.stocks.iter_mut().zip(&mut former.stocks) {
-            (stock.rest, stock.returned) = (former.rest, std::mem::take(&mut former.returned));
+        for (pool, former) in self.pools.iter_mut().zip(&mut former.pools) {
+            (pool.rest, pool.returned) = (former.rest, std::mem::take(&mut former.returned));
         }
     }
 
     /// Keeps the places of records of a session that has ended, as must not be.
-    pub fn keep_places(&mut self, former: &mut Self) {
+    pub fn keep_blocks(&mut self, former: &mut Self) {
         self.places = std::mem::take(&mut former.places);
     }
 
     /// Takes out places that were freed, of each kind and size as many as there are above `keep`: the oldest. They are of `session`.
-    pub fn take_returned(&mut self, session: SessionId, keep: usize) -> Vec<ReturnedPlaces> {
+    pub fn take_returned(&mut self, session: SessionId, keep: usize) -> Vec<ReturnedBlocks> {
         let (server, above) = (self.server, |len: usize| len.saturating_sub(keep));
-        let nodes = ChunkKind::ALL.into_iter().zip(&mut self.stocks).map(|(kind, stock)| {
-            let addresses = stock.returned.drain(..above(stock.returned.len())).collect();
-            ReturnedPlaces { server, session, kind, bytes: 0, addresses }
+        let nodes = ChunkKind::ALL.into_iter().zip(&mut self.pools).map(|(kind, pool)| {
+            let addresses = pool.returned.drain(..above(pool.returned.len())).collect();
+            ReturnedBlocks { server, session, kind, bytes: 0, addresses }
         });
         let records = self.places.iter_mut().map(|(&bytes, places)| {
             let addresses = places.drain(..above(places.len())).map(|place| place.address).collect();
-            ReturnedPlaces { server, session, kind: ChunkKind::Records, bytes, addresses }
+            ReturnedBlocks { server, session, kind: ChunkKind::Records, bytes, addresses }
         });
         nodes.chain(records).filter(|returned| !returned.addresses.is_empty()).collect()
     }
 
     /// Memory for a node; none when the chunk is used up.
     pub fn take(&mut self, want: Want) -> Option<GlobalAddress> {
-        let stock = self.stock(want.kind);
-        let used = if want.is_fresh { None } else { stock.returned.pop() };
-        used.or_else(|| stock.take(want))
+        let pool = self.pool(want.kind);
+        let used = if want.is_fresh { None } else { pool.returned.pop() };
+        used.or_else(|| pool.take(want))
     }
 
     /// A place for the record of a value; none when there is none and the chunk is used up.
-    pub fn take_record(&mut self, length: u32) -> Option<RecordPlace> {
+    pub fn take_record(&mut self, length: u32) -> Option<RecordBlock> {
         let freed = self.places.get_mut(&place_bytes(length)).and_then(Vec::pop);
         freed.or_else(|| {
             let want = Want::record(self.server, length);
-            let address = self.stock(want.kind).take(want)?;
-            Some(RecordPlace { address, version: Some(1) })
+            let address = self.pool(want.kind).take(want)?;
+            Some(RecordBlock { address, version: Some(1) })
         })
     }
 
@@ -279,27 +279,27 @@ impl Space {
     pub fn free_record(&mut self, record: RecordPointer) {
         let RecordPointer { address, length, version } = record;
         let next = if Check::RecordVersionGoesOn.on() { version.wrapping_add(1) } else { version };
-        let place = RecordPlace { address, version: Some(next) };
+        let place = RecordBlock { address, version: Some(next) };
         self.put_back_record(place, place_bytes(length));
     }
 
     /// Takes back the place of a record that was never linked.
-    pub fn put_back_record(&mut self, place: RecordPlace, bytes: u32) {
+    pub fn put_back_record(&mut self, place: RecordBlock, bytes: u32) {
         self.places.entry(bytes).or_default().push(place);
     }
 
     /// Takes back a node that was never linked.
     pub fn put_back(&mut self, node: GlobalAddress, kind: ChunkKind) {
-        self.stock(kind).returned.push(node);
+        self.pool(kind).returned.push(node);
     }
 
     /// Waits for the next chunk. Says whether the owner has to be asked for it.
     pub fn wait(&mut self, kind: ChunkKind, waker: &Waker) -> bool {
-        let stock = self.stock(kind);
-        if !stock.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
-            stock.waiting.push(waker.clone());
+        let pool = self.pool(kind);
+        if !pool.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+            pool.waiting.push(waker.clone());
         }
-        !std::mem::replace(&mut stock.asked, true)
+        !std::mem::replace(&mut pool.asked, true)
     }
 
     /// Whether there is room for so much.
@@ -308,9 +308,9 @@ impl Space {
         if kind == ChunkKind::Records && self.places.get(&bytes).is_some_and(|places| !places.is_empty()) {
             return true;
         }
-        let stock = &self.stocks[kind as usize];
-        !stock.returned.is_empty() && !is_fresh
-            || stock.rest.end - stock.rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
+        let pool = &self.pools[kind as usize];
+        !pool.returned.is_empty() && !is_fresh
+            || pool.rest.end - pool.rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
     }
 }
 
@@ -324,67 +324,67 @@ mod tests {
 
     #[test]
     fn a_chunk_is_used_up_and_the_owner_is_asked_once() {
-        let mut space = Space::new(2);
+        let mut allocator = Allocator::new(2);
         let leaves = ChunkKind::Leaves;
-        assert_eq!(space.take(node(2, leaves, 128)), None);
-        assert!(space.wait(leaves, Waker::noop()) && !space.wait(leaves, Waker::noop()));
-        assert_eq!(space.supply(GlobalAddress::new(2, 1024), 256, leaves).len(), 1);
-        let nodes: Vec<_> = std::iter::from_fn(|| space.take(node(2, leaves, 128))).collect();
+        assert_eq!(allocator.take(node(2, leaves, 128)), None);
+        assert!(allocator.wait(leaves, Waker::noop()) && !allocator.wait(leaves, Waker::noop()));
+        assert_eq!(allocator.grant(GlobalAddress::new(2, 1024), 256, leaves).len(), 1);
+        let nodes: Vec<_> = std::iter::from_fn(|| allocator.take(node(2, leaves, 128))).collect();
         assert_eq!(nodes, [GlobalAddress::new(2, 1024), GlobalAddress::new(2, 1152)]);
-        assert!(!space.has(node(2, leaves, 128)));
-        space.put_back(nodes[0], leaves);
-        assert!(space.has(node(2, leaves, 128)));
-        assert_eq!(space.take(node(2, leaves, 128)), Some(nodes[0]));
-        assert!(space.wait(leaves, Waker::noop()), "it has come once: the next is asked for again");
-        assert_eq!(space.take_record(8), None, "kinds do not mix");
+        assert!(!allocator.has(node(2, leaves, 128)));
+        allocator.put_back(nodes[0], leaves);
+        assert!(allocator.has(node(2, leaves, 128)));
+        assert_eq!(allocator.take(node(2, leaves, 128)), Some(nodes[0]));
+        assert!(allocator.wait(leaves, Waker::noop()), "it has come once: the next is asked for again");
+        assert_eq!(allocator.take_record(8), None, "kinds do not mix");
     }
 
     #[test]
     fn what_is_returned_goes_to_others_above_a_bound() {
-        let (mut space, session) = (Space::new(2), SessionId(7));
+        let (mut allocator, session) = (Allocator::new(2), SessionId(7));
         let (leaves, inner) = (ChunkKind::Leaves, ChunkKind::InternalNodes);
         let nodes = [1, 2, 3].map(|at| GlobalAddress::new(2, at * 128));
-        nodes.iter().for_each(|&node| space.put_back(node, leaves));
-        space.put_back(GlobalAddress::new(2, 64), inner);
+        nodes.iter().for_each(|&node| allocator.put_back(node, leaves));
+        allocator.put_back(GlobalAddress::new(2, 64), inner);
         let first =
-            ReturnedPlaces { server: 2, session, kind: leaves, bytes: 0, addresses: nodes[..1].to_vec() };
-        assert_eq!(space.take_returned(session, 2), [first]);
-        assert_eq!(space.take_returned(session, 2), []);
-        let rest = space.take_returned(session, 0);
+            ReturnedBlocks { server: 2, session, kind: leaves, bytes: 0, addresses: nodes[..1].to_vec() };
+        assert_eq!(allocator.take_returned(session, 2), [first]);
+        assert_eq!(allocator.take_returned(session, 2), []);
+        let rest = allocator.take_returned(session, 0);
         assert_eq!(rest.iter().map(|found| found.addresses.len()).collect::<Vec<_>>(), [2, 1]);
-        assert_eq!(space.take(node(2, leaves, 128)), None);
+        assert_eq!(allocator.take(node(2, leaves, 128)), None);
 
-        assert!(space.wait(leaves, Waker::noop()));
-        assert_eq!(space.supply_places(leaves, 0, &nodes).len(), 1);
-        assert_eq!(space.take(node(2, leaves, 128)), Some(nodes[2]));
-        assert!(space.wait(inner, Waker::noop()) && space.wait(leaves, Waker::noop()));
-        assert_eq!(space.take_waiting().len(), 2);
+        assert!(allocator.wait(leaves, Waker::noop()));
+        assert_eq!(allocator.grant_blocks(leaves, 0, &nodes).len(), 1);
+        assert_eq!(allocator.take(node(2, leaves, 128)), Some(nodes[2]));
+        assert!(allocator.wait(inner, Waker::noop()) && allocator.wait(leaves, Waker::noop()));
+        assert_eq!(allocator.take_waiting().len(), 2);
     }
 
     #[test]
     fn places_of_records_go_to_others_and_their_versions_stay_with_them() {
-        let (mut space, session) = (Space::new(1), SessionId(7));
+        let (mut allocator, session) = (Allocator::new(1), SessionId(7));
         let at = GlobalAddress::new(1, 4096);
         let freed = RecordPointer { address: at, length: 100, version: 7 };
-        space.free_record(freed);
-        assert_eq!(space.take_record(200), None);
-        assert_eq!(space.take_record(100), Some(RecordPlace { address: at, version: Some(8) }));
-        space.free_record(freed);
+        allocator.free_record(freed);
+        assert_eq!(allocator.take_record(200), None);
+        assert_eq!(allocator.take_record(100), Some(RecordBlock { address: at, version: Some(8) }));
+        allocator.free_record(freed);
         let bytes = place_bytes(100);
         let returned =
-            ReturnedPlaces { server: 1, session, kind: ChunkKind::Records, bytes, addresses: vec![at] };
-        assert_eq!(space.take_returned(session, 0), [returned]);
-        assert!(!space.has(Want::record(1, 100)));
-        space.supply_places(ChunkKind::Records, bytes, &[at]);
-        assert!(space.has(Want::record(1, 100)));
-        assert_eq!(space.take_record(100), Some(RecordPlace { address: at, version: None }));
+            ReturnedBlocks { server: 1, session, kind: ChunkKind::Records, bytes, addresses: vec![at] };
+        assert_eq!(allocator.take_returned(session, 0), [returned]);
+        assert!(!allocator.has(Want::record(1, 100)));
+        allocator.grant_blocks(ChunkKind::Records, bytes, &[at]);
+        assert!(allocator.has(Want::record(1, 100)));
+        assert_eq!(allocator.take_record(100), Some(RecordBlock { address: at, version: None }));
     }
 
     #[test]
     fn records_begin_at_multiples_of_eight() {
-        let mut space = Space::new(0);
-        space.supply(GlobalAddress::new(0, 64), 120, ChunkKind::Records);
-        let records = [13, 8, 21, 8].map(|length| space.take_record(length).map(|place| place.address));
+        let mut allocator = Allocator::new(0);
+        allocator.grant(GlobalAddress::new(0, 64), 120, ChunkKind::Records);
+        let records = [13, 8, 21, 8].map(|length| allocator.take_record(length).map(|place| place.address));
         let at = |offset| Some(GlobalAddress::new(0, offset));
         assert_eq!(records, [at(64), at(104), at(136), None]);
     }

@@ -7,8 +7,8 @@ use common::lab::{Lab, SERVER, options};
 use fatbtree_blink::GlobalAddress;
 use fatbtree_blink::record::{RECORD_HEAD, UNPUBLISHED, write_record};
 use fatbtree_memserver::{
-    Chunk, ChunkKind, GivenBack, Limits, PLACES_AT_ONCE, Refusal, Request, ServerOptions, SessionKey, Supply,
-    TooManyPlaces,
+    BLOCKS_AT_ONCE, Chunk, ChunkKind, GivenBack, Grant, Limits, Refusal, Request, ServerOptions, SessionKey,
+    TooManyBlocks,
 };
 use fatbtree_verbs::time::Duration;
 use proptest::prelude::*;
@@ -60,21 +60,27 @@ fn what_a_client_gives_back_another_gets_and_gets_once() {
     let session = lab.open(&other).unwrap();
     let (reply, _) = tokio::sync::oneshot::channel();
     lab.server.handle(lab.now, Request::Allocate { session, kind: LEAVES, bytes: 0, reply });
-    assert_eq!(lab.counter("places"), 3, "nobody waited for the answer");
+    assert_eq!(lab.counter("free_blocks"), 3, "nobody waited for the answer");
     // In use again, by whatever client.
     lab.put_node(first, 0, false);
     match lab.server.allocate(lab.now, session, LEAVES, 0).unwrap() {
-        Supply::Places(places) => {
+        Grant::Blocks(places) => {
             assert_eq!(
                 (places.kind, places.bytes, &places.addresses[..]),
                 (LEAVES, 1024, &[third, second][..])
             );
         }
-        Supply::Chunk(chunk) => panic!("{chunk:?}"),
+        Grant::Chunk(chunk) => panic!("{chunk:?}"),
     }
     let next = lab.allocate(session, LEAVES).unwrap();
     assert!(next.address > chunk.address, "then a chunk");
-    let counters = ["places", "places_given_back", "places_given_out", "places_refused", "places_dropped"];
+    let counters = [
+        "free_blocks",
+        "free_blocks_returned",
+        "free_blocks_granted",
+        "free_blocks_refused",
+        "free_blocks_dropped",
+    ];
     assert_eq!(counters.map(|name| lab.counter(name)), [0, 3, 2, 1, 0]);
 }
 
@@ -117,10 +123,10 @@ fn what_cannot_be_a_free_node_is_refused() {
     lab.put_node(loaded, 0, true);
     assert_eq!(back(&mut lab, session, LEAVES, 0, &[loaded]).kept, 1);
 
-    let many = vec![chunk.address; PLACES_AT_ONCE + 1];
+    let many = vec![chunk.address; BLOCKS_AT_ONCE + 1];
     let found = many.len();
     let answer = lab.server.give_back(lab.now, session, LEAVES, 0, &many);
-    assert_eq!(answer, Err(Refusal::TooManyPlaces(TooManyPlaces { found })));
+    assert_eq!(answer, Err(Refusal::TooManyBlocks(TooManyBlocks { found })));
     lab.server.close_session(lab.now, session).unwrap();
     let answer = lab.server.give_back(lab.now, session, LEAVES, 0, &[chunk.address]);
     assert_eq!(answer, Err(Refusal::UnknownSession(session)));
@@ -132,8 +138,8 @@ fn a_list_is_bounded_and_keeps_its_oldest() {
     let places: Vec<_> = (0..4).map(|at| leaf(chunk, at)).collect();
     let expected = GivenBack { kept: 2, dropped: 2, ..GivenBack::default() };
     assert_eq!(back(&mut lab, session, LEAVES, 0, &places), expected);
-    assert_eq!((lab.counter("places"), lab.counter("places_dropped")), (2, 2));
-    let Ok(Supply::Places(found)) = lab.server.allocate(lab.now, session, LEAVES, 0) else {
+    assert_eq!((lab.counter("free_blocks"), lab.counter("free_blocks_dropped")), (2, 2));
+    let Ok(Grant::Blocks(found)) = lab.server.allocate(lab.now, session, LEAVES, 0) else {
         panic!("two places")
     };
     assert_eq!(found.addresses, places[..2]);
@@ -163,8 +169,8 @@ fn records_have_a_list_for_each_size_of_place() {
     write(&lab, 1536);
     assert_eq!(back(&mut lab, session, RECORDS, 1024, &[at(1536)]).known, 1);
     let mut take = |bytes| match lab.server.allocate(lab.now, session, RECORDS, bytes).unwrap() {
-        Supply::Places(places) => (places.bytes, places.addresses),
-        Supply::Chunk(_) => (0, vec![]),
+        Grant::Blocks(places) => (places.bytes, places.addresses),
+        Grant::Chunk(_) => (0, vec![]),
     };
     assert_eq!(take(0), (0, vec![]));
     assert_eq!(take(128), (0, vec![]));
@@ -194,11 +200,11 @@ proptest! {
             match op {
                 // Wants memory.
                 0 | 1 => match lab.server.allocate(lab.now, sessions[who], LEAVES, 0) {
-                    Ok(Supply::Chunk(chunk)) => {
+                    Ok(Grant::Chunk(chunk)) => {
                         lab.server.publish(lab.now, sessions[who], chunk.address).unwrap();
                         rests[who].extend((0..chunk.bytes / 1024).rev().map(|at| leaf(chunk, at)));
                     }
-                    Ok(Supply::Places(places)) => own[who].extend(places.addresses),
+                    Ok(Grant::Blocks(places)) => own[who].extend(places.addresses),
                     Err(refusal) => prop_assert!(matches!(refusal, Refusal::NoChunk(_)), "{}", refusal),
                 },
                 // Uses a node.
@@ -231,7 +237,7 @@ proptest! {
             let all = own.iter().chain(&rests).flatten().chain(&used);
             let different: BTreeSet<_> = all.clone().collect();
             prop_assert_eq!(different.len(), all.count(), "somebody's node was given to another");
-            prop_assert!(lab.counter("places") <= 6);
+            prop_assert!(lab.counter("free_blocks") <= 6);
         }
     }
 }
