@@ -242,7 +242,7 @@ impl Follower {
         self.usual_levels = self.recent_levels();
     }
 
-    /// A reload took so many changes, fewer than from epoch to epoch if it was [a difference](Plan::beside): the next one may come the earlier.
+    /// A reload took so many changes, fewer than from epoch to epoch if it was [a difference](Plan::difference_to): the next one may come the earlier.
     pub fn spent(&mut self, now: Duration, changes: usize) {
         self.wait(now, changes);
     }

@@ -17,7 +17,7 @@
 //! * **[`Controller`]** knows and decides, without I/O: it is told of switches, memory servers and operators, and says what all switches
 //!   should hold ([`Desired`]). What one of them holds ([`Observed`]) is led there change by change ([`Wanted::next_changes`]), whether a
 //!   reload is under way, was interrupted, or the switch came back empty; a [`Keeper`] is the protocol for this. A reload writes a new epoch beside the old one, or, where most
-//!   nodes stay, only the difference ([`Plan::beside`]).
+//!   nodes stay, only the difference ([`Plan::difference_to`]).
 //! * **[`Primary`]** decides for a term, without I/O: when a plan is made and loaded, and what clients, operators and people are told.
 //! * **[`Follower`]** decides when a tree has grown so far from the active plan, or other keys have become so hot, that the next plan is
 //!   worth its entries (§IV-B).

@@ -83,7 +83,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     }
 
     /// One for another key of an operation that goes on: on the same lane, whose order it relies on.
-    pub(crate) fn beside(&self, key: u64) -> Self {
+    pub(crate) fn for_key(&self, key: u64) -> Self {
         Self::on_lane(self.pool, key, self.lane)
     }
 

@@ -217,7 +217,7 @@ async fn values_of<V: Verbs>(
         while reads.len() < RECORDS_AT_ONCE
             && let Some((at, key, record)) = records.next()
         {
-            let (begun, descent) = (clock, descent.beside(key));
+            let (begun, descent) = (clock, descent.for_key(key));
             reads.push(async move { (at, begun, value_of(descent, record).await) });
         }
         let next = poll_fn(|context| Pin::new(&mut reads).poll_next(context)).await;

@@ -98,7 +98,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     pub(super) async fn merge_up(&mut self) {
         let (mut level, mut has_neighbours) = (0, false);
         for _ in 0..MERGES {
-            let mut way = self.beside(self.key());
+            let mut way = self.for_key(self.key());
             let merge = match way.begin(Start::Root).await {
                 Ok(_) => way.merge(level).await,
                 Err(reason) => Err(reason),

@@ -32,7 +32,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             if child.low <= range.low || range.is_below(child.low) {
                 return;
             }
-            let mut way = self.beside(child.low);
+            let mut way = self.for_key(child.low);
             let told = way.tell_parent(child).await;
             let (trips, _) = way.end();
             self.trips_mut().round_trips += trips.round_trips;

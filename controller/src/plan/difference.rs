@@ -21,7 +21,7 @@ impl Plan {
     /// The same plan as a difference to `old`, which is active: it is loaded beside it in the same epoch. None where they have too little in
     /// common, or slots have run out: then a new epoch is written.
     #[must_use]
-    pub fn beside(&self, old: &Plan) -> Option<Plan> {
+    pub fn difference_to(&self, old: &Plan) -> Option<Plan> {
         let homes = |plan: &Plan| -> Vec<_> {
             plan.partitions
                 .iter()
@@ -133,10 +133,10 @@ mod tests {
         let old = plan(&before, &[], &budget, 3);
         let new = following(&after, &[], &budget, 4, Some(&old));
         assert!(old.nodes().len() > count / 2, "the switches hold {} nodes", old.nodes().len());
-        let beside = new.beside(&old).expect("they have most in common");
-        assert_eq!(beside.epoch(), 3);
+        let difference = new.difference_to(&old).expect("they have most in common");
+        assert_eq!(difference.epoch(), 3);
         let entries: usize = old.entries().values().map(Vec::len).sum();
-        let changes: usize = diff(&old.entries(), &beside.entries()).values().map(Vec::len).sum();
+        let changes: usize = diff(&old.entries(), &difference.entries()).values().map(Vec::len).sum();
         assert!(changes > 0 && 20 * changes < entries, "{changes} changes of {entries} entries");
     }
 
@@ -150,8 +150,8 @@ mod tests {
         let (one, same, narrow) = (make(8192, 3), make(4096, 4), make(40, 4));
         assert_eq!((one.fat_root(), one.summary().stage_entries[1]), (narrow.fat_root(), 0));
         assert!(narrow.summary().stage_entries[1] > 0, "{:?}", narrow.summary().stage_entries);
-        assert_eq!(same.beside(&one).unwrap().parity(), one.parity());
-        assert_ne!(narrow.beside(&one).unwrap().parity(), one.parity());
+        assert_eq!(same.difference_to(&one).unwrap().parity(), one.parity());
+        assert_ne!(narrow.difference_to(&one).unwrap().parity(), one.parity());
     }
 
     fn budget_of_ranges(fat_root_ranges: usize) -> Budget {
@@ -163,8 +163,14 @@ mod tests {
         let (here, there): (Vec<u64>, Vec<u64>) = (0..4_000).map(|leaf| (leaf * 100, leaf * 100 + 7)).unzip();
         let budget = Budget { fat_root_ranges: 30, ..Budget::bmv2() };
         let old = plan(&[top(0, 0, &here, &[8])], &[], &budget, 3);
-        assert!(plan(&[top(0, 0, &there, &[8])], &[], &budget, 4).beside(&old).is_none(), "other borders");
-        assert!(plan(&[top(2, 0, &here, &[8])], &[], &budget, 4).beside(&old).is_none(), "another partition");
+        assert!(
+            plan(&[top(0, 0, &there, &[8])], &[], &budget, 4).difference_to(&old).is_none(),
+            "other borders"
+        );
+        assert!(
+            plan(&[top(2, 0, &here, &[8])], &[], &budget, 4).difference_to(&old).is_none(),
+            "another partition"
+        );
     }
 
     proptest! {
@@ -180,15 +186,15 @@ mod tests {
             let mut active = plan(&tops, &[], &budget, 9);
             for asked in asked {
                 let next = following(&tops, &asked, &budget, 10, Some(&active));
-                let Some(beside) = next.beside(&active) else { continue };
+                let Some(difference) = next.difference_to(&active) else { continue };
                 for key in &keys {
-                    prop_assert_eq!(beside.resolve(*key), next.resolve(*key));
+                    prop_assert_eq!(difference.resolve(*key), next.resolve(*key));
                 }
-                prop_assert_eq!(&Plan::from_json(&beside.to_json()).unwrap(), &beside);
-                for entries in beside.entries().values() {
+                prop_assert_eq!(&Plan::from_json(&difference.to_json()).unwrap(), &difference);
+                for entries in difference.entries().values() {
                     prop_assert!(entries.is_sorted_by(|a, b| a.cmp_keys(b).is_lt()));
                 }
-                active = beside;
+                active = difference;
             }
         }
     }

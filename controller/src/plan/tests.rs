@@ -358,7 +358,7 @@ proptest! {
             (switch.id, Observed::new(entries, route))
         }).collect();
         let next = Loaded::new(new.clone());
-        let of = |active: &Arc<Loaded>, beside| Desired::of_plans(old.roots(), Arc::clone(active), beside);
+        let of = |active: &Arc<Loaded>, staged| Desired::of_plans(old.roots(), Arc::clone(active), staged);
         let stages = [
             of(&loaded, Some(Arc::clone(&next))), of(&next, Some(Arc::clone(&loaded))), of(&next, None),
         ];
@@ -628,7 +628,7 @@ fn several_fat_roots_hold_the_same_and_count_together() {
     };
     let (one, both) = (counted(&roots[..1]), counted(roots));
     assert!(one[1].0 > 0 && both[1].0 == 2 * one[1].0 && both[0].0 == 2 * one[0].0, "{one:?} {both:?}");
-    assert!(plan.beside(&plan).is_some());
+    assert!(plan.difference_to(&plan).is_some());
 }
 
 #[test]

@@ -1,46 +1,23 @@
 //! The controller's knowledge and decisions, without I/O.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
+mod reload;
+mod servers;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_topology::{Cluster, HostId, Outages, Role, Switch, SwitchId};
+use fatbtree_topology::{Cluster, Outages, Role, Switch, SwitchId};
 use serde::{Deserialize, Serialize};
 
 use super::roots::Roots;
 use super::{Active, Desired, KeeperNotice, Loaded, Serving};
-use crate::connection::{Connection, ConnectionError};
 use crate::plan::{Placement, Plan, PlanError, next_epoch};
-
-/// A connection that a memory server has accepted.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Registration {
-    /// Where the client's packets come from.
-    pub client: Ipv4Addr,
-    /// The server's queue pair number.
-    pub queue_pair: u32,
-    /// Key of the tree memory.
-    pub rkey: u32,
-    /// The root of the server's tree.
-    pub root: u64,
-    /// The path MTU in bytes.
-    pub mtu: u16,
-}
-
-impl fmt::Debug for Registration {
-    /// Without the rkey: it permits writing to the tree.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { client, queue_pair, root, mtu, rkey: _ } = self;
-        f.debug_struct("Registration")
-            .field("client", client)
-            .field("queue_pair", queue_pair)
-            .field("root", root)
-            .field("mtu", mtu)
-            .finish_non_exhaustive()
-    }
-}
+use reload::Reload;
+pub use reload::{Refused, Stage};
+pub use servers::Registration;
+use servers::Server;
 
 /// A memory server's tree: another number means that nodes may lie elsewhere than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,40 +42,6 @@ pub enum SwitchState {
     Settled(u64),
 }
 
-/// A memory server as the controller knows it.
-#[derive(Clone, Debug, Default)]
-struct Server {
-    /// Whether it is connected to the controller.
-    here: bool,
-    generation: Option<Generation>,
-    /// Its clients' connections, by client and queue pair.
-    connections: BTreeMap<(Ipv4Addr, u32), Registration>,
-}
-
-/// Where a reload is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// The new epoch is written beside the old one.
-    Write,
-    /// Packets are sent into it.
-    Flip,
-    /// The old one goes.
-    Clear,
-}
-
-#[derive(Clone, Debug)]
-struct Reload {
-    new: Arc<Loaded>,
-    old: Option<Arc<Loaded>>,
-    source: Generations,
-    changes: usize,
-    stage: Stage,
-    /// The version of what is desired in this stage.
-    version: u64,
-    began: Duration,
-}
-
 /// Something that others want to know.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
@@ -115,37 +58,6 @@ pub enum Notice {
     },
     /// The active plan was made of trees that are gone: switches lead nowhere until there is another plan.
     Void,
-}
-
-/// Why a plan is not loaded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refused {
-    /// One at a time.
-    #[error("a reload is under way, to epoch {epoch}; try again when it is done")]
-    Busy {
-        /// The epoch that it leads to.
-        epoch: u8,
-    },
-    /// A switch with the fat root that packets are sent to was not read yet, or does not hold what it should.
-    #[error(
-        "{switch} does not answer, or does not hold yet what it should: `fatbtree control status` says why; wait for it"
-    )]
-    CoreSilent {
-        /// Its name.
-        switch: String,
-    },
-    /// It was made of other trees.
-    #[error(
-        "the plan was made of another tree of partition {partition}: it was loaded anew since; make a plan of this one"
-    )]
-    OtherTree {
-        /// The partition.
-        partition: u16,
-    },
-    /// It does not fit.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
 }
 
 /// A controller's knowledge and decisions. It is told of switches, memory servers and time, and says what all switches
@@ -432,294 +344,6 @@ impl Controller {
         // A reload goes on once packets go where they go now.
         if let Some(reload) = &mut self.reload {
             reload.version = self.version;
-        }
-    }
-
-    // ---- memory servers ----
-
-    /// A memory server is here, with these connections and no others.
-    pub fn server_joined(&mut self, partition: u16, generation: Generation, connections: &[Registration]) {
-        let Some(server) = self.servers.get_mut(&partition) else { return };
-        (server.here, server.generation) = (true, Some(generation));
-        let stay: BTreeSet<(Ipv4Addr, u32)> = connections.iter().map(|c| (c.client, c.queue_pair)).collect();
-        let gone = server.connections.values().filter(|c| !stay.contains(&(c.client, c.queue_pair)));
-        for gone in gone.copied().collect::<Vec<_>>() {
-            self.closed(partition, gone.client, gone.queue_pair);
-        }
-        self.check_trees();
-        connections.iter().for_each(|connection| self.opened(partition, *connection));
-    }
-
-    /// A memory server has another tree.
-    pub fn server_refilled(&mut self, partition: u16, generation: Generation) {
-        let Some(server) = self.servers.get_mut(&partition) else { return };
-        server.generation = Some(generation);
-        self.check_trees();
-    }
-
-    /// A memory server is not here any more. Its entries stay: they do no harm, and it may come back with the same connections.
-    pub fn server_left(&mut self, partition: u16) {
-        if let Some(server) = self.servers.get_mut(&partition) {
-            server.here = false;
-        }
-    }
-
-    /// A memory server has accepted a connection.
-    pub fn opened(&mut self, partition: u16, connection: Registration) {
-        let Registration { client, queue_pair, .. } = connection;
-        match self.register(partition, &connection) {
-            Ok((edge, changed)) => {
-                self.version += u64::from(changed);
-                self.pending.insert((partition, client, queue_pair), (self.version, edge));
-                if let Some(server) = self.servers.get_mut(&partition) {
-                    server.connections.insert((client, queue_pair), connection);
-                }
-            }
-            Err(error) => {
-                self.refused_connections += 1;
-                tracing::warn!(partition, %client, queue_pair, %error, "connection not registered");
-            }
-        }
-        self.advance();
-    }
-
-    /// A connection is gone.
-    pub fn closed(&mut self, partition: u16, client: Ipv4Addr, queue_pair: u32) {
-        let Some(server) = self.servers.get_mut(&partition) else { return };
-        server.connections.remove(&(client, queue_pair));
-        self.pending.remove(&(partition, client, queue_pair));
-        let Ok(host) = self.host_of(client) else { return };
-        let Self { cluster, placement, desired, .. } = self;
-        let connections = &mut Arc::make_mut(desired).connections;
-        // It was registered with the same numbers.
-        let _ = connections.unregister(cluster.tree(), placement, host, partition, queue_pair);
-        self.version += 1;
-    }
-
-    /// Wants a connection at its client's first switch, if there is room; says which switch that is, and whether anything changes.
-    fn register(
-        &mut self,
-        partition: u16,
-        connection: &Registration,
-    ) -> Result<(SwitchId, bool), ConnectionError> {
-        let Registration { client, queue_pair, rkey, root, mtu } = *connection;
-        let host = self.host_of(client)?;
-        let Self { cluster, placement, desired, connections_per_switch: room, .. } = self;
-        let (tree, room) = (cluster.tree(), *room);
-        let connections = &mut Arc::make_mut(desired).connections;
-        let wanted = Connection { client: host, partition, dest_qp: queue_pair, rkey, root, mtu };
-        let (edge, change) = connections.register(tree, placement, wanted)?;
-        if connections.of_switch(edge).count() > room {
-            // It was registered just now.
-            let _ = connections.unregister(tree, placement, host, partition, queue_pair);
-            return Err(ConnectionError::Full { switch: tree.switch(edge).name(), room });
-        }
-        Ok((edge, change.is_some()))
-    }
-
-    /// A server's tree has another root.
-    pub fn rerooted(&mut self, partition: u16, root: u64) {
-        if root >> 48 == u64::from(partition) {
-            self.change(|desired| desired.connections.reroot(partition, root));
-        }
-    }
-
-    fn host_of(&self, client: Ipv4Addr) -> Result<HostId, ConnectionError> {
-        let found = self.cluster.tree().hosts().iter().find(|host| host.ip == client);
-        found.map(|host| host.id).ok_or(ConnectionError::UnknownAddress { client })
-    }
-
-    /// Connections to a partition that are registered, and whether clients were told so.
-    pub fn connections(&self, partition: u16) -> impl Iterator<Item = (&Registration, bool)> {
-        let all = self.servers.get(&partition).into_iter().flat_map(|server| server.connections.values());
-        all.map(move |c| (c, !self.pending.contains_key(&(partition, c.client, c.queue_pair))))
-    }
-
-    /// Whether a memory server is connected to the controller.
-    pub fn server_is_here(&self, partition: u16) -> bool {
-        self.servers.get(&partition).is_some_and(|server| server.here)
-    }
-
-    /// Known trees of the servers that have registered.
-    pub fn trees(&self) -> Generations {
-        let known = self.servers.iter().filter_map(|(id, server)| Some((*id, server.generation?)));
-        known.collect()
-    }
-
-    /// Connections that were not registered: no switch knows their client.
-    pub fn refused_connections(&self) -> u64 {
-        self.refused_connections
-    }
-
-    /// A plan leads to where nodes lay when it was made. Once a tree was loaded anew, it must lead no packet.
-    fn check_trees(&mut self) {
-        let differs = |source: &Generations| self.other_tree(source).is_some();
-        if self.reload.as_ref().is_some_and(|reload| differs(&reload.source)) {
-            self.reload = None;
-            self.change(|desired| {
-                desired.beside = None;
-            });
-        }
-        let void = self.desired.active.plan().is_some() && self.other_tree(&self.source).is_some();
-        if void {
-            self.previous = None;
-            self.found_nothing = false;
-            self.turn(Active::Nothing);
-            self.notices.push_back(Notice::Void);
-        }
-    }
-
-    /// A partition whose tree is known to be another one.
-    fn other_tree(&self, source: &Generations) -> Option<u16> {
-        let known = self.servers.iter().filter_map(|(id, server)| Some((*id, server.generation?)));
-        known.into_iter().find(|(id, now)| source.get(id) != Some(now)).map(|(id, _)| id)
-    }
-
-    // ---- plans ----
-
-    /// Whether a plan is missing, and all that one can be made of is here.
-    pub fn wants_plan(&self) -> bool {
-        let missing = matches!(self.desired.active, Active::Nothing | Active::Unknown(_));
-        missing && self.next_epoch().is_ok() && self.servers.values().all(|server| server.here)
-    }
-
-    /// The epoch of the next plan, unless it is a difference to the active one.
-    ///
-    /// # Errors
-    /// When a reload is under way, or a fat root was not read yet.
-    pub fn next_epoch(&self) -> Result<u8, Refused> {
-        if let Some(reload) = &self.reload {
-            return Err(Refused::Busy { epoch: reload.new.plan().epoch() });
-        }
-        // Until fat roots do what they are to do now, they may do what they did before.
-        if let Some(root) = self.root_to_wait_for(self.turned) {
-            return Err(Refused::CoreSilent { switch: self.cluster.tree().switch(root).name() });
-        }
-        Ok(next_epoch(self.last_begun))
-    }
-
-    /// Begins to load a plan, whatever its epoch: as a [difference](Plan::beside) to the active one if that is possible, else in the next
-    /// epoch. `source` are the trees that it was made of. Returns the epoch.
-    ///
-    /// # Errors
-    /// When it cannot be loaded, or not now.
-    pub fn load(&mut self, plan: Plan, source: Generations) -> Result<u8, Refused> {
-        let next = self.next_epoch()?;
-        self.found_nothing = false;
-        if let Some(partition) = self.other_tree(&source) {
-            return Err(Refused::OtherTree { partition });
-        }
-        plan.check_network(&self.cluster)?;
-        let old = self.desired.active.plan().cloned();
-        // Ids are given again only where everybody is known to have forgotten whose they were.
-        let is_difference = self.all_are_settled() && self.source == source;
-        let beside = old.as_ref().filter(|_| is_difference).and_then(|old| plan.beside(old.plan()));
-        let plan = match beside {
-            Some(plan) => plan,
-            None => {
-                self.last_begun = next;
-                plan.after(next, self.desired.active.serving().map_or(0, |serving| serving.parity))
-            }
-        };
-        let new = Loaded::new(plan);
-        let changes = new.changes_from(old.as_deref());
-        let (beside, epoch) = (Arc::clone(&new), new.plan().epoch());
-        self.change(|desired| desired.beside = Some(beside));
-        let (version, began) = (self.version, self.now);
-        self.reload = Some(Reload { new, old, source, changes, stage: Stage::Write, version, began });
-        self.advance();
-        Ok(epoch)
-    }
-
-    fn all_are_settled(&self) -> bool {
-        self.switches.keys().all(|switch| self.is_settled(*switch, self.version))
-    }
-
-    /// The active plan, and what it was made of.
-    pub fn plan(&self) -> Option<(&Arc<Loaded>, &Generations)> {
-        self.desired.active.plan().map(|loaded| (loaded, &self.source))
-    }
-
-    /// The epoch that index reads follow, and the entries of its plan, 0 if it is not known: until all fat roots have turned to a new plan,
-    /// those of the one before.
-    pub fn followed(&self) -> (Option<u8>, usize) {
-        match &self.reload {
-            Some(Reload { stage: Stage::Flip, old, .. }) => {
-                old.as_ref().map_or((None, 0), |old| (Some(old.plan().epoch()), old.len()))
-            }
-            _ => (self.desired.active.epoch(), self.plan().map_or(0, |(loaded, _)| loaded.len())),
-        }
-    }
-
-    /// The plan that was active before.
-    pub fn previous(&self) -> Option<&(Plan, Generations)> {
-        self.previous.as_ref()
-    }
-
-    /// The plan that is being loaded, and how far that is.
-    pub fn reload(&self) -> Option<(&Arc<Loaded>, &Generations, Stage)> {
-        self.reload.as_ref().map(|reload| (&reload.new, &reload.source, reload.stage))
-    }
-
-    /// Does what the state of the switches allows.
-    fn advance(&mut self) {
-        self.all_go_round |= self.answering_are_settled(self.rerouted);
-        self.tell_registered();
-        while let Some(Reload { new, old, stage, version, .. }) = &self.reload {
-            let (new, old, version) = (Arc::clone(new), old.clone(), *version);
-            let stage = match stage {
-                Stage::Write if self.are_settled(version) => {
-                    self.turn(Active::Plan(new));
-                    self.change(|desired| desired.beside = old);
-                    self.turned = self.version;
-                    Stage::Flip
-                }
-                Stage::Flip if self.roots_are_settled(version) => {
-                    self.change(|desired| desired.beside = None);
-                    Stage::Clear
-                }
-                Stage::Clear if self.are_settled(version) => {
-                    self.finish_reload();
-                    return;
-                }
-                _ => return,
-            };
-            let version = self.version;
-            if let Some(reload) = &mut self.reload {
-                if stage == Stage::Flip {
-                    let before = std::mem::replace(&mut self.source, reload.source.clone());
-                    self.previous = reload.old.as_ref().map(|old| (old.plan().clone(), before));
-                }
-                (reload.stage, reload.version) = (stage, version);
-            }
-        }
-    }
-
-    fn finish_reload(&mut self) {
-        if let Some(Reload { new, changes, began, .. }) = self.reload.take() {
-            let took = self.now.saturating_sub(began);
-            self.notices.push_back(Notice::Reloaded { epoch: new.plan().epoch(), changes, took });
-        }
-    }
-
-    /// Index reads need the first switch to know the connection, and no fat root to lead by a plan that is void.
-    fn tell_registered(&mut self) {
-        let ready: Vec<(u16, Ipv4Addr, u32)> = self
-            .pending
-            .iter()
-            .filter(|(_, (version, edge))| {
-                // Before the last turn it may have kept hot keys of trees that are gone.
-                self.is_settled(*edge, self.turned.max(*version)) && self.roots_are_settled(*version)
-            })
-            .map(|(key, _)| *key)
-            .collect();
-        for (partition, client, queue_pair) in ready {
-            self.pending.remove(&(partition, client, queue_pair));
-            let server = self.servers.get(&partition);
-            let connection = server.and_then(|server| server.connections.get(&(client, queue_pair)));
-            if let Some(connection) = connection {
-                self.notices.push_back(Notice::Registered(partition, *connection));
-            }
         }
     }
 

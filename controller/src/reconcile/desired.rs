@@ -103,7 +103,7 @@ pub struct Desired {
     /// The active plan, which leads packets.
     pub active: Active,
     /// The plan that was active, or is to be.
-    pub beside: Option<Arc<Loaded>>,
+    pub staged: Option<Arc<Loaded>>,
 }
 
 impl Desired {
@@ -114,15 +114,15 @@ impl Desired {
             base: Arc::new(cluster_base(cluster)),
             connections: Connections::of(cluster),
             active: Active::Unread,
-            beside: None,
+            staged: None,
         }
     }
 
     /// Plans alone, in a network whose switches with the fat root are these.
     #[cfg(test)]
-    pub(crate) fn of_plans(roots: &[SwitchId], active: Arc<Loaded>, beside: Option<Arc<Loaded>>) -> Self {
+    pub(crate) fn of_plans(roots: &[SwitchId], active: Arc<Loaded>, staged: Option<Arc<Loaded>>) -> Self {
         let (base, connections) = (Arc::default(), Connections::new());
-        Self { roots: roots.to_vec(), base, connections, active: Active::Plan(active), beside }
+        Self { roots: roots.to_vec(), base, connections, active: Active::Plan(active), staged }
     }
 
     /// Other routes: what is down goes round, and switches that are `unready` get no index packets to look up in their fat root while
@@ -137,7 +137,7 @@ impl Desired {
         let mut fixed: Vec<Entry> = base.map(|base| base.entries.clone()).unwrap_or_default();
         fixed.extend(self.connections.of_switch(switch));
         fixed.sort();
-        let plans = || self.active.plan().into_iter().chain(&self.beside);
+        let plans = || self.active.plan().into_iter().chain(&self.staged);
         let epochs: Vec<u8> = plans().map(|loaded| loaded.plan.epoch()).collect();
         let is_difference = matches!(epochs[..], [one, other] if one == other);
         let plans = plans().filter_map(|loaded| loaded.entries.get(&switch).cloned()).collect();

@@ -15,8 +15,8 @@
 
 mod controller;
 mod desired;
-mod held;
 mod keeper;
+mod observed;
 mod pace;
 mod roots;
 #[cfg(test)]
@@ -29,7 +29,7 @@ pub use controller::{
     Controller, Generation, Generations, Notice, Refused, Registration, Stage, SwitchState,
 };
 pub use desired::{Active, Desired, Loaded};
-pub use held::Observed;
 pub use keeper::{Keeper, KeeperAnswer, KeeperNotice, KeeperRequest};
+pub use observed::Observed;
 pub use pace::Pace;
 pub use wanted::{Serving, Wanted};

@@ -532,7 +532,7 @@ impl World {
     fn check(&self) {
         let (version, desired) = self.controller.desired();
         assert!(
-            self.controller.reload().is_none() && desired.beside.is_none(),
+            self.controller.reload().is_none() && desired.staged.is_none(),
             "{:?}",
             self.controller.reload()
         );

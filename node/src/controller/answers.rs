@@ -196,9 +196,9 @@ impl Driver {
             return answer(reply, Ok(&planned));
         }
         let old = self.primary.controller().plan().map(|(loaded, _)| loaded.plan());
-        let beside = old.and_then(|old| plan.beside(old));
+        let difference = old.and_then(|old| plan.difference_to(old));
         let changes =
-            diff(&old.map(Plan::entries).unwrap_or_default(), &beside.as_ref().unwrap_or(plan).entries());
+            diff(&old.map(Plan::entries).unwrap_or_default(), &difference.as_ref().unwrap_or(plan).entries());
         let switches = changes.into_iter().map(|(switch, changes)| {
             let mut difference = SwitchDifference {
                 name: self.planner.cluster.tree().switch(switch).name(),

@@ -1,23 +1,24 @@
 //! One run.
 
+mod faults;
+mod leader;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_controller::election::{Bid, Seen, Verdict, Way};
-use fatbtree_controller::grpc::{ServerHello, ServerNews};
-use fatbtree_controller::operator::Question;
+use fatbtree_controller::grpc::ServerHello;
 use fatbtree_controller::{
-    Budget, Change, Controller, ControllerNews, FollowOptions, Frequencies, Generation, Generations, Keeper,
-    KeeperAnswer, KeeperNotice, KeeperRequest, Loaded, Made, Order, Pace, Placement, Plan, Primary,
-    Registration, Tree,
+    Change, Controller, FollowOptions, Generation, Generations, Keeper, KeeperAnswer, Pace, Placement, Plan,
+    Primary, Registration,
 };
 use fatbtree_p4runtime::Mastership;
 use fatbtree_p4runtime::client::{KEEP_ALIVE, election_id, uint128};
 use fatbtree_p4runtime::tonic::Code;
 use fatbtree_p4runtime::v1::stream_message_response::Update;
-use fatbtree_switch::service::{Request, StreamEvent, StreamId, StreamOutput, Switch};
+use fatbtree_switch::service::{StreamId, StreamOutput, Switch};
 use fatbtree_topology::{Cluster, SwitchId};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -194,101 +195,6 @@ impl World {
             held.is_ok_and(|held| desired.wanted(*id).next_changes(&held).is_none())
         })
     }
-
-    // ---- what goes wrong ----
-
-    fn goes_wrong(&mut self) {
-        if !self.random.random_bool(0.02) {
-            return;
-        }
-        let number = self.random.random_range(0..self.processes.len());
-        let switch = self.ids[self.random.random_range(0..self.ids.len())];
-        let millis = |random: &mut ChaCha8Rng, most| Duration::from_millis(random.random_range(50..most));
-        match self.random.random_range(0..10) {
-            0 | 1 => {
-                self.ends(number);
-                let back = self.now + millis(&mut self.random, 8_000);
-                self.processes[number].life = Life::Dead(back);
-            }
-            2 | 3 if self.processes[number].runs() => self.processes[number].life = Life::Frozen(self.now),
-            4 => {
-                let until = self.now + millis(&mut self.random, 6_000);
-                self.cuts.push((number, switch, until));
-                self.close(number, switch);
-            }
-            5 => {
-                let at = self.ids.iter().position(|id| *id == switch).unwrap_or(0);
-                self.switches[at] = blank(switch);
-                for number in 0..self.processes.len() {
-                    self.processes[number].end_of(switch);
-                }
-            }
-            6 => {
-                self.ends(number);
-                let way = if self.random.random_bool(0.5) { Way::Start } else { Way::TakeOver };
-                self.start(number, way);
-            }
-            7 | 8 => {
-                let partition = self.random.random_range(0..self.tops.len()) as u16;
-                self.opens(partition);
-            }
-            _ => {
-                if let Some(leader) = self.leader() {
-                    self.asks_for_plan(leader);
-                }
-            }
-        }
-    }
-
-    fn opens(&mut self, partition: u16) {
-        let host = self.described.clients()[0].host;
-        let registration = Registration {
-            client: self.described.tree().host(host).ip,
-            queue_pair: 2 + self.connections[&partition].len() as u32,
-            rkey: self.random.random_range(2..1_000),
-            root: self.tops[usize::from(partition)].partition.root.raw(),
-            mtu: 1024,
-        };
-        self.connections.entry(partition).or_default().push(registration);
-        if let Some((home, stream)) = self.homes[&partition]
-            && let Office::Leads { primary, .. } = &mut self.processes[home].office
-        {
-            primary.server_news(stream, partition, ServerNews::Opened(registration));
-        }
-    }
-
-    /// The process is gone, and the system closes its connections.
-    fn ends(&mut self, number: usize) {
-        for switch in self.ids.clone() {
-            self.close(number, switch);
-        }
-        self.writes.retain(|write| write.from != number);
-    }
-
-    fn start(&mut self, number: usize, way: Way) {
-        let process = &mut self.processes[number];
-        if process.runs() && way == Way::StandBy {
-            return;
-        }
-        if let Life::Frozen(_) = process.life
-            && way == Way::StandBy
-        {
-            (process.life, process.has_thawed) = (Life::Runs, true);
-            return;
-        }
-        process.again(self.random.random(), way, &self.ids, self.now);
-    }
-
-    /// A switch hears that a session has ended, and so does the process, if it runs.
-    fn close(&mut self, number: usize, switch: SwitchId) {
-        let Some(session) = self.processes[number].sessions.get(&switch) else { return };
-        let stream = session.stream;
-        let at = self.ids.iter().position(|id| *id == switch).unwrap_or(0);
-        self.switches[at].handle_request(Request::Stream(stream, StreamEvent::Closed));
-        self.processes[number].end_of(switch);
-    }
-
-    // ---- what happens in a turn ----
 
     fn turn(&mut self) -> Result<(), String> {
         self.now += TURN;
@@ -501,118 +407,6 @@ impl World {
             && let Some(keeper) = keepers.get_mut(&switch)
         {
             keeper.handle_answer(self.now, answer);
-        }
-    }
-
-    /// Carries out what a leader's keeper asks of its switch, until that takes time.
-    fn keep(&mut self, number: usize, switch: SwitchId) -> Result<(), String> {
-        let Some(at) = self.ids.iter().position(|id| *id == switch) else { return Ok(()) };
-        loop {
-            let Office::Leads { primary, keepers, .. } = &mut self.processes[number].office else {
-                return Ok(());
-            };
-            let Some(keeper) = keepers.get_mut(&switch) else { return Ok(()) };
-            let (version, desired) = primary.controller().desired();
-            let request = keeper.poll_request(self.now, (version, desired), &mut self.pace);
-            while let Some(notice) = keeper.poll_notice() {
-                let was_unread =
-                    matches!(notice, KeeperNotice::Read(_)) && primary.controller().plan().is_none();
-                primary.switch_noticed(switch, &notice);
-                // A kept plan is taken for the active plan only if it is that plan.
-                if was_unread && let Some((found, _)) = primary.controller().plan() {
-                    let plan = found.plan();
-                    if self.plans.get(&plan.epoch()) != Some(plan) {
-                        return Err(format!("epoch {} is taken for another plan", plan.epoch()));
-                    }
-                    self.outcome.resumed += 1;
-                }
-            }
-            let answer = match request {
-                None => return Ok(()),
-                Some(KeeperRequest::Open) => {
-                    self.open(number, switch);
-                    return Ok(());
-                }
-                Some(KeeperRequest::Write(changes)) => {
-                    // Mostly it is there at once; sometimes long after its controller was put out.
-                    let most = if self.random.random_bool(0.02) { 3_000 } else { 30 };
-                    let arrives = self.now + Duration::from_millis(self.random.random_range(0..most));
-                    let Some(session) = self.processes[number].sessions.get(&switch) else { return Ok(()) };
-                    let (stream, election_id) = (session.stream, session.election_id);
-                    self.writes.push(Write { arrives, from: number, switch, stream, election_id, changes });
-                    return Ok(());
-                }
-                Some(request) => {
-                    let Some(session) = self.processes[number].sessions.get(&switch) else { return Ok(()) };
-                    let value = &mut self.switches[at];
-                    self.network
-                        .answer(value, switch, session.stream, request)
-                        .map_err(|error| error.to_string())?
-                }
-            };
-            self.answered(number, switch, answer);
-        }
-    }
-
-    /// Work of the driver of a leader.
-    fn leads(&mut self, number: usize) -> Result<(), String> {
-        loop {
-            let now = self.now;
-            let Office::Leads { primary, .. } = &mut self.processes[number].office else { return Ok(()) };
-            primary.at(now);
-            primary.turn();
-            let Some(order) = primary.poll_order() else { return Ok(()) };
-            match order {
-                Order::Plan { active, source, epoch, .. } => {
-                    let made = self.make_plan(active.as_deref(), source, epoch);
-                    if let Office::Leads { primary, .. } = &mut self.processes[number].office {
-                        primary.planned(made);
-                    }
-                }
-                Order::Keep => self.keeps_plan(number),
-                Order::Tell(ControllerNews::Reloaded { .. }) => self.outcome.reloads += 1,
-                Order::Tell(ControllerNews::Void) => {
-                    return Err("a plan of trees that nobody changes is void".to_owned());
-                }
-                Order::Follow(_) => return Err("a follower that heard of no client sees a gain".to_owned()),
-                Order::Sync(_) | Order::Registered(..) | Order::Answer(..) | Order::Tell(_) => {}
-            }
-        }
-    }
-
-    /// An operator wants another plan. What cannot be loaded now is not loaded.
-    fn asks_for_plan(&mut self, number: usize) {
-        if let Office::Leads { primary, .. } = &mut self.processes[number].office {
-            primary.asked_for_plan(0, Question::Reload { plan: None });
-        }
-    }
-
-    fn make_plan(&mut self, active: Option<&Loaded>, source: Generations, epoch: u8) -> Result<Made, String> {
-        let tree = Tree::new(&self.tops).map_err(|error| error.to_string())?;
-        let keys: Vec<u64> = (0..30)
-            .map(|_| {
-                let top = &self.tops[self.random.random_range(0..self.tops.len())];
-                top.partition.range.low + self.random.random_range(0..100)
-            })
-            .collect();
-        let frequencies = Frequencies::from_keys(&tree, &keys);
-        let ranges = self.random.random_range(self.tops.len()..=20);
-        let budget = Budget { fat_root_ranges: ranges, ..Budget::bmv2() };
-        let (topology, placement) = (self.network.tree(), self.network.placement());
-        let old = active.map(Loaded::plan);
-        let plan = Plan::following(topology, placement, &tree, &frequencies, &budget, epoch, old);
-        let plan = plan.map_err(|error| error.to_string())?;
-        Ok(Made { plan, source, trips_active: None, trips: 0.0 })
-    }
-
-    /// Stores the plan on disk before its first entry is written.
-    fn keeps_plan(&mut self, number: usize) {
-        let process = &mut self.processes[number];
-        let Office::Leads { primary, .. } = &process.office else { return };
-        if let Some((new, source, _)) = primary.controller().reload() {
-            let plan = new.plan().clone();
-            process.disk.plan = Some((plan.clone(), source.clone()));
-            self.plans.insert(plan.epoch(), plan);
         }
     }
 
