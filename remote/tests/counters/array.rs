@@ -92,9 +92,18 @@ impl<V: Verbs> Counters<V> {
     ///
     /// [`LockError::Unknown`]: it may have been added. After every other error it was not.
     pub(crate) async fn add(&self, number: u32, what: u64) -> Result<u64, LockError> {
+        self.change(number, |old| old + what).await.map(|(sum, _)| sum)
+    }
+
+    /// Changes a counter under its lock. Returns its new value and the round trips of the last attempt.
+    pub(crate) async fn change(
+        &self,
+        number: u32,
+        change: impl Fn(u64) -> u64,
+    ) -> Result<(u64, u32), LockError> {
         let (at, lane) = (self.at(number), self.memory.take_lane());
         loop {
-            match self.try_add(at, lane, what).await {
+            match self.try_change(at, lane, &change).await {
                 // Nothing was written: once more, on the next connection or in the next session.
                 Err(LockError::Trouble(Trouble::Broke(_) | Trouble::Lapsed | Trouble::NotWriter(_))) => {
                     self.memory.pause(1).await;
@@ -104,12 +113,17 @@ impl<V: Verbs> Counters<V> {
         }
     }
 
-    async fn try_add(&self, at: GlobalAddress, lane: u8, what: u64) -> Result<u64, LockError> {
+    async fn try_change(
+        &self,
+        at: GlobalAddress,
+        lane: u8,
+        change: impl Fn(u64) -> u64,
+    ) -> Result<(u64, u32), LockError> {
         let mut trips = 0;
         let (lock, bytes) = LockGuard::lock_and_read(&self.memory, lane, at, 8, &mut trips).await?;
-        let sum = word(&bytes) + what;
-        lock.write_back(&[Part { at, bytes: &sum.to_le_bytes() }], &mut trips).await?;
-        Ok(sum)
+        let new = change(word(&bytes));
+        lock.write_back(&[Part { at, bytes: &new.to_le_bytes() }], &mut trips).await?;
+        Ok((new, trips))
     }
 }
 

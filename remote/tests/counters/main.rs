@@ -7,6 +7,7 @@
 mod array;
 mod header;
 mod lab;
+mod load;
 mod tenant;
 
 use std::cell::RefCell;

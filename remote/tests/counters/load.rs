@@ -1,0 +1,92 @@
+//! The array under the load generator of all indexes: round trips, rate and latency in virtual time.
+
+use fatbtree_client::{Answered, NoAnswer};
+use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_workload::measure::{Summary, Troubles};
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_workload::{LoadGenerator, Pace, Store, Values};
+
+use crate::array::Counters;
+use crate::lab::{SERVER, begin, serve};
+
+const COUNTERS: u32 = 200;
+
+/// Counters as records with values of eight bytes.
+struct Records {
+    counters: Counters<SimDevice>,
+    machine: Machine,
+}
+
+impl Store for Records {
+    type Value = [u8; 8];
+
+    fn now(&self) -> Instant {
+        self.machine.now()
+    }
+
+    async fn sleep_until(&self, at: Instant) {
+        self.machine.sleep(at - self.now()).await;
+    }
+
+    async fn read(&self, key: u64) -> Answered<Option<[u8; 8]>> {
+        let began = self.now();
+        let read = self.counters.get(key as u32).await;
+        let result = read.map(|value| Some(value.to_le_bytes())).map_err(|_| NoAnswer::Server("not read"));
+        Answered { result, round_trips: 1, latency: self.now() - began }
+    }
+
+    async fn write(&self, key: u64, value: &[u8], _is_new: bool) -> Answered<bool> {
+        let (began, new) = (self.now(), u64::from_le_bytes(value.try_into().expect("eight bytes")));
+        let (result, round_trips) = match self.counters.change(key as u32, |_| new).await {
+            Ok((_, trips)) => (Ok(true), trips),
+            Err(_) => (Err(NoAnswer::Unknown), 0),
+        };
+        Answered { result, round_trips, latency: self.now() - began }
+    }
+
+    async fn scan(&self, _: u64, _: u64, _: usize) -> Answered<Vec<(u64, bytes::Bytes)>> {
+        unreachable!("workload A has no scans")
+    }
+}
+
+/// YCSB's workload A on one server, by one client with so many operations in flight.
+fn run(depth: usize) -> Summary {
+    let world = World::new(1, Options::default());
+    let server = serve(&world.machine(MachineOptions::named("server")), world.operator());
+    let machine = world.machine(MachineOptions::named("client"));
+    let client = begin(&machine, &server, &mut random(1, 52));
+    let records = machine.clone();
+    let running = machine.spawn(async move {
+        let counters = Counters::open(client, SERVER, COUNTERS).await.expect("the server lives");
+        let store = Records { counters, machine: records };
+        let mut properties = builtin("a").expect("YCSB has a workload A");
+        properties.set("recordcount", &COUNTERS.to_string());
+        properties.set("requestdistribution", "uniform");
+        let spec = WorkloadSpec::from_properties(&properties).expect("the properties are valid");
+        let mut workload = Workload::new(&spec, KeyMap::Ordered, 1).expect("there are records");
+        let values = Values::new(1, 8).loaded_with(|_, bytes| bytes == [0; 8]);
+        let (mut load, pace) = (LoadGenerator::new(), Pace::Closed { depth });
+        let ran = load.run_on(&store, &mut workload, 4_000, pace, &values, |_| {}).await;
+        ran.expect("operations are drawn");
+        assert_eq!(load.first_wrong(), None);
+        load.summary_of(&Troubles::default())
+    });
+    world.run_until(|| running.has_ended(), Duration::from_secs(5)).expect("nothing is in the way");
+    running.take().expect("the load generator has ended")
+}
+
+/// A read takes one round trip and an update two, and operations in flight overlap.
+#[test]
+fn counters_under_ycsb_a() {
+    println!("in flight   operations/s   round trips   p50 us   p99 us");
+    let [one, many] = [1, 16].map(|depth| {
+        let summary = run(depth);
+        let Summary { ops_per_s, round_trips, p50_us, p99_us, .. } = summary;
+        println!("{depth:9}   {ops_per_s:12.0}   {round_trips:11.2}   {p50_us:6.2}   {p99_us:6.2}");
+        assert!(summary.verified(), "{summary:?}");
+        summary
+    });
+    assert!((1.4..1.6).contains(&one.round_trips), "half of one trip, half of two: {}", one.round_trips);
+    assert!(many.ops_per_s > 8.0 * one.ops_per_s, "{} and {} operations/s", many.ops_per_s, one.ops_per_s);
+}
