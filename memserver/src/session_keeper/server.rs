@@ -234,6 +234,10 @@ impl<S> Server<S> {
     ) {
         let Some((what, asked)) = self.under_way.take() else { return };
         let remote = memory.remote();
+        let answer = answer.map(|granted| match granted {
+            Granted::Attached(attached) => Granted::Connected(attached.endpoint),
+            granted => granted,
+        });
         let denied = match (what, answer) {
             (UnderWay::Open, Ok(Granted::Opened(opened))) => {
                 self.opened(asked, memory, options, notices, *opened);

@@ -66,7 +66,7 @@ impl Lab {
             servers: (0..SERVERS).map(serve).collect(),
             keeper: SessionKeeper::new(memory.connections(), kept),
             memory: Rc::new(memory),
-            client: ClientId { host: ip.into(), roce: ip },
+            client: ClientId { host: [127, 0, 0, 1].into(), roce: ip },
             now: Instant::ZERO,
             under_way: BTreeMap::new(),
             notices: Vec::new(),
