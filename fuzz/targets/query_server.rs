@@ -2,16 +2,15 @@
 #![no_main]
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_fuzz::{Counting, Input, held};
 use fatbtree_blink::{Integrity, Pool, PoolConfig, RemoteSide, SuperRoot, TreeConfig, ValueLayout, value};
-use fatbtree_memserver::query::{Need, QueryWorker, ScanBounds, WorkerOptions};
+use fatbtree_memserver::query::{QueryWorker, ScanBounds, WorkerOptions};
 use fatbtree_memserver::{
-    Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, BLOCKS_AT_ONCE, ServerOptions, SessionKey, Grant,
-    bulk_load, seeded,
+    Bounds, ClientId, Limits, LoadOptions, MemoryServer, ServerOptions, bulk_load, seeded,
 };
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_query::ResponderOptions;
@@ -85,7 +84,6 @@ fuzz_target!(|bytes: &[u8]| {
 struct Lab {
     server: MemoryServer<Nic>,
     worker: QueryWorker,
-    lease: Option<Lease>,
     now: Instant,
     /// What the server has told who asks from there.
     cookies: BTreeMap<SocketAddr, u64>,
@@ -126,13 +124,13 @@ impl Lab {
             responder: BOUNDS,
             scans: ScanBounds { records: 64, bytes: 4096 },
             cache: None,
+            session: Default::default(),
         };
         let host = server.local().expect("it has local clients").clone();
         let worker = QueryWorker::new(&host, server.info(), worker, SEED).expect("there is memory");
         let mut lab = Self {
             server,
             worker,
-            lease: None,
             now: Instant::ZERO,
             cookies: BTreeMap::new(),
             answer: None,
@@ -220,45 +218,11 @@ impl Lab {
             while self.server.poll_event().is_some() {}
             self.worker.turn(self.now);
             self.take_answers();
-            match self.worker.poll_need() {
-                Some(need) => self.serve(need),
-                None => return,
-            }
+            let Some(call) = self.worker.poll_call(self.now) else { return };
+            let answer = self.server.carry_out(self.now, ClientId::local(0), call);
+            self.worker.handle_answer(self.now, answer).expect("the tree stays");
         }
-        panic!("a worker needs something without an end");
-    }
-
-    fn serve(&mut self, need: Need) {
-        let Self { server, worker, lease, now, .. } = self;
-        let now = *now;
-        let renewed = lease.and_then(|held| server.renew_session(now, held.session).ok());
-        let client = ClientId { host: IpAddr::V4(Ipv4Addr::UNSPECIFIED), roce: Ipv4Addr::UNSPECIFIED };
-        match need {
-            Need::Link { local, replaces } => {
-                let held = renewed.or_else(|| server.open_session(now, client).ok()).expect("there is room");
-                *lease = Some(held);
-                let attached = server.attach(now, held.session, &local, replaces).expect("there is room");
-                worker.attached(&attached, held.owner).expect("it is what was asked for");
-            }
-            Need::Memory { kind, bytes } => {
-                let grant = renewed.and_then(|held| {
-                    let grant = server.allocate(now, held.session, kind, bytes).ok()?;
-                    if let Grant::Chunk(chunk) = &grant {
-                        server.publish(now, held.session, chunk.address).ok()?;
-                    }
-                    Some((held.session.id, grant))
-                });
-                worker.granted(kind, grant.as_ref().map(|(session, grant)| (*session, grant)));
-            }
-            Need::GiveBack(places) => {
-                for some in places.addresses.chunks(BLOCKS_AT_ONCE) {
-                    if let Some(held) = renewed {
-                        let session = SessionKey { id: places.session, ..held.session };
-                        let _ = server.give_back(now, session, places.kind, places.bytes, some);
-                    }
-                }
-            }
-        }
+        panic!("a worker makes calls without an end");
     }
 
     /// Until all requests have ended.
@@ -332,8 +296,7 @@ impl Lab {
         let roots = SuperRoot::new(vec![info.partition]).expect("it has all keys");
         let config = PoolConfig { tree: info.config, ..PoolConfig::default() };
         let pool = Pool::new(verbs, config, roots, SEED).expect("the tree can be");
-        let client = ClientId { host: IpAddr::V4(Ipv4Addr::UNSPECIFIED), roce: Ipv4Addr::LOCALHOST };
-        let session = self.server.open_session(self.now, client).expect("there is room").session;
+        let session = self.server.open_session(self.now, ClientId::local(1)).expect("there is room").session;
         for id in pool.connections() {
             let local = pool.open(id).expect("it is down");
             let attached = self.server.attach(self.now, session, &local, None).expect("there is room");

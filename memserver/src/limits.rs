@@ -19,6 +19,18 @@ pub struct ClientId {
     pub roce: Ipv4Addr,
 }
 
+impl ClientId {
+    /// Thread of the server's own process, by its number. No host has its address, so no other client has its share.
+    #[must_use]
+    pub const fn local(number: u32) -> Self {
+        Self { host: IpAddr::V4(Ipv4Addr::UNSPECIFIED), roce: Ipv4Addr::from_bits(number) }
+    }
+
+    pub(crate) fn is_local(&self) -> bool {
+        self.host.is_unspecified()
+    }
+}
+
 impl fmt::Display for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "client {} of host {}", self.roce, self.host)

@@ -13,7 +13,7 @@ use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
 use crate::refusal::Refusal;
-use crate::server::{Attached, Counter, MemoryServer, Reply, Request, ServerError};
+use crate::server::{Counter, MemoryServer, Reply, Request, ServerError};
 use crate::session::{Lease, SessionKey};
 use crate::session_keeper::{Call, Denied, Granted};
 use crate::tenant::{Load, Tenant};
@@ -153,19 +153,6 @@ impl<T: Tenant> Handle<T> {
         replaces: Option<QueuePairNumber>,
     ) -> Answer<Endpoint> {
         self.ask(|reply| Request::Connect { session, client, replaces, reply }).await
-    }
-
-    /// See [`MemoryServer::attach`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn attach(
-        &self,
-        session: SessionKey,
-        client: Endpoint,
-        replaces: Option<QueuePairNumber>,
-    ) -> Answer<Attached<T::Description>> {
-        self.ask(|reply| Request::Attach { session, client, replaces, reply }).await
     }
 
     /// See [`MemoryServer::disconnect`].

@@ -12,7 +12,8 @@ use crate::session_keeper::{Call, Granted, Opened};
 use crate::tenant::Tenant;
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
-    /// Carries out a call of a client's [`SessionKeeper`](crate::session_keeper::SessionKeeper).
+    /// Carries out a call of a client's [`SessionKeeper`](crate::session_keeper::SessionKeeper). A [local](ClientId::local) client is
+    /// connected by a link.
     ///
     /// # Errors
     /// As the method of the call.
@@ -32,6 +33,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 Granted::Opened(Box::new(opened))
             }
             Call::Renew { session } => self.renew_session(now, key(session)).map(|_| Granted::Done)?,
+            Call::Connect { session, local, replaces } if client.is_local() => {
+                Granted::Attached(Box::new(self.attach(now, key(session), &local, replaces)?))
+            }
             Call::Connect { session, local, replaces } => {
                 Granted::Connected(self.connect(now, key(session), &local, replaces)?)
             }
@@ -66,6 +70,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             (Call::Connect { session, .. }, Granted::Connected(end)) => {
                 // It is there: it was connected just now.
                 drop(self.disconnect(now, key(session), end.queue_pair));
+            }
+            (Call::Connect { session, .. }, Granted::Attached(attached)) => {
+                self.detach(key(session), attached.endpoint.queue_pair);
             }
             // A chunk is the tree's by now: what is left of it comes back when the session ends.
             (Call::Allocate { .. }, Granted::Supplied(Grant::Blocks(places))) => {

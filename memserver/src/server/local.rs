@@ -2,29 +2,22 @@
 
 use std::sync::Arc;
 
-use fatbtree_remote::SessionId;
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{ConnectError, Device, Endpoint, Memory, QueuePairNumber};
 
 use super::MemoryServer;
-use crate::blink::TreeInfo;
-use crate::info::ServerInfo;
 use crate::layout::Layout;
 use crate::limits::{ClientId, Resource};
 use crate::refusal::Refusal;
 use crate::session::SessionKey;
 use crate::tenant::Tenant;
 
-/// A link, and what it leads to.
+/// A link, and the memory to which it leads.
 #[derive(Clone, Debug)]
-pub struct Attached<S = TreeInfo> {
-    /// The session in which the link was made.
-    pub session: SessionId,
+pub struct Attached {
     /// The server's end.
     pub endpoint: Endpoint,
-    /// Content of the server, and how to reach it.
-    pub info: ServerInfo<S>,
     /// The region.
     pub memory: Arc<Memory>,
     /// Places where blocks may lie in it.
@@ -50,10 +43,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         session: SessionKey,
         client: &Endpoint,
         replaces: Option<QueuePairNumber>,
-    ) -> Result<Attached<T::Description>, Refusal> {
+    ) -> Result<Attached, Refusal> {
         self.advance(now);
         self.take_broken_links();
-        self.watch_header();
         let payer = self.session(session)?.client;
         if let Some(old) = replaces {
             self.detach(session, old);
@@ -75,7 +67,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             session.links.insert(endpoint.queue_pair);
         }
         let (memory, layout) = (Arc::clone(&self.region), self.chunks.layout());
-        Ok(Attached { session: session.id, endpoint, info: self.info, memory, layout })
+        Ok(Attached { endpoint, memory, layout })
     }
 
     /// Ends a link of a session, if it is one.

@@ -5,7 +5,7 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
 
-use super::{Attached, Counter, MemoryServer, ServerError};
+use super::{Counter, MemoryServer, ServerError};
 use crate::blink::Blink;
 use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
@@ -76,17 +76,6 @@ pub enum Request<T: Tenant = Blink> {
         replaces: Option<QueuePairNumber>,
         /// The way back.
         reply: Reply<Result<Endpoint, Refusal>>,
-    },
-    /// A link of a thread of this process.
-    Attach {
-        /// The session.
-        session: SessionKey,
-        /// The client's end.
-        client: Endpoint,
-        /// The server's end of the link that it replaces.
-        replaces: Option<QueuePairNumber>,
-        /// The way back.
-        reply: Reply<Result<Attached<T::Description>, Refusal>>,
     },
     /// The end of a connection.
     Disconnect {
@@ -189,12 +178,6 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 if let Some(local) = self.tell(reply, answer) {
                     // It is there: it was connected just now.
                     let _ = self.disconnect(now, session, local.queue_pair);
-                }
-            }
-            Request::Attach { session, client, replaces, reply } => {
-                let answer = self.attach(now, session, &client, replaces);
-                if let Some(attached) = self.tell(reply, answer) {
-                    self.detach(session, attached.endpoint.queue_pair);
                 }
             }
             Request::Disconnect { session, queue_pair, reply } => {

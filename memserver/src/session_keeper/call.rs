@@ -13,6 +13,7 @@ use crate::free_blocks::Grant;
 use crate::info::ServerInfo;
 use crate::mailbox::ServerGone;
 use crate::refusal::Refusal;
+use crate::server::Attached;
 
 /// A call of a [`SessionKeeper`](super::SessionKeeper), carried out by [`MemoryServer::carry_out`](crate::MemoryServer::carry_out).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +28,7 @@ pub enum Call {
         /// The session.
         session: SessionId,
     },
-    /// Connects a queue pair.
+    /// Connects a queue pair, or makes a link in the server's process.
     Connect {
         /// The session.
         session: SessionId,
@@ -74,6 +75,8 @@ pub enum Granted<S = TreeInfo> {
     Opened(Box<Opened<S>>),
     /// Answer to [`Call::Connect`]: the server's end.
     Connected(Endpoint),
+    /// Answer to [`Call::Connect`] of a client in the server's process.
+    Attached(Box<Attached>),
     /// Answer to [`Call::Allocate`].
     Supplied(Grant),
     /// Answer to all other calls.

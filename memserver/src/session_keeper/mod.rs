@@ -159,6 +159,9 @@ impl<V: Verbs> Kept for Pool<V> {
 /// Each call is answered once by [`handle_answer`](Self::handle_answer), with [`NoAnswer`] if need be: a server has at most one call under
 /// way. The keeper takes the memory's events; nothing else does.
 ///
+/// A carrier over which a call may take a part of a lease also takes [renewals](Self::poll_renewal) beside the call under way, so that the
+/// session does not end behind it. [`handle_renewal`](Self::handle_renewal) answers those.
+///
 /// ```
 /// use fatbtree_blink::RemoteMemory;
 /// use fatbtree_memserver::session_keeper::{NoAnswer, SessionKeeper};
@@ -276,6 +279,26 @@ impl<S> SessionKeeper<S> {
         let Self { options, servers, notices, .. } = self;
         if let Some(kept) = servers.get_mut(&server) {
             kept.handle_answer(now, memory, options, notices, answer.map_err(Into::into));
+        }
+    }
+
+    /// A renewal that is due while another call to its server is under way.
+    pub fn poll_renewal(&mut self, now: Instant) -> Option<(u16, Call)> {
+        self.servers.iter_mut().find_map(|(&id, server)| Some((id, server.next_renewal(now)?)))
+    }
+
+    /// Takes the answer to a renewal of [`poll_renewal`](Self::poll_renewal).
+    pub fn handle_renewal(
+        &mut self,
+        now: Instant,
+        memory: &impl Kept,
+        server: u16,
+        answer: Result<Granted<S>, impl Into<Denied>>,
+    ) {
+        let Self { options, servers, notices, .. } = self;
+        if let Some(kept) = servers.get_mut(&server) {
+            let answer = answer.map(drop).map_err(Into::into);
+            kept.handle_renewal(now, memory.remote(), options, notices, answer);
         }
     }
 

@@ -37,6 +37,8 @@ enum UnderWay {
     Allocate(ChunkKind),
     GiveBack,
     Close,
+    /// A call in a session that has ended meanwhile.
+    Outdated,
 }
 
 /// A session.
@@ -64,6 +66,8 @@ pub(super) struct Server<S> {
     returned: VecDeque<ReturnedBlocks>,
     /// The call under way, and when it was made.
     under_way: Option<(UnderWay, Instant)>,
+    /// The renewal beside it: the session, and when it was made.
+    renewing: Option<(SessionId, Instant)>,
     /// The last call was a renewal.
     has_just_renewed: bool,
     /// The pause after the next failure. The first failure in a row has none.
@@ -84,6 +88,7 @@ impl<S> Default for Server<S> {
             wanted: BTreeMap::new(),
             returned: VecDeque::new(),
             under_way: None,
+            renewing: None,
             has_just_renewed: false,
             pause: Duration::ZERO,
             retry: None,
@@ -170,7 +175,7 @@ impl<S> Server<S> {
             let known = self.info().map(|info| info.generation);
             return self.begin(now, UnderWay::Open, Call::Open { known });
         };
-        let (is_due, renewal) = (now >= renew, Call::Renew { session });
+        let (is_due, renewal) = (now >= renew && self.renewing.is_none(), Call::Renew { session });
         // Where a call takes longer than a part of the lease, a renewal is always due: other calls come between.
         if is_due && !self.has_just_renewed {
             return self.begin(now, UnderWay::Renew, renewal);
@@ -193,6 +198,19 @@ impl<S> Server<S> {
         }
         let returned = self.next_returned(now);
         returned.or_else(|| is_due.then(|| self.begin(now, UnderWay::Renew, renewal))?)
+    }
+
+    /// Renewal that is due beside the call under way.
+    pub(super) fn next_renewal(&mut self, now: Instant) -> Option<Call> {
+        let Session { id: session, renew, .. } = self.session?;
+        let is_late = match self.under_way {
+            None | Some((UnderWay::Renew | UnderWay::Close, _)) => false,
+            Some(_) => now >= renew && self.renewing.is_none(),
+        };
+        is_late.then(|| {
+            self.renewing = Some((session, now));
+            Call::Renew { session }
+        })
     }
 
     /// Call that remains before the session is closed.
@@ -234,6 +252,10 @@ impl<S> Server<S> {
     ) {
         let Some((what, asked)) = self.under_way.take() else { return };
         let remote = memory.remote();
+        let answer = answer.map(|granted| match granted {
+            Granted::Attached(attached) => Granted::Connected(attached.endpoint),
+            granted => granted,
+        });
         let denied = match (what, answer) {
             (UnderWay::Open, Ok(Granted::Opened(opened))) => {
                 self.opened(asked, memory, options, notices, *opened);
@@ -271,6 +293,7 @@ impl<S> Server<S> {
                 self.session = None;
                 return;
             }
+            (UnderWay::Outdated, _) => return,
             // Places that are not taken are lost to the tree.
             (UnderWay::GiveBack, Ok(_)) => return,
             (UnderWay::GiveBack, Err(denied)) if denied.meaning != Meaning::Ended => return,
@@ -285,6 +308,32 @@ impl<S> Server<S> {
             (_, Ok(_)) => NoAnswer.into(),
         };
         self.failed(now, remote, options, notices, &denied);
+    }
+
+    pub(super) fn handle_renewal<V: Verbs>(
+        &mut self,
+        now: Instant,
+        remote: &RemoteMemory<V>,
+        options: &KeeperOptions,
+        notices: &mut Notices,
+        answer: Result<(), Denied>,
+    ) {
+        let Some((asked_for, asked)) = self.renewing.take() else { return };
+        let Some(session) = self.session.as_mut().filter(|session| session.id == asked_for) else { return };
+        match answer {
+            Ok(()) => session.renew = asked + session.part,
+            Err(denied) if denied.meaning == Meaning::Ended => {
+                if let Some((what, _)) = &mut self.under_way {
+                    *what = UnderWay::Outdated;
+                }
+                self.failed(now, remote, options, notices, &denied);
+            }
+            Err(denied) => {
+                session.renew = now + options.first_pause;
+                let server = self.number();
+                notices.push(Notice::Denied { server, denied });
+            }
+        }
     }
 
     fn number(&self) -> u16 {

@@ -66,7 +66,7 @@ impl Lab {
             servers: (0..SERVERS).map(serve).collect(),
             keeper: SessionKeeper::new(memory.connections(), kept),
             memory: Rc::new(memory),
-            client: ClientId { host: ip.into(), roce: ip },
+            client: ClientId { host: [127, 0, 0, 1].into(), roce: ip },
             now: Instant::ZERO,
             under_way: BTreeMap::new(),
             notices: Vec::new(),
@@ -230,6 +230,54 @@ fn slow_calls_leave_room_for_others_than_renewals() {
     lab.poll();
     assert!(lab.is_up());
     assert_eq!(lab.count(opened), usize::from(SERVERS));
+}
+
+/// A call takes longer than the lease. A renewal beside it keeps the session.
+#[test]
+fn a_session_lasts_through_a_slow_call_by_renewals_beside_it() {
+    for is_renewed in [true, false] {
+        let mut lab = Lab::new(KeeperOptions::default());
+        lab.poll();
+        lab.answer(0, Fate::Answered);
+        lab.poll();
+        assert!(matches!(lab.under_way.get(&0), Some(Call::Connect { .. })));
+        assert!(lab.keeper.poll_renewal(lab.now).is_none(), "none is due");
+        for _ in 0..5 {
+            lab.pass(Duration::from_secs(4));
+            if let Some((0, renewal)) = lab.keeper.poll_renewal(lab.now).filter(|_| is_renewed) {
+                assert!(lab.keeper.poll_renewal(lab.now).is_none(), "it is under way");
+                let answer = lab.servers[0].carry_out(lab.now, lab.client, renewal);
+                lab.keeper.handle_renewal(lab.now, &*lab.memory, 0, answer);
+            }
+        }
+        lab.settle(Fate::Answered);
+        assert!(lab.is_up());
+        let ended = usize::from(!is_renewed);
+        assert_eq!((lab.count(opened), lab.count(denied)), (usize::from(SERVERS) + ended, ended));
+    }
+}
+
+/// A renewal beside a call is refused. The answer to the call belongs to the session that has ended.
+#[test]
+fn an_answer_from_a_session_that_has_ended_connects_nothing() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    lab.poll();
+    lab.answer(0, Fate::Answered);
+    lab.poll();
+    let connect = lab.under_way.remove(&0).unwrap();
+    let late = lab.servers[0].carry_out(lab.now, lab.client, connect);
+    lab.end_session(0);
+    lab.pass(Duration::from_secs(4));
+    let (_, renewal) = lab.keeper.poll_renewal(lab.now).unwrap();
+    let refused = lab.servers[0].carry_out(lab.now, lab.client, renewal);
+    lab.keeper.handle_renewal(lab.now, &*lab.memory, 0, refused);
+    assert_eq!(lab.keeper.session(0), None);
+    lab.poll();
+    assert!(!lab.under_way.contains_key(&0), "the call to the former session is under way");
+    lab.tell(0, late);
+    assert_eq!(lab.count(|notice| matches!(notice, Notice::Connected { .. })), 0);
+    lab.settle(Fate::Answered);
+    assert!(lab.is_up());
 }
 
 #[test]

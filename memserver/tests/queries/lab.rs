@@ -1,15 +1,15 @@
 //! A memory server, its query workers and an RDMA client, in one thread and in virtual time.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    IndexCache, Integrity, KeyRange, Pool, PoolConfig, RemoteSide, TreeConfig, ValueLayout, value,
+    IndexCache, Integrity, KeyRange, Owner, Pool, PoolConfig, RemoteSide, SessionId, TreeConfig, ValueLayout,
+    value,
 };
-use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
-use fatbtree_memserver::{
-    ClientId, Grant, Lease, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey, bulk_load, seeded,
-};
+use fatbtree_memserver::query::{QueryWorker, WorkerOptions};
+use fatbtree_memserver::session_keeper::Granted;
+use fatbtree_memserver::{ClientId, Grant, LoadOptions, MemoryServer, ServerOptions, bulk_load, seeded};
 use fatbtree_query::{Answer, Ask, Requester, ResponderOptions};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -56,10 +56,11 @@ impl Lab {
             responder: ResponderOptions::default(),
             scans: Default::default(),
             cache,
+            session: Default::default(),
         };
         let host = self.server.local().unwrap().clone();
         let worker = QueryWorker::new(&host, self.server.info(), options, u64::from(number)).unwrap();
-        let mut worker = Worker { worker, number, lease: None };
+        let mut worker = Worker { worker, number, opened: Vec::new() };
         worker.settle(self);
         worker
     }
@@ -68,7 +69,8 @@ impl Lab {
 pub(crate) struct Worker {
     pub(crate) worker: QueryWorker,
     pub(crate) number: u32,
-    pub(crate) lease: Option<Lease>,
+    /// Sessions so far, and the owners of their locks.
+    pub(crate) opened: Vec<(SessionId, Option<Owner>)>,
 }
 
 impl Worker {
@@ -76,44 +78,12 @@ impl Worker {
     pub(crate) fn settle(&mut self, lab: &mut Lab) {
         loop {
             self.worker.turn(lab.now);
-            let Some(need) = self.worker.poll_need() else { return };
-            match need {
-                Need::Link { local, replaces } => {
-                    let renewed = self.lease.map(|lease| lab.server.renew_session(lab.now, lease.session));
-                    let lease = match renewed {
-                        Some(Ok(lease)) => lease,
-                        _ => {
-                            let host = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-                            let client = ClientId { host, roce: Ipv4Addr::from_bits(self.number) };
-                            match lab.server.open_session(lab.now, client) {
-                                Err(Refusal::TreeLost { .. }) => {
-                                    self.worker.tree_lost();
-                                    // It asks for a link again the next time.
-                                    return self.worker.turn(lab.now);
-                                }
-                                opened => opened.unwrap(),
-                            }
-                        }
-                    };
-                    self.lease = Some(lease);
-                    let attached = lab.server.attach(lab.now, lease.session, &local, replaces).unwrap();
-                    self.worker.attached(&attached, lease.owner).unwrap();
-                }
-                Need::Memory { kind, bytes } => {
-                    let session = self.lease.unwrap().session;
-                    let grant = lab.server.allocate(lab.now, session, kind, bytes).ok();
-                    if let Some(Grant::Chunk(chunk)) = &grant {
-                        lab.server.publish(lab.now, session, chunk.address).unwrap();
-                    }
-                    self.worker.granted(kind, grant.as_ref().map(|grant| (session.id, grant)));
-                }
-                Need::GiveBack(places) => {
-                    let session = SessionKey { id: places.session, ..self.lease.unwrap().session };
-                    lab.server
-                        .give_back(lab.now, session, places.kind, places.bytes, &places.addresses)
-                        .unwrap();
-                }
+            let Some(call) = self.worker.poll_call(lab.now) else { return };
+            let answer = lab.server.carry_out(lab.now, ClientId::local(self.number), call);
+            if let Ok(Granted::Opened(opened)) = &answer {
+                self.opened.push((opened.session, opened.owner));
             }
+            self.worker.handle_answer(lab.now, answer).unwrap();
         }
     }
 }

@@ -3,6 +3,7 @@
 use fatbtree_blink::Integrity;
 use fatbtree_memserver::{LoadOptions, bulk_load, seeded};
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
+use fatbtree_verbs::time::Duration;
 use fatbtree_wire::query::Status;
 
 use crate::lab::{Lab, RANGE, SEED, Worker, ask, config, value_of};
@@ -32,6 +33,8 @@ fn a_query_for_a_lost_tree_is_refused_by_that_name_until_it_is_loaded() {
         generation: generation + 2,
         ..LoadOptions::new(config(Integrity::Checksums), 1)
     };
+    // The longest pause before a session is asked for again.
+    lab.now += Duration::from_secs(1);
     let now = lab.now;
     lab.server.install(now, bulk_load(&load, &[1000], &mut seeded(SEED, 20)).unwrap()).unwrap();
     worker.settle(&mut lab);

@@ -108,13 +108,12 @@ fn a_session_that_has_lapsed_is_followed_by_another_and_writes_of_both_kinds_mee
     // Its thread sleeps until its lease has ended.
     lab.now += Duration::from_secs(30);
     lab.server.handle_timeout(lab.now);
-    let first = worker.lease.unwrap();
     for n in 0..400 {
         let key = 1000 + n;
         assert_eq!(ask(&mut lab, &mut worker, &mut client, 1, put(key, 3), |_| ()), Answer::Written, "{key}");
     }
-    let second = worker.lease.unwrap();
-    assert!(second.session != first.session && second.owner != first.owner);
+    let [first, second] = worker.opened[..] else { panic!("{:?}", worker.opened) };
+    assert!(second.0 != first.0 && second.1 != first.1);
     assert_eq!(worker.worker.stats().pool.remote.broken_connections, 1);
 }
 

@@ -3,35 +3,32 @@
 //! ```text
 //!   UDP, one address ─► kernel: by peer ─► worker 1: socket, QueryWorker ─┐
 //!                                      └─► worker 2: socket, QueryWorker ─┼─► the tree's memory ◄─ NIC ◄─ RDMA clients
-//!                                              │ orders   ▲ answers
+//!                                              │ calls    ▲ answers
 //!                                              ▼          │
-//!                                          desk: its session with the memory server (control plane's thread)
+//!                                          carrier: to the memory server's mailbox (control plane's thread)
 //! ```
 //!
 //! Without an address of their own they come over the wire of the NIC: its thread hands datagrams for the protocol's ports on by peer, as the
 //! kernel does, and workers send by the wire themselves.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use fatbtree_blink::{Owner, SessionId};
-use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, WorkerStats, worker_cache};
-use fatbtree_memserver::{
-    Attached, ClientId, Grant, Handle, Lease, Refusal, ServerGone, ServerInfo, SessionKey,
-};
-use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, Waker, share_address};
+use fatbtree_memserver::query::{QueryWorker, WorkerOptions, WorkerStats, worker_cache};
+use fatbtree_memserver::session_keeper::{Call, Denied, Granted, KeeperOptions, NoAnswer};
+use fatbtree_memserver::{ClientId, Handle, ServerInfo};
+use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, share_address};
 use fatbtree_query::{ResponderOptions, Secret};
 use fatbtree_topology::Host;
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::{self, Instant};
 use fatbtree_wire::query::{DIRECT_QUERY_UDP_PORT, QUERY_UDP_PORT};
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc as orders;
+use tokio::sync::mpsc as calls;
 
 use crate::NodeError;
 use crate::adapter::{Adapter, Share, Shares, Watch};
@@ -259,7 +256,7 @@ impl Queries {
         Ok(Self { address, places: sockets.into_iter().map(Place::Socket).collect(), lost: None, options })
     }
 
-    /// Starts the threads, and what they ask the memory server by.
+    /// Starts the threads, and the carriers of their calls to the memory server.
     pub(super) fn start(
         self,
         control: &Runtime,
@@ -275,19 +272,16 @@ impl Queries {
         for (number, place) in places.into_iter().enumerate() {
             let waiter = Waiter::new()?;
             let (stopper, waker) = (stopper_of(&waiter), waiter.waker());
-            let (to_desk, wanted) = orders::channel(ORDERS);
-            let (answer, answers) = mpsc::channel();
-            let desk = Desk {
-                handle: handle.clone(),
-                // No host has this address, so nobody else has this share.
-                client: ClientId {
-                    host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                    roce: Ipv4Addr::from_bits(number as u32),
-                },
-                lease: None,
-                out: Out { answers: answer, waker },
-            };
-            control.spawn(desk.serve(wanted));
+            let (to_carrier, mut from_worker) = calls::channel(CALLS);
+            let (to_worker, answers) = mpsc::channel();
+            let handle = handle.clone();
+            control.spawn(async move {
+                while let Some(call) = from_worker.recv().await {
+                    // A thread that has ended needs no answer.
+                    let _ = to_worker.send(handle.call(ClientId::local(number as u32), call).await);
+                    waker.wake();
+                }
+            });
             let begin = Begin {
                 number,
                 host: host.clone(),
@@ -297,12 +291,13 @@ impl Queries {
                     responder: ResponderOptions { secret: options.secret, ..ResponderOptions::default() },
                     scans: Default::default(),
                     cache: cache.clone(),
+                    session: KeeperOptions { longest_pause: PAUSE, ..KeeperOptions::default() },
                 },
                 board: workers.board.clone(),
                 stopper: stopper.clone(),
             };
             let run = move || {
-                if let Err(error) = work(begin, place, waiter, to_desk, answers) {
+                if let Err(error) = work(begin, place, waiter, to_carrier, answers) {
                     tracing::error!(%error, "a query worker has ended");
                 }
             };
@@ -346,8 +341,8 @@ fn work(
     begin: Begin,
     place: Place,
     waiter: Waiter,
-    orders: orders::Sender<Order>,
-    answers: mpsc::Receiver<Answer>,
+    calls: calls::Sender<Call>,
+    answers: mpsc::Receiver<Result<Granted, Denied>>,
 ) -> Result<(), NodeError> {
     let mut lanes = place.open()?;
     let mut worker = begin.worker(&begin.info)?;
@@ -358,20 +353,10 @@ fn work(
         let mut now = watch.now();
         lanes.each(|_, from, datagram| worker.handle(now, from, datagram));
         while let Ok(answer) = answers.try_recv() {
-            match answer {
-                Answer::Attached(attached, owner) => {
-                    if let Err(error) = worker.attached(&attached, owner) {
-                        // Another tree, with other keys: what clients have asked for is forgotten with the old one.
-                        tracing::info!(%error, "a query worker begins anew");
-                        worker = begin.worker(&attached.info)?;
-                    }
-                }
-                Answer::NotAttached => worker.not_attached(),
-                Answer::TreeLost => worker.tree_lost(),
-                Answer::Lapsed => worker.lapsed(),
-                Answer::Memory(kind, grant) => {
-                    worker.granted(kind, grant.as_ref().map(|(session, grant)| (*session, grant)));
-                }
+            if let Err(error) = worker.handle_answer(now, answer) {
+                // Another tree, with other keys: what clients have asked for is forgotten with the old one.
+                tracing::info!(%error, "a query worker begins anew");
+                worker = begin.worker(worker.info())?;
             }
         }
         // Whatever there is to do, the socket is looked at again before it overflows.
@@ -385,16 +370,9 @@ fn work(
                 break true;
             }
         };
-        while let Some(need) = worker.poll_need() {
-            if let Err(refused) = orders.try_send(Order(need)) {
-                match refused.into_inner().0 {
-                    Need::Link { .. } => {
-                        worker.not_attached();
-                        break;
-                    }
-                    Need::Memory { kind, .. } => worker.granted(kind, None),
-                    Need::GiveBack(_) => {}
-                }
+        while let Some(call) = worker.poll_call(now) {
+            if calls.try_send(call).is_err() {
+                worker.handle_answer(now, Err(NoAnswer))?;
             }
         }
         while let Some(answer) = worker.poll_transmit() {
@@ -410,162 +388,24 @@ fn work(
         }
     }
     begin.board.tell(begin.number, (worker.stats(), lanes.counts()));
+    let now = watch.now();
+    worker.close();
+    // For answers there is no time.
+    worker.handle_answer(now, Err(NoAnswer))?;
+    while let Some(call) = worker.poll_call(now) {
+        let _ = calls.try_send(call);
+        worker.handle_answer(now, Err(NoAnswer))?;
+    }
     Ok(())
-}
-
-/// What a worker wants.
-struct Order(Need);
-
-/// What comes of it.
-enum Answer {
-    Attached(Box<Attached>, Option<Owner>),
-    NotAttached,
-    /// Nor will it be, before the server is loaded.
-    TreeLost,
-    /// The session has ended.
-    Lapsed,
-    Memory(fatbtree_memserver::ChunkKind, Option<(SessionId, Grant)>),
 }
 
 /// Longest time for work between two looks at the socket: its buffer holds what comes meanwhile.
 const AT_ONCE: time::Duration = time::Duration::from_micros(200);
 
-/// Orders that wait.
-const ORDERS: usize = 64;
-/// Pause before a link is asked for again.
-const PAUSE: Duration = Duration::from_millis(100);
-/// The same while the server waits for a controller's word.
-const SHORT_PAUSE: Duration = Duration::from_millis(10);
-
-struct Out {
-    answers: mpsc::Sender<Answer>,
-    waker: Waker,
-}
-
-impl Out {
-    fn tell(&self, answer: Answer) {
-        // A thread that has ended needs no answer.
-        let _ = self.answers.send(answer);
-        self.waker.wake();
-    }
-}
-
-/// A worker's session with the memory server.
-struct Desk {
-    handle: Handle,
-    client: ClientId,
-    lease: Option<Lease>,
-    out: Out,
-}
-
-impl Desk {
-    async fn serve(mut self, mut wanted: orders::Receiver<Order>) {
-        loop {
-            let due = self.lease.map_or(PAUSE, |lease| Duration::from_nanos(lease.duration.as_nanos() / 3));
-            let served = tokio::select! {
-                order = wanted.recv() => match order {
-                    Some(Order(need)) => self.fulfil(need).await,
-                    // The worker has ended.
-                    None => break,
-                },
-                () = tokio::time::sleep(due) => self.renew().await,
-            };
-            if served.is_err() {
-                return;
-            }
-        }
-        if let Some(lease) = self.lease {
-            // A server that is gone has no sessions.
-            let _ = self.handle.close_session(lease.session).await;
-        }
-    }
-
-    async fn renew(&mut self) -> Result<(), ServerGone> {
-        if let Some(lease) = self.lease
-            && self.handle.renew_session(lease.session).await?.is_err()
-        {
-            self.lease = None;
-            self.out.tell(Answer::Lapsed);
-        }
-        Ok(())
-    }
-
-    async fn fulfil(&mut self, need: Need) -> Result<(), ServerGone> {
-        match need {
-            Need::Link { local, replaces } => {
-                self.renew().await?;
-                let mut pause = PAUSE;
-                if self.lease.is_none() {
-                    match self.handle.open_session(self.client, None).await? {
-                        Ok(lease) => self.lease = Some(lease),
-                        Err(Refusal::TreeLost { .. }) => {
-                            tokio::time::sleep(PAUSE).await;
-                            self.out.tell(Answer::TreeLost);
-                            return Ok(());
-                        }
-                        // Clients wait for that.
-                        Err(Refusal::Undecided { .. }) => pause = SHORT_PAUSE,
-                        Err(error) => tracing::warn!(%error, "a query worker has no session"),
-                    }
-                }
-                if let Some(lease) = self.lease {
-                    match self.handle.attach(lease.session, local, replaces).await? {
-                        Ok(attached) => {
-                            self.out.tell(Answer::Attached(attached.into(), lease.owner));
-                            return Ok(());
-                        }
-                        Err(error) => tracing::warn!(%error, "a query worker has no link"),
-                    }
-                }
-                tokio::time::sleep(pause).await;
-                self.out.tell(Answer::NotAttached);
-            }
-            Need::Memory { kind, bytes } => {
-                let grant = match self.lease {
-                    Some(lease) => self.memory(&lease, kind, bytes).await?,
-                    None => None,
-                };
-                let grant = grant.zip(self.lease).map(|(grant, lease)| (lease.session.id, grant));
-                self.out.tell(Answer::Memory(kind, grant));
-            }
-            Need::GiveBack(places) => {
-                if let Some(lease) = self.lease {
-                    let session = SessionKey { id: places.session, ..lease.session };
-                    for addresses in places.addresses.chunks(fatbtree_memserver::BLOCKS_AT_ONCE) {
-                        let addresses = addresses.to_vec();
-                        let (kind, bytes) = (places.kind, places.bytes);
-                        // What is refused is lost to the tree.
-                        let _ = self.handle.give_back(session, kind, bytes, addresses).await?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A chunk that is published, or places.
-    async fn memory(
-        &self,
-        lease: &Lease,
-        kind: fatbtree_memserver::ChunkKind,
-        bytes: u32,
-    ) -> Result<Option<Grant>, ServerGone> {
-        let grant = match self.handle.allocate(lease.session, kind, bytes).await? {
-            Ok(grant) => grant,
-            Err(error) => {
-                tracing::warn!(%error, "no memory for a query worker");
-                return Ok(None);
-            }
-        };
-        if let Grant::Chunk(chunk) = &grant
-            && let Err(error) = self.handle.publish(lease.session, chunk.address).await?
-        {
-            tracing::warn!(%error, "no memory for a query worker");
-            return Ok(None);
-        }
-        Ok(Some(grant))
-    }
-}
+/// The longest pause after a refusal: the memory server is in the same process.
+const PAUSE: time::Duration = time::Duration::from_millis(50);
+/// Calls that wait for the carrier: the last ones of a session together, else one.
+const CALLS: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -1,13 +1,12 @@
 //! One [`QueryWorker`] without I/O, and the time of the processor that it takes.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use fatbtree_blink::{Integrity, TreeConfig, ValueLayout, value};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
-use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, worker_cache};
-use fatbtree_memserver::{
-    ClientId, Lease, LoadOptions, MemoryServer, ServerOptions, SessionKey, load_cluster, seeded,
-};
+use fatbtree_memserver::query::{QueryWorker, WorkerOptions, worker_cache};
+use fatbtree_memserver::session_keeper::NoAnswer;
+use fatbtree_memserver::{ClientId, LoadOptions, MemoryServer, ServerOptions, load_cluster, seeded};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_topology::Network;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -112,7 +111,6 @@ pub(super) struct Worker {
     pub(super) kind: Kind,
     pub(super) name: &'static str,
     pub(super) worker: QueryWorker,
-    lease: Option<Lease>,
     next: u64,
     pub(super) times: Vec<f64>,
     pub(super) handled: std::time::Duration,
@@ -134,6 +132,7 @@ impl Worker {
             responder: Default::default(),
             scans: Default::default(),
             cache: kind.has_cache().then(|| worker_cache(CACHE)),
+            session: Default::default(),
         };
         let host = lab.server.local().ok_or("it has local clients")?.clone();
         let worker = QueryWorker::new(&host, lab.server.info(), options, SEED)?;
@@ -141,7 +140,6 @@ impl Worker {
             kind,
             name,
             worker,
-            lease: None,
             next: 1,
             times: Vec::new(),
             handled: Default::default(),
@@ -171,36 +169,10 @@ impl Worker {
     fn settle(&mut self, lab: &mut Lab) -> Result<(), Failed> {
         loop {
             self.worker.turn(lab.now);
-            let Some(need) = self.worker.poll_need() else { return Ok(()) };
+            let Some(call) = self.worker.poll_call(lab.now) else { return Ok(()) };
             let number = Kind::ALL.iter().position(|(kind, _)| *kind == self.kind).unwrap_or(0);
-            let client = ClientId {
-                host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                roce: Ipv4Addr::from_bits(number as u32),
-            };
-            let lease = match self.lease {
-                Some(lease) => lab.server.renew_session(lab.now, lease.session)?,
-                None => lab.server.open_session(lab.now, client)?,
-            };
-            self.lease = Some(lease);
-            match need {
-                Need::Link { local, replaces } => {
-                    let attached = lab.server.attach(lab.now, lease.session, &local, replaces)?;
-                    self.worker.attached(&attached, lease.owner)?;
-                }
-                Need::Memory { kind, bytes } => {
-                    let grant = lab.server.allocate(lab.now, lease.session, kind, bytes)?;
-                    if let fatbtree_memserver::Grant::Chunk(chunk) = &grant {
-                        lab.server.publish(lab.now, lease.session, chunk.address)?;
-                    }
-                    self.worker.granted(kind, Some((lease.session.id, &grant)));
-                }
-                Need::GiveBack(places) => {
-                    let session = SessionKey { id: places.session, ..lease.session };
-                    for some in places.addresses.chunks(fatbtree_memserver::BLOCKS_AT_ONCE) {
-                        lab.server.give_back(lab.now, session, places.kind, places.bytes, some)?;
-                    }
-                }
-            }
+            let answer = lab.server.carry_out(lab.now, ClientId::local(number as u32), call)?;
+            self.worker.handle_answer(lab.now, Ok::<_, NoAnswer>(answer))?;
         }
     }
 

@@ -1,22 +1,20 @@
 //! The server, its workers, the clients, the links between them, and time.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{
-    ChunkKind, IndexCache, Limits as Patience, PoolConfig, SessionId, Shortage, SuperRoot, Verified,
-    VerifyError,
+    IndexCache, Limits as Patience, PoolConfig, Shortage, SuperRoot, Verified, VerifyError,
 };
 use fatbtree_client::{Client, QueryClient};
-use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
-use fatbtree_memserver::session_keeper::{KeeperOptions, Meaning, Notice, SessionKeeper};
+use fatbtree_memserver::query::{QueryWorker, WorkerOptions};
+use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Meaning, Notice, SessionKeeper};
 use fatbtree_memserver::{
-    BLOCKS_AT_ONCE, Bounds, ClientId, Grant, Lease, Limits, LoadOptions, MemoryServer, ServerOptions,
-    SessionKey, bulk_load, fixed,
+    Bounds, ClientId, Limits, LoadOptions, MemoryServer, ServerOptions, bulk_load, fixed,
 };
 use fatbtree_nic::faults::{FaultRates, LossyLink};
 use fatbtree_nic::{Nic, NicConfig};
@@ -59,11 +57,9 @@ enum Leg {
 
 struct Worker {
     worker: QueryWorker,
-    lease: Option<Lease>,
     /// Time until which the worker sleeps.
     wakes: Instant,
     waiting: VecDeque<(SocketAddr, Vec<u8>)>,
-    renew: Instant,
 }
 
 struct Rdma {
@@ -230,18 +226,13 @@ impl Lab {
             responder: ResponderOptions { part: self.shared.scenario.part, ..ResponderOptions::default() },
             scans: Default::default(),
             cache: self.cache.clone(),
+            session: pauses(),
         };
         let host = self.server.local().ok_or("the server has local clients")?.clone();
         let seed = self.random.random_range(0..=u64::MAX);
         let worker = QueryWorker::new(&host, self.server.info(), options, seed);
         let worker = worker.map_err(|error| error.to_string())?;
-        Ok(Worker {
-            worker,
-            lease: None,
-            wakes: Instant::ZERO,
-            waiting: VecDeque::new(),
-            renew: Instant::ZERO,
-        })
+        Ok(Worker { worker, wakes: Instant::ZERO, waiting: VecDeque::new() })
     }
 
     /// Until all tasks have ended.
@@ -426,17 +417,10 @@ impl Lab {
     }
 
     fn turn_worker(&mut self, number: usize, now: Instant) -> Result<bool, String> {
-        let Self { workers, server, random, shared, .. } = self;
-        let Worker { worker, lease, wakes, waiting, renew } = &mut workers[number];
+        let Self { workers, server, random, .. } = self;
+        let Worker { worker, wakes, waiting } = &mut workers[number];
         if now < *wakes {
             return Ok(false);
-        }
-        let third = Duration::from_nanos(shared.scenario.lease.as_nanos() / 3);
-        if let Some(held) = *lease
-            && now >= *renew
-        {
-            *renew = now + third;
-            *lease = server.renew_session(now, held.session).ok();
         }
         waiting.drain(..).for_each(|(from, datagram)| worker.handle(now, from, &datagram));
         let mut busy = true;
@@ -447,42 +431,11 @@ impl Lab {
                 break;
             }
         }
-        while let Some(need) = worker.poll_need() {
+        while let Some(call) = worker.poll_call(now) {
             busy = true;
-            match need {
-                Need::Link { local, replaces } => {
-                    let held = match *lease {
-                        Some(held) => server.renew_session(now, held.session),
-                        None => Err(fatbtree_memserver::Refusal::UnknownSession(SessionKey {
-                            host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                            id: SessionId(0),
-                        })),
-                    };
-                    let client = ClientId {
-                        host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                        roce: Ipv4Addr::from_bits(number as u32),
-                    };
-                    let held = held.or_else(|_| server.open_session(now, client));
-                    let held = held.map_err(|refusal| refusal.to_string())?;
-                    (*lease, *renew) = (Some(held), now + third);
-                    let attached = server.attach(now, held.session, &local, replaces);
-                    let attached = attached.map_err(|refusal| refusal.to_string())?;
-                    worker.attached(&attached, held.owner).map_err(|error| error.to_string())?;
-                }
-                Need::Memory { kind, bytes } => {
-                    let grant = lease
-                        .and_then(|held| Some((held.session.id, allocate(server, now, &held, kind, bytes)?)));
-                    worker.granted(kind, grant.as_ref().map(|(session, grant)| (*session, grant)));
-                }
-                Need::GiveBack(places) => {
-                    for some in places.addresses.chunks(BLOCKS_AT_ONCE) {
-                        if let Some(held) = lease {
-                            let session = SessionKey { id: places.session, ..held.session };
-                            let _ = server.give_back(now, session, places.kind, places.bytes, some);
-                        }
-                    }
-                }
-            }
+            let answer = server.carry_out(now, ClientId::local(number as u32), call).map_err(Denied::from);
+            answer.as_ref().map_or_else(check, |_| Ok(()))?;
+            worker.handle_answer(now, answer).map_err(|error| error.to_string())?;
         }
         Ok(busy)
     }
@@ -501,11 +454,14 @@ impl Lab {
             keeper.handle_answer(now, pool, partition, server.carry_out(now, *id, call));
         }
         while let Some(notice) = keeper.poll_notice() {
-            if let Notice::Unfinished { .. } = notice {
-                let client = client.clone();
-                finishing.push(Box::pin(async move { client.pool().finish().await }));
+            match notice {
+                Notice::Unfinished { .. } => {
+                    let client = client.clone();
+                    finishing.push(Box::pin(async move { client.pool().finish().await }));
+                }
+                Notice::Denied { denied, .. } => check(&denied)?,
+                _ => {}
             }
-            check(&notice)?;
         }
         let mut context = Context::from_waker(Waker::noop());
         finishing.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
@@ -556,7 +512,7 @@ impl Lab {
         let links = [self.datagrams.next_arrival(), self.frames.next_arrival()];
         let workers = self.workers.iter().map(|worker| match worker.wakes > now {
             true => worker.wakes,
-            false => worker.worker.next_deadline().min(worker.renew),
+            false => worker.worker.next_deadline(),
         });
         let rdma = self.rdma.iter().flat_map(|rdma| {
             let nic = rdma.client.pool().reactor().with(|nic| nic.poll_timeout());
@@ -588,14 +544,10 @@ fn pauses() -> KeeperOptions {
 }
 
 /// A server that has everything refuses nothing but memory, in the end.
-fn check(notice: &Notice) -> Result<(), String> {
-    match notice {
-        Notice::Denied { denied, .. }
-            if denied.meaning == Meaning::No && denied.shortage == Shortage::Unknown =>
-        {
-            Err(denied.to_string())
-        }
-        _ => Ok(()),
+fn check(denied: &Denied) -> Result<(), String> {
+    match denied.meaning == Meaning::No && denied.shortage == Shortage::Unknown {
+        true => Err(denied.to_string()),
+        false => Ok(()),
     }
 }
 
@@ -608,18 +560,4 @@ fn count_worker(outcome: &mut Outcome, worker: &QueryWorker) {
     outcome.merges += stats.pool.merges;
     outcome.lock_retries += stats.pool.remote.lock_retries;
     outcome.inherited_locks += stats.pool.remote.inherited_locks;
-}
-
-fn allocate(
-    server: &mut MemoryServer<Nic>,
-    now: Instant,
-    lease: &Lease,
-    kind: ChunkKind,
-    bytes: u32,
-) -> Option<Grant> {
-    let grant = server.allocate(now, lease.session, kind, bytes).ok()?;
-    if let Grant::Chunk(chunk) = &grant {
-        server.publish(now, lease.session, chunk.address).ok()?;
-    }
-    Some(grant)
 }

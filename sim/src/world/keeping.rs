@@ -13,7 +13,8 @@ use super::machine::Machine;
 const LOOK: Duration = Duration::from_micros(10);
 
 impl Machine {
-    /// Keeps the sessions of a client on this machine as long as that lives: `carry` takes each call to its server, in a task of its own.
+    /// Keeps the sessions of a client on this machine as long as that lives: `carry` takes each call to its server, in a task of its own,
+    /// and renewals beside others.
     /// Locks that were left are given back; `told` hears of everything that the keeper has noticed.
     pub async fn keep_sessions<K, S, C>(
         self,
@@ -28,15 +29,20 @@ impl Machine {
     {
         let carry = Rc::new(carry);
         loop {
-            while let Some((server, call)) = {
-                let mut keeper = keeper.borrow_mut();
-                keeper.poll_call(self.now(), &*memory)
+            while let Some(((server, call), is_beside)) = {
+                let (mut keeper, now) = (keeper.borrow_mut(), self.now());
+                let call = keeper.poll_call(now, &*memory).map(|call| (call, false));
+                call.or_else(|| Some((keeper.poll_renewal(now)?, true)))
             } {
                 let (machine, memory, keeper) = (self.clone(), Rc::clone(&memory), Rc::clone(&keeper));
                 let carry = Rc::clone(&carry);
                 drop(self.spawn(async move {
                     let answer = carry(server, call).await;
-                    keeper.borrow_mut().handle_answer(machine.now(), &*memory, server, answer);
+                    let (mut keeper, now) = (keeper.borrow_mut(), machine.now());
+                    match is_beside {
+                        true => keeper.handle_renewal(now, &*memory, server, answer),
+                        false => keeper.handle_answer(now, &*memory, server, answer),
+                    }
                 }));
             }
             while let Some(notice) = {

@@ -1,16 +1,19 @@
 //! Clients: their sessions and connections, and what they do.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, Mutation, OperationError, Order,
-    Partition, PoolConfig, RemoteSide, ScanOptions, Start, SuperRoot, Value, ValueLayout,
+    Allocation, BreakReason, ConnectionId, IndexCache, KeyRange, Mutation, OperationError, Order, Partition,
+    PoolConfig, PoolError, RemoteMemory, RemoteSide, ScanOptions, Start, SuperRoot, Value, ValueLayout,
+    Writer,
 };
 use fatbtree_client::Client;
-use fatbtree_memserver::{Grant, Lease, ServerInfo};
+use fatbtree_memserver::Grant;
+use fatbtree_memserver::session_keeper::{
+    Call as SessionCall, Denied, Granted, KeeperOptions, Kept, Meaning, NoAnswer, Notice, SessionKeeper,
+};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Failure, Reactor, Remote};
 use rand::RngExt as _;
@@ -23,19 +26,13 @@ use crate::world::{Machine, Random, SimDevice};
 /// Interval at which a client looks for work.
 const LOOK: Duration = Duration::from_micros(10);
 
-/// A session that was opened, and what the server said of itself then.
-type Opened = (Lease, ServerInfo);
-
 /// A client in one life.
 #[derive(Clone)]
 pub(super) struct Living {
     pub(super) machine: Machine,
     pub(super) client: Client<SimDevice>,
     setting: Rc<Setting>,
-    /// The present session with each server, if there is one.
-    sessions: Rc<[Cell<Option<Opened>>]>,
-    /// Connections that are not up.
-    down: Rc<RefCell<BTreeSet<ConnectionId>>>,
+    keeper: Rc<RefCell<SessionKeeper>>,
 }
 
 impl Living {
@@ -52,50 +49,54 @@ impl Living {
         let client = client.expect("a scenario has at least one lane");
         client.set_cache(scenario.cache.map(|bytes| Arc::new(IndexCache::new(bytes))));
         machine.set_driven(Rc::new(client.clone()));
-        let down = client.pool().connections().into_iter().collect();
-        let living = Self {
-            machine: machine.clone(),
-            client,
-            setting: Rc::clone(setting),
-            sessions: setting.servers.iter().map(|_| Cell::default()).collect(),
-            down: Rc::new(RefCell::new(down)),
-        };
-        for server in scenario.ids() {
-            let random = crate::world::random(random.random_range(0..=u64::MAX), 4);
-            drop(machine.spawn(living.clone().keep_session(server)));
-            drop(machine.spawn(living.clone().attend(server, random)));
-        }
+        let pauses = KeeperOptions { first_pause: LOOK, longest_pause: LOOK, ..KeeperOptions::default() };
+        let keeper = Rc::new(RefCell::new(SessionKeeper::new(client.pool().connections(), pauses)));
+        let living = Self { machine: machine.clone(), client, setting: Rc::clone(setting), keeper };
+        let mut next = || crate::world::random(random.random_range(0..=u64::MAX), 4);
+        let memory = Memory { living: living.clone(), random: RefCell::new(next()) };
+        let (caller, listener) = (living.clone(), living.clone());
+        let carry = async move |server, call| caller.carry(server, call).await;
+        let keeper = Rc::clone(&living.keeper);
+        let told = move |notice| listener.handle_notice(&notice);
+        drop(machine.spawn(machine.clone().keep_sessions(Rc::new(memory), keeper, carry, told)));
+        drop(machine.spawn(living.clone().give_places_back(next())));
         living
     }
 
-    /// Has a session with a server, always.
-    async fn keep_session(self, id: u16) {
-        let (server, session) = (self.setting.server(id), self.session_of(id));
-        loop {
-            let Some((lease, _)) = session.get() else {
-                let open = |_: &Reactor<SimDevice>| server.open(&self.machine);
-                if let Ok(Some(opened)) = self.machine.call(&server.machine, open).await {
-                    let (lease, info) = opened.expect("there is room for all sessions");
-                    self.believe(id, &lease, &info);
-                    session.set(Some((lease, info)));
-                }
-                self.machine.sleep(LOOK).await;
-                continue;
-            };
-            let third = Duration::from_nanos(lease.duration.as_nanos() / 3);
-            self.machine.sleep(third).await;
-            let renew = |_: &Reactor<SimDevice>| server.renew(&lease);
-            if let Ok(Some(Err(_))) = self.machine.call(&server.machine, renew).await {
-                self.ended(id, &lease);
+    /// Carries a call to a server's process.
+    async fn carry(&self, id: u16, call: SessionCall) -> Result<Granted, Denied> {
+        let server = self.setting.server(id);
+        let asks_memory = matches!(call, SessionCall::Allocate { .. });
+        let work = |_: &Reactor<SimDevice>| server.carry_out(&self.machine, call);
+        let answer = match self.machine.call(&server.machine, work).await {
+            Ok(Some(answer)) => answer.map_err(Denied::from),
+            Ok(None) | Err(_) => Err(NoAnswer.into()),
+        };
+        match &answer {
+            Ok(Granted::Supplied(Grant::Blocks(places))) => {
+                self.setting.count(|outcome| outcome.reused += places.addresses.len() as u64);
             }
+            // Places that damaged nodes lead to were never the tree's.
+            Err(denied) if asks_memory && denied.meaning == Meaning::No => {
+                self.setting.wrong(format!("there is no room for what is written: {denied}"));
+            }
+            _ => {}
+        }
+        answer
+    }
+
+    fn handle_notice(&self, notice: &Notice) {
+        match *notice {
+            Notice::Opened { server } => self.believe(server),
+            Notice::Broken { id, reason } => self.note_broken(id, reason),
+            _ => {}
         }
     }
 
-    /// Takes over what a server has said in a new session.
-    fn believe(&self, id: u16, lease: &Lease, info: &ServerInfo) {
-        let (pool, masked_atomics) = (self.client.pool(), self.setting.scenario.masked);
-        let writer = info.writer(lease.owner, masked_atomics).expect("there are locks");
-        pool.set_writer(id, writer).expect("there is such a server");
+    /// Takes over the partition that a server has described in a new session.
+    fn believe(&self, id: u16) {
+        let Some(info) = self.keeper.borrow().info(id).copied() else { return };
+        let pool = self.client.pool();
         let of_others = |partition: &Partition| if partition.id == id { info.partition } else { *partition };
         let partitions = pool.roots().partitions().iter().map(of_others).collect();
         let roots = SuperRoot::new(partitions)
@@ -103,77 +104,13 @@ impl Living {
         pool.set_roots(roots).expect("servers stay as they are");
     }
 
-    fn session_of(&self, id: u16) -> &Cell<Option<Opened>> {
-        &self.sessions[self.setting.scenario.place_of(id)]
-    }
-
-    /// The lease of the present session with a server, and what the server said when it was opened.
-    fn session(&self, id: u16) -> Option<Opened> {
-        self.session_of(id).get()
-    }
-
-    /// A server does not know a session any more.
-    fn ended(&self, id: u16, lease: &Lease) {
-        if self.session(id).is_some_and(|(present, _)| present.session == lease.session) {
-            self.session_of(id).set(None);
-        }
-    }
-
-    /// Connects what is not connected to a server, brings memory, finishes what was dropped.
-    async fn attend(self, number: u16, mut random: Random) {
-        let place = self.setting.scenario.place_of(number);
-        loop {
-            while let Some(event) = self.client.poll_event() {
-                match event {
-                    Event::ConnectionBroken { id, reason } => {
-                        self.note_broken(id, reason);
-                        if reason != BreakReason::Unregistered {
-                            // Perhaps because the session ended.
-                            self.machine.sleep(LOOK).await;
-                        }
-                        self.down.borrow_mut().insert(id);
-                    }
-                    Event::MemoryWanted { server, kind, bytes } => {
-                        // In the next session it is asked for once more.
-                        let Some((lease, _)) = self.session(server) else { continue };
-                        let grant = match self.setting.server(server).allocate(&lease, kind, bytes) {
-                            Some(Ok(grant)) => grant,
-                            Some(Err(refusal)) => {
-                                // Places that damaged nodes lead to were never the tree's.
-                                assert!(
-                                    self.setting.scenario.hostile.is_some(),
-                                    "there is room for all that is written: {refusal}"
-                                );
-                                self.client.pool().refuse_memory(server, kind, refusal.shortage());
-                                continue;
-                            }
-                            None => continue,
-                        };
-                        if let Grant::Blocks(places) = &grant {
-                            self.setting.count(|outcome| outcome.reused += places.addresses.len() as u64);
-                        }
-                        self.machine.sleep(LOOK).await;
-                        grant.hand_to(self.client.pool(), server, lease.session.id);
-                    }
-                    Event::Unfinished { .. } => {
-                        let client = self.client.clone();
-                        drop(self.machine.spawn(async move { client.pool().finish().await }));
-                    }
-                }
-            }
-            // As if it was closed, so that places go round. Not each task: what one has just brought another one would take away, as
-            // it does from an operation on a long walk, over and over. So not in the final phase.
-            if place == 0 && !self.setting.calm.get() && random.random_bool(0.02) {
-                for returned in self.client.pool().take_returned() {
-                    if let Some((lease, _)) = self.session(returned.server) {
-                        self.setting.server(returned.server).give_back(&lease, &returned);
-                    }
-                }
-            }
-            let down: Vec<ConnectionId> =
-                self.down.borrow().iter().copied().filter(|id| id.server == number).collect();
-            for id in down {
-                self.connect(id, &mut random).await;
+    /// Gives places back as if the client was closed, so that they go round. Not in the final phase: each task would take away what
+    /// another one has just brought.
+    async fn give_places_back(self, mut random: Random) {
+        while !self.setting.calm.get() {
+            if random.random_bool(0.02) {
+                let returned = self.client.pool().take_returned();
+                returned.into_iter().for_each(|places| self.keeper.borrow_mut().give_back(places));
             }
             self.machine.sleep(LOOK).await;
         }
@@ -191,37 +128,11 @@ impl Living {
         }
     }
 
-    /// One attempt.
-    async fn connect(&self, id: ConnectionId, random: &mut Random) {
-        let (server, pool) = (self.setting.server(id.server), self.client.pool());
-        let Some((lease, info)) = self.session(id.server) else { return };
-        let (local, replaces) = (pool.open(id).expect("it is not up"), pool.replaces(id));
-        let accept = |_: &Reactor<SimDevice>| server.connect(&lease, &local, replaces);
-        let accepted = self.machine.call(&server.machine, accept).await;
-        let is_present = self.session(id.server).is_some_and(|(present, _)| present.session == lease.session);
-        match accepted {
-            Ok(Some(Ok(endpoint))) if is_present => {
-                let rkey = info.tree.rkey;
-                let registered = random.random_bool(0.8);
-                if registered && let Some(queue_pair) = pool.queue_pair(id) {
-                    let address = info.partition.root.raw();
-                    self.setting.switches.register(queue_pair, Remote { address, rkey });
-                }
-                // Some clients believe that they are registered and are not.
-                let registered = registered || self.setting.scenario.reads > 0 && random.random_bool(0.2);
-                pool.connected(id, RemoteSide { endpoint, rkey, registered })
-                    .expect("nodes fit into a packet");
-                self.down.borrow_mut().remove(&id);
-            }
-            Ok(Some(Err(_))) => self.ended(id.server, &lease),
-            _ => {}
-        }
-    }
-
     /// Waits until it may write to every server, as a client does before it begins.
     async fn until_writer(&self) {
-        let is_one = self.sessions.len() == 1;
-        while !is_one && self.sessions.iter().any(|session| session.get().is_none()) {
+        let scenario = &self.setting.scenario;
+        let has_all = || scenario.ids().all(|id| self.keeper.borrow().session(id).is_some());
+        while scenario.servers > 1 && !has_all() {
             self.machine.sleep(LOOK).await;
         }
     }
@@ -278,7 +189,7 @@ impl Living {
         self.until_writer().await;
         for key in keys {
             for what in [None, Some(3), Some(0)] {
-                let mut spare = self.sessions.len();
+                let mut spare = self.setting.servers.len();
                 loop {
                     let ended = match what {
                         None => self.scan(&mut random).await,
@@ -437,5 +348,39 @@ impl Living {
             outcome.merges_below_others += stats.merges_below_others;
             outcome.settled += stats.settled;
         });
+    }
+}
+
+/// A client's memory under its keeper: some of its queue pairs are registered with the switches.
+struct Memory {
+    living: Living,
+    random: RefCell<Random>,
+}
+
+impl Kept for Memory {
+    type Verbs = SimDevice;
+
+    fn remote(&self) -> &RemoteMemory<SimDevice> {
+        self.living.client.pool()
+    }
+
+    fn let_write(&self, server: u16, writer: Writer) -> Result<(), PoolError> {
+        let masked_atomics = self.living.setting.scenario.masked;
+        self.living.client.pool().set_writer(server, Writer { masked_atomics, ..writer })
+    }
+
+    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), PoolError> {
+        let (pool, setting) = (self.living.client.pool(), &self.living.setting);
+        let random = &mut *self.random.borrow_mut();
+        let is_registered = random.random_bool(0.8);
+        if is_registered && let Some(queue_pair) = pool.queue_pair(id) {
+            let roots = pool.roots();
+            let own = roots.partitions().iter().find(|partition| partition.id == id.server);
+            let address = own.map_or(0, |partition| partition.root.raw());
+            setting.switches.register(queue_pair, Remote { address, rkey: remote.rkey });
+        }
+        // Some clients believe that they are registered and are not.
+        let registered = is_registered || setting.scenario.reads > 0 && random.random_bool(0.2);
+        pool.connected(id, RemoteSide { registered, ..remote }).map(drop)
     }
 }

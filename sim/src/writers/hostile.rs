@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use fatbtree_controller::Tree;
 use fatbtree_memserver::ServerInfo;
+use fatbtree_memserver::session_keeper::{Call, Granted};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Device as _, Operation, QueuePair, Reactor, Remote};
 use rand::RngExt as _;
@@ -42,20 +43,24 @@ pub(super) async fn strike(machine: Machine, setting: Rc<Setting>, pause: Durati
 
 /// A session and a queue pair, as every client gets them. The session is never renewed.
 async fn connect(machine: &Machine, server: &Server) -> Option<(QueuePair, ServerInfo)> {
-    let open = |_: &Reactor<SimDevice>| server.open(machine);
-    let (lease, info) = machine.call(&server.machine, open).await.ok()??.ok()?;
+    let call = async |call| {
+        let work = |_: &Reactor<SimDevice>| server.carry_out(machine, call);
+        machine.call(&server.machine, work).await.ok()??.ok()
+    };
+    let Some(Granted::Opened(opened)) = call(Call::Open { known: None }).await else { return None };
     let queue_pair = machine.reactor().with(|card| card.create()).ok()?;
-    let here = machine.reactor().with(|card| card.endpoint(queue_pair)).ok()?;
-    let accept = |_: &Reactor<SimDevice>| server.connect(&lease, &here, None);
-    let there = machine.call(&server.machine, accept).await;
+    let local = machine.reactor().with(|card| card.endpoint(queue_pair)).ok()?;
+    let there = call(Call::Connect { session: opened.session, local, replaces: None }).await;
     let connected = match there {
-        Ok(Some(Ok(there))) => machine.reactor().with(|card| card.connect(queue_pair, &there)).is_ok(),
+        Some(Granted::Connected(there)) => {
+            machine.reactor().with(|card| card.connect(queue_pair, &there)).is_ok()
+        }
         _ => false,
     };
     if !connected {
         machine.reactor().with(|card| card.destroy(queue_pair));
     }
-    connected.then_some((queue_pair, info))
+    connected.then_some((queue_pair, opened.info))
 }
 
 /// One piece of damage. False: the queue pair is broken.

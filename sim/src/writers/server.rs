@@ -5,17 +5,15 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_blink::{
-    GlobalAddress, KeyRange, Partition, Regions, ReturnedBlocks, Superblock, Tree, ValueLayout,
-};
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Regions, Superblock, Tree, ValueLayout};
+use fatbtree_memserver::session_keeper::{Call, Granted};
 use fatbtree_memserver::{
-    Bounds, ChunkKind, ClientId, Grant, Handle, Lease, Limits, LoadCounts, LoadOptions, LoadedTree, Mailbox,
-    MemoryServer, Origin, Refusal, ServerInfo, ServerOptions, SessionKey, bulk_load, chunk_kinds_bytes,
-    mailbox, varying,
+    Bounds, ClientId, Handle, Limits, LoadCounts, LoadOptions, LoadedTree, Mailbox, MemoryServer, Origin,
+    Refusal, ServerOptions, SessionKey, bulk_load, chunk_kinds_bytes, mailbox, varying,
 };
 use fatbtree_verbs::{
     Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,
-    QueuePairNumber, QueuePairState, Region, RegisterError,
+    QueuePairState, Region, RegisterError,
 };
 use rand::RngExt as _;
 
@@ -258,58 +256,16 @@ impl Server {
 
     // ---- what it does when it is asked ----
 
-    pub(super) fn open(&self, client: &Machine) -> Option<Result<(Lease, ServerInfo), Refusal>> {
+    /// Carries out a call of a client's keeper. None: the process has died.
+    pub(super) fn carry_out(&self, client: &Machine, call: Call) -> Option<Result<Granted, Refusal>> {
         let roce = client.reactor().with(|card| card.address());
-        self.with(|process| {
-            let now = self.machine.now();
-            let lease = process.open_session(now, ClientId { host: roce.into(), roce })?;
-            self.opened.borrow_mut().push(lease.session);
-            process.work(now, 0);
-            Ok((lease, *process.info()))
-        })
-    }
-
-    pub(super) fn renew(&self, lease: &Lease) -> Option<Result<Lease, Refusal>> {
-        self.with(|process| process.renew_session(self.machine.now(), lease.session))
-    }
-
-    pub(super) fn connect(
-        &self,
-        lease: &Lease,
-        client: &Endpoint,
-        replaces: Option<QueuePairNumber>,
-    ) -> Option<Result<Endpoint, Refusal>> {
-        self.with(|process| process.connect(self.machine.now(), lease.session, client, replaces))
-    }
-
-    /// Memory, which is the tree's already. None: the process has died, or the session has ended.
-    pub(super) fn allocate(
-        &self,
-        lease: &Lease,
-        kind: ChunkKind,
-        bytes: u32,
-    ) -> Option<Result<Grant, Refusal>> {
-        let allocated = self.with(|process| {
-            let (now, session) = (self.machine.now(), lease.session);
-            let grant = process.allocate(now, session, kind, bytes)?;
-            if let Grant::Chunk(chunk) = &grant {
-                process.publish(now, session, chunk.address)?;
-            }
-            Ok(grant)
+        let answer = self.with(|process| {
+            process.carry_out(self.machine.now(), ClientId { host: roce.into(), roce }, call)
         });
-        allocated.filter(|allocated| !matches!(allocated, Err(Refusal::UnknownSession(_))))
-    }
-
-    /// Takes places of freed nodes or records.
-    pub(super) fn give_back(&self, lease: &Lease, returned: &ReturnedBlocks) {
-        let ReturnedBlocks { session, kind, bytes, addresses, .. } = returned;
-        let session = SessionKey { id: *session, ..lease.session };
-        self.with(|process| {
-            for some in addresses.chunks(fatbtree_memserver::BLOCKS_AT_ONCE) {
-                // In a session that has ended nothing is given back.
-                let _ = process.give_back(self.machine.now(), session, *kind, *bytes, some);
-            }
-        });
+        if let Some(Ok(Granted::Opened(opened))) = &answer {
+            self.opened.borrow_mut().push(SessionKey { host: roce.into(), id: opened.session });
+        }
+        answer
     }
 
     /// Ends a session although its client is well.

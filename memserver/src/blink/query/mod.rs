@@ -10,8 +10,8 @@
 //! share is the tree, as RDMA clients share it: by locks in the server's memory. All datagrams of one client must come to the same
 //! worker, which is what `SO_REUSEPORT` does.
 //!
-//! A worker is without sockets and clock, and asks its driver for what it needs of the memory server
-//! ([`Need`]).
+//! A worker is without sockets and clock. Its [`SessionKeeper`](crate::session_keeper::SessionKeeper) keeps the session by calls that
+//! the driver carries to the memory server.
 
 mod node_map;
 mod operation;
@@ -19,4 +19,4 @@ mod worker;
 
 pub use node_map::NodeMap;
 pub use operation::ScanBounds;
-pub use worker::{Need, QueryWorker, WorkerError, WorkerOptions, WorkerStats, worker_cache};
+pub use worker::{QueryWorker, WorkerError, WorkerOptions, WorkerStats, worker_cache};

@@ -30,11 +30,11 @@ impl fmt::Debug for NodeMap {
 }
 
 impl NodeMap {
-    /// The nodes of the server that a link leads to.
+    /// Nodes of the server to which a link leads.
     #[must_use]
-    pub fn new(attached: &Attached) -> Self {
-        let Attached { memory, layout, info, .. } = attached;
-        Self { region: Arc::clone(memory), server: info.server, layout: layout.clone() }
+    pub fn new(server: u16, attached: &Attached) -> Self {
+        let Attached { memory, layout, .. } = attached;
+        Self { region: Arc::clone(memory), server, layout: layout.clone() }
     }
 
     /// An operation on `key` that begins at the node of this address, if one lies there that is for the key as far as it says itself. It

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use fatbtree_blink::{BreakReason, KeyRange, Mutation, OperationError, Partition, Pool, ScanOptions, Start};
+use fatbtree_blink::{
+    BreakReason, ConnectionId, KeyRange, Mutation, OperationError, Partition, Pool, ScanOptions, Start,
+};
 use fatbtree_query::{Outcome, Request};
 use fatbtree_verbs::{Failure, Verbs};
 use fatbtree_wire::query::{Op, records};
@@ -63,15 +65,17 @@ fn failed(error: &OperationError, own: &Partition) -> Outcome {
         // server's memory, each time that it is followed.
         error @ (OperationError::GaveUp { .. }
         | OperationError::UnknownServer { .. }
-        | OperationError::Abandoned { .. }
         | OperationError::ConnectionBroke {
             last: BreakReason::Failed(Failure::RemoteAccess), ..
         }) => {
             tracing::debug!(%error, "a query has found damage");
             Outcome::Damaged
         }
-        // A worker writes to its own server alone: a pointer leads to another one.
-        error @ OperationError::NotWriter { server, .. } if *server != own.id => {
+        // A worker works on its own server alone: a pointer leads to another one.
+        error @ (OperationError::NotWriter { server, .. }
+        | OperationError::Abandoned { id: ConnectionId { server, .. }, .. })
+            if *server != own.id =>
+        {
             tracing::debug!(%error, "a query has found damage");
             Outcome::Damaged
         }

@@ -8,22 +8,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{
-    ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, KeyRange, Owner, Partition, Pool, PoolConfig,
-    PoolError, PoolStats, RemoteSide, ReturnedBlocks, SessionId, Shortage, Start, SuperRoot, SuperRootError,
+    ConnectionId, GlobalAddress, IndexCache, KeyRange, Partition, Pool, PoolConfig, PoolError, PoolStats,
+    Start, SuperRoot, SuperRootError,
 };
 use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
+use fatbtree_verbs::Alarm;
 use fatbtree_verbs::local::{LocalHost, LocalVerbs};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Alarm, Device as _, Endpoint, QueuePairNumber};
 use fatbtree_wire::query::Op;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
 use super::NodeMap;
 use super::operation::{ScanBounds, carry_out};
-use crate::free_blocks::Grant;
 use crate::info::ServerInfo;
-use crate::server::Attached;
+use crate::session_keeper::{Call, Denied, Granted, KeeperOptions, Meaning, Notice, SessionKeeper};
 
 /// Options of a worker.
 #[derive(Clone, Debug)]
@@ -37,9 +36,11 @@ pub struct WorkerOptions {
     pub scans: ScanBounds,
     /// Cache of inner nodes, which workers of one server share. `None`: every operation begins at the root.
     pub cache: Option<Arc<IndexCache>>,
+    /// Options of its session with the memory server.
+    pub session: KeeperOptions,
 }
 
-/// Errors from creating a worker.
+/// Errors from creating a worker, or from another tree in the place of its own.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// No memory for buffers.
@@ -51,29 +52,6 @@ pub enum WorkerError {
     /// The server's description of itself is invalid.
     #[error(transparent)]
     Roots(#[from] SuperRootError),
-}
-
-/// Requests of a worker to its memory server.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Need {
-    /// A link: [`MemoryServer::attach`](crate::MemoryServer::attach), in a new session if the one before has ended; then
-    /// [`QueryWorker::attached`].
-    Link {
-        /// The worker's end.
-        local: Endpoint,
-        /// The server's end of the one before.
-        replaces: Option<QueuePairNumber>,
-    },
-    /// Memory: [`MemoryServer::allocate`](crate::MemoryServer::allocate), published; then [`QueryWorker::granted`].
-    Memory {
-        /// Kind of memory.
-        kind: ChunkKind,
-        /// Bytes of the node, or of the record's place.
-        bytes: u32,
-    },
-    /// Places for others: [`MemoryServer::give_back`](crate::MemoryServer::give_back), in the session that
-    /// they name. The worker waits for no answer.
-    GiveBack(ReturnedBlocks),
 }
 
 /// Counters of a worker.
@@ -101,24 +79,22 @@ enum Ended {
     Request(Ticket, Outcome, KeyRange),
     /// Locks were given back.
     Chore,
-    /// A probe of the link has ended.
-    Probe,
 }
 
 /// Answers queries, for one thread.
 ///
 /// **Driving contract.** Time never goes back. After a bounded number of [`handle`](Self::handle) come some [`step`](Self::step)s; then
-/// everything that [`poll_transmit`](Self::poll_transmit) has is sent, and everything that [`poll_need`](Self::poll_need) asks for is
-/// asked of the memory server, at once or later. While a step says that there may be more, the socket is looked at and another step
-/// follows. Otherwise there is one when [`next_deadline`](Self::next_deadline) has come, or the memory server has answered.
+/// everything that [`poll_transmit`](Self::poll_transmit) has is sent, and each call of [`poll_call`](Self::poll_call) is carried to the
+/// memory server as one of a [local](crate::ClientId::local) client, and answered by [`handle_answer`](Self::handle_answer), at once or
+/// later. While a step says that there may be more, the socket is looked at and another step follows. Otherwise there is one when
+/// [`next_deadline`](Self::next_deadline) has come, or the memory server has answered.
 ///
 /// What it holds is bounded: requests at work by [`ResponderOptions::running`], what clients hold by the others of them.
 pub struct QueryWorker {
     responder: Responder,
     pool: Rc<Pool<LocalVerbs>>,
     connection: ConnectionId,
-    /// The session of the present link; `None` before the first one.
-    session: Option<SessionId>,
+    keeper: SessionKeeper,
     info: ServerInfo,
     nodes: Option<NodeMap>,
     options: WorkerOptions,
@@ -129,13 +105,10 @@ pub struct QueryWorker {
     waker: Waker,
     /// A change gave up while it held a lock.
     unfinished: bool,
-    needs_link: bool,
-    /// A probe of the link is under way.
-    probes: bool,
-    surplus_due: Instant,
+    /// Time of the next look at clients' leases.
+    look_due: Instant,
     /// Time at which a turn ended before all was done.
     more_since: Option<Instant>,
-    surplus: Vec<ReturnedBlocks>,
     stats: WorkerStats,
 }
 
@@ -159,7 +132,7 @@ pub fn worker_cache(bytes: u64) -> Arc<IndexCache> {
     Arc::new(IndexCache::new(bytes).one_in(TAKEN))
 }
 
-/// Interval between looks at freed memory, and at clients whose leases have ended.
+/// Interval between looks at clients whose leases have ended.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Steps of a turn: so a request that reads on and on, as a scan over many leaves without keys does, keeps no other one's answer back for
@@ -216,7 +189,7 @@ impl QueryWorker {
             responder: Responder::new(responder, seed ^ 0x9e37_79b9_7f4a_7c15),
             pool: Rc::new(pool),
             connection,
-            session: None,
+            keeper: SessionKeeper::new([connection], options.session),
             info: *info,
             nodes: None,
             options,
@@ -226,11 +199,8 @@ impl QueryWorker {
             waker: Arc::clone(&alarm).into(),
             alarm,
             unfinished: false,
-            needs_link: true,
-            probes: false,
-            surplus_due: Instant::ZERO + LOOK,
+            look_due: Instant::ZERO + LOOK,
             more_since: None,
-            surplus: Vec::new(),
             stats: WorkerStats::default(),
         })
     }
@@ -242,7 +212,7 @@ impl QueryWorker {
         if (key < range.low || range.is_below(key)) && !self.is_linked() {
             // The session has ended, perhaps because the server has another tree, with other keys: no client
             // is redirected before that is known.
-            self.lapsed();
+            self.keeper.doubt(self.connection.server);
             self.responder.finish(ticket, Outcome::Failed);
             return;
         }
@@ -278,21 +248,6 @@ impl QueryWorker {
     fn is_linked(&self) -> bool {
         let queue_pair = self.pool.queue_pair(self.connection);
         queue_pair.is_some_and(|queue_pair| self.pool.reactor().with(|verbs| verbs.is_open(queue_pair)))
-    }
-
-    /// The session may have ended. Asks for a key: then that is noticed, and a link is asked for.
-    pub fn lapsed(&mut self) {
-        if self.probes || self.work.len() >= self.room {
-            return;
-        }
-        self.probes = true;
-        let (pool, key) = (Rc::clone(&self.pool), self.info.partition.range.low);
-        self.work.push(Box::pin(async move {
-            // Whatever it finds.
-            let _ = pool.lookup(key, Start::Root).await;
-            Ended::Probe
-        }));
-        self.waker.wake_by_ref();
     }
 
     /// Partition of a key that is not this partition's.
@@ -347,24 +302,21 @@ impl QueryWorker {
                         self.responder.finish(ticket, outcome);
                     }
                     Ended::Chore => {}
-                    Ended::Probe => self.probes = false,
                 }
             }
         }
-        self.take_events();
+        self.give_locks_back();
         any || rang
     }
 
     fn responder_timeout(&mut self, now: Instant) {
-        if now < self.surplus_due {
-            return;
+        if now >= self.look_due {
+            self.look_due = now + LOOK;
+            self.responder.handle_timeout(since(now));
         }
-        self.surplus_due = now + LOOK;
-        self.responder.handle_timeout(since(now));
-        self.surplus.extend(self.pool.surplus());
     }
 
-    fn take_events(&mut self) {
+    fn give_locks_back(&mut self) {
         if self.unfinished && self.work.len() < self.room {
             self.unfinished = false;
             let pool = Rc::clone(&self.pool);
@@ -376,90 +328,68 @@ impl QueryWorker {
         }
     }
 
-    /// The next thing that the memory server is to be asked for.
-    pub fn poll_need(&mut self) -> Option<Need> {
-        if let Some(places) = self.surplus.pop() {
-            return Some(Need::GiveBack(places));
+    /// The next call for the memory server, if none is under way.
+    pub fn poll_call(&mut self, now: Instant) -> Option<Call> {
+        let call = self.keeper.poll_call(now, &*self.pool).map(|(_, call)| call);
+        while let Some(notice) = self.keeper.poll_notice() {
+            self.handle_notice(&notice);
         }
-        while let Some(event) = self.pool.poll_event() {
-            match event {
-                Event::ConnectionBroken { id, .. } if id == self.connection => self.needs_link = true,
-                Event::ConnectionBroken { .. } => {}
-                Event::MemoryWanted { server, kind, bytes } if server == self.connection.server => {
-                    return Some(Need::Memory { kind, bytes });
-                }
-                Event::MemoryWanted { server, kind, .. } => {
-                    self.pool.refuse_memory(server, kind, Shortage::Unknown);
-                }
-                Event::Unfinished { .. } => {
-                    self.unfinished = true;
-                    self.take_events();
-                }
-            }
-        }
-        if !std::mem::take(&mut self.needs_link) {
-            return None;
-        }
-        let replaces = self.pool.replaces(self.connection);
-        match self.pool.open(self.connection) {
-            Ok(local) => Some(Need::Link { local, replaces }),
-            Err(error) => {
-                tracing::warn!(%error, "a query worker has no link");
-                None
-            }
-        }
+        call
     }
 
-    /// The memory server has made the link, in a session that has locks as `owner`.
+    /// The memory server has answered the call that is under way.
     ///
     /// # Errors
-    /// When it does not fit what the worker has asked for; then it asks again.
-    pub fn attached(&mut self, attached: &Attached, owner: Option<Owner>) -> Result<(), WorkerError> {
-        let result = self.try_attached(attached, owner);
-        self.needs_link |= result.is_err();
+    /// When a new session is with a tree that this worker cannot serve. Then another worker of [`info`](Self::info) takes its place.
+    pub fn handle_answer(
+        &mut self,
+        now: Instant,
+        answer: Result<Granted, impl Into<Denied>>,
+    ) -> Result<(), WorkerError> {
+        if let Ok(Granted::Attached(attached)) = &answer {
+            self.nodes = Some(NodeMap::new(self.connection.server, attached));
+        }
+        self.keeper.handle_answer(now, &*self.pool, self.connection.server, answer);
+        let mut result = Ok(());
+        while let Some(notice) = self.keeper.poll_notice() {
+            match notice {
+                Notice::Opened { .. } => result = self.begin_session(),
+                notice => self.handle_notice(&notice),
+            }
+        }
         result
     }
 
-    fn try_attached(&mut self, attached: &Attached, owner: Option<Owner>) -> Result<(), WorkerError> {
-        let Attached { session, endpoint, info, .. } = attached;
-        let masked_atomics = self.pool.reactor().with(|verbs| verbs.capabilities().masked_atomics);
-        if let Some(writer) = info.writer(owner, masked_atomics) {
-            self.pool.set_writer(self.connection.server, writer)?;
+    fn begin_session(&mut self) -> Result<(), WorkerError> {
+        if let Some(info) = self.keeper.info(self.connection.server) {
+            self.info = *info;
         }
-        // Neither the generation nor the key of the memory tells another tree for sure: they come again when a server is started anew.
-        if self.session != Some(*session) {
-            // Other ranges have other numbers beside them.
-            if let Err(error) = self.pool.set_roots(roots(&info.partition)?) {
-                tracing::warn!(%error, "the ranges have changed");
-                return Err(error.into());
+        self.nodes = None;
+        // Other ranges have other numbers beside them.
+        Ok(self.pool.set_roots(roots(&self.info.partition)?)?)
+    }
+
+    fn handle_notice(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Unfinished { .. } => {
+                self.unfinished = true;
+                self.give_locks_back();
             }
+            Notice::Denied { denied, .. } if denied.meaning == Meaning::No => {
+                tracing::warn!(%denied, "a memory server refuses a query worker's call");
+            }
+            notice => tracing::debug!(?notice, "a query worker's session"),
         }
-        (self.session, self.info, self.nodes) = (Some(*session), *info, Some(NodeMap::new(attached)));
-        let remote = RemoteSide { endpoint: *endpoint, rkey: info.tree.rkey, registered: false };
-        self.pool.connected(self.connection, remote)?;
-        Ok(())
     }
 
-    /// The link could not be made: it is asked for again.
-    pub fn not_attached(&mut self) {
-        self.needs_link = true;
+    /// Closes the session: the last calls follow.
+    pub fn close(&mut self) {
+        self.keeper.close(&*self.pool);
     }
 
-    /// The memory server has lost its tree: what is asked for is answered so, until a link can be made.
-    pub fn tree_lost(&mut self) {
-        if let Err(error) = self.pool.lose(self.connection) {
-            tracing::warn!(%error, "a query worker has no link");
-        }
-        self.needs_link = true;
-    }
-
-    /// The memory server has answered: with memory, and in which session, or that it gives none.
-    pub fn granted(&mut self, kind: ChunkKind, grant: Option<(SessionId, &Grant)>) {
-        let server = self.connection.server;
-        match grant {
-            Some((session, grant)) => grant.hand_to(&self.pool, server, session),
-            None => self.pool.refuse_memory(server, kind, Shortage::Unknown),
-        }
+    /// The server's description of itself when the last session was opened.
+    pub fn info(&self) -> &ServerInfo {
+        &self.info
     }
 
     /// The next datagram to be sent.
@@ -469,8 +399,8 @@ impl QueryWorker {
 
     /// Latest time of the next turn.
     pub fn next_deadline(&self) -> Instant {
-        let due = [self.pool.next_deadline(), self.more_since];
-        due.into_iter().flatten().fold(self.surplus_due, Instant::min)
+        let due = [self.pool.next_deadline(), self.more_since, Some(self.keeper.poll_timeout())];
+        due.into_iter().flatten().fold(self.look_due, Instant::min)
     }
 
     /// Requests that are at work.
