@@ -1,6 +1,6 @@
 //! A client as a process: a software NIC behind a port or an RDMA device, sessions with memory servers kept over gRPC.
 
-mod desk;
+mod link;
 mod reporter;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,23 +11,24 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fatbtree_blink::{ConnectionId, Event, Limits, PoolConfig, RemoteSide, SessionId, Shortage};
+use fatbtree_blink::{Limits, PoolConfig};
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::{ClientReport, Controllers};
+use fatbtree_memserver::session_keeper::{Call, Denied, KeeperOptions, Notice, SessionKeeper};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{Counters, Waiter, Waker};
 use fatbtree_topology::{Host, MemoryServer};
 use fatbtree_trust::{CONTROLLER, Trust};
+use fatbtree_verbs::Alarm;
 use fatbtree_verbs::time::Instant;
-use fatbtree_verbs::{Alarm, Device as _};
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc as orders;
+use tokio::sync::mpsc as reports;
 
 use crate::NodeError;
 use crate::adapter::{Adapter, NicSpec, SILENCE, Side, Watch};
 use crate::metrics::{Metrics, Questions, serve_client};
 use crate::stop::{Stopper, control_runtime, stopper_of};
-use desk::{Answer, Desk, Order, Out};
+use link::{Answer, Link, Out};
 
 /// What a client is told.
 #[derive(Clone, PartialEq, Debug)]
@@ -60,17 +61,14 @@ pub struct ClientProcess {
     watch: Watch,
     /// What each server has said last, by partition.
     infos: BTreeMap<u16, ServerInfo>,
-    /// In which session.
-    sessions: BTreeMap<u16, SessionId>,
-    orders: BTreeMap<u16, orders::Sender<Order>>,
+    keeper: SessionKeeper,
+    links: BTreeMap<u16, Arc<Link>>,
     answers: mpsc::Receiver<Answer>,
+    /// Last refusal or missing answer, by server.
+    denied: BTreeMap<u16, Denied>,
     /// Connections that the controller has told of: partition, and the server's queue pair.
     registered: BTreeSet<(u16, u32)>,
     reports: Option<Reports>,
-    /// What the servers say does not fit together: some have been loaded anew, and not all were heard of.
-    unsettled: bool,
-    /// Connections that are being made.
-    pending: usize,
     /// Locks that dropped changes have left are given back by these.
     chores: Vec<Pin<Box<dyn Future<Output = ()>>>>,
     stopper: Stopper,
@@ -93,7 +91,7 @@ impl Drop for ClientProcess {
 
 /// On the way to the controller.
 struct Reports {
-    to: orders::Sender<ClientReport>,
+    to: reports::Sender<ClientReport>,
     /// When the next one is due.
     next: Instant,
 }
@@ -103,8 +101,12 @@ const REPORT: fatbtree_verbs::time::Duration = fatbtree_verbs::time::Duration::f
 /// Keys of one report, at most.
 const SAMPLE: usize = 2_000;
 
-/// Orders that wait for a server; beyond that a connection breaks again before it is made.
-const ORDERS: usize = 1024;
+/// Longest time for which a process that ends waits for its sessions to close.
+const CLOSING: Duration = Duration::from_secs(2);
+
+fn in_nanos(time: Duration) -> fatbtree_verbs::time::Duration {
+    fatbtree_verbs::time::Duration::from_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
 
 /// An operation may lose its connection as often as happens while nothing is answered for so long: the server is made known of each
 /// new queue pair, but a switch on the way to it is frozen, say.
@@ -129,30 +131,13 @@ impl ClientProcess {
         let adapter = Adapter::open(&options.nic, &options.host, Side::Asks, 1)?;
         let watch = Watch::new(waiter);
         let (answer, answers) = mpsc::channel();
-        let (mut infos, mut to_desks, mut names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        for server in &options.servers {
-            let out = Out { answers: answer.clone(), waker: waker.clone() };
-            let desk = control.block_on(Desk::open(
-                server,
-                &options.trust,
-                options.host.ip,
-                options.patience,
-                out,
-            ))?;
-            let info = *desk.info();
-            let first = infos.first_key_value();
-            if let Some((other, _)) =
-                first.filter(|(_, first): &(_, &ServerInfo)| first.config != info.config)
-            {
-                let other: &String = &names[other];
-                return Err(NodeError::Shapes(other.clone(), server.name.clone()));
-            }
-            names.insert(server.partition, server.name.clone());
-            infos.insert(server.partition, info);
-            let (order, wanted) = orders::channel(ORDERS);
-            to_desks.insert(server.partition, order);
-            control.spawn(desk.serve(wanted));
-        }
+        let out = Out { answers: answer, waker };
+        let link = |server: &MemoryServer| {
+            let (roce, patience) = (options.host.ip, options.patience);
+            (server.partition, Link::new(server, &options.trust, roce, patience, out.clone()))
+        };
+        let links: BTreeMap<u16, Arc<Link>> = options.servers.iter().map(link).collect();
+        let infos = descriptions(&control, &links, &options.servers)?;
         let roots = grpc::super_root(infos.values())?;
         let tree = infos.values().next().map(|info| info.config).unwrap_or_default();
         let config = PoolConfig {
@@ -164,40 +149,39 @@ impl ClientProcess {
         let client = Client::new(adapter, config, roots, rand::random())?;
         let reports = (!options.controllers.is_empty()).then(|| {
             client.set_sample(Some(KeySample::new(SAMPLE, rand::random())));
-            let (to, reports) = orders::channel(1);
-            let out = Out { answers: answer, waker };
+            let (to, reports) = reports::channel(1);
             let peer = |address: &String| options.trust.to(address, CONTROLLER);
             let controllers = Controllers::new(options.controllers.iter().map(peer));
             control.spawn(reporter::serve(controllers, options.host.ip, reports, out));
             Reports { to, next: watch.now() + REPORT }
         });
+        let connections = client.pool().connections();
+        let patience = Some(in_nanos(options.patience));
+        let keeper = SessionKeeper::new(connections, KeeperOptions { patience, ..KeeperOptions::default() });
         let mut process = Self {
             client,
             watch,
             infos,
-            sessions: BTreeMap::new(),
-            orders: to_desks,
+            keeper,
+            links,
             answers,
+            denied: BTreeMap::new(),
             registered: BTreeSet::new(),
             reports,
-            unsettled: false,
-            pending: 0,
             chores: Vec::new(),
             stopper,
             questions,
             control,
         };
-        for id in process.client.pool().connections() {
-            process.connect(id);
-        }
-        while process.pending > 0 {
+        while !process.keeper.is_connected() {
             if process.stopper.is_told() {
                 return Err(NodeError::Stopped);
             }
-            if let Some(id) = process.turn() {
-                return Err(NodeError::OutOfReach(id.to_string(), options.patience));
+            if let Some(server) = process.turn() {
+                let denied = process.denied.remove(&server);
+                return Err(denied.map_or(NodeError::Stopped, NodeError::OutOfReach));
             }
-            if process.pending > 0 {
+            if !process.keeper.is_connected() {
                 process.wait(None);
             }
         }
@@ -272,7 +256,7 @@ impl ClientProcess {
     /// When it is told to stop before.
     pub fn run_for(&mut self, time: Duration) -> Result<(), NodeError> {
         let client = self.client.clone();
-        let time = fatbtree_verbs::time::Duration::from_nanos(time.as_nanos() as u64);
+        let time = in_nanos(time);
         // The reactor's time stands still between two runs.
         client.turn(self.watch.now());
         self.run(async { client.pool().reactor().sleep(time).await })
@@ -280,29 +264,27 @@ impl ClientProcess {
 
     /// Closes the sessions. A server that does not answer needs nothing.
     pub fn close(mut self) {
-        let orders = std::mem::take(&mut self.orders);
-        self.control.block_on(async {
-            for desk in orders.into_values() {
-                let (done, closed) = tokio::sync::oneshot::channel();
-                if desk.send(Order::Close(done)).await.is_ok() {
-                    // Whoever is gone closes nothing.
-                    let _ = tokio::time::timeout(Duration::from_secs(2), closed).await;
-                }
+        self.keeper.close(self.client.pool());
+        let until = self.watch.now() + in_nanos(CLOSING);
+        while !self.keeper.is_closed() && self.watch.now() < until {
+            self.turn();
+            if !self.keeper.is_closed() {
+                self.wait(Some(until));
             }
-        });
+        }
     }
 
     /// Waits until something has come, or until `due`.
     fn wait(&mut self, due: Option<Instant>) {
-        let Self { client, watch, .. } = self;
+        let Self { client, watch, keeper, .. } = self;
         client.pool().reactor().with(|adapter| {
-            let due = due.into_iter().chain(adapter.poll_timeout()).min();
+            let due = due.into_iter().chain(adapter.poll_timeout()).chain([keeper.poll_timeout()]).min();
             adapter.wait(watch, due);
         });
     }
 
-    /// Sends what there is to send, takes what has come. Gives a connection that could not be made.
-    fn turn(&mut self) -> Option<ConnectionId> {
+    /// Sends what there is to send, takes what has come. Returns a server that was given up.
+    fn turn(&mut self) -> Option<u16> {
         let Self { client, watch, questions, .. } = self;
         client.pool().reactor().with(|adapter| {
             adapter.send(watch.now());
@@ -314,8 +296,7 @@ impl ClientProcess {
         client.turn(watch.now());
         questions.answer(|| metrics(client));
         self.report();
-        self.follow_events();
-        self.take_answers()
+        self.keep_sessions()
     }
 
     /// Tells the controller what the client was asked for. What it does not take is told later.
@@ -338,128 +319,127 @@ impl ClientProcess {
         pool.connections().into_iter().all(|id| pool.is_registered(id))
     }
 
-    fn connect(&mut self, id: ConnectionId) {
-        let pool = self.client.pool();
-        let replaces = pool.replaces(id);
-        if let Some(gone) = replaces {
-            self.registered.remove(&(id.server, gone.0));
-        }
-        let opened = pool.open(id);
-        let order = opened.map(|local| Order::Connect { id, local, replaces });
-        let sent = order.ok().and_then(|order| self.orders.get(&id.server)?.try_send(order).ok());
-        match sent {
-            Some(()) => self.pending += 1,
-            // The NIC has no more queue pairs, or the desk is full: operations on it fail.
-            None => drop(pool.abandon(id)),
-        }
-    }
-
-    fn follow_events(&mut self) {
-        while let Some(event) = self.client.poll_event() {
-            match event {
-                Event::ConnectionBroken { id, reason } => {
-                    tracing::info!(%id, %reason, "a connection broke");
-                    self.connect(id);
-                }
-                Event::MemoryWanted { server, kind, bytes } => {
-                    let order = Order::Memory { kind, bytes };
-                    if self.orders.get(&server).is_none_or(|desk| desk.try_send(order).is_err()) {
-                        self.client.pool().refuse_memory(server, kind, Shortage::Unknown);
-                    }
-                }
-                Event::Unfinished { .. } => {
-                    let client = self.client.clone();
-                    self.chores.push(Box::pin(async move { client.pool().finish().await }));
-                }
-            }
-        }
-    }
-
-    fn take_answers(&mut self) -> Option<ConnectionId> {
+    /// Takes answers and carries calls. Returns a server that was given up.
+    fn keep_sessions(&mut self) -> Option<u16> {
+        let now = self.watch.now();
         while let Ok(answer) = self.answers.try_recv() {
-            let pool = self.client.pool();
+            let Self { client, keeper, .. } = self;
             match answer {
-                Answer::Connected { id, endpoint, info, session } => {
-                    self.pending -= 1;
-                    self.believe(id.server, info, session);
-                    let pool = self.client.pool();
-                    let registered = self.registered.contains(&(id.server, endpoint.queue_pair.0));
-                    let remote = RemoteSide { endpoint, rkey: info.tree.rkey, registered };
-                    if let Err(error) = pool.connected(id, remote) {
-                        tracing::warn!(%id, %error, "not connected");
-                        // It is a connection of the pool.
-                        let _ = pool.abandon(id);
-                    }
+                Answer::Call { server, is_renewal: true, answer } => {
+                    keeper.handle_renewal(now, client.pool(), server, answer);
                 }
-                Answer::Lost { id, error } => {
-                    self.pending -= 1;
-                    tracing::warn!(%id, %error, "given up");
-                    let _ = if error.tree_is_lost() { pool.lose(id) } else { pool.abandon(id) };
-                    return Some(id);
+                Answer::Call { server, is_renewal: false, answer } => {
+                    keeper.handle_answer(now, client.pool(), server, answer);
                 }
                 Answer::Registered { partition, queue_pair } => {
                     self.registered.insert((partition, queue_pair));
-                    let ours = |id: &ConnectionId| {
-                        id.server == partition && pool.replaces(*id).is_some_and(|end| end.0 == queue_pair)
-                    };
-                    if let Some(id) = pool.connections().into_iter().find(ours) {
-                        // It is a connection of the pool.
-                        let _ = pool.set_registered(id, true);
-                    }
+                    self.tell_registered();
                 }
-                Answer::Info { server, info, session } => {
-                    let all = pool.connections().into_iter();
-                    // The server had lost its tree, and has one again.
-                    let back: Vec<_> = all.filter(|id| id.server == server && pool.is_lost(*id)).collect();
-                    self.believe(server, info, session);
-                    back.into_iter().for_each(|id| self.connect(id));
+            }
+        }
+        while let Some((server, call)) = self.keeper.poll_call(now, self.client.pool()) {
+            self.carry(server, call, false);
+        }
+        while let Some((server, call)) = self.keeper.poll_renewal(now) {
+            self.carry(server, call, true);
+        }
+        let mut given_up = None;
+        while let Some(notice) = self.keeper.poll_notice() {
+            given_up = self.noticed(notice).or(given_up);
+        }
+        given_up
+    }
+
+    fn carry(&self, server: u16, call: Call, is_renewal: bool) {
+        if let Some(link) = self.links.get(&server) {
+            self.control.spawn(Arc::clone(link).carry(call, is_renewal));
+        }
+    }
+
+    /// Acts on a notice of the keeper. Returns a server that was given up.
+    fn noticed(&mut self, notice: Notice) -> Option<u16> {
+        match notice {
+            Notice::Opened { server } => self.believe(server),
+            Notice::Connected { .. } => self.tell_registered(),
+            Notice::Broken { id, reason } => {
+                tracing::info!(%id, %reason, "a connection broke");
+                if let Some(gone) = self.client.pool().replaces(id) {
+                    self.registered.remove(&(id.server, gone.0));
                 }
-                Answer::Memory { server, session, grant: Ok(grant), .. } => {
-                    grant.hand_to(pool, server, session);
-                }
-                Answer::Memory { server, kind, grant: Err(error), .. } => {
-                    tracing::warn!(server, %error, "no memory");
-                    pool.refuse_memory(server, kind, error.shortage());
-                }
+            }
+            Notice::Unfinished { .. } => {
+                let client = self.client.clone();
+                self.chores.push(Box::pin(async move { client.pool().finish().await }));
+            }
+            Notice::Denied { server, denied } => {
+                tracing::info!(server, %denied, "denied");
+                self.denied.insert(server, denied);
+            }
+            Notice::Lost { server } | Notice::OutOfReach { server } => {
+                tracing::warn!(server, "given up until the server answers");
+                return Some(server);
             }
         }
         None
     }
 
-    /// What a server has said of itself may have changed, if it was started again or loaded anew.
-    fn believe(&mut self, server: u16, info: ServerInfo, session: grpc::Session) {
+    /// Lets index reads go over the connections that the controller has registered.
+    fn tell_registered(&self) {
         let pool = self.client.pool();
-        let masked_atomics = pool.reactor().with(|nic| nic.capabilities().masked_atomics);
-        if let Some(writer) = info.writer(session.owner, masked_atomics)
-            && let Err(error) = pool.set_writer(server, writer)
-        {
-            tracing::info!(server, %error, "the tree can only be read");
+        for id in pool.connections() {
+            let end = pool.replaces(id).map(|end| (id.server, end.0));
+            if end.is_some_and(|end| self.registered.contains(&end)) {
+                // A connection that is down is registered anew with its next queue pair.
+                let _ = pool.set_registered(id, true);
+            }
         }
-        self.infos.insert(server, info);
-        // Roots move as trees grow, and the pool follows them by itself; another session may be one with another tree. Neither its
-        // generation nor the key of its memory tells: they come again when a server is started anew.
-        let again = self.sessions.insert(server, session.id) != Some(session.id);
-        if !again && !self.unsettled {
-            return;
-        }
+    }
+
+    /// Takes a server's description of itself in a new session, which may be one with another tree.
+    fn believe(&mut self, server: u16) {
+        let Some(info) = self.keeper.info(server) else { return };
+        self.infos.insert(server, *info);
         match grpc::super_root(self.infos.values()) {
             Ok(roots) => {
-                self.unsettled = false;
-                if let Err(error) = pool.set_roots(roots) {
+                if let Err(error) = self.client.pool().set_roots(roots) {
                     tracing::warn!(server, %error, "another tree");
                 }
             }
-            // Ranges have moved. The others have new ones, too, or will soon: they are asked until all fit together.
+            // Ranges have moved. The others have new ones, too, or will soon: their sessions end then.
             Err(error) => {
                 tracing::info!(server, %error, "the other servers are asked for their ranges");
-                self.unsettled = true;
-                for (_, desk) in self.orders.iter().filter(|(other, _)| **other != server) {
-                    // One that is busy answers what it is busy with.
-                    let _ = desk.try_send(Order::Look);
+                for other in self.links.keys().filter(|other| **other != server) {
+                    self.keeper.doubt(*other);
                 }
             }
         }
     }
+}
+
+/// Descriptions of all servers, by partition; they are asked at the same time.
+fn descriptions(
+    control: &Runtime,
+    links: &BTreeMap<u16, Arc<Link>>,
+    servers: &[MemoryServer],
+) -> Result<BTreeMap<u16, ServerInfo>, NodeError> {
+    let asked: Vec<_> = servers
+        .iter()
+        .map(|server| {
+            let link = Arc::clone(&links[&server.partition]);
+            (server, control.spawn(async move { link.info().await }))
+        })
+        .collect();
+    let mut infos: BTreeMap<u16, ServerInfo> = BTreeMap::new();
+    for (server, asked) in asked {
+        let info = control.block_on(asked).expect("the task neither panics nor is aborted")?;
+        if let Some((other, _)) = infos.iter().find(|(_, other)| other.config != info.config) {
+            let other = servers.iter().find(|known| known.partition == *other);
+            let name = other.map_or_else(String::new, |other| other.name.clone());
+            return Err(NodeError::Shapes(name, server.name.clone()));
+        }
+        infos.insert(server.partition, info);
+    }
+    Ok(infos)
 }
 
 fn port(client: &Client<Adapter>) -> Option<Counters> {

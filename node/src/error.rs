@@ -101,9 +101,9 @@ pub enum NodeError {
     /// A queue pair cannot be connected.
     #[error("connecting to a memory server: {0}")]
     Connect(#[from] fatbtree_blink::PoolError),
-    /// Memory servers were out of reach for too long.
-    #[error("{0} could not be connected in {1:?}")]
-    OutOfReach(String, std::time::Duration),
+    /// A memory server refuses, or was out of reach for too long.
+    #[error("connecting to a memory server: {0}")]
+    OutOfReach(fatbtree_memserver::session_keeper::Denied),
     /// Nothing more can be done: it was told to stop.
     #[error("stopped before the end")]
     Stopped,

@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use anyhow::{Context, Result, bail};
-use fatbtree_blink::{
-    Allocation, ChunkKind, Event, IndexCache, PoolConfig, RemoteSide, ReturnedBlocks, TreeConfig, ValueLayout,
-};
+use fatbtree_blink::{Allocation, IndexCache, PoolConfig, TreeConfig, ValueLayout};
 use fatbtree_client::Client;
+use fatbtree_memserver::session_keeper::{KeeperOptions, Notice, SessionKeeper};
 use fatbtree_memserver::{
-    BLOCKS_AT_ONCE, ClientId, Grant, LoadOptions, MemoryServer, ServerOptions, SessionKey, load_cluster,
-    load_ranges, varying,
+    ClientId, LoadOptions, MemoryServer, ServerOptions, load_cluster, load_ranges, varying,
 };
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::Mtu;
@@ -47,7 +45,8 @@ pub(super) struct Tree {
 
 struct Network {
     now: Instant,
-    servers: Vec<(MemoryServer<Nic>, SessionKey)>,
+    servers: Vec<MemoryServer<Nic>>,
+    keeper: SessionKeeper,
     frame: Vec<u8>,
 }
 
@@ -101,27 +100,12 @@ impl Tree {
             let nic = nic(&config, [0, tree.partition.id as u8])?;
             servers.push(MemoryServer::new(nic, tree, &options, SEED)?);
         }
-        let network = Network { now: Instant::ZERO, servers: Vec::new(), frame: Vec::new() };
-        let mut tree = Self { client, network };
-        for (server, id) in servers.into_iter().zip(tree.client.pool().connections()) {
-            tree.connect(server, id)?;
+        let keeper = SessionKeeper::new(client.pool().connections(), KeeperOptions::default());
+        let mut network = Network { now: Instant::ZERO, servers, keeper, frame: Vec::new() };
+        while !network.keeper.is_connected() {
+            network.turn(&client)?;
         }
-        Ok(tree)
-    }
-
-    /// Opens a session with a server and connects the client's only queue pair to it.
-    fn connect(&mut self, mut server: MemoryServer<Nic>, id: fatbtree_blink::ConnectionId) -> Result<()> {
-        let pool = self.client.pool();
-        let now = self.network.now;
-        let local = pool.open(id)?;
-        let client = ClientId { host: [127, 0, 0, 1].into(), roce: local.ip };
-        let lease = server.open_session(now, client)?;
-        let endpoint = server.connect(now, lease.session, &local, None)?;
-        let writer = server.info().writer(lease.owner, true).context("a writable server has locks")?;
-        pool.set_writer(id.server, writer)?;
-        pool.connected(id, RemoteSide { endpoint, rkey: server.info().tree.rkey, registered: false })?;
-        self.network.servers.push((server, lease.session));
-        Ok(())
+        Ok(Self { client, network })
     }
 
     /// Runs a future of the client's to its end.
@@ -156,19 +140,27 @@ impl Network {
         self.now += TURN;
         let moved = client.pool().reactor().with(|nic| self.carry(nic));
         let woken = client.turn(self.now);
-        while let Some(event) = client.poll_event() {
-            match event {
-                Event::MemoryWanted { server, kind, bytes } => self.grant(client, server, kind, bytes)?,
-                Event::ConnectionBroken { id, reason } => bail!("the {id} broke: {reason}"),
-                // Whoever dropped the change runs `finish`.
-                Event::Unfinished { .. } => {}
-            }
-        }
+        self.keep_sessions(client)?;
         if moved || woken {
             return Ok(());
         }
-        if let Some(deadline) = client.next_deadline() {
-            self.now = self.now.max(deadline);
+        let deadline = client.next_deadline().into_iter().chain([self.keeper.poll_timeout()]).min();
+        self.now = self.now.max(deadline.unwrap_or_default());
+        Ok(())
+    }
+
+    /// Lets servers answer all calls of the client's keeper. Operations report a shortage of memory themselves.
+    fn keep_sessions(&mut self, client: &Client<Nic>) -> Result<()> {
+        let Self { now, servers, keeper, .. } = self;
+        let id = ClientId { host: [127, 0, 0, 1].into(), roce: [10, 0, 1, 1].into() };
+        while let Some((server, call)) = keeper.poll_call(*now, client.pool()) {
+            let answer = servers[usize::from(server)].carry_out(*now, id, call);
+            keeper.handle_answer(*now, client.pool(), server, answer);
+        }
+        while let Some(notice) = keeper.poll_notice() {
+            if let Notice::Broken { id, reason } = notice {
+                bail!("the {id} broke: {reason}");
+            }
         }
         Ok(())
     }
@@ -182,12 +174,12 @@ impl Network {
             while client.poll_transmit(self.now, &mut self.frame) {
                 let to = Frame::parse(&self.frame).map(|frame| frame.ipv4.destination.octets()[3]);
                 let to = to.ok().and_then(|to| self.servers.get_mut(usize::from(to)));
-                if let Some((server, _)) = to {
+                if let Some(server) = to {
                     server.device_mut().handle_frame(self.now, &self.frame);
                 }
                 more = true;
             }
-            for (server, _) in &mut self.servers {
+            for server in &mut self.servers {
                 while server.device_mut().poll_transmit(self.now, &mut self.frame) {
                     client.handle_frame(self.now, &self.frame);
                     more = true;
@@ -196,34 +188,5 @@ impl Network {
             any |= more;
         }
         any
-    }
-
-    /// Gets memory of a server for the client, and gives back what the client does not need.
-    fn grant(&mut self, client: &Client<Nic>, at: u16, kind: ChunkKind, bytes: u32) -> Result<()> {
-        let (now, pool) = (self.now, client.pool());
-        for ReturnedBlocks { server, kind, bytes, addresses, .. } in pool.surplus() {
-            let (server, session) = self.server(server)?;
-            for addresses in addresses.chunks(BLOCKS_AT_ONCE) {
-                server.give_back(now, session, kind, bytes, addresses)?;
-            }
-        }
-        let (server, session) = self.server(at)?;
-        match server.allocate(now, session, kind, bytes) {
-            Ok(grant) => {
-                if let Grant::Chunk(chunk) = &grant {
-                    server.publish(now, session, chunk.address)?;
-                }
-                grant.hand_to(pool, at, session.id);
-            }
-            // The operation says so.
-            Err(refusal) => pool.refuse_memory(at, kind, refusal.shortage()),
-        }
-        Ok(())
-    }
-
-    fn server(&mut self, server: u16) -> Result<(&mut MemoryServer<Nic>, SessionKey)> {
-        let found = self.servers.get_mut(usize::from(server));
-        let (server, session) = found.with_context(|| format!("there is no memory server {server}"))?;
-        Ok((server, *session))
     }
 }

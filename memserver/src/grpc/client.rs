@@ -2,9 +2,10 @@
 
 use std::future::Future;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_blink::{ChunkKind, GlobalAddress, Owner, SessionId, Shortage, TreeTop};
+use fatbtree_blink::{ChunkKind, GlobalAddress, Owner, ReturnedBlocks, SessionId, Shortage, TreeTop};
 use fatbtree_query::{Identity, Key};
 use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
@@ -21,6 +22,7 @@ use crate::blink::finder::{KeyPlaces, MAX_LOCATE_KEYS};
 use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::server::Counter;
+use crate::session_keeper::{Call, Denied, Granted, Meaning, Opened};
 
 /// Time limits of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +149,18 @@ pub enum ClientError {
         /// Nodes received.
         found: u64,
     },
+}
+
+impl From<ClientError> for Denied {
+    fn from(error: ClientError) -> Self {
+        let meaning = match &error {
+            error if error.session_has_ended() => Meaning::Ended,
+            error if error.tree_is_lost() => Meaning::TreeLost,
+            error if error.is_final() => Meaning::No,
+            _ => Meaning::Later,
+        };
+        Self { meaning, shortage: error.shortage(), error: Arc::new(error) }
+    }
 }
 
 impl ClientError {
@@ -515,6 +529,35 @@ impl Client {
             self.publish(session, chunk.address).await?;
         }
         Ok(grant)
+    }
+
+    /// Carries a call of a client's [`SessionKeeper`](crate::session_keeper::SessionKeeper). `roce` is the client's address on the data path.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. [`Denied`] says what an error means for the session.
+    pub async fn carry(&mut self, roce: Ipv4Addr, call: Call) -> Result<Granted, ClientError> {
+        let named = |id| Session { id, lease: Duration::ZERO, owner: None };
+        Ok(match call {
+            Call::Open { known } => {
+                let session = self.open_session_after(roce, known).await?;
+                // Another tree or another process ends the session: the description is of the server that has it.
+                let info = self.info().await?;
+                let Session { id, lease, owner } = self.renew_session(session).await?;
+                let lease = fatbtree_verbs::time::Duration::from_nanos(lease.as_nanos() as u64);
+                Granted::Opened(Box::new(Opened { session: id, lease, owner, info }))
+            }
+            Call::Renew { session } => self.renew_session(named(session)).await.map(|_| Granted::Done)?,
+            Call::Connect { session, local, replaces } => {
+                Granted::Connected(self.connect_queue_pair(named(session), local, replaces).await?)
+            }
+            Call::Allocate { session, kind, bytes } => {
+                Granted::Supplied(self.memory(named(session), kind, bytes).await?)
+            }
+            Call::GiveBack(ReturnedBlocks { session, kind, bytes, addresses, .. }) => {
+                self.give_back(named(session), kind, bytes, &addresses).await.map(|_| Granted::Done)?
+            }
+            Call::Close { session } => self.close_session(named(session)).await.map(|()| Granted::Done)?,
+        })
     }
 
     /// Gives a chunk back that was not published.

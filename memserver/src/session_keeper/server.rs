@@ -307,6 +307,8 @@ impl<S> Server<S> {
             (_, Err(denied)) => denied,
             (_, Ok(_)) => NoAnswer.into(),
         };
+        // It has not answered since then.
+        self.failing_since.get_or_insert(asked);
         self.failed(now, remote, options, notices, &denied);
     }
 
@@ -326,6 +328,7 @@ impl<S> Server<S> {
                 if let Some((what, _)) = &mut self.under_way {
                     *what = UnderWay::Outdated;
                 }
+                self.failing_since.get_or_insert(asked);
                 self.failed(now, remote, options, notices, &denied);
             }
             Err(denied) => {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use common::lab::options;
 use common::service::{Service, soon};
-use fatbtree_blink::{GlobalAddress, Owner, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
+use fatbtree_blink::{GlobalAddress, Owner, ReturnedBlocks, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_memserver::grpc::{self, ClientError, ServiceOptions};
+use fatbtree_memserver::session_keeper::{Call, Denied, Granted, Meaning};
 use fatbtree_memserver::{ChunkKind, Event, GivenBack, Grant, LoadOptions, LoadedTree, ServerOptions};
 use fatbtree_verbs::{Access, Endpoint, Mtu, QueuePairNumber};
 use tonic::Code;
@@ -154,6 +155,29 @@ async fn a_session_is_kept_as_long_as_somebody_keeps_it() {
     // A client that keeps a session which has ended is told.
     let ended = tokio::time::timeout(Duration::from_secs(5), client.keep_session(session)).await.unwrap();
     assert!(ended.session_has_ended(), "{ended}");
+}
+
+/// All calls of a session keeper, and the meaning of a refusal for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_a_session_keeper_are_carried() {
+    let service = Service::start(tree(10), options(), ServiceOptions::default()).await;
+    let mut client = service.client().await;
+    let Granted::Opened(opened) = client.carry(HERE, Call::Open { known: None }).await.unwrap() else {
+        panic!("a session is opened")
+    };
+    let session = opened.session;
+    assert_eq!((opened.lease, opened.info.generation), (options().lease, 1));
+    let connect = Call::Connect { session, local: client_end(Mtu::B1024), replaces: None };
+    assert!(matches!(client.carry(HERE, connect).await, Ok(Granted::Connected(_))));
+    let allocate = Call::Allocate { session, kind: ChunkKind::Leaves, bytes: 0 };
+    assert!(matches!(client.carry(HERE, allocate).await, Ok(Granted::Supplied(Grant::Chunk(_)))));
+    let (server, addresses) = (4, Vec::new());
+    let surplus = ReturnedBlocks { server, session, kind: ChunkKind::Leaves, bytes: 0, addresses };
+    for call in [Call::GiveBack(surplus), Call::Renew { session }, Call::Close { session }] {
+        assert!(matches!(client.carry(HERE, call).await, Ok(Granted::Done)));
+    }
+    let ended = client.carry(HERE, Call::Renew { session }).await.unwrap_err();
+    assert_eq!(Denied::from(ended).meaning, Meaning::Ended);
 }
 
 #[tokio::test]

@@ -349,6 +349,18 @@ fn operations_wait_for_a_silent_server_as_long_as_their_patience() {
     assert!(lab.is_up());
 }
 
+#[test]
+fn patience_counts_from_the_call_that_has_no_answer() {
+    let patience = Some(Duration::from_secs(3));
+    let mut lab = Lab::new(KeeperOptions { patience, ..KeeperOptions::default() });
+    lab.settle(Fate::Answered);
+    lab.memory.sever(0);
+    lab.poll();
+    lab.pass(Duration::from_secs(3));
+    lab.answer(0, Fate::RequestLost);
+    assert!(matches!(lab.trouble(0), Some(Trouble::Abandoned(_))), "{:?}", lab.trouble(0));
+}
+
 /// A server that answers nothing is asked with pauses that double.
 #[test]
 fn pauses_double_up_to_the_longest() {

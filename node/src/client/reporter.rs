@@ -6,7 +6,7 @@ use std::time::Duration;
 use fatbtree_controller::grpc::{Client, ClientReport, Controllers};
 use tokio::sync::mpsc;
 
-use super::desk::{Answer, Out};
+use super::link::{Answer, Out};
 
 /// Between two tries to reach the controller.
 const PAUSE: Duration = Duration::from_millis(200);

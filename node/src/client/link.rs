@@ -1,0 +1,100 @@
+//! Control channel of a memory server: carries calls of the session keeper there, and their answers to the data path.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use fatbtree_memserver::ServerInfo;
+use fatbtree_memserver::grpc::{Client, ClientError};
+use fatbtree_memserver::session_keeper::{Call, Denied, Granted, NoAnswer};
+use fatbtree_port::Waker;
+use fatbtree_topology::MemoryServer;
+use fatbtree_trust::{Peer, Trust};
+use tokio::sync::OnceCell;
+
+/// Interval between attempts to reach a server at the start.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Message from the control plane to the data path.
+pub(super) enum Answer {
+    /// Answer to a call of the session keeper.
+    Call {
+        server: u16,
+        /// Whether the call was a renewal beside another call.
+        is_renewal: bool,
+        answer: Result<Granted, Denied>,
+    },
+    /// The first switch admits index reads to this queue pair of the server.
+    Registered { partition: u16, queue_pair: u32 },
+}
+
+/// Way to the data path.
+#[derive(Clone)]
+pub(super) struct Out {
+    pub(super) answers: mpsc::Sender<Answer>,
+    pub(super) waker: Waker,
+}
+
+impl Out {
+    pub(super) fn tell(&self, answer: Answer) {
+        // A data path that has ended needs no answer.
+        let _ = self.answers.send(answer);
+        self.waker.wake();
+    }
+}
+
+/// Control channel of one memory server.
+pub(super) struct Link {
+    number: u16,
+    peer: Peer,
+    /// The client's address on the data path.
+    roce: Ipv4Addr,
+    /// Longest time for which a call may take.
+    patience: Duration,
+    out: Out,
+    server: OnceCell<Client>,
+}
+
+impl Link {
+    pub(super) fn new(
+        described: &MemoryServer,
+        trust: &Trust,
+        roce: Ipv4Addr,
+        patience: Duration,
+        out: Out,
+    ) -> Arc<Self> {
+        let (number, peer) = (described.partition, trust.to(&described.grpc, &described.name));
+        Arc::new(Self { number, peer, roce, patience, out, server: OnceCell::new() })
+    }
+
+    async fn server(&self) -> Result<Client, ClientError> {
+        self.server.get_or_try_init(|| Client::connect(self.peer.clone())).await.cloned()
+    }
+
+    /// The server's description of itself, asked for as long as patience lasts.
+    pub(super) async fn info(&self) -> Result<ServerInfo, ClientError> {
+        let began = Instant::now();
+        loop {
+            let asked = async { self.server().await?.info().await };
+            let left = self.patience.saturating_sub(began.elapsed());
+            let late = |_| {
+                let (address, after) = (self.peer.address().to_owned(), self.patience);
+                Err(ClientError::Deadline { address, call: "for a description", after })
+            };
+            match tokio::time::timeout(left, asked).await.unwrap_or_else(late) {
+                Err(error) if !error.is_final() && began.elapsed() < self.patience => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                asked => return asked,
+            }
+        }
+    }
+
+    /// Carries a call to the server and its answer to the data path. A server that hangs holds up no other one.
+    pub(super) async fn carry(self: Arc<Self>, call: Call, is_renewal: bool) {
+        let carried = async { self.server().await?.carry(self.roce, call).await };
+        let answer = tokio::time::timeout(self.patience, carried).await;
+        let answer = answer.map_or_else(|_| Err(NoAnswer.into()), |answer| answer.map_err(Denied::from));
+        self.out.tell(Answer::Call { server: self.number, is_renewal, answer });
+    }
+}
