@@ -64,13 +64,17 @@ const CLUSTER: &[Line] = &[
         Stays("ready", &[("/var/tmp", "var-tmp"), ("--data", "--serve queries --data")]),
     ),
     ("fatbtree load --cluster cluster.toml --keys keys.txt", Ends(&[])),
-    ("fatbtree load --cluster cluster.toml --keys people.csv", Ends(&[])),
+    (
+        "fatbtree load --cluster cluster.toml --keys people.csv",
+        Ends(&[("people.csv", "people.csv --replace")]),
+    ),
     (
         "fatbtree bench --cluster cluster.toml --operations 100000 --keys people.csv",
         Ends(&[("100000", "1000")]),
     ),
-    ("fatbtree load --cluster cluster.toml --empty left", Ends(&[])),
-    ("fatbtree load --cluster cluster.toml --keys 1e6", Ends(&[("1e6", "1e5")])),
+    ("fatbtree load --cluster cluster.toml --empty left", Ends(&[("left", "left --replace")])),
+    ("fatbtree load --cluster cluster.toml --keys 1e6", Ends(&[("1e6", "1e5 --replace")])),
+    ("fatbtree load --cluster cluster.toml --keys 1e6 --replace", Ends(&[("1e6", "1e5")])),
     ("fatbtree bench --cluster cluster.toml --operations 100000", Ends(&[("100000", "10000")])),
     (
         "fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json",
