@@ -240,6 +240,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "FATBTREE_EAL='--no-huge -m 256' fatbtree switch --port 0=dpdk:net_tap0,iface=tap0 --port 1=dpdk:net_memif0,role=server,id=1",
         "needs root and DPDK; `cli/tests/dpdk.rs` runs roles on virtual devices",
     ),
+    ("fatbtree up", "has fixed ports; `cli/tests/up.rs` runs an example in a network of its own"),
+    ("fatbtree up --example single", "has fixed ports; `cli/tests/up.rs` runs it in a network of its own"),
     ("p4/compile_tofino.sh target/tofino", "needs p4c with its Tofino back end"),
     (
         "fatbtree controller --cluster testbed.toml --target tofino1 --compiled target/tofino",
