@@ -246,6 +246,24 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("fatbtree up", "has fixed ports; `cli/tests/up.rs` runs an example in a network of its own"),
     ("fatbtree up --example single", "has fixed ports; `cli/tests/up.rs` runs it in a network of its own"),
+    ("cargo install cargo-deb", "installs a program"),
+    ("packaging/deb.sh", "a release build, and cargo-deb; `tests/packaging.rs` checks what is packed"),
+    ("apt-get install ./target/debian/fatbtree_*.deb", "needs root, and the package"),
+    (
+        "systemctl enable --now fatbtree-switch@switch-0",
+        "needs systemd; `tests/packaging.rs` runs the units' lines",
+    ),
+    (
+        "systemctl enable --now fatbtree-memserver@left fatbtree-memserver@right",
+        "needs systemd; `tests/packaging.rs` runs the units' lines",
+    ),
+    (
+        "systemctl enable --now fatbtree-controller",
+        "needs systemd; `tests/packaging.rs` runs the units' lines",
+    ),
+    ("journalctl -u fatbtree-controller -f", "needs systemd"),
+    ("podman build -t fatbtree -f packaging/Containerfile .", "needs podman, and builds for minutes"),
+    ("podman run --rm -it fatbtree up", "needs the image"),
     ("p4/compile_tofino.sh target/tofino", "needs p4c with its Tofino back end"),
     (
         "fatbtree controller --cluster testbed.toml --target tofino1 --compiled target/tofino",
