@@ -104,6 +104,7 @@ const CLUSTER: &[Line] = &[
     ("fatbtree scan 4000..5000 --cluster cluster.toml --limit 10", Ends(&[])),
     ("fatbtree scan 4000..=4999 --cluster cluster.toml --csv", Ends(&[("4000..=4999", "1..=2")])),
     ("fatbtree delete 4711 --cluster cluster.toml", Ends(&[])),
+    ("fatbtree shell --cluster cluster.toml", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml --watch", Serves("in the last second", &[])),
     ("fatbtree control plan --cluster cluster.toml --save p.json", Ends(&[])),
