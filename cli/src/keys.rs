@@ -1,5 +1,6 @@
 //! `fatbtree get`, `put`, `delete` and `scan`: single operations on a running cluster.
 
+use std::io::{ErrorKind, Write as _, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -113,7 +114,7 @@ pub(crate) struct Scan {
     /// Print so many pairs at most.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Print lines of key,value.
+    /// Print lines of key,value that `fatbtree load` reads from a file `.csv`. Values that are no text are written as they are.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     #[command(flatten)]
@@ -192,10 +193,10 @@ pub(crate) fn scan(Scan { keys: (from, to), limit, csv, at }: &Scan) -> ExitCode
             if at.json {
                 println!("{}", json!({ "key": key, "value": show(&value) }));
             } else if *csv {
-                let text = std::str::from_utf8(&value);
-                let text =
-                    text.with_context(|| format!("key {key}: the value is no text, which --csv needs"))?;
-                println!("{key},{}", quoted(text));
+                match stdout().write_all(&csv_line(key, &value)) {
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
+                    written => written.context("writing to standard output")?,
+                }
             } else {
                 println!("{key} {}", show(&value));
             }
@@ -204,17 +205,35 @@ pub(crate) fn scan(Scan { keys: (from, to), limit, csv, at }: &Scan) -> ExitCode
     })
 }
 
-/// A value of a CSV file, as RFC 4180 has it.
-fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) || text.trim() != text {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
+/// A line of a CSV file, quoted as in RFC 4180. The bytes of a value remain what they are, text or not.
+fn csv_line(key: u64, value: &[u8]) -> Vec<u8> {
+    let mut line = format!("{key},").into_bytes();
+    let is_plain = value.trim_ascii() == value && !value.iter().any(|byte| b",\"\n\r".contains(byte));
+    if is_plain {
+        line.extend_from_slice(value);
+    } else {
+        let doubled =
+            value.iter().flat_map(|byte| std::iter::repeat_n(*byte, 1 + usize::from(*byte == b'"')));
+        line.push(b'"');
+        line.extend(doubled);
+        line.push(b'"');
     }
+    line.push(b'\n');
+    line
 }
 
 #[cfg(test)]
 mod tests {
-    use super::range;
+    use super::{csv_line, range};
+
+    #[test]
+    fn values_are_quoted_where_a_reader_would_take_them_apart() {
+        assert_eq!(csv_line(7, b"plain value"), b"7,plain value\n");
+        assert_eq!(csv_line(7, b""), b"7,\n");
+        assert_eq!(csv_line(7, b"a,b"), b"7,\"a,b\"\n");
+        assert_eq!(csv_line(7, b" say \"yes\"\r\n"), b"7,\" say \"\"yes\"\"\r\n\"\n");
+        assert_eq!(csv_line(7, b"\x00\xff"), b"7,\x00\xff\n");
+    }
 
     #[test]
     fn ranges_are_read_as_rust_has_them() {

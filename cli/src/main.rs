@@ -15,11 +15,13 @@
 //!   fatbtree bench       a client, measured
 //!   fatbtree simulate    the whole path under virtual time, with faults and a seed
 //!   fatbtree figures     Sherman's figures in virtual time
+//!   fatbtree completions, man   the command line, for shells and manual pages
 //! ```
 
 #![allow(clippy::print_stdout, reason = "printing its results is what a command-line tool does")]
 
 mod bench;
+mod command_line;
 mod control;
 mod controller;
 mod count;
@@ -84,6 +86,8 @@ enum Role {
     Bench(bench::Arguments),
     Simulate(simulate::Arguments),
     Figures(figures::Arguments),
+    Completions(command_line::Completions),
+    Man(command_line::Man),
 }
 
 fn main() -> ExitCode {
@@ -118,6 +122,8 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         Role::Switch(arguments) => switch::run(&arguments),
         Role::Simulate(arguments) => simulate::run(&arguments),
         Role::Figures(arguments) => figures::run(&arguments),
+        Role::Completions(arguments) => command_line::completions(&arguments),
+        Role::Man(arguments) => command_line::man(&arguments),
     }?;
     Ok(ExitCode::SUCCESS)
 }

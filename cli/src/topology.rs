@@ -60,7 +60,7 @@ former owner. An authority of your own can do both: its certificates are used as
     /// Print a commented cluster file: a small network with two memory servers and a client, all on this machine.
     Example {
         /// Kind of network: single (one switch), pair (two), leaf-spine or fat-tree.
-        #[arg(default_value = "fat-tree", value_parser = kinds(), conflicts_with = "testbed")]
+        #[arg(default_value = EXAMPLE, value_parser = kinds(), conflicts_with = "testbed")]
         kind: String,
         /// The paper's network instead, to put a testbed's addresses in.
         #[arg(long)]
@@ -113,17 +113,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             );
         }
         Command::Example { testbed: true, .. } => print!("{}", Cluster::example_toml()),
-        Command::Example { testbed: false, kind } => {
-            let example = Cluster::examples().into_iter().find(|(name, _)| name == kind);
-            print!("{}", example.map_or(Cluster::local_toml(), |(_, text)| text));
-        }
+        Command::Example { testbed: false, kind } => print!("{}", example(kind)),
     }
     Ok(())
 }
 
+/// The kind of network of the example, unless another one is named.
+pub(crate) const EXAMPLE: &str = "fat-tree";
+
 /// The kinds of networks that there are examples of.
-fn kinds() -> PossibleValuesParser {
+pub(crate) fn kinds() -> PossibleValuesParser {
     PossibleValuesParser::new(Cluster::examples().map(|(kind, _)| kind))
+}
+
+/// The text of the example of a kind.
+pub(crate) fn example(kind: &str) -> &'static str {
+    let example = Cluster::examples().into_iter().find(|(name, _)| *name == kind);
+    example.map_or(Cluster::local_toml(), |(_, text)| text)
 }
 
 pub(crate) fn load(file: &Path) -> Result<Cluster> {

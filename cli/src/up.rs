@@ -8,12 +8,16 @@ use anyhow::{Context, Result};
 use clap::Args;
 use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
 use fatbtree_trust::OPERATOR;
+use tempfile::TempDir;
 
 use crate::memserver::{Begin, Serve};
+use crate::topology::{EXAMPLE, example, kinds};
 
 /// Start all roles of a cluster file on this machine: controller, switches and memory servers.
 #[derive(Args)]
 #[command(after_help = "Examples:
+  fatbtree up                                    the example of `fatbtree topology example`; prints the path of its cluster file
+  fatbtree up --example single                   the same with one switch
   fatbtree topology example > cluster.toml
   fatbtree up cluster.toml                       prints `ready` when every role answers; Ctrl-C stops them all
   fatbtree up cluster.toml --data /var/tmp/fatbtree    the same; trees are there again after a restart
@@ -21,8 +25,11 @@ use crate::memserver::{Begin, Serve};
   fatbtree up cluster.toml --keys 1000000        with keys at the start; without, `fatbtree load` loads them
   curl http://127.0.0.1:9800/metrics             what core-0 has counted: [metrics] in the file gives every role a port")]
 pub(crate) struct Arguments {
-    /// Cluster file (TOML).
-    file: PathBuf,
+    /// Cluster file (TOML). Without one: an example, whose file lies in a temporary folder while the cluster runs.
+    file: Option<PathBuf>,
+    /// Kind of the example's network: single (one switch), pair (two), leaf-spine or fat-tree.
+    #[arg(long, value_name = "KIND", default_value = EXAMPLE, value_parser = kinds(), conflicts_with = "file")]
+    example: String,
     #[command(flatten)]
     begin: Begin,
     #[command(flatten)]
@@ -41,12 +48,29 @@ pub(crate) struct Arguments {
     patience: u64,
 }
 
+/// Writes an example's cluster file into a temporary folder, which is removed with the value.
+fn write_example(kind: &str) -> Result<(TempDir, PathBuf)> {
+    let folder =
+        tempfile::Builder::new().prefix("fatbtree-").tempdir().context("making a temporary folder")?;
+    let file = folder.path().join("cluster.toml");
+    std::fs::write(&file, example(kind)).with_context(|| format!("writing {}", file.display()))?;
+    Ok((folder, file))
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let cluster = crate::topology::load(&arguments.file)?;
+    let (_folder, file) = match &arguments.file {
+        Some(file) => (None, file.clone()),
+        None => {
+            let (folder, file) = write_example(&arguments.example)?;
+            println!("cluster file {}", file.display());
+            (Some(folder), file)
+        }
+    };
+    let cluster = crate::topology::load(&file)?;
     let options = UpOptions {
         program: std::env::current_exe().context("finding this program")?,
-        file: arguments.file.clone(),
-        trust: crate::topology::trust(&cluster, &arguments.file, OPERATOR)?,
+        trust: crate::topology::trust(&cluster, &file, OPERATOR)?,
+        file,
         cluster,
         memory_server_arguments: [arguments.begin.words(), arguments.serve.words()].concat(),
         switch_arguments: vec!["--threads".to_owned(), arguments.switch_threads.to_string()],

@@ -71,7 +71,8 @@ fn keys_of_a_file_are_asked_for_where_the_file_is_given() {
     let one = written("one.txt", "5\n");
     let up = Role::start(&["up", cluster]);
     up.until("ready");
-    let load = |keys: &str| run(&["load", "--cluster", cluster, "--keys", keys, "--value-bytes", "40"]);
+    let words = ["load", "--cluster", cluster, "--value-bytes", "40", "--replace", "--keys"];
+    let load = |keys: &str| run(&[&words[..], &[keys]].concat());
     for (bad, why) in [
         (&unclosed, "unclosed.csv:1: the quote that opens on this line is not closed"),
         (&one, "1 key on 2 memory servers: every server needs at least one key"),

@@ -50,7 +50,7 @@ fn interrupted_work_is_no_success() {
 
     // A load comes no further than to a server that does not run.
     assert!(kill("STOP", server));
-    let load = start(&["load", "--cluster", cluster, "--keys", "100000", "-v"], &errors);
+    let load = start(&["load", "--cluster", cluster, "--keys", "100000", "--replace", "-v"], &errors);
     let began = Instant::now();
     while !text(&errors).contains("the load begins") {
         assert!(began.elapsed() < Duration::from_secs(60), "{}", text(&errors));

@@ -4,6 +4,8 @@ mod common;
 #[path = "common/processes.rs"]
 mod processes;
 
+use std::fs;
+
 use common::run;
 use processes::{Role, cluster_file_like};
 
@@ -39,4 +41,40 @@ fn keys_are_put_read_scanned_and_deleted() {
     assert!(up.stop("INT").success());
     is(&["get", "7", "--patience", "1"], 3, "");
     assert_eq!(said(&["get", "seven"], cluster).0, Some(2));
+}
+
+#[test]
+fn what_a_scan_writes_as_csv_can_be_loaded_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    for (key, value) in [
+        ("0", "plain"),
+        ("1", ""),
+        ("2", "a, b and \"c\""),
+        ("3", "\"\""),
+        ("4", " two\r\nlines\n"),
+        ("5", "# no comment"),
+        ("6", "0x00ff0a22fe2c"),
+        ("0x8000000000000000", "key,value"),
+        ("0xffffffffffffffff", "last"),
+    ] {
+        assert_eq!(said(&["put", key, value], cluster).0, Some(0), "{key}");
+    }
+    let scan = |format: &[&str]| {
+        let output = run(&[&["scan", "..", "--cluster", cluster], format].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let (shown, written) = (scan(&[]), scan(&["--csv"]));
+    let pairs = folder.path().join("pairs.csv");
+    fs::write(&pairs, &written).expect("a file");
+    let words = ["load", "--keys", pairs.to_str().expect("a plain path"), "--replace"];
+    let (code, table) = said(&words, cluster);
+    assert!(code == Some(0) && table.contains("9 keys with values of "), "{table}");
+    assert_eq!(scan(&[]), shown, "the same pairs");
+    assert_eq!(scan(&["--csv"]), written);
+    assert!(up.stop("INT").success());
 }

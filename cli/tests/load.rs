@@ -60,7 +60,7 @@ fn refused(arguments: &[&str], reason: &str) {
 }
 
 fn load(cluster: &str, keys: &str) -> serde_json::Value {
-    let output = run(&["load", "--cluster", cluster, "--keys", keys, "--json", "-"]);
+    let output = run(&["load", "--cluster", cluster, "--keys", keys, "--replace", "--json", "-"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
@@ -99,6 +99,13 @@ fn servers_begin_empty_are_loaded_and_loaded_again_under_a_client() {
     std::fs::write(&csv, "key,value\n1,a\n1,b\n").expect("written");
     refused(&["load", "--cluster", cluster, "--keys", csv_name], "people.csv:3: key 1 is on line 2 already");
     soon(&mut process, 5, Some(b"first"), None);
+    // Inserted keys are as safe as loaded ones.
+    for words in [["--keys", "3000"], ["--empty", "left"]] {
+        let words = [&["load", "--cluster", cluster], &words[..]].concat();
+        refused(&words, "repeat the command with --replace");
+        refused(&words, "memory server left holds a tree of ");
+    }
+    soon(&mut process, 5, Some(b"first"), None);
 
     // All keys are below 2^62, where the file has the border: it moves, and the client follows.
     let lines = (1..=2000).map(|key| format!("{key},value {key}\n"));
@@ -122,6 +129,8 @@ fn servers_begin_empty_are_loaded_and_loaded_again_under_a_client() {
     assert_eq!(verified, Ok(2001));
     process.close();
 
+    let left = format!("(generation {})", result["servers"][0]["generation"]);
+    refused(&["load", "--cluster", cluster, "--keys", "3000"], &left);
     let result = load(cluster, "3000");
     assert_eq!(generation(&result), before + 1, "{result}");
     let result = bench(cluster, &[]);

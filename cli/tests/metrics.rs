@@ -4,6 +4,7 @@ mod common;
 #[path = "common/processes.rs"]
 mod processes;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -46,6 +47,45 @@ fn undocumented(text: &str) -> Vec<&str> {
         row.is_some_and(|row| row.contains(&format!("| {kind} |")))
     };
     told.filter(|metric| !is_there(metric)).map(|(name, _)| name).collect()
+}
+
+/// Names of series in a text.
+fn series(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+    words.filter(|word| word.starts_with("fatbtree_") || word.starts_with("fatbtree:")).collect()
+}
+
+#[test]
+fn the_dashboard_and_the_rules_name_metrics_that_exist() {
+    let page = include_str!("../../docs/src/metrics.md");
+    let dashboard = include_str!("../../packaging/grafana/fatbtree.json");
+    let rules = include_str!("../../packaging/prometheus/rules.yml");
+    let recorded: BTreeSet<&str> =
+        rules.lines().filter_map(|line| line.trim().strip_prefix("- record: ")).collect();
+    let is_known = |name: &&str| {
+        let of_histogram = ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end));
+        let row = |name: &str, kind: &str| {
+            page.lines().any(|line| line.starts_with(&format!("| `{name}` |")) && line.contains(kind))
+        };
+        recorded.contains(name)
+            || row(name, "| counter |")
+            || row(name, "| gauge |")
+            || of_histogram.is_some_and(|name| row(name, "| histogram |"))
+    };
+    for text in [dashboard, rules] {
+        let named = series(text);
+        assert!(named.len() > 15, "{named:?}");
+        let unknown: Vec<_> = named.into_iter().filter(|name| !is_known(name)).collect();
+        assert!(unknown.is_empty(), "docs/src/metrics.md does not have {unknown:?}");
+    }
+    let dashboard: serde_json::Value = serde_json::from_str(dashboard).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("a list");
+    let titles: BTreeSet<&str> =
+        panels.iter().map(|panel| panel["title"].as_str().expect("each has one")).collect();
+    assert_eq!(titles.len(), panels.len(), "each once");
+    for row in ["Health", "Lookups", "Latency", "Plan", "Memory servers", "Switches"] {
+        assert!(titles.contains(row), "{row}");
+    }
 }
 
 #[test]

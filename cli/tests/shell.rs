@@ -1,11 +1,14 @@
 //! `fatbtree shell`, from a pipe.
 
 mod common;
+#[path = "common/processes.rs"]
+mod processes;
 
 use std::io::Write as _;
 use std::process::{Output, Stdio};
 
 use common::{fatbtree, run};
+use processes::{Role, cluster_file_like};
 
 /// Runs the shell with these arguments, and gives it these lines.
 fn shell(arguments: &[&str], input: &[u8]) -> Output {
@@ -268,4 +271,58 @@ fn what_the_pages_show_is_what_happens() {
         .collect();
     assert_eq!(answers(&["--keys", "100000", "--cache", "1000000", "--trips"], &commands), expected);
     assert_eq!(answers(&[], "put 1 one\nget 1\n"), "ok\none\n");
+}
+
+#[test]
+fn a_running_cluster_is_spoken_to_by_the_same_commands() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    let input = "
+        # a comment
+        get 1
+        put 1 one
+        insert 1 uno
+        update 3 three
+        cas 1 one \"two words\"
+        put 0xffffffffffffffff 0x00ff
+        scan 0 0xffffffffffffffff
+        scan 0 0xffffffffffffffff 1
+        delete 1
+        delete 1
+        load 300
+        get 300
+        len
+        quit
+        get 1";
+    let expected = "\
+not there
+ok
+there already
+not there
+set
+ok
+1 \"two words\"
+18446744073709551615 0x00ff
+1 \"two words\"
+deleted
+not there
+ok
+v300
+301
+";
+    let options = ["--cluster", cluster, "--client", "client"];
+    assert_eq!(answers(&options, input), expected);
+    assert!(answers(&options, "stats").starts_with("lookups 0, changes 0, "));
+    let output = shell(&options, b"rscan 1 2\nverify\nget 300\n");
+    assert_eq!((text(&output.stdout), output.status.code()), ("v300\n", Some(1)));
+    assert!(text(&output.stderr).contains("2 of 3 lines failed"), "{}", text(&output.stderr));
+    for bad in [&["--client", "client"][..], &["--cluster", cluster, "--keys", "3"]] {
+        assert_eq!(shell(bad, b"").status.code(), Some(2), "{bad:?}");
+    }
+    let unknown = shell(&["--cluster", cluster, "--client", "nobody"], b"");
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(up.stop("INT").success());
 }

@@ -70,7 +70,7 @@ fn roles_with_certificates_work_and_others_are_refused() {
     up.until("ready");
     let result = bench(path, &[]);
     assert!(result["wrong"] == 0 && result["failed"] == 0, "{result}");
-    let loaded = run(&["load", "--cluster", path, "--keys", "30000"]);
+    let loaded = run(&["load", "--cluster", path, "--keys", "30000", "--replace"]);
     assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
 
     // Nothing to show, or another authority's.

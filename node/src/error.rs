@@ -89,7 +89,7 @@ pub enum NodeError {
     /// The memory servers' partitions are not those of one tree.
     #[error(
         "the memory servers do not fit together: {0}; one was started anew without what it held, or a load was broken off: \
-         `fatbtree load` fills them all"
+         `fatbtree load --replace` fills them all"
     )]
     Roots(#[from] fatbtree_blink::SuperRootError),
     /// The memory servers' trees have different shapes.

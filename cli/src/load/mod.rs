@@ -4,6 +4,7 @@ mod input;
 
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,11 +31,12 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys 1e6              1,000,000 keys of YCSB, with values that `fatbtree bench` can check
   fatbtree load --cluster cluster.toml --keys keys.txt         a key a line, decimal or 0x...; values are made
   fatbtree load --cluster cluster.toml --keys people.csv       lines of key,value; a first line \"key,value\" is passed over
+  fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server, which has lost its own and serves nobody
 
-Each memory server gets as many keys as the others: the partitions' borders follow from the keys, whatever the cluster file says. What the
-servers held before is replaced when all have built their new trees; a load that is stopped before (exit code 130), or fails (1), changes
-nothing. Clients lose their sessions and connect anew.")]
+Each memory server gets as many keys as the others: the partitions' borders follow from the keys, whatever the cluster file says. A server
+that holds a tree refuses the load (1), unless --replace is given. Its tree is replaced when all servers have built their new trees; a load
+that is stopped before (exit code 130), or fails (1), changes nothing. Clients lose their sessions and connect anew.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -46,6 +48,9 @@ pub(crate) struct Arguments {
     /// or is told so that this is meant.
     #[arg(long, value_name = "SERVER")]
     empty: Option<String>,
+    /// Replace the trees that memory servers hold. Without this, a server whose tree is not empty ends the command.
+    #[arg(long)]
+    replace: bool,
     #[command(flatten)]
     values: MadeValues,
     /// Where to write the result as JSON; - for standard output, instead of the table.
@@ -87,13 +92,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let runtime = runtime.context("starting threads")?;
     let trust = crate::topology::trust(&cluster, &arguments.cluster, OPERATOR)?;
     let result = match (&arguments.keys, &arguments.empty) {
-        (_, Some(name)) => runtime.block_on(empty(&cluster, &trust, name))?,
+        (_, Some(name)) => runtime.block_on(empty(&cluster, &trust, name, arguments.replace))?,
         (keys, None) => {
             let source: Source = keys.as_deref().unwrap_or_default().parse()?;
             let MadeValues { seed, value_bytes } = arguments.values;
             let data = Arc::new(Input::read(&source, seed, value_bytes)?);
             check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
-            runtime.block_on(load(&cluster, &trust, data))?
+            runtime.block_on(load(&cluster, &trust, data, arguments.replace))?
         }
     };
     let json = serde_json::to_string_pretty(&result)?;
@@ -108,14 +113,50 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>) -> Result<LoadResult> {
-    let signalled = signalled().context("listening for signals")?;
-    let mut servers = vec![];
-    for server in cluster.servers() {
-        let client = Client::connect(trust.to(&server.grpc, &server.name)).await;
-        let client = client.with_context(|| format!("memory server {}", server.name))?;
-        servers.push((server.partition, client));
+async fn connect(server: &MemoryServer, trust: &Trust) -> Result<Client> {
+    let client = Client::connect(trust.to(&server.grpc, &server.name)).await;
+    client.with_context(|| format!("memory server {}", server.name))
+}
+
+/// Connects to a server whose tree shall be replaced.
+///
+/// # Errors
+/// When the server cannot be reached, or holds a tree that `--replace` does not permit to give up.
+async fn connect_to_fill(server: &MemoryServer, trust: &Trust, replace: bool) -> Result<Client> {
+    let mut client = connect(server, trust).await?;
+    if replace {
+        return Ok(client);
     }
+    let asking = || format!("memory server {}", server.name);
+    let info = client.info().await.with_context(asking)?;
+    let counters = client.statistics().await.with_context(asking)?;
+    let counter = |name| counters.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
+    // Clients that insert need chunks, which the count of loaded keys leaves out.
+    if info.counts.keys > 0 || counter("chunks_published") > 0 {
+        bail!(
+            "memory server {} holds a tree of {} (generation {}), and a load would replace it: repeat the command with --replace if that is \
+             meant",
+            server.name,
+            count::of(counter("region_bytes_used"), "byte"),
+            info.generation
+        );
+    }
+    Ok(client)
+}
+
+async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>, replace: bool) -> Result<LoadResult> {
+    let mut signalled = pin!(signalled().context("listening for signals")?);
+    let connecting = async {
+        let mut servers = vec![];
+        for server in cluster.servers() {
+            servers.push((server.partition, connect_to_fill(server, trust, replace).await?));
+        }
+        anyhow::Ok(servers)
+    };
+    let servers = tokio::select! {
+        servers = connecting => servers?,
+        () = &mut signalled => bail!(Interrupted("no keys were sent; all memory servers serve what they served before".to_owned())),
+    };
     let count = data.keys().len() as u64;
     let value_bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();
     let (bar, began) = (progress::bar("keys", count), Instant::now());
@@ -137,7 +178,7 @@ async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>) -> Result<Load
     });
     let loaded = tokio::select! {
         loaded = loaded => loaded,
-        () = signalled => {
+        () = &mut signalled => {
             let sent = bar.position();
             bar.finish_and_clear();
             bail!(Interrupted(how_far(sent, count, built.get(), all)));
@@ -162,19 +203,15 @@ fn how_far(sent: u64, keys: u64, built: usize, servers: usize) -> String {
 }
 
 /// An empty tree for one server, with the keys that no other one has: an earlier load may have moved the borders of the cluster file.
-async fn empty(cluster: &Cluster, trust: &Trust, name: &str) -> Result<LoadResult> {
+async fn empty(cluster: &Cluster, trust: &Trust, name: &str, replace: bool) -> Result<LoadResult> {
     let Some(Named::MemoryServer(server)) = cluster.named(name) else {
         let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
         bail!("no memory server {name:?} in the cluster file: they are {}", names.join(", "));
     };
-    let connect = async |server: &MemoryServer| {
-        let client = Client::connect(trust.to(&server.grpc, &server.name)).await;
-        client.with_context(|| format!("memory server {}", server.name))
-    };
     let began = Instant::now();
     let mut ranges = vec![];
     for other in cluster.servers().iter().filter(|other| other.name != server.name) {
-        let info = connect(other).await?.info().await;
+        let info = connect(other, trust).await?.info().await;
         let info = info.with_context(|| format!("memory server {}", other.name))?;
         ranges.push(info.partition.range);
     }
@@ -184,7 +221,7 @@ async fn empty(cluster: &Cluster, trust: &Trust, name: &str) -> Result<LoadResul
              with --keys"
         );
     };
-    let info = load_empty(connect(server).await?, range).await;
+    let info = load_empty(connect_to_fill(server, trust, replace).await?, range).await;
     let info = info.with_context(|| format!("memory server {}", server.name))?;
     let (seconds, servers) = (began.elapsed().as_secs_f64(), vec![told(server.name.clone(), &info)]);
     Ok(LoadResult { keys: 0, value_bytes: 0, seconds, keys_per_s: 0.0, servers })

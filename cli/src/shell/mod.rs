@@ -1,9 +1,11 @@
-//! `fatbtree shell`: a tree to try by hand.
+//! `fatbtree shell`: a tree to try by hand, or a cluster.
 
+mod cluster;
 pub(crate) mod command;
 mod tree;
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -13,7 +15,7 @@ use fatbtree_blink::{Allocation, KeyRange, Mutation, Order, ScanOptions, Start, 
 use command::{Command, HELP, show};
 use tree::{Setting, Tree, loaded_value};
 
-/// A tree to try by hand: memory servers with software NICs and a client, all in this process.
+/// A tree to try by hand: memory servers with software NICs and a client, all in this process; or a running cluster.
 ///
 /// Reads commands, one a line, from a terminal or a pipe; `help` lists them. A line that fails is reported with its number, and the shell
 /// goes on. At the end of a pipe the exit code is 1 if any line has failed.
@@ -22,8 +24,15 @@ use tree::{Setting, Tree, loaded_value};
   fatbtree shell                                  an empty tree
   fatbtree shell --keys 100000 --trips            keys 1 to 100000, and what each command costs
   fatbtree shell --value-size 8 --fan-out 4       values of 8 bytes in the leaves, small nodes
+  fatbtree shell --cluster cluster.toml           the keys of a running cluster, by the same commands
   printf 'put 1 one\\nget 1\\n' | fatbtree shell    prints ok, and one")]
 pub(crate) struct Arguments {
+    /// Speaks to the running cluster of this file (TOML) instead of a tree of its own.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["servers", "keys", "value_size", "fan_out", "leaf_bytes", "cache", "spare", "round_robin", "trips"])]
+    cluster: Option<PathBuf>,
+    /// Client of the cluster file; by default the first. Two processes cannot be the same client at once.
+    #[arg(long, value_name = "NAME", requires = "cluster")]
+    client: Option<String>,
     /// Memory servers.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     servers: u16,
@@ -61,17 +70,22 @@ const LONGEST_LINE: u64 = (4 << 20) + 1024;
 const PAIRS_AT_ONCE: usize = 256;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let values = arguments.value_size.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
-    let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
-        .unwrap_or_else(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit());
-    let Arguments { servers, keys, cache: cache_bytes, spare: spare_bytes, trips, round_robin, .. } =
-        *arguments;
-    let allocation = if round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
-    let tree = Tree::new(&Setting { config, allocation, servers, keys, cache_bytes, spare_bytes })?;
     let is_terminal = io::stdin().is_terminal();
-    exit_when_interrupted()?;
-    let mut shell = Shell { tree, config, trips, out: io::stdout().lock(), operations: 0, round_trips: 0 };
-    match shell.serve(io::stdin().lock(), is_terminal) {
+    let lines = match &arguments.cluster {
+        Some(file) => {
+            let mut shell = cluster::Shell::connect(file, arguments.client.as_deref(), io::stdout().lock())?;
+            exit_when_interrupted()?;
+            let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
+            shell.close();
+            lines
+        }
+        None => {
+            let mut shell = own_tree(arguments)?;
+            exit_when_interrupted()?;
+            serve(&mut shell, io::stdin().lock(), is_terminal)
+        }
+    };
+    match lines {
         Ok(Lines { failed: 0, .. }) => Ok(()),
         Ok(_) if is_terminal => Ok(()),
         Ok(Lines { failed, all }) => bail!("{failed} of {all} lines failed"),
@@ -81,7 +95,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Nothing outlives the process, so there is nothing to clean up.
+fn own_tree(arguments: &Arguments) -> Result<Shell<io::StdoutLock<'static>>> {
+    let values = arguments.value_size.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
+    let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
+        .unwrap_or_else(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit());
+    let Arguments { servers, keys, cache: cache_bytes, spare: spare_bytes, trips, round_robin, .. } =
+        *arguments;
+    let allocation = if round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
+    let tree = Tree::new(&Setting { config, allocation, servers, keys, cache_bytes, spare_bytes })?;
+    Ok(Shell { tree, config, trips, out: io::stdout().lock(), operations: 0, round_trips: 0 })
+}
+
+/// Nothing of a tree outlives the process, and a session with a cluster ends with its lease.
 fn exit_when_interrupted() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("interrupt".into()).spawn(move || {
@@ -129,45 +154,59 @@ impl From<anyhow::Error> for Trouble {
     }
 }
 
-impl<W: Write> Shell<W> {
-    /// Carries out all lines up to the end.
-    fn serve(&mut self, mut input: impl BufRead, is_terminal: bool) -> io::Result<Lines> {
-        let mut lines = Lines { all: 0, failed: 0 };
-        let mut line = Vec::new();
-        loop {
+/// A database that carries out commands.
+trait Database {
+    /// Place for answers.
+    fn out(&mut self) -> &mut impl Write;
+
+    /// Carries out a command and writes its answer.
+    fn carry_out(&mut self, command: Command) -> Result<(), Trouble>;
+}
+
+/// Carries out all lines up to the end.
+fn serve(database: &mut impl Database, mut input: impl BufRead, is_terminal: bool) -> io::Result<Lines> {
+    let mut lines = Lines { all: 0, failed: 0 };
+    let mut line = Vec::new();
+    loop {
+        if is_terminal {
+            write!(database.out(), "> ")?;
+        }
+        database.out().flush()?;
+        let Some(whole) = read_line(&mut input, &mut line)? else {
             if is_terminal {
-                write!(self.out, "> ")?;
+                writeln!(database.out())?;
             }
-            self.out.flush()?;
-            let Some(whole) = read_line(&mut input, &mut line)? else {
-                if is_terminal {
-                    writeln!(self.out)?;
-                }
-                return Ok(lines);
-            };
-            lines.all += 1;
-            let done = match self.understand(&line, whole) {
-                Ok(None) => Ok(()),
-                Ok(Some(Command::Quit)) => return Ok(lines),
-                Ok(Some(command)) => self.carry_out(command),
-                Err(error) => Err(error.into()),
-            };
-            match done {
-                Ok(()) => {}
-                Err(Trouble::Output(error)) => return Err(error),
-                Err(Trouble::Command(error)) => {
-                    lines.failed += 1;
-                    self.out.flush()?;
-                    eprintln!("line {}: {error:#}", lines.all);
-                }
+            return Ok(lines);
+        };
+        lines.all += 1;
+        let done = match understand(&line, whole) {
+            Ok(None) => Ok(()),
+            Ok(Some(Command::Quit)) => return Ok(lines),
+            Ok(Some(Command::Help)) => Ok(writeln!(database.out(), "{HELP}")?),
+            Ok(Some(command)) => database.carry_out(command),
+            Err(error) => Err(error.into()),
+        };
+        match done {
+            Ok(()) => {}
+            Err(Trouble::Output(error)) => return Err(error),
+            Err(Trouble::Command(error)) => {
+                lines.failed += 1;
+                database.out().flush()?;
+                eprintln!("line {}: {error:#}", lines.all);
             }
         }
     }
+}
 
-    fn understand(&self, line: &[u8], whole: bool) -> Result<Option<Command>> {
-        ensure!(whole, "the line is longer than {LONGEST_LINE} bytes: values have up to 1 MiB");
-        let line = std::str::from_utf8(line).context("the line is not UTF-8: give such bytes as 0x hex")?;
-        Command::parse(line)
+fn understand(line: &[u8], whole: bool) -> Result<Option<Command>> {
+    ensure!(whole, "the line is longer than {LONGEST_LINE} bytes: values have up to 1 MiB");
+    let line = std::str::from_utf8(line).context("the line is not UTF-8: give such bytes as 0x hex")?;
+    Command::parse(line)
+}
+
+impl<W: Write> Database for Shell<W> {
+    fn out(&mut self) -> &mut impl Write {
+        &mut self.out
     }
 
     fn carry_out(&mut self, command: Command) -> Result<(), Trouble> {
@@ -206,11 +245,12 @@ impl<W: Write> Shell<W> {
             Command::Verify => self.verify(),
             Command::Load(count) => self.load(count),
             Command::Stats => self.stats(),
-            Command::Help => Ok(writeln!(self.out, "{HELP}")?),
-            Command::Quit => Ok(()),
+            Command::Help | Command::Quit => Ok(()),
         }
     }
+}
 
+impl<W: Write> Shell<W> {
     /// Writes an answer and what it has cost.
     fn answer(&mut self, answer: &str, round_trips: u64) -> Result<(), Trouble> {
         writeln!(self.out, "{answer}")?;

@@ -65,7 +65,7 @@ impl Driver {
         let lost = lost.map(|server| {
             let name = &server.name;
             format!(
-                "memory server {name} came back without its tree and refuses all clients; load all servers again with `fatbtree load`, or begin with an empty tree by `fatbtree load --empty {name}`"
+                "memory server {name} came back without its tree and refuses all clients; load all servers again with `fatbtree load --replace`, or begin with an empty tree by `fatbtree load --empty {name}`"
             )
         });
         Status {

@@ -51,7 +51,7 @@ impl Planner {
         if let Err(error) = SuperRoot::new(tops.iter().map(|top| top.partition).collect()) {
             return Err(format!(
                 "the memory servers' partitions do not fit together: {error}; is a [[memory_server]] missing from the cluster file, or was a \
-                 load broken off? `fatbtree load` fills them all"
+                 load broken off? `fatbtree load --replace` fills them all"
             ));
         }
         Ok(tops)
