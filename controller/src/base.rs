@@ -21,7 +21,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// As changes of an empty switch.
+    /// Changes that bring an empty switch to these entries.
     ///
     /// A switch that holds the fat root is told to descend into the empty epoch 0, never to do nothing: an index packet must stop climbing
     /// there even before the first plan, or it would climb from the next switch down again and again until its TTL is used up.
@@ -36,7 +36,7 @@ pub fn cluster_base(cluster: &Cluster) -> BTreeMap<SwitchId, Base> {
     cluster_base_during(cluster, &Outages::none(), &BTreeSet::new())
 }
 
-/// The same while something is down. Switches that are `unready` get no index packets to look up in their fat root, while others are there.
+/// Base entries while something is down. Switches that are `unready` get no index packets to look up in their fat root, while others are there.
 pub fn cluster_base_during(
     cluster: &Cluster,
     outages: &Outages,

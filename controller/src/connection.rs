@@ -73,7 +73,7 @@ pub enum ConnectionError {
         /// The requested value.
         partition: u16,
     },
-    /// Not a queue pair number.
+    /// Queue pair number out of range.
     #[error("queue pair {dest_qp:#x}: expected a number of 24 bits above 1 (0 and 1 are management's)")]
     QueuePair {
         /// The requested value.

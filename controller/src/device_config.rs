@@ -20,7 +20,7 @@ use prost::Message;
 
 use crate::program::ProgramError;
 
-/// How a switch's P4Runtime server wants its binary.
+/// Format in which a switch's P4Runtime server expects its binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DeviceConfigFormat {
     /// Stratum (`stratum_bfrt`, and `stratum_bf`).

@@ -107,7 +107,7 @@ pub enum Seen {
     Led(Bid),
     /// No controller that leads is its primary. The highest bid that it has seen, if any.
     Vacant(Option<Bid>),
-    /// It does not answer, for this reason.
+    /// The switch does not answer, for this reason.
     Silent(String),
 }
 
@@ -131,7 +131,7 @@ impl Seen {
 pub enum Way {
     /// At once if there is no primary. It gives up if there is one.
     Start,
-    /// When there has been no primary for [`VACANT`].
+    /// To lead once there has been no primary for [`VACANT`].
     StandBy,
     /// At once, whether there is a primary or not.
     TakeOver,
@@ -153,11 +153,11 @@ const STALL: Duration = Duration::from_secs(1);
 /// Decision of a controller that looks on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on looking.
+    /// Keep looking.
     LookOn,
-    /// It leads.
+    /// Lead.
     Lead(Leadership),
-    /// It was suspended: it ends its sessions, and begins to look on with another `Election`.
+    /// The controller was suspended: end its sessions, and look on with another `Election`.
     LookAnew,
     /// Another controller is primary, and stays it.
     GiveUp {
@@ -188,7 +188,7 @@ pub struct Election {
     /// `None` for a switch that has not been heard of.
     seen: BTreeMap<SwitchId, Option<Seen>>,
     began: Duration,
-    /// When it was asked last.
+    /// Time of the last question.
     asked: Duration,
     /// Since when most switches have had no primary.
     vacant_since: Option<Duration>,
@@ -274,7 +274,7 @@ impl Election {
         bids.max()
     }
 
-    /// Why this controller does not lead, in words that follow "not primary: ".
+    /// Reason for which this controller does not lead, in words that follow "not primary: ".
     pub fn why_not(&self, name: impl Fn(SwitchId) -> String) -> String {
         if let Some(leader) = self.leader() {
             return format!("{} is", leader.candidate);

@@ -39,18 +39,18 @@ const RECENT: usize = 1 << 12;
 /// Factor by which more sampled keys justify another look at hot keys.
 const MORE: usize = 4;
 
-/// By so much fewer levels the switches must walk for recent keys than for those that the plan was made for, to look into it.
+/// Drift that makes the follower look: levels walked for recent keys, less than for the keys of the plan, as a share.
 const DRIFT: f64 = 0.03;
 
 /// Fewer index reads with a stale hint than this say nothing: some always meet a split that is under way.
 const EVIDENCE: u64 = 16;
 
-/// When planning anew is worth it.
+/// Gains that make another plan worth its entries.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FollowOptions {
-    /// From which share of index reads with a stale hint, 0 to 1.
+    /// Least share of index reads with a stale hint, 0 to 1.
     pub worth: f64,
-    /// From which share of their round trips down to the leaf that clients would save, 0 to 1.
+    /// Least share of round trips down to the leaf that clients would save, 0 to 1.
     pub gain: f64,
     /// Changes of table entries per second that reloads may come to on average, over all switches. After each reload nothing is
     /// planned for as long as its changes take at this rate.
@@ -75,7 +75,7 @@ pub struct Replanned {
     pub trips: (f64, f64),
 }
 
-/// Why there is no next plan.
+/// Errors from making the next plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FollowError {

@@ -155,7 +155,7 @@ fn expect(tree: &Tree, visits: &[u64], runs: &[(u32, u32)], (count, total): (usi
 /// One sample spread evenly is the least: no node is without hope.
 const LEAST_EVEN: f64 = 1.0;
 
-/// How even visits are below the nodes of each level: as many samples as are to be spread evenly beside those of a node.
+/// Evenness of visits below the nodes of each level: as many samples as are to be spread evenly beside those of a node.
 ///
 /// Where visits are even by leaves, the samples of a node's `k` children differ from that by chance alone, and Pearson's X² is
 /// `k - 1` on average. Where the shares of the children themselves are drawn (from a Dirichlet distribution that is worth `a`

@@ -67,10 +67,10 @@ const OUTSTANDING: usize = 32;
 /// A switch may be without a control channel for so long.
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// The same for one that has had none since the monitor began.
+/// Silence after which a cable without any probe since the monitor began is down.
 const FIRST_SILENCE: Duration = Duration::from_secs(5);
 
-/// By so much a timer may be late before the monitor takes it for being held up.
+/// Lateness of a timer from which the monitor was held up.
 const LATE: Duration = Duration::from_millis(50);
 
 /// A switch's control channel.
@@ -90,7 +90,7 @@ pub enum Channel {
 pub struct Probe {
     /// The switch that is to send it.
     pub switch: SwitchId,
-    /// By which port.
+    /// Port of the probe.
     pub port: u16,
     /// An Ethernet frame.
     pub frame: Vec<u8>,
@@ -146,7 +146,7 @@ struct Reached {
     channel: Channel,
     /// Directions that begin or end here.
     directions: Vec<usize>,
-    /// When it is down, if it has no channel.
+    /// Time at which the direction is down, if it has no channel.
     down_at: Duration,
     state: Damped,
 }
@@ -158,7 +158,7 @@ struct Direction {
     /// Regular probes go out at this time and every interval later.
     phase: Duration,
     is_probed: bool,
-    /// When the next one goes out.
+    /// Time of the next probe.
     next: Duration,
     /// Number of the last probe that was sent.
     sequence: u32,
@@ -310,7 +310,7 @@ impl LinkMonitor {
         arrived.is_some()
     }
 
-    /// To be called at [`next_deadline`](Self::next_deadline), or later; what has arrived by then comes first.
+    /// Handles what is due at [`next_deadline`](Self::next_deadline), or later. Hand over what has arrived by then first.
     pub fn handle_timeout(&mut self, now: Duration) {
         if let Some(late) =
             self.timers.first().and_then(|due| now.checked_sub(due)).filter(|late| *late > LATE)
@@ -329,7 +329,7 @@ impl LinkMonitor {
 
     // ---- results ----
 
-    /// When there is something to do next.
+    /// Time at which there is something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.timers.first()
     }

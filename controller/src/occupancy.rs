@@ -12,7 +12,7 @@ use crate::plan::{STAGES, tcam_rows};
 use crate::program::Program;
 use crate::tables::{Entry, NAMES, fat_root};
 
-/// Where a table's keys are matched.
+/// Memory in which a table's keys are matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Memory {
@@ -32,7 +32,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// From 0 to 1. What has no room is full.
+    /// Used share, 0 to 1. A table without room is full.
     pub fn share(self) -> f64 {
         if self.size == 0 { 1.0 } else { self.used as f64 / self.size as f64 }
     }
@@ -52,7 +52,7 @@ pub struct TableUse {
 }
 
 impl TableUse {
-    /// From 0 to 1: of entries or of rows, whichever is nearer to its end.
+    /// Used share, 0 to 1: of entries or of rows, whichever is higher.
     pub fn share(&self) -> f64 {
         self.rows.map_or(0.0, Room::share).max(self.entries.share())
     }
@@ -68,7 +68,7 @@ impl TableUse {
 /// Entries of each table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// In the order of [`NAMES`].
+    /// Entries in the order of [`NAMES`].
     entries: [usize; NAMES.len()],
     /// TCAM rows that the entries of each stage of the fat root take.
     rows: [usize; STAGES],
@@ -95,7 +95,7 @@ impl Counts {
 }
 
 impl Program {
-    /// How full the tables of a switch are that runs this program and holds so many entries. Tables that the program lacks are left out.
+    /// Occupancy of the tables of a switch that runs this program and holds these entries. Tables that the program lacks are left out.
     pub fn occupancy(&self, counts: &Counts) -> Vec<TableUse> {
         let used = NAMES.iter().zip(counts.entries).filter_map(|(name, used)| {
             // A table without a key has no entries.

@@ -23,7 +23,7 @@ pub enum Question {
     Show,
     /// Changes of a plan made now: [`Difference`].
     Diff,
-    /// Where an index read for a key ends, and why there: [`Explanation`].
+    /// Node at which an index read for a key ends, and the reason: [`Explanation`].
     Explain {
         /// The key.
         key: u64,
@@ -57,7 +57,7 @@ pub struct Status {
     pub entries: usize,
     /// A reload that is under way.
     pub reload: Option<ReloadStatus>,
-    /// Why there was no plan the last time that one was to be made.
+    /// Reason for which the last attempt at a plan failed.
     pub trouble: Option<String>,
     /// Switches, in the network's order.
     pub switches: Vec<SwitchStatus>,
@@ -97,7 +97,7 @@ impl std::fmt::Display for CableStatus {
 /// A reload that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadStatus {
-    /// To which epoch.
+    /// Epoch of the new plan.
     pub epoch: u8,
     /// Its stage.
     pub stage: Stage,
@@ -109,11 +109,11 @@ pub struct ReloadStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoleState {
-    /// It does not answer.
+    /// The switch does not answer.
     Silent,
-    /// It answers, and does not hold all that it should yet.
+    /// The switch answers, and does not hold all that it should yet.
     Converging,
-    /// It answers, and holds what it should.
+    /// The switch answers, and holds what it should.
     Settled,
     /// A memory server that was started again with an empty tree, which it does not serve: it is loaded again, or told that this is meant.
     Lost,
@@ -126,11 +126,11 @@ pub struct SwitchStatus {
     pub name: String,
     /// `core`, `aggregation` or `edge`.
     pub role: String,
-    /// Where it is controlled.
+    /// Address of its P4Runtime server.
     pub address: String,
     /// Its state.
     pub state: RoleState,
-    /// Why it does not answer.
+    /// Reason for which it does not answer.
     pub reason: Option<String>,
     /// The newest epoch of which it holds entries.
     pub epoch: Option<u8>,
@@ -149,7 +149,7 @@ pub struct SwitchStatus {
 pub struct ServerStatus {
     /// Its name.
     pub name: String,
-    /// Where it is controlled.
+    /// Address of its control channel.
     pub address: String,
     /// Its partition.
     pub partition: u16,
@@ -185,7 +185,7 @@ pub struct Planned {
     pub saved: SavedPlan,
     /// Round trips of an average sampled lookup under the active plan, as far as it is known.
     pub trips_active: Option<f64>,
-    /// The same under this plan.
+    /// Round trips under this plan.
     pub trips: f64,
 }
 
@@ -205,7 +205,7 @@ pub struct Reloaded {
 /// Changes that a plan made now would bring.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// By switch; those without changes are left out.
+    /// Differences by switch; those without changes are left out.
     pub switches: Vec<SwitchDifference>,
 }
 
@@ -222,7 +222,7 @@ pub struct SwitchDifference {
     pub delete: usize,
 }
 
-/// Where an index read ends.
+/// End of an index read, and the way there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The key.
@@ -233,15 +233,15 @@ pub struct Explanation {
     pub partition: u16,
     /// The node at which it ends.
     pub address: u64,
-    /// Where lookups of the key are led at once, if it is a hot one; what follows is then the way of all other operations.
+    /// Place of a hot key, to which lookups are led at once; what follows is then the way of all other operations.
     pub hot: Option<HotPlace>,
     /// Step of each switch, in path order.
     pub steps: Vec<Step>,
-    /// Why it ends there.
+    /// Reason for which it ends there.
     pub because: String,
 }
 
-/// Where a hot key lies.
+/// Place of a hot key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HotPlace {
     /// The record or, where values are in the leaves, the leaf; as it was when the plan was made.
@@ -272,7 +272,7 @@ pub struct Step {
 pub struct Counters {
     /// The active epoch.
     pub epoch: Option<u8>,
-    /// By table: the fat root, then the layers.
+    /// Counters by table: the fat root, then the layers.
     pub tables: Vec<TableCounters>,
     /// Switches that did not answer.
     pub silent: Vec<String>,
@@ -292,7 +292,7 @@ pub struct TableCounters {
 /// Packets that the switches have dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drops {
-    /// By switch, in the network's order.
+    /// Counters by switch, in the network's order.
     pub switches: Vec<SwitchDrops>,
     /// Some of the packets, the newest last.
     pub samples: Vec<DroppedPacket>,
@@ -305,7 +305,7 @@ pub struct Drops {
 pub struct SwitchDrops {
     /// Its name.
     pub name: String,
-    /// By reason, all of them.
+    /// Counters by reason, all of them.
     pub reasons: Vec<DropCount>,
 }
 
@@ -321,7 +321,7 @@ pub struct DropCount {
 /// A packet that was dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DroppedPacket {
-    /// When the controller was told of it, milliseconds since 1970.
+    /// Time at which the controller was told of it, in milliseconds since 1970.
     pub unix_ms: u64,
     /// Where.
     pub switch: String,

@@ -6,7 +6,7 @@ use fatbtree_p4runtime::v1::stream_message_response::Update;
 use fatbtree_p4runtime::{ClientError, P4RuntimeClient, PacketFormat};
 use tokio::sync::mpsc;
 
-/// Has a switch send frames.
+/// Sender of frames through a switch.
 #[derive(Clone, Debug)]
 pub struct PacketSender {
     client: Arc<P4RuntimeClient>,
@@ -23,9 +23,9 @@ pub struct PacketReceiver {
 /// A frame that a switch has passed on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// By which port it came in.
+    /// Port by which it came in.
     pub port: u16,
-    /// Why it was passed on: 0, it is a probe; others, it is one of those that were dropped for this reason.
+    /// Reason for which it was passed on: 0 for a probe, else the number of the reason for which it was dropped.
     pub reason: u16,
     /// The frame.
     pub frame: Vec<u8>,
@@ -42,7 +42,7 @@ pub fn packets(
 }
 
 impl PacketSender {
-    /// Has the switch send a frame by a port. It is lost where the switch refuses it.
+    /// Sends a frame by a port of the switch. It is lost where the switch refuses it.
     ///
     /// # Errors
     /// When the session has ended.

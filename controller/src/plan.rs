@@ -89,16 +89,16 @@ pub enum PlanError {
         /// The partition.
         partition: u16,
     },
-    /// It was made for another network, or for other partitions.
+    /// The plan was made for another network, or for other partitions.
     #[error(
         "the plan was made for another network: {what}: {plan} in the plan, {here} in the cluster file; make a plan for this one"
     )]
     OtherNetwork {
         /// The difference.
         what: String,
-        /// As the plan has it.
+        /// Value in the plan.
         plan: String,
-        /// As the cluster file has it.
+        /// Value in the cluster file.
         here: String,
     },
     /// Epochs are 1 to 255.
@@ -115,7 +115,7 @@ pub enum PlanError {
     },
 }
 
-/// Where the memory servers are, partition → host, and where the clients are.
+/// Hosts of memory servers, by partition, and of clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     servers: BTreeMap<u16, HostId>,
@@ -129,7 +129,7 @@ impl Placement {
         servers.collect::<Self>().with_clients(cluster.clients().iter().map(|client| client.host))
     }
 
-    /// The same with clients on these hosts: their first switches get hot keys.
+    /// Placement with clients on these hosts: their first switches get hot keys.
     #[must_use]
     pub fn with_clients(self, clients: impl IntoIterator<Item = HostId>) -> Self {
         Self { clients: clients.into_iter().collect(), ..self }
@@ -215,7 +215,7 @@ pub struct CachedChild {
 pub struct CachedNode {
     /// Name of most of its entries in its set.
     pub slot: u16,
-    /// Where it is: a position in [`Plan::groups`]. All switches of the group hold it.
+    /// Position of its group in [`Plan::groups`]. All switches of the group hold it.
     pub group: u16,
     /// Its partition.
     pub partition: u16,
@@ -243,12 +243,12 @@ pub struct Plan {
     roots: Vec<SwitchId>,
     /// The node sets of the network, those that packets pass earlier first.
     groups: Vec<SetGroup>,
-    /// In key order.
+    /// Partitions in key order.
     partitions: Vec<PlannedPartition>,
     fat_root: Vec<FatRootRange>,
-    /// By group and slot.
+    /// Nodes by group and slot.
     nodes: Vec<CachedNode>,
-    /// In key order.
+    /// Hot keys in key order.
     hot: Vec<HotKey>,
     /// Keys that would be hot, but for their records, which had moved since the plan before; in key order.
     restless: Vec<Located>,
@@ -262,7 +262,7 @@ pub struct Plan {
     of_records: u64,
     budget: Budget,
     switch_names: Vec<(SwitchId, String)>,
-    /// By group: the slot that was given last in this epoch, where that is not the highest one.
+    /// Slot that was given last in this epoch, by group, where that is not the highest one.
     newest_slots: Vec<(u16, u16)>,
     /// The best placement below the same fat root saves at most so many millionths of a round trip more.
     short: u32,

@@ -63,7 +63,7 @@ pub enum PushError {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// How to push.
+/// Options for pushing entries.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct FleetOptions {
@@ -75,7 +75,7 @@ pub struct FleetOptions {
     pub trust: Trust,
 }
 
-/// How far a push is: updates handed to gRPC, of all. At most one window of requests is still on its way.
+/// Progress of a push: updates handed to gRPC, of all. At most one window of requests is still on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Updates handed over.
@@ -181,7 +181,7 @@ fn is_no_answer(error: &ClientError) -> bool {
     matches!(error, ClientError::Rpc { status, .. } if status.code() == Code::DeadlineExceeded)
 }
 
-/// Where a switch is controlled, and how.
+/// Address of a switch's P4Runtime server, and the options for it.
 fn way_to(cluster: &Cluster, switch: SwitchId, options: &FleetOptions) -> (P4RuntimeEndpoint, ClientOptions) {
     let mut client = options.client.clone();
     client.tls = options.trust.tls(&cluster.tree().switch(switch).name());
@@ -219,7 +219,7 @@ impl Fleet {
         Self::connect_to(cluster, all, programs, options).await
     }
 
-    /// The same with some of the switches: one that has come back, and holds nothing.
+    /// Connects to some of the switches, such as one that has come back and holds nothing.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).

@@ -49,7 +49,7 @@ impl Reasons {
     }
 }
 
-/// Why the programs drop a packet, by the number under which they count it.
+/// Reason for which the programs drop a packet, by the number under which they count it.
 pub fn drop_reason(number: usize) -> String {
     DROPS.name(number).unwrap_or_else(|| "none".to_owned())
 }

@@ -187,9 +187,9 @@ entries! {
     fixed TrunkPort(trunk_port::Key, trunk_port::Action),
     /// The owner of an address.
     fixed Neighbor(neighbor::Key, neighbor::Action),
-    /// Where packets of a code point wait.
+    /// Queue of packets of a code point.
     fixed TrafficClass(traffic_class::Key, traffic_class::Action),
-    /// Where index packets of one path number pass a switch a second time.
+    /// Port of the second pass of index packets with one path number.
     fixed LoopbackPort(loopback_port::Key, loopback_port::Action),
     /// The way from the second pass to a partition.
     fixed WayBack(way_back::Key, way_back::Action),
@@ -268,7 +268,7 @@ struct Found {
 /// The tables of one compiled program, resolved by name.
 #[derive(Clone, Debug)]
 pub struct Tables {
-    /// In the order of [`NAMES`].
+    /// Tables in the order of [`NAMES`].
     all: Vec<Option<Found>>,
     /// Indices of those that are there, by the tables' ids.
     by_id: BTreeMap<u32, usize>,

@@ -24,7 +24,7 @@ const WAITING: usize = 64;
 /// A controller without a sign of life for twice this long is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// Why a controller was not asked, or does not answer.
+/// Errors from asking a controller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -43,10 +43,10 @@ pub enum ClientError {
     Deadline {
         /// Its address.
         address: String,
-        /// How long it was waited for.
+        /// Time waited.
         after: Duration,
     },
-    /// It is a standby, or looks whether it is to be primary.
+    /// The controller is a standby, or looks whether it is to be primary.
     #[error("the controller at {address}: {reason}")]
     NotPrimary {
         /// Its address.
@@ -57,7 +57,7 @@ pub enum ClientError {
     /// No controller is primary.
     #[error("no controller of this cluster is primary and answers: {0}")]
     NonePrimary(String),
-    /// It says no, or the connection was lost.
+    /// The controller refuses, or the connection was lost.
     #[error("the controller at {address}: {}", .status.message())]
     Refused {
         /// Its address.

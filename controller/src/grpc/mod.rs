@@ -89,7 +89,7 @@ pub enum Input {
         stream: u64,
         /// Its message.
         hello: ServerHello,
-        /// Where it waits for the number of another tree of its that was known before; `None` if none was.
+        /// Way to the number of a former tree of the server; `None` if there was none.
         former: oneshot::Sender<Option<u64>>,
     },
     /// A memory server has news.
@@ -114,7 +114,7 @@ pub enum Input {
         stream: u64,
         /// Its address on the data path.
         address: Ipv4Addr,
-        /// Where it waits for connections that are registered.
+        /// Way to the client for connections that are registered.
         registered: mpsc::Sender<Registered>,
     },
     /// A client reports.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fatbtree_topology::{Cluster, Peer, SwitchId};
 
-/// Where a cable is plugged in.
+/// Switch and port of a cable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CableEnd {
     /// The switch.
@@ -42,7 +42,7 @@ pub fn cables(cluster: &Cluster) -> Vec<Cable> {
 }
 
 impl Outages {
-    /// The same with the network's numbers of the ports.
+    /// Outages with the network's numbers of the ports.
     pub fn in_network(&self, cluster: &Cluster) -> fatbtree_topology::Outages {
         let port_of = |end: CableEnd| {
             let mut ports = cluster.tree().ports(end.switch).map(|(port, _)| port);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long it must be good, the first time.
+/// First time for which a direction must be good before it is up.
 pub(super) const HOLD: Duration = Duration::from_secs(1);
 /// The longest that it must be good.
 pub(super) const LONGEST: Duration = Duration::from_secs(16);
@@ -12,16 +12,16 @@ const FORGIVEN: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct Damped {
     is_down: bool,
-    /// How long it must be good this time.
+    /// Time for which it must be good this time.
     hold: Duration,
     /// While it is down: it has been good since.
     good_since: Option<Duration>,
-    /// When it came up the last time.
+    /// Time at which it came up last.
     came_up: Option<Duration>,
 }
 
 impl Damped {
-    /// It is not good: it is down.
+    /// Takes it down.
     pub(super) fn bad(&mut self, now: Duration) {
         self.good_since = None;
         if !self.is_down {
@@ -31,7 +31,7 @@ impl Damped {
         }
     }
 
-    /// It has been good since then, or longer.
+    /// Takes note that it has been good since then, or longer.
     pub(super) fn good(&mut self, since: Duration) {
         if self.is_down {
             self.good_since.get_or_insert(since);
@@ -43,12 +43,12 @@ impl Damped {
         self.good_since = None;
     }
 
-    /// When it is up again, if nothing happens.
+    /// Time at which it is up again, if nothing happens.
     pub(super) fn due(&self) -> Option<Duration> {
         self.good_since.map(|since| since + self.hold)
     }
 
-    /// It is this time now.
+    /// Takes note of the time.
     pub(super) fn at(&mut self, now: Duration) {
         if self.due().is_some_and(|due| due <= now) {
             *self = Self { came_up: Some(now), hold: self.hold, ..Self::default() };

@@ -59,16 +59,16 @@ pub struct Budget {
     pub stage_entries: usize,
     /// TCAM rows of each `fat_root_*` table, all live epochs together; `None` where entries are all that counts.
     pub stage_rows: Option<[usize; STAGES]>,
-    /// How ranges are matched.
+    /// Way in which ranges are matched.
     pub range_match: RangeMatch,
     /// Nodes per switch in each node set, by role: core A, aggregation A and B, edge A and B, single A and B, folded A, B and C
     /// ([`ROLE_SETS`]). A file may leave out the last three, or the last five: they are as those of the role before, C as B.
     #[serde(deserialize_with = "per_set")]
     pub set_nodes: [usize; SETS],
-    /// Of these, the most that are searched by [whole keys](super::Pivots::Whole): they have tables of their own.
+    /// Nodes among these that may be searched by [whole keys](super::Pivots::Whole): they have tables of their own.
     #[serde(deserialize_with = "per_set")]
     pub whole_nodes: [usize; SETS],
-    /// The same for children of nodes whose children are no run.
+    /// Children of nodes whose children are no run.
     #[serde(deserialize_with = "per_set")]
     pub children: [usize; SETS],
     /// Hot keys of each first switch: their table holds them once, for all epochs. See [`in_network`](Self::in_network).
@@ -124,7 +124,7 @@ impl Budget {
         Self { fat_root_ranges: 600, set_nodes: [3600; SETS], ..Self::bmv2() }
     }
 
-    /// The same in this network: one of its first switches may be everything at once, and have less room for hot keys.
+    /// Budget in this network: one of its first switches may be everything at once, and have less room for hot keys.
     #[must_use]
     pub fn in_network(self, network: &Network) -> Self {
         let roles = network.switches().iter().map(|switch| switch.role);
@@ -149,7 +149,7 @@ impl Budget {
         Ok(budget)
     }
 
-    /// As [`Budget::from_toml`], from JSON.
+    /// Reads a budget from JSON, as [`Budget::from_toml`] does from TOML.
     ///
     /// # Errors
     /// [`PlanError::Budget`] on an unknown key or an impossible value.

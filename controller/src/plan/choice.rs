@@ -21,7 +21,7 @@ use crate::tree::{NONE, Tree};
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) fat_root: FatRoot,
-    /// By group and slot.
+    /// Placed nodes by group and slot.
     pub(super) placed: Vec<Placed>,
     /// The best placement below the same fat root saves at most so many millionths of a round trip more.
     pub(super) short: u32,

@@ -10,14 +10,14 @@ use crate::tables::{Entry, fat_root};
 /// A visit in units that can be divided among samples.
 const VISIT: u64 = 1 << 16;
 
-/// Where packets stop descending: at a child of the fat root, or at any child of a cached node that is not cached itself.
+/// End of a packet's descent: a child of the fat root, or a child of a cached node that is not cached itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Stop {
-    /// By position in the plan's fat root.
+    /// Position in the plan's fat root.
     Range(usize),
-    /// By position in the plan's nodes.
+    /// Position in the plan's nodes.
     Below(usize),
-    /// It is hot: it went another way, and was not counted.
+    /// The key is hot: it went another way, and was not counted.
     Hot,
 }
 

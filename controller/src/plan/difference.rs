@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{CachedNode, Plan, PlannedPartition};
 
-/// Where a node is, and which one it is.
+/// Group, partition and address of a node.
 type Place = (u16, u16, u64);
 
 fn place(node: &CachedNode) -> Place {
@@ -83,7 +83,7 @@ impl Plan {
         Some(plan)
     }
 
-    /// The same plan in an epoch after one whose fat root has this parity.
+    /// This plan in an epoch after one whose fat root has this parity.
     pub(crate) fn after(self, epoch: u8, parity: u8) -> Self {
         Self { epoch, parity: 1 - parity, ..self }
     }

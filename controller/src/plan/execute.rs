@@ -6,7 +6,7 @@ use fatbtree_topology::SwitchId;
 
 use super::{CachedChild, CachedNode, FatRootRange, Plan};
 
-/// Where an index read for a key ends.
+/// Node at which an index read for a key ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// Address of the node it reads.
@@ -18,7 +18,7 @@ pub struct Resolved {
     pub levels: u8,
 }
 
-/// By address: position in [`Plan::nodes`].
+/// Positions in [`Plan::nodes`] by address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Index(HashMap<u64, u32>);
 

@@ -30,7 +30,7 @@ pub(super) struct Child {
 pub(super) struct FatRoot {
     /// The nodes that are merged.
     pub(super) merged: Vec<u32>,
-    /// In key order.
+    /// Children in key order.
     pub(super) children: Vec<Child>,
     pub(super) tables: RangeTables,
 }

@@ -10,9 +10,9 @@ use crate::tree::{NONE, Tree};
 /// Which nodes of a tree are where they were in the active plan.
 #[derive(Debug, Default)]
 pub(super) struct Favour {
-    /// By node: whether it was merged into the fat root.
+    /// Whether a node was merged into the fat root, by node.
     merged: Vec<bool>,
-    /// By address: the node set that held it.
+    /// Node set that held a node, by address.
     sets: HashMap<u64, (Role, NodeSet)>,
 }
 

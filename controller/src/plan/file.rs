@@ -19,7 +19,7 @@ struct File {
     #[serde(skip_deserializing)]
     summary: Option<Summary>,
     epoch: u8,
-    /// As the epoch's last bit, unless it says something else.
+    /// Parity, if it is not the epoch's last bit.
     #[serde(default)]
     parity: Option<u8>,
     roots: Vec<SwitchId>,

@@ -18,7 +18,7 @@ use fatbtree_topology::{HostId, Network, NodeSet, Role, SetGroup};
 pub(super) struct Groups {
     /// Those that are passed earlier first; of equals, by their switches.
     pub(super) all: Vec<SetGroup>,
-    /// By server: positions in `all`, ascending.
+    /// Positions in `all` by server, ascending.
     pub(super) of_servers: Vec<Vec<u16>>,
 }
 

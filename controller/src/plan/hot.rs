@@ -29,7 +29,7 @@ use crate::tree::Tree;
 pub struct HotKey {
     /// The key.
     pub key: u64,
-    /// Where its record lies, or its leaf.
+    /// Address of its record, or of its leaf.
     pub address: u64,
     /// Sampled visits.
     pub weight: u64,
@@ -86,7 +86,7 @@ pub fn probe(keys: &[u64]) -> (&[u64], &[u64]) {
     keys.split_at(PROBE.min(keys.len()))
 }
 
-/// Where other keys lie, if those that were `found` lie in their leaves, as the tree says: none has a record then. None: ask for these, too.
+/// Places of other keys, if those that were `found` lie in their leaves: none has a record then. `None`: ask for these, too.
 pub fn in_leaves(tree: &Tree, found: &[Located], keys: &[u64]) -> Option<Vec<Located>> {
     let in_leaves = !found.is_empty() && found.iter().all(|at| tree.leads_to(at.key, at.address));
     in_leaves.then(|| keys.iter().map(|key| Located { key: *key, address: tree.leaf_of(*key) }).collect())
@@ -100,7 +100,7 @@ const SPARE: usize = 8;
 pub struct HotKeys {
     /// The most visited one first.
     keys: Vec<HotKey>,
-    /// As many of them have an entry at most.
+    /// Maximum number of hot keys with an entry.
     room: usize,
     /// Keys whose record has moved, and where it was last.
     restless: Vec<Located>,
@@ -144,7 +144,7 @@ impl HotKeys {
 }
 
 impl Plan {
-    /// The same plan with hot keys. Those that index reads without an entry would lead to the same place get none: others get theirs.
+    /// This plan with hot keys. Those that index reads without an entry would lead to the same place get none: others get theirs.
     #[must_use]
     pub fn with_hot_keys(mut self, hot: HotKeys) -> Self {
         let HotKeys { keys, room, mut restless, of_records } = hot;
@@ -191,7 +191,7 @@ impl Plan {
         &self.first_hops
     }
 
-    /// Where the first switches of clients lead an index read for `key` at once; none: it goes the way of all others.
+    /// Address to which the first switches of clients lead an index read for `key` at once; `None` if it goes the way of all others.
     pub fn hot_address(&self, key: u64) -> Option<u64> {
         let at = self.hot.binary_search_by_key(&key, |hot| hot.key).ok()?;
         Some(self.hot[at].address)

@@ -30,9 +30,9 @@ pub(super) struct Placed {
 /// The node sets that have room for nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Sets {
-    /// By group.
+    /// Room by group.
     pub(super) rooms: Vec<SetRoom>,
-    /// By partition: the groups with room on its way, in the order of the way.
+    /// Groups with room on a partition's way, in the order of the way, by partition.
     pub(super) ways: Vec<Vec<u16>>,
 }
 
@@ -52,7 +52,7 @@ impl Sets {
 
 /// Loss where nodes wait.
 struct Waiting {
-    /// By node and depth: expected visits of the wanted nodes so many levels below it.
+    /// Expected visits of the wanted nodes so many levels below a node, by node and depth.
     below: Vec<f64>,
     depths: usize,
 }

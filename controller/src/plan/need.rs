@@ -17,7 +17,7 @@ pub(super) struct Need {
     pub(super) ranges: usize,
     /// Entries of each slice.
     pub(super) entries: [usize; STAGES],
-    /// Of these, those that lead on.
+    /// Entries among these that lead on.
     pub(super) leading: [usize; STAGES],
     /// TCAM rows of each slice.
     pub(super) rows: [usize; STAGES],
@@ -144,7 +144,7 @@ const fn cell(key: u64, slice: usize) -> u64 {
     key >> shift(slice)
 }
 
-/// What is matched.
+/// Slice of a key that is matched.
 const fn value(key: u64, slice: usize) -> u32 {
     cell(key, slice) as u32 & LAST
 }

@@ -5,7 +5,7 @@ use fatbtree_topology::{Cluster, SetGroup, SwitchId};
 use super::{Placement, Plan, PlanError};
 
 impl Plan {
-    /// The same plan under another epoch, as a reload needs it: it must be [`next_epoch`](super::next_epoch) of the active one.
+    /// This plan under another epoch, as a reload needs it: it must be [`next_epoch`](super::next_epoch) of the active one.
     #[must_use]
     pub fn at_epoch(self, epoch: u8) -> Self {
         Self { epoch, parity: epoch & 1, ..self }

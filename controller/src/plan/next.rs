@@ -72,7 +72,7 @@ pub(super) fn of_node_sets(
     next.filter(|next| next.saves > 0).collect()
 }
 
-/// The same for hot keys: `left` are the visits of the next ones, the most visited first. Each saves one round trip or more.
+/// Gain of further hot keys: `left` are the visits of the next ones, the most visited first. Each saves one round trip or more.
 pub(super) fn of_hot_keys(left: impl Iterator<Item = u64>, target: &str) -> Option<NextBlock> {
     let PerBlock { hot_keys, .. } = sizes::per_block(target)?;
     let visits: Vec<u64> = left.take(hot_keys as usize).collect();

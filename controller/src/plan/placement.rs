@@ -35,9 +35,9 @@ pub(super) struct StageRoom {
 /// The need without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full {
-    /// From this stage on all are full.
+    /// First stage of the full ones.
     pub(super) from: usize,
-    /// To this one.
+    /// Last stage.
     pub(super) to: usize,
     /// Rows, not entries.
     pub(super) of_rows: bool,

@@ -24,7 +24,7 @@ const PATIENCE: usize = 3;
 pub(super) struct Prices {
     /// No placement walks more: expected visits of the nodes in all node sets.
     pub(super) bound: f64,
-    /// By node: whether it is worth a place.
+    /// Whether a node is worth a place, by node.
     pub(super) wanted: Vec<bool>,
 }
 
@@ -80,10 +80,10 @@ struct Market<'a> {
     visits: &'a [f64],
     fat_root: &'a [Child],
     sets: &'a Sets,
-    /// By node and set on its way: what its children are worth in the sets after that one.
+    /// Worth of a node's children in the sets after this one, by node and set on its way.
     after: Vec<f64>,
     longest: usize,
-    /// By node: where the first set is that it may be in; none where its parent is not placed.
+    /// First set that a node may be in, by node; `None` where its parent is not placed.
     from: Vec<Option<u8>>,
 }
 

@@ -39,7 +39,7 @@ pub struct Summary {
 /// The node sets of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerSummary {
-    /// Such as `aggregation A`.
+    /// Name, such as `aggregation A`.
     pub name: String,
     /// Nodes in all its switches; those that several switches hold count once.
     pub nodes: usize,

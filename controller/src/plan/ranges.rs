@@ -20,12 +20,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where an entry leads.
+/// Target of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
-    /// To range number n.
+    /// Range of this number.
     Range(u32),
-    /// To this table, of the next slice and in a later stage.
+    /// Table of the next slice in a later stage.
     Table(u32),
 }
 
@@ -169,7 +169,7 @@ impl Builder<'_> {
     }
 }
 
-/// How a 16-bit range is matched, and what it costs in TCAM rows.
+/// Way in which a 16-bit range is matched, and its cost in TCAM rows.
 ///
 /// Tofino matches ranges nibble by nibble: one row holds, for each of the four nibbles, any set of its 16 values. A range
 /// is then a few products of nibble intervals: `0x1234..=0xffff` is `1 2 3 4-f`, `1 2 4-f *`, `1 3-f * *`, `2-f * * *`.

@@ -60,7 +60,7 @@ pub(crate) fn stride(addresses: impl Iterator<Item = u64> + Clone) -> Option<u8>
     (is_whole && is_run && first & !LOW == last & !LOW).then_some(stride)
 }
 
-/// How far each child lies behind the first one, in bytes.
+/// Distance of each child from the first one, in bytes.
 pub(super) fn distances(stride: u8) -> impl Iterator<Item = (u8, u32)> {
     let bytes = u32::from(stride) * STRIDE_BYTES as u32;
     (0..MAX_BRANCHES as u8).map(move |branch| (branch, u32::from(branch) * bytes))

@@ -110,7 +110,7 @@ impl Program {
     }
 }
 
-/// How much a block of SRAM holds of one epoch's nodes, and of hot keys; none where there are no blocks.
+/// Nodes of one epoch, and hot keys, that a block of SRAM holds; `None` where there are no blocks.
 pub(super) fn per_block(target: &str) -> Option<PerBlock> {
     let target = Target::ALL.into_iter().find(|known| known.name() == target)?;
     let programs = programs(target.chip()?);

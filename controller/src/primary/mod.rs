@@ -92,7 +92,7 @@ pub struct Primary {
     follow: FollowOptions,
     now: Duration,
     outages: Outages,
-    /// Why a plan is being made, if one is.
+    /// Purpose of the plan that is being made.
     planning: Option<Purpose>,
     follower: Option<Follower>,
     /// Reports of clients while the follower was asked.
@@ -105,7 +105,7 @@ pub struct Primary {
     strangers: BTreeSet<(u16, u64)>,
     clients: BTreeMap<u64, Client>,
     trouble: Option<String>,
-    /// Why the plan that is being loaded was made, and which questions wait for it.
+    /// Reason for the plan that is being loaded, and questions that wait for it.
     because: String,
     waiting: Vec<Ticket>,
     /// Number of the newest request to read all switches back, and those that are not answered.
@@ -173,7 +173,7 @@ impl Primary {
         self.strangers.iter().map(|(partition, _)| *partition)
     }
 
-    /// Why there was no plan the last time that one was to be made or loaded.
+    /// Reason for which the last attempt to make or load a plan failed.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }

@@ -10,7 +10,7 @@ pub enum ControllerNews {
     Switch {
         /// Its name.
         name: String,
-        /// Why it does not answer; none: it holds what it should.
+        /// Reason for which it does not answer; `None` if it holds what it should.
         trouble: Option<String>,
     },
     /// A memory server is here, or is gone.
@@ -30,12 +30,12 @@ pub enum ControllerNews {
         changes: usize,
         /// Duration of the reload.
         took: Duration,
-        /// Why it was made.
+        /// Reason for the plan.
         because: String,
     },
-    /// It is primary from now on, with this term.
+    /// The controller is primary from now on, with this term.
     Leads(u64),
-    /// It is not primary, for this reason.
+    /// The controller is not primary, for this reason.
     StandsBy(String),
     /// A switch or a cable is dead, or is back.
     Outage {

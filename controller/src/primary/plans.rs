@@ -13,7 +13,7 @@ use crate::reconcile::Generations;
 /// After a plan that could not be made.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Why a plan is being made.
+/// Purpose of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Purpose {
     /// None is active.
@@ -33,12 +33,12 @@ pub struct Made {
     pub source: Generations,
     /// Round trips of an average visit down to the leaf under the active plan, if there is one.
     pub trips_active: Option<f64>,
-    /// The same under this plan.
+    /// Round trips under this plan.
     pub trips: f64,
 }
 
 impl Primary {
-    /// Has a plan made, if one is missing or worth it.
+    /// Orders a plan, if one is missing or worth it.
     pub(super) fn think(&mut self) {
         if self.planning.is_some() || self.now < self.not_before || self.controller.reload().is_some() {
             return;

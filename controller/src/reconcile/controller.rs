@@ -34,11 +34,11 @@ pub type Generations = BTreeMap<u16, Generation>;
 /// State of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwitchState {
-    /// It does not answer, for this reason.
+    /// The switch does not answer, for this reason.
     Silent(String),
-    /// It answers, and does not hold all that it should yet.
+    /// The switch answers, and does not hold all that it should yet.
     Converging,
-    /// It holds what was desired at this version.
+    /// The switch holds what was desired at this version.
     Settled(u64),
 }
 
@@ -81,7 +81,7 @@ pub struct Controller {
     /// Plans that were saved, one of them perhaps of the epoch that is found active.
     saved: Vec<(Plan, Generations)>,
     left_out: Option<PlanError>,
-    /// Nothing is active because the fat roots that were read so far are empty.
+    /// No plan is active because the fat roots that were read so far are empty.
     found_nothing: bool,
     reload: Option<Reload>,
     /// The version since which packets are to be sent where they are to be sent now.
@@ -143,7 +143,7 @@ impl Controller {
         }
     }
 
-    /// Why a plan that was saved is not of this cluster.
+    /// Reason for which a plan that was saved is not of this cluster.
     pub fn left_out(&self) -> Option<&PlanError> {
         self.left_out.as_ref()
     }

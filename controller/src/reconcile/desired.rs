@@ -68,7 +68,7 @@ pub enum Active {
 }
 
 impl Active {
-    /// Where it sends packets.
+    /// Epoch and parity to which packets are sent.
     pub fn serving(&self) -> Option<Serving> {
         match self {
             Self::Unread | Self::Nothing => None,

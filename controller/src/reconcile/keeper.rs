@@ -108,9 +108,9 @@ pub struct Keeper {
     piece: usize,
     doing: Doing,
     runs: Runs,
-    /// It was told in this session that the program runs.
+    /// Whether a notice has said in this session that the program runs.
     told_runs: bool,
-    /// When the program is looked at again.
+    /// Time at which the program is looked at again.
     look_at: Duration,
     is_read: bool,
     held: Observed,
@@ -119,7 +119,7 @@ pub struct Keeper {
     /// The version that the pieces are for.
     seen: Option<u64>,
     pieces: VecDeque<Vec<Change>>,
-    /// When some changes may be written. It stays when others come first.
+    /// Time from which some changes may be written. It stays when others come first.
     turn: Option<Duration>,
     /// The version that was told as settled.
     told: Option<u64>,
@@ -156,7 +156,7 @@ impl Keeper {
         }
     }
 
-    /// The same with at most so many changes in a request.
+    /// Keeper with at most so many changes in a request.
     #[must_use]
     pub fn with_piece(self, changes: usize) -> Self {
         Self { piece: changes.max(1), ..self }
@@ -172,7 +172,7 @@ impl Keeper {
         &self.held
     }
 
-    /// When there may be a request though nothing was heard.
+    /// Time at which there may be a request though nothing has happened.
     pub fn next_deadline(&self) -> Option<Duration> {
         match self.doing {
             Doing::Pausing(until) => Some(until),

@@ -8,7 +8,7 @@ use crate::tables::{Change, Entry, core_route};
 /// A switch's content that the controller writes: as read back, and kept up to date with every write that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// In key order; no two have the same key.
+    /// Entries in key order; no two have the same key.
     entries: Vec<Entry>,
     core_route: Option<core_route::Action>,
 }
@@ -31,7 +31,7 @@ impl Observed {
         self.core_route
     }
 
-    /// Where packets are sent from here; none in switches that send them nowhere.
+    /// Epoch and parity to which packets are sent from here; `None` in switches that send them nowhere.
     pub fn serving(&self) -> Option<Serving> {
         match self.core_route {
             Some(core_route::Action::Descend { epoch, sub_table }) if epoch != 0 => {

@@ -9,7 +9,7 @@ const FEW: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Pace {
     per_second: f64,
-    /// When all that was admitted so far is written at this pace.
+    /// Time at which all that was admitted so far is written at this pace.
     until: Duration,
 }
 
@@ -19,7 +19,7 @@ impl Pace {
         Self { per_second, until: Duration::ZERO }
     }
 
-    /// When so many updates may be written. The time that they take is reserved.
+    /// Time from which so many updates may be written. The time that they take is reserved.
     pub(super) fn begin_of(&mut self, now: Duration, updates: usize) -> Duration {
         if updates <= FEW {
             return now;

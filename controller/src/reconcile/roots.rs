@@ -19,7 +19,7 @@ pub(super) struct Roots {
     all: Vec<SwitchId>,
     /// Those that were away: since they are back, the version that they have to hold first.
     away: BTreeMap<SwitchId, Option<u64>>,
-    /// The same, as a set.
+    /// Fat roots that are not ready, as a set.
     unready: BTreeSet<SwitchId>,
     /// Those that have path numbers.
     used: Vec<SwitchId>,
@@ -34,28 +34,28 @@ impl Roots {
         roots
     }
 
-    /// It does not answer.
+    /// Takes note that a fat root does not answer.
     pub(super) fn lost(&mut self, switch: SwitchId) {
         if self.all.contains(&switch) {
             self.away.insert(switch, None);
         }
     }
 
-    /// It answers, and was read: does it send packets where they are to be sent?
+    /// Takes note that a fat root answers and was read, and whether it sends packets where they are to be sent.
     pub(super) fn read(&mut self, root: SwitchId, holds_it: bool, version: u64) {
         if self.away.contains_key(&root) || !holds_it {
             self.away.insert(root, Some(version));
         }
     }
 
-    /// It was down, and answered all the time, or answers again.
+    /// Takes note that a fat root was down, and answered all the time, or answers again.
     pub(super) fn came_back(&mut self, switch: SwitchId, version: u64) {
         if self.all.contains(&switch) {
             self.away.insert(switch, Some(version));
         }
     }
 
-    /// It holds what was desired at a version.
+    /// Takes note that a fat root holds what was desired at a version.
     pub(super) fn settled(&mut self, switch: SwitchId, version: u64) {
         if self.away.get(&switch).is_some_and(|since| since.is_some_and(|since| version >= since)) {
             self.away.remove(&switch);

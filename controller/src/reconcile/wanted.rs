@@ -26,11 +26,11 @@ pub struct Wanted {
     /// Whether these are plans of one epoch: packets are led only into nodes on which they agree.
     pub(super) is_difference: bool,
     pub(super) keep: Keep,
-    /// Where packets are sent.
+    /// Epoch and parity to which packets are to be sent.
     pub(super) serving: Option<Serving>,
     /// None: it stays as it is.
     pub(super) core_route: Option<core_route::Action>,
-    /// It stays as it is where it sends packets there.
+    /// Target under which `core_route` stays as it is.
     pub(super) core_route_stays: Option<Serving>,
 }
 
@@ -92,7 +92,7 @@ impl Wanted {
         has_to.then_some(Change::CoreRoute(nowhere))
     }
 
-    /// When a change is made; none: it is not.
+    /// Phase in which a change is made; `None` if it is not made.
     fn phase(&self, change: &Change, now: Option<Serving>) -> Option<usize> {
         match change {
             Change::Insert(entry) | Change::Modify(entry) if is_route(entry) => Some(ROUTES),
@@ -195,7 +195,7 @@ pub(super) fn is_planned(entry: &Entry) -> bool {
     }
 }
 
-/// Where packets are sent: the nodes of an epoch, and the fat root of a parity.
+/// Target of packets: the nodes of an epoch, and the fat root of a parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Serving {
     /// The epoch.

@@ -28,7 +28,7 @@ pub struct Action {
     pub last: Last,
     /// Name of the rest of the node in this set and epoch.
     pub slot: u16,
-    /// Where the first child lies, 48 bits, in the memory server of the node; 0 if they are no run.
+    /// Address of the first child, 48 bits, in the memory server of the node; 0 if the children are no run.
     pub first_child: u64,
     /// Distance of its children in units of [`STRIDE_BYTES`](super::run::STRIDE_BYTES); 0 if they are no run.
     pub stride: u8,

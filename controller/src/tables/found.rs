@@ -13,9 +13,9 @@ pub(super) struct Table {
     info: TableInfo,
     /// Index in [`Key::TABLES`].
     place: usize,
-    /// In the order of [`Key::FIELDS`].
+    /// Fields in the order of [`Key::FIELDS`].
     fields: Vec<MatchFieldInfo>,
-    /// In the order of [`Action::CALLS`], where the table has them.
+    /// Actions in the order of [`Action::CALLS`], where the table has them.
     actions: Vec<Option<ActionInfo>>,
 }
 

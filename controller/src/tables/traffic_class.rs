@@ -12,7 +12,7 @@ key! {
 }
 
 action! {
-    /// Where they wait.
+    /// Queue of the packets.
     pub struct Action = "assign" {
         /// The queue, and the priority of flow control (PFC), 0 to 7.
         class: u8,

@@ -5,7 +5,7 @@ use super::declare::{action, key};
 key! {
     /// Key of an entry.
     pub struct Key {
-        /// By which port the packet came back.
+        /// Port by which the packet came back.
         loopback_port: u16 = exact,
         /// The partition.
         partition: u16 = exact,

@@ -9,7 +9,7 @@ use super::{Controller, Generations, Notice};
 use crate::plan::{Plan, PlanError, next_epoch};
 use crate::reconcile::{Active, Loaded};
 
-/// Where a reload is.
+/// Stage of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -33,7 +33,7 @@ pub(super) struct Reload {
     pub(super) began: Duration,
 }
 
-/// Why a plan is not loaded.
+/// Reasons for which a plan is not loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
@@ -51,7 +51,7 @@ pub enum Refused {
         /// Its name.
         switch: String,
     },
-    /// It was made of other trees.
+    /// The plan was made of other trees.
     #[error(
         "the plan was made of another tree of partition {partition}: it was loaded anew since; make a plan of this one"
     )]
@@ -59,7 +59,7 @@ pub enum Refused {
         /// The partition.
         partition: u16,
     },
-    /// It does not fit.
+    /// The plan does not fit.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }

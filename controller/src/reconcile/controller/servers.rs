@@ -14,7 +14,7 @@ use crate::connection::{Connection, ConnectionError};
 /// A connection that a memory server has accepted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Registration {
-    /// Where the client's packets come from.
+    /// Source address of the client's packets.
     pub client: Ipv4Addr,
     /// The server's queue pair number.
     pub queue_pair: u32,
