@@ -32,21 +32,21 @@ pub(crate) use divert::{Share, Shares};
 
 pub(crate) use software::SILENCE;
 
-/// How a role reaches the network.
+/// Network interface of a role.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NicSpec {
-    /// By a software NIC behind this port.
+    /// Software NIC behind this port.
     Software(PortSpec),
-    /// By the RDMA device of this name. It needs the cargo feature `ibverbs`.
+    /// RDMA device of this name. It needs the cargo feature `ibverbs`.
     Ibverbs(String),
 }
 
-/// What a role does with its device.
+/// Side of a connection on which a role's device is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
-    /// It posts requests.
+    /// The device posts requests.
     Asks,
-    /// It has memory, and many clients.
+    /// The device has memory, and many clients.
     Answers,
 }
 
@@ -59,7 +59,7 @@ enum Kind {
     Card(Box<Card>),
 }
 
-/// The same call of either device.
+/// Calls the same method of either device.
 macro_rules! either {
     ($adapter:expr, $call:ident($($argument:expr),*)) => {
         match $adapter {
@@ -80,7 +80,7 @@ impl fmt::Debug for Adapter {
     }
 }
 
-/// What a role's thread waits with, and tells the time by.
+/// Waiter and clock of a role's thread.
 pub(crate) struct Watch {
     waiter: Waiter,
     ready: Vec<bool>,
@@ -117,7 +117,7 @@ impl Watch {
         lanes.wait(&self.waiter, Some(patience), &mut self.ready);
     }
 
-    /// How long to wait for what is due, before the time is looked at again.
+    /// Time to wait for what is due, before the clock is read again.
     fn patience(&self, due: Option<Instant>) -> Duration {
         let wait = due.map_or(RunningTime::LONGEST_WAIT, |due| due - self.now());
         Duration::from_nanos(wait.min(RunningTime::LONGEST_WAIT).as_nanos())
@@ -139,7 +139,7 @@ impl Adapter {
         }
     }
 
-    /// From now on, datagrams that come to these UDP ports are for the other threads. None where no frames come here: a card has them.
+    /// Hands datagrams for these UDP ports to other threads from now on. `None` where no frames come here: a card has them.
     pub(crate) fn divert(&mut self, ports: &Range<u16>) -> Result<Option<Shares>, NodeError> {
         match &mut self.0 {
             Kind::Software(software) => software.divert(ports),
@@ -166,7 +166,7 @@ impl Adapter {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match &self.0 {
             Kind::Software(software) => software.nic.poll_timeout(),
@@ -203,7 +203,7 @@ impl Adapter {
         }
     }
 
-    /// What a software NIC and its port have counted; a card counts for itself.
+    /// Counters of a software NIC and its port; a card counts for itself.
     pub(crate) fn counters(&self) -> Option<(Counters, NicStats)> {
         match &self.0 {
             Kind::Software(software) => Some((software.counters()?, software.nic.stats().clone())),

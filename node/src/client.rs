@@ -30,7 +30,7 @@ use crate::metrics::{Metrics, Questions, serve_client};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use link::{Answer, Link, Out};
 
-/// What a client is told.
+/// Options of a client process.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ClientOptions {
     /// Its host's addresses.
@@ -46,9 +46,9 @@ pub struct ClientOptions {
     pub controllers: Vec<String>,
     /// Its certificate.
     pub trust: Trust,
-    /// Where it tells its metrics.
+    /// Address at which metrics are served.
     pub metrics: Option<String>,
-    /// How long operations are tried while a server, or the way to it, does not answer.
+    /// Time for which operations are tried while a server, or the way to it, does not answer.
     pub patience: Duration,
 }
 
@@ -59,7 +59,7 @@ pub struct ClientOptions {
 pub struct ClientProcess {
     client: Client<Adapter>,
     watch: Watch,
-    /// What each server has said last, by partition.
+    /// Last description of each server, by partition.
     infos: BTreeMap<u16, ServerInfo>,
     keeper: SessionKeeper,
     links: BTreeMap<u16, Arc<Link>>,
@@ -92,7 +92,7 @@ impl Drop for ClientProcess {
 /// On the way to the controller.
 struct Reports {
     to: reports::Sender<ClientReport>,
-    /// When the next one is due.
+    /// Time of the next report.
     next: Instant,
 }
 
@@ -188,22 +188,22 @@ impl ClientProcess {
         Ok(process)
     }
 
-    /// What does the operations.
+    /// The client, for operations.
     pub fn client(&self) -> &Client<Adapter> {
         &self.client
     }
 
-    /// What the memory servers hold, by partition.
+    /// Descriptions of the memory servers, by partition.
     pub fn infos(&self) -> impl Iterator<Item = &ServerInfo> {
         self.infos.values()
     }
 
-    /// What ends it.
+    /// Stopper that ends the process.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// Has Ctrl-C and SIGTERM end [`run`](Self::run) from now on, where they ended the process by themselves before.
+    /// Lets Ctrl-C and SIGTERM end [`run`](Self::run) from now on; before, they end the process at once.
     ///
     /// # Errors
     /// When the system refuses.
@@ -211,7 +211,7 @@ impl ClientProcess {
         self.stopper.at_signals(&self.control)
     }
 
-    /// Has [`run`](Self::run) look whether its future was woken. The waker of a future does that for wakes from the thread of `run` only.
+    /// Waker that makes [`run`](Self::run) poll its future. The future's own waker does so from the thread of `run` only.
     pub fn waker(&self) -> Waker {
         self.watch.waker()
     }

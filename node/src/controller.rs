@@ -46,30 +46,30 @@ use crate::stop::{Stopper, controller_runtime, listen};
 use insight::Happened;
 use state::StateFolder;
 
-/// What a controller is told.
+/// Options of a controller process.
 #[derive(Clone, Debug)]
 pub struct ControllerOptions {
     /// The cluster.
     pub cluster: Cluster,
-    /// Where it listens.
+    /// Address of its gRPC service.
     pub grpc: String,
     /// Its certificate.
     pub trust: Trust,
-    /// Where it tells its metrics.
+    /// Address at which metrics are served.
     pub metrics: Option<String>,
-    /// What the switches run.
+    /// Programs of the switches.
     pub programs: Programs,
-    /// What plans may need.
+    /// Table sizes that plans may use.
     pub budget: Budget,
     /// Changes of table entries that are written in a second at most, to all switches together.
     pub writes_per_s: NonZeroU32,
-    /// When planning anew is worth it.
+    /// Gains that make another plan worth its entries.
     pub follow: FollowOptions,
-    /// Where plans are kept for a controller that is started again.
+    /// Folder in which plans are kept for a controller that is started again.
     pub state: Option<PathBuf>,
-    /// How it comes to be primary.
+    /// Way to become primary.
     pub way: Way,
-    /// How long a switch may take for an answer.
+    /// Time limit for an answer of a switch.
     pub patience: Duration,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Debug for ControllerProcess {
     }
 }
 
-/// What a controller is through all its terms.
+/// State of a controller through all its terms.
 struct Office {
     cluster: Arc<Cluster>,
     trust: Trust,
@@ -179,12 +179,12 @@ impl ControllerProcess {
         Ok(Self { office, way, happened, stopper, told, grpc, control })
     }
 
-    /// Where others connect.
+    /// Address of its gRPC service.
     pub fn grpc(&self) -> SocketAddr {
         self.grpc
     }
 
-    /// What ends it.
+    /// Stopper that ends the process.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }

@@ -29,7 +29,7 @@ pub enum NodeError {
     Listen {
         /// Where.
         address: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A wire at the port that the controller is behind.
@@ -43,9 +43,9 @@ pub enum NodeError {
     /// No thread, no memory.
     #[error("{what}: {source}")]
     System {
-        /// What was asked for.
+        /// Resource that was asked for.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The tree's shape cannot be.
@@ -104,13 +104,13 @@ pub enum NodeError {
     /// A memory server refuses, or was out of reach for too long.
     #[error("connecting to a memory server: {0}")]
     OutOfReach(fatbtree_memserver::session_keeper::Denied),
-    /// Nothing more can be done: it was told to stop.
+    /// The process was told to stop before the end.
     #[error("stopped before the end")]
     Stopped,
     /// A switch would have no program.
     #[error(transparent)]
     Program(#[from] fatbtree_controller::ProgramError),
-    /// Nobody would program the switches.
+    /// No controller would program the switches.
     #[error(
         "the cluster file has no [controller]: add the address where it should listen, such as grpc = \"127.0.0.1:9690\""
     )]
@@ -120,7 +120,7 @@ pub enum NodeError {
     State {
         /// The folder.
         folder: std::path::PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// Another controller is primary.
@@ -136,9 +136,9 @@ pub enum NodeError {
     Taken {
         /// The role.
         role: String,
-        /// Where it should listen.
+        /// Address at which it should listen.
         address: String,
-        /// What is there.
+        /// Listener that is there.
         found: String,
     },
     /// A role that does not answer.
@@ -148,11 +148,11 @@ pub enum NodeError {
     Silent {
         /// Its name.
         role: String,
-        /// What it is.
+        /// Kind of the role.
         kind: &'static str,
-        /// Where it should listen.
+        /// Address at which it should listen.
         address: String,
-        /// How long it was waited for.
+        /// Time waited, in seconds.
         seconds: u64,
     },
     /// A role that ended and is not started again.

@@ -43,14 +43,14 @@ const UNDECIDED: time::Duration = time::Duration::from_secs(5);
 /// Nodes read for a snapshot between two batches.
 const NODES: usize = 256;
 
-/// What the tree of a server is made of when it starts.
+/// Source of a server's tree at its start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TreeSource {
     /// Keys of the server's partition, in any order. None: the tree is empty until it is loaded over gRPC, or clients insert.
     pub keys: Vec<u64>,
     /// Bytes of each value.
     pub value_bytes: u32,
-    /// From which values are made, with the key: see [`fatbtree_blink::value`].
+    /// Seed of the values, which follow from it and the key: see [`fatbtree_blink::value`].
     pub seed: u64,
     /// The tree's shape; with checksums, where the device tears lines or the tree lies in a folder.
     pub config: TreeConfig,
@@ -58,30 +58,30 @@ pub struct TreeSource {
     pub spare_bytes: u64,
 }
 
-/// What a memory server is told.
+/// Options of a memory server process.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MemoryServerOptions {
-    /// As the cluster file describes it.
+    /// Its description in the cluster file.
     pub described: Described,
     /// Its host's addresses.
     pub host: Host,
     /// Its device.
     pub nic: NicSpec,
-    /// Where controllers are. The primary registers connections; without one, they are not registered.
+    /// Addresses of controllers. The primary registers connections; without one, they are not registered.
     pub controllers: Vec<String>,
     /// Its certificate.
     pub trust: Trust,
-    /// Who opens sessions.
+    /// Clients that may open sessions.
     pub roster: Roster,
-    /// Where it tells its metrics.
+    /// Address at which metrics are served.
     pub metrics: Option<String>,
-    /// What it begins with, unless there is a tree in its folder.
+    /// First tree, unless there is one in its folder.
     pub tree: TreeSource,
     /// The folder that it keeps its tree in, which has checksums then; without, the tree ends with the process.
     pub data: Option<PathBuf>,
     /// Bytes of the largest region that it lets itself be loaded with.
     pub region_bytes: u64,
-    /// How it answers queries, if it does. Then the tree has checksums: threads beside the NIC tear lines.
+    /// Options for queries, if it answers any. Then the tree has checksums: threads beside the NIC tear lines.
     pub queries: Option<QueryOptions>,
     /// End after so long.
     pub limit: Option<Duration>,
@@ -106,12 +106,12 @@ impl fmt::Debug for MemoryServerProcess {
     }
 }
 
-/// What a memory server has done.
+/// Work of a memory server until its end.
 #[derive(Clone, Debug)]
 pub struct MemoryServerReport {
     /// Its port and its software NIC; none for an RDMA device, which counts for itself (`rdma statistic`).
     pub software: Option<(Counters, NicStats)>,
-    /// What was asked by queries, where it answered some.
+    /// Work of its query workers, if it has any.
     pub queries: Option<QueryReport>,
 }
 
@@ -214,22 +214,22 @@ impl MemoryServerProcess {
         Ok(Self { server, mailbox, watch, stopper, limit, grpc, registrar, workers, _control: control })
     }
 
-    /// Where clients and controllers connect.
+    /// Address of its gRPC service.
     pub fn grpc(&self) -> SocketAddr {
         self.grpc
     }
 
-    /// Where clients ask without RDMA, if they may.
+    /// Address for queries, if it answers any.
     pub fn queries(&self) -> Option<SocketAddr> {
         self.workers.as_ref().map(|workers| workers.address)
     }
 
-    /// What it holds.
+    /// Description of its content.
     pub fn info(&self) -> &ServerInfo {
         self.server.info()
     }
 
-    /// What ends it.
+    /// Stopper that ends the process.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
@@ -273,7 +273,7 @@ impl MemoryServerProcess {
     }
 }
 
-/// What a new tree is made of where lines are torn, or lie on a disk.
+/// Source of a new tree where lines are torn, or lie on a disk.
 fn with_checksums(source: TreeSource) -> Result<TreeSource, NodeError> {
     let shape = source.config;
     let (fan_out, leaf_bytes, values) = (shape.fan_out(), shape.leaf_bytes(), shape.values());

@@ -57,7 +57,7 @@ enum Values {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// What a role has counted.
+/// Metrics of a role.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(Vec<Metric>);
 
@@ -77,7 +77,7 @@ impl Metrics {
         self.0.push(Metric { name: name.to_owned(), help, values });
     }
 
-    /// How much of something there is now.
+    /// Adds a present value.
     pub(crate) fn gauge(&mut self, name: &str, help: &'static str, value: u64) {
         self.labelled_gauge(name, help, [(Labels::new(), value)]);
     }
@@ -92,7 +92,7 @@ impl Metrics {
         self.0.push(Metric { name: name.to_owned(), help, values });
     }
 
-    /// What a client's operations took.
+    /// Adds the latencies of a client's operations.
     pub(crate) fn operations(&mut self, latencies: &OperationLatencies) {
         let of = |(name, buckets): (&str, &LatencyBuckets)| (vec![("operation", name.to_owned())], *buckets);
         let values = Values::Histogram(latencies.by_name().map(of).into());
@@ -100,13 +100,13 @@ impl Metrics {
         self.0.push(Metric { name: "client_operation_seconds".to_owned(), help, values });
     }
 
-    /// Of a gRPC service.
+    /// Adds the refusals of a gRPC service.
     pub(crate) fn refused(&mut self, refused: &Refused) {
         let help = "gRPC connections closed at once: there were as many as may be";
         self.counter("grpc_refused_connections", help, refused.count());
     }
 
-    /// Of ports, by their numbers.
+    /// Adds the counters of ports, by their numbers.
     pub(crate) fn ports(&mut self, ports: &[(u16, Counters)]) {
         let label = |port: &u16| vec![("port", port.to_string())];
         let received = ports.iter().map(|(port, counters)| (label(port), counters.received));
@@ -192,7 +192,7 @@ impl Questions {
     }
 }
 
-/// Who asks a role's thread.
+/// Way to a role's thread for questions.
 #[derive(Clone)]
 pub(crate) struct Asker {
     ask: mpsc::Sender<oneshot::Sender<Metrics>>,
@@ -208,7 +208,7 @@ impl Asker {
     }
 }
 
-/// Has a role's thread asked, which waits behind `waker`, if there is an address.
+/// Serves metrics of a role's thread, which waits behind `waker`, if there is an address.
 pub(crate) fn serve_thread(
     runtime: &Runtime,
     address: Option<&str>,
@@ -297,7 +297,7 @@ where
     builder.serve_connection(TokioIo::new(stream), service).await
 }
 
-/// As Prometheus and OpenMetrics want it.
+/// Content type of Prometheus and OpenMetrics.
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Plain text.

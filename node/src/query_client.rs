@@ -25,12 +25,12 @@ use crate::metrics::{Metrics, Questions, serve_client};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use crate::wires::host_port;
 
-/// How requests come to the memory servers.
+/// Way of requests to the memory servers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum QueryWay {
-    /// By sockets of this machine, to the addresses that the cluster file says.
+    /// Sockets of this machine, to the addresses in the cluster file.
     Sockets,
-    /// By a host's wire, through the switches.
+    /// A host's wire, through the switches.
     Wire {
         /// The host.
         host: Host,
@@ -42,7 +42,7 @@ pub enum QueryWay {
 }
 
 impl QueryWay {
-    /// As the cluster file says: by sockets where memory servers have addresses for queries, otherwise by the wire of this host.
+    /// Way by the cluster file: sockets where memory servers have addresses for queries, otherwise the wire of this host.
     ///
     /// # Errors
     /// When some have one and others have none, or the file does not say where the wire is.
@@ -64,10 +64,10 @@ impl QueryWay {
     }
 }
 
-/// What a client without RDMA is told.
+/// Options of a client process without RDMA.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueryClientOptions {
-    /// How it reaches them.
+    /// Way to the memory servers.
     pub way: QueryWay,
     /// Each request is sent to the memory server that has its key, as far as the client knows, and switches do not lead it: its walk begins at
     /// the root. Otherwise, by a wire, all are sent to one server, and switches choose by key; one that they know nothing of is redirected.
@@ -79,9 +79,9 @@ pub struct QueryClientOptions {
     pub lanes: u16,
     /// Its certificate.
     pub trust: Trust,
-    /// Where it tells its metrics.
+    /// Address at which metrics are served.
     pub metrics: Option<String>,
-    /// How long a request is tried while nobody answers, and servers are waited for in the beginning.
+    /// Time for which a request is tried without an answer, and for which servers are waited for in the beginning.
     pub patience: Duration,
 }
 
@@ -89,7 +89,7 @@ pub struct QueryClientOptions {
 pub struct QueryClientProcess {
     client: QueryClient,
     lanes: Lanes,
-    /// By partition.
+    /// Servers by partition.
     servers: BTreeMap<u16, Place>,
     root_to_leaf: bool,
     infos: Vec<ServerInfo>,
@@ -99,7 +99,7 @@ pub struct QueryClientProcess {
     control: Runtime,
 }
 
-/// Where a server answers.
+/// Address at which a server answers.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// Requests that switches may lead, and all answers.
@@ -182,22 +182,22 @@ impl QueryClientProcess {
         Ok(Self { client, lanes, servers, root_to_leaf, infos, watch, stopper, questions, control })
     }
 
-    /// What does the operations.
+    /// The client, for operations.
     pub fn client(&self) -> &QueryClient {
         &self.client
     }
 
-    /// What the memory servers held when they were asked.
+    /// Descriptions of the memory servers when they were asked.
     pub fn infos(&self) -> impl Iterator<Item = &ServerInfo> {
         self.infos.iter()
     }
 
-    /// What ends it.
+    /// Stopper that ends the process.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// Has Ctrl-C and SIGTERM end [`run`](Self::run) from now on, where they ended the process by themselves before.
+    /// Lets Ctrl-C and SIGTERM end [`run`](Self::run) from now on; before, they end the process at once.
     ///
     /// # Errors
     /// When the system refuses.
@@ -205,12 +205,12 @@ impl QueryClientProcess {
         self.stopper.at_signals(&self.control)
     }
 
-    /// Has [`run`](Self::run) look whether its future was woken. The waker of a future does that for wakes from the thread of `run` only.
+    /// Waker that makes [`run`](Self::run) poll its future. The future's own waker does so from the thread of `run` only.
     pub fn waker(&self) -> Waker {
         self.watch.waker()
     }
 
-    /// What the sockets, or the wire, have counted.
+    /// Counters of the sockets, or of the wire.
     pub fn datagrams(&self) -> DatagramCounts {
         self.lanes.counts()
     }
@@ -265,7 +265,7 @@ impl QueryClientProcess {
         lanes.flush();
     }
 
-    /// From those that have something, if that is known from a wait. Says whether there may be more.
+    /// Receives from the sockets that have something, if a wait has shown that. Returns whether there may be more.
     fn receive(&mut self, waited: bool) -> bool {
         let Self { client, lanes, servers, watch, .. } = self;
         let more = lanes.receive(|place| !waited || watch.is_ready(place));

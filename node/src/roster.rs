@@ -23,7 +23,7 @@ pub fn trust_of(cluster: &Cluster, file: &Path, name: &str) -> Result<Trust, Nod
     }
 }
 
-/// Who may speak for a partition, and for an address on the data path.
+/// Peers that may speak for a partition, and for an address on the data path.
 pub fn roster_of(cluster: &Cluster) -> Roster {
     let servers = cluster.servers().iter();
     let clients = cluster.clients().iter();

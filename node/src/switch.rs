@@ -22,14 +22,14 @@ use crate::stop::{Stopper, control_runtime_behind, listen};
 use forwarder::{CpuPort, Forwarder};
 use worker::{Counted, Worker};
 
-/// What a switch process is told.
+/// Options of a switch process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SwitchOptions {
-    /// Where controllers connect: P4Runtime over gRPC.
+    /// Address of its P4Runtime service.
     pub grpc: String,
     /// Its certificate.
     pub trust: Trust,
-    /// Where it tells its metrics.
+    /// Address at which metrics are served.
     pub metrics: Option<String>,
     /// P4Runtime device id, at least 1.
     pub device_id: u64,
@@ -89,7 +89,7 @@ impl fmt::Debug for SwitchProcess {
     }
 }
 
-/// What a switch has done.
+/// Work of a switch until its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SwitchReport {
     /// All ports together.
@@ -164,12 +164,12 @@ impl SwitchProcess {
         })
     }
 
-    /// Where controllers connect.
+    /// Address of its P4Runtime service.
     pub fn grpc(&self) -> SocketAddr {
         self.grpc
     }
 
-    /// What ends it.
+    /// Stopper that ends the process.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
@@ -220,7 +220,7 @@ impl SwitchProcess {
     }
 }
 
-/// What all threads have counted, whose pipes were taken back.
+/// Counters of all threads whose pipes were taken back.
 fn counted(switch: &Switch, forwarder: &Forwarder, workers: &[Worker]) -> Counted {
     let mut counted = Counted::default();
     counted.add(forwarder, switch.frames_without_program());

@@ -17,14 +17,14 @@ use crate::stop::{control_runtime, stop_signal};
 use child::Child;
 use roles::Role;
 
-/// What to start.
+/// Options of `up`.
 #[derive(Clone, Debug)]
 pub struct UpOptions {
     /// The program whose subcommands are the roles.
     pub program: PathBuf,
     /// The file that roles are told.
     pub file: PathBuf,
-    /// The same, read.
+    /// The cluster file as a value.
     pub cluster: Cluster,
     /// The operator's certificate.
     pub trust: Trust,
@@ -36,11 +36,11 @@ pub struct UpOptions {
     pub data: Option<PathBuf>,
     /// Whether a role that dies is started again.
     pub restart: bool,
-    /// How long a role may take until it answers.
+    /// Time limit for a role's first answer.
     pub patience: Duration,
 }
 
-/// What a role is.
+/// Kind of a role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RoleKind {
     /// `fatbtree switch`.
@@ -62,36 +62,36 @@ impl RoleKind {
     }
 }
 
-/// How a role is.
+/// State of a role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RoleState {
     /// Its process, by number, was started.
     Started(u32),
-    /// It answers, and a switch has its program and routes.
+    /// The role answers, and a switch has its program and routes.
     Answers,
-    /// It runs, but does not answer any more. It may again.
+    /// The role runs, but does not answer any more. It may again.
     Silent,
-    /// It has ended.
+    /// The process has ended.
     Ended(ExitStatus),
-    /// It has ended because it was told to, or was killed because it did not.
+    /// The process has ended because it was told to, or was killed because it did not.
     Stopped {
         /// Whether it was killed.
         killed: bool,
     },
 }
 
-/// What has happened.
+/// News of the cluster.
 #[derive(Debug)]
 pub enum UpNews<'a> {
     /// A role has another state.
     Role {
         /// Its name.
         name: &'a str,
-        /// What it is.
+        /// Kind of the role.
         kind: RoleKind,
-        /// Where it is controlled.
+        /// Address of its control channel.
         address: &'a str,
-        /// How it is now.
+        /// Present state.
         state: RoleState,
     },
     /// Every role answers.
@@ -109,7 +109,7 @@ pub struct Supervisor {
     children: Vec<Child>,
 }
 
-/// How often processes are looked after.
+/// Interval between looks at the processes.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Supervisor {

@@ -13,11 +13,11 @@ pub(super) struct Card {
     pub(super) device: RdmaDevice,
 }
 
-/// How long answers are looked for before the thread sleeps: the way through a network, where a sleeper would wake later than they come.
+/// Time for which answers are looked for before the thread sleeps: the way through a network, where a sleeper would wake later than they come.
 const SPIN: Duration = Duration::from_micros(20);
 /// The longest sleep. A card says nothing of what others write, such as another root: whoever has memory looks for it.
 const LOOK: Duration = Duration::from_millis(50);
-/// The same where the driver refuses to tell of completions.
+/// Longest sleep where the driver refuses to tell of completions.
 const UNTOLD: Duration = Duration::from_millis(1);
 
 /// How often a request is sent again at intervals of 134 ms, 4.096 us * 2^15: a queue pair whose requests are not answered lives 0.9 s, as

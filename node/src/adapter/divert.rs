@@ -24,7 +24,7 @@ const QUEUE: usize = 1024;
 pub(super) struct Diversion {
     ports: Range<u16>,
     to: Vec<PairPort>,
-    /// Of each frame of a batch, whose it is.
+    /// Receiving thread of each frame of a batch.
     whose: Vec<Option<usize>>,
     lost: Arc<AtomicU64>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Share {
     ports: Range<u16>,
 }
 
-/// How a thread's datagrams come.
+/// Source of a thread's datagrams.
 enum Come {
     /// The NIC's thread hands them on.
     Handed(PairPort),

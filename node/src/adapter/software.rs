@@ -17,13 +17,13 @@ use crate::NodeError;
 /// A NIC, the ports that it sends and receives by, and what waits to be sent.
 pub(super) struct SoftwareNic {
     pub(super) nic: Nic,
-    /// Where frames come: the wire, or threads that have its queues and hand on what is not for them. None when it is closed.
+    /// Ports for received frames: the wire, or threads that have its queues and hand on what is not for them. None when it is closed.
     receives: Vec<Box<dyn Port>>,
     /// The wire, where frames come from elsewhere.
     sends: Option<Box<dyn Port>>,
-    /// The same, for others.
+    /// Wire that other threads share.
     wire: Option<Arc<Wire>>,
-    /// How many these are.
+    /// Number of these threads.
     threads: usize,
     address: (MacAddress, Ipv4Addr),
     diversion: Option<Diversion>,
@@ -34,16 +34,16 @@ pub(super) struct SoftwareNic {
     end: usize,
 }
 
-/// How soon a port that had no room is tried again.
+/// Interval after which a port that had no room is tried again.
 const FULL: Duration = Duration::from_millis(1);
 
 /// How long a request may go without progress before it is sent again. What is late is late because the machine is busy: software
 /// switches share its processors.
 const ACK_TIMEOUT: fatbtree_verbs::time::Duration = fatbtree_verbs::time::Duration::from_millis(100);
-/// How often it is sent again.
+/// Number of times that a request is sent again.
 const RETRIES: u8 = 7;
 
-/// How long a queue pair lives whose requests are not answered.
+/// Life of a queue pair whose requests are not answered.
 pub(crate) const SILENCE: Duration = Duration::from_millis(100 * (1 + RETRIES as u64));
 
 impl SoftwareNic {
@@ -71,20 +71,20 @@ impl SoftwareNic {
         })
     }
 
-    /// What its ports have counted. None when it is closed.
+    /// Counters of its ports. `None` when it is closed.
     pub(super) fn counters(&self) -> Option<Counters> {
         let mut all = self.receives.first()?.counters();
         self.receives[1..].iter().chain(&self.sends).for_each(|port| all.add(&port.counters()));
         Some(all)
     }
 
-    /// Nothing is received or sent any more.
+    /// Ends receiving and sending.
     pub(super) fn close(&mut self) {
         self.receives.clear();
         (self.sends, self.wire) = (None, None);
     }
 
-    /// From now on, datagrams to these UDP ports are for the other threads. None when it is closed.
+    /// Hands datagrams for these UDP ports to other threads from now on. `None` when it is closed.
     ///
     /// Where each of these can have a queue of the wire, and nobody tells when frames come, they look for them, and hand on what is the
     /// NIC's: whoever looks all the time finds its own at once. Otherwise the NIC's thread receives, and hands on what is theirs.

@@ -12,11 +12,11 @@ use super::state::StateFolder;
 use super::{ControllerNews, Office};
 use crate::NodeError;
 
-/// How often the election is looked at: switches that say nothing new count as well.
+/// Interval between looks at the election: switches that say nothing new count as well.
 const TICK: Duration = Duration::from_millis(100);
 /// Between two tries to reach a switch.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What switches have said, and what was not looked at yet.
+/// Maximum number of notices of switches that wait to be looked at.
 const WAITING: usize = 256;
 
 impl Office {

@@ -22,7 +22,7 @@ use super::state::{StateFolder, plan_of};
 
 pub(super) type Reply = oneshot::Sender<Result<String, String>>;
 
-/// What a task that plans has come to.
+/// Result of a planning task.
 enum Thought {
     Planned(Result<Made, String>),
     Followed(Box<Follower>, Result<Option<Replanned>, String>),
@@ -44,15 +44,15 @@ pub(super) struct Driver {
     desired: watch::Sender<(u64, Arc<Desired>)>,
     sync: watch::Sender<u64>,
     switches: mpsc::Receiver<(SwitchId, KeeperNews)>,
-    /// As which this controller leads.
+    /// Bid with which this controller leads.
     bid: Bid,
     outages: watch::Receiver<Outages>,
-    /// Of what is dropped.
+    /// Samples of dropped packets.
     pub(super) samples: Samples,
     thoughts: (mpsc::Sender<Thought>, mpsc::Receiver<Thought>),
     /// The ways to clients, by the numbers of their streams.
     clients: BTreeMap<u64, mpsc::Sender<Registered>>,
-    /// What the keeper of a switch said last.
+    /// Last size of a switch's content, by switch.
     pub(super) held: BTreeMap<SwitchId, ObservedNow>,
     /// Questions that wait, and the number of the newest.
     replies: BTreeMap<Ticket, Reply>,
@@ -60,7 +60,7 @@ pub(super) struct Driver {
     began: Instant,
 }
 
-/// How often what is due is looked for.
+/// Interval between looks for what is due.
 const TICK: Duration = Duration::from_millis(250);
 
 impl Driver {
@@ -248,7 +248,7 @@ impl Driver {
         });
     }
 
-    /// Nothing is published yet: a plan is on disk before the first entry is written.
+    /// Saves the plan before its first entry is published.
     fn keep_plan(&self) {
         let controller = self.primary.controller();
         let (Some(folder), Some((new, source, _))) = (&self.folder, controller.reload()) else {

@@ -16,24 +16,24 @@ use tokio::time::Instant;
 
 use super::links::{LinkNews, carry, probes};
 
-/// What a switch holds, in numbers.
+/// Size of a switch's content.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ObservedNow {
     /// Entries of plans.
     pub(super) entries: usize,
     pub(super) epoch: Option<u8>,
-    /// Of all entries.
+    /// Counts of all entries.
     pub(super) counts: Counts,
 }
 
-/// What becomes of a switch.
+/// News of a switch.
 #[derive(Debug)]
 pub(super) enum KeeperNews {
-    /// What its keeper has to say.
+    /// Notice of its keeper.
     Notice(KeeperNotice),
-    /// What it holds, told before the notice that it holds what it should.
+    /// Size of its content, sent before the notice that it holds what it should.
     Holds(Box<ObservedNow>),
-    /// It has seen this bid, which is higher than that of a session with it.
+    /// The switch has seen this bid, which is higher than that of a session with it.
     Outbid(Bid),
 }
 
@@ -64,7 +64,7 @@ pub(super) struct SharedPace {
 }
 
 impl SharedPace {
-    /// So many updates per second.
+    /// Pace in updates per second.
     pub(super) fn new(per_second: f64) -> Self {
         Self { began: Instant::now(), pace: Arc::new(Mutex::new(Pace::new(per_second))) }
     }
@@ -85,7 +85,7 @@ pub(super) struct KeeperTask {
     pub(super) cluster: Arc<Cluster>,
     pub(super) programs: Programs,
     pub(super) bid: Bid,
-    /// How many were opened with the switch under this bid.
+    /// Sessions that were opened with the switch under this bid.
     pub(super) sessions: u64,
     pub(super) options: FleetOptions,
     pub(super) pace: SharedPace,
@@ -94,11 +94,11 @@ pub(super) struct KeeperTask {
     pub(super) sync: watch::Receiver<u64>,
     pub(super) reachable: Reachable,
     pub(super) news: mpsc::Sender<(SwitchId, KeeperNews)>,
-    /// To those who watch cables.
+    /// Way to the watch of cables.
     pub(super) links: mpsc::Sender<LinkNews>,
 }
 
-/// Nobody wants to know any more.
+/// The driver has ended, and takes no more news.
 struct Stopped;
 
 enum End {
@@ -255,7 +255,7 @@ impl KeeperTask {
         Ok(Arc::new(Fleet::connect_to(cluster, [*switch], programs, options.clone()).await?))
     }
 
-    /// Has the switch's packets carried by a task of their own: a probe does not wait for a table that is written.
+    /// Starts a task that carries the switch's packets: a probe does not wait for a table that is written.
     async fn carry_packets(&self, fleet: &Fleet) -> Option<Carried> {
         let (switch, news) = (self.switch, self.links.clone());
         let (way, carried) = fleet.packets(switch).map_or((None, None), |(sender, receiver)| {
@@ -282,11 +282,11 @@ mod tests {
 
     const DEVICE: u64 = 5;
 
-    /// What is asked of the thread that owns the switch.
+    /// Request to the thread that owns the switch.
     enum Ask {
-        /// It has begun anew: it is empty, and knows no session. Nobody who is connected is told so.
+        /// Begins anew: empty, and without sessions. Connected controllers are not told.
         Restart,
-        /// How many connections it admits; none: it has no program.
+        /// Number of connections that it admits; `None` if it has no program.
         Connections(requests::Sender<Option<usize>>),
     }
 

@@ -26,16 +26,16 @@ const WAITING: usize = 256;
 /// Samples of dropped packets that are kept, the newest.
 const SAMPLES: usize = 64;
 
-/// Of each, its first bytes.
+/// Bytes of each dropped packet that are kept.
 const SAMPLE: usize = 128;
 
-/// What the watch is told.
+/// News for the watch of cables.
 pub(super) enum LinkNews {
     /// A switch is connected; it takes probes here, if its program has packets.
     Open(SwitchId, Option<mpsc::Sender<Probe>>),
-    /// It is not any more.
+    /// The switch is out of reach.
     Lost(SwitchId),
-    /// It has passed a frame on.
+    /// The switch has passed a frame on.
     Packet(SwitchId, Packet),
 }
 

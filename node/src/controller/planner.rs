@@ -17,15 +17,15 @@ use tokio::task::JoinSet;
 
 use super::keeper::Reachable;
 
-/// How long memory servers may take.
+/// Time limits for answers of memory servers.
 const DEADLINES: Deadlines = Deadlines { connect: Duration::from_secs(2), call: Duration::from_secs(4) };
 /// Between two looks at the switches' counters, when only what is asked for now counts.
 const GLANCE: Duration = Duration::from_secs(1);
 
-/// What the switches have counted.
+/// Counters of switches.
 pub(super) type Counted = Vec<(SwitchId, Entry, u64)>;
 
-/// What every plan is made of.
+/// Sources of every plan.
 #[derive(Clone)]
 pub(super) struct Planner {
     pub(super) trust: Trust,
@@ -57,7 +57,7 @@ impl Planner {
         Ok(tops)
     }
 
-    /// Where keys lie, as far as memory servers say so in time: an index read that has no entry of its own goes the way of all others.
+    /// Places of keys, as far as memory servers answer in time: an index read without an entry of its own goes the way of all others.
     async fn locate(&self, tree: &Arc<Tree>, keys: &[u64]) -> Vec<Located> {
         let mut tasks = JoinSet::new();
         for (partition, keys) in by_partition(tree, keys) {
@@ -84,17 +84,17 @@ impl Planner {
         tasks.join_all().await.into_iter().flatten().collect()
     }
 
-    /// What the switches that answer have counted; the others count nothing. Second: those that did not answer.
+    /// Counters of the switches that answer, and the switches that did not answer.
     pub(super) async fn counters(&self) -> (Counted, Vec<SwitchId>) {
         self.read(|fleet| async move { fleet.read_counters().await }).await
     }
 
-    /// What switches have dropped, by reason; and those that do not answer.
+    /// Dropped packets by switch and reason, and the switches that did not answer.
     pub(super) async fn drops(&self) -> (BTreeMap<SwitchId, Vec<(String, u64)>>, Vec<SwitchId>) {
         self.read(|fleet| async move { fleet.read_drops().await }).await
     }
 
-    /// What the switches that answer say, and those that do not.
+    /// Answers of the switches that answer, and the switches that did not.
     async fn read<All, One, Reading>(&self, read: impl Fn(Arc<Fleet>) -> Reading) -> (All, Vec<SwitchId>)
     where
         All: Default + Extend<One::Item>,
@@ -116,7 +116,7 @@ impl Planner {
         (all, silent)
     }
 
-    /// What the switches count now.
+    /// Present counters of the switches.
     async fn glance(&self) -> Counted {
         let before: BTreeMap<(SwitchId, Entry), u64> = self
             .counters()

@@ -4,14 +4,14 @@ use fatbtree_memserver::Counter;
 
 use crate::metrics::Metrics;
 
-/// What a number of the statistics is.
+/// Kind of a number in the statistics.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// It counts from the beginning.
+    /// Counter since the start.
     Counter,
-    /// It is so now.
+    /// Present value.
     Gauge,
-    /// It names something: as a number it would be rounded.
+    /// Name: as a number it would be rounded.
     Name,
 }
 

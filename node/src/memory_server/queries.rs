@@ -35,7 +35,7 @@ use crate::adapter::{Adapter, Share, Shares, Watch};
 use crate::metrics::Metrics;
 use crate::stop::{Stopper, stopper_of};
 
-/// How a memory server answers queries.
+/// Options of a memory server's query workers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueryOptions {
     /// Where, `name-or-address:port`, by sockets of this machine. Without: over the wire of its software NIC, at its host's address.

@@ -19,9 +19,9 @@ pub(super) struct Forwarder {
     /// Those that it receives from come first.
     ports: Vec<Box<dyn Port>>,
     receives: usize,
-    /// In the order of `ports`.
+    /// Port numbers in the order of `ports`.
     numbers: Vec<u16>,
-    /// By a port's number: its place in `ports`.
+    /// Places in `ports`, by port number.
     places: Vec<Option<usize>>,
     waiter: Waiter,
     /// Time is counted from here.
@@ -31,7 +31,7 @@ pub(super) struct Forwarder {
     output: Output,
     /// None in the thread that speaks with the controller itself.
     cpu: Option<CpuPort>,
-    /// By a port's place: frames are waiting for it.
+    /// Whether frames wait for a port, by its place.
     leaving: Vec<bool>,
     /// Frames for ports that the switch does not have.
     pub(super) no_such_port: u64,
@@ -78,7 +78,7 @@ impl Forwarder {
         })
     }
 
-    /// What ends a wait.
+    /// Waker that ends a wait.
     pub(super) fn waker(&self) -> Waker {
         self.waiter.waker()
     }
@@ -143,7 +143,7 @@ impl Forwarder {
         }
     }
 
-    /// What was received, sent and lost here, by the ports' numbers.
+    /// Frames received, sent and lost here, by port number.
     pub(super) fn counters(&self) -> impl Iterator<Item = (u16, Counters)> {
         self.numbers.iter().zip(&self.ports).enumerate().map(|(place, (number, port))| {
             let mut counters = port.counters();

@@ -21,7 +21,7 @@ use fatbtree_switch::Pipe;
 use super::forwarder::{CpuPort, Forwarder};
 use crate::NodeError;
 
-/// What a thread has counted beside its pipe.
+/// Counters of a thread beside its pipe.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     pub(super) ports: BTreeMap<u16, Counters>,
@@ -41,7 +41,7 @@ impl Counted {
     }
 }
 
-/// What the first thread has of another one.
+/// The first thread's side of another thread.
 pub(super) struct Worker {
     wanted: Arc<AtomicBool>,
     waker: Waker,
@@ -58,7 +58,7 @@ enum Order {
     Stop,
 }
 
-/// Nobody stops a worker but its owner, who then asks no more.
+/// Only the owner stops a worker, and then asks no more.
 const LIVES: &str = "a forwarding thread lives until it is told to stop";
 
 impl Worker {
@@ -98,7 +98,7 @@ impl Worker {
         self.lent.recv().expect(LIVES)
     }
 
-    /// Has a thread whose pipe was taken back add what it has counted.
+    /// Makes a thread whose pipe was taken back add its counters.
     pub(super) fn count(&self, counted: Counted) -> Counted {
         let (reply, answer) = sync_channel(1);
         self.orders.send(Order::Count(counted, reply)).expect(LIVES);

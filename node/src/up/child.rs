@@ -18,15 +18,15 @@ pub(super) struct Child {
     /// Waits until it answers.
     pub(super) rising: Option<AbortHandle>,
     pub(super) answering: bool,
-    /// It has answered, and everybody was told that all do.
+    /// Whether it has answered, and all roles were reported as ready.
     pub(super) announced: bool,
-    /// When it is started again.
+    /// Time at which it is started again.
     pub(super) due: Option<Instant>,
     started: Instant,
     /// Since when it answers, or is silent.
     since: Instant,
     is_silent: bool,
-    /// It was started before.
+    /// Whether it was started before.
     is_again: bool,
     pause: Duration,
 }
@@ -124,7 +124,7 @@ impl Child {
         }
     }
 
-    /// How the process has ended, if it has since this was last asked.
+    /// Exit of the process, if it has ended since the last call.
     pub(super) fn ended(&mut self, tell: &mut impl FnMut(UpNews<'_>)) -> Option<ExitStatus> {
         let status = self.process.as_mut()?.try_wait().ok().flatten()?;
         self.process = None;
@@ -136,7 +136,7 @@ impl Child {
         Some(status)
     }
 
-    /// How long to wait before it is started again.
+    /// Time to wait before it is started again.
     pub(super) fn pause(&mut self) -> Duration {
         self.pause = match self.started.elapsed() < LONG {
             true => (self.pause * 2).min(LONGEST_PAUSE),

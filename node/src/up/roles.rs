@@ -20,9 +20,9 @@ use crate::NodeError;
 pub(super) struct Role {
     pub(super) name: String,
     pub(super) kind: RoleKind,
-    /// Where it is controlled.
+    /// Address of its control channel.
     pub(super) address: String,
-    /// Of which the primary knows what a switch holds.
+    /// Controllers, the primary of which knows what a switch holds.
     controllers: Controllers,
     trust: Trust,
 }
@@ -50,13 +50,13 @@ pub(super) fn of(cluster: &Cluster, trust: &Trust) -> Option<Vec<Role>> {
     Some(servers.chain([controller]).chain(standbys).chain(switches).collect())
 }
 
-/// Who answers.
+/// Answers of all roles.
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) began: Instant,
-    /// By name. Where the controller is silent, nobody knows of switches.
+    /// Answers by name. Where the controller is silent, nothing is known of switches.
     pub(super) answers: BTreeMap<String, bool>,
-    /// What the controller finds wrong.
+    /// Warnings of the controller.
     pub(super) warnings: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ async fn look(roles: &[Role]) -> Look {
     Look { began, answers, warnings: status.warnings.into_iter().chain(trouble).collect() }
 }
 
-/// How long a process may take to accept a connection: those of `up` are on this machine.
+/// Time limit for a process to accept a connection: those of `up` are on this machine.
 const ACCEPTS: Duration = Duration::from_millis(500);
 
 /// Checks that no process listens where the roles are to listen.
@@ -183,7 +183,7 @@ impl Role {
         }
     }
 
-    /// What the primary controller says.
+    /// Status from the primary controller.
     async fn status(&self) -> Option<Status> {
         self.controllers.ask(&Question::Status, PATIENCE, PATIENCE).await.ok()
     }
