@@ -3,24 +3,24 @@
 use fatbtree_blink::OperationError;
 use fatbtree_verbs::time::Duration;
 
-/// What an operation came to, and what it cost.
+/// Result and cost of an operation.
 #[derive(Debug)]
 pub struct Answered<T> {
-    /// What it came to.
+    /// Its result.
     pub result: Result<T, NoAnswer>,
     /// Round trips, one after another.
     pub round_trips: u32,
-    /// From its first step to its end.
+    /// Time from its first step to its end.
     pub latency: Duration,
 }
 
-/// Why an operation has no answer.
+/// Reasons for which an operation has no answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// In a tree.
+    /// Error in a tree.
     #[error(transparent)]
     Tree(#[from] OperationError),
-    /// From a server: no answer to a read, or an operation that the server does not have.
+    /// Error from a server: no answer to a read, or an operation that the server does not have.
     #[error("{0}")]
     Server(&'static str),
     /// A write by a server, without an answer: it may have been carried out or not.

@@ -33,9 +33,9 @@ use crate::sample::{KeySample, Report, Sampling};
 /// device was made with: copy what you keep. A lookup that finds all of them held by values fails and says so.
 pub struct Client<V> {
     pool: Rc<Pool<V>>,
-    /// Of all clones together.
+    /// Samples of all clones together.
     sampling: Rc<RefCell<Sampling>>,
-    /// The same.
+    /// Latencies of all clones together.
     latencies: Rc<RefCell<OperationLatencies>>,
 }
 
@@ -85,7 +85,7 @@ impl<V: Verbs> Client<V> {
         self.pool.set_cache(cache);
     }
 
-    /// How the cache has served this client, and what it holds for all.
+    /// Counters of this client's use of the cache, and the size of its content, which all clients share.
     pub fn cache_stats(&self) -> CacheStats {
         self.pool.cache_stats()
     }
@@ -99,7 +99,7 @@ impl<V: Verbs> Client<V> {
         self.lookup(key, Start::CachedOrIndexRead).await.result
     }
 
-    /// As [`get`](Self::get), from another start, and with what it cost.
+    /// Looks up a key as [`get`](Self::get) does, from another start, and returns the cost too.
     pub async fn lookup(&self, key: u64, start: Start) -> Lookup {
         self.sampling.borrow_mut().see(key);
         let lookup = self.pool.lookup(key, start).await;
@@ -107,7 +107,7 @@ impl<V: Verbs> Client<V> {
         lookup
     }
 
-    /// What the client's operations took so far.
+    /// Latencies of the client's operations so far.
     pub fn latencies(&self) -> OperationLatencies {
         *self.latencies.borrow()
     }
@@ -128,7 +128,7 @@ impl<V: Verbs> Client<V> {
         self.lookup_many(keys, Start::CachedOrIndexRead, at_once)
     }
 
-    /// As [`get_many`](Self::get_many), from another start.
+    /// Looks up keys as [`get_many`](Self::get_many) does, from another start.
     ///
     /// # Panics
     /// When `at_once` is 0.
@@ -212,7 +212,7 @@ impl<V: Verbs> Client<V> {
         self.scan_from(range, Order::Forward)
     }
 
-    /// As [`scan`](Self::scan), in descending order.
+    /// Scans as [`scan`](Self::scan) does, in descending order.
     pub fn scan_backward(&self, range: impl RangeBounds<u64>) -> Scan<'_, V> {
         self.scan_from(range, Order::Backward)
     }
@@ -222,7 +222,7 @@ impl<V: Verbs> Client<V> {
         self.scan_with(KeyRange::of(range), options)
     }
 
-    /// As [`scan`](Self::scan), in other ways.
+    /// Scans as [`scan`](Self::scan) does, with options.
     pub fn scan_with(&self, range: KeyRange, options: ScanOptions) -> Scan<'_, V> {
         let first = match options.order {
             Order::Forward => range.low,
@@ -232,7 +232,7 @@ impl<V: Verbs> Client<V> {
         self.pool.scan(range, options)
     }
 
-    /// How many keys there are. Reads all leaves.
+    /// Number of keys. Reads all leaves.
     ///
     /// # Errors
     /// When one of them cannot be read.
@@ -254,7 +254,7 @@ impl<V: Verbs> Client<V> {
         self.mutate_from(key, mutation, Start::CachedOrIndexRead).await
     }
 
-    /// As [`change`](Self::change), from another start.
+    /// Mutates as [`mutate`](Self::mutate) does, from another start.
     pub async fn mutate_from(&self, key: u64, mutation: Mutation<'_>, start: Start) -> MutationResult {
         self.sampling.borrow_mut().see(key);
         let change = self.pool.mutate(key, mutation, start).await;
@@ -296,7 +296,7 @@ impl<V: Verbs> Client<V> {
         self.pool.turn(now)
     }
 
-    /// When [`turn`](Self::turn) is due for a lookup that pauses.
+    /// Time at which [`turn`](Self::turn) is due for a lookup that pauses.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.pool.next_deadline()
     }

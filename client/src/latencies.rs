@@ -19,7 +19,7 @@ pub struct LatencyBuckets {
     sum_ns: u128,
 }
 
-/// From the way through a network to an operation that has lost its patience: 1, 2.5 and 5 of each power of ten.
+/// Bounds of the buckets, from a way through a network to an operation that has lost its patience: 1, 2.5 and 5 of each power of ten.
 const BOUNDS_NS: [u64; 20] = [
     2_500,
     5_000,
@@ -57,7 +57,7 @@ impl LatencyBuckets {
         bounds.zip(self.counts)
     }
 
-    /// How many latencies there are.
+    /// Number of latencies.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -68,7 +68,7 @@ impl LatencyBuckets {
     }
 }
 
-/// What operations of a client took, by what they did.
+/// Latencies of a client's operations, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperationLatencies {
     /// Lookups.

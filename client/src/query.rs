@@ -35,9 +35,9 @@ struct State {
     next: usize,
     /// Requests that it was given one after the other.
     given: usize,
-    /// Who found all lanes full.
+    /// Wakers of operations that found all lanes full.
     waiting: VecDeque<Waker>,
-    /// Who sleeps until when, each with a number of its own.
+    /// Wakers of operations that sleep, by time and a number of their own.
     sleeping: BTreeMap<(Instant, u64), Waker>,
     naps: u64,
     latencies: OperationLatencies,
@@ -99,7 +99,7 @@ impl QueryClient {
 
     // ---- driving ----
 
-    /// How many lanes there are.
+    /// Number of lanes.
     pub fn lanes(&self) -> usize {
         self.state.borrow().lanes.len()
     }
@@ -149,7 +149,7 @@ impl QueryClient {
         self.state.borrow_mut().lanes.get_mut(lane)?.requester.poll_transmit()
     }
 
-    /// When [`turn`](Self::turn) is due at the latest.
+    /// Latest time at which [`turn`](Self::turn) is due.
     pub fn next_deadline(&self) -> Option<Instant> {
         let state = self.state.borrow();
         let all = state.lanes.iter().filter_map(|lane| lane.requester.next_deadline());
@@ -157,7 +157,7 @@ impl QueryClient {
         all.chain(state.sleeping.first_key_value().map(|((at, _), _)| *at)).min()
     }
 
-    /// What came and went on all lanes.
+    /// Counters of all lanes together.
     pub fn stats(&self) -> RequesterStats {
         let state = self.state.borrow();
         state.lanes.iter().fold(RequesterStats::default(), |all, lane| {
@@ -173,7 +173,7 @@ impl QueryClient {
         })
     }
 
-    /// What its reads, writes and scans took so far.
+    /// Latencies of its reads, writes and scans so far.
     pub fn latencies(&self) -> OperationLatencies {
         self.state.borrow().latencies
     }
@@ -274,7 +274,7 @@ impl Drop for Nap<'_> {
 const STRANGE: NoAnswer = NoAnswer::Server("the server has answered something else than was asked");
 const LOST: NoAnswer = NoAnswer::Server("no server has answered in time");
 
-/// Why a server does not do what it was asked for, in words for the user.
+/// Reason for which a server does not do what it was asked for, in words for the user.
 fn refused(status: Status) -> NoAnswer {
     NoAnswer::Server(match status {
         Status::Damaged => {

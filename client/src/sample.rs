@@ -58,7 +58,7 @@ impl KeySample {
     }
 }
 
-/// What a client has to tell planners, since it told them last: see [`Client::report`](crate::Client::report).
+/// News of a client for planners since the last report: see [`Client::report`](crate::Client::report).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// A sample of the keys that it was asked for.

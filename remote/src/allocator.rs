@@ -36,7 +36,7 @@ impl fmt::Display for ChunkKind {
     }
 }
 
-/// Why a server gives no memory.
+/// Reasons for which a server gives no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shortage {
     /// All chunks of its region were given out.
@@ -105,9 +105,9 @@ struct ClassPool {
     returned: Vec<GlobalAddress>,
     /// The owner was asked for more and has not brought it.
     asked: bool,
-    /// How often the owner said that there is none.
+    /// Number of refusals since the last grant.
     refusals: u32,
-    /// Why, the last time.
+    /// Reason for the last refusal.
     shortage: Shortage,
     waiting: Vec<Waker>,
 }
@@ -128,22 +128,22 @@ impl ClassPool {
 /// Places of nodes or records that a client has freed and does not need, for its server's lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReturnedBlocks {
-    /// Where they are.
+    /// Server of the blocks.
     pub server: u16,
-    /// In which session they were the client's: in another one they must not be given back.
+    /// Session in which they were the client's: in another one they must not be given back.
     pub session: SessionId,
     /// Kind of memory.
     pub kind: ChunkKind,
     /// Bytes of each, if they are records'; 0 for nodes, which have their own size.
     pub bytes: u32,
-    /// Where they begin.
+    /// Start addresses.
     pub addresses: Vec<GlobalAddress>,
 }
 
 /// A place for a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordBlock {
-    /// Where it begins.
+    /// Start address.
     pub address: GlobalAddress,
     /// The version that the next record there has; none if it follows from what is there, which must be read.
     pub version: Option<u32>,
@@ -158,7 +158,7 @@ pub struct Want {
     pub kind: ChunkKind,
     /// Bytes of the node, or of the record's place.
     pub bytes: u32,
-    /// It must not have been used before.
+    /// Whether the memory must not have been used before.
     pub is_fresh: bool,
 }
 
@@ -173,14 +173,14 @@ impl Want {
 #[derive(Debug)]
 pub struct Allocator {
     server: u16,
-    /// By kind.
+    /// Pools by kind.
     pools: [ClassPool; ChunkKind::ALL.len()],
     /// Places of freed records, by their bytes.
     places: BTreeMap<u32, Vec<RecordBlock>>,
 }
 
 impl Allocator {
-    /// Nothing, of a server.
+    /// Allocator of a server, without memory.
     #[must_use]
     pub fn new(server: u16) -> Self {
         Self { server, pools: Default::default(), places: BTreeMap::new() }
@@ -221,7 +221,7 @@ impl Allocator {
         std::mem::take(&mut pool.waiting)
     }
 
-    /// How often there was no memory, and why the last time.
+    /// Number of refusals, and the reason for the last one.
     pub fn refusals(&self, kind: ChunkKind) -> (u32, Shortage) {
         let pool = &self.pools[kind as usize];
         (pool.refusals, pool.shortage)

@@ -7,7 +7,7 @@ use fatbtree_verbs::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// How long operations pause between attempts.
+/// Pauses of operations between attempts.
 ///
 /// Pauses begin with `unit`, grow to `limit`, and have a random part, half of each at most, so that operations that met do not meet
 /// again.
@@ -19,18 +19,18 @@ pub struct Backoff {
     pub unit: Duration,
     /// Longest pause.
     pub limit: Duration,
-    /// How pauses grow from round to round.
+    /// Growth of pauses from round to round.
     pub growth: Growth,
 }
 
-/// How the pauses of one operation grow.
+/// Growth of the pauses of one operation.
 ///
 /// A growth that follows the retry rate of the whole client, as SMART's does, is another choice here. What it measures belongs to
 /// `Pauses`, which is asked for each pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Growth {
-    /// Not at all.
+    /// Pauses do not grow.
     None,
     /// Twice as long each time.
     Doubling,

@@ -24,7 +24,7 @@ checks! {
     Length,
     /// A node lies there.
     Magic,
-    /// It is one of this tree, and of its level.
+    /// The node belongs to this tree, and to its level.
     Format,
     /// An internal node has a possible number of children. A second line: with a wrong number a walk takes another child or none,
     /// and whatever it takes is checked for itself.
@@ -42,9 +42,9 @@ checks! {
     KeyTwice,
     /// The node has not been freed.
     Free,
-    /// It has the level that its parent or sibling promised.
+    /// The node has the level that its parent or sibling promised.
     Level,
-    /// It is where it says it is.
+    /// The node lies at the address in its header.
     Address,
     /// An index read landed on a node of the server that answered.
     Server,
@@ -90,15 +90,15 @@ checks! {
     ChildThere,
     /// Siblings are not followed without end.
     SiblingChain,
-    /// Where a level is walked along, each node begins where the one before it ends: so no walk goes round in a circle.
+    /// On a walk along a level each node begins where the one before it ends, so that no walk goes round in a circle.
     LevelOrder,
     /// A pointer to a child or a record is not null.
     NullPointer,
     /// A record belongs to the key.
     RecordKey,
-    /// It is as it was written.
+    /// The record is as it was written.
     RecordChecksum,
-    /// It is the one that the entry was written with.
+    /// The record is the one that the entry was written with.
     RecordVersion,
     /// A record that switches have led to is the one that its key's leaf entry names.
     Published,

@@ -4,7 +4,7 @@ use fatbtree_verbs::time::Duration;
 
 use crate::backoff::Backoff;
 
-/// How a client takes locks and writes under them: Sherman's techniques (sections 4.3 and 4.4) that know no index.
+/// Sherman's techniques (sections 4.3 and 4.4) for taking locks and writing under them, as far as they know no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Locking {
     /// Operations that depend on each other share a doorbell. Off: each waits for the one before.
@@ -13,7 +13,7 @@ pub struct Locking {
     pub on_chip: bool,
     /// Operations of one client that want the same lock wait in a queue, and hand it over. Off: each asks the server by itself.
     pub hierarchical: bool,
-    /// How often an operation asks for a lock that another client holds.
+    /// Pauses between requests for a lock that another client holds.
     pub backoff: Backoff,
 }
 
@@ -29,13 +29,13 @@ impl Default for Locking {
 pub struct RemoteConfig {
     /// Queue pairs per memory server, at least 1.
     pub lanes: u8,
-    /// How long an operation waits for a lock that another client holds.
+    /// Time for which an operation waits for a lock that another client holds.
     pub patience: Duration,
-    /// How often one write may lose its connection and be posted again.
+    /// Number of times that one write may lose its connection and be posted again.
     pub reconnects: u32,
-    /// How often the same is read again, or tried again from the beginning.
+    /// Attempts to read the same again, or to begin again, with their pauses.
     pub reads: Backoff,
-    /// How locks are taken.
+    /// Way of taking locks.
     pub locking: Locking,
 }
 

@@ -35,7 +35,7 @@ pub struct RemoteSide {
     pub registered: bool,
 }
 
-/// Why a queue pair failed.
+/// Reasons for which a queue pair failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakReason {
     /// The server refused an index read (NAK: remote access error): no switch rewrote it, so the connection is not
@@ -87,7 +87,7 @@ pub enum Event {
     },
 }
 
-/// Why a connection could not be changed.
+/// Errors from changing a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// No queue pair to any server.
@@ -101,7 +101,7 @@ pub enum ConnectError {
         /// Lanes per server.
         lanes: u8,
     },
-    /// It works.
+    /// The connection works.
     #[error("the {id} is up: abandon it before opening it again")]
     Up {
         /// Which.
@@ -137,7 +137,7 @@ pub struct RemoteStats {
     pub written_bytes: u64,
 }
 
-/// Where a connection is in its life.
+/// State of a connection.
 ///
 /// ```text
 ///            open                connected            an operation failed
@@ -156,7 +156,7 @@ pub(crate) enum Link {
         rkey: u32,
     },
     Abandoned,
-    /// The same, because its server has lost what its memory held.
+    /// Given up, because its server has lost what its memory held.
     Lost,
 }
 
@@ -170,7 +170,7 @@ pub(crate) struct Connection {
     pub(crate) server_end: Option<QueuePairNumber>,
     /// Operations that wait for the connection.
     pub(crate) waiting: Vec<Waker>,
-    /// Why the last queue pair failed.
+    /// Reason for which the last queue pair failed.
     pub(crate) reason: BreakReason,
 }
 
@@ -191,7 +191,7 @@ impl Connection {
 #[derive(Debug)]
 pub(crate) struct Connections {
     lanes: u8,
-    /// By server, then by lane.
+    /// Connections by server, then by lane.
     all: Vec<Connection>,
     /// Events not yet taken by the owner; at most one per queue pair.
     events: VecDeque<Event>,

@@ -104,7 +104,7 @@ const LENGTH_BITS: u32 = 21;
 /// Pointer from an entry to its record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordPointer {
-    /// Where the record begins.
+    /// Start address of the record.
     pub address: GlobalAddress,
     /// Bytes of the value, up to 2^20; the record has more, see [`record_bytes`].
     pub length: u32,
@@ -116,7 +116,7 @@ impl RecordPointer {
     /// Bytes of it in an entry.
     pub const BYTES: usize = 12;
 
-    /// As it lies in an entry: address, then length and version in 32 bits.
+    /// Bytes in an entry: address, then length and version in 32 bits.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -145,7 +145,7 @@ impl RecordPointer {
     }
 }
 
-/// Why what was read is not the record that was meant.
+/// Reasons for which bytes are not the record that was meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordFault {
     /// Fewer bytes than the record has.

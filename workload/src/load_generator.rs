@@ -20,12 +20,12 @@ use crate::store::{Direct, Store};
 use crate::values::Values;
 use crate::ycsb::{Operation, OperationKind, Workload, WorkloadError};
 
-/// How operations of a closed loop are made.
+/// Options of a closed loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopOptions {
-    /// Where each begins.
+    /// Start of each operation.
     pub start: Start,
-    /// How many are under way at once, at least 1.
+    /// Operations under way at once, at least 1.
     pub depth: usize,
 }
 
@@ -33,7 +33,7 @@ pub struct LoopOptions {
 #[derive(Debug, Clone)]
 pub struct LoadGenerator {
     recorder: Recorder,
-    /// Of each kind that there was.
+    /// Latencies by kind of operation, of the kinds that there were.
     latencies: BTreeMap<OperationKind, LatencyHistogram>,
     elapsed: Duration,
     punctuality: Option<Punctuality>,
@@ -48,7 +48,7 @@ impl Default for LoadGenerator {
 }
 
 impl LoadGenerator {
-    /// Nothing recorded yet.
+    /// Load generator that has recorded nothing yet.
     pub fn new() -> Self {
         let (recorder, latencies) = (Recorder::new(), BTreeMap::new());
         LoadGenerator {
@@ -61,7 +61,7 @@ impl LoadGenerator {
         }
     }
 
-    /// The same, and its scans are asked for in parts.
+    /// Load generator whose scans are asked for in parts.
     #[must_use]
     pub fn scanning(self, parts: ScanParts) -> Self {
         Self { parts, ..self }
@@ -87,7 +87,7 @@ impl LoadGenerator {
         self.run_on(&store, workload, operations, Pace::Closed { depth }, values, |_| {}).await
     }
 
-    /// The same on anything that has records, at any pace. `watch` is shown what is recorded so far, after each operation.
+    /// Does the same on any [`Store`], at any pace. `watch` is shown what is recorded so far, after each operation.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -176,7 +176,7 @@ impl LoadGenerator {
         self.elapsed
     }
 
-    /// Of the last run, if it was an open loop: whether it was as fast as it should be.
+    /// Punctuality of the last run, if it was an open loop.
     pub fn punctuality(&self) -> Option<Punctuality> {
         self.punctuality
     }
@@ -186,7 +186,7 @@ impl LoadGenerator {
         self.latencies.get(&kind)
     }
 
-    /// What was recorded, to merge with other clients'.
+    /// Records of the run, to merge with other clients'.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
@@ -196,7 +196,7 @@ impl LoadGenerator {
         self.summary_of(&Troubles::from(client.pool().stats()))
     }
 
-    /// The same with the counters of whatever the operations were done on.
+    /// The run in figures, with the counters of the store.
     pub fn summary_of(&self, troubles: &Troubles) -> Summary {
         let mut recorder = self.recorder.clone();
         recorder.add_troubles(troubles);
@@ -204,16 +204,16 @@ impl LoadGenerator {
     }
 }
 
-/// When operations of a run begin.
+/// Times at which operations of a run begin.
 struct Schedule {
-    /// Of an open loop.
+    /// Random arrivals of an open loop.
     arrivals: Option<Arrivals>,
     /// Operations that have not begun.
     left: u64,
     began: Instant,
-    /// When the next one should begin; none when all have.
+    /// Time at which the next operation should begin; `None` when all have begun.
     next: Option<Instant>,
-    /// When one began last.
+    /// Time at which the last one began.
     last: Instant,
 }
 
@@ -262,7 +262,7 @@ impl Schedule {
     }
 }
 
-/// When an operation should begin, where that matters.
+/// Time at which an operation should begin, where that matters.
 type Due = Option<Instant>;
 
 /// An operation that has ended.
@@ -275,7 +275,7 @@ struct Done {
 }
 
 impl Done {
-    /// Nothing done yet.
+    /// Operation of which nothing is done yet.
     fn new(operation: Operation) -> Self {
         Self { operation, outcome: Outcome::Found, error: None, round_trips: 0, latency: Duration::ZERO }
     }

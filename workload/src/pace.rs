@@ -4,7 +4,7 @@ use fatbtree_verbs::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// When operations begin, and how many are under way at once, at least 1.
+/// Begin of operations, and their number under way at once, at least 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pace {
     /// A closed loop: one begins when another has ended.
@@ -18,7 +18,7 @@ pub enum Pace {
         /// Operations a second. The times are random, as those of many clients that know nothing of each other (a Poisson process that
         /// has as many events as there are operations).
         per_second: f64,
-        /// From which the times are drawn.
+        /// Seed of the times.
         seed: u64,
         /// Operations under way at most: one that finds no room begins late.
         most: usize,

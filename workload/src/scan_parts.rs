@@ -10,9 +10,9 @@ use crate::store::Store;
 /// parts cost nodes that are read; where switches lead to the leaves they cost little, and the answer comes sooner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanParts {
-    /// How many, at least 1.
+    /// Number of parts, at least 1.
     pub count: u16,
-    /// How far one record is from the next, about: 2⁶⁴ divided by the records, where keys are hashed.
+    /// Approximate distance of records: 2⁶⁴ divided by their number, where keys are hashed.
     pub spacing: u64,
 }
 

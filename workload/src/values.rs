@@ -42,7 +42,7 @@ impl std::fmt::Debug for Values {
 struct State {
     /// Goes on with every beginning and end of an operation.
     now: u64,
-    /// When the operations under way began.
+    /// Begins of the operations under way.
     under_way: BTreeSet<u64>,
     /// Writes begun, which numbers them.
     writes: u64,
@@ -54,7 +54,7 @@ struct State {
     spare: Vec<Vec<u8>>,
 }
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// The key was not there.
@@ -70,7 +70,7 @@ enum Source {
 #[derive(Clone, Copy, Debug)]
 struct Version {
     source: Source,
-    /// Of a value of another run: the first read that has found it. What had ended before that read began was replaced by then.
+    /// First read that has found a value of another run. What had ended before that read began was replaced by then.
     began: u64,
     /// `u64::MAX` while it is being written, and when nobody knows what became of the write. Of a value of another run: when that first read
     /// had it.
@@ -91,7 +91,7 @@ impl Values {
         Self { seed, length, from_file, among_others, loaded: Arc::default(), state: RefCell::default() }
     }
 
-    /// The same for a tree that was loaded with other values, of any length: `is_loaded` says whether these bytes are the value of a key.
+    /// Values of a tree that was loaded with others, of any length: `is_loaded` says whether these bytes are the value of a key.
     #[must_use]
     pub fn loaded_with(self, is_loaded: impl Fn(u64, &[u8]) -> bool + Send + 'static) -> Self {
         Self { from_file: Some(Box::new(is_loaded)), ..self }
@@ -239,7 +239,7 @@ impl Values {
 }
 
 impl State {
-    /// When the oldest operation under way began.
+    /// Begin of the oldest operation under way.
     fn oldest(&self) -> u64 {
         self.under_way.first().copied().unwrap_or(self.now)
     }

@@ -15,7 +15,7 @@ pub(crate) struct Ticket(u64);
 /// Situation of a writer whose turn has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
-    /// It has to take the global lock.
+    /// The operation has to take the global lock.
     First,
     /// The one before it has handed the global lock over.
     HandedOver,
@@ -59,7 +59,7 @@ impl Local {
     }
 }
 
-/// How a turn ends.
+/// End of a turn.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The global lock is free, or on its way to be.

@@ -80,7 +80,7 @@ pub struct Writer {
 /// A lock of a server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct LockId {
-    /// Where it is.
+    /// Server of the lock.
     pub(crate) server: u16,
     number: u32,
 }
@@ -88,9 +88,9 @@ pub(crate) struct LockId {
 /// Result of an attempt to take a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
-    /// It was free.
+    /// The lock was free.
     Now,
-    /// It was this client's already: its release was lost with a connection.
+    /// The lock was this client's already: its release was lost with a connection.
     Before,
     /// Another owner has it: this one.
     Not(u16),

@@ -48,7 +48,7 @@ impl<V> std::fmt::Debug for RemoteMemory<V> {
     }
 }
 
-/// Why an operation cannot go on as it was.
+/// Reasons for which an operation cannot go on as it was.
 #[derive(Debug)]
 pub enum Trouble {
     /// Its connection broke: it may begin again on the next one.
@@ -101,7 +101,7 @@ impl<V: Verbs> RemoteMemory<V> {
         any
     }
 
-    /// When [`turn`](Self::turn) is due for an operation that pauses.
+    /// Time at which [`turn`](Self::turn) is due for an operation that pauses.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.reactor.next_deadline()
     }
@@ -116,7 +116,7 @@ impl<V: Verbs> RemoteMemory<V> {
         &self.reactor
     }
 
-    /// As given.
+    /// Configuration as given.
     pub fn config(&self) -> &RemoteConfig {
         &self.config
     }

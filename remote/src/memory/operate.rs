@@ -79,7 +79,7 @@ impl<V: Verbs> RemoteMemory<V> {
         }
     }
 
-    /// The same for what is written in the session of `writer`.
+    /// Connection for a write in the session of `writer`.
     #[inline]
     async fn link_in_session(&self, id: ConnectionId, writer: &Writer) -> Result<(QueuePair, u32), Trouble> {
         let link = self.link_when_up(id).await?;
@@ -140,7 +140,7 @@ impl<V: Verbs> RemoteMemory<V> {
         done.map_err(|error| self.failed(id, queue_pair, error))
     }
 
-    /// The same for a number of operations that is known only when they are posted, up to [`MAX_BATCH`].
+    /// Posts a number of operations that is known only at run time, up to [`MAX_BATCH`].
     ///
     /// # Errors
     /// As [`chain`](Self::chain), and when there are none or too many.

@@ -59,7 +59,7 @@ impl LatencyHistogram {
         self.histogram.len()
     }
 
-    /// Nothing recorded yet.
+    /// Whether nothing is recorded yet.
     pub fn is_empty(&self) -> bool {
         self.histogram.is_empty()
     }

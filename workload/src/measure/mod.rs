@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use histogram::{CdfPoint, LatencyHistogram};
 
-/// How an operation ended.
+/// Outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// With the right answer.
@@ -143,7 +143,7 @@ impl Recorder {
         self.outcomes.iter().sum()
     }
 
-    /// How many operations ended like this.
+    /// Number of operations with this outcome.
     pub fn count(&self, outcome: Outcome) -> u64 {
         self.outcomes[outcome as usize]
     }

@@ -21,7 +21,7 @@ const TEXTS: [&str; 6] = [
     "expected a built-in workload, a to f, found `{found}`{}; to read a file, give its path", near(.nearest)
 )]
 pub struct UnknownWorkload {
-    /// What was asked for.
+    /// Name that was asked for.
     pub found: String,
     /// The name that looks most like it.
     pub nearest: Option<&'static str>,

@@ -147,7 +147,7 @@ impl Chooser {
     }
 }
 
-/// How many records a scan asks for.
+/// Number of records that a scan asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanLengthDistribution {
     /// Every length alike.

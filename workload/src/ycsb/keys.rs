@@ -21,7 +21,7 @@ impl KeyFile {
         &self.keys
     }
 
-    /// The same, without a copy.
+    /// The keys, without a copy.
     pub fn into_keys(self) -> Vec<u64> {
         self.keys
     }
@@ -32,7 +32,7 @@ impl KeyFile {
     }
 }
 
-/// As a file with these keys, one a line.
+/// Makes a key file of these keys, one a line.
 impl From<Vec<u64>> for KeyFile {
     fn from(mut keys: Vec<u64>) -> Self {
         let duplicates = drop_duplicates(&mut keys);

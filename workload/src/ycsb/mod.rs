@@ -45,7 +45,7 @@ pub use zipf::{DEFAULT_THETA, ZipfError, Zipfian, zeta};
 
 use distribution::{Chooser, Range, ScanLength};
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OperationKind {
     /// Read one record.
@@ -90,7 +90,7 @@ pub struct Operation {
     pub scan_length: u32,
 }
 
-/// Why a workload cannot start or go on.
+/// Reasons for which a workload cannot start or go on.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum WorkloadError {
     /// A bad skew.

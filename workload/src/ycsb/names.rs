@@ -1,6 +1,6 @@
 //! The property names we know, and what we do with each.
 
-/// What a known property is to us.
+/// Standing of a known property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Decides what operations are drawn.
@@ -74,7 +74,7 @@ pub(crate) const KNOWN: &[(&str, Standing)] = &[
     ("zipfianconstant", Used),
 ];
 
-/// What we do with a property, if it is known.
+/// Standing of a property, if it is known.
 pub(crate) fn standing(name: &str) -> Option<Standing> {
     KNOWN.iter().find(|(known, _)| *known == name).map(|&(_, standing)| standing)
 }

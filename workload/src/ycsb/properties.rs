@@ -12,10 +12,10 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// Where a property was given.
+/// Source of a property.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// In a file, on this line (from 1).
+    /// Line of a file, from 1.
     Line(usize),
     /// Set by the program, as from a command line.
     Set,
@@ -37,11 +37,11 @@ pub struct Property {
     pub name: String,
     /// Value, escapes resolved, trailing white space kept out.
     pub value: String,
-    /// Where it stands.
+    /// Source of the property.
     pub origin: Origin,
 }
 
-/// Why a file is not in `.properties` syntax.
+/// Errors in a file's `.properties` syntax.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PropertiesError {
     /// A name stands twice.
@@ -65,7 +65,7 @@ pub enum PropertiesError {
         file: String,
         /// Its line.
         line: usize,
-        /// What stands there.
+        /// Text that stands there.
         found: String,
     },
     /// A separator without a name in front.
@@ -75,7 +75,7 @@ pub enum PropertiesError {
         file: String,
         /// Its line.
         line: usize,
-        /// What stands there.
+        /// Text that stands there.
         found: String,
     },
 }

@@ -7,7 +7,7 @@ use super::names::{KNOWN, Standing, nearest, standing};
 use super::properties::{Origin, Properties, PropertiesError, Property};
 use super::zipf::DEFAULT_THETA;
 
-/// How record numbers become keys.
+/// Way from record numbers to keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InsertOrder {
     /// Scattered over the key space by YCSB's hash.
@@ -65,14 +65,14 @@ pub struct WorkloadSpec {
     pub field_length: u32,
     /// Record numbers to keys.
     pub insert_order: InsertOrder,
-    /// What was accepted without effect, and why, each naming its line.
+    /// Notes on properties that were accepted without effect, each with its line and the reason.
     pub notes: Vec<String>,
 }
 
-/// Why a workload file is refused.
+/// Reasons for which a workload file is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SpecError {
-    /// Not `.properties` syntax.
+    /// The file has no `.properties` syntax.
     #[error(transparent)]
     Syntax(#[from] PropertiesError),
     /// No such property.
@@ -96,7 +96,7 @@ pub enum SpecError {
         origin: Origin,
         /// The name.
         name: String,
-        /// Why, and what to do.
+        /// Reason, and what to do.
         why: String,
     },
     /// The value does not fit the property.
@@ -108,9 +108,9 @@ pub enum SpecError {
         origin: Origin,
         /// The name.
         name: String,
-        /// What would fit.
+        /// Values that would fit.
         expected: String,
-        /// What stands there.
+        /// Value that stands there.
         found: String,
     },
     /// A property without which there is no workload.

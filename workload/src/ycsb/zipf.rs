@@ -15,10 +15,10 @@ use thiserror::Error;
 /// YCSB's default skew.
 pub const DEFAULT_THETA: f64 = 0.99;
 
-/// From here on `1 / (1 - theta)` magnifies rounding so much that the exact sampler is the better generator.
+/// Limit of theta from which `1 / (1 - theta)` magnifies rounding so much that the exact sampler is the better generator.
 const FIT_LIMIT: f64 = 0.9999;
 
-/// Why a Zipfian generator cannot be made.
+/// Reasons for which a Zipfian generator cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum ZipfError {
     /// The skew is not a positive finite number.
@@ -26,7 +26,7 @@ pub enum ZipfError {
         "a Zipfian constant must be a finite number above 0, found {theta}; for no skew at all use the uniform distribution"
     )]
     Theta {
-        /// What was asked for.
+        /// Theta that was asked for.
         theta: f64,
     },
     /// There is nothing to draw from.
@@ -120,7 +120,7 @@ impl Zipfian {
         Self::with_zeta(items, theta, zeta(items, theta))
     }
 
-    /// The same with `zeta(items, theta)` known beforehand, as YCSB does for its scrambled generator.
+    /// Generator with `zeta(items, theta)` known beforehand, as YCSB does for its scrambled generator.
     pub fn with_zeta(items: u64, theta: f64, zeta_n: f64) -> Result<Self, ZipfError> {
         check(items, theta)?;
         let draw = if theta <= FIT_LIMIT {

@@ -135,7 +135,7 @@ impl<V: Verbs> LockGuard<'_, V> {
     }
 }
 
-/// As [`LockGuard::restructure`], under several locks of one server.
+/// Writes under several locks of one server and releases them, as [`LockGuard::restructure`] does under one.
 ///
 /// # Errors
 /// When the connection or session ends.

@@ -13,7 +13,7 @@ use crate::memory::{RemoteMemory, Trouble};
 
 pub use give_back::restructure_all;
 
-/// Why something under a lock did not lead to its end.
+/// Errors from something under a lock that did not lead to its end.
 #[derive(Debug)]
 pub enum LockError {
     /// Something is the matter with the connection or the session.
@@ -37,18 +37,18 @@ pub struct LockGuard<'p, V: Verbs> {
     lock: LockId,
     lane: u8,
     place: Place,
-    /// What is to be finished before the lock is free: there as long as the global lock is, or may be, this client's.
+    /// Work that remains before the lock is free: there as long as the global lock is, or may be, this client's.
     unfinished: Option<Unfinished>,
 }
 
-/// How an operation competes with others of its client for a lock.
+/// Place of an operation among others of its client that want a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// It waits for its turn, or has it.
+    /// The operation waits for its turn, or has it.
     Queued(Ticket),
     /// Without a queue: the first operation to find the global lock free has it.
     Racing,
-    /// It has ended.
+    /// The operation has ended.
     Left,
 }
 
@@ -65,7 +65,7 @@ impl<V: Verbs> LockGuard<'_, V> {
         with_locks(self.pool, self.lock, &self.writer, work)
     }
 
-    /// From now on the global lock may be this client's, and nothing is written.
+    /// Notes that the global lock may be this client's from now on, and nothing is written.
     fn may_be_taken(&mut self) {
         self.unfinished = Some(Unfinished { lane: self.lane });
     }

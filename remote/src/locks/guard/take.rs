@@ -49,7 +49,7 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
         Ok((guard, bytes_of(bytes)?))
     }
 
-    /// The same if no operation has or wants the lock; otherwise `None`.
+    /// Takes the lock and reads, if no operation has or wants the lock; otherwise `None`.
     ///
     /// # Errors
     /// When the connection or session ends.
