@@ -105,7 +105,7 @@ struct ClassPool {
     returned: Vec<GlobalAddress>,
     /// The owner was asked for more and has not brought it.
     asked: bool,
-    /// Number of refusals since the last grant.
+    /// Number of refusals so far.
     refusals: u32,
     /// Reason for the last refusal.
     shortage: Shortage,
