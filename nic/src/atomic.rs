@@ -3,7 +3,7 @@
 use fatbtree_verbs::{Operation, Remote};
 use fatbtree_wire::{AtomicEth, AtomicMaskEth, Extension, Opcode};
 
-/// How an atomic travels; `None` for other operations.
+/// Opcode and extension header of an atomic; `None` for other operations.
 pub(crate) fn to_wire(operation: &Operation<'_>) -> Option<(Opcode, Extension)> {
     let header =
         |at: Remote, swap_or_add, compare| AtomicEth { va: at.address, rkey: at.rkey, swap_or_add, compare };

@@ -4,7 +4,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{BufferClass, Mtu, QueuePairNumber};
 use std::net::Ipv4Addr;
 
-/// How a NIC behaves. Start from [`NicConfig::new`] and change what you need.
+/// Options of a NIC. Start from [`NicConfig::new`] and change what you need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicConfig {
     /// Its MAC address; frames to another are dropped.
@@ -13,9 +13,9 @@ pub struct NicConfig {
     pub ip: Ipv4Addr,
     /// Path MTU it offers; a connection uses the smaller of both sides'.
     pub mtu: Mtu,
-    /// How long a request may go without progress before it is sent again.
+    /// Time for which a request may go without progress before it is sent again.
     pub ack_timeout: Duration,
-    /// How often in a row it is sent again before the queue pair fails.
+    /// Number of times in a row that it is sent again before the queue pair fails.
     pub retry_count: u8,
     /// READs and atomics that a queue pair answers at once; 0 counts as 1.
     pub responder_reads: u8,

@@ -10,7 +10,7 @@ use rand::Rng;
 use std::sync::Arc;
 
 impl Nic {
-    /// As [`register`](Device::register) under an rkey of your choice, as tests and replays need.
+    /// Registers memory as [`register`](Device::register) does, under an rkey of your choice, as tests and replays need.
     ///
     /// # Errors
     /// When the rkey is one of index reads or taken, or as [`register`](Device::register).
@@ -30,7 +30,7 @@ impl Nic {
         self.regions.register(Arc::clone(memory), iova, access, || rkey)
     }
 
-    /// As [`create`](Device::create) with numbers of your choice, as tests and replays need; the rest is random.
+    /// Creates a queue pair as [`create`](Device::create) does, with numbers of your choice, as tests and replays need; the rest is random.
     ///
     /// # Errors
     /// When the number cannot be given, or as [`create`](Device::create).

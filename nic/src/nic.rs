@@ -194,7 +194,7 @@ impl Nic {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has to be called at the latest; `None` when nothing is outstanding.
+    /// Latest time to call [`handle_timeout`](Self::handle_timeout); `None` when nothing is outstanding.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.table.earliest().map(|(at, _)| at)
     }

@@ -36,7 +36,7 @@ impl Psn {
         near.checked_add_signed(self.since(Psn::new(near as u32)) as i64)
     }
 
-    /// How many packets this number is after `other`; negative when it is before.
+    /// Number of packets by which this number is after `other`; negative when it is before.
     pub const fn since(self, other: Psn) -> i32 {
         // The difference is moved to the upper 24 bits, so that the shift back extends its sign.
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8

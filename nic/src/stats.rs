@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident, $text:literal;)*) => {
-        /// Why a received frame was dropped.
+        /// Reasons for which a received frame was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum DropReason {
             $($(#[$doc])* $name,)*
@@ -44,7 +44,7 @@ reasons! {
     NotReady, "queue pair not ready";
     /// Another source address than the connected peer's.
     WrongPeer, "not the connected peer";
-    /// Not an opcode of reliable connections.
+    /// Opcode of another transport than reliable connections.
     UnknownOpcode, "unknown opcode";
     /// A response to a request that is already done.
     StaleResponse, "stale response";

@@ -7,7 +7,7 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{ConnectError, QueuePair, QueuePairNumber};
 use std::collections::VecDeque;
 
-/// Where a queue pair lives: the lower 16 bits of its number, and of its handle.
+/// Slot of a queue pair: the lower 16 bits of its number, and of its handle.
 pub(crate) type Slot = u32;
 
 const SLOT_BITS: u32 = 16;
@@ -24,12 +24,12 @@ struct Place {
     queue_pair: Option<Box<QueuePairCore>>,
     /// Upper 8 bits of the next number here: a number comes again only after 255 others.
     round: u8,
-    /// In the list of those with something to send.
+    /// Whether it is in the list of those with something to send.
     queued: bool,
 }
 
 pub(crate) struct Table {
-    /// By slot: finding a queue pair is one index.
+    /// Queue pairs by slot: finding one is one index.
     places: Vec<Place>,
     /// Slots that have no queue pair, each once; the one unused longest comes first.
     free: VecDeque<Slot>,

@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 /// State of an entry of the heap.
 pub(crate) enum Entry {
-    /// It is the deadline.
+    /// The time is the deadline.
     Exact,
     /// The deadline is another.
     Moved(Instant),

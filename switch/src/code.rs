@@ -201,7 +201,7 @@ impl Op {
         true
     }
 
-    /// Where the result goes, if there is one.
+    /// Slot of the result, if there is one.
     pub(crate) fn dst(&mut self) -> Option<&mut Slot> {
         match self {
             Op::Mov { dst, .. }
@@ -347,7 +347,7 @@ impl Op {
     }
 }
 
-/// How to read one field of a header from the frame, or write it back.
+/// Place of one field of a header in the frame, for reading and writing it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FieldAt {
     pub(crate) slot: Slot,
@@ -365,7 +365,7 @@ impl FieldAt {
     }
 }
 
-/// Where a field of a packed key of 64 bits comes from: a slot's value, rotated right and masked.
+/// Source of a field of a packed key of 64 bits: a slot's value, rotated right and masked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) slot: Slot,
@@ -445,9 +445,9 @@ pub(crate) struct SelectCode {
     pub(crate) key: ScanKey,
     /// Value and mask of each case, packed by `key`.
     pub(crate) words: Vec<(u64, u64)>,
-    /// Where each case continues.
+    /// Continuation of each case.
     pub(crate) to: Vec<Pc>,
-    /// Where to continue when no case matches.
+    /// Continuation when no case matches.
     pub(crate) otherwise: Pc,
 }
 
@@ -455,7 +455,7 @@ pub(crate) struct SelectCode {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ActionCode {
     pub(crate) start: Pc,
-    /// Where its parameters go: consecutive slots.
+    /// First of the consecutive slots of its parameters.
     pub(crate) param_base: Slot,
     pub(crate) params: u16,
 }

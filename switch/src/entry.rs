@@ -35,7 +35,7 @@ impl ActionRef {
     }
 }
 
-/// How one key field of a table is matched.
+/// Way in which one key field of a table is matched.
 ///
 /// BMv2 JSON spells P4Runtime's `OPTIONAL` as `ternary`; such a field takes [`MatchValue::Optional`] as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,7 +114,7 @@ impl Entry {
         Entry { key, priority: 0, action, params, metadata: Vec::new() }
     }
 
-    /// The same entry with this priority (larger wins).
+    /// Entry with this priority (larger wins).
     pub fn with_priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self

@@ -4,7 +4,7 @@
 /// run is refused here, by name, and never skipped.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum LoadError {
-    /// Not JSON, or not the shape of a BMv2 program.
+    /// The text is no JSON, or has not the shape of a BMv2 program.
     #[error("expected a BMv2 program (the JSON that p4c-bm2-ss writes), found: {0}")]
     Json(String),
     /// The format's major version differs.
@@ -21,7 +21,7 @@ pub enum LoadError {
     /// A part of the format that this switch does not run.
     #[error("{place}: {what} is not supported by this switch: remove it or run the program on BMv2")]
     Unsupported {
-        /// Where, for example ``action `ingress.x` ``.
+        /// Place in the program, for example ``action `ingress.x` ``.
         place: String,
         /// The feature, for example ``primitive `recirculate` ``.
         what: String,
@@ -32,7 +32,7 @@ pub enum LoadError {
          compile it again, the JSON is damaged or edited"
     )]
     Unknown {
-        /// Where the reference stands.
+        /// Place of the reference.
         place: String,
         /// Kind of the missing thing.
         kind: &'static str,
@@ -84,7 +84,7 @@ pub enum ErrorClass {
     OutOfRange,
 }
 
-/// Why a change to a table, counter or register was refused. Nothing has changed when one is returned.
+/// Reasons for which a change to a table, counter or register was refused. Nothing has changed when one is returned.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum TableError {
     /// An entry with this key (and priority) exists.

@@ -90,7 +90,7 @@ pub(crate) struct CalculationCode {
     algorithm: Algorithm,
     parts: Vec<InputPart>,
     payload: bool,
-    /// How to compute it when all headers are there, and which headers those are.
+    /// Computation when all headers are there, and which headers those are.
     fast: Fast,
     headers: Vec<Slot>,
 }
@@ -212,7 +212,7 @@ impl CalculationCode {
         (linear.bytes.len() <= FEW_BYTES).then_some(linear)
     }
 
-    /// How it is computed when all of these headers are there.
+    /// Computation when all of these headers are there.
     pub(crate) fn fast(&self) -> (&Fast, &[Slot]) {
         (&self.fast, &self.headers)
     }

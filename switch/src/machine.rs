@@ -14,7 +14,7 @@ use crate::table::contents::Contents;
 /// Rounds of loops (parser states and loops in actions) that one packet may take.
 const BUDGET: u32 = 10_000;
 
-/// Where a header that was not taken from the frame lies.
+/// Origin of a header that was not taken from the frame.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
 /// State of a pipeline beside the machine: contents of tables, counters and registers.
@@ -38,7 +38,7 @@ pub(crate) struct Machine {
 /// The state of one packet beside its fields.
 #[derive(Debug)]
 pub(crate) struct Packet {
-    /// Where each header lies in the frame, or [`NOWHERE`].
+    /// Offset of each header in the frame, or [`NOWHERE`].
     pub(crate) origins: [u32; 64],
     /// Headers whose fields may differ from the frame.
     pub(crate) touched: u64,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::machine::Machine;
 use crate::program::Program;
 
-/// Why a frame was not sent.
+/// Reasons for which a frame was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DropReason {
     /// The ingress control chose the drop port (`mark_to_drop`).

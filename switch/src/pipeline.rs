@@ -60,7 +60,7 @@ impl Pipes {
 /// One copy that a multicast group makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replica {
-    /// Where the copy leaves.
+    /// Port by which the copy leaves.
     pub port: u16,
     /// `standard_metadata.egress_rid` of the copy.
     pub instance: u16,
@@ -72,7 +72,7 @@ impl Pipeline {
         Self::with_pipes(program, 1)
     }
 
-    /// The same with several pipes, all of which are here. None counts as one.
+    /// Pipeline with several pipes, all of which are here. 0 counts as 1.
     pub fn with_pipes(program: Arc<Program>, count: usize) -> Self {
         let count = count.max(1);
         // P4's `random` is another in each.
@@ -104,7 +104,7 @@ impl Pipeline {
         all
     }
 
-    /// Where P4's `random` starts; pipelines with the same seed and frames behave the same.
+    /// Seeds P4's `random`; pipelines with the same seed and frames behave the same.
     ///
     /// # Panics
     /// Here and wherever a pipeline is changed: when pipes are lent.

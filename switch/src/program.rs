@@ -19,7 +19,7 @@ use crate::table::store::Pair;
 pub struct KeyField {
     /// The control plane's name, for example `hdr.ipv4.dst_addr`.
     pub name: String,
-    /// How it is matched.
+    /// Way in which it is matched.
     pub kind: MatchKind,
     /// Width in bits, 1 to 64.
     pub width: u16,
@@ -115,7 +115,7 @@ pub(crate) struct Code {
     pub(crate) deparser: Vec<u16>,
     pub(crate) selects: Vec<SelectCode>,
     pub(crate) calculations: Vec<CalculationCode>,
-    /// By [`TableRef`], as `entries` are.
+    /// Tables by [`TableRef`], as `entries` are.
     pub(crate) tables: Vec<TableCode>,
     pub(crate) const_tables: Vec<ConstTable>,
     pub(crate) entries: Vec<Entries>,
@@ -129,16 +129,16 @@ pub(crate) struct Code {
     pub(crate) native: Option<Native>,
 }
 
-/// How a table is looked up, and what may follow.
+/// Lookup of a table, and the code that may follow.
 #[derive(Debug)]
 pub(crate) struct TableCode {
     pub(crate) kind: TableKind,
-    /// In the order of [`TableInfo::actions`].
+    /// Actions in the order of [`TableInfo::actions`].
     pub(crate) actions: Vec<ActionCode>,
     pub(crate) shape: Shape,
     /// Code of a miss, where it is part of the program.
     pub(crate) miss: Option<ConstCall>,
-    /// Where to continue after each action; empty where that is the same for all.
+    /// Continuation after each action; empty where it is the same for all.
     pub(crate) next: Vec<Pc>,
     pub(crate) next_without_action: Pc,
 }

@@ -9,13 +9,13 @@ use crate::machine::{NOWHERE, Packet, State};
 use crate::output::DropReason;
 use crate::program::Code;
 
-/// Where a packet goes after an operation.
+/// Continuation of a packet after an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Flow {
-    /// To the next operation.
+    /// The next operation.
     On = 0,
-    /// To the next phase: the parser, or a control, has ended.
+    /// The next phase: the parser, or a control, has ended.
     EndPhase = 1,
     /// Nowhere: it is dropped.
     Stop = 2,

@@ -21,7 +21,7 @@ use crate::routing::Ends;
 /// A memory server: one partition of the key space, on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryServer {
-    /// Where it is.
+    /// Its host.
     pub host: HostId,
     /// Its name; by default the host's.
     pub name: String,
@@ -33,20 +33,20 @@ pub struct MemoryServer {
     pub high: u64,
     /// Its gRPC endpoint, `name-or-address:port`.
     pub grpc: String,
-    /// Where it answers queries (UDP), `name-or-address:port`, if the file says it.
+    /// Address for queries (UDP), `name-or-address:port`, if the file has one.
     pub query: Option<String>,
 }
 
 /// A client (compute server).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Client {
-    /// Where it is.
+    /// Its host.
     pub host: HostId,
     /// Its name; by default the host's.
     pub name: String,
 }
 
-/// Where a switch is controlled.
+/// Address of a switch's P4Runtime server.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct P4RuntimeEndpoint {
     /// gRPC address, `name-or-address:port`.
@@ -72,18 +72,18 @@ pub struct Cluster {
     tree: Network,
     servers: Vec<MemoryServer>,
     clients: Vec<Client>,
-    /// Where the file says it: the first one, then the standbys.
+    /// Addresses in the file: the first controller, then the standbys.
     controllers: Vec<String>,
     p4runtime: Vec<P4RuntimeEndpoint>,
-    /// By switch, where the file says so: what each port is called on the device.
+    /// Names of ports on the device, by switch, where the file has them.
     device_ports: std::collections::BTreeMap<SwitchId, std::collections::BTreeMap<u16, u16>>,
     in_flight_port: u16,
-    /// Where the file says it.
+    /// Wires, if the file has them.
     wires: Option<wires::Wires>,
-    /// As the file says it.
+    /// Folder of certificates, as the file has it.
     certificates: Option<std::path::PathBuf>,
     query_open: bool,
-    /// By name, if the file has a rule for them.
+    /// Metrics addresses by name, if the file has a rule for them.
     metrics: std::collections::BTreeMap<String, String>,
 }
 
@@ -104,7 +104,7 @@ const EXAMPLE: &str = include_str!("../examples/cluster-k4.toml");
 /// The smallest fat tree with two memory servers and a client, all on one machine: `topology/examples/local.toml`.
 const LOCAL: &str = include_str!("../examples/local.toml");
 
-/// The same with one switch, with two, and with leaves and spines.
+/// Examples with one switch, with two, and with leaves and spines.
 const SINGLE: &str = include_str!("../examples/single.toml");
 const PAIR: &str = include_str!("../examples/pair.toml");
 const LEAF_SPINE: &str = include_str!("../examples/leaf-spine.toml");
@@ -134,7 +134,7 @@ impl Cluster {
         LOCAL
     }
 
-    /// The same for each kind of network by its name, as in `kind = "leaf-spine"`.
+    /// Examples for each kind of network by its name, as in `kind = "leaf-spine"`.
     pub fn examples() -> [(&'static str, &'static str); 4] {
         [("single", SINGLE), ("pair", PAIR), ("leaf-spine", LEAF_SPINE), ("fat-tree", LOCAL)]
     }
@@ -148,7 +148,7 @@ impl Cluster {
         switch.or_else(server).or_else(client)
     }
 
-    /// How the wires of a switch are opened: for each port that is wired, in their order.
+    /// Wires of a switch: for each port that is wired, in their order.
     ///
     /// # Errors
     /// When the file does not say where wires are, or one leads to something that is not a process.
@@ -160,7 +160,7 @@ impl Cluster {
             .collect()
     }
 
-    /// How the wire of a host is opened.
+    /// Wire of a host.
     ///
     /// # Errors
     /// As for [`switch_wires`](Self::switch_wires).
@@ -173,7 +173,7 @@ impl Cluster {
         &self.tree
     }
 
-    /// Where index packets come from and go to.
+    /// Hosts that index packets come from and go to.
     pub fn ends(&self) -> Ends {
         let (servers, clients) =
             (self.servers.iter().map(|at| at.host), self.clients.iter().map(|at| at.host));
@@ -195,12 +195,12 @@ impl Cluster {
         &self.clients
     }
 
-    /// Where the controller answers memory servers, clients and operators: its gRPC endpoint, `name-or-address:port`.
+    /// Address at which the controller answers memory servers, clients and operators: its gRPC endpoint, `name-or-address:port`.
     pub fn controller(&self) -> Option<&str> {
         self.controllers.first().map(String::as_str)
     }
 
-    /// The same address, then those of the standbys (`controller.standby`), one of which takes its place when it is gone.
+    /// Addresses of the controller and of the standbys (`controller.standby`), one of which takes its place when it is gone.
     pub fn controllers(&self) -> &[String] {
         &self.controllers
     }
@@ -217,7 +217,7 @@ impl Cluster {
         self.query_open
     }
 
-    /// Where a role tells its metrics (HTTP), by its own name or `controller`: `name-or-address:port`. `None`: nowhere.
+    /// Address of a role's metrics (HTTP), by its own name or `controller`: `name-or-address:port`. `None` if it serves none.
     pub fn metrics(&self, name: &str) -> Option<&str> {
         self.metrics.get(name).map(String::as_str)
     }
@@ -233,7 +233,7 @@ impl Cluster {
         &self.servers[after.checked_sub(1).expect("validated: the first partition begins at key 0")]
     }
 
-    /// The same for switches that need no [loopback ports](Network::loopback_ports): theirs are taken out.
+    /// Cluster for switches that need no [loopback ports](Network::loopback_ports): theirs are taken out.
     #[must_use]
     pub fn in_one_pass(mut self) -> Self {
         self.tree.loopback_ports.clear();
@@ -247,7 +247,7 @@ impl Cluster {
         named.copied().unwrap_or(port)
     }
 
-    /// Where a switch is controlled.
+    /// Address of a switch's P4Runtime server.
     ///
     /// # Panics
     /// When the id is another network's.

@@ -2,7 +2,7 @@
 
 use crate::fat_tree::MAX_K;
 
-/// Why a network cannot be built.
+/// Reasons for which a network cannot be built.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TopologyError {
     /// k is odd.

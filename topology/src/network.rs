@@ -28,7 +28,7 @@ impl Cores {
     }
 }
 
-/// How a network was built.
+/// Kind of a network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// One switch.
@@ -52,7 +52,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As the cluster file calls it.
+    /// Name in cluster files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Single => "single",
@@ -168,7 +168,7 @@ pub struct Switch {
     pub id: SwitchId,
     /// Its role.
     pub role: Role,
-    /// How high it is above the hosts; the lowest switches are at 0. Cables lead from one tier to another.
+    /// Height above the hosts; the lowest switches are at 0. Cables lead from one tier to another.
     pub tier: u8,
     /// The group of switches that it stands with: its pod, or its own number where it has hosts; 0 at the top of the network.
     pub pod: u16,
@@ -273,7 +273,7 @@ pub struct Network {
     pub(crate) kind: Kind,
     pub(crate) switches: Vec<Switch>,
     pub(crate) hosts: Vec<Host>,
-    /// By switch.
+    /// Ports by switch.
     pub(crate) ports: Vec<Ports>,
     pub(crate) roots: Vec<SwitchId>,
     pub(crate) loopback_ports: Vec<u16>,
@@ -282,7 +282,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Nothing yet.
+    /// Network without switches.
     pub(crate) fn empty(kind: Kind) -> Self {
         Self {
             kind,
@@ -375,7 +375,7 @@ impl Network {
         self.of(switch).peers.get(usize::from(port)).copied().flatten()
     }
 
-    /// How many ports a switch has, wired or not: they are numbered from 0.
+    /// Number of ports of a switch, wired or not: they are numbered from 0.
     pub fn port_count(&self, switch: SwitchId) -> u16 {
         self.of(switch).count
     }

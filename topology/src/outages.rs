@@ -14,7 +14,7 @@ pub struct Outages {
 }
 
 impl Outages {
-    /// Nothing is down.
+    /// No outage.
     pub fn none() -> Self {
         Self::default()
     }

@@ -56,7 +56,7 @@ pub struct Routing<'a> {
     outages: Outages,
     /// Switches whose fat root is used.
     roots: Vec<SwitchId>,
-    /// To each switch with hosts: how many cables there are from each switch; none where nothing is down.
+    /// Number of cables from each switch to each switch with hosts; `None` where nothing is down.
     distances: Option<BTreeMap<SwitchId, Vec<u32>>>,
 }
 
@@ -80,7 +80,7 @@ impl Network {
 }
 
 impl<'a> Routing<'a> {
-    /// Nothing is down but what is not wired.
+    /// Routing while nothing is down but what is not wired.
     pub fn undisturbed(network: &'a Network) -> Self {
         if network.is_unplugged() {
             let mut routing = Self { network, outages: Outages::none(), roots: Vec::new(), distances: None };
@@ -220,13 +220,13 @@ impl<'a> Routing<'a> {
         self.network.peer(switch, port).filter(|_| self.carries(switch, port))
     }
 
-    /// By which port ordinary packets go up: the switch's own one, or the next one that is up.
+    /// Port by which ordinary packets go up: the switch's own one, or the next one that is up.
     pub(crate) fn way_up(&self, switch: SwitchId) -> Option<u16> {
         let up = &self.network.of(switch).up;
         up.iter().find(|port| self.carries(switch, **port)).or_else(|| up.first()).copied()
     }
 
-    /// By which port ordinary packets to a host leave where nothing is in their way.
+    /// Port by which ordinary packets to a host leave where nothing is in their way.
     pub(crate) fn usual_port(&self, switch: SwitchId, host: HostId) -> Option<u16> {
         self.port_down(switch, host).or_else(|| self.way_up(switch))
     }
@@ -241,7 +241,7 @@ impl<'a> Routing<'a> {
         self.network.of(switch).down.iter().find(|route| route.prefix.contains(ip)).map(|route| route.port)
     }
 
-    /// By which port a way leads up to `root`.
+    /// Port by which a way leads up to `root`.
     fn port_up(&self, switch: SwitchId, root: SwitchId) -> Option<u16> {
         let leads_there = |port: &u16| match self.peer(switch, *port) {
             Some(Peer::Switch { switch: above, .. }) => self.is_below(above, root),
@@ -291,7 +291,7 @@ impl<'a> Routing<'a> {
 
 const UNREACHABLE: u32 = u32::MAX;
 
-/// By switch: how many cables there are to `edge` over what is up.
+/// Number of cables to `edge` over what is up, by switch.
 fn distances(network: &Network, outages: &Outages, edge: SwitchId) -> Vec<u32> {
     let mut distances = vec![UNREACHABLE; network.switches().len()];
     let mut next = VecDeque::new();

@@ -43,13 +43,13 @@ pub struct BufferPool {
 
 struct Shared {
     map: MmapRaw,
-    /// By size, the smallest first.
+    /// Classes by size, the smallest first.
     classes: Box<[Class]>,
 }
 
 struct Class {
     bytes: u32,
-    /// Where the first one begins; the others follow.
+    /// Start of the first buffer; the others follow.
     start: usize,
     free: IndexStack,
 }

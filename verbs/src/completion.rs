@@ -6,7 +6,7 @@ use crate::device::QueuePair;
 /// A request that ended. Per queue pair they come in the order of posting.
 #[derive(Debug)]
 pub struct Completion {
-    /// Where it was posted.
+    /// Queue pair at which it was posted.
     pub queue_pair: QueuePair,
     /// The tag it was posted with.
     pub tag: u64,

@@ -22,7 +22,7 @@ impl fmt::Display for QueuePair {
     }
 }
 
-/// Where a queue pair stands (IBTA volume 1, section 10.3.1).
+/// State of a queue pair (IBTA volume 1, section 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QueuePairState {
     /// Just made.
@@ -128,7 +128,7 @@ pub trait Device {
     /// When the queue pair is not new, or `remote` cannot be right.
     fn connect(&mut self, queue_pair: QueuePair, remote: &Endpoint) -> Result<Agreed, ConnectError>;
 
-    /// Where a queue pair stands; `None` when there is none.
+    /// State of a queue pair; `None` if there is none.
     fn state(&self, queue_pair: QueuePair) -> Option<QueuePairState>;
 
     /// Forgets a queue pair. Signalled requests on it that are not complete complete as

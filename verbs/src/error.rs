@@ -5,7 +5,7 @@ use crate::device::{QueuePair, QueuePairState};
 use crate::endpoint::EndpointError;
 use crate::memory::OutOfBounds;
 
-/// Why a chain was not accepted. Nothing of it was posted.
+/// Reasons for which a chain was not accepted. Nothing of it was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// No such queue pair, or one that takes no requests.
@@ -15,10 +15,10 @@ pub enum PostError {
     NotConnected {
         /// The queue pair.
         queue_pair: QueuePair,
-        /// Where it is; RESET also when it was destroyed.
+        /// Its state; RESET also when it was destroyed.
         state: QueuePairState,
     },
-    /// As many requests are under way as the queue pair holds.
+    /// The send queue is full.
     #[error(
         "post: expected room in the send queue of {queue_pair}, found {found} of {limit} {what}; post again after a completion"
     )]
@@ -108,10 +108,10 @@ impl PostError {
 /// Reason for which an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It was not posted.
+    /// The chain was not posted.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// It was posted and failed.
+    /// A request was posted and failed.
     #[error(transparent)]
     Failed(#[from] Failure),
 }
@@ -127,7 +127,7 @@ impl Error {
     }
 }
 
-/// Why a queue pair could not be made or connected.
+/// Reasons for which a queue pair could not be made or connected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// No such queue pair.
@@ -141,7 +141,7 @@ pub enum ConnectError {
     State {
         /// The queue pair.
         queue_pair: QueuePair,
-        /// Where it is.
+        /// Its state.
         state: QueuePairState,
     },
     /// The other side's endpoint cannot be right.
@@ -163,7 +163,7 @@ pub enum ConnectError {
     },
 }
 
-/// Why memory on the device was not read.
+/// Reasons for which memory on the device was not read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceMemoryError {
     /// No such region.
@@ -185,7 +185,7 @@ pub enum DeviceMemoryError {
     },
 }
 
-/// Why memory could not be registered.
+/// Reasons for which memory could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// The device has less memory of its own.

@@ -39,9 +39,9 @@ const WORD: usize = 8;
 pub struct Memory {
     map: MmapRaw,
     len: u64,
-    /// Where it lies in a file, and how many bytes of it have their room on the disk; those behind them are zeros.
+    /// File in which it lies, and the bytes of it that have room on the disk; those behind them are zeros.
     room: Option<Box<Room>>,
-    /// Where each write is noted before it is carried out.
+    /// Log in which each write is noted before it is carried out.
     redo: Option<Box<Redo>>,
 }
 
@@ -130,7 +130,7 @@ impl Memory {
         self.redo.as_ref().map_or(Ok(()), |redo| redo.sync())
     }
 
-    /// The same, ready to be shared with a device.
+    /// Anonymous memory, ready to be shared with a device.
     ///
     /// # Errors
     /// As [`anonymous`](Self::anonymous).
@@ -191,7 +191,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Of `len` bytes from `at` on, those that are in memory or have their room on the disk.
+    /// Number of bytes, of `len` from `at` on, that are in memory or have their room on the disk.
     #[inline]
     fn there(&self, at: usize, len: usize) -> usize {
         let Some(room) = &self.room else { return len };

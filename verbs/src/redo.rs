@@ -28,7 +28,7 @@ const BYTES: u64 = 16;
 /// A log that is not what was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DamagedLog {
-    /// It is too short.
+    /// The log is too short.
     #[error("it has {found} bytes that can be written, {} were expected", Redo::BYTES)]
     Short {
         /// Its bytes.
@@ -37,12 +37,12 @@ pub enum DamagedLog {
     /// Its checksum is wrong.
     #[error("the write of {len} bytes at offset {offset:#x} in it does not match its checksum")]
     Sum {
-        /// Where the write goes, as the log says.
+        /// Offset of the write in the log.
         offset: u64,
         /// Its bytes, as the log says.
         len: u32,
     },
-    /// It is another file's.
+    /// The write belongs to another file.
     #[error("the write in it cannot be carried out: {0}")]
     Outside(#[from] OutOfBounds),
 }

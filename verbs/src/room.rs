@@ -19,7 +19,7 @@ pub struct NoRoom {
     pub reason: String,
 }
 
-/// Why memory in a file gets no room on the disk.
+/// Reasons for which memory in a file gets no room on the disk.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReserveError {
     /// The disk, or the quota of its user, is full.
@@ -37,7 +37,7 @@ pub enum ReserveError {
     },
 }
 
-/// How much of a file has its room.
+/// Reserved part of a file.
 pub(crate) struct Room {
     file: File,
     path: PathBuf,
@@ -46,7 +46,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Nothing has its room as far as is known.
+    /// File of which no room is known to be reserved.
     pub(crate) fn new(path: &Path, file: File) -> Self {
         Self { file, path: path.to_owned(), bytes: AtomicU64::new(0) }
     }

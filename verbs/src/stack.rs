@@ -13,7 +13,7 @@ pub(crate) struct IndexStack {
     /// and pushed meanwhile is not taken for one that lay still, with another number below it. It would have to come round 2^32
     /// times during one `pop`.
     top: AtomicU64,
-    /// By number: the one below it, in the same way.
+    /// Number below each number, encoded in the same way.
     below: Box<[AtomicU32]>,
 }
 

@@ -84,7 +84,7 @@ impl<E> LossyLink<E> {
         }
     }
 
-    /// The same with room for `frames` frames under way.
+    /// Link with room for `frames` frames under way.
     #[must_use]
     pub fn with_room(mut self, frames: usize) -> Self {
         self.room = frames;
@@ -133,7 +133,7 @@ impl<E> LossyLink<E> {
         self.flying.push(Reverse(Flying { at, number: self.sent, to, frame }));
     }
 
-    /// When the next frame arrives; `None` when none is under way.
+    /// Time at which the next frame arrives; `None` when none is under way.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.flying.peek().map(|Reverse(next)| next.at)
     }
@@ -165,7 +165,7 @@ impl<E> LossyLink<E> {
         &self.faults
     }
 
-    /// From now on other rates hold; what is under way arrives as it is.
+    /// Sets the rates of faults from now on; what is under way arrives as it is.
     pub fn set_rates(&mut self, rates: FaultRates) {
         self.faults.set_rates(rates);
     }
@@ -175,7 +175,7 @@ impl<E> LossyLink<E> {
 mod tests {
     use super::*;
 
-    /// When, where, and what.
+    /// Time, end and bytes of an arrival.
     type Arrival = (u64, u8, Vec<u8>);
 
     const LATENCY: Duration = Duration::from_micros(2);

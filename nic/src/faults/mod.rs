@@ -25,7 +25,7 @@ use fatbtree_verbs::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// How often each fault befalls a frame on a link, in parts per 10,000.
+/// Rates of faults on a link, in parts per 10,000 frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultRates {
     /// Never arrives.
@@ -49,15 +49,15 @@ impl FaultRates {
 /// Fate of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It arrives as it was sent.
+    /// The frame arrives as it was sent.
     Pass,
-    /// It is lost.
+    /// The frame is lost.
     Drop,
-    /// It arrives this much later than it should.
+    /// The frame arrives this much later than it should.
     Delay(Duration),
-    /// It arrives, and once more this much later.
+    /// The frame arrives, and once more this much later.
     Duplicate(Duration),
-    /// It arrives damaged.
+    /// The frame arrives damaged.
     Corrupt,
 }
 

@@ -22,7 +22,7 @@ use fatbtree_wire::{Bth, DEFAULT_PKEY, Extension, Flow, Frame, HeaderTemplate, O
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-/// Where queue pairs leave what concerns the whole NIC.
+/// Output of queue pairs that concerns the whole NIC.
 #[derive(Default)]
 pub(crate) struct Sink {
     pub(crate) completions: VecDeque<Completion>,
@@ -57,7 +57,7 @@ impl Link {
         self.identification = self.identification.wrapping_add(1);
     }
 
-    /// As [`emit`](Self::emit), with a payload of `len` bytes that `append` appends. Nothing is sent when it fails.
+    /// Emits a packet as [`emit`](Self::emit) does, with a payload of `len` bytes that `append` appends. Nothing is sent when it fails.
     #[inline]
     pub(crate) fn emit_with<E>(
         &mut self,
@@ -141,7 +141,7 @@ impl QueuePairCore {
         }
     }
 
-    /// From RESET through INIT and RTR to RTS.
+    /// Connects the queue pair: from RESET through INIT and RTR to RTS.
     pub(crate) fn connect(
         &mut self,
         remote: &Endpoint,
@@ -183,7 +183,7 @@ impl QueuePairCore {
         self.connection.as_mut().filter(|_| ready).map(|connection| &mut connection.requester)
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) is due.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.connection.as_ref().and_then(|connection| connection.requester.deadline())

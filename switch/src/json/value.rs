@@ -146,7 +146,7 @@ fn unsupported(place: &str, what: &str) -> LoadError {
     LoadError::Unsupported { place: place.to_owned(), what: what.to_owned() }
 }
 
-/// Why a hex string was not taken.
+/// Errors in a hex string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HexError {
     Digits,

@@ -44,7 +44,7 @@ struct Writer<'a> {
     slots: Value,
     frame: Value,
     frame_len: Value,
-    /// Where the next header begins in the frame.
+    /// Offset of the next header in the frame.
     position: Variable,
     stop: Block,
 }
@@ -76,7 +76,7 @@ impl Writer<'_> {
         self.builder.switch_to_block(done);
     }
 
-    /// Not 0: the header may differ from the frame, or was not in it.
+    /// Value that is not 0 if the header may differ from the frame, or was not in it.
     fn differs(&mut self, header: u16) -> Value {
         let flags = MemFlags::trusted();
         let touched = self.builder.ins().load(I64, flags, self.packet, offset_of!(Packet, touched) as i32);

@@ -84,9 +84,9 @@ fn targets(code: &Code) -> BTreeSet<Pc> {
 /// A phase, or an action where a table runs it.
 struct Region {
     blocks: HashMap<Pc, Block>,
-    /// Where an action returns to.
+    /// Block to which an action returns.
     on_return: Block,
-    /// Where the next phase begins.
+    /// Block in which the next phase begins.
     on_end: Block,
 }
 
@@ -107,10 +107,10 @@ pub(super) struct Emitter<'a> {
     pub(super) run: Value,
     pub(super) slots: Value,
     pub(super) packet: Value,
-    /// Where the frame begins.
+    /// Address of the frame.
     pub(super) frame: Value,
     pub(super) frame_len: Value,
-    /// Where the tables' contents begin.
+    /// Address of the tables' contents.
     pub(super) tables: Value,
     /// Did the last table lookup hit?
     pub(super) hit: Variable,
@@ -436,7 +436,7 @@ impl Emitter<'_> {
         self.builder.ins().store(MemFlags::trusted(), left, self.packet, at);
     }
 
-    /// Has the runtime run an operation.
+    /// Emits a call of the runtime that runs an operation.
     pub(super) fn step(&mut self, region: usize, pc: Pc, op: &Op) {
         let number = self.word(pc.into());
         let flow = self.call(runtime::step as *const u8, &[self.run, self.slots, number]);

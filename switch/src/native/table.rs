@@ -163,7 +163,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The same for a table that is part of the program: its entries become conditions.
+    /// Applies a table that is part of the program: its entries become conditions.
     pub(super) fn apply_const(&mut self, region: usize, table: u16, then: Block) {
         let table = &self.code.const_tables[usize::from(table)];
         let (word, known) = self.join(&table.parts);

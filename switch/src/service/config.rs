@@ -27,7 +27,7 @@ impl Loaded {
         Self::with_program(config, program)
     }
 
-    /// The same for a program that is loaded already.
+    /// Configuration with a program that is loaded already.
     pub(super) fn with_program(
         config: ForwardingPipelineConfig,
         program: Arc<Program>,
@@ -99,7 +99,7 @@ pub(super) struct Carry {
     pub(super) generation: u64,
     /// The table or array that it is at: tables first, then counters, then registers.
     object: usize,
-    /// Where in it.
+    /// Position inside it.
     inside: u64,
 }
 

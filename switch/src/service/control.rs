@@ -66,7 +66,7 @@ pub enum Response {
 pub struct ReadOutcome {
     /// The result, in parts.
     pub parts: Vec<ReadResponse>,
-    /// How it ended.
+    /// Result.
     pub end: Result<(), Status>,
 }
 
@@ -95,7 +95,7 @@ impl ControlPlane {
         Self::with_pipes(device_id, 1)
     }
 
-    /// The same with pipelines of several [pipes](crate::Pipe). They are all there when a request is handled.
+    /// Control plane with pipelines of several [pipes](crate::Pipe). They are all there when a request is handled.
     pub fn with_pipes(device_id: u64, pipes: usize) -> Self {
         let arbitration = Arbitration::new(device_id);
         Self {
@@ -138,7 +138,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// The same for a program that is loaded already: its text need not be carried along.
+    /// Loads a program that is compiled already: its text need not be carried along.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` where P4Info and program differ.

@@ -137,7 +137,7 @@ fn decode_field(
     }
 }
 
-/// Where an action stands.
+/// Place of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Entry,

@@ -23,13 +23,13 @@ use crate::{Output, Pipeline};
 /// Requests that wait at one time; further callers wait in their own tasks.
 const CAPACITY: usize = 64;
 
-/// Where a stream's messages go.
+/// Way of a stream's messages to its controller.
 pub(super) type Outbound = mpsc::Sender<Result<StreamMessageResponse, Status>>;
 
 /// Messages that wait until a stream's reader takes them; one that lets more come is given up.
 pub(super) const OUTBOUND: usize = 256;
 
-/// Of these, places reserved for messages that a controller must not miss when packets come faster than it takes them.
+/// Places among these that are reserved for messages that a controller must not miss when packets come faster than it takes them.
 const RESERVED: usize = 64;
 
 /// Streams that are open at one time; another one is refused.
@@ -147,7 +147,7 @@ pub fn mailbox_with_waker(wake: impl Fn() + Send + Sync + 'static) -> (Mailbox, 
 }
 
 impl Mailbox {
-    /// Has a request answered by the owner of the switch. Programs are compiled here, and reads are done part by part: packets go on.
+    /// Asks the owner of the switch. Programs are compiled here, and reads are done part by part: packets go on.
     ///
     /// Must be called on a tokio runtime.
     ///

@@ -29,12 +29,12 @@ pub(super) struct Reading {
     errors: Vec<v1::Error>,
 }
 
-/// How far a read of one entity has come.
+/// Progress of a read of one entity.
 #[derive(Debug, Default)]
 struct Place {
     /// The table or array, by its position among those that are asked for.
     object: usize,
-    /// Where in it.
+    /// Position inside it.
     inside: u64,
     /// Something was found in it.
     found: bool,

@@ -43,7 +43,7 @@ impl Switch {
         Self::with_pipes(device_id, 1)
     }
 
-    /// The same for so many threads that forward packets: see [`Pipeline`].
+    /// Switch with this number of threads that forward packets: see [`Pipeline`].
     pub fn with_pipes(device_id: u64, pipes: usize) -> Self {
         let control = ControlPlane::with_pipes(device_id, pipes);
         Self { control, pipeline: None, frames_without_program: 0 }
@@ -57,7 +57,7 @@ impl Switch {
         self.control.load(&mut self.pipeline, config)
     }
 
-    /// The same for a program that is loaded already: its text need not be carried along.
+    /// Loads a program that is compiled already: its text need not be carried along.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` where P4Info and program differ.
@@ -81,7 +81,7 @@ impl Switch {
         self.take_packets_in(before, output);
     }
 
-    /// The same with a frame whose buffer the switch may keep: see [`Pipeline::forward`].
+    /// Forwards a frame whose buffer the switch may keep: see [`Pipeline::forward`].
     #[inline]
     pub fn forward_frame(&mut self, now_ns: u64, port: u16, frame: &mut Vec<u8>, output: &mut Output) {
         let before = output.len();

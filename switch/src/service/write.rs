@@ -24,7 +24,7 @@ impl Default for Scratch {
     }
 }
 
-/// How to take an update back.
+/// Change that takes an update back.
 #[derive(Debug)]
 pub(super) enum Undo {
     Delete { table: TableRef, key: Vec<MatchValue>, priority: i32 },

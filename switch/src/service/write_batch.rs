@@ -18,7 +18,7 @@ pub(super) struct Write {
     done: usize,
     /// Filled from the first error on: a batch that succeeds allocates nothing here.
     errors: Vec<v1::Error>,
-    /// How to take back what was done, where all or nothing is wanted.
+    /// Changes that take back what was done, where all or nothing is wanted.
     undo: Option<Vec<Undo>>,
 }
 

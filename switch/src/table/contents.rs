@@ -22,7 +22,7 @@ pub(crate) struct Contents {
     shape: Shape,
 }
 
-/// Where the entries are.
+/// Entries of a table.
 #[derive(Debug)]
 pub(crate) enum Body {
     Keyless,

@@ -35,7 +35,7 @@ pub(crate) struct Exact {
     parts: Box<[KeyPart]>,
     layout: Layout,
     new: Records,
-    /// Where records are moved away from; none most of the time.
+    /// Records that are being moved away; empty most of the time.
     old: Records,
     /// The records of the old place before this one are free.
     moved: usize,
@@ -179,7 +179,7 @@ impl Exact {
         &mut records.cells[at..at + self.layout.row_words]
     }
 
-    /// Where a row lies, and its number there.
+    /// Records that hold a row, and its number there.
     #[inline]
     fn of(&self, row: u32) -> (&Records, u32) {
         match row.checked_sub(self.new.count as u32) {

@@ -10,7 +10,7 @@ use crate::code::Words;
 struct Length {
     /// Over the packed key: all exact bits, and the prefix's.
     mask: Key,
-    /// By the bits under the mask: the entry's row + 1.
+    /// Rows + 1 by the bits under the mask.
     rows: Exact,
 }
 

@@ -20,7 +20,7 @@ pub(crate) mod store;
 /// No row: the answer of a lookup that misses.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Where one key field lies in the slots, and where in the packed key.
+/// Place of one key field in the slots, and in the packed key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct KeyPart {
     pub(crate) slot: u16,
@@ -88,7 +88,7 @@ pub(crate) fn pack_slots<const WORDS: usize>(parts: &[KeyPart], slots: &crate::c
     pack(parts, parts.iter().map(|part| slots[usize::from(part.slot)]))
 }
 
-/// The same for keys of at most 64 bits.
+/// Packs a key of at most 64 bits.
 #[inline]
 pub(crate) fn pack64(parts: &[KeyPart], slots: &crate::code::Words) -> u64 {
     let mut key = 0;

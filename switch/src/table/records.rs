@@ -13,7 +13,7 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Hashes have so many bits.
 pub(super) const HASH_BITS: u32 = 32;
 
-/// How the records of a table are laid out.
+/// Layout of the records of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     /// Words of a key, 1 to [`KEY_WORDS`](super::KEY_WORDS).
@@ -30,7 +30,7 @@ pub(super) struct Layout {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub(super) cells: Vec<u64>,
-    /// Where the first record lies in `cells`: at the beginning of a line.
+    /// Index of the first record in `cells`: at the beginning of a line.
     base: usize,
     /// A power of two; 0 before the first entry.
     pub(super) count: usize,

@@ -3,12 +3,12 @@
 
 use crate::entry::CounterData;
 
-/// How the rows of a table are laid out: `action + 1 | params ... | packets | bytes`, the last two if it counts.
+/// Layout of the rows of a table: `action + 1 | params ... | packets | bytes`, the last two if it counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// Words of an entry: 1 + the parameters of its largest action.
     pub(crate) entry: usize,
-    /// Has a direct counter.
+    /// Whether it has a direct counter.
     pub(crate) counted: bool,
 }
 

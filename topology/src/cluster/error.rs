@@ -62,7 +62,7 @@ pub(super) fn place(text: &str, offset: usize) -> (usize, usize) {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterProblem {
-    /// Not TOML, an unknown or missing key, a value of the wrong type: the parser's own words.
+    /// Syntax error, unknown or missing key, or value of the wrong type: the parser's own words.
     #[error("{0}")]
     Syntax(String),
     /// There is no such network.
@@ -144,12 +144,12 @@ pub enum ClusterProblem {
         /// The last switch's name.
         last: String,
     },
-    /// The same thing is described twice.
+    /// Two descriptions of the same thing.
     #[error("{what} is already described in line {first_line}; keep one of the two")]
     Twice {
         /// The owner, such as `switch core-0`.
         what: String,
-        /// Where it was first.
+        /// Line of the first one.
         first_line: usize,
     },
     /// A host has two roles.
@@ -205,7 +205,7 @@ pub enum ClusterProblem {
         "this says where wires are, but there is no section [wires]: add it, with `first_port`, the UDP port of the first end"
     )]
     NoWires,
-    /// Not an address of the kind that belongs here.
+    /// Address of another kind than belongs here.
     #[error("expected {expected}, found {found:?}")]
     BadAddress {
         /// The expected value.
@@ -213,7 +213,7 @@ pub enum ClusterProblem {
         /// The value in the file.
         found: String,
     },
-    /// Not a key.
+    /// Value that is no key.
     #[error(
         "expected a 64-bit key, an integer from 0 or a string such as \"0x8000_0000_0000_0000\", found {found}"
     )]
@@ -244,7 +244,7 @@ pub enum ClusterProblem {
         low: u64,
         /// The earlier partition.
         other: u16,
-        /// Where it is described.
+        /// Line of its description.
         other_line: usize,
         /// Its last key.
         other_high: u64,

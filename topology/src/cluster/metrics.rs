@@ -10,7 +10,7 @@ use super::{Client, MemoryServer, file};
 use crate::network::Network;
 
 impl Check<'_> {
-    /// By name: switches in their order, then memory servers by their keys, the controller, and clients in the order of the file.
+    /// Metrics addresses by name: switches in their order, memory servers by their keys, the controller, clients in the file's order.
     pub(super) fn metrics(
         &self,
         metrics: Option<&file::Metrics>,

@@ -12,7 +12,7 @@ use super::{Client, MemoryServer};
 /// Trust settings of a file.
 #[derive(Default)]
 pub(super) struct Trusts {
-    /// Where certificates are.
+    /// Folder of certificates.
     pub(super) certificates: Option<PathBuf>,
     /// Queries of all clients are answered.
     pub(super) query_open: bool,
@@ -22,7 +22,7 @@ pub(super) struct Trusts {
 pub(super) const PLAINTEXT: &str = "I trust everybody on this network";
 
 impl Check<'_> {
-    /// Where certificates are, and whether queries need none.
+    /// Folder of certificates, and whether queries need none.
     pub(super) fn trust(
         &self,
         trust: Option<&Spanned<file::Trust>>,

@@ -20,9 +20,9 @@ use crate::network::{HostId, Link, Network, Peer, SwitchId};
 pub enum Wire {
     /// One Ethernet frame in a UDP datagram.
     Udp {
-        /// Where this end receives.
+        /// Address at which this end receives.
         local: SocketAddr,
-        /// Where the other end does.
+        /// Address at which the other end receives.
         remote: SocketAddr,
     },
     /// A network interface of this name, on the process's machine.
@@ -84,7 +84,7 @@ impl End {
     }
 }
 
-/// Where an end is.
+/// Place of an end.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Place {
     Udp(SocketAddr),
@@ -189,7 +189,7 @@ impl Check<'_> {
         Ok(Some(Wires(places)))
     }
 
-    /// Where an end is, and what the file says of it in particular.
+    /// Place of an end, and its own entry in the file.
     fn place<'e, 'f>(
         &self,
         end: End,

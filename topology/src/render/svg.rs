@@ -41,7 +41,7 @@ struct Drawing<'a> {
     cluster: &'a Cluster,
     tree: &'a Network,
     annotations: &'a Annotations,
-    /// By [`SwitchId`].
+    /// Boxes by [`SwitchId`].
     switches: Vec<Box>,
     /// Hosts of a switch.
     hosts: usize,

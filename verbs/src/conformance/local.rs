@@ -10,9 +10,9 @@ use crate::device::{Device, QueuePair, Region};
 use crate::endpoint::{Endpoint, QueuePairNumber};
 use crate::memory::Memory;
 
-/// Where the suite's regions begin: a server's number in the upper 16 bits, as trees have it.
+/// Start of the suite's regions: a server's number in the upper 16 bits, as trees have it.
 const FIRST_IOVA: u64 = 5 << 48;
-/// How far they are from each other.
+/// Distance of the regions.
 const STEP: u64 = 1 << 40;
 
 /// The memory side of a bench over any [`Device`].

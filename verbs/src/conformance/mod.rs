@@ -158,7 +158,7 @@ pub fn run<B: Bench>(make: impl FnMut() -> B) -> Report {
     run_observed(make, |_, _| ())
 }
 
-/// The same; tells `observe` of each case as soon as it is over: its name, and why it failed if it did.
+/// Runs the suite, and tells `observe` of each case as soon as it is over: its name, and the reason if it failed.
 pub fn run_observed<B: Bench>(
     mut make: impl FnMut() -> B,
     mut observe: impl FnMut(&'static str, Option<&str>),

@@ -93,9 +93,9 @@ struct Link {
 
 enum State {
     Open(Regions),
-    /// It has refused something.
+    /// The link has refused a request.
     Error,
-    /// It is no more.
+    /// The link is gone.
     Gone,
 }
 

@@ -51,7 +51,7 @@ struct Inner<V> {
 pub struct Broken {
     /// Which.
     pub queue_pair: QueuePair,
-    /// How its first request failed that did; [`Failure::Flushed`] where nothing was under way.
+    /// Failure of the first request that failed; [`Failure::Flushed`] where nothing was under way.
     pub failure: Failure,
     /// Whether that was an index read.
     pub index_read: bool,
@@ -108,7 +108,7 @@ impl<V: Verbs> Reactor<V> {
         Chain(Batch { reactor: self, queue_pair, operations, slots: ArrayVec::new() })
     }
 
-    /// The same for a number of operations that is known only when they are posted, from 1 to [`MAX_BATCH`].
+    /// Posts a number of operations that is known only at run time, from 1 to [`MAX_BATCH`].
     ///
     /// The future keeps `operations`, not what it yields: it is cloned for each attempt to post. Nothing is allocated.
     ///
@@ -193,7 +193,7 @@ impl<V: Verbs> Reactor<V> {
         self.inner.borrow_mut().broken.pop_front()
     }
 
-    /// When [`turn`](Self::turn) is due for a sleeping future; `None` if none sleeps.
+    /// Time at which [`turn`](Self::turn) is due for a sleeping future; `None` if none sleeps.
     pub fn next_deadline(&self) -> Option<Instant> {
         let mut inner = self.inner.borrow_mut();
         while let Some(&Reverse((at, tag))) = inner.timers.peek() {

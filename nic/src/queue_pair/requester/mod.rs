@@ -52,7 +52,7 @@ pub(crate) struct Requester {
     write_sent: u32,
     /// READs and atomics before the cursor.
     reads_in_flight: usize,
-    /// When to send again; set while something sent is not acknowledged.
+    /// Time to send again; set while something sent is not acknowledged.
     deadline: Option<Instant>,
     retries_left: u8,
     /// The gap has been requested again since the last progress: further signs of it mean nothing new.

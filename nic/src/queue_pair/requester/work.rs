@@ -28,7 +28,7 @@ pub(super) enum Task {
     Read { reth: Reth, buffer: Option<Buffer> },
     /// The data is kept: it may have to be sent again.
     Write { reth: Reth, data: Data },
-    /// As it travels.
+    /// Atomic in its wire format.
     Atomic { opcode: Opcode, extension: Extension },
 }
 

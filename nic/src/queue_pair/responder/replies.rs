@@ -25,14 +25,14 @@ enum Answer {
     Nak(NakCode),
     Atomic {
         original: u64,
-        /// To a request that was carried out just now, not to a duplicate.
+        /// Whether it answers a request that was carried out just now, not a duplicate.
         first: bool,
     },
     Read {
         /// The rest of the READ.
         reth: Reth,
         started: bool,
-        /// As above.
+        /// Whether it answers a request that was carried out just now.
         first: bool,
     },
 }
