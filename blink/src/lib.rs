@@ -29,7 +29,7 @@
 //!
 //! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
 //!   Addresses, locks, sessions, space and records are [`fatbtree_remote`]'s, which knows no tree.
-//! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::change`].
+//! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::mutate`].
 //! * [`Pool::scan`]: ranges of pairs, as a stream. [`Pool::len`], [`Pool::verify`]: the whole tree, counted and checked.
 //! * [`Writer`]: what a client needs to lock nodes. [`Mutation`], [`MutationResult`]: what it wants changed, and what came of it.
 //! * [`IndexCache`]: what a client remembers of the inner nodes.

@@ -288,7 +288,7 @@ impl Plan {
     }
 
     /// The same for switches that hold a plan: what it holds stays where another node would bring hardly more, so that
-    /// [less is written](Self::beside).
+    /// [less is written](Self::difference_to).
     ///
     /// # Errors
     /// As [`new`](Self::new).
