@@ -43,6 +43,7 @@
 //! ```
 
 mod adapter;
+mod ask;
 mod client;
 mod controller;
 mod error;

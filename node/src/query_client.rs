@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 
 use crate::NodeError;
 use crate::adapter::Watch;
+use crate::ask::ask_within;
 use crate::metrics::{Metrics, Questions, serve_client};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use crate::wires::host_port;
@@ -120,9 +121,6 @@ impl fmt::Debug for QueryClientProcess {
         f.debug_struct("QueryClientProcess").field("client", &self.client).finish_non_exhaustive()
     }
 }
-
-/// Between two tries to reach a server in the beginning.
-const PAUSE: Duration = Duration::from_millis(50);
 
 impl QueryClientProcess {
     /// Opens sockets or the wire, and asks all memory servers what they hold. Signals keep their meaning: see
@@ -338,7 +336,9 @@ fn places(servers: &[MemoryServer], hosts: &[Host]) -> BTreeMap<u16, Place> {
 }
 
 async fn info(server: &MemoryServer, trust: &Trust, patience: Duration) -> Result<ServerInfo, NodeError> {
-    asked(server, trust, patience, async |mut client| client.info().await).await
+    let peer = trust.to(&server.grpc, &server.name);
+    let ask = || async { grpc::Client::connect(peer.clone()).await?.info().await };
+    Ok(ask_within(patience, &server.grpc, "for its description", ask).await?)
 }
 
 /// Numbers and keys for so many lanes; `None`: queries need none.
@@ -348,23 +348,7 @@ async fn keys(
     lanes: u16,
     patience: Duration,
 ) -> Result<Option<Vec<Identity>>, NodeError> {
-    asked(server, trust, patience, async |mut client| client.query_keys(lanes).await).await
-}
-
-/// Asks a memory server for something, again while it is out of reach.
-async fn asked<T>(
-    server: &MemoryServer,
-    trust: &Trust,
-    patience: Duration,
-    ask: impl AsyncFn(grpc::Client) -> Result<T, grpc::ClientError>,
-) -> Result<T, NodeError> {
-    let began = std::time::Instant::now();
-    loop {
-        let asked = async { ask(grpc::Client::connect(trust.to(&server.grpc, &server.name)).await?).await };
-        match asked.await {
-            Ok(answer) => return Ok(answer),
-            Err(error) if error.is_final() || began.elapsed() >= patience => return Err(error.into()),
-            Err(_) => tokio::time::sleep(PAUSE).await,
-        }
-    }
+    let peer = trust.to(&server.grpc, &server.name);
+    let ask = || async { grpc::Client::connect(peer.clone()).await?.query_keys(lanes).await };
+    Ok(ask_within(patience, &server.grpc, "for keys of queries", ask).await?)
 }

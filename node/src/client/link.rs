@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::{Client, ClientError};
@@ -12,8 +12,7 @@ use fatbtree_topology::MemoryServer;
 use fatbtree_trust::{Peer, Trust};
 use tokio::sync::OnceCell;
 
-/// Interval between attempts to reach a server at the start.
-const PAUSE: Duration = Duration::from_millis(50);
+use crate::ask::ask_within;
 
 /// Message from the control plane to the data path.
 pub(super) enum Answer {
@@ -73,21 +72,8 @@ impl Link {
 
     /// The server's description of itself, asked for as long as patience lasts.
     pub(super) async fn info(&self) -> Result<ServerInfo, ClientError> {
-        let began = Instant::now();
-        loop {
-            let asked = async { self.server().await?.info().await };
-            let left = self.patience.saturating_sub(began.elapsed());
-            let late = |_| {
-                let (address, after) = (self.peer.address().to_owned(), self.patience);
-                Err(ClientError::Deadline { address, call: "for a description", after })
-            };
-            match tokio::time::timeout(left, asked).await.unwrap_or_else(late) {
-                Err(error) if !error.is_final() && began.elapsed() < self.patience => {
-                    tokio::time::sleep(PAUSE).await;
-                }
-                asked => return asked,
-            }
-        }
+        let ask = || async { self.server().await?.info().await };
+        ask_within(self.patience, self.peer.address(), "for its description", ask).await
     }
 
     /// Carries a call to the server and its answer to the data path. A server that hangs holds up no other one.
