@@ -64,8 +64,6 @@ pub struct ClientProcess {
     keeper: SessionKeeper,
     links: BTreeMap<u16, Arc<Link>>,
     answers: mpsc::Receiver<Answer>,
-    /// Last refusal or missing answer, by server.
-    denied: BTreeMap<u16, Denied>,
     /// Connections that the controller has told of: partition, and the server's queue pair.
     registered: BTreeSet<(u16, u32)>,
     reports: Option<Reports>,
@@ -165,7 +163,6 @@ impl ClientProcess {
             keeper,
             links,
             answers,
-            denied: BTreeMap::new(),
             registered: BTreeSet::new(),
             reports,
             chores: Vec::new(),
@@ -177,9 +174,8 @@ impl ClientProcess {
             if process.stopper.is_told() {
                 return Err(NodeError::Stopped);
             }
-            if let Some(server) = process.turn() {
-                let denied = process.denied.remove(&server);
-                return Err(denied.map_or(NodeError::Stopped, NodeError::OutOfReach));
+            if let Some(denied) = process.turn() {
+                return Err(NodeError::OutOfReach(denied));
             }
             if !process.keeper.is_connected() {
                 process.wait(None);
@@ -283,8 +279,8 @@ impl ClientProcess {
         });
     }
 
-    /// Sends what there is to send, takes what has come. Returns a server that was given up.
-    fn turn(&mut self) -> Option<u16> {
+    /// Sends what there is to send, takes what has come. Returns the reason if a server was given up.
+    fn turn(&mut self) -> Option<Denied> {
         let Self { client, watch, questions, .. } = self;
         client.pool().reactor().with(|adapter| {
             adapter.send(watch.now());
@@ -319,8 +315,8 @@ impl ClientProcess {
         pool.connections().into_iter().all(|id| pool.is_registered(id))
     }
 
-    /// Takes answers and carries calls. Returns a server that was given up.
-    fn keep_sessions(&mut self) -> Option<u16> {
+    /// Takes answers and carries calls. Returns the reason if a server was given up.
+    fn keep_sessions(&mut self) -> Option<Denied> {
         let now = self.watch.now();
         while let Ok(answer) = self.answers.try_recv() {
             let Self { client, keeper, .. } = self;
@@ -343,11 +339,7 @@ impl ClientProcess {
         while let Some((server, call)) = self.keeper.poll_renewal(now) {
             self.carry(server, call, true);
         }
-        let mut given_up = None;
-        while let Some(notice) = self.keeper.poll_notice() {
-            given_up = self.noticed(notice).or(given_up);
-        }
-        given_up
+        self.take_notices()
     }
 
     fn carry(&self, server: u16, call: Call, is_renewal: bool) {
@@ -356,31 +348,35 @@ impl ClientProcess {
         }
     }
 
-    /// Acts on a notice of the keeper. Returns a server that was given up.
-    fn noticed(&mut self, notice: Notice) -> Option<u16> {
-        match notice {
-            Notice::Opened { server } => self.believe(server),
-            Notice::Connected { .. } => self.tell_registered(),
-            Notice::Broken { id, reason } => {
-                tracing::info!(%id, %reason, "a connection broke");
-                if let Some(gone) = self.client.pool().replaces(id) {
-                    self.registered.remove(&(id.server, gone.0));
+    /// Acts on all notices of the keeper. Returns the reason if a server was given up.
+    fn take_notices(&mut self) -> Option<Denied> {
+        let (mut last, mut given_up) = (None, None);
+        while let Some(notice) = self.keeper.poll_notice() {
+            match notice {
+                Notice::Opened { server } => self.believe(server),
+                Notice::Connected { .. } => self.tell_registered(),
+                Notice::Broken { id, reason } => {
+                    tracing::info!(%id, %reason, "a connection broke");
+                    if let Some(gone) = self.client.pool().replaces(id) {
+                        self.registered.remove(&(id.server, gone.0));
+                    }
+                }
+                Notice::Unfinished { .. } => {
+                    let client = self.client.clone();
+                    self.chores.push(Box::pin(async move { client.pool().finish().await }));
+                }
+                Notice::Denied { server, denied } => {
+                    tracing::info!(server, %denied, "denied");
+                    last = Some(denied);
+                }
+                // The keeper says why before it gives a server up.
+                Notice::Lost { server } | Notice::OutOfReach { server } => {
+                    tracing::warn!(server, "given up until the server answers");
+                    given_up = last.take();
                 }
             }
-            Notice::Unfinished { .. } => {
-                let client = self.client.clone();
-                self.chores.push(Box::pin(async move { client.pool().finish().await }));
-            }
-            Notice::Denied { server, denied } => {
-                tracing::info!(server, %denied, "denied");
-                self.denied.insert(server, denied);
-            }
-            Notice::Lost { server } | Notice::OutOfReach { server } => {
-                tracing::warn!(server, "given up until the server answers");
-                return Some(server);
-            }
         }
-        None
+        given_up
     }
 
     /// Lets index reads go over the connections that the controller has registered.
