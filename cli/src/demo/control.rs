@@ -178,7 +178,7 @@ impl Control {
             tokio::spawn(server.clone().keep_session(session));
             sessions.push((server.clone(), session));
             let (local_ip, local_mtu) = (local.ip, local.mtu);
-            let endpoint = server.connect_queue_pair(session, local, None).await?;
+            let endpoint = server.connect_queue_pair(session.id, local, None).await?;
             let rkey = info.tree.rkey;
             let registration = Registration {
                 client: local_ip,

@@ -50,7 +50,7 @@ impl Porter {
         while let Some(Wanted { server, kind, bytes }) = self.wanted.recv().await {
             let grant = match sessions.get_mut(usize::from(server)) {
                 Some((client, session)) => {
-                    let grant = client.memory(*session, kind, bytes).await;
+                    let grant = client.memory(session.id, kind, bytes).await;
                     grant.map(|grant| (session.id, grant)).map_err(anyhow::Error::from)
                 }
                 None => Err(anyhow::anyhow!("there is no memory server {server}")),

@@ -382,8 +382,8 @@ impl Client {
     ///
     /// # Errors
     /// Also when it has ended: [`ClientError::session_has_ended`].
-    pub async fn renew_session(&mut self, session: Session) -> Result<Session, ClientError> {
-        let request = proto::RenewSessionRequest { session: session.id.0 };
+    pub async fn renew_session(&mut self, session: SessionId) -> Result<Session, ClientError> {
+        let request = proto::RenewSessionRequest { session: session.0 };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.renew_session(request).await };
         self.session("to renew a session", ask).await
     }
@@ -399,7 +399,7 @@ impl Client {
             let part = (session.lease / RENEWALS).max(SHORTEST_PAUSE);
             tokio::time::sleep(part).await;
             let patience = part.max(RENEWAL);
-            let renewed = tokio::time::timeout(patience, self.renew_session(session)).await;
+            let renewed = tokio::time::timeout(patience, self.renew_session(session.id)).await;
             let late = |_| {
                 let (address, call) = (self.address.clone(), CALL);
                 Err(ClientError::Deadline { address, call, after: patience })
@@ -419,8 +419,8 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn close_session(&mut self, session: Session) -> Result<(), ClientError> {
-        let request = proto::CloseSessionRequest { session: session.id.0 };
+    pub async fn close_session(&mut self, session: SessionId) -> Result<(), ClientError> {
+        let request = proto::CloseSessionRequest { session: session.0 };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.close_session(request).await };
         self.call("to close a session", ask).await.map(drop)
     }
@@ -432,13 +432,13 @@ impl Client {
     /// See [`ClientError`].
     pub async fn connect_queue_pair(
         &mut self,
-        session: Session,
+        session: SessionId,
         client: Endpoint,
         replaces: Option<QueuePairNumber>,
     ) -> Result<Endpoint, ClientError> {
         const CALL: &str = "to connect a queue pair";
         let request = proto::ConnectRequest {
-            session: session.id.0,
+            session: session.0,
             client: Some(client.into()),
             replaces: replaces.map(|queue_pair| queue_pair.0),
         };
@@ -454,10 +454,10 @@ impl Client {
     /// See [`ClientError`].
     pub async fn disconnect_queue_pair(
         &mut self,
-        session: Session,
+        session: SessionId,
         queue_pair: QueuePairNumber,
     ) -> Result<(), ClientError> {
-        let request = proto::DisconnectRequest { session: session.id.0, queue_pair: queue_pair.0 };
+        let request = proto::DisconnectRequest { session: session.0, queue_pair: queue_pair.0 };
         let ask =
             |mut stub: MemoryServerClient<Channel>| async move { stub.disconnect_queue_pair(request).await };
         self.call("to disconnect a queue pair", ask).await.map(drop)
@@ -470,12 +470,12 @@ impl Client {
     /// See [`ClientError`].
     pub async fn allocate(
         &mut self,
-        session: Session,
+        session: SessionId,
         kind: ChunkKind,
         bytes: u32,
     ) -> Result<Grant, ClientError> {
         let number = proto::ChunkKind::from(kind).into();
-        let request = proto::AllocateChunkRequest { session: session.id.0, kind: number, place_bytes: bytes };
+        let request = proto::AllocateChunkRequest { session: session.0, kind: number, place_bytes: bytes };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.allocate_chunk(request).await };
         self.call("for a chunk", ask).await.map(|reply| grant(kind, reply))
     }
@@ -487,13 +487,13 @@ impl Client {
     /// See [`ClientError`].
     pub async fn give_back(
         &mut self,
-        session: Session,
+        session: SessionId,
         kind: ChunkKind,
         bytes: u32,
         addresses: &[GlobalAddress],
     ) -> Result<GivenBack, ClientError> {
         let request = proto::GiveBackRequest {
-            session: session.id.0,
+            session: session.0,
             kind: proto::ChunkKind::from(kind).into(),
             place_bytes: bytes,
             places: addresses.iter().map(|address| address.raw()).collect(),
@@ -508,8 +508,8 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn publish(&mut self, session: Session, address: GlobalAddress) -> Result<(), ClientError> {
-        let request = proto::PublishChunkRequest { session: session.id.0, address: address.raw() };
+    pub async fn publish(&mut self, session: SessionId, address: GlobalAddress) -> Result<(), ClientError> {
+        let request = proto::PublishChunkRequest { session: session.0, address: address.raw() };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.publish_chunk(request).await };
         self.call("to publish a chunk", ask).await.map(drop)
     }
@@ -520,7 +520,7 @@ impl Client {
     /// See [`ClientError`].
     pub async fn memory(
         &mut self,
-        session: Session,
+        session: SessionId,
         kind: ChunkKind,
         bytes: u32,
     ) -> Result<Grant, ClientError> {
@@ -536,27 +536,26 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]. [`Denied`] says what an error means for the session.
     pub async fn carry(&mut self, roce: Ipv4Addr, call: Call) -> Result<Granted, ClientError> {
-        let named = |id| Session { id, lease: Duration::ZERO, owner: None };
         Ok(match call {
             Call::Open { known } => {
                 let session = self.open_session_after(roce, known).await?;
                 // Another tree or another process ends the session: the description is of the server that has it.
                 let info = self.info().await?;
-                let Session { id, lease, owner } = self.renew_session(session).await?;
+                let Session { id, lease, owner } = self.renew_session(session.id).await?;
                 let lease = fatbtree_verbs::time::Duration::from_nanos(lease.as_nanos() as u64);
                 Granted::Opened(Box::new(Opened { session: id, lease, owner, info }))
             }
-            Call::Renew { session } => self.renew_session(named(session)).await.map(|_| Granted::Done)?,
+            Call::Renew { session } => self.renew_session(session).await.map(|_| Granted::Done)?,
             Call::Connect { session, local, replaces } => {
-                Granted::Connected(self.connect_queue_pair(named(session), local, replaces).await?)
+                Granted::Connected(self.connect_queue_pair(session, local, replaces).await?)
             }
             Call::Allocate { session, kind, bytes } => {
-                Granted::Supplied(self.memory(named(session), kind, bytes).await?)
+                Granted::Supplied(self.memory(session, kind, bytes).await?)
             }
             Call::GiveBack(ReturnedBlocks { session, kind, bytes, addresses, .. }) => {
-                self.give_back(named(session), kind, bytes, &addresses).await.map(|_| Granted::Done)?
+                self.give_back(session, kind, bytes, &addresses).await.map(|_| Granted::Done)?
             }
-            Call::Close { session } => self.close_session(named(session)).await.map(|()| Granted::Done)?,
+            Call::Close { session } => self.close_session(session).await.map(|()| Granted::Done)?,
         })
     }
 
@@ -564,8 +563,8 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn free(&mut self, session: Session, address: GlobalAddress) -> Result<(), ClientError> {
-        let request = proto::FreeChunkRequest { session: session.id.0, address: address.raw() };
+    pub async fn free(&mut self, session: SessionId, address: GlobalAddress) -> Result<(), ClientError> {
+        let request = proto::FreeChunkRequest { session: session.0, address: address.raw() };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.free_chunk(request).await };
         self.call("to take a chunk back", ask).await.map(drop)
     }

@@ -60,7 +60,7 @@ fn what_a_client_gives_back_another_gets_and_gets_once() {
     let session = lab.open(&other).unwrap();
     let (reply, _) = tokio::sync::oneshot::channel();
     lab.server.handle(lab.now, Request::Allocate { session, kind: LEAVES, bytes: 0, reply });
-    assert_eq!(lab.counter("free_blocks"), 3, "nobody waited for the answer");
+    assert_eq!(lab.counter("free_blocks"), 3, "no client waited for the answer");
     // In use again, by whatever client.
     lab.put_node(first, 0, false);
     match lab.server.allocate(lab.now, session, LEAVES, 0).unwrap() {

@@ -297,7 +297,7 @@ async fn a_frozen_server_is_named_after_the_deadline() {
         Err(other) => panic!("{other}"),
     };
     let started = Instant::now();
-    let session = grpc::Session { id: SessionId(1), lease: Duration::from_secs(1), owner: None };
+    let session = SessionId(1);
     let endpoint = good_endpoint();
     let null = fatbtree_blink::GlobalAddress::NULL;
     let kind = fatbtree_memserver::ChunkKind::Leaves;
@@ -531,7 +531,7 @@ async fn a_server_that_lies_is_not_believed() {
     let mut client = lie(honest.clone()).await;
     assert!(matches!(client.statistics().await, Err(ClientError::Refused { .. })), "three megabytes");
     let session = client.open_session(Ipv4Addr::LOCALHOST).await.unwrap();
-    let chunk = client.allocate(session, fatbtree_memserver::ChunkKind::Leaves, 0).await.unwrap_err();
+    let chunk = client.allocate(session.id, fatbtree_memserver::ChunkKind::Leaves, 0).await.unwrap_err();
     assert_eq!(chunk.code(), Some(Code::Unimplemented));
     // A lease of no time at all does not make it renew without a pause.
     let kept = tokio::time::timeout(Duration::from_millis(200), client.keep_session(session)).await;
@@ -549,11 +549,11 @@ async fn a_server_that_lies_is_not_believed() {
     ];
     for endpoint in endpoints {
         let mut client = lie(Liar { endpoint, ..honest.clone() }).await;
-        let error = client.connect_queue_pair(session, good, None).await.unwrap_err();
+        let error = client.connect_queue_pair(session.id, good, None).await.unwrap_err();
         assert!(matches!(error, ClientError::Answer { .. }), "{error}");
     }
     let mut client = lie(Liar { endpoint: Some(end), ..honest }).await;
-    assert_eq!(client.connect_queue_pair(session, good, None).await.unwrap(), good);
+    assert_eq!(client.connect_queue_pair(session.id, good, None).await.unwrap(), good);
 }
 
 fn good_endpoint() -> fatbtree_verbs::Endpoint {

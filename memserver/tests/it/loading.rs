@@ -91,7 +91,7 @@ async fn servers_are_filled_and_their_sessions_end() {
 
     assert_eq!(client.info().await.unwrap(), infos[0]);
     assert_ne!(before.tree.rkey, infos[0].tree.rkey);
-    assert!(client.renew_session(session).await.unwrap_err().session_has_ended());
+    assert!(client.renew_session(session.id).await.unwrap_err().session_has_ended());
     let top = client.snapshot().await.unwrap();
     assert_eq!(top.nodes.len() as u64, infos[0].counts.internal_nodes);
     // Again, with others.

@@ -74,54 +74,54 @@ async fn round_trip_over_loopback() {
 
     let session = client.open_session(HERE).await.unwrap();
     assert_eq!(session.lease, Duration::from_secs(10));
-    assert_eq!(client.renew_session(session).await.unwrap(), session);
-    let end = client.connect_queue_pair(session, client_end(Mtu::B1024), None).await.unwrap();
+    assert_eq!(client.renew_session(session.id).await.unwrap(), session);
+    let end = client.connect_queue_pair(session.id, client_end(Mtu::B1024), None).await.unwrap();
     assert_eq!((end.mtu, end.responder_reads, end.initiator_reads), (Mtu::B4096, 255, 255));
-    let refused = client.connect_queue_pair(session, client_end(Mtu::B512), None).await.unwrap_err();
+    let refused = client.connect_queue_pair(session.id, client_end(Mtu::B512), None).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::FailedPrecondition));
     assert!(refused.to_string().contains("index reads of 1024 bytes exceed path MTU 512"), "{refused}");
     let other = Endpoint { ip: Ipv4Addr::new(10, 0, 0, 8), ..client_end(Mtu::B1024) };
-    let refused = client.connect_queue_pair(session, other, None).await.unwrap_err();
+    let refused = client.connect_queue_pair(session.id, other, None).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::PermissionDenied), "{refused}");
     assert!(refused.is_final());
 
     let mut chunks = vec![];
     for kind in ChunkKind::ALL {
-        let Grant::Chunk(chunk) = client.allocate(session, kind, 0).await.unwrap() else {
+        let Grant::Chunk(chunk) = client.allocate(session.id, kind, 0).await.unwrap() else {
             panic!("nothing was given back")
         };
         assert_eq!((chunk.address.server(), chunk.bytes, chunk.kind), (4, 4096, kind));
         chunks.push(chunk.address);
     }
-    let full = client.allocate(session, ChunkKind::Leaves, 0).await.unwrap_err();
+    let full = client.allocate(session.id, ChunkKind::Leaves, 0).await.unwrap_err();
     assert_eq!(full.code(), Some(Code::ResourceExhausted));
     assert!(full.to_string().contains("no chunk is free for leaves: of 3 chunks 3 were given out"), "{full}");
-    client.publish(session, chunks[0]).await.unwrap();
-    assert_eq!(client.free(session, chunks[0]).await.unwrap_err().code(), Some(Code::FailedPrecondition));
-    client.free(session, chunks[1]).await.unwrap();
-    let unknown = client.free(session, GlobalAddress::NULL).await.unwrap_err();
+    client.publish(session.id, chunks[0]).await.unwrap();
+    assert_eq!(client.free(session.id, chunks[0]).await.unwrap_err().code(), Some(Code::FailedPrecondition));
+    client.free(session.id, chunks[1]).await.unwrap();
+    let unknown = client.free(session.id, GlobalAddress::NULL).await.unwrap_err();
     assert_eq!(unknown.code(), Some(Code::NotFound));
 
     // A leaf of the loaded tree is not free; a record that was freed is.
     let given_back =
-        client.give_back(session, ChunkKind::Leaves, 0, &[GlobalAddress::new(4, 64)]).await.unwrap();
+        client.give_back(session.id, ChunkKind::Leaves, 0, &[GlobalAddress::new(4, 64)]).await.unwrap();
     assert_eq!(given_back, GivenBack { refused: 1, ..GivenBack::default() });
     let many = vec![GlobalAddress::NULL; 257];
-    let refused = client.give_back(session, ChunkKind::Leaves, 0, &many).await.unwrap_err();
+    let refused = client.give_back(session.id, ChunkKind::Leaves, 0, &many).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::InvalidArgument), "{refused}");
     assert_eq!(session.owner, Some(Owner { session: session.id, number: 1 }));
 
     let counters = client.statistics().await.unwrap();
     let counter = |name: &str| counters.iter().find(|(found, _)| found == name).unwrap().1;
     assert_eq!((counter("nic_reads"), counter("queue_pairs"), counter("refused")), (12, 1, 6));
-    client.disconnect_queue_pair(session, end.queue_pair).await.unwrap();
-    let gone = client.disconnect_queue_pair(session, end.queue_pair).await.unwrap_err();
+    client.disconnect_queue_pair(session.id, end.queue_pair).await.unwrap();
+    let gone = client.disconnect_queue_pair(session.id, end.queue_pair).await.unwrap_err();
     assert_eq!((gone.code(), gone.session_has_ended()), (Some(Code::NotFound), false));
-    client.close_session(session).await.unwrap();
+    client.close_session(session.id).await.unwrap();
     for ended in [
-        client.close_session(session).await.unwrap_err(),
-        client.renew_session(session).await.unwrap_err(),
-        client.allocate(session, ChunkKind::Leaves, 0).await.unwrap_err(),
+        client.close_session(session.id).await.unwrap_err(),
+        client.renew_session(session.id).await.unwrap_err(),
+        client.allocate(session.id, ChunkKind::Leaves, 0).await.unwrap_err(),
     ] {
         assert!(ended.session_has_ended(), "{ended}");
     }
@@ -142,10 +142,10 @@ async fn a_session_is_kept_as_long_as_somebody_keeps_it() {
     let service = Service::start(tree(10), server, ServiceOptions::default()).await;
     let mut client = service.client().await;
     let session = client.open_session(HERE).await.unwrap();
-    client.connect_queue_pair(session, client_end(Mtu::B1024), None).await.unwrap();
+    client.connect_queue_pair(session.id, client_end(Mtu::B1024), None).await.unwrap();
     let keeper = tokio::spawn(client.clone().keep_session(session));
     tokio::time::sleep(Duration::from_millis(1200)).await;
-    client.renew_session(session).await.expect("it was renewed three times as long as it lasts");
+    client.renew_session(session.id).await.expect("it was renewed three times as long as it lasts");
     keeper.abort();
     let counter = async |name: &str| {
         let counters = service.client().await.statistics().await.unwrap();

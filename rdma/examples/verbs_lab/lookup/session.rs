@@ -52,12 +52,12 @@ impl ServerSession {
     pub(crate) fn connect(&mut self, pool: &Pool<RdmaDevice>, id: ConnectionId) -> Result<(), String> {
         let local = pool.open(id).map_err(said)?;
         let endpoint = self.runtime.block_on(async {
-            match self.server.connect_queue_pair(self.session, local, pool.replaces(id)).await {
+            match self.server.connect_queue_pair(self.session.id, local, pool.replaces(id)).await {
                 Err(error) if error.session_has_ended() => {
                     self.keeper.abort();
                     self.session = self.server.open_session(self.roce).await?;
                     self.keeper = tokio::spawn(self.server.clone().keep_session(self.session));
-                    self.server.connect_queue_pair(self.session, local, None).await
+                    self.server.connect_queue_pair(self.session.id, local, None).await
                 }
                 result => result,
             }
@@ -75,7 +75,7 @@ impl ServerSession {
     /// Gives back what the server holds for us. A server that is gone needs nothing.
     pub(crate) fn close(&mut self) {
         self.keeper.abort();
-        if let Err(error) = self.runtime.block_on(self.server.close_session(self.session)) {
+        if let Err(error) = self.runtime.block_on(self.server.close_session(self.session.id)) {
             println!("session not closed: {error}");
         }
     }
