@@ -39,7 +39,13 @@ pub(crate) fn man(Man { folder }: &Man) -> Result<()> {
     let writing = || format!("writing manual pages to {}", folder.display());
     std::fs::create_dir_all(folder).with_context(writing)?;
     clap_mangen::generate_to(crate::Arguments::command(), folder).with_context(writing)?;
-    let pages = std::fs::read_dir(folder).with_context(writing)?.count() as u64;
-    println!("{} in {}", count::of(pages, "manual page"), folder.display());
+    let mut command = crate::Arguments::command().disable_help_subcommand(true);
+    command.build();
+    println!("{} in {}", count::of(pages(&command), "manual page"), folder.display());
     Ok(())
+}
+
+/// Number of pages of a command: one for itself and for each below.
+fn pages(command: &clap::Command) -> u64 {
+    1 + command.get_subcommands().map(pages).sum::<u64>()
 }

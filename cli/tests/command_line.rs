@@ -59,6 +59,8 @@ fn every_command_has_a_manual_page() {
     let found: BTreeSet<String> = entries.map(|name| name.into_string().expect("UTF-8")).collect();
     assert_eq!(found, expected);
     assert!(said.starts_with(&format!("{} manual pages in ", expected.len())), "{said}");
+    fs::write(pages.join("notes.txt"), "").expect("a file");
+    assert_eq!(text(&["man", pages.to_str().expect("a plain path")]), said, "other files are not counted");
     let get = fs::read_to_string(pages.join("fatbtree-get.1")).expect("text");
     assert!(get.contains(".TH fatbtree") && get.contains("Exit codes"), "{get}");
     assert_eq!(run(&["man", "/dev/null/man"]).status.code(), Some(1));
