@@ -67,14 +67,13 @@ impl<V: Verbs> Client<V> {
         Ok(Self { pool, sampling: Rc::default(), latencies: Rc::default() })
     }
 
-    /// Has the client sample the keys that it is asked for, or not any more. It costs a random number for each, and no memory but the
-    /// sample's.
+    /// Sets or removes the sample of the keys that operations ask for. Sampling costs a random number for each key, and the sample's memory.
     pub fn set_sample(&self, sample: Option<KeySample>) {
         self.sampling.borrow_mut().set(sample);
     }
 
-    /// What planners of switch caches should know, since they were told last: the [sample](Self::set_sample) of keys, and how many index
-    /// reads with a stale hint because the tree has changed since the switches were loaded. Whoever plans asks for it now and then.
+    /// Observations for planners of switch caches since the last report: the [sample](Self::set_sample) of keys, index reads, and how many
+    /// had a stale hint because the tree has changed since the switches were loaded.
     pub fn report(&self) -> Report {
         self.sampling.borrow_mut().report(&self.pool.stats())
     }

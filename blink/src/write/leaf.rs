@@ -220,7 +220,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (kind, bytes) = (kind_of(level), self.pool().config().tree.node_bytes(level));
         let want = Want { server, kind, bytes, is_fresh };
         let writer = self.pool().writer(server)?;
-        let taken = self.pool().with_allocator(server, &writer, |space| space.take(want));
+        let taken = self.pool().with_allocator(server, &writer, |allocator| allocator.take(want));
         let address = taken.flatten().ok_or(Reason::Memory(want))?;
         // Versions go on from what is there.
         match self.pool().read(self.lane(), address, bytes).await {
@@ -229,7 +229,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Ok(NewNode { address, version: next_version(&found), writer })
             }
             Err(trouble) => {
-                self.pool().with_allocator(server, &writer, |space| space.put_back(address, kind));
+                self.pool().with_allocator(server, &writer, |allocator| allocator.put_back(address, kind));
                 Err(trouble.into())
             }
         }
@@ -242,7 +242,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         let (pool, length) = (self.pool(), value.len() as u32);
         let writer = pool.writer(server)?;
-        let place = pool.with_allocator(server, &writer, |space| space.take_record(length));
+        let place = pool.with_allocator(server, &writer, |allocator| allocator.take_record(length));
         let place = place.flatten().ok_or(Reason::Memory(Want::record(server, length)))?;
         let version = match place.version {
             Some(version) => version,
@@ -253,7 +253,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 }
                 Err(trouble) => {
                     let bytes = place_bytes(length);
-                    pool.with_allocator(server, &writer, |space| space.put_back_record(place, bytes));
+                    pool.with_allocator(server, &writer, |allocator| allocator.put_back_record(place, bytes));
                     return Err(trouble.into());
                 }
             },
@@ -270,7 +270,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     fn free_record(&self, record: RecordPointer, writer: &Writer) {
         self.pool().note_moved(self.key());
         let server = record.address.server();
-        self.pool().with_allocator(server, writer, |space| space.free_record(record));
+        self.pool().with_allocator(server, writer, |allocator| allocator.free_record(record));
     }
 }
 

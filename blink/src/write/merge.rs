@@ -183,7 +183,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// Lets a node's memory be used again that was freed in the session of `writer`.
     fn put_back(&self, node: GlobalAddress, level: u8, writer: &Writer) {
         let kind = kind_of(level);
-        self.pool().with_allocator(node.server(), writer, |space| space.put_back(node, kind));
+        self.pool().with_allocator(node.server(), writer, |allocator| allocator.put_back(node, kind));
     }
 
     async fn leave(&mut self, locked: Locked<'p, V>, merge: Merge) -> Result<Merge, Reason> {

@@ -37,6 +37,9 @@ const LEASE: Duration = Duration::from_secs(1 << 33);
 
 const SEED: u64 = 1;
 
+/// Address of the client's NIC in 10.0.0.0/16.
+const CLIENT: [u8; 2] = [1, 1];
+
 /// The client, and all that it talks to.
 pub(super) struct Tree {
     pub(super) client: Client<Nic>,
@@ -90,7 +93,7 @@ impl Tree {
         let roots = cluster.roots.clone();
 
         let pool = PoolConfig { tree: config, allocation: setting.allocation, ..PoolConfig::default() };
-        let client = Client::new(nic(&config, [1, 1])?, pool, roots, SEED)?;
+        let client = Client::new(nic(&config, CLIENT)?, pool, roots, SEED)?;
         if setting.cache_bytes > 0 {
             client.set_cache(Some(Arc::new(IndexCache::new(setting.cache_bytes))));
         }
@@ -152,7 +155,8 @@ impl Network {
     /// Lets servers answer all calls of the client's keeper. Operations report a shortage of memory themselves.
     fn keep_sessions(&mut self, client: &Client<Nic>) -> Result<()> {
         let Self { now, servers, keeper, .. } = self;
-        let id = ClientId { host: [127, 0, 0, 1].into(), roce: [10, 0, 1, 1].into() };
+        let [net, host] = CLIENT;
+        let id = ClientId { host: [127, 0, 0, 1].into(), roce: [10, 0, net, host].into() };
         while let Some((server, call)) = keeper.poll_call(*now, client.pool()) {
             let answer = servers[usize::from(server)].carry_out(*now, id, call);
             keeper.handle_answer(*now, client.pool(), server, answer);

@@ -48,7 +48,8 @@ impl<V: Verbs> Counters<V> {
         }
         let writer = memory.writer(server)?;
         let want = Want { server, kind: ChunkKind::Records, bytes: len * STRIDE, is_fresh: true };
-        let Some(Some(base)) = memory.with_allocator(server, &writer, |space| space.take(want)) else {
+        let Some(Some(base)) = memory.with_allocator(server, &writer, |allocator| allocator.take(want))
+        else {
             memory.until_memory(want).await.expect("the server has memory");
             return Ok(None);
         };

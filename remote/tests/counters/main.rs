@@ -65,7 +65,7 @@ async fn scribble(memory: Client) {
             memory.pause(1).await;
             continue;
         };
-        if let Some(Some(at)) = memory.with_allocator(SERVER, &writer, |space| space.take(want)) {
+        if let Some(Some(at)) = memory.with_allocator(SERVER, &writer, |allocator| allocator.take(want)) {
             let parts = [Part { at, bytes: &[0xff; 1024] }];
             drop(memory.write_chain(ConnectionId { server: SERVER, lane: 0 }, &writer, &parts, &[]).await);
             return;

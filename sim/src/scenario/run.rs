@@ -357,7 +357,7 @@ impl<'s> Run<'s> {
                     return Ok(());
                 }
                 Notice::Registered(..) => {}
-                Notice::Void => return Err("a plan of trees that nobody changes is void".into()),
+                Notice::Void => return Err("a plan is void, although no tree has changed".into()),
             }
         }
         self.reload_at = Some(self.clock.now() + Duration::from_nanos(self.random.random_range(1..=20_000)));

@@ -384,7 +384,7 @@ impl<'s> Run<'s> {
                 }
                 Order::Tell(ControllerNews::Reloaded { .. }) => self.has_plan = true,
                 Order::Tell(ControllerNews::Void) => {
-                    return Err("a plan of trees that nobody changes is void".into());
+                    return Err("a plan is void, although no tree has changed".into());
                 }
                 Order::Follow(_) => return Err("a follower that heard of no client sees a gain".into()),
                 Order::Keep | Order::Sync(_) | Order::Answer(..) | Order::Tell(_) => {}

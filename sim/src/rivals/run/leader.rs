@@ -82,7 +82,7 @@ impl World {
                 Order::Keep => self.keeps_plan(number),
                 Order::Tell(ControllerNews::Reloaded { .. }) => self.outcome.reloads += 1,
                 Order::Tell(ControllerNews::Void) => {
-                    return Err("a plan of trees that nobody changes is void".to_owned());
+                    return Err("a plan is void, although no tree has changed".to_owned());
                 }
                 Order::Follow(_) => return Err("a follower that heard of no client sees a gain".to_owned()),
                 Order::Sync(_) | Order::Registered(..) | Order::Answer(..) | Order::Tell(_) => {}
