@@ -123,7 +123,7 @@ def server_on_soft_roce(report, network, guest):
         return start_memory_server_in(guest, "rxe1")
 
     def load():
-        network.ask("load", "--keys", str(LOADED))
+        network.ask("load", "--replace", "--keys", str(LOADED))
         return f"{LOADED} keys, over gRPC"
 
     def reads():
