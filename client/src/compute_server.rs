@@ -39,7 +39,7 @@ use crate::client::Client;
 /// ```
 /// use fatbtree_client::ComputeServer;
 /// use fatbtree_blink::{PoolConfig, RemoteSide, TreeConfig, value};
-/// use fatbtree_memserver::{LoadOptions, load_cluster, seeded};
+/// use fatbtree_blink_host::{LoadOptions, load_cluster, seeded};
 /// use fatbtree_verbs::plain::PlainNetwork;
 /// use fatbtree_verbs::{Access, Device};
 ///

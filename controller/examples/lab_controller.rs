@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use fatbtree_blink_host::grpc::TreeCalls as _;
 use fatbtree_controller::tables::fat_root;
 use fatbtree_controller::{
     Budget, Controller, Entry, Fleet, FleetOptions, Frequencies, Observed, Placement, Plan, Programs,

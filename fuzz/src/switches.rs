@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fatbtree_controller::{Budget, Change, Frequencies, Placement, Plan, Tables, Tree, base};
 use fatbtree_blink::{TreeConfig, ValueLayout};
-use fatbtree_memserver::{LoadOptions, load_cluster, seeded};
+use fatbtree_blink_host::{LoadOptions, load_cluster, seeded};
 use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_p4runtime::v1::stream_message_request::Update;
 use fatbtree_p4runtime::v1::{

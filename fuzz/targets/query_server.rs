@@ -8,10 +8,9 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_fuzz::{Counting, Input, held};
 use fatbtree_blink::{Integrity, Pool, PoolConfig, RemoteSide, SuperRoot, TreeConfig, ValueLayout, value};
-use fatbtree_memserver::query::{QueryWorker, ScanBounds, WorkerOptions};
-use fatbtree_memserver::{
-    Bounds, ClientId, Limits, LoadOptions, MemoryServer, ServerOptions, bulk_load, seeded,
-};
+use fatbtree_blink_host::{LoadOptions, TreeServer, bulk_load, seeded};
+use fatbtree_blink_host::query::{QueryWorker, ScanBounds, WorkerOptions};
+use fatbtree_memserver::{Bounds, ClientId, Limits, MemoryServer, ServerOptions};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_query::ResponderOptions;
 use fatbtree_verbs::local::LocalVerbs;
@@ -82,7 +81,7 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 struct Lab {
-    server: MemoryServer<Nic>,
+    server: TreeServer<Nic>,
     worker: QueryWorker,
     now: Instant,
     /// What the server has told who asks from there.

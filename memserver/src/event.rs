@@ -7,8 +7,6 @@ use std::net::Ipv4Addr;
 use fatbtree_remote::GlobalAddress;
 use fatbtree_verbs::QueuePairNumber;
 
-use crate::blink::TreeInfo;
-
 /// Data of a connection with which a client's edge switch admits its index reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FirstHop {
@@ -45,7 +43,7 @@ impl fmt::Debug for FirstHop {
 
 /// Something the owner must know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event<S = TreeInfo> {
+pub enum Event<S> {
     /// A queue pair was connected: it can be registered.
     Opened(FirstHop),
     /// The connection is gone: its entry must be removed. Its number may be used again.
@@ -66,6 +64,29 @@ pub enum Event<S = TreeInfo> {
         /// Its partition.
         partition: u16,
     },
+}
+
+/// A line for people: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024`, `closed …` with the same words,
+/// `root …` and `tree … generation=2` with the words of the structure, or `lost partition=0`. The rkey is not in it: its holder can write to
+/// the region.
+impl<S: fmt::Display> fmt::Display for Event<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, hop) = match self {
+            Self::Opened(hop) => ("opened", hop),
+            Self::Closed(hop) => ("closed", hop),
+            Self::NewRoot(structure) => return write!(f, "root {structure}"),
+            Self::Lost { partition } => return write!(f, "lost partition={partition}"),
+            Self::NewTree { structure, generation } => {
+                return write!(f, "tree {structure} generation={generation}");
+            }
+        };
+        let FirstHop { client, server, queue_pair, partition, rkey: _, root, mtu } = hop;
+        let (number, root) = (queue_pair.0, root.raw());
+        write!(
+            f,
+            "{what} client={client} server={server} queue_pair={number} partition={partition} root={root} mtu={mtu}"
+        )
+    }
 }
 
 /// Events that were not taken yet. If the owner takes none, there are never more than queue pairs: a

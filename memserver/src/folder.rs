@@ -1,4 +1,4 @@
-//! A folder that a memory server keeps its tree in: a restarted server serves the same tree at the same
+//! A folder that a memory server keeps its region in: a restarted server serves the same structure at the same
 //! addresses.
 //!
 //! ```text
@@ -19,8 +19,7 @@
 //! three files of a tree are synced when it is loaded, and when the server stops.
 //!
 //! **A file that is not what was written** is refused at the start, by its name. `state.json`, `writes-7` and every word of `chunks-7` have
-//! checksums. Of `tree-7` every node is read, and where the nodes are and lead to: see [`fatbtree_blink::verify_at_hand`]. Records are not
-//! read: each has a checksum, which its readers check. In a tree with checksums no other damage to a node is taken for a node either.
+//! checksums. What `tree-7` must be, the structure in it says, which reads it whole before it is served.
 //!
 //! **A folder that was restored in part** is refused, too: the three files of the generation that `state.json` names must be there, and no
 //! files of others. Nothing is removed but what `state.json` calls a leftover.
@@ -33,27 +32,24 @@
 mod state;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fatbtree_blink::node::LINE;
-use fatbtree_blink::{Regions, Superblock, VerifyError, verify_at_hand};
 use fatbtree_verbs::{Memory, ReserveError};
 use serde::{Deserialize, Serialize};
 
-use crate::blink::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
-use crate::blink::tenant::classes;
-use crate::blink::values::ValueSource;
 use crate::chunk::chunk_kinds_bytes;
 use crate::info::Origin;
 use crate::kinds::ChunkKinds;
-use crate::layout::Layout;
-use crate::storage::BuildError;
-use state::{FORMAT, State, TreeState, sync_names};
+use crate::layout::{Class, Layout};
+pub use state::Counts;
+use state::{FORMAT, RegionState, State, sync_names};
 
 const LOCK: &str = "lock";
 
@@ -75,15 +71,60 @@ pub struct FolderOwner {
     pub address: Ipv4Addr,
 }
 
-/// A folder that this process has.
+/// A region that a folder keeps or shall keep, but for its bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeptRegion<C> {
+    /// Number of times that the region was filled: its files are named by it.
+    pub generation: u64,
+    /// Bytes of the region.
+    pub region_bytes: u64,
+    /// Offsets of the chunks.
+    pub spare: Range<u64>,
+    /// Whether the structure is the one that is meant.
+    pub origin: Origin,
+    /// What the structure has counted when it was loaded.
+    pub counts: C,
+}
+
+/// A region that was found in a folder. Its structure has not been read yet.
 #[derive(Debug)]
-pub struct Folder {
+pub struct FoundRegion<C> {
+    /// Description of the region.
+    pub kept: KeptRegion<C>,
+    /// The region.
+    pub region: Arc<Memory>,
+    /// The table of chunk kinds.
+    pub chunk_kinds: Arc<Memory>,
+    chunk_bytes: u64,
+    path: PathBuf,
+}
+
+impl<C> FoundRegion<C> {
+    /// Places where blocks of these size classes may lie.
+    pub fn layout(&self, classes: Vec<Class>) -> Layout {
+        Layout {
+            classes: classes.into(),
+            chunks_from: self.kept.spare.start,
+            chunk_bytes: self.chunk_bytes,
+            kinds: Some(ChunkKinds::new(Arc::clone(&self.chunk_kinds), self.kept.generation)),
+        }
+    }
+
+    /// Error of a region that is not what was written.
+    pub fn damaged(&self, reason: impl fmt::Display) -> FolderError {
+        FolderError::Damaged { path: self.path.clone(), reason: reason.to_string() }
+    }
+}
+
+/// A folder that this process has, with a region of a structure that counts `C` when it is loaded.
+#[derive(Debug)]
+pub struct Folder<C> {
     path: PathBuf,
     /// Content of `state.json`.
-    state: State,
+    state: State<C>,
     /// Content of `state.json` before a tree was kept that is not served yet: it names the tree that is
     /// served.
-    former: Option<State>,
+    former: Option<State<C>>,
     _lock: File,
 }
 
@@ -171,7 +212,7 @@ pub enum FolderError {
     },
 }
 
-impl Folder {
+impl<C: Counts> Folder<C> {
     /// Makes the folder if it is not there, and locks it. `chunk_bytes`: as in [`ServerOptions`](crate::ServerOptions).
     ///
     /// # Errors
@@ -205,124 +246,97 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The tree that is in it, if there is one. Every node is read.
+    /// The region that is in the folder, if there is one.
     ///
     /// # Errors
-    /// When it is damaged, or the disk has no room for what it has given to clients.
-    pub fn tree(&self) -> Result<Option<LoadedTree>, FolderError> {
+    /// When its files are damaged, or the disk has no room for what it has given to clients.
+    pub fn region(&self) -> Result<Option<FoundRegion<C>>, FolderError> {
         let Some(state) = &self.state.tree else { return Ok(None) };
-        let generation = state.generation;
+        let (kept, chunk_bytes) = (KeptRegion::from(state), self.state.chunk_bytes);
+        let (generation, spare) = (kept.generation, &kept.spare);
         let path = self.file(TREE, generation);
-        let damaged = |reason: String| FolderError::Damaged { path: path.clone(), reason };
         let file = self.open_file(&path, false)?;
         let len = file.metadata().map_err(failed(&path, "asking for its length"))?.len();
-        let (spare, chunk_bytes) = (state.spare_from..state.spare_to, self.state.chunk_bytes);
-        let words = Arc::new(self.kinds(&spare, generation, false)?);
+        let words = Arc::new(self.kinds(spare, generation, false)?);
         let kinds = ChunkKinds::new(Arc::clone(&words), generation);
         let chunks = u32::try_from((spare.end - spare.start) / chunk_bytes.max(1)).unwrap_or(u32::MAX);
         let given_out = kinds.given_out(chunks).map_err(|error| FolderError::Damaged {
             path: self.file(CHUNKS, generation),
             reason: error.to_string(),
         })?;
-        let room = bytes_before_chunks(state) + given_out.len() as u64 * chunk_bytes;
+        let room = bytes_before_chunks(&kept) + given_out.len() as u64 * chunk_bytes;
         if len < room {
-            return Err(damaged(format!("it has {len} bytes, {room} were written")));
+            let reason = format!("it has {len} bytes, {room} were written");
+            return Err(FolderError::Damaged { path, reason });
         }
         // A copy of the file may have holes where zeros were.
-        let region = self.map(&path, file, state.region_bytes, room, generation, false)?;
-        let mut line = [0; LINE];
-        region.read(0, &mut line).map_err(|out| damaged(out.to_string()))?;
-        let superblock = Superblock::parse(&line).map_err(|error| damaged(error.to_string()))?;
-        let Superblock { partition, config, region_bytes, .. } = superblock;
-        let found = (partition.id, superblock.generation, region_bytes);
-        let expected = (self.state.owner.partition, generation, state.region_bytes);
-        if found != expected {
-            return Err(damaged(format!(
-                "it is partition, generation and bytes {found:?}, expected {expected:?}"
-            )));
-        }
-        let layout = Layout {
-            classes: classes(&config, &state.counts()).into(),
-            chunks_from: spare.start,
-            chunk_bytes,
-            kinds: Some(kinds),
-        };
-        let region = Arc::new(region);
-        let memory = Regions::new([(partition.id, Arc::clone(&region))]);
-        let may_lie = |kind, offset, bytes| layout.may_lie(kind, offset, bytes);
-        verify_at_hand(&memory, &config, partition, may_lie)
-            .map_err(|error: VerifyError| damaged(error.to_string()))?;
-        Ok(Some(LoadedTree {
-            region,
-            spare,
-            config,
-            partition,
-            counts: state.counts(),
-            generation,
-            origin: if state.is_meant { Origin::Meant } else { Origin::Begun },
-            chunk_kinds: Some(words),
-        }))
+        let region = self.map(&path, file, kept.region_bytes, room, generation, false)?.into();
+        Ok(Some(FoundRegion { kept, region, chunk_kinds: words, chunk_bytes, path }))
     }
 
-    pub(crate) fn build<S: ValueSource>(
-        &mut self,
-        options: &LoadOptions,
-        keys: &[u64],
-        values: &mut S,
-        within: impl Fn(u64) -> Result<u64, LoadError>,
-    ) -> Result<LoadedTree, BuildError> {
-        // A tree that was kept and refused gives its generation back first, or nothing is built: its files are what a restart would serve.
+    /// Whose folder it is.
+    pub fn owner(&self) -> &FolderOwner {
+        &self.state.owner
+    }
+
+    /// Prepares the folder for a region of another generation. From now on a process that is killed leaves files that `state.json` names.
+    ///
+    /// # Errors
+    /// When the generation is the one that is served, or the file system fails.
+    pub fn begin(&mut self, generation: u64) -> Result<(), FolderError> {
+        // A region that was kept and refused gives its generation back first, or nothing is built: its files are what a restart would serve.
         self.go_back()?;
-        let generation = options.generation;
         if self.state.tree.as_ref().is_some_and(|tree| tree.generation == generation) {
-            return Err(FolderError::Served { path: self.path.clone(), generation }.into());
+            return Err(FolderError::Served { path: self.path.clone(), generation });
         }
-        // A process that is killed from now on leaves files that `state.json` names.
         let mut state = self.state.clone();
         state.leftovers.insert(generation);
-        self.write(state)?;
-        let path = self.file(TREE, generation);
-        let mut trouble = None;
-        let memory = |bytes| {
-            let bytes = within(bytes)?;
-            let mapped = self.open_file(&path, true).and_then(|file| {
-                // Room is reserved for loaded data before it is written, and for the padding, which an index
-                // read may reach.
-                let room = bytes.saturating_sub(options.spare_bytes);
-                self.map(&path, file, bytes, room, generation, true)
-            });
-            mapped.map_err(|error| {
-                trouble = Some(error);
-                LoadError::OutOfMemory { bytes }
-            })
-        };
-        let built = bulk_load_in(options, keys, values, memory);
-        if let Some(error) = trouble {
-            return Err(error.into());
-        }
-        let tree = built?;
-        let kinds = self.kinds(&tree.spare, generation, true)?;
-        kinds.sync().map_err(failed(&self.file(CHUNKS, generation), "writing it"))?;
-        tree.region.sync().map_err(failed(&path, "writing it"))?;
-        Ok(LoadedTree { chunk_kinds: Some(kinds.into()), ..tree })
+        self.write(state)
     }
 
-    pub(crate) fn keep(&mut self, tree: &LoadedTree) -> Result<(), FolderError> {
+    /// A new region of a generation for which the folder was [prepared](Self::begin). Its first `room` bytes have their room on the disk
+    /// before they are written: loaded data, and the padding, which an index read may reach.
+    ///
+    /// # Errors
+    /// When the file system fails, or the disk is full.
+    pub fn new_region(&self, generation: u64, bytes: u64, room: u64) -> Result<Memory, FolderError> {
+        let path = self.file(TREE, generation);
+        let file = self.open_file(&path, true)?;
+        self.map(&path, file, bytes, room, generation, true)
+    }
+
+    /// Brings a filled region to the disk, and makes its table of chunk kinds.
+    ///
+    /// # Errors
+    /// When the file system fails, or the disk is full.
+    pub fn fill(
+        &self,
+        generation: u64,
+        region: &Memory,
+        spare: &Range<u64>,
+    ) -> Result<Arc<Memory>, FolderError> {
+        let kinds = self.kinds(spare, generation, true)?;
+        kinds.sync().map_err(failed(&self.file(CHUNKS, generation), "writing it"))?;
+        region.sync().map_err(failed(&self.file(TREE, generation), "writing it"))?;
+        Ok(kinds.into())
+    }
+
+    pub(crate) fn keep(&mut self, kept: KeptRegion<C>) -> Result<(), FolderError> {
         // The first tree of a folder is served from now on: there is no other.
         if self.former.is_none() && self.state.tree.is_some() {
             self.state.set_aside(&self.path)?;
             self.former = Some(self.state.clone());
         }
         let mut state = self.state.clone();
-        let former = state.tree.replace(tree.into());
+        state.leftovers.remove(&kept.generation);
+        let former = state.tree.replace(kept.into());
         state.leftovers.extend(former.map(|former| former.generation));
-        state.leftovers.remove(&tree.generation);
         self.write(state)
     }
 
     pub(crate) fn go_back(&mut self) -> Result<(), FolderError> {
         let Some(former) = self.former.clone() else { return Ok(()) };
-        match State::restore(&self.path) {
+        match State::<C>::restore(&self.path) {
             Ok(()) => {
                 self.state = former;
                 sync_names(&self.path)?;
@@ -343,7 +357,7 @@ impl Folder {
     pub(crate) fn forget_others(&mut self) {
         let served = self.former.as_ref().and_then(|former| former.tree.as_ref()).map(|tree| tree.generation);
         if self.former.is_none() {
-            State::drop_copy(&self.path);
+            State::<C>::drop_copy(&self.path);
         }
         let mut state = self.state.clone();
         state.leftovers.retain(|&generation| {
@@ -366,7 +380,7 @@ impl Folder {
         }
     }
 
-    fn write(&mut self, state: State) -> Result<(), FolderError> {
+    fn write(&mut self, state: State<C>) -> Result<(), FolderError> {
         state.write(&self.path)?;
         // It is there, whether or not it outlives the machine.
         self.state = state;
@@ -401,12 +415,7 @@ impl Folder {
         })
     }
 
-    fn kinds(
-        &self,
-        spare: &std::ops::Range<u64>,
-        generation: u64,
-        anew: bool,
-    ) -> Result<Memory, FolderError> {
+    fn kinds(&self, spare: &Range<u64>, generation: u64, anew: bool) -> Result<Memory, FolderError> {
         let bytes = chunk_kinds_bytes(spare.end - spare.start, self.state.chunk_bytes);
         self.small_file(CHUNKS, generation, bytes, anew)
     }
@@ -427,12 +436,12 @@ impl Folder {
 }
 
 /// Bytes of a region that have their room from the beginning: what was loaded, and as much behind the last chunk as an index read may reach.
-fn bytes_before_chunks(state: &TreeState) -> u64 {
-    state.spare_from + state.region_bytes.saturating_sub(state.spare_to)
+fn bytes_before_chunks<C>(kept: &KeptRegion<C>) -> u64 {
+    kept.spare.start + kept.region_bytes.saturating_sub(kept.spare.end)
 }
 
 /// Checks that all files of the tree are there, and none that are not known.
-fn whole(folder: &Path, state: Option<&State>) -> Result<(), FolderError> {
+fn whole<C: Counts>(folder: &Path, state: Option<&State<C>>) -> Result<(), FolderError> {
     let partial = |reason: String| FolderError::Partial { path: folder.to_owned(), reason };
     let listing = failed(folder, "listing it");
     let mut missing: BTreeSet<String> =
@@ -458,7 +467,7 @@ fn whole(folder: &Path, state: Option<&State>) -> Result<(), FolderError> {
     }
 }
 
-fn names(tree: &TreeState) -> [String; KINDS.len()] {
+fn names<C>(tree: &RegionState<C>) -> [String; KINDS.len()] {
     KINDS.map(|kind| format!("{kind}-{}", tree.generation))
 }
 

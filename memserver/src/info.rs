@@ -5,8 +5,6 @@ use std::ops::Deref;
 use fatbtree_remote::{Owner, Writer};
 use fatbtree_verbs::{Mtu, Region, Remote};
 
-use crate::blink::TreeInfo;
-
 /// Origin of a server's tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Origin {
@@ -22,7 +20,7 @@ pub enum Origin {
 
 /// Content of a server and how to reach it. The fields of `structure` can be read as if they were here, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ServerInfo<S = TreeInfo> {
+pub struct ServerInfo<S> {
     /// The server's number, which is in the addresses of its memory.
     pub server: u16,
     /// The tenant's description of the structure.

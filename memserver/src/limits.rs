@@ -96,14 +96,8 @@ pub struct Limits {
     pub server: Bounds,
     /// The span of time in which attempts are counted.
     pub attempt_window: Duration,
-    /// Requests for a snapshot that wait at once; they share its reading.
-    pub snapshot_requests: usize,
     /// Places of freed nodes, or of records of one size, that are kept for others. One takes about 50 bytes in memory.
     pub places: usize,
-    /// Requests to locate keys that wait at once. One takes up to 50 KB.
-    pub locate_requests: usize,
-    /// Nodes of the largest snapshot. One takes about 300 bytes in memory.
-    pub snapshot_nodes: usize,
 }
 
 impl Default for Limits {
@@ -121,10 +115,7 @@ impl Default for Limits {
             host: times(8),
             server: times(64),
             attempt_window: Duration::from_secs(1),
-            snapshot_requests: 16,
             places: 1 << 14,
-            locate_requests: 64,
-            snapshot_nodes: 1 << 24,
         }
     }
 }

@@ -8,7 +8,6 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::blink::Blink;
 use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
@@ -20,12 +19,12 @@ use crate::tenant::{Load, Tenant};
 
 /// The data-path thread's end: looking into an empty mailbox is one atomic load, no lock.
 #[derive(Debug)]
-pub struct Mailbox<T: Tenant = Blink> {
+pub struct Mailbox<T: Tenant> {
     requests: mpsc::Receiver<Request<T>>,
 }
 
 /// The control plane's end.
-pub struct Handle<T: Tenant = Blink> {
+pub struct Handle<T: Tenant> {
     requests: mpsc::Sender<Request<T>>,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
@@ -210,7 +209,15 @@ impl<T: Tenant> Handle<T> {
         self.ask(|reply| Request::Free { session, address, reply }).await
     }
 
-    pub(crate) async fn ask<A>(&self, request: impl FnOnce(Reply<A>) -> Request<T>) -> Result<A, ServerGone> {
+    /// Asks the structure itself; `request` names the way back.
+    ///
+    /// # Errors
+    /// When the server is gone, or the structure does not answer the request.
+    pub async fn ask_tenant<A>(&self, request: impl FnOnce(Reply<A>) -> T::Request) -> Result<A, ServerGone> {
+        self.ask(|reply| Request::Tenant(request(reply))).await
+    }
+
+    async fn ask<A>(&self, request: impl FnOnce(Reply<A>) -> Request<T>) -> Result<A, ServerGone> {
         let (reply, answer) = oneshot::channel();
         self.requests.send(request(reply)).await.map_err(|_| ServerGone)?;
         (self.wake)();
@@ -220,7 +227,7 @@ impl<T: Tenant> Handle<T> {
 
 /// A place in a mailbox for a tree.
 #[derive(Debug)]
-pub struct InstallPlace<'h, T: Tenant = Blink> {
+pub struct InstallPlace<'h, T: Tenant> {
     handle: &'h Handle<T>,
     place: mpsc::Permit<'h, Request<T>>,
 }
@@ -239,7 +246,7 @@ impl<'h, T: Tenant> InstallPlace<'h, T> {
 
 /// A tree that is to be installed, or is being installed. It goes on if this is dropped.
 #[derive(Debug)]
-pub struct Installing<'h, T: Tenant = Blink> {
+pub struct Installing<'h, T: Tenant> {
     handle: &'h Handle<T>,
     begins: oneshot::Receiver<()>,
     answer: oneshot::Receiver<Result<ServerInfo<T::Description>, ServerError>>,

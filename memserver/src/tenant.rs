@@ -23,7 +23,6 @@ use fatbtree_verbs::Memory;
 
 use crate::info::Origin;
 use crate::layout::Class;
-use crate::limits::Limits;
 use crate::server::Counter;
 
 /// Bytes of a region's first line, the header. Offset 0 is the null pointer, so no block lies there. A client that moves the root writes the
@@ -77,9 +76,6 @@ pub trait Tenant: Sized + fmt::Debug {
     fn statistics(&self) -> Vec<Counter> {
         Vec::new()
     }
-
-    /// Takes note of how much clients may have.
-    fn bound(&mut self, _limits: &Limits) {}
 
     /// Whether a server of `former` may serve this one instead, without being started again.
     fn may_follow(&self, _former: &Self) -> bool {

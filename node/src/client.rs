@@ -12,10 +12,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fatbtree_blink::{Limits, PoolConfig};
+use fatbtree_blink_host::grpc::super_root;
+use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::{ClientReport, Controllers};
 use fatbtree_memserver::session_keeper::{Call, Denied, KeeperOptions, Notice, SessionKeeper};
-use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{Counters, Waiter, Waker};
 use fatbtree_topology::{Host, MemoryServer};
 use fatbtree_trust::{CONTROLLER, Trust};
@@ -60,8 +61,8 @@ pub struct ClientProcess {
     client: Client<Adapter>,
     watch: Watch,
     /// Last description of each server, by partition.
-    infos: BTreeMap<u16, ServerInfo>,
-    keeper: SessionKeeper,
+    infos: BTreeMap<u16, TreeServerInfo>,
+    keeper: SessionKeeper<TreeInfo>,
     links: BTreeMap<u16, Arc<Link>>,
     answers: mpsc::Receiver<Answer>,
     /// Connections that the controller has told of: partition, and the server's queue pair.
@@ -136,7 +137,7 @@ impl ClientProcess {
         };
         let links: BTreeMap<u16, Arc<Link>> = options.servers.iter().map(link).collect();
         let infos = descriptions(&control, &links, &options.servers)?;
-        let roots = grpc::super_root(infos.values())?;
+        let roots = super_root(infos.values())?;
         let tree = infos.values().next().map(|info| info.config).unwrap_or_default();
         let config = PoolConfig {
             tree,
@@ -190,7 +191,7 @@ impl ClientProcess {
     }
 
     /// Descriptions of the memory servers, by partition.
-    pub fn infos(&self) -> impl Iterator<Item = &ServerInfo> {
+    pub fn infos(&self) -> impl Iterator<Item = &TreeServerInfo> {
         self.infos.values()
     }
 
@@ -395,7 +396,7 @@ impl ClientProcess {
     fn believe(&mut self, server: u16) {
         let Some(info) = self.keeper.info(server) else { return };
         self.infos.insert(server, *info);
-        match grpc::super_root(self.infos.values()) {
+        match super_root(self.infos.values()) {
             Ok(roots) => {
                 if let Err(error) = self.client.pool().set_roots(roots) {
                     tracing::warn!(server, %error, "another tree");
@@ -417,7 +418,7 @@ fn descriptions(
     control: &Runtime,
     links: &BTreeMap<u16, Arc<Link>>,
     servers: &[MemoryServer],
-) -> Result<BTreeMap<u16, ServerInfo>, NodeError> {
+) -> Result<BTreeMap<u16, TreeServerInfo>, NodeError> {
     let asked: Vec<_> = servers
         .iter()
         .map(|server| {
@@ -425,7 +426,7 @@ fn descriptions(
             (server, control.spawn(async move { link.info().await }))
         })
         .collect();
-    let mut infos: BTreeMap<u16, ServerInfo> = BTreeMap::new();
+    let mut infos: BTreeMap<u16, TreeServerInfo> = BTreeMap::new();
     for (server, asked) in asked {
         let info = control.block_on(asked).expect("the task neither panics nor is aborted")?;
         if let Some((other, _)) = infos.iter().find(|(_, other)| other.config != info.config) {

@@ -1,7 +1,7 @@
 //! The controller as a process: a task for each switch, a service for the others, and one task that decides.
 //!
 //! ```text
-//!   memory servers, clients, operators ─► grpc::serve ─┐                      ┌─► Keeper of core-0 ─► P4Runtime
+//!   memory servers, clients, operators ─► serve ─┐                      ┌─► Keeper of core-0 ─► P4Runtime
 //!                                                      ▼       desired        ├─► Keeper of agg-0-0
 //!                           planner ──────────► Driver { Primary } ───────────┤        ...
 //!                    (tops, counters, plans)           ▲                      └─► Keeper of edge-3-1

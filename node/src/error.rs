@@ -53,10 +53,10 @@ pub enum NodeError {
     Shape(#[from] fatbtree_blink::ConfigError),
     /// The tree cannot be built.
     #[error("loading the tree: {0}")]
-    Load(#[from] fatbtree_memserver::LoadError),
+    Load(#[from] fatbtree_blink_host::LoadError),
     /// The tree cannot be built, or not be written down.
     #[error("loading the tree: {0}")]
-    Build(#[from] fatbtree_memserver::BuildError),
+    Build(#[from] fatbtree_blink_host::BuildError),
     /// The folder that the tree is kept in.
     #[error("the data folder: {0}")]
     Folder(#[from] fatbtree_memserver::FolderError),
@@ -65,7 +65,7 @@ pub enum NodeError {
     Serve(#[from] fatbtree_memserver::ServerError),
     /// The tree cannot be worked on.
     #[error("answering queries: {0}")]
-    Queries(#[from] fatbtree_memserver::query::WorkerError),
+    Queries(#[from] fatbtree_blink_host::query::WorkerError),
     /// Some memory servers answer queries at addresses, others on their hosts' wires.
     #[error(
         "memory server {with} answers queries at an address of its own (`query` in the cluster file), {without} on its host's wire; a client \

@@ -11,12 +11,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fatbtree_blink::{Integrity, KeyRange, TreeConfig};
-use fatbtree_controller::grpc::Controllers;
-use fatbtree_memserver::grpc::{Loading, ServiceOptions, serve_with};
-use fatbtree_memserver::{
-    Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo, ServerOptions,
-    Storage, mailbox_with_waker, seeded, sort_keys,
+use fatbtree_blink_host::grpc::{Loading, TreeServiceOptions, serve_with};
+use fatbtree_blink_host::{
+    LoadOptions, LoadedTree, TreeEvent, TreeFolder, TreeMailbox, TreeServer, TreeServerInfo, TreeStorage,
+    build_in, seeded, sort_keys, tree_in,
 };
+use fatbtree_controller::grpc::Controllers;
+use fatbtree_memserver::{FolderOwner, MemoryServer, ServerOptions, mailbox_with_waker};
 use fatbtree_nic::NicStats;
 use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer as Described};
@@ -89,13 +90,13 @@ pub struct MemoryServerOptions {
 
 /// A memory server with a tree, an open port, and a service that listens.
 pub struct MemoryServerProcess {
-    server: MemoryServer<Adapter>,
-    mailbox: Mailbox,
+    server: TreeServer<Adapter>,
+    mailbox: TreeMailbox,
     watch: Watch,
     stopper: Stopper,
     limit: Option<Duration>,
     grpc: SocketAddr,
-    registrar: Option<mpsc::UnboundedSender<Event>>,
+    registrar: Option<mpsc::UnboundedSender<TreeEvent>>,
     workers: Option<Workers>,
     _control: Runtime,
 }
@@ -152,19 +153,19 @@ impl MemoryServerProcess {
         let server_options =
             ServerOptions { local_clients: queries.is_some(), undecided_for, ..ServerOptions::writable() };
         let mut storage = match data {
-            None => Storage::Memory,
+            None => TreeStorage::Memory,
             Some(path) => {
                 let owner = FolderOwner {
                     server: described.name.clone(),
                     partition: described.partition,
                     address: host.ip,
                 };
-                Storage::Folder(Folder::open(&path, owner, server_options.chunk_bytes)?.into())
+                TreeStorage::Folder(TreeFolder::open(&path, owner, server_options.chunk_bytes)?.into())
             }
         };
         let spare_bytes = tree.spare_bytes;
         // A disk that damages what it keeps is noticed by readers then.
-        let on_disk = matches!(storage, Storage::Folder(_));
+        let on_disk = matches!(storage, TreeStorage::Folder(_));
         let needs_sums = on_disk || queries.is_some() || !adapter.capabilities().line_atomicity;
         let tree = if needs_sums { with_checksums(tree)? } else { tree };
         let tree = first_tree(&mut storage, tree, &described)?;
@@ -208,7 +209,7 @@ impl MemoryServerProcess {
             events
         });
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
-        let service = ServiceOptions { query_secret, ..ServiceOptions::default() };
+        let service = TreeServiceOptions { query_secret, ..TreeServiceOptions::default() };
         let door = Door { listener, trust, roster: roster.into(), refused };
         control.spawn(serve_with(service, Some(loading), door, handle, std::future::pending()));
         Ok(Self { server, mailbox, watch, stopper, limit, grpc, registrar, workers, _control: control })
@@ -225,7 +226,7 @@ impl MemoryServerProcess {
     }
 
     /// Description of its content.
-    pub fn info(&self) -> &ServerInfo {
+    pub fn info(&self) -> &TreeServerInfo {
         self.server.info()
     }
 
@@ -235,7 +236,7 @@ impl MemoryServerProcess {
     }
 
     /// Serves until it is told to stop. `tell` is given the server's events.
-    pub fn run(mut self, mut tell: impl FnMut(Event)) -> MemoryServerReport {
+    pub fn run(mut self, mut tell: impl FnMut(TreeEvent)) -> MemoryServerReport {
         let Self { server, mailbox, watch, stopper, limit, registrar, .. } = &mut self;
         let end = limit.map(|limit| Instant::from_nanos(limit.as_nanos() as u64));
         while !stopper.is_told() && end.is_none_or(|end| watch.now() < end) {
@@ -283,12 +284,12 @@ fn with_checksums(source: TreeSource) -> Result<TreeSource, NodeError> {
 
 /// The tree that a server begins with: the one in its folder, or a new one.
 fn first_tree(
-    storage: &mut Storage,
+    storage: &mut TreeStorage,
     source: TreeSource,
     described: &Described,
 ) -> Result<LoadedTree, NodeError> {
-    if let Storage::Folder(folder) = &*storage
-        && let Some(tree) = folder.tree()?
+    if let TreeStorage::Folder(folder) = &*storage
+        && let Some(tree) = tree_in(folder)?
     {
         return Ok(tree);
     }
@@ -299,7 +300,7 @@ fn first_tree(
     let options =
         LoadOptions { range, spare_bytes, generation, ..LoadOptions::new(config, described.partition) };
     sort_keys(&mut keys)?;
-    let tree = storage.build(&options, u64::MAX, &keys, &mut seeded(seed, value_bytes))?;
-    storage.keep(&tree)?;
+    let tree = build_in(storage, &options, u64::MAX, &keys, &mut seeded(seed, value_bytes))?;
+    storage.keep(tree.kept())?;
     Ok(tree)
 }

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use fatbtree_blink_host::TreeServerInfo;
+use fatbtree_blink_host::grpc::TreeCalls as _;
 use fatbtree_client::{QueryClient, RequesterStats};
-use fatbtree_memserver::{ServerInfo, grpc};
+use fatbtree_memserver::grpc;
 use fatbtree_port::{DatagramCounts, Datagrams, FrameDatagrams, Lanes, PortSpec, Waiter, Waker};
 use fatbtree_query::{Identity, RequesterOptions};
 use fatbtree_topology::{Cluster, Host, HostId, MemoryServer};
@@ -93,7 +95,7 @@ pub struct QueryClientProcess {
     /// Servers by partition.
     servers: BTreeMap<u16, Place>,
     root_to_leaf: bool,
-    infos: Vec<ServerInfo>,
+    infos: Vec<TreeServerInfo>,
     watch: Watch,
     stopper: Stopper,
     questions: Questions,
@@ -148,7 +150,7 @@ impl QueryClientProcess {
             }
         };
         let infos = servers.iter().map(|server| control.block_on(info(server, trust, *patience)));
-        let infos: Vec<ServerInfo> = infos.collect::<Result<_, _>>()?;
+        let infos: Vec<TreeServerInfo> = infos.collect::<Result<_, _>>()?;
         let mut partitions: Vec<(u64, u16)> =
             infos.iter().map(|info| (info.partition.range.low, info.partition.id)).collect();
         partitions.sort_unstable();
@@ -186,7 +188,7 @@ impl QueryClientProcess {
     }
 
     /// Descriptions of the memory servers when they were asked.
-    pub fn infos(&self) -> impl Iterator<Item = &ServerInfo> {
+    pub fn infos(&self) -> impl Iterator<Item = &TreeServerInfo> {
         self.infos.iter()
     }
 
@@ -335,7 +337,7 @@ fn places(servers: &[MemoryServer], hosts: &[Host]) -> BTreeMap<u16, Place> {
     servers.iter().filter_map(place).collect()
 }
 
-async fn info(server: &MemoryServer, trust: &Trust, patience: Duration) -> Result<ServerInfo, NodeError> {
+async fn info(server: &MemoryServer, trust: &Trust, patience: Duration) -> Result<TreeServerInfo, NodeError> {
     let peer = trust.to(&server.grpc, &server.name);
     let ask = || async { grpc::Client::connect(peer.clone()).await?.info().await };
     Ok(ask_within(patience, &server.grpc, "for its description", ask).await?)

@@ -1,8 +1,8 @@
 //! Memory servers that begin empty: their trees are leaves, and plans can be made of them.
 
 use fatbtree_blink::TreeConfig;
+use fatbtree_blink_host::{LoadOptions, load_ranges, seeded};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
-use fatbtree_memserver::{LoadOptions, load_ranges, seeded};
 use fatbtree_topology::Cluster;
 
 #[test]

@@ -18,6 +18,7 @@
 //! ```
 //!
 //! * [`RemoteMemory`]: queue pairs to all servers, and what operations do by them.
+//! * [`Kept`]: the same for a keeper of sessions, which an index may put itself in front of.
 //! * [`GlobalAddress`]: where a byte lies. [`KeyRange`]: keys that belong together.
 //! * [`Writer`]: the owner under which a client takes locks, of one session. [`LockGuard`]: a lock while an operation has it.
 //! * [`Allocator`]: memory for what is new, by kind and size.
@@ -53,6 +54,7 @@ mod chain;
 mod checks;
 mod config;
 mod connection;
+mod kept;
 mod keys;
 mod locks;
 mod memory;
@@ -66,6 +68,7 @@ pub use chain::Part;
 pub use checks::Check;
 pub use config::{Locking, RemoteConfig};
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
+pub use kept::Kept;
 pub use keys::KeyRange;
 pub use locks::{HAND_OVERS, LockError, LockGuard, Owner, SessionId, Writer, restructure_all};
 pub use memory::{RemoteMemory, Trouble};

@@ -11,7 +11,7 @@ use crate::wires::{Attachment, Wires};
 /// A client of the cluster.
 pub type Client = fatbtree_client::Client<Nic>;
 /// A memory server of the cluster.
-pub type MemoryServer = fatbtree_memserver::MemoryServer<Nic>;
+pub type MemoryServer = fatbtree_blink_host::TreeServer<Nic>;
 
 /// Nodes of a tree that a memory server reads for a snapshot before it looks for frames again.
 const SNAPSHOT_NODES: usize = 64;

@@ -5,8 +5,8 @@
 use std::time::Instant as Clock;
 
 use fatbtree_blink::{GlobalAddress, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout};
+use fatbtree_blink_host::{LoadOptions, bulk_load, seeded};
 use fatbtree_client::Client;
-use fatbtree_memserver::{LoadOptions, bulk_load, seeded};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Access, Device};

@@ -29,8 +29,9 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_blink::{
     IndexCache, PoolConfig, PoolStats, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
 };
+use fatbtree_blink_host::{LoadOptions, TreeServer, bulk_load_unsorted, seeded};
 use fatbtree_client::Client;
-use fatbtree_memserver::{ClientId, LoadOptions, MemoryServer, ServerOptions, bulk_load_unsorted, seeded};
+use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
 use fatbtree_nic::{Nic, NicConfig, NicStats};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::Summary;
@@ -153,7 +154,7 @@ fn serve(nic: &mut Nic, mut port: Port, clock: Clock, is_over: &AtomicBool) {
     }
 }
 
-fn connect(client: &Client<Nic>, server: &mut MemoryServer<Nic>) -> Result<(), Failure> {
+fn connect(client: &Client<Nic>, server: &mut TreeServer<Nic>) -> Result<(), Failure> {
     let now = Instant::ZERO;
     let mut session = None;
     for id in client.pool().connections() {

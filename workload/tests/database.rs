@@ -7,10 +7,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{Event, PoolConfig, RemoteSide, Scan, Start, TreeConfig, ValueLayout, value as values};
+use fatbtree_blink_host::{LoadOptions, TreeServer, load_cluster, varying};
 use fatbtree_client::Client;
-use fatbtree_memserver::{
-    ClientId, Grant, LoadOptions, MemoryServer, ServerOptions, SessionKey, load_cluster, varying,
-};
+use fatbtree_memserver::{ClientId, Grant, ServerOptions, SessionKey};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::Summary;
@@ -22,7 +21,7 @@ const SERVERS: u16 = 3;
 
 struct Database {
     client: Client<PlainDevice>,
-    servers: Vec<(MemoryServer<PlainDevice>, SessionKey)>,
+    servers: Vec<(TreeServer<PlainDevice>, SessionKey)>,
     /// Goes on with every turn: what waits for a lock waits for a time.
     now: Instant,
 }
@@ -45,7 +44,7 @@ impl Database {
         let client = Client::new(network.device(), config, loaded.roots.clone(), 1).unwrap();
         let pool = client.pool();
         let servers = loaded.serve(&ServerOptions::writable(), 1, |_| network.device()).unwrap();
-        let connect = |(connection, mut server): (_, MemoryServer<PlainDevice>)| {
+        let connect = |(connection, mut server): (_, TreeServer<PlainDevice>)| {
             let local = pool.open(connection).unwrap();
             let id = ClientId { host: [127, 0, 0, 1].into(), roce: local.ip };
             let lease = server.open_session(NOW, id).unwrap();

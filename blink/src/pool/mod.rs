@@ -7,8 +7,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use fatbtree_remote::{
-    ConnectError, ConnectionId, GlobalAddress, Locking, RemoteConfig, RemoteMemory, RemoteSide, Trouble,
-    Writer,
+    ConnectError, ConnectionId, GlobalAddress, Kept, Locking, RemoteConfig, RemoteMemory, RemoteSide,
+    Trouble, Writer,
 };
 use fatbtree_verbs::{Agreed, Buffer, IndexTarget, Operation, Verbs};
 
@@ -132,6 +132,23 @@ pub enum PoolError {
     /// The connection cannot be.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+}
+
+impl<V: Verbs> Kept for Pool<V> {
+    type Verbs = V;
+    type Error = PoolError;
+
+    fn remote(&self) -> &RemoteMemory<V> {
+        self
+    }
+
+    fn let_write(&self, server: u16, writer: Writer) -> Result<(), PoolError> {
+        self.set_writer(server, writer)
+    }
+
+    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), PoolError> {
+        self.connected(id, remote).map(drop)
+    }
 }
 
 impl<V: Verbs> Pool<V> {

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use fatbtree_blink::{IndexCache, RemoteSide, TreeTop};
+use fatbtree_blink_host::TreeInfo;
+use fatbtree_blink_host::grpc::TreeCalls as _;
 use fatbtree_controller::{
     Budget, Controller, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, HotKeys, Located,
     Observed, OnProgress, Placement, Plan, Programs, PushReport, Registration, Tree, by_partition, in_leaves,
@@ -172,7 +174,7 @@ impl Control {
         let mut sessions = Vec::new();
         for id in data_path.call(|path| path.client().pool().connections())? {
             let server = &mut self.servers[usize::from(id.server)];
-            let info = server.info().await?;
+            let info = server.info::<TreeInfo>().await?;
             let local = data_path.call(move |path| path.client().pool().open(id))??;
             let session = server.open_session(local.ip).await?;
             tokio::spawn(server.clone().keep_session(session));

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use fatbtree_blink::Event;
-use fatbtree_memserver as memserver;
+use fatbtree_blink_host as host;
 use fatbtree_sim::{Client, Clock, Cluster, InstantWires};
 use fatbtree_switch::service::Inbox;
 use fatbtree_verbs::Alarm;
@@ -63,7 +63,7 @@ pub(super) struct DataPath {
     clock: RunningClock,
     /// The inboxes of this half's switches, by the switch's position.
     switch_inboxes: Vec<(usize, Inbox)>,
-    server_mailboxes: Vec<memserver::Mailbox>,
+    server_mailboxes: Vec<host::TreeMailbox>,
     /// The client's, in the half that has one.
     memory: Option<Desk>,
     /// Looks in a row that found no frame.
@@ -75,7 +75,7 @@ impl DataPath {
     pub(super) fn new(
         cluster: Cluster<InstantWires>,
         switch_inboxes: Vec<(usize, Inbox)>,
-        server_mailboxes: Vec<memserver::Mailbox>,
+        server_mailboxes: Vec<host::TreeMailbox>,
         memory: Option<Desk>,
     ) -> Self {
         let clock = RunningClock::new();

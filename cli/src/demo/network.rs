@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
+use fatbtree_blink_host as host;
 use fatbtree_memserver as memserver;
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
@@ -44,7 +45,7 @@ impl Places {
 /// The control plane's ends of all switches and memory servers, listening on loopback.
 pub(super) struct Endpoints {
     pub(super) inboxes: Vec<Inbox>,
-    pub(super) mailboxes: Vec<memserver::Mailbox>,
+    pub(super) mailboxes: Vec<host::TreeMailbox>,
     /// The cluster as a file would describe it.
     pub(super) cluster: Cluster,
 }
@@ -80,7 +81,7 @@ impl Endpoints {
             let waker = waker_of_racks.clone();
             let (handle, mailbox) = memserver::mailbox_with_waker(16, move || waker.wake());
             let (listener, address) = listen().await?;
-            tokio::spawn(memserver::grpc::serve(listener, handle, std::future::pending()));
+            tokio::spawn(host::grpc::serve(listener, handle, std::future::pending()));
             mailboxes.push(mailbox);
             write!(
                 file,

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use anyhow::{Error, Result, bail};
 use fatbtree_blink::value;
-use fatbtree_memserver::grpc::LoadData;
-use fatbtree_memserver::sort_keys;
+use fatbtree_blink_host::grpc::LoadData;
+use fatbtree_blink_host::sort_keys;
 
 use crate::records::{Pairs, has_values, keys_of, pairs_of};
 use crate::{count, memserver, room};

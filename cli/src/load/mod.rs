@@ -12,8 +12,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_blink::KeyRange;
-use fatbtree_memserver::ServerInfo;
-use fatbtree_memserver::grpc::{Client, LoadData, LoadProgress, load_empty, load_servers};
+use fatbtree_blink_host::grpc::{LoadData, LoadProgress, load_empty, load_servers};
+use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
+use fatbtree_memserver::grpc::Client;
 use fatbtree_topology::{Cluster, MemoryServer, Named};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
@@ -128,7 +129,7 @@ async fn connect_to_fill(server: &MemoryServer, trust: &Trust, replace: bool) ->
         return Ok(client);
     }
     let asking = || format!("memory server {}", server.name);
-    let info = client.info().await.with_context(asking)?;
+    let info = client.info::<TreeInfo>().await.with_context(asking)?;
     let counters = client.statistics().await.with_context(asking)?;
     let counter = |name| counters.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
     // Clients that insert need chunks, which the count of loaded keys leaves out.
@@ -211,7 +212,7 @@ async fn empty(cluster: &Cluster, trust: &Trust, name: &str, replace: bool) -> R
     let began = Instant::now();
     let mut ranges = vec![];
     for other in cluster.servers().iter().filter(|other| other.name != server.name) {
-        let info = connect(other, trust).await?.info().await;
+        let info = connect(other, trust).await?.info::<TreeInfo>().await;
         let info = info.with_context(|| format!("memory server {}", other.name))?;
         ranges.push(info.partition.range);
     }
@@ -227,7 +228,7 @@ async fn empty(cluster: &Cluster, trust: &Trust, name: &str, replace: bool) -> R
     Ok(LoadResult { keys: 0, value_bytes: 0, seconds, keys_per_s: 0.0, servers })
 }
 
-fn told(server: String, info: &ServerInfo) -> LoadedServer {
+fn told(server: String, info: &TreeServerInfo) -> LoadedServer {
     let range = info.partition.range;
     LoadedServer {
         server,

@@ -7,11 +7,10 @@ use std::task::{Context as TaskContext, Poll, Waker};
 
 use anyhow::{Context, Result, bail};
 use fatbtree_blink::{Allocation, IndexCache, PoolConfig, TreeConfig, ValueLayout};
+use fatbtree_blink_host::{LoadOptions, TreeInfo, TreeServer, load_cluster, load_ranges, varying};
 use fatbtree_client::Client;
 use fatbtree_memserver::session_keeper::{KeeperOptions, Notice, SessionKeeper};
-use fatbtree_memserver::{
-    ClientId, LoadOptions, MemoryServer, ServerOptions, load_cluster, load_ranges, varying,
-};
+use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::Mtu;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -48,8 +47,8 @@ pub(super) struct Tree {
 
 struct Network {
     now: Instant,
-    servers: Vec<MemoryServer<Nic>>,
-    keeper: SessionKeeper,
+    servers: Vec<TreeServer<Nic>>,
+    keeper: SessionKeeper<TreeInfo>,
     frame: Vec<u8>,
 }
 

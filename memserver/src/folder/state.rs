@@ -8,12 +8,17 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use fatbtree_blink::MAX_OFFSET;
+use fatbtree_remote::MAX_OFFSET;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{FolderError, FolderOwner, failed, private};
-use crate::blink::load::{LoadCounts, LoadedTree};
+use super::{FolderError, FolderOwner, KeptRegion, failed, private};
 use crate::info::Origin;
+
+/// What a structure counts when it is loaded: named numbers, which `state.json` keeps beside those of the region.
+pub trait Counts: Clone + Eq + std::fmt::Debug + Serialize + DeserializeOwned {}
+
+impl<C: Clone + Eq + std::fmt::Debug + Serialize + DeserializeOwned> Counts for C {}
 
 /// The version of files and layouts in them.
 pub(super) const FORMAT: u32 = 3;
@@ -24,71 +29,67 @@ const FORMER_STATE: &str = "state.json.former";
 
 /// State of a folder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct State {
+#[serde(deny_unknown_fields, bound = "C: Counts")]
+pub(super) struct State<C> {
     pub(super) owner: FolderOwner,
     pub(super) chunk_bytes: u64,
     /// `None` until the first one is kept.
-    pub(super) tree: Option<TreeState>,
+    pub(super) tree: Option<RegionState<C>>,
     /// Generations whose files may be removed: of trees that were not kept, or not any more.
     pub(super) leftovers: BTreeSet<u64>,
 }
 
-/// The tree that is served.
+/// The region that is served. A field that is not known is found by the checksum, which does not cover it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TreeState {
+#[serde(bound = "C: Counts")]
+pub(super) struct RegionState<C> {
     pub(super) generation: u64,
     pub(super) region_bytes: u64,
     /// Begin and end of its chunks.
     pub(super) spare_from: u64,
     pub(super) spare_to: u64,
-    pub(super) keys: u64,
-    pub(super) leaf_nodes: u64,
-    pub(super) internal_nodes: u64,
-    pub(super) record_bytes: u64,
+    #[serde(flatten)]
+    pub(super) counts: C,
     /// See [`Origin`].
     pub(super) is_meant: bool,
 }
 
-impl From<&LoadedTree> for TreeState {
-    fn from(tree: &LoadedTree) -> Self {
-        let LoadCounts { keys, leaf_nodes, internal_nodes, record_bytes } = tree.counts;
+impl<C> From<KeptRegion<C>> for RegionState<C> {
+    fn from(kept: KeptRegion<C>) -> Self {
+        let KeptRegion { generation, region_bytes, spare, origin, counts } = kept;
+        let (spare_from, spare_to, is_meant) = (spare.start, spare.end, origin == Origin::Meant);
+        Self { generation, region_bytes, spare_from, spare_to, counts, is_meant }
+    }
+}
+
+impl<C: Clone> From<&RegionState<C>> for KeptRegion<C> {
+    fn from(state: &RegionState<C>) -> Self {
         Self {
-            generation: tree.generation,
-            region_bytes: tree.region.len(),
-            spare_from: tree.spare.start,
-            spare_to: tree.spare.end,
-            keys,
-            leaf_nodes,
-            internal_nodes,
-            record_bytes,
-            is_meant: tree.origin == Origin::Meant,
+            generation: state.generation,
+            region_bytes: state.region_bytes,
+            spare: state.spare_from..state.spare_to,
+            origin: if state.is_meant { Origin::Meant } else { Origin::Begun },
+            counts: state.counts.clone(),
         }
     }
 }
 
-impl TreeState {
+impl<C> RegionState<C> {
     /// Whether its numbers go together.
     fn can_be(&self) -> bool {
         self.spare_from <= self.spare_to
             && self.spare_to <= self.region_bytes
             && self.region_bytes <= MAX_OFFSET
     }
-
-    pub(super) fn counts(&self) -> LoadCounts {
-        let &Self { keys, leaf_nodes, internal_nodes, record_bytes, .. } = self;
-        LoadCounts { keys, leaf_nodes, internal_nodes, record_bytes }
-    }
 }
 
 /// The file: the state, and a checksum over its shortest spelling.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Sealed {
+#[serde(deny_unknown_fields, bound = "C: Counts")]
+struct Sealed<C> {
     format: u32,
     crc32: u32,
-    state: State,
+    state: State<C>,
 }
 
 /// All that older and newer versions have in common.
@@ -97,7 +98,7 @@ struct Version {
     format: u32,
 }
 
-impl State {
+impl<C: Counts> State<C> {
     /// Reads it; `None` where there is none.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, FolderError> {
         let path = folder.join(STATE);
@@ -113,8 +114,8 @@ impl State {
             return Err(FolderError::Format { path, found: format });
         }
         let sealed = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()));
-        let Sealed { crc32, state, .. } = sealed?;
-        match (state.sum() == crc32, state.tree.as_ref().is_none_or(TreeState::can_be)) {
+        let Sealed::<C> { crc32, state, .. } = sealed?;
+        match (state.sum() == crc32, state.tree.as_ref().is_none_or(RegionState::can_be)) {
             (true, true) => Ok(Some(state)),
             (false, _) => Err(damaged("it does not match its checksum".to_owned())),
             (true, false) => Err(damaged("its tree's chunks are not inside of its region".to_owned())),

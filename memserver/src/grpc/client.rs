@@ -5,20 +5,15 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_blink::{ChunkKind, GlobalAddress, Owner, ReturnedBlocks, SessionId, Shortage, TreeTop};
-use fatbtree_query::{Identity, Key};
+use fatbtree_remote::{ChunkKind, GlobalAddress, Owner, ReturnedBlocks, SessionId, Shortage};
 use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
-use tonic::{Code, Response, Status, Streaming};
+use tonic::{Code, Response, Status};
 
 use super::convert::{MessageError, grant, missing};
-use super::proto::loader_client::LoaderClient;
 use super::proto::memory_server_client::MemoryServerClient;
-use super::{SHORTAGE, proto};
-use crate::blink::finder::{KeyPlaces, MAX_LOCATE_KEYS};
+use super::{Describe, SHORTAGE, proto};
 use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::server::Counter;
@@ -29,7 +24,7 @@ use crate::session_keeper::{Call, Denied, Granted, Meaning, Opened};
 pub struct Deadlines {
     /// Connecting.
     pub connect: Duration,
-    /// A call; each message of a snapshot.
+    /// A call; each message of a stream.
     pub call: Duration,
 }
 
@@ -40,15 +35,6 @@ impl Default for Deadlines {
     }
 }
 
-/// Nodes of the largest snapshot that is believed.
-const SNAPSHOT_NODES: u64 = 1 << 24;
-
-/// Keys that are located at a time.
-const LOCATE_KEYS: usize = MAX_LOCATE_KEYS / 2;
-
-/// Requests to locate keys that are on their way at once.
-const LOCATE_REQUESTS: usize = 8;
-
 /// Renewals of a session within its lease.
 const RENEWALS: u32 = 3;
 
@@ -58,13 +44,8 @@ const RENEWAL: Duration = Duration::from_millis(500);
 /// Shortest interval between renewals, whatever lease a server grants.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Bytes of the largest message that is read; a snapshot's have about 256 KB.
+/// Bytes of the largest message that is read.
 const MESSAGE_BYTES: usize = 1 << 20;
-
-/// A stream that ends too early, or says something else than it was asked.
-pub(super) fn missing_answer() -> MessageError {
-    missing("what")
-}
 
 /// Asks a memory server over the network. Clones share the connection.
 #[derive(Clone, Debug)]
@@ -137,16 +118,18 @@ pub enum ClientError {
         /// The problem.
         source: MessageError,
     },
-    /// The snapshot ended early, or does not end.
+    /// A stream of parts ended early, or does not end.
     #[error(
-        "the snapshot of the memory server at {address} has {found} nodes, {expected} were announced; ask again"
+        "the memory server at {address} was asked {call}: {found} parts came, {expected} were announced; ask again"
     )]
     Incomplete {
         /// Its address.
         address: String,
-        /// Nodes announced; 0 when there was no header.
+        /// The call.
+        call: &'static str,
+        /// Parts announced; 0 when there was no header.
         expected: u64,
-        /// Nodes received.
+        /// Parts received.
         found: u64,
     },
 }
@@ -240,79 +223,10 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`], as for all calls.
-    pub async fn info(&mut self) -> Result<ServerInfo, ClientError> {
+    pub async fn info<S: Describe>(&mut self) -> Result<ServerInfo<S>, ClientError> {
         const CALL: &str = "for its description";
         let reply = self.call(CALL, |mut stub| async move { stub.get_info(proto::GetInfoRequest {}).await });
         reply.await?.try_into().map_err(|source| self.nonsense(CALL, source))
-    }
-
-    /// The top of the tree.
-    ///
-    /// # Errors
-    /// Also when the stream breaks off.
-    pub async fn snapshot(&mut self) -> Result<TreeTop, ClientError> {
-        const CALL: &str = "for a snapshot";
-        let reply = self.call(CALL, |mut stub| async move { stub.snapshot(proto::SnapshotRequest {}).await });
-        let mut stream = reply.await?;
-        let mut header: Option<proto::SnapshotHeader> = None;
-        let mut nodes = vec![];
-        loop {
-            let message = tokio::time::timeout(self.deadlines.call, stream.next()).await;
-            let Some(message) = message.map_err(|_| self.late(CALL))? else { break };
-            let chunk = message.map_err(|status| self.refused(CALL, status))?;
-            header = header.or(chunk.header);
-            let expected = header.map_or(0, |header| header.nodes).min(SNAPSHOT_NODES);
-            let found = nodes.len() as u64 + chunk.nodes.len() as u64;
-            if found > expected {
-                return Err(self.incomplete(expected, found));
-            }
-            for node in chunk.nodes {
-                nodes.push(node.try_into().map_err(|source| self.nonsense(CALL, source))?);
-            }
-        }
-        let found = nodes.len() as u64;
-        match header {
-            Some(header) if header.nodes == found => {
-                let partition = header.try_into().map_err(|source| self.nonsense(CALL, source))?;
-                Ok(TreeTop { partition, nodes })
-            }
-            header => Err(self.incomplete(header.map_or(0, |header| header.nodes), found)),
-        }
-    }
-
-    /// Places of keys: the record or, where values are in the leaves, the leaf; one for each key, in their
-    /// order. `None` for keys that are not there, and for records that an index read cannot bring.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn locate(&mut self, keys: &[u64]) -> Result<KeyPlaces, ClientError> {
-        let mut places = KeyPlaces::with_capacity(keys.len());
-        // Several requests are on their way at once, so that the server always has one to work at.
-        for group in keys.chunks(LOCATE_KEYS * LOCATE_REQUESTS) {
-            let mut asked = Vec::with_capacity(LOCATE_REQUESTS);
-            for keys in group.chunks(LOCATE_KEYS) {
-                let (mut client, keys, count) = (self.clone(), keys.to_vec(), keys.len());
-                asked.push((count, tokio::spawn(async move { client.locate_some(keys).await })));
-            }
-            for (count, answer) in asked {
-                // A runtime that ends waits for no answer.
-                places.extend(answer.await.unwrap_or_else(|_| Ok(vec![None; count]))?);
-            }
-        }
-        Ok(places)
-    }
-
-    async fn locate_some(&mut self, keys: Vec<u64>) -> Result<KeyPlaces, ClientError> {
-        const CALL: &str = "to locate keys";
-        let expected = keys.len();
-        let request = proto::LocateRequest { keys };
-        let reply = self.call(CALL, |mut stub| async move { stub.locate(request).await }).await?;
-        if reply.addresses.len() != expected {
-            let (field, expected, found) = ("addresses", "as many as keys", reply.addresses.len() as u64);
-            return Err(self.nonsense(CALL, MessageError::Field { field, expected, found }));
-        }
-        let place = |address: u64| (address != 0).then_some(GlobalAddress(address));
-        Ok(reply.addresses.into_iter().map(place).collect())
     }
 
     /// All counters, by name.
@@ -327,32 +241,6 @@ impl Client {
         let mut counters: Vec<_> = self.call(CALL, ask).await?.counters.into_iter().collect();
         counters.sort();
         Ok(counters)
-    }
-
-    /// Numbers and keys for queries, for `count` clients; `None` where queries need no keys. They are good at
-    /// all memory servers of the cluster.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn query_keys(&mut self, count: u16) -> Result<Option<Vec<Identity>>, ClientError> {
-        const CALL: &str = "for keys of queries";
-        let request = proto::QueryKeysRequest { count: count.into() };
-        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.get_query_keys(request).await };
-        let keys = self.call(CALL, ask).await?.keys;
-        if keys.is_empty() {
-            return Ok(None);
-        }
-        let wrong = |field, expected, found: usize| {
-            self.nonsense(CALL, MessageError::Field { field, expected, found: found as u64 })
-        };
-        if keys.len() != usize::from(count) {
-            return Err(wrong("keys", "as many as were asked for", keys.len()));
-        }
-        let identity = |proto::QueryKey { client, key }| match <[u8; 16]>::try_from(key.as_slice()) {
-            Ok(key) => Ok(Identity { client, key: Key::new(key) }),
-            Err(_) => Err(wrong("key", "16 bytes", key.len())),
-        };
-        keys.into_iter().map(identity).collect::<Result<_, _>>().map(Some)
     }
 
     /// Opens a session for queue pairs at `roce`. Keep it by [`renew_session`](Self::renew_session), or by
@@ -535,7 +423,11 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`]. [`Denied`] says what an error means for the session.
-    pub async fn carry(&mut self, roce: Ipv4Addr, call: Call) -> Result<Granted, ClientError> {
+    pub async fn carry<S: Describe>(
+        &mut self,
+        roce: Ipv4Addr,
+        call: Call,
+    ) -> Result<Granted<S>, ClientError> {
         Ok(match call {
             Call::Open { known } => {
                 let session = self.open_session_after(roce, known).await?;
@@ -569,21 +461,63 @@ impl Client {
         self.call("to take a chunk back", ask).await.map(drop)
     }
 
-    pub(super) fn deadlines(&self) -> Deadlines {
+    // ---- for clients of a structure's own service ----
+
+    /// The connection, for the stub of another service.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Time limits of calls.
+    #[must_use]
+    pub fn deadlines(&self) -> Deadlines {
         self.deadlines
     }
 
-    pub(super) async fn start_load(
+    /// Waits for the reply to a call, within the deadline.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn reply<T>(
         &self,
         call: &'static str,
-        requests: ReceiverStream<proto::LoadRequest>,
-    ) -> Result<Streaming<proto::LoadReply>, ClientError> {
-        let mut stub = LoaderClient::new(self.channel.clone());
-        match tokio::time::timeout(self.deadlines.call, stub.load(requests)).await {
+        reply: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, ClientError> {
+        match tokio::time::timeout(self.deadlines.call, reply).await {
             Ok(Ok(reply)) => Ok(reply.into_inner()),
             Ok(Err(status)) => Err(self.refused(call, status)),
             Err(_) => Err(self.late(call)),
         }
+    }
+
+    /// Error of a call without an answer within the deadline.
+    #[must_use]
+    pub fn late(&self, call: &'static str) -> ClientError {
+        ClientError::Deadline { address: self.address.clone(), call, after: self.deadlines.call }
+    }
+
+    /// Error of a call that ended with `status`. Distinguishes a refusal from a lost call: a status from the server has no further cause,
+    /// a transport error has.
+    #[must_use]
+    pub fn refused(&self, call: &'static str, status: Status) -> ClientError {
+        let address = self.address.clone();
+        match std::error::Error::source(&status) {
+            Some(_) => ClientError::Lost { address, call, source: status },
+            None => ClientError::Refused { address, call, status },
+        }
+    }
+
+    /// Error of an answer that makes no sense.
+    #[must_use]
+    pub fn nonsense(&self, call: &'static str, source: MessageError) -> ClientError {
+        ClientError::Answer { address: self.address.clone(), call, source }
+    }
+
+    /// Error of a stream with another number of parts than was announced.
+    #[must_use]
+    pub fn incomplete(&self, call: &'static str, expected: u64, found: u64) -> ClientError {
+        ClientError::Incomplete { address: self.address.clone(), call, expected, found }
     }
 
     async fn call<T, F: Future<Output = Result<Response<T>, Status>>>(
@@ -591,11 +525,7 @@ impl Client {
         call: &'static str,
         ask: impl FnOnce(MemoryServerClient<Channel>) -> F,
     ) -> Result<T, ClientError> {
-        match tokio::time::timeout(self.deadlines.call, ask(self.stub.clone())).await {
-            Ok(Ok(reply)) => Ok(reply.into_inner()),
-            Ok(Err(status)) => Err(self.refused(call, status)),
-            Err(_) => Err(self.late(call)),
-        }
+        self.reply(call, ask(self.stub.clone())).await
     }
 
     async fn session<F: Future<Output = Result<Response<proto::Lease>, Status>>>(
@@ -604,27 +534,5 @@ impl Client {
         ask: impl FnOnce(MemoryServerClient<Channel>) -> F,
     ) -> Result<Session, ClientError> {
         self.call(call, ask).await?.try_into().map_err(|source| self.nonsense(call, source))
-    }
-
-    pub(super) fn late(&self, call: &'static str) -> ClientError {
-        ClientError::Deadline { address: self.address.clone(), call, after: self.deadlines.call }
-    }
-
-    /// Distinguishes a refusal from a lost call: a status from the server has no further cause, a transport
-    /// error has.
-    pub(super) fn refused(&self, call: &'static str, status: Status) -> ClientError {
-        let address = self.address.clone();
-        match std::error::Error::source(&status) {
-            Some(_) => ClientError::Lost { address, call, source: status },
-            None => ClientError::Refused { address, call, status },
-        }
-    }
-
-    pub(super) fn nonsense(&self, call: &'static str, source: MessageError) -> ClientError {
-        ClientError::Answer { address: self.address.clone(), call, source }
-    }
-
-    fn incomplete(&self, expected: u64, found: u64) -> ClientError {
-        ClientError::Incomplete { address: self.address.clone(), expected, found }
     }
 }

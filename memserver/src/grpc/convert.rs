@@ -1,19 +1,15 @@
 //! Messages to types and back. What a peer sends is checked here, field by field.
 
+use std::fmt::Display;
 use std::net::Ipv4Addr;
 
-use fatbtree_blink::{
-    ConfigError, GlobalAddress, Integrity, KeyRange, Partition, TopNode, TreeConfig, ValueLayout,
-};
+use fatbtree_remote::{ChunkKind, GlobalAddress, Owner, SessionId};
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, RKEY_NODE_OR_RECORD, Region};
 
-use super::proto;
-use crate::blink::TreeInfo;
-use crate::blink::load::LoadCounts;
+use super::{Describe, proto};
 use crate::chunk::Chunk;
 use crate::free_blocks::{FreeBlocks, Grant};
 use crate::info::{LockTable, Origin, ServerInfo};
-use fatbtree_blink::{ChunkKind, Owner, SessionId};
 
 /// A message that cannot be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -37,29 +33,64 @@ pub enum MessageError {
     /// An endpoint that cannot be.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// A tree that cannot be.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
+    /// A structure of another kind.
+    #[error(
+        "the memory server holds a structure of kind {found:?}, expected {expected:?}: ask it by a client of that structure"
+    )]
+    OtherStructure {
+        /// The expected name.
+        expected: &'static str,
+        /// The found name.
+        found: String,
+    },
+    /// A structure that cannot be.
+    #[error("{0}")]
+    Structure(String),
+}
+
+impl MessageError {
+    /// Error of a field that is not there.
+    #[must_use]
+    pub fn missing(field: &'static str) -> Self {
+        Self::Missing { field }
+    }
+
+    /// Error of a field with an impossible value.
+    #[must_use]
+    pub fn field(field: &'static str, expected: &'static str, found: u64) -> Self {
+        Self::Field { field, expected, found }
+    }
+
+    /// Error of a structure's own part of a message.
+    #[must_use]
+    pub fn structure(reason: impl Display) -> Self {
+        Self::Structure(reason.to_string())
+    }
+
+    /// Number of 8 bits in a field.
+    ///
+    /// # Errors
+    /// When the number is larger.
+    pub fn bits_8(name: &'static str, found: u32) -> Result<u8, Self> {
+        u8::try_from(found).map_err(|_| Self::field(name, "at most 255", found.into()))
+    }
+
+    /// Number of 16 bits in a field.
+    ///
+    /// # Errors
+    /// When the number is larger.
+    pub fn bits_16(name: &'static str, found: u32) -> Result<u16, Self> {
+        u16::try_from(found).map_err(|_| Self::field(name, "at most 65,535", found.into()))
+    }
 }
 
 pub(super) fn missing(field: &'static str) -> MessageError {
-    MessageError::Missing { field }
+    MessageError::missing(field)
 }
 
 fn field(field: &'static str, expected: &'static str, found: u64) -> MessageError {
-    MessageError::Field { field, expected, found }
+    MessageError::field(field, expected, found)
 }
-
-fn narrow<T: TryFrom<u32>>(
-    name: &'static str,
-    expected: &'static str,
-    found: u32,
-) -> Result<T, MessageError> {
-    T::try_from(found).map_err(|_| field(name, expected, found.into()))
-}
-
-const BITS_16: &str = "at most 65,535";
-const BITS_8: &str = "at most 255";
 
 fn mtu(bytes: u32) -> Result<Mtu, MessageError> {
     Mtu::from_bytes(bytes as usize)
@@ -92,8 +123,8 @@ impl TryFrom<proto::Endpoint> for Endpoint {
             queue_pair: QueuePairNumber(end.queue_pair),
             psn: end.first_psn,
             mtu: mtu(end.path_mtu)?,
-            responder_reads: narrow("responder_reads", BITS_8, end.responder_reads)?,
-            initiator_reads: narrow("initiator_reads", BITS_8, end.initiator_reads)?,
+            responder_reads: MessageError::bits_8("responder_reads", end.responder_reads)?,
+            initiator_reads: MessageError::bits_8("initiator_reads", end.initiator_reads)?,
         };
         endpoint.check()?;
         Ok(endpoint)
@@ -182,36 +213,21 @@ impl TryFrom<proto::Region> for Region {
     }
 }
 
-impl From<ServerInfo> for proto::ServerInfo {
-    fn from(info: ServerInfo) -> Self {
-        let TreeInfo { partition, config, counts } = info.structure;
+impl<S: Describe> From<ServerInfo<S>> for proto::ServerInfo {
+    fn from(info: ServerInfo<S>) -> Self {
         Self {
-            partition: partition.id.into(),
-            low_key: partition.range.low,
-            high_key: partition.range.high,
-            root_address: partition.root.raw(),
-            root_level: partition.root_level.into(),
+            server: info.server.into(),
             generation: info.generation,
+            structure: S::STRUCTURE.to_owned(),
+            description: info.structure.encode(),
             tree: Some(info.tree.into()),
             locks: info.locks.map(|locks| locks.region.into()),
+            owners: info.locks.map(|locks| locks.owners.into()),
             locks_on_device: info.locks.is_some_and(|locks| locks.on_device),
-            fan_out: config.fan_out().into(),
-            internal_node_bytes: config.internal_bytes(),
-            leaf_node_bytes: config.leaf_bytes(),
-            inline_value_bytes: match config.values() {
-                ValueLayout::Inline(bytes) => bytes.into(),
-                ValueLayout::OutOfLine => 0,
-            },
-            checksums: config.integrity() == Integrity::Checksums,
-            keys: counts.keys,
-            leaf_nodes: counts.leaf_nodes,
-            internal_nodes: counts.internal_nodes,
-            record_bytes: counts.record_bytes,
             path_mtu: info.path_mtu.bytes() as u32,
             masked_atomics: info.masked_atomics,
             line_atomicity: info.line_atomicity,
             chunk_bytes: info.chunk_bytes,
-            owners: info.locks.map(|locks| locks.owners.into()),
             origin: match info.origin {
                 Origin::Meant => proto::Origin::Meant,
                 Origin::Begun => proto::Origin::Begun,
@@ -222,20 +238,13 @@ impl From<ServerInfo> for proto::ServerInfo {
     }
 }
 
-impl TryFrom<proto::ServerInfo> for ServerInfo {
+impl<S: Describe> TryFrom<proto::ServerInfo> for ServerInfo<S> {
     type Error = MessageError;
 
     fn try_from(info: proto::ServerInfo) -> Result<Self, MessageError> {
-        let values = match info.inline_value_bytes {
-            0 => ValueLayout::OutOfLine,
-            bytes => ValueLayout::Inline(narrow("inline_value_bytes", BITS_8, bytes)?),
-        };
-        let integrity = if info.checksums { Integrity::Checksums } else { Integrity::LineVersions };
-        let fan_out = narrow("fan_out", BITS_16, info.fan_out)?;
-        let config = TreeConfig::with_integrity(fan_out, info.leaf_node_bytes, values, integrity)?;
-        if config.internal_bytes() != info.internal_node_bytes {
-            let expected = "as many as a node of this fan-out has here: do both ends run the same version?";
-            return Err(field("internal_node_bytes", expected, info.internal_node_bytes.into()));
+        let server = MessageError::bits_16("server", info.server)?;
+        if info.structure != S::STRUCTURE {
+            return Err(MessageError::OtherStructure { expected: S::STRUCTURE, found: info.structure });
         }
         let locks = match info.locks.map(Region::try_from).transpose()? {
             None => None,
@@ -244,25 +253,9 @@ impl TryFrom<proto::ServerInfo> for ServerInfo {
                 Some(LockTable { region, on_device: info.locks_on_device, owners })
             }
         };
-        let structure = TreeInfo {
-            partition: partition(
-                info.partition,
-                info.low_key,
-                info.high_key,
-                info.root_address,
-                info.root_level,
-            )?,
-            config,
-            counts: LoadCounts {
-                keys: info.keys,
-                leaf_nodes: info.leaf_nodes,
-                internal_nodes: info.internal_nodes,
-                record_bytes: info.record_bytes,
-            },
-        };
         Ok(Self {
-            server: structure.partition.id,
-            structure,
+            server,
+            structure: S::decode(server, &info.description)?,
             generation: info.generation,
             tree: info.tree.ok_or_else(|| missing("tree"))?.try_into()?,
             locks,
@@ -279,70 +272,6 @@ impl TryFrom<proto::ServerInfo> for ServerInfo {
             },
             path_mtu: mtu(info.path_mtu)?,
             chunk_bytes: info.chunk_bytes,
-        })
-    }
-}
-
-fn partition(
-    id: u32,
-    low: u64,
-    high: Option<u64>,
-    root: u64,
-    root_level: u32,
-) -> Result<Partition, MessageError> {
-    Ok(Partition {
-        id: narrow("partition", BITS_16, id)?,
-        range: KeyRange { low, high },
-        root: GlobalAddress(root),
-        root_level: narrow("root_level", BITS_8, root_level)?,
-    })
-}
-
-// ---- snapshots ----
-
-/// Header of a snapshot with this many nodes.
-pub(super) fn header(partition: &Partition, nodes: u64) -> proto::SnapshotHeader {
-    proto::SnapshotHeader {
-        partition: partition.id.into(),
-        low_key: partition.range.low,
-        high_key: partition.range.high,
-        root_address: partition.root.raw(),
-        root_level: partition.root_level.into(),
-        nodes,
-    }
-}
-
-impl TryFrom<proto::SnapshotHeader> for Partition {
-    type Error = MessageError;
-
-    fn try_from(header: proto::SnapshotHeader) -> Result<Self, MessageError> {
-        let proto::SnapshotHeader { partition: id, low_key, high_key, root_address, root_level, .. } = header;
-        partition(id, low_key, high_key, root_address, root_level)
-    }
-}
-
-impl From<&TopNode> for proto::InternalNode {
-    fn from(node: &TopNode) -> Self {
-        let (pivots, children) = node.children.iter().copied().unzip();
-        Self { address: node.address, level: node.level.into(), pivots, children }
-    }
-}
-
-impl TryFrom<proto::InternalNode> for TopNode {
-    type Error = MessageError;
-
-    fn try_from(node: proto::InternalNode) -> Result<Self, MessageError> {
-        let (pivots, children) = (node.pivots.len(), node.children.len());
-        if pivots == 0 || pivots != children {
-            return Err(field("children", "at least 1, and as many as pivots", children as u64));
-        }
-        if !node.pivots.is_sorted_by(|a, b| a < b) {
-            return Err(field("pivots", "strictly ascending, but that is not so in node", node.address));
-        }
-        Ok(Self {
-            address: node.address,
-            level: narrow("level", BITS_8, node.level)?,
-            children: node.pivots.into_iter().zip(node.children).collect(),
         })
     }
 }

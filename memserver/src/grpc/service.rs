@@ -4,29 +4,25 @@ use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use fatbtree_blink::{GlobalAddress, SessionId};
-use fatbtree_query::Secret;
-use fatbtree_trust::{Connections, Door, OPERATOR, Places};
+use fatbtree_remote::{GlobalAddress, SessionId};
+use fatbtree_trust::{Connections, Door};
 use fatbtree_verbs::{QueuePairNumber, ReserveError};
 use fatbtree_wire::host_of;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::{MetadataMap, MetadataValue};
-use tonic::service::interceptor::InterceptedService;
+use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
 
 use super::convert::{MessageError, chunk_kind, missing};
-use super::loading::{self, Loader, Loading};
-use super::{SHORTAGE, proto, stream};
-use crate::blink::finder::LocateError;
-use crate::blink::snapshots::SnapshotError;
+use super::{Describe, SHORTAGE, proto};
 use crate::free_blocks::GivenBack;
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
 use crate::owners::NoOwner;
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
+use crate::tenant::Tenant;
 
 /// Bounds of what peers can make the service hold. Start from the default and change what you need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,109 +35,60 @@ pub struct ServiceOptions {
     pub calls_per_connection: u32,
     /// Bytes of the largest message that is read.
     pub message_bytes: usize,
-    /// Snapshots on their way at once.
-    pub snapshots: usize,
-    /// Snapshots on their way to one host at once.
-    pub snapshots_per_host: usize,
-    /// Requests to locate keys at once.
-    pub locates: usize,
-    /// Requests of one host to locate keys at once.
-    pub locates_per_host: usize,
-    /// Time for which a snapshot is kept for a peer that takes nothing of it.
-    pub stall: Duration,
-    /// Time limit for an answer of the data path; a snapshot must have been read by then.
+    /// Time limit for an answer of the data path.
     pub answer: Duration,
     /// A connection without a sign of life for twice this long is closed.
     pub keep_alive: Duration,
     /// Time limit of calls under way when the service stops.
     pub grace: Duration,
-    /// Secret from which keys for queries are derived. `None`: queries need none.
-    pub query_secret: Option<Secret>,
 }
 
-/// Most keys for queries that are given at once.
-const QUERY_KEYS: u32 = 1024;
-
 impl Default for ServiceOptions {
-    /// 512 connections, 128 of each host, 32 calls on each; 16 snapshots, 4 to each host; 64 requests
-    /// to locate keys, 16 of each host.
+    /// 512 connections, 128 of each host, 32 calls on each.
     fn default() -> Self {
         Self {
             connections: 512,
             connections_per_host: 128,
             calls_per_connection: 32,
             message_bytes: 16 << 10,
-            snapshots: 16,
-            snapshots_per_host: 4,
-            locates: 64,
-            locates_per_host: 16,
-            stall: Duration::from_secs(20),
             answer: Duration::from_secs(10),
             keep_alive: Duration::from_secs(20),
             grace: Duration::from_secs(1),
-            query_secret: None,
         }
     }
 }
 
-/// Serves the requests of `listener` until `stop` is done. All answers come from the thread that has the mailbox. The server cannot be
-/// loaded.
+/// Serves the requests that come through `door` until `stop` is done, and `more`: services of the structure itself. All answers come from
+/// the thread that has the mailbox. Where there are certificates, a session is opened by the client that has its address.
 ///
 /// # Errors
 /// When the transport fails.
-pub async fn serve(
-    door: impl Into<Door<TcpListener>>,
-    handle: Handle,
-    stop: impl Future<Output = ()>,
-) -> Result<(), tonic::transport::Error> {
-    serve_with(ServiceOptions::default(), None, door, handle, stop).await
-}
-
-/// The same with other bounds, and for loaders. Where there are certificates, only the operator loads, and a session is opened by the
-/// client that has its address.
-///
-/// # Errors
-/// When the transport fails.
-pub async fn serve_with(
+pub async fn serve<T>(
     options: ServiceOptions,
-    loading: Option<Loading>,
     door: impl Into<Door<TcpListener>>,
-    handle: Handle,
+    handle: Handle<T>,
+    more: impl FnOnce(&Door<()>) -> Routes,
     stop: impl Future<Output = ()>,
-) -> Result<(), tonic::transport::Error> {
+) -> Result<(), tonic::transport::Error>
+where
+    T: Tenant<Description: Describe + Send + Sync, Request: Send> + Send + 'static,
+{
     let door = door.into();
-    let server = door.server()?;
+    let mut server = door.server()?;
     let bound = Connections { all: options.connections, per_host: options.connections_per_host };
     let (connections, door) = door.open(bound);
-    let snapshots = Places::new(options.snapshots, options.snapshots_per_host);
-    let locates = Places::new(options.locates, options.locates_per_host);
-    let loader = loading.map(|loading| {
-        let loader = Loader::new(handle.clone(), loading, options.answer);
-        let loader =
-            proto::loader_server::LoaderServer::new(loader).max_decoding_message_size(loading::MESSAGE_BYTES);
-        let door = door.clone();
-        InterceptedService::new(loader, move |request: Request<()>| {
-            door.admit(&request, &[OPERATOR]).map(|()| request)
-        })
-    });
-    let service = proto::memory_server_server::MemoryServerServer::new(Service {
-        handle,
-        options,
-        snapshots,
-        locates,
-        door,
-    })
-    .max_decoding_message_size(options.message_bytes);
+    let more = more(&door);
+    let service = proto::memory_server_server::MemoryServerServer::new(Service { handle, options, door })
+        .max_decoding_message_size(options.message_bytes);
     let (stopping, stopped) = oneshot::channel();
-    let serving = server
+    server = server
         .concurrency_limit_per_connection(options.calls_per_connection as usize)
         .max_concurrent_streams(options.calls_per_connection)
         .http2_max_header_list_size(options.message_bytes as u32)
         .http2_keepalive_interval(Some(options.keep_alive))
-        .http2_keepalive_timeout(Some(options.keep_alive))
-        .add_service(service)
-        .add_optional_service(loader)
-        .serve_with_incoming_shutdown(connections, async move {
+        .http2_keepalive_timeout(Some(options.keep_alive));
+    let serving =
+        server.add_routes(more.add_service(service)).serve_with_incoming_shutdown(connections, async move {
             stop.await;
             let _ = stopping.send(());
         });
@@ -158,35 +105,45 @@ pub async fn serve_with(
     }
 }
 
-struct Service {
-    handle: Handle,
+/// Waits for an answer of the data path, not for ever.
+///
+/// # Errors
+/// When the data path has not answered within `limit`, or is gone.
+pub async fn answer_within<A>(
+    limit: Duration,
+    answer: impl Future<Output = Result<A, ServerGone>>,
+) -> Result<A, Status> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(gone)) => Err(Status::unavailable(gone.to_string())),
+        Err(_) => Err(Status::deadline_exceeded(format!(
+            "the server's data path has not answered in {limit:?}: it is busy, or it hangs"
+        ))),
+    }
+}
+
+/// Source address of a call, as the transport reports it.
+///
+/// # Errors
+/// When the connection has ended.
+pub fn host<R>(request: &Request<R>) -> Result<IpAddr, Status> {
+    let peer = request.remote_addr().map(|peer| host_of(peer.ip()));
+    peer.ok_or_else(|| Status::unavailable("the connection has ended"))
+}
+
+struct Service<T: Tenant> {
+    handle: Handle<T>,
     options: ServiceOptions,
-    snapshots: Places,
-    locates: Places,
     door: Door<()>,
 }
 
-impl Service {
-    /// Waits for the data path, not for ever.
-    async fn answer<T>(&self, answer: impl Future<Output = Result<T, ServerGone>>) -> Result<T, Status> {
-        match tokio::time::timeout(self.options.answer, answer).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(gone)) => Err(Status::unavailable(gone.to_string())),
-            Err(_) => {
-                let after = self.options.answer;
-                Err(Status::deadline_exceeded(format!(
-                    "the server's data path has not answered in {after:?}: it is busy, or it hangs"
-                )))
-            }
-        }
-    }
-
-    /// The same where the server may refuse.
-    async fn granted<T>(
+impl<T: Tenant> Service<T> {
+    /// Waits for the data path, which may refuse.
+    async fn granted<A>(
         &self,
-        answer: impl Future<Output = Result<Result<T, Refusal>, ServerGone>>,
-    ) -> Result<T, Status> {
-        Ok(self.answer(answer).await??)
+        answer: impl Future<Output = Result<Result<A, Refusal>, ServerGone>>,
+    ) -> Result<A, Status> {
+        Ok(answer_within(self.options.answer, answer).await??)
     }
 }
 
@@ -214,26 +171,6 @@ impl From<Refusal> for Status {
     }
 }
 
-impl From<LocateError> for Status {
-    fn from(error: LocateError) -> Self {
-        let code = match error {
-            LocateError::Busy { .. } => Code::ResourceExhausted,
-            LocateError::TooMany { .. } => Code::InvalidArgument,
-        };
-        Status::new(code, error.to_string())
-    }
-}
-
-impl From<SnapshotError> for Status {
-    fn from(error: SnapshotError) -> Self {
-        let code = match error {
-            SnapshotError::Busy { .. } => Code::ResourceExhausted,
-            SnapshotError::Unreadable { .. } => Code::Internal,
-        };
-        Self::new(code, error.to_string())
-    }
-}
-
 impl From<MessageError> for Status {
     fn from(error: MessageError) -> Self {
         Self::invalid_argument(error.to_string())
@@ -250,70 +187,22 @@ impl From<Lease> for proto::Lease {
     }
 }
 
-/// Source address of a call, as the transport reports it.
-fn host<T>(request: &Request<T>) -> Result<IpAddr, Status> {
-    let peer = request.remote_addr().map(|peer| host_of(peer.ip()));
-    peer.ok_or_else(|| Status::unavailable("the connection has ended"))
-}
-
-type Reply<T> = Result<Response<T>, Status>;
+type Reply<A> = Result<Response<A>, Status>;
 
 #[tonic::async_trait]
-impl proto::memory_server_server::MemoryServer for Service {
+impl<T> proto::memory_server_server::MemoryServer for Service<T>
+where
+    T: Tenant<Description: Describe + Send + Sync, Request: Send> + Send + 'static,
+{
     async fn get_info(&self, _: Request<proto::GetInfoRequest>) -> Reply<proto::ServerInfo> {
-        Ok(Response::new(self.answer(self.handle.info()).await?.into()))
-    }
-
-    type SnapshotStream = ReceiverStream<Result<proto::SnapshotChunk, Status>>;
-
-    async fn snapshot(&self, request: Request<proto::SnapshotRequest>) -> Reply<Self::SnapshotStream> {
-        let place = self.snapshots.take(host(&request)?).ok_or_else(|| {
-            Status::resource_exhausted(
-                "as many snapshots are on their way as may be; take those, or ask later",
-            )
-        })?;
-        let top = self.answer(self.handle.snapshot()).await??;
-        Ok(Response::new(stream::send(top, place, self.options.stall)))
-    }
-
-    async fn locate(&self, request: Request<proto::LocateRequest>) -> Reply<proto::LocateReply> {
-        let _place = self.locates.take(host(&request)?).ok_or_else(|| {
-            Status::resource_exhausted(
-                "as many requests to locate keys are under way as may be; wait for those, or ask later",
-            )
-        })?;
-        let places = self.answer(self.handle.locate(request.into_inner().keys)).await??;
-        let addresses = places.into_iter().map(|place| place.map_or(0, GlobalAddress::raw)).collect();
-        Ok(Response::new(proto::LocateReply { addresses }))
+        let info = answer_within(self.options.answer, self.handle.info()).await?;
+        Ok(Response::new(info.into()))
     }
 
     async fn get_statistics(&self, _: Request<proto::StatisticsRequest>) -> Reply<proto::StatisticsReply> {
-        let counters = self.answer(self.handle.statistics()).await?.into_iter().collect();
+        let counters = answer_within(self.options.answer, self.handle.statistics()).await?;
+        let counters = counters.into_iter().collect();
         Ok(Response::new(proto::StatisticsReply { counters }))
-    }
-
-    async fn get_query_keys(
-        &self,
-        request: Request<proto::QueryKeysRequest>,
-    ) -> Reply<proto::QueryKeysReply> {
-        let clients = self.door.roster.clients.values().map(String::as_str);
-        self.door.admit(&request, &clients.chain([OPERATOR]).collect::<Vec<_>>())?;
-        let count = request.get_ref().count;
-        if count > QUERY_KEYS {
-            let told = format!("expected a count up to {QUERY_KEYS}, found {count}; ask again for more");
-            return Err(Status::invalid_argument(told));
-        }
-        // A client does not choose its number: it may be another client's, and so would be its key. 0 is that
-        // of many.
-        let key = |secret: Secret| {
-            let identity = secret.identity(rand::random_range(1..=u64::MAX));
-            proto::QueryKey { client: identity.client, key: identity.key.bytes().to_vec() }
-        };
-        let keys = self
-            .options
-            .query_secret
-            .map_or_else(Vec::new, |secret| (0..count).map(|_| key(secret)).collect());
-        Ok(Response::new(proto::QueryKeysReply { keys }))
     }
 
     async fn open_session(&self, request: Request<proto::OpenSessionRequest>) -> Reply<proto::Lease> {

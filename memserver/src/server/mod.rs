@@ -19,7 +19,6 @@ use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, Mtu, QueueP
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::blink::Blink;
 use crate::chunk::{ChunkSize, ChunkTable, chunk_kinds_bytes};
 use crate::event::{Event, Events, FirstHop};
 use crate::free_blocks::FreeLists;
@@ -105,16 +104,16 @@ impl Default for ServerOptions {
 /// Time never goes back. With one seed and one sequence of calls the server does the same.
 ///
 /// ```
-/// use fatbtree_memserver::{Event, Mailbox, MemoryServer};
+/// use fatbtree_memserver::{Event, Mailbox, MemoryServer, Tenant};
 /// use fatbtree_verbs::Device;
 /// use fatbtree_verbs::time::Instant;
 ///
 /// /// One turn of a driver's loop. Returns when to come back at the latest; `None`: when there is a frame or a request.
-/// fn turn<D: Device>(
-///     server: &mut MemoryServer<D>,
-///     mailbox: &mut Mailbox,
+/// fn turn<D: Device, T: Tenant>(
+///     server: &mut MemoryServer<D, T>,
+///     mailbox: &mut Mailbox<T>,
 ///     now: Instant,
-///     mut tell_the_controller: impl FnMut(Event),
+///     mut tell_the_controller: impl FnMut(Event<T::Description>),
 /// ) -> Option<Instant> {
 ///     // ... frames to and from server.device_mut() ...
 ///     mailbox.answer(now, server);
@@ -128,7 +127,7 @@ impl Default for ServerOptions {
 ///     if more { Some(now) } else { server.poll_timeout() }
 /// }
 /// ```
-pub struct MemoryServer<D, T: Tenant = Blink> {
+pub struct MemoryServer<D, T: Tenant> {
     device: D,
     region: Arc<Memory>,
     /// The structure in the region.
@@ -208,8 +207,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let capabilities = device.capabilities();
         let local = probe(&mut device)?;
         let (header, chunks) = fit(&device, &mut loaded, options, local.mtu)?;
-        let Loaded { server, region, generation, origin, shape, mut tenant, .. } = loaded;
-        tenant.bound(&options.limits);
+        let Loaded { server, region, generation, origin, shape, tenant, .. } = loaded;
         let iova = GlobalAddress::new(server, 0).raw();
         let registered = device.register(&region, iova, options.access)?;
         let (locks, owners) = match options.lock_table_bytes {
@@ -429,7 +427,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     }
 
     /// Ends all sessions and takes the memory back from the device, to be filled anew by
-    /// [`bulk_load_over`](crate::bulk_load_over). The memory is given back unless the caller has another handle to it.
+    /// another structure. The memory is given back unless the caller has another handle to it.
     #[must_use]
     pub fn stop(mut self) -> (D, Arc<Memory>) {
         self.end_all();

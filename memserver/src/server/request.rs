@@ -6,7 +6,6 @@ use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
 
 use super::{Counter, MemoryServer, ServerError};
-use crate::blink::Blink;
 use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
@@ -20,7 +19,7 @@ pub type Reply<T> = oneshot::Sender<T>;
 
 /// Requests to a memory server; see the methods of [`MemoryServer`].
 #[derive(Debug)]
-pub enum Request<T: Tenant = Blink> {
+pub enum Request<T: Tenant> {
     /// The server's content.
     Info(Reply<ServerInfo<T::Description>>),
     /// All counters.

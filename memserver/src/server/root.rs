@@ -58,8 +58,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.tenant.is_empty()
     }
 
-    /// Shows the tenant the region's header, if clients have changed it.
-    pub(crate) fn watch_header(&mut self) {
+    /// Shows the tenant the region's header, if it has changed. [`work`](Self::work) does so, too.
+    pub fn watch_header(&mut self) {
         let mut header = [0; HEADER_BYTES];
         if self.region.read(0, &mut header).is_err() || header == self.header {
             return;

@@ -4,11 +4,10 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_blink::{ChunkKind, Owner, ReturnedBlocks, SessionId, Shortage};
+use fatbtree_remote::{ChunkKind, Owner, ReturnedBlocks, SessionId, Shortage};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 
-use crate::blink::TreeInfo;
 use crate::free_blocks::Grant;
 use crate::info::ServerInfo;
 use crate::mailbox::ServerGone;
@@ -57,7 +56,7 @@ pub enum Call {
 
 /// A session that was opened, and the server's description at that time.
 #[derive(Clone, Debug)]
-pub struct Opened<S = TreeInfo> {
+pub struct Opened<S> {
     /// Its name.
     pub session: SessionId,
     /// Time for which it lasts without renewal.
@@ -70,7 +69,7 @@ pub struct Opened<S = TreeInfo> {
 
 /// The answer to a call that was carried out.
 #[derive(Clone, Debug)]
-pub enum Granted<S = TreeInfo> {
+pub enum Granted<S> {
     /// Answer to [`Call::Open`].
     Opened(Box<Opened<S>>),
     /// Answer to [`Call::Connect`]: the server's end.

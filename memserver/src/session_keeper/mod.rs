@@ -14,13 +14,9 @@ mod server;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fatbtree_blink::{
-    BreakReason, ConnectionId, Event, Pool, PoolError, RemoteMemory, RemoteSide, SessionId, Shortage, Writer,
-};
-use fatbtree_verbs::Verbs;
+use fatbtree_remote::{BreakReason, ConnectionId, Event, Kept, ReturnedBlocks, SessionId, Shortage};
 use fatbtree_verbs::time::{Duration, Instant};
 
-use crate::blink::TreeInfo;
 use crate::info::ServerInfo;
 
 pub use call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
@@ -81,7 +77,7 @@ pub enum Notice {
         /// The server.
         server: u16,
     },
-    /// A lock was left: the owner runs [`RemoteMemory::finish`].
+    /// A lock was left: the owner runs [`RemoteMemory::finish`](fatbtree_remote::RemoteMemory::finish).
     Unfinished {
         /// The server.
         server: u16,
@@ -98,60 +94,10 @@ pub enum Notice {
 /// Notices that wait for the owner; older ones are dropped.
 const NOTICES: usize = 1024;
 
-/// Remote memory under a keeper, whatever index lies in it: an index may refuse two steps.
-pub trait Kept {
-    /// The device.
-    type Verbs: Verbs;
-
-    /// The memory.
-    fn remote(&self) -> &RemoteMemory<Self::Verbs>;
-
-    /// See [`RemoteMemory::set_writer`].
-    ///
-    /// # Errors
-    /// When the memory can only be read.
-    fn let_write(&self, server: u16, writer: Writer) -> Result<(), PoolError> {
-        Ok(self.remote().set_writer(server, writer)?)
-    }
-
-    /// See [`RemoteMemory::connected`].
-    ///
-    /// # Errors
-    /// When the queue pair cannot be used.
-    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), PoolError> {
-        self.remote().connected(id, remote)?;
-        Ok(())
-    }
-}
-
-impl<V: Verbs> Kept for RemoteMemory<V> {
-    type Verbs = V;
-
-    fn remote(&self) -> &Self {
-        self
-    }
-}
-
-impl<V: Verbs> Kept for Pool<V> {
-    type Verbs = V;
-
-    fn remote(&self) -> &RemoteMemory<V> {
-        self
-    }
-
-    fn let_write(&self, server: u16, writer: Writer) -> Result<(), PoolError> {
-        self.set_writer(server, writer)
-    }
-
-    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), PoolError> {
-        self.connected(id, remote).map(drop)
-    }
-}
-
 /// Keeps one client's sessions with all its memory servers: opens and renews them, connects queue pairs, brings memory, gives places back,
 /// and notices lost trees. It has no clock, socket or thread.
 ///
-/// **Driving contract.** Time never goes back. After each [turn](RemoteMemory::turn) of the memory, each answer, and when
+/// **Driving contract.** Time never goes back. After each [turn](fatbtree_remote::RemoteMemory::turn) of the memory, each answer, and when
 /// [`poll_timeout`](Self::poll_timeout) has come:
 /// * carry all calls of [`poll_call`](Self::poll_call) to their servers;
 /// * take all [notices](Self::poll_notice).
@@ -163,18 +109,18 @@ impl<V: Verbs> Kept for Pool<V> {
 /// session does not end behind it. [`handle_renewal`](Self::handle_renewal) answers those.
 ///
 /// ```
-/// use fatbtree_blink::RemoteMemory;
+/// use fatbtree_remote::RemoteMemory;
+/// use fatbtree_memserver::{ClientId, MemoryServer, Tenant};
 /// use fatbtree_memserver::session_keeper::{NoAnswer, SessionKeeper};
-/// use fatbtree_memserver::{ClientId, MemoryServer};
 /// use fatbtree_verbs::time::Instant;
 /// use fatbtree_verbs::{Device, Verbs};
 ///
 /// /// Lets a server that is at hand answer everything.
-/// fn keep<V: Verbs, D: Device>(
-///     keeper: &mut SessionKeeper,
+/// fn keep<V: Verbs, D: Device, T: Tenant>(
+///     keeper: &mut SessionKeeper<T::Description>,
 ///     memory: &RemoteMemory<V>,
 ///     now: Instant,
-///     (client, mut process): (ClientId, Option<&mut MemoryServer<D>>),
+///     (client, mut process): (ClientId, Option<&mut MemoryServer<D, T>>),
 /// ) {
 ///     while let Some((server, call)) = keeper.poll_call(now, memory) {
 ///         match &mut process {
@@ -188,7 +134,7 @@ impl<V: Verbs> Kept for Pool<V> {
 /// }
 /// ```
 #[derive(Debug)]
-pub struct SessionKeeper<S = TreeInfo> {
+pub struct SessionKeeper<S> {
     options: KeeperOptions,
     servers: BTreeMap<u16, Server<S>>,
     notices: Notices,
@@ -325,7 +271,7 @@ impl<S> SessionKeeper<S> {
     }
 
     /// Gives places back that the owner has taken out of the memory, in the session that they name, or never.
-    pub fn give_back(&mut self, places: fatbtree_blink::ReturnedBlocks) {
+    pub fn give_back(&mut self, places: ReturnedBlocks) {
         if let Some(server) = self.servers.get_mut(&places.server) {
             server.give_back(places);
         }

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fatbtree_blink::{
-    ChunkKind, ConnectionId, RemoteMemory, RemoteSide, ReturnedBlocks, SessionId, Shortage,
+use fatbtree_remote::{
+    ChunkKind, ConnectError, ConnectionId, Kept, RemoteMemory, RemoteSide, ReturnedBlocks, SessionId,
+    Shortage,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Device as _, Verbs};
 
 use super::call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
-use super::{KeeperOptions, Kept, Notice, Notices};
+use super::{KeeperOptions, Notice, Notices};
 use crate::free_blocks::BLOCKS_AT_ONCE;
 use crate::info::ServerInfo;
 
@@ -186,7 +187,7 @@ impl<S> Server<S> {
                     let call = Call::Connect { session, local, replaces: remote.replaces(id) };
                     return self.begin(now, UnderWay::Connect(id), call);
                 }
-                Err(fatbtree_blink::ConnectError::Up { .. }) => drop(self.down.pop_first()),
+                Err(ConnectError::Up { .. }) => drop(self.down.pop_first()),
                 Err(error) => {
                     self.failed(now, remote, options, notices, &Denied::new(Meaning::No, error));
                     return None;

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use fatbtree_memserver::ServerInfo;
+use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
 use fatbtree_memserver::grpc::{Client, ClientError};
 use fatbtree_memserver::session_keeper::{Call, Denied, Granted, NoAnswer};
 use fatbtree_port::Waker;
@@ -21,7 +21,7 @@ pub(super) enum Answer {
         server: u16,
         /// Whether the call was a renewal beside another call.
         is_renewal: bool,
-        answer: Result<Granted, Denied>,
+        answer: Result<Granted<TreeInfo>, Denied>,
     },
     /// The first switch admits index reads to this queue pair of the server.
     Registered { partition: u16, queue_pair: u32 },
@@ -71,7 +71,7 @@ impl Link {
     }
 
     /// The server's description of itself, asked for as long as patience lasts.
-    pub(super) async fn info(&self) -> Result<ServerInfo, ClientError> {
+    pub(super) async fn info(&self) -> Result<TreeServerInfo, ClientError> {
         let ask = || async { self.server().await?.info().await };
         ask_within(self.patience, self.peer.address(), "for its description", ask).await
     }

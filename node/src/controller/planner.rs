@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_blink::{SuperRoot, TreeTop};
+use fatbtree_blink_host::KeyPlaces;
 use fatbtree_controller::{
     Budget, Entry, Fleet, Follower, Frequencies, Generations, HotKeys, Loaded, Located, Made, Placement,
     Plan, Programs, PushError, Replanned, Tree, by_partition, in_leaves, probe,
 };
-use fatbtree_memserver::KeyPlaces;
-use fatbtree_memserver::grpc::{self, Deadlines};
+
+use fatbtree_blink_host::grpc::TreeCalls as _;
+use fatbtree_memserver::grpc;
+use fatbtree_memserver::grpc::Deadlines;
 use fatbtree_topology::{Cluster, SwitchId};
 use fatbtree_trust::Trust;
 use tokio::task::JoinSet;

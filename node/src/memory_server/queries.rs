@@ -18,9 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
-use fatbtree_memserver::query::{QueryWorker, WorkerOptions, WorkerStats, worker_cache};
+use fatbtree_blink_host::query::{QueryWorker, WorkerOptions, WorkerStats, worker_cache};
+use fatbtree_blink_host::{TreeHandle, TreeInfo, TreeServerInfo};
+use fatbtree_memserver::ClientId;
 use fatbtree_memserver::session_keeper::{Call, Denied, Granted, KeeperOptions, NoAnswer};
-use fatbtree_memserver::{ClientId, Handle, ServerInfo};
 use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, share_address};
 use fatbtree_query::{ResponderOptions, Secret};
 use fatbtree_topology::Host;
@@ -261,8 +262,8 @@ impl Queries {
         self,
         control: &Runtime,
         host: &LocalHost,
-        info: &ServerInfo,
-        handle: &Handle,
+        info: &TreeServerInfo,
+        handle: &TreeHandle,
     ) -> Result<Workers, NodeError> {
         let Self { options, address, places, lost } = self;
         let cache = (options.cache_bytes > 0).then(|| worker_cache(options.cache_bytes));
@@ -324,14 +325,14 @@ impl Drop for Workers {
 struct Begin {
     number: usize,
     host: LocalHost,
-    info: ServerInfo,
+    info: TreeServerInfo,
     options: WorkerOptions,
     board: Board,
     stopper: Stopper,
 }
 
 impl Begin {
-    fn worker(&self, info: &ServerInfo) -> Result<QueryWorker, NodeError> {
+    fn worker(&self, info: &TreeServerInfo) -> Result<QueryWorker, NodeError> {
         Ok(QueryWorker::new(&self.host, info, self.options.clone(), rand::random())?)
     }
 }
@@ -342,7 +343,7 @@ fn work(
     place: Place,
     waiter: Waiter,
     calls: calls::Sender<Call>,
-    answers: mpsc::Receiver<Result<Granted, Denied>>,
+    answers: mpsc::Receiver<Result<Granted<TreeInfo>, Denied>>,
 ) -> Result<(), NodeError> {
     let mut lanes = place.open()?;
     let mut worker = begin.worker(&begin.info)?;

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fatbtree_blink::Partition;
+use fatbtree_blink_host::{TreeEvent, TreeHandle, TreeInfo, TreeServerInfo};
 use fatbtree_controller::grpc::{Client, ClientError, Controllers, ServerHello, ServerNews};
 use fatbtree_controller::{Generation, Registration};
-use fatbtree_memserver::{Event, FirstHop, Handle, ServerInfo, TreeInfo};
+use fatbtree_memserver::FirstHop;
 use tokio::sync::mpsc;
 
 /// Pause between two tries to reach a controller.
@@ -30,7 +31,7 @@ pub(super) struct Registrar {
     hello: ServerHello,
     connections: BTreeMap<(Ipv4Addr, u32), Registration>,
     controllers: Controllers,
-    handle: Handle,
+    handle: TreeHandle,
 }
 
 fn registration(hop: &FirstHop) -> Registration {
@@ -39,7 +40,7 @@ fn registration(hop: &FirstHop) -> Registration {
 }
 
 /// Tells the server which tree of it the controller has known before. Whether that was another tree than the present one, the server knows.
-async fn hear(handle: Handle, former: Option<u64>) {
+async fn hear(handle: TreeHandle, former: Option<u64>) {
     if let Ok(true) = handle.heard(former).await {
         tracing::warn!(
             "a controller has known another tree of this memory server, which has begun with an empty one since; unless clients have written \
@@ -50,7 +51,7 @@ async fn hear(handle: Handle, former: Option<u64>) {
 
 impl Registrar {
     /// A server without connections.
-    pub(super) fn new(controllers: Controllers, info: &ServerInfo, handle: Handle) -> Self {
+    pub(super) fn new(controllers: Controllers, info: &TreeServerInfo, handle: TreeHandle) -> Self {
         let generation = generation_of(info.generation, &info.partition);
         let (partition, root) = (info.partition.id, info.partition.root.raw());
         let hello = ServerHello { partition, generation, root, lost: false, connections: Vec::new() };
@@ -59,7 +60,7 @@ impl Registrar {
 
     /// Takes the server's events and passes them on, until there are no more. There are never more of them on the way than the server has
     /// queue pairs, twice.
-    pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<Event>) {
+    pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<TreeEvent>) {
         let is_heard = AtomicBool::new(false);
         // One that is not primary refuses: then the next one is tried.
         for controller in self.controllers.in_turn() {
@@ -98,27 +99,27 @@ impl Registrar {
         ServerHello { connections: self.connections.values().copied().collect(), ..self.hello.clone() }
     }
 
-    fn note(&mut self, event: Event) -> ServerNews {
+    fn note(&mut self, event: TreeEvent) -> ServerNews {
         match event {
-            Event::Opened(hop) => {
+            TreeEvent::Opened(hop) => {
                 let opened = registration(&hop);
                 self.connections.insert((opened.client, opened.queue_pair), opened);
                 ServerNews::Opened(opened)
             }
-            Event::Closed(hop) => {
+            TreeEvent::Closed(hop) => {
                 let Registration { client, queue_pair, .. } = registration(&hop);
                 self.connections.remove(&(client, queue_pair));
                 ServerNews::Closed { client, queue_pair }
             }
-            Event::NewRoot(tree) => {
+            TreeEvent::NewRoot(tree) => {
                 self.hello.root = tree.partition.root.raw();
                 ServerNews::Root(self.hello.root)
             }
-            Event::Lost { .. } => {
+            TreeEvent::Lost { .. } => {
                 self.hello.lost = true;
                 ServerNews::Lost
             }
-            Event::NewTree { structure: TreeInfo { partition, .. }, generation } => {
+            TreeEvent::NewTree { structure: TreeInfo { partition, .. }, generation } => {
                 self.hello.generation = generation_of(generation, &partition);
                 self.hello.root = partition.root.raw();
                 self.hello.lost = false;

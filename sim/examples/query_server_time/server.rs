@@ -3,10 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use fatbtree_blink::{Integrity, TreeConfig, ValueLayout, value};
+use fatbtree_blink_host::query::{QueryWorker, WorkerOptions, worker_cache};
+use fatbtree_blink_host::{LoadOptions, TreeServer, load_cluster, seeded};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
-use fatbtree_memserver::query::{QueryWorker, WorkerOptions, worker_cache};
 use fatbtree_memserver::session_keeper::NoAnswer;
-use fatbtree_memserver::{ClientId, LoadOptions, MemoryServer, ServerOptions, load_cluster, seeded};
+use fatbtree_memserver::{ClientId, ServerOptions};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_topology::Network;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -57,7 +58,7 @@ fn processor_time() -> Result<std::time::Duration, Failed> {
 
 /// A memory server, and what switches know of its tree.
 pub(super) struct Lab {
-    pub(super) server: MemoryServer<Nic>,
+    pub(super) server: TreeServer<Nic>,
     top: Tree,
     pub(super) plan: Plan,
     now: Instant,

@@ -9,8 +9,8 @@ use fatbtree_blink::{
     ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, Mutation, Owner, PoolConfig, RemoteSide,
     RemoteStats, SessionId, Start, Techniques, Tree, TreeConfig, Writer, value,
 };
+use fatbtree_blink_host::{Cluster, LoadOptions, fixed, load_cluster};
 use fatbtree_client::Client;
-use fatbtree_memserver::{Cluster, LoadOptions, fixed, load_cluster};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, Device as _, Memory, QueuePair, Region, Remote};
 use fatbtree_workload::measure::LatencyHistogram;

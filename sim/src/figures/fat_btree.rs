@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fatbtree_blink::{Start, Techniques, TreeConfig, ValueLayout};
+use fatbtree_blink_host::Cluster;
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
-use fatbtree_memserver::Cluster;
 use fatbtree_topology::Network as Topology;
 use serde::Serialize;
 

@@ -13,10 +13,11 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_blink::{
     IndexCache, Limits as Patience, PoolConfig, Shortage, SuperRoot, Verified, VerifyError,
 };
+use fatbtree_blink_host::query::WorkerOptions;
+use fatbtree_blink_host::{LoadOptions, TreeServer, bulk_load, fixed};
 use fatbtree_client::QueryClient;
-use fatbtree_memserver::query::WorkerOptions;
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Meaning};
-use fatbtree_memserver::{Bounds, Limits, LoadOptions, MemoryServer, ServerOptions, bulk_load, fixed};
+use fatbtree_memserver::{Bounds, Limits, MemoryServer, ServerOptions};
 use fatbtree_nic::faults::LossyLink;
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_query::{RequesterOptions, ResponderOptions};
@@ -57,7 +58,7 @@ fn nic(number: u8, seed: u64) -> Result<Nic, String> {
 struct Lab {
     shared: Rc<Shared>,
     random: Random,
-    server: MemoryServer<Nic>,
+    server: TreeServer<Nic>,
     workers: Vec<Worker>,
     queries: Vec<QueryClient>,
     rdma: Vec<Rdma>,

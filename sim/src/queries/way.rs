@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use fatbtree_blink::{Regions, Superblock, TopReader, TreeConfig};
+use fatbtree_blink_host::TreeServer;
 use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Tree};
-use fatbtree_memserver::MemoryServer;
 use fatbtree_nic::Nic;
 use fatbtree_switch::Output;
 use fatbtree_switch::service::Switch;
@@ -174,7 +174,7 @@ impl Way {
     }
 
     /// The controller's next step: a request to a switch, or a plan of the tree as it is now.
-    pub(super) fn reload(&mut self, server: &MemoryServer<Nic>, random: &mut Random) -> Result<(), String> {
+    pub(super) fn reload(&mut self, server: &TreeServer<Nic>, random: &mut Random) -> Result<(), String> {
         let said = |error: WriteRefused| error.to_string();
         if self.control.controller.reload().is_none() {
             let Some(plan) = self.planned(server, random) else { return Ok(()) };
@@ -192,7 +192,7 @@ impl Way {
     }
 
     /// All steps to the next plan, where there is one.
-    pub(super) fn load(&mut self, server: &MemoryServer<Nic>, random: &mut Random) -> Result<(), String> {
+    pub(super) fn load(&mut self, server: &TreeServer<Nic>, random: &mut Random) -> Result<(), String> {
         self.reload(server, random)?;
         while self.control.controller.reload().is_some() {
             self.reload(server, random)?;
@@ -201,7 +201,7 @@ impl Way {
     }
 
     /// A plan for the tree; `None` while the tree cannot be read, or there is nothing to cache.
-    fn planned(&self, server: &MemoryServer<Nic>, random: &mut Random) -> Option<Plan> {
+    fn planned(&self, server: &TreeServer<Nic>, random: &mut Random) -> Option<Plan> {
         let memory = Regions::new([(0, std::sync::Arc::clone(server.memory()))]);
         let mut line = [0; fatbtree_blink::node::LINE];
         server.memory().read(0, &mut line).ok()?;

@@ -7,9 +7,10 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Waker};
 
+use fatbtree_blink_host::{TreeHandle, TreeInfo};
 use fatbtree_client::{Client, ComputeServer};
+use fatbtree_memserver::ClientId;
 use fatbtree_memserver::session_keeper::{KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper};
-use fatbtree_memserver::{ClientId, Handle};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Duration;
 
@@ -26,7 +27,7 @@ pub(super) struct Place<'p> {
     pub(super) number: u8,
     pub(super) options: &'p Options,
     pub(super) clients: &'p ComputeServer,
-    pub(super) handle: &'p Handle,
+    pub(super) handle: &'p TreeHandle,
     pub(super) order: &'p Order,
     /// The last word that was written: each write has one of its own.
     pub(super) words: &'p AtomicU64,
@@ -38,7 +39,7 @@ pub(super) struct Life<'p> {
     pub(super) place: &'p Place<'p>,
     pub(super) client: Client<Nic>,
     pub(super) name: String,
-    keeper: RefCell<SessionKeeper>,
+    keeper: RefCell<SessionKeeper<TreeInfo>>,
     unfinished: Cell<bool>,
     /// Operations answered.
     pub(super) answers: Cell<u64>,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fatbtree_memserver::{Mailbox, MemoryServer};
+use fatbtree_blink_host::{TreeMailbox, TreeServer};
 use fatbtree_nic::Nic;
 
 use super::Clock;
@@ -15,8 +15,8 @@ pub(super) fn port_of(frame: &[u8]) -> Option<usize> {
 
 /// Serves until it is over. `ports` are in the order of the clients' addresses.
 pub(super) fn serve(
-    server: &mut MemoryServer<Nic>,
-    mut mailbox: Mailbox,
+    server: &mut TreeServer<Nic>,
+    mut mailbox: TreeMailbox,
     mut ports: Vec<Port>,
     clock: Clock,
     is_over: &AtomicBool,

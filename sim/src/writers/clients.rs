@@ -9,11 +9,13 @@ use fatbtree_blink::{
     PoolConfig, PoolError, RemoteMemory, RemoteSide, ScanOptions, Start, SuperRoot, Value, ValueLayout,
     Writer,
 };
+use fatbtree_blink_host::TreeInfo;
 use fatbtree_client::Client;
 use fatbtree_memserver::Grant;
 use fatbtree_memserver::session_keeper::{
-    Call as SessionCall, Denied, Granted, KeeperOptions, Kept, Meaning, NoAnswer, Notice, SessionKeeper,
+    Call as SessionCall, Denied, Granted, KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper,
 };
+use fatbtree_remote::Kept;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Failure, Reactor, Remote};
 use rand::RngExt as _;
@@ -32,7 +34,7 @@ pub(super) struct Living {
     pub(super) machine: Machine,
     pub(super) client: Client<SimDevice>,
     setting: Rc<Setting>,
-    keeper: Rc<RefCell<SessionKeeper>>,
+    keeper: Rc<RefCell<SessionKeeper<TreeInfo>>>,
 }
 
 impl Living {
@@ -64,7 +66,7 @@ impl Living {
     }
 
     /// Carries a call to a server's process.
-    async fn carry(&self, id: u16, call: SessionCall) -> Result<Granted, Denied> {
+    async fn carry(&self, id: u16, call: SessionCall) -> Result<Granted<TreeInfo>, Denied> {
         let server = self.setting.server(id);
         let asks_memory = matches!(call, SessionCall::Allocate { .. });
         let work = |_: &Reactor<SimDevice>| server.carry_out(&self.machine, call);
@@ -359,6 +361,7 @@ struct Memory {
 
 impl Kept for Memory {
     type Verbs = SimDevice;
+    type Error = PoolError;
 
     fn remote(&self) -> &RemoteMemory<SimDevice> {
         self.living.client.pool()

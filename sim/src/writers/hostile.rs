@@ -6,8 +6,8 @@
 
 use std::rc::Rc;
 
+use fatbtree_blink_host::{TreeRequests as _, TreeServerInfo};
 use fatbtree_controller::Tree;
-use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::session_keeper::{Call, Granted};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Device as _, Operation, QueuePair, Reactor, Remote};
@@ -42,7 +42,7 @@ pub(super) async fn strike(machine: Machine, setting: Rc<Setting>, pause: Durati
 }
 
 /// A session and a queue pair, as every client gets them. The session is never renewed.
-async fn connect(machine: &Machine, server: &Server) -> Option<(QueuePair, ServerInfo)> {
+async fn connect(machine: &Machine, server: &Server) -> Option<(QueuePair, TreeServerInfo)> {
     let call = async |call| {
         let work = |_: &Reactor<SimDevice>| server.carry_out(machine, call);
         machine.call(&server.machine, work).await.ok()??.ok()
@@ -68,7 +68,7 @@ async fn blow(
     machine: &Machine,
     setting: &Setting,
     server: &Server,
-    (queue_pair, info): (QueuePair, &ServerInfo),
+    (queue_pair, info): (QueuePair, &TreeServerInfo),
     random: &mut Random,
 ) -> bool {
     let damage = Damage::ALL[random.random_range(0..Damage::ALL.len())];

@@ -6,10 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Regions, Superblock, Tree, ValueLayout};
+use fatbtree_blink_host::{
+    LoadCounts, LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeMailbox, TreeServer, WalkLimits,
+    bulk_load, varying,
+};
 use fatbtree_memserver::session_keeper::{Call, Granted};
 use fatbtree_memserver::{
-    Bounds, ClientId, Handle, Limits, LoadCounts, LoadOptions, LoadedTree, Mailbox, MemoryServer, Origin,
-    Refusal, ServerOptions, SessionKey, bulk_load, chunk_kinds_bytes, mailbox, varying,
+    Bounds, ClientId, Limits, MemoryServer, Origin, Refusal, ServerOptions, SessionKey, chunk_kinds_bytes,
+    mailbox,
 };
 use fatbtree_verbs::{
     Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,
@@ -48,9 +52,9 @@ pub(super) struct Server {
     pub(super) id: u16,
     pub(super) range: KeyRange,
     /// The process. None: it has died.
-    process: RefCell<Option<MemoryServer<Card>>>,
+    process: RefCell<Option<TreeServer<Card>>>,
     /// Both ends of its mailbox, as long as it lives.
-    mailbox: RefCell<Option<(Handle, Mailbox)>>,
+    mailbox: RefCell<Option<(TreeHandle, TreeMailbox)>>,
     kept: RefCell<Option<Kept>>,
     /// Sessions that were opened, some of which have ended.
     opened: RefCell<Vec<SessionKey>>,
@@ -81,7 +85,7 @@ impl Server {
     }
 
     /// Does something with the process, if it lives.
-    pub(super) fn with<T>(&self, work: impl FnOnce(&mut MemoryServer<Card>) -> T) -> Option<T> {
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut TreeServer<Card>) -> T) -> Option<T> {
         self.process.borrow_mut().as_mut().map(work)
     }
 
@@ -160,8 +164,18 @@ impl Server {
                 let superblock = Superblock::parse(&line).expect("it is written whole");
                 let (partition, config) = (superblock.partition, superblock.config);
                 let origin = Origin::Meant;
-                let chunk_kinds = Some(kinds);
-                LoadedTree { region, spare, config, partition, counts, generation, origin, chunk_kinds }
+                let (chunk_kinds, walks) = (Some(kinds), WalkLimits::default());
+                LoadedTree {
+                    region,
+                    spare,
+                    config,
+                    partition,
+                    counts,
+                    generation,
+                    origin,
+                    chunk_kinds,
+                    walks,
+                }
             }
             None => self.load(pairs),
         };
@@ -207,7 +221,7 @@ impl Server {
     }
 
     /// Asks the process, if it lives.
-    pub(super) fn handle(&self) -> Option<Handle> {
+    pub(super) fn handle(&self) -> Option<TreeHandle> {
         self.mailbox.borrow().as_ref().map(|(handle, _)| handle.clone())
     }
 
@@ -247,7 +261,7 @@ impl Server {
 
     /// Sessions that have ended because they were not renewed, in all lives.
     pub(super) fn lapsed(&self) -> u64 {
-        let count = |process: &mut MemoryServer<Card>| {
+        let count = |process: &mut TreeServer<Card>| {
             let found = process.statistics().into_iter().find(|(name, _)| name == "sessions_lapsed");
             found.map_or(0, |(_, count)| count)
         };
@@ -257,7 +271,11 @@ impl Server {
     // ---- what it does when it is asked ----
 
     /// Carries out a call of a client's keeper. None: the process has died.
-    pub(super) fn carry_out(&self, client: &Machine, call: Call) -> Option<Result<Granted, Refusal>> {
+    pub(super) fn carry_out(
+        &self,
+        client: &Machine,
+        call: Call,
+    ) -> Option<Result<Granted<TreeInfo>, Refusal>> {
         let roce = client.reactor().with(|card| card.address());
         let answer = self.with(|process| {
             process.carry_out(self.machine.now(), ClientId { host: roce.into(), roce }, call)

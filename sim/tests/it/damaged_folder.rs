@@ -6,7 +6,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use fatbtree_blink::{Integrity, Superblock, TreeConfig, ValueLayout};
-use fatbtree_memserver::{Folder, FolderError, FolderOwner, LoadOptions, Storage, seeded};
+use fatbtree_blink_host::{LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
+use fatbtree_memserver::{FolderError, FolderOwner};
 use fatbtree_sim::damage::{Damage, Target};
 use fatbtree_sim::world::Random;
 use rand::{RngExt as _, SeedableRng as _};
@@ -17,23 +18,23 @@ const SEEDS: u64 = 12;
 /// Time limit, longer than any step that ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn open(path: &Path) -> Result<Folder, FolderError> {
+fn open(path: &Path) -> Result<TreeFolder, FolderError> {
     let owner = FolderOwner { server: "left".to_owned(), partition: 0, address: Ipv4Addr::new(10, 0, 0, 2) };
-    Folder::open(path, owner, CHUNK)
+    TreeFolder::open(path, owner, CHUNK)
 }
 
 fn load(path: &Path, integrity: Integrity, values: ValueLayout) {
     let config = TreeConfig::with_integrity(4, 192, values, integrity).unwrap();
     let options = LoadOptions { spare_bytes: 4 * CHUNK, generation: 1, ..LoadOptions::new(config, 0) };
     let keys: Vec<u64> = (0..120).map(|key| key * 0x0010_0000_0000_0001).collect();
-    let mut storage = Storage::Folder(open(path).unwrap().into());
-    let tree = storage.build(&options, u64::MAX, &keys, &mut seeded(1, 8)).unwrap();
-    storage.keep(&tree).unwrap();
+    let mut storage = TreeStorage::Folder(open(path).unwrap().into());
+    let tree = build_in(&mut storage, &options, u64::MAX, &keys, &mut seeded(1, 8)).unwrap();
+    storage.keep(tree.kept()).unwrap();
 }
 
 /// Writes some pieces of damage to the folder's tree.
 fn damage(path: &Path, first: Damage, random: &mut Random) {
-    let tree = open(path).unwrap().tree().unwrap().unwrap();
+    let tree = tree_in(&open(path).unwrap()).unwrap().unwrap();
     let mut line = [0; 64];
     for number in 0..random.random_range(1..=4) {
         tree.region.read(0, &mut line).unwrap();
@@ -61,7 +62,8 @@ fn the_start_check_of_a_damaged_folder_ends() {
                 load(folder.path(), integrity, values);
                 damage(folder.path(), kind, &mut random);
                 told.send((kind, seed, None)).unwrap();
-                let found = open(folder.path()).and_then(|folder| folder.tree().map(|tree| tree.is_some()));
+                let found =
+                    open(folder.path()).and_then(|folder| tree_in(&folder).map(|tree| tree.is_some()));
                 told.send((kind, seed, Some(found.map_err(|error| error.to_string())))).unwrap();
             }
         }

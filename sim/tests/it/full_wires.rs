@@ -5,9 +5,10 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value};
+use fatbtree_blink_host::{LoadOptions, load_cluster, seeded};
 use fatbtree_client::Client;
 use fatbtree_controller::Placement;
-use fatbtree_memserver::{ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
+use fatbtree_memserver::{ClientId, ServerOptions};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{Attachment, Clock, Cluster, Delivery, Network, VirtualClock, Wires};
 use fatbtree_topology::{HostId, Network as Topology};

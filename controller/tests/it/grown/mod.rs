@@ -8,7 +8,7 @@ use fatbtree_blink::{
     Event, GlobalAddress, Mutation, Owner, Pool, PoolConfig, RemoteSide, SessionId, Start, SuperRoot,
     Superblock, TreeConfig, ValueLayout, Writer,
 };
-use fatbtree_memserver::{Cluster, LoadOptions, fixed, load_ranges};
+use fatbtree_blink_host::{Cluster, LoadOptions, fixed, load_ranges};
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::{Access, Device as _, Memory, Region, Remote};
 

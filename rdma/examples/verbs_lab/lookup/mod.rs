@@ -88,7 +88,7 @@ impl Lab {
         let device = RdmaDevice::open(device, &config).map_err(|error| error.to_string())?;
         let (session, info) = ServerSession::open(url, &device)?;
         let keys = info.counts.keys;
-        let roots = grpc::super_root([&info]).map_err(|error| error.to_string())?;
+        let roots = fatbtree_blink_host::grpc::super_root([&info]).map_err(|error| error.to_string())?;
         let pool = PoolConfig { tree: info.config, lanes: 2, ..PoolConfig::default() };
         let client = Client::new(device, pool, roots, 1).map_err(|error| error.to_string())?;
         println!("server keys={keys} levels={}", u32::from(info.partition.root_level) + 1);

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use fatbtree_blink::{ConnectionId, Pool, RemoteSide};
-use fatbtree_memserver::ServerInfo;
+use fatbtree_blink_host::TreeServerInfo;
 use fatbtree_memserver::grpc::{Client, ClientError, Session};
 use fatbtree_rdma::RdmaDevice;
 use tokio::runtime::Runtime;
@@ -27,7 +27,7 @@ fn said(error: impl std::fmt::Display) -> String {
 
 impl ServerSession {
     /// Opens a session for queue pairs of `device`; the server says what it holds.
-    pub(crate) fn open(url: &str, device: &RdmaDevice) -> Result<(Self, ServerInfo), String> {
+    pub(crate) fn open(url: &str, device: &RdmaDevice) -> Result<(Self, TreeServerInfo), String> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use fatbtree_blink::{ConnectionId, Limits, PoolConfig, TreeConfig, ValueLayout};
+use fatbtree_blink_host::{LoadOptions, TreeEvent, load_cluster, seeded};
 use fatbtree_client::Client;
 use fatbtree_controller::grpc::{ServerHello, ServerNews};
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::{
     Budget, ControllerNews, Frequencies, Generation, Loaded, Made, Order, Placement, Plan, Tree,
 };
-use fatbtree_memserver::{self as memserver, LoadOptions, ServerOptions, load_cluster, seeded};
+use fatbtree_memserver::ServerOptions;
 use fatbtree_nic::{DropReason, Nic, NicConfig};
 use fatbtree_topology::{Cluster as Described, HostId, Network as Topology, Peer, Role, SwitchId};
 use fatbtree_verbs::BufferClass;
@@ -54,7 +55,7 @@ enum Event {
     Ask(SwitchId, u64, Ask),
     Answer(SwitchId, u64, Answer),
     /// A memory server's news reach the controller.
-    News(memserver::Event),
+    News(TreeEvent),
     /// A client hears that a connection is registered.
     Registered {
         client: usize,
@@ -349,19 +350,17 @@ impl<'s> Run<'s> {
         self.cluster.servers_mut()[usize::from(partition)].info().partition.root.raw()
     }
 
-    fn news(&mut self, event: memserver::Event) -> Step {
+    fn news(&mut self, event: TreeEvent) -> Step {
         match event {
-            memserver::Event::Opened(hop) => {
+            TreeEvent::Opened(hop) => {
                 let news = ServerNews::Opened(registration(&hop));
                 self.control.primary.server_news(STREAM, hop.partition, news);
             }
-            memserver::Event::Closed(hop) => {
+            TreeEvent::Closed(hop) => {
                 let news = ServerNews::Closed { client: hop.client, queue_pair: hop.queue_pair.0 };
                 self.control.primary.server_news(STREAM, hop.partition, news);
             }
-            memserver::Event::NewRoot(_)
-            | memserver::Event::NewTree { .. }
-            | memserver::Event::Lost { .. } => {
+            TreeEvent::NewRoot(_) | TreeEvent::NewTree { .. } | TreeEvent::Lost { .. } => {
                 return Err("a tree that nobody writes has a new root".into());
             }
         }

@@ -3,9 +3,10 @@
 use std::task::{Context, Waker};
 
 use fatbtree_blink::{PoolConfig, SuperRoot};
+use fatbtree_blink_host::{TreeInfo, TreeServer};
 use fatbtree_client::Client;
+use fatbtree_memserver::ClientId;
 use fatbtree_memserver::session_keeper::{Notice, SessionKeeper};
-use fatbtree_memserver::{ClientId, MemoryServer};
 use fatbtree_nic::Nic;
 use fatbtree_verbs::time::Instant;
 
@@ -15,7 +16,7 @@ use crate::queries::Outcome;
 pub(super) struct Rdma {
     pub(super) client: Client<Nic>,
     id: ClientId,
-    keeper: SessionKeeper,
+    keeper: SessionKeeper<TreeInfo>,
     finishing: Vec<Task<()>>,
 }
 
@@ -28,7 +29,7 @@ impl Rdma {
         Ok(Self { client, id, keeper, finishing: Vec::new() })
     }
 
-    pub(super) fn turn(&mut self, now: Instant, server: &mut MemoryServer<Nic>) -> Result<(), String> {
+    pub(super) fn turn(&mut self, now: Instant, server: &mut TreeServer<Nic>) -> Result<(), String> {
         let Self { client, id, keeper, finishing } = self;
         let pool = client.pool();
         pool.reactor().with(|nic| {

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use fatbtree_memserver::query::{QueryWorker, WorkerOptions};
+use fatbtree_blink_host::TreeServer;
+use fatbtree_blink_host::query::{QueryWorker, WorkerOptions};
+use fatbtree_memserver::ClientId;
 use fatbtree_memserver::session_keeper::Denied;
-use fatbtree_memserver::{ClientId, MemoryServer};
 use fatbtree_nic::Nic;
 use fatbtree_verbs::time::Instant;
 use rand::RngExt as _;
@@ -28,7 +29,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(
         number: usize,
-        server: &MemoryServer<Nic>,
+        server: &TreeServer<Nic>,
         options: WorkerOptions,
         seed: u64,
     ) -> Result<Self, String> {
@@ -50,7 +51,7 @@ impl Worker {
     pub(super) fn turn(
         &mut self,
         now: Instant,
-        server: &mut MemoryServer<Nic>,
+        server: &mut TreeServer<Nic>,
         random: &mut Random,
     ) -> Result<bool, String> {
         if now < self.wakes {

@@ -10,10 +10,11 @@
 use std::collections::BTreeSet;
 
 use fatbtree_blink::{Regions, SuperRoot, TreeConfig, TreeTop, ValueLayout};
+use fatbtree_blink_host::{LoadOptions, load_cluster, seeded};
 use fatbtree_controller::{
     Budget, Connection, Connections, Frequencies, HotKeys, Located, Placement, Plan, Tree,
 };
-use fatbtree_memserver::{ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
+use fatbtree_memserver::{ClientId, ServerOptions};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{MemoryServer, Network};
 use fatbtree_switch::Output;

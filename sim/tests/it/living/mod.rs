@@ -13,12 +13,10 @@ use fatbtree_blink::{
     BreakReason, ConnectionId, Event, Mutation, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop,
     ValueLayout,
 };
+use fatbtree_blink_host::{LoadOptions, TreeRequest, load_cluster, seeded};
 use fatbtree_client::KeySample;
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
-use fatbtree_memserver::{
-    self as memserver, ClientId, FirstHop, Grant, LoadOptions, Request, ServerOptions, SessionKey,
-    TreeRequest, load_cluster, seeded,
-};
+use fatbtree_memserver::{self as memserver, ClientId, FirstHop, Grant, Request, ServerOptions, SessionKey};
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{

@@ -1,0 +1,123 @@
+//! Messages to types of the tree and back. What a peer sends is checked here, field by field.
+
+use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, Partition, TopNode, TreeConfig, ValueLayout};
+use fatbtree_memserver::grpc::{Describe, MessageError};
+use prost::Message as _;
+
+use super::proto;
+use crate::load::LoadCounts;
+use crate::tenant::TreeInfo;
+
+impl Describe for TreeInfo {
+    const STRUCTURE: &'static str = "blink";
+
+    fn encode(&self) -> Vec<u8> {
+        let Self { partition, config, counts } = self;
+        let description = proto::TreeDescription {
+            low_key: partition.range.low,
+            high_key: partition.range.high,
+            root_address: partition.root.raw(),
+            root_level: partition.root_level.into(),
+            fan_out: config.fan_out().into(),
+            internal_node_bytes: config.internal_bytes(),
+            leaf_node_bytes: config.leaf_bytes(),
+            inline_value_bytes: match config.values() {
+                ValueLayout::Inline(bytes) => bytes.into(),
+                ValueLayout::OutOfLine => 0,
+            },
+            checksums: config.integrity() == Integrity::Checksums,
+            keys: counts.keys,
+            leaf_nodes: counts.leaf_nodes,
+            internal_nodes: counts.internal_nodes,
+            record_bytes: counts.record_bytes,
+        };
+        description.encode_to_vec()
+    }
+
+    fn decode(server: u16, description: &[u8]) -> Result<Self, MessageError> {
+        let tree = proto::TreeDescription::decode(description).map_err(MessageError::structure)?;
+        let values = match tree.inline_value_bytes {
+            0 => ValueLayout::OutOfLine,
+            bytes => ValueLayout::Inline(MessageError::bits_8("inline_value_bytes", bytes)?),
+        };
+        let integrity = if tree.checksums { Integrity::Checksums } else { Integrity::LineVersions };
+        let fan_out = MessageError::bits_16("fan_out", tree.fan_out)?;
+        let config = TreeConfig::with_integrity(fan_out, tree.leaf_node_bytes, values, integrity)
+            .map_err(MessageError::structure)?;
+        if config.internal_bytes() != tree.internal_node_bytes {
+            let expected = "as many as a node of this fan-out has here: do both ends run the same version?";
+            return Err(MessageError::field(
+                "internal_node_bytes",
+                expected,
+                tree.internal_node_bytes.into(),
+            ));
+        }
+        let partition = Partition {
+            id: server,
+            range: KeyRange { low: tree.low_key, high: tree.high_key },
+            root: GlobalAddress(tree.root_address),
+            root_level: MessageError::bits_8("root_level", tree.root_level)?,
+        };
+        let proto::TreeDescription { keys, leaf_nodes, internal_nodes, record_bytes, .. } = tree;
+        Ok(Self { partition, config, counts: LoadCounts { keys, leaf_nodes, internal_nodes, record_bytes } })
+    }
+}
+
+/// Header of a snapshot with this many nodes.
+pub(super) fn header(partition: &Partition, nodes: u64) -> proto::SnapshotHeader {
+    proto::SnapshotHeader {
+        partition: partition.id.into(),
+        low_key: partition.range.low,
+        high_key: partition.range.high,
+        root_address: partition.root.raw(),
+        root_level: partition.root_level.into(),
+        nodes,
+    }
+}
+
+impl TryFrom<proto::SnapshotHeader> for Partition {
+    type Error = MessageError;
+
+    fn try_from(header: proto::SnapshotHeader) -> Result<Self, MessageError> {
+        Ok(Self {
+            id: MessageError::bits_16("partition", header.partition)?,
+            range: KeyRange { low: header.low_key, high: header.high_key },
+            root: GlobalAddress(header.root_address),
+            root_level: MessageError::bits_8("root_level", header.root_level)?,
+        })
+    }
+}
+
+impl From<&TopNode> for proto::InternalNode {
+    fn from(node: &TopNode) -> Self {
+        let (pivots, children) = node.children.iter().copied().unzip();
+        Self { address: node.address, level: node.level.into(), pivots, children }
+    }
+}
+
+impl TryFrom<proto::InternalNode> for TopNode {
+    type Error = MessageError;
+
+    fn try_from(node: proto::InternalNode) -> Result<Self, MessageError> {
+        let (pivots, children) = (node.pivots.len(), node.children.len());
+        if pivots == 0 || pivots != children {
+            return Err(MessageError::field(
+                "children",
+                "at least 1, and as many as pivots",
+                children as u64,
+            ));
+        }
+        if !node.pivots.is_sorted_by(|a, b| a < b) {
+            return Err(MessageError::field(
+                "pivots",
+                "strictly ascending, but that is not so in node",
+                node.address,
+            ));
+        }
+        Ok(Self {
+            address: node.address,
+            level: MessageError::bits_8("level", node.level)?,
+            children: node.pivots.into_iter().zip(node.children).collect(),
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! Trees that outlive their servers: built in files, and found there again.
+//!
+//! Before a tree from a [folder](TreeFolder) is served, each of its nodes is read, and where the nodes are and lead to: see
+//! [`fatbtree_blink::verify_at_hand`]. Records are not read: each has a checksum, which its readers check. In a tree with checksums no other
+//! damage to a node is taken for a node either.
+
+use std::sync::Arc;
+
+use fatbtree_blink::node::LINE;
+use fatbtree_blink::{Regions, Superblock, verify_at_hand};
+use fatbtree_memserver::{Folder, FolderError, FoundRegion, KeptRegion, Storage};
+use fatbtree_verbs::Memory;
+
+use crate::load::{LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load_in};
+use crate::tenant::{WalkLimits, classes};
+use crate::values::ValueSource;
+
+/// Storage of trees.
+pub type TreeStorage = Storage<LoadCounts>;
+
+/// A folder with a tree.
+pub type TreeFolder = Folder<LoadCounts>;
+
+/// Errors from building a tree in a storage.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The keys are not fit for a tree, or the memory is not.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The files of the tree.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+}
+
+/// Builds a tree beside the one that is served, in a region of up to `limit` bytes. Nothing of it is left if it is not
+/// [kept](Storage::keep).
+///
+/// # Errors
+/// See [`BuildError`].
+pub fn build_in<S: ValueSource>(
+    storage: &mut TreeStorage,
+    options: &LoadOptions,
+    limit: u64,
+    keys: &[u64],
+    values: &mut S,
+) -> Result<LoadedTree, BuildError> {
+    let within = |bytes| match bytes <= limit {
+        true => Ok(bytes),
+        false => Err(LoadError::OverLimit { bytes, limit }),
+    };
+    let TreeStorage::Folder(folder) = storage else {
+        let anonymous =
+            |bytes| Memory::anonymous(within(bytes)?).map_err(|_| LoadError::OutOfMemory { bytes });
+        return Ok(bulk_load_in(options, keys, values, anonymous)?);
+    };
+    let generation = options.generation;
+    folder.begin(generation)?;
+    let mut trouble = None;
+    let memory = |bytes| {
+        let bytes = within(bytes)?;
+        let room = bytes.saturating_sub(options.spare_bytes);
+        folder.new_region(generation, bytes, room).map_err(|error| {
+            trouble = Some(error);
+            LoadError::OutOfMemory { bytes }
+        })
+    };
+    let built = bulk_load_in(options, keys, values, memory);
+    if let Some(error) = trouble {
+        return Err(error.into());
+    }
+    let tree = built?;
+    let chunk_kinds = Some(folder.fill(generation, &tree.region, &tree.spare)?);
+    Ok(LoadedTree { chunk_kinds, ..tree })
+}
+
+/// The tree that is in a folder, if there is one. Every node is read.
+///
+/// # Errors
+/// When the tree is damaged, or the disk has no room for what the folder has given to clients.
+pub fn tree_in(folder: &TreeFolder) -> Result<Option<LoadedTree>, FolderError> {
+    let Some(found) = folder.region()? else { return Ok(None) };
+    let mut line = [0; LINE];
+    found.region.read(0, &mut line).map_err(|out| found.damaged(out))?;
+    let superblock = Superblock::parse(&line).map_err(|error| found.damaged(error))?;
+    let Superblock { partition, config, region_bytes, .. } = superblock;
+    let is = (partition.id, superblock.generation, region_bytes);
+    let expected = (folder.owner().partition, found.kept.generation, found.kept.region_bytes);
+    if is != expected {
+        return Err(found
+            .damaged(format_args!("it is partition, generation and bytes {is:?}, expected {expected:?}")));
+    }
+    let layout = found.layout(classes(&config, &found.kept.counts));
+    let memory = Regions::new([(partition.id, Arc::clone(&found.region))]);
+    let may_lie = |kind, offset, bytes| layout.may_lie(kind, offset, bytes);
+    verify_at_hand(&memory, &config, partition, may_lie).map_err(|error| found.damaged(error))?;
+    let FoundRegion {
+        kept: KeptRegion { generation, spare, origin, counts, .. }, region, chunk_kinds, ..
+    } = found;
+    let (chunk_kinds, walks) = (Some(chunk_kinds), WalkLimits::default());
+    Ok(Some(LoadedTree { region, spare, config, partition, counts, generation, origin, chunk_kinds, walks }))
+}
+
+impl LoadedTree {
+    /// Description of the tree's region for a [storage](Storage::keep).
+    #[must_use]
+    pub fn kept(&self) -> KeptRegion<LoadCounts> {
+        KeptRegion {
+            generation: self.generation,
+            region_bytes: self.region.len(),
+            spare: self.spare.clone(),
+            origin: self.origin,
+            counts: self.counts,
+        }
+    }
+}

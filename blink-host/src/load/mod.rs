@@ -1,0 +1,273 @@
+//! Bulk load: a tree built bottom-up from sorted keys, in one region of exactly the size it needs.
+//!
+//! ```text
+//! offset 0     64                                                              region end
+//!        ┌─────┬────────┬────────┬─────┬─────────┬─────┬──────┬─────────┬───────┬─────────┐
+//!        │super│ leaf 0 │ leaf 1 │ ... │ level 1 │ ... │ root │ records │ spare │ padding │
+//!        └─────┴────────┴────────┴─────┴─────────┴─────┴──────┴─────────┴───────┴─────────┘
+//! ```
+//!
+//! Nodes end at short [separators](fatbtree_blink::separator), not at the first key of the next one, and
+//! their ends move by up to a sixth of a node to reach a shorter one. The fewer bits of a fence are set, the
+//! less room it takes in a switch. A fence is seldom a key.
+//!
+//! The size is computed first, so nothing is copied and nothing grows. The first line is the region's
+//! [`Superblock`]. An index read asks for as many bytes as the larger kind of node has, wherever it lands. So
+//! the region ends in padding of that size, behind the spare bytes, in which nodes will lie later, too.
+//! Nothing is ever allocated in the padding.
+//!
+//! # A region filled anew
+//!
+//! [`bulk_load_over`] builds a tree in memory that held one before. Versions go on from what is found, the superblock's
+//! generation goes up, and whatever the new tree does not cover is forgotten, so that no old node is left to be found. But nodes and
+//! records lie elsewhere now: before connections to the new generation are registered, the switches must have forgotten
+//! what they cached of the old one.
+
+mod builder;
+mod cuts;
+mod error;
+mod plan;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use fatbtree_blink::node::LINE;
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Superblock, TreeConfig};
+use fatbtree_memserver::Origin;
+use fatbtree_verbs::Memory;
+use serde::{Deserialize, Serialize};
+
+use crate::tenant::WalkLimits;
+use crate::values::ValueSource;
+use builder::{Builder, forget};
+use plan::Plan;
+
+pub use error::LoadError;
+
+/// Options of loading a tree.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LoadOptions {
+    /// The tree's shape.
+    pub config: TreeConfig,
+    /// Memory server and partition.
+    pub server: u16,
+    /// The keys the partition is responsible for, present or not: the fences of the outermost nodes.
+    pub range: KeyRange,
+    /// Average fill of nodes, leaves and internal nodes alike: above 0, at most 1. Single nodes hold up to a
+    /// third more or less, for the sake of short separators, where they have room. The default, 0.75, leaves
+    /// room for insertions and is what a B+Tree settles at under random insertions, a little above ln 2.
+    pub fill: f64,
+    /// Bytes of the region that the load leaves free, for [chunks](fatbtree_memserver::ChunkKind).
+    pub spare_bytes: u64,
+    /// The [generation](LoadedTree::generation) of new memory: 1 where there was no tree before.
+    pub generation: u64,
+}
+
+impl LoadOptions {
+    /// All keys on `server`, nodes three quarters full, nothing spare.
+    #[must_use]
+    pub fn new(config: TreeConfig, server: u16) -> Self {
+        Self { config, server, range: KeyRange::ALL, fill: 0.75, spare_bytes: 0, generation: 1 }
+    }
+}
+
+/// Counts of the built tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LoadCounts {
+    /// Keys in the tree.
+    pub keys: u64,
+    /// Leaf nodes.
+    pub leaf_nodes: u64,
+    /// Internal nodes.
+    pub internal_nodes: u64,
+    /// Bytes of all records, alignment included.
+    pub record_bytes: u64,
+}
+
+/// A region with a tree in it, ready to be registered with `iova = server << 48`.
+pub struct LoadedTree {
+    /// The region, from offset 0. It is shared with the device that serves it.
+    pub region: Arc<Memory>,
+    /// Offsets that nothing lies in yet: for chunks.
+    pub spare: Range<u64>,
+    /// The tree's shape.
+    pub config: TreeConfig,
+    /// Key range and root.
+    pub partition: Partition,
+    /// Counts of the built tree.
+    pub counts: LoadCounts,
+    /// Number of times that the region has been filled: 1 the first time.
+    pub generation: u64,
+    /// Whether it is the one that is meant. One with keys is; an empty one may be the successor of one that was lost, but where an operator
+    /// has loaded it.
+    pub origin: Origin,
+    /// A word for each chunk that was ever given out, which says its kind, where the region outlives its server: see
+    /// [`TreeFolder`](crate::TreeFolder). [`chunk_kinds_bytes`](fatbtree_memserver::chunk_kinds_bytes) long, zeros in the beginning.
+    pub chunk_kinds: Option<Arc<Memory>>,
+    /// Bounds of walks on behalf of clients.
+    pub walks: WalkLimits,
+}
+
+impl std::fmt::Debug for LoadedTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadedTree")
+            .field("region_bytes", &self.region.len())
+            .field("partition", &self.partition)
+            .field("counts", &self.counts)
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sorts keys in place.
+///
+/// # Errors
+/// When a key occurs twice.
+pub fn sort_keys(keys: &mut [u64]) -> Result<(), LoadError> {
+    // One pass finds out that there is nothing to do; sorted keys are the common case.
+    if !keys.is_sorted() {
+        keys.sort_unstable();
+    }
+    match keys.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(LoadError::DuplicateKey { key: pair[0] }),
+        None => Ok(()),
+    }
+}
+
+/// Builds the tree of one partition from strictly ascending keys, in new memory.
+///
+/// # Errors
+/// See [`LoadError`].
+pub fn bulk_load<S: ValueSource>(
+    options: &LoadOptions,
+    keys: &[u64],
+    values: &mut S,
+) -> Result<LoadedTree, LoadError> {
+    let memory = |bytes| Memory::anonymous(bytes).map_err(|_| LoadError::OutOfMemory { bytes });
+    bulk_load_in(options, keys, values, memory)
+}
+
+/// The same in memory that `memory` returns for a number of bytes: zeros, used by no other owner.
+pub(crate) fn bulk_load_in<S: ValueSource>(
+    options: &LoadOptions,
+    keys: &[u64],
+    values: &mut S,
+    memory: impl FnOnce(u64) -> Result<Memory, LoadError>,
+) -> Result<LoadedTree, LoadError> {
+    check(options, keys)?;
+    let plan = Plan::new(options, keys, values)?;
+    let mut region = Arc::new(memory(plan.region_bytes)?);
+    fill(options, &plan, keys, values, &mut region, None)
+}
+
+/// The same in a region that holds a tree of a former generation, or nothing: all of its bytes are used, `spare_bytes` is the
+/// least that must be left. See the module about what must be forgotten elsewhere.
+///
+/// # Errors
+/// See [`LoadError`]; the region is as it was then.
+pub fn bulk_load_over<S: ValueSource>(
+    region: &mut Arc<Memory>,
+    options: &LoadOptions,
+    keys: &[u64],
+    values: &mut S,
+) -> Result<LoadedTree, LoadError> {
+    check(options, keys)?;
+    let plan = Plan::new(options, keys, values)?.fit(&options.config, region.len())?;
+    let mut line = [0; LINE];
+    let read = region.read(0, &mut line);
+    let former = match Superblock::parse(&line) {
+        Ok(former) => Some(former),
+        Err(_) if read.is_ok() && line == [0; LINE] => None,
+        Err(_) => {
+            let found = line.first_chunk().map_or(0, |magic| u64::from_le_bytes(*magic));
+            return Err(LoadError::Foreign { found });
+        }
+    };
+    fill(options, &plan, keys, values, region, former.as_ref())
+}
+
+/// Fills a region. `former` is the superblock it had.
+fn fill<S: ValueSource>(
+    options: &LoadOptions,
+    plan: &Plan,
+    keys: &[u64],
+    values: &mut S,
+    region: &mut Arc<Memory>,
+    former: Option<&Superblock>,
+) -> Result<LoadedTree, LoadError> {
+    let LoadOptions { config, server, range, .. } = *options;
+    let bytes = Arc::get_mut(region).ok_or(LoadError::Shared)?.as_mut_slice();
+    let (bytes, spare) = bytes.split_at_mut(plan.spare_from as usize);
+    let (nodes, records) = bytes.split_at_mut(plan.records_from as usize);
+    // First a superblock without a root: a load that stops here leaves a region that is not served, but can
+    // be filled anew.
+    let mut superblock = Superblock {
+        partition: Partition { id: server, range, root: GlobalAddress::NULL, root_level: 0 },
+        config,
+        generation: former.map_or(options.generation, |former| former.generation.wrapping_add(1)),
+        region_bytes: plan.region_bytes,
+        version: former.map_or(0, |former| former.version).wrapping_add(1),
+    };
+    nodes[..LINE].copy_from_slice(&superblock.to_bytes());
+    let mut builder = Builder { nodes, server, range, config, refill: former.is_some() };
+    let (root, root_level) = builder.build(plan, keys, values, records);
+    if former.is_some() {
+        records[plan.record_bytes as usize..].fill(0);
+        forget(spare);
+    }
+    superblock.partition = Partition { root, root_level, ..superblock.partition };
+    superblock.version = superblock.version.wrapping_add(1);
+    nodes[..LINE].copy_from_slice(&superblock.to_bytes());
+
+    Ok(LoadedTree {
+        region: Arc::clone(region),
+        spare: plan.spare_from..plan.padding_from,
+        config,
+        partition: superblock.partition,
+        counts: LoadCounts {
+            keys: keys.len() as u64,
+            leaf_nodes: plan.leaves,
+            internal_nodes: plan.internal.iter().sum(),
+            record_bytes: plan.record_bytes,
+        },
+        generation: superblock.generation,
+        origin: if keys.is_empty() { Origin::Begun } else { Origin::Meant },
+        chunk_kinds: None,
+        walks: WalkLimits::default(),
+    })
+}
+
+/// Sorts keys in place and builds their tree.
+///
+/// # Errors
+/// See [`LoadError`].
+pub fn bulk_load_unsorted<S: ValueSource>(
+    options: &LoadOptions,
+    keys: &mut [u64],
+    values: &mut S,
+) -> Result<LoadedTree, LoadError> {
+    sort_keys(keys)?;
+    bulk_load(options, keys, values)
+}
+
+fn check(options: &LoadOptions, keys: &[u64]) -> Result<(), LoadError> {
+    let range = options.range;
+    if !(options.fill > 0.0 && options.fill <= 1.0) {
+        return Err(LoadError::Fill { found: options.fill });
+    }
+    if range.is_below(range.low) {
+        return Err(LoadError::EmptyRange { range });
+    }
+    if let Some(before) = keys.windows(2).position(|pair| pair[0] >= pair[1]) {
+        let (key, position) = (keys[before + 1], before + 1);
+        return Err(if keys[before] == key {
+            LoadError::DuplicateKey { key }
+        } else {
+            LoadError::Unsorted { key, position }
+        });
+    }
+    match [keys.first(), keys.last()].into_iter().flatten().find(|&&key| !range.contains(key)) {
+        Some(&key) => Err(LoadError::OutOfRange { key, range }),
+        None => Ok(()),
+    }
+}

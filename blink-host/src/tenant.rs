@@ -1,0 +1,352 @@
+//! The B-link tree as a tenant of a memory server.
+//!
+//! **Tails.** Clients use a chunk of nodes from its start. What lies behind the last slot that holds a node, alive or freed, was never used.
+//! The end of the last record cannot be seen, because a value may end in zeros. So the used part reaches as
+//! far behind the last byte that is not zero as the largest record.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+
+use fatbtree_blink::node::{LINE, MAGIC, NodeHeader};
+use fatbtree_blink::record::{RECORD_HEAD, is_record, place_bytes};
+use fatbtree_blink::{
+    ChunkKind, GlobalAddress, Integrity, MAX_VALUE, Partition, Regions, SUPERBLOCK_BYTES, Superblock, Tree,
+    TreeConfig, TreeTop,
+};
+use fatbtree_memserver::{
+    Class, Counter, HEADER_BYTES, Load, Loaded, Reply, Seen, ServerGone, Shape, Tenant, Used,
+};
+use fatbtree_verbs::{Device, Memory};
+
+use crate::finder::{Finder, KeyPlaces, LocateError};
+use crate::load::{LoadCounts, LoadedTree};
+use crate::snapshots::{SnapshotError, Snapshots};
+use crate::{TreeHandle, TreeServer};
+
+/// Bytes from the last byte of a record that is not zero to the end of its place, at most.
+const RECORD_REACH: u64 = place_bytes(MAX_VALUE) as u64;
+
+/// Bytes of records that are looked at in one step.
+const BLOCK: u64 = 4096;
+
+/// A memory server's description of its tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TreeInfo {
+    /// Number, key range, root.
+    pub partition: Partition,
+    /// The tree's shape.
+    pub config: TreeConfig,
+    /// Keys, nodes, records, as they were loaded.
+    pub counts: LoadCounts,
+}
+
+/// Words for people: `partition=0 low=0 root=64`.
+impl fmt::Display for TreeInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Partition { id, root, range, .. } = self.partition;
+        write!(f, "partition={id} low={} root={}", range.low, root.raw())
+    }
+}
+
+/// Bounds of walks over the tree on behalf of clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WalkLimits {
+    /// Requests for a snapshot that wait at once; they share its reading.
+    pub snapshot_requests: usize,
+    /// Nodes of the largest snapshot. One takes about 300 bytes in memory.
+    pub snapshot_nodes: usize,
+    /// Requests to locate keys that wait at once. One takes up to 50 KB.
+    pub locate_requests: usize,
+}
+
+impl Default for WalkLimits {
+    /// 16 requests for a snapshot of up to 2^24 nodes, 64 to locate keys.
+    fn default() -> Self {
+        Self { snapshot_requests: 16, snapshot_nodes: 1 << 24, locate_requests: 64 }
+    }
+}
+
+/// Requests that only a tree answers.
+#[derive(Debug)]
+pub enum TreeRequest {
+    /// The top of the tree: answered when it has been read.
+    Snapshot(Reply<Result<Arc<TreeTop>, SnapshotError>>),
+    /// Places of keys: answered when they have been found.
+    Locate {
+        /// The keys.
+        keys: Vec<u64>,
+        /// The way back.
+        reply: Reply<Result<KeyPlaces, LocateError>>,
+    },
+}
+
+/// The tree of one partition.
+#[derive(Debug)]
+pub struct Blink {
+    info: TreeInfo,
+    generation: u64,
+    region: Arc<Memory>,
+    /// The same, as walks want it.
+    memory: Regions,
+    snapshots: Snapshots,
+    finder: Finder,
+}
+
+impl Load for LoadedTree {
+    type Tenant = Blink;
+
+    fn loaded(self) -> Loaded<Blink> {
+        let Self { region, spare, config, partition, counts, generation, origin, chunk_kinds, walks } = self;
+        let tenant = Blink {
+            info: TreeInfo { partition, config, counts },
+            generation,
+            memory: Regions::new([(partition.id, Arc::clone(&region))]),
+            region: Arc::clone(&region),
+            snapshots: Snapshots::new(walks.snapshot_nodes, walks.snapshot_requests),
+            finder: Finder::new(walks.locate_requests),
+        };
+        let shape = Shape {
+            classes: classes(&config, &counts),
+            reach: config.max_node_bytes(),
+            whole_lines: config.integrity() == Integrity::LineVersions,
+        };
+        Loaded { server: partition.id, region, spare, generation, origin, chunk_kinds, shape, tenant }
+    }
+}
+
+/// The size classes of a tree, by [`ChunkKind`], and where it lies that was loaded: leaves, inner nodes, records.
+pub(crate) fn classes(config: &TreeConfig, counts: &LoadCounts) -> Vec<Class> {
+    let behind = |from: u64, count: u64, bytes: u64| from.saturating_add(count.saturating_mul(bytes));
+    let (leaf_bytes, internal_bytes) = (config.leaf_bytes(), config.internal_bytes());
+    let leaves_from = u64::from(SUPERBLOCK_BYTES);
+    let internal_from = behind(leaves_from, counts.leaf_nodes, leaf_bytes.into());
+    let records_from = behind(internal_from, counts.internal_nodes, internal_bytes.into());
+    vec![
+        Class { bytes: leaf_bytes, loaded: leaves_from..internal_from },
+        Class { bytes: internal_bytes, loaded: internal_from..records_from },
+        Class { bytes: 0, loaded: records_from..records_from.saturating_add(counts.record_bytes) },
+    ]
+}
+
+impl Blink {
+    /// Whether this is a superblock of this region, with a root in it.
+    pub(super) fn may_be_root(&self, found: &Superblock) -> bool {
+        let TreeInfo { partition: known, config, .. } = &self.info;
+        let partition = &found.partition;
+        let offset = partition.root.offset();
+        let node = u64::from(config.node_bytes(partition.root_level));
+        let end = self.region.len().saturating_sub(u64::from(config.max_node_bytes()));
+        found.check(known, config).is_ok()
+            && (found.generation, found.region_bytes) == (self.generation, self.region.len())
+            && offset >= u64::from(SUPERBLOCK_BYTES)
+            && offset.is_multiple_of(LINE as u64)
+            && offset + node <= end
+    }
+}
+
+impl Tenant for Blink {
+    type Description = TreeInfo;
+    type Request = TreeRequest;
+
+    fn description(&self) -> TreeInfo {
+        self.info
+    }
+
+    fn root(&self) -> GlobalAddress {
+        self.info.partition.root
+    }
+
+    /// Takes over the root that a client has written into the superblock. A superblock that is being written, or is damaged, changes nothing.
+    fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen {
+        match Superblock::parse(header) {
+            Ok(found) if self.may_be_root(&found) => {
+                let before = std::mem::replace(&mut self.info.partition, found.partition);
+                if before == found.partition { Seen::Same } else { Seen::Changed }
+            }
+            _ => Seen::Refused,
+        }
+    }
+
+    fn used(&self, class: ChunkKind, chunk: Range<u64>, budget: &mut usize) -> Used {
+        match class {
+            ChunkKind::Leaves => last_node(&self.region, chunk, self.info.config.leaf_bytes(), budget),
+            ChunkKind::InternalNodes => {
+                last_node(&self.region, chunk, self.info.config.internal_bytes(), budget)
+            }
+            ChunkKind::Records => last_record(&self.region, chunk, budget),
+        }
+    }
+
+    fn is_free(&self, class: ChunkKind, block: Range<u64>) -> bool {
+        if class != ChunkKind::Records {
+            return node_at(&self.region, block.start).is_some_and(|header| {
+                let is_leaf = header.level == 0;
+                header.is_free()
+                    && header.address == GlobalAddress::new(self.info.partition.id, block.start)
+                    && is_leaf == (class == ChunkKind::Leaves)
+            });
+        }
+        let Ok(bytes) = u32::try_from(block.end - block.start) else { return false };
+        let length = bytes.checked_sub(RECORD_HEAD as u32).filter(|&length| length <= place_bytes(MAX_VALUE));
+        let mut head = [0; RECORD_HEAD];
+        length.is_some_and(|length| place_bytes(length) == bytes && bytes <= place_bytes(MAX_VALUE))
+            && self.region.read(block.start, &mut head).is_ok()
+            && is_record(&head)
+    }
+
+    fn is_empty(&self) -> bool {
+        let TreeInfo { partition, config, .. } = &self.info;
+        let mut keys = 0;
+        let tree = Tree::new(&self.memory, config, partition);
+        let read =
+            partition.root_level == 0 && tree.for_each_leaf(|leaf| keys += leaf.entries().count()).is_ok();
+        read && keys == 0
+    }
+
+    fn handle(&mut self, request: TreeRequest) {
+        match request {
+            TreeRequest::Snapshot(reply) => self.snapshots.ask(reply),
+            TreeRequest::Locate { keys, reply } => self.finder.ask(keys, reply),
+        }
+    }
+
+    /// Reads up to `budget` nodes for snapshots, and as many to locate keys, and those that one key takes more.
+    fn work(&mut self, budget: usize) -> bool {
+        let TreeInfo { partition, config, .. } = &self.info;
+        self.snapshots.work(&self.memory, config, partition, budget)
+            | self.finder.work(&self.memory, config, partition, budget)
+    }
+
+    fn statistics(&self) -> Vec<Counter> {
+        let (snapshots, finder, counts) = (&self.snapshots, &self.finder, &self.info.counts);
+        [
+            ("keys_located", finder.looked_for),
+            ("keys_located_nodes", finder.nodes),
+            ("loaded_keys", counts.keys),
+            ("loaded_record_bytes", counts.record_bytes),
+            ("snapshots", snapshots.finished),
+            ("snapshots_failed", snapshots.failed),
+            ("snapshots_waiting", snapshots.waiting() as u64),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into()
+    }
+
+    /// A tree of the same partition and shape: clients keep what they know of both.
+    fn may_follow(&self, former: &Self) -> bool {
+        (self.info.partition.id, self.info.config) == (former.info.partition.id, former.info.config)
+    }
+
+    fn succeed(&mut self, former: Self) {
+        (self.snapshots, self.finder) = (former.snapshots, former.finder);
+        self.snapshots.begin_anew();
+        self.finder.begin_anew();
+    }
+}
+
+/// Requests to the thread that has a memory server of a tree.
+pub trait TreeRequests {
+    /// The top of the tree, when it has been read.
+    ///
+    /// # Errors
+    /// When the server is gone; inside, when too many ask or the tree cannot be read.
+    fn snapshot(
+        &self,
+    ) -> impl Future<Output = Result<Result<Arc<TreeTop>, SnapshotError>, ServerGone>> + Send;
+
+    /// Places of keys, when they have been found.
+    ///
+    /// # Errors
+    /// When the server is gone; inside, when too many ask or there are too many keys.
+    fn locate(
+        &self,
+        keys: Vec<u64>,
+    ) -> impl Future<Output = Result<Result<KeyPlaces, LocateError>, ServerGone>> + Send;
+}
+
+impl TreeRequests for TreeHandle {
+    async fn snapshot(&self) -> Result<Result<Arc<TreeTop>, SnapshotError>, ServerGone> {
+        self.ask_tenant(TreeRequest::Snapshot).await
+    }
+
+    async fn locate(&self, keys: Vec<u64>) -> Result<Result<KeyPlaces, LocateError>, ServerGone> {
+        self.ask_tenant(|reply| TreeRequest::Locate { keys, reply }).await
+    }
+}
+
+/// Announces another root: writes the superblock. Clients that split a root do the same over the network.
+///
+/// # Errors
+/// When no node of this tree can lie there.
+pub fn set_root<D: Device>(server: &mut TreeServer<D>, root: GlobalAddress, level: u8) -> Result<(), NoRoot> {
+    let none = NoRoot { root, level };
+    let mut line = [0; HEADER_BYTES];
+    server.memory().read(0, &mut line).map_err(|_| none)?;
+    let new = Superblock::parse(&line).map_err(|_| none)?.with_root(root, level);
+    if !server.tenant().may_be_root(&new) {
+        return Err(none);
+    }
+    server.memory().write(0, &new.to_bytes()).map_err(|_| none)?;
+    server.watch_header();
+    Ok(())
+}
+
+/// A root that cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "no root of level {level} can lie at {root}, or the superblock is damaged: expected a whole line inside of the region"
+)]
+pub struct NoRoot {
+    /// Stated address of the root.
+    pub root: GlobalAddress,
+    /// Its level.
+    pub level: u8,
+}
+
+/// The header of the node at an offset, if one lies there, alive or freed.
+pub(super) fn node_at(memory: &Memory, offset: u64) -> Option<NodeHeader> {
+    let mut line = [0; LINE];
+    memory.read(offset, &mut line).ok()?;
+    let header = NodeHeader::parse(&line);
+    (header.magic == MAGIC).then_some(header)
+}
+
+/// End of the last node of a chunk. Nodes lie at multiples of their size from the chunk's start.
+fn last_node(memory: &Memory, chunk: Range<u64>, bytes: u32, budget: &mut usize) -> Used {
+    let bytes = u64::from(bytes);
+    let mut to = chunk.end - (chunk.end - chunk.start) % bytes;
+    while to > chunk.start {
+        if *budget == 0 {
+            return Used::Below(to);
+        }
+        *budget -= 1;
+        if node_at(memory, to - bytes).is_some() {
+            return Used::To(to);
+        }
+        to -= bytes;
+    }
+    Used::To(chunk.start)
+}
+
+/// Greatest reach of the last record of a chunk.
+fn last_record(memory: &Memory, chunk: Range<u64>, budget: &mut usize) -> Used {
+    let mut to = chunk.end;
+    while to > chunk.start {
+        if *budget == 0 {
+            return Used::Below(to);
+        }
+        *budget -= 1;
+        let from = to.saturating_sub(BLOCK).max(chunk.start);
+        let mut block = [0; BLOCK as usize];
+        let block = &mut block[..(to - from) as usize];
+        let read = memory.read(from, block).is_ok();
+        if read && let Some(last) = block.iter().rposition(|&byte| byte != 0) {
+            // Chunks begin at whole lines.
+            return Used::To((from + last as u64 + 1).next_multiple_of(LINE as u64) + RECORD_REACH);
+        }
+        to = from;
+    }
+    Used::To(chunk.start)
+}

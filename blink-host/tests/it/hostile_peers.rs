@@ -1,0 +1,597 @@
+//! Peers that flood, freeze, stall, lie or send nonsense, on both sides of the service.
+use crate::common;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::lab::options;
+use common::service::{Service, soon};
+use fatbtree_blink::{SessionId, TreeConfig, ValueLayout};
+use fatbtree_blink_host::grpc::proto::tree_client::TreeClient;
+use fatbtree_blink_host::grpc::{TreeCalls, TreeServiceOptions, proto as tree_proto};
+use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeInfo};
+use fatbtree_memserver::grpc;
+use fatbtree_memserver::grpc::proto::memory_server_client::MemoryServerClient;
+use fatbtree_memserver::grpc::{ClientError, Deadlines, ServiceOptions, proto};
+use prost::Message as _;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_stream::StreamExt;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+const HOSTILE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const ROCE: u32 = 0x0a00_0009;
+
+fn tree(keys: u64) -> LoadedTree {
+    // Small nodes: a snapshot of many messages.
+    let config = TreeConfig::new(4, 256, ValueLayout::Inline(8)).unwrap();
+    let load = LoadOptions { spare_bytes: 3 * 4096, ..LoadOptions::new(config, 4) };
+    common::load(&load, &(0..keys).collect::<Vec<_>>())
+}
+
+async fn start(service: TreeServiceOptions) -> Service {
+    Service::start(tree(100), options(), service).await
+}
+
+/// A client without manners, at an address of its own.
+async fn stub(
+    service: &Service,
+    host: Ipv4Addr,
+) -> Result<MemoryServerClient<Channel>, tonic::transport::Error> {
+    let to = tonic::transport::Endpoint::from_shared(service.url())?.local_address(Some(IpAddr::V4(host)));
+    Ok(MemoryServerClient::new(to.connect().await?))
+}
+
+fn hasty() -> Deadlines {
+    Deadlines { connect: Duration::from_millis(300), call: Duration::from_millis(300) }
+}
+
+fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, text: &str) {
+    let status = answer.unwrap_err();
+    assert!(status.code() == code && status.message().contains(text), "{code:?} {text}: {status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_field_is_checked() {
+    let service = start(TreeServiceOptions::default()).await;
+    let mut stub = stub(&service, HOSTILE).await.unwrap();
+    let open = proto::OpenSessionRequest { roce_address: ROCE, known_generation: None };
+    let session = stub.open_session(open).await.unwrap().into_inner().session;
+    let good = proto::Endpoint {
+        mac: vec![2, 0, 0, 0, 0, 9],
+        ip: ROCE,
+        queue_pair: 17,
+        first_psn: 5,
+        path_mtu: 1024,
+        responder_reads: 16,
+        initiator_reads: 16,
+    };
+    let with = |change: &dyn Fn(&mut proto::Endpoint)| {
+        let mut end = good.clone();
+        change(&mut end);
+        proto::ConnectRequest { session, client: Some(end), replaces: None }
+    };
+    let bad: [(proto::ConnectRequest, &str); 12] = [
+        (proto::ConnectRequest { session, client: None, replaces: None }, "client: missing"),
+        (with(&|end| end.mac = vec![1; 5]), "mac: expected 6 bytes, found 5"),
+        (with(&|end| end.mac = vec![1; 9000]), "mac: expected 6 bytes, found 9000"),
+        (with(&|end| end.queue_pair = 1), "queue pair number: expected 2 to 2^24 - 1, found 1"),
+        (with(&|end| end.queue_pair = 1 << 24), "queue pair number: expected"),
+        (with(&|end| end.first_psn = 1 << 24), "PSN: expected 24 bits"),
+        (with(&|end| end.path_mtu = 1500), "256, 512, 1024, 2048 or 4096, found 1500"),
+        (with(&|end| end.path_mtu = u32::MAX), "path_mtu: expected"),
+        (with(&|end| end.responder_reads = 0), "READs it answers at once: expected at least 1"),
+        (with(&|end| end.responder_reads = 256), "responder_reads: expected at most 255, found 256"),
+        (with(&|end| end.initiator_reads = 0), "READs it has outstanding: expected at least 1"),
+        (with(&|end| end.initiator_reads = 1000), "initiator_reads: expected at most 255"),
+    ];
+    for (request, text) in bad {
+        refused(stub.connect_queue_pair(request).await, Code::InvalidArgument, text);
+    }
+    for kind in [0, 4, -1, i32::MAX] {
+        let request = proto::AllocateChunkRequest { session, kind, place_bytes: 0 };
+        refused(stub.allocate_chunk(request).await, Code::InvalidArgument, "kind: expected 1 leaves");
+    }
+    for queue_pair in [0, 17, u32::MAX] {
+        let request = proto::DisconnectRequest { session, queue_pair };
+        refused(stub.disconnect_queue_pair(request).await, Code::NotFound, "has no queue pair");
+    }
+    for address in [0, 64, u64::MAX] {
+        let request = proto::FreeChunkRequest { session, address };
+        refused(stub.free_chunk(request).await, Code::NotFound, "has no chunk");
+        let request = proto::PublishChunkRequest { session, address };
+        refused(stub.publish_chunk(request).await, Code::NotFound, "has no chunk");
+    }
+    for id in [0, !session, u64::MAX] {
+        let request = proto::RenewSessionRequest { session: id };
+        refused(stub.renew_session(request).await, Code::Unauthenticated, "there is no session");
+    }
+    // A message larger than any that makes sense is not read.
+    let huge = with(&|end| end.mac = vec![1; 1 << 20]);
+    refused(stub.connect_queue_pair(huge).await, Code::OutOfRange, "message length too large");
+    stub.connect_queue_pair(proto::ConnectRequest { session, client: Some(good), replaces: None })
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_of_no_use_to_another_host() {
+    let service = start(TreeServiceOptions::default()).await;
+    let (mut owner, mut thief) =
+        (stub(&service, Ipv4Addr::LOCALHOST).await.unwrap(), stub(&service, HOSTILE).await.unwrap());
+    let open = proto::OpenSessionRequest { roce_address: ROCE, known_generation: None };
+    let session = owner.open_session(open).await.unwrap().into_inner().session;
+    refused(
+        thief.close_session(proto::CloseSessionRequest { session }).await,
+        Code::Unauthenticated,
+        "of host 127.0.0.2",
+    );
+    owner.renew_session(proto::RenewSessionRequest { session }).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_opens_without_end_is_refused_and_others_are_served() {
+    let mut server = options();
+    server.limits.host.sessions = 20;
+    let service = Service::start(tree(100), server, TreeServiceOptions::default()).await;
+    let mut hostile = stub(&service, HOSTILE).await.unwrap();
+    let mut opened = 0;
+    for n in 0..200 {
+        // Another made-up address each time.
+        let open = proto::OpenSessionRequest { roce_address: n, known_generation: None };
+        match hostile.open_session(open).await {
+            Ok(_) => opened += 1,
+            refusal => refused(refusal, Code::ResourceExhausted, "host 127.0.0.2 has 20 sessions"),
+        }
+    }
+    assert_eq!(opened, 20);
+    let mut client = service.client().await;
+    client.open_session(Ipv4Addr::from_bits(3)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_bounded_per_host_and_in_all() {
+    let bounds =
+        ServiceOptions { connections: 6, connections_per_host: 4, ..ServiceOptions::default() }.into();
+    let mut service = start(bounds).await;
+    let socket = async |host: Ipv4Addr| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((host, 0).into()).unwrap();
+        socket.connect(service.address).await.unwrap()
+    };
+    // Says nothing, for ever: is it closed at once?
+    let closed = async |stream: &mut TcpStream| {
+        let read = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut [0; 100])).await;
+        matches!(read, Ok(Ok(0) | Err(_)))
+    };
+    let mut held = vec![];
+    for n in 0..8 {
+        let mut stream = socket(HOSTILE).await;
+        assert_eq!(closed(&mut stream).await, n >= 4, "connection {n}");
+        held.push(stream);
+    }
+    // Others are served.
+    let mut other = service.client().await;
+    other.info::<TreeInfo>().await.unwrap();
+    let mut more = vec![];
+    for last in 3..6 {
+        let mut stream = socket(Ipv4Addr::new(127, 0, 0, last)).await;
+        more.push(closed(&mut stream).await);
+        held.push(stream);
+    }
+    assert_eq!(more, [false, true, true], "six in all");
+    drop(held);
+    soon(async || stub(&service, HOSTILE).await.unwrap().get_info(proto::GetInfoRequest {}).await.ok()).await;
+    // A peer that holds on to a connection does not keep the service from its end.
+    let _held = socket(HOSTILE).await;
+    let _silent = stub(&service, HOSTILE).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(5), service.stop()).await.expect("it stops");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_grpc_does_no_harm() {
+    let service = start(TreeServiceOptions::default()).await;
+    let mut random = 1_u64;
+    for length in [0, 1, 24, 100, 5000] {
+        let mut stream = TcpStream::connect(service.address).await.unwrap();
+        let junk = (0..length).map(|_| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 56) as u8
+        });
+        let junk: Vec<u8> = junk.collect();
+        let _ = stream.write_all(&junk).await;
+        let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\xff").await;
+        service.client().await.info::<TreeInfo>().await.unwrap();
+    }
+}
+
+/// Calls on one connection wait for each other; those on other connections do not wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_calls_is_bounded() {
+    let bounds = ServiceOptions {
+        calls_per_connection: 4,
+        answer: Duration::from_millis(400),
+        ..ServiceOptions::default()
+    }
+    .into();
+    let service = start(bounds).await;
+    let mut flood = stub(&service, HOSTILE).await.unwrap();
+    // From its first answer on it knows how many calls the service takes at a time.
+    flood.get_info(proto::GetInfoRequest {}).await.unwrap();
+    service.freeze(true);
+    let started = Instant::now();
+    let calls: Vec<_> = (0..12)
+        .map(|_| {
+            let mut stub = flood.clone();
+            tokio::spawn(async move { stub.get_info(proto::GetInfoRequest {}).await.map(drop) })
+        })
+        .collect();
+    for call in calls {
+        refused(call.await.unwrap(), Code::DeadlineExceeded, "data path has not answered in 400ms");
+    }
+    assert!(started.elapsed() >= Duration::from_millis(1200), "four at a time: {:?}", started.elapsed());
+    service.freeze(false);
+    service.client().await.info::<TreeInfo>().await.unwrap();
+}
+
+// ---- snapshots ----
+
+async fn slow_reader(
+    service: &Service,
+    host: Ipv4Addr,
+) -> Result<tonic::Streaming<tree_proto::SnapshotChunk>, Status> {
+    let to = tonic::transport::Endpoint::from_shared(service.url()).unwrap();
+    let to = to.local_address(Some(IpAddr::V4(host))).initial_stream_window_size(65_535);
+    let mut stub = TreeClient::new(to.connect().await.unwrap());
+    Ok(stub.snapshot(tree_proto::SnapshotRequest {}).await?.into_inner())
+}
+
+/// A peer that takes nothing of its snapshot loses it: neither its memory nor its place is held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_is_left_behind() {
+    let bounds = TreeServiceOptions {
+        snapshots: 3,
+        snapshots_per_host: 2,
+        // Longer than all that happens before the pause below takes on a busy machine.
+        stall: Duration::from_secs(5),
+        ..TreeServiceOptions::default()
+    };
+    let mut service = Service::start(tree(200_000), options(), bounds).await;
+    let mut slow =
+        vec![slow_reader(&service, HOSTILE).await.unwrap(), slow_reader(&service, HOSTILE).await.unwrap()];
+    let third = slow_reader(&service, HOSTILE).await.map(drop);
+    refused(third, Code::ResourceExhausted, "as many snapshots are on their way as may be");
+    let fast = service.client().await.snapshot().await.unwrap();
+    assert!(fast.nodes.len() > 10_000);
+    slow.push(slow_reader(&service, Ipv4Addr::LOCALHOST).await.unwrap());
+    let fourth = slow_reader(&service, Ipv4Addr::new(127, 0, 0, 3)).await.map(drop);
+    refused(fourth, Code::ResourceExhausted, "as many snapshots are on their way as may be");
+
+    // Each slow reader loses its place once it has taken nothing for that long.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    soon(|| async { slow_reader(&service, HOSTILE).await.ok() }).await;
+    let again = service.client().await.snapshot().await.unwrap();
+    assert_eq!(again, fast);
+    // Only messages sent before arrive.
+    for mut stream in slow {
+        let mut nodes = 0;
+        while let Some(Ok(chunk)) = stream.next().await {
+            nodes += chunk.nodes.len();
+        }
+        assert!(nodes < fast.nodes.len(), "{nodes} nodes were kept");
+    }
+    service.stop_data_path();
+}
+
+// ---- servers ----
+
+/// A server that accepts and never answers must not hang its clients.
+#[tokio::test]
+async fn a_frozen_server_is_named_after_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let mut client = match grpc::Client::connect_with(&address, hasty()).await {
+        Ok(client) => client,
+        Err(ClientError::Deadline { call, .. }) => {
+            assert_eq!(call, "to connect");
+            return;
+        }
+        Err(other) => panic!("{other}"),
+    };
+    let started = Instant::now();
+    let session = SessionId(1);
+    let endpoint = good_endpoint();
+    let null = fatbtree_blink::GlobalAddress::NULL;
+    let kind = fatbtree_memserver::ChunkKind::Leaves;
+    let errors = [
+        client.info::<TreeInfo>().await.map(drop),
+        client.snapshot().await.map(drop),
+        client.statistics().await.map(drop),
+        client.open_session(Ipv4Addr::LOCALHOST).await.map(drop),
+        client.renew_session(session).await.map(drop),
+        client.close_session(session).await,
+        client.connect_queue_pair(session, endpoint, None).await.map(drop),
+        client.disconnect_queue_pair(session, endpoint.queue_pair).await,
+        client.allocate(session, kind, 0).await.map(drop),
+        client.give_back(session, kind, 0, &[null]).await.map(drop),
+        client.publish(session, null).await,
+        client.free(session, null).await,
+    ];
+    for error in errors {
+        let error = error.unwrap_err();
+        assert!(matches!(error, ClientError::Deadline { .. }), "{error}");
+        let told = error.to_string();
+        let place = address.trim_start_matches("http://");
+        assert!(told.contains(place) && told.contains("in 300ms"), "{told}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+}
+
+/// A server whose service lives, but whose data path does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_data_path_that_hangs_is_told_by_the_service() {
+    let bounds = ServiceOptions { answer: Duration::from_millis(200), ..ServiceOptions::default() }.into();
+    let service = start(bounds).await;
+    let mut client = service.client().await;
+    service.freeze(true);
+    let error = client.info::<TreeInfo>().await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::DeadlineExceeded), "{error}");
+    assert!(!error.is_final(), "it may answer later");
+    let error = client.snapshot().await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::DeadlineExceeded), "{error}");
+    // A request whose caller gave up is not granted afterwards.
+    let error = client.open_session(Ipv4Addr::LOCALHOST).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::DeadlineExceeded), "{error}");
+    service.freeze(false);
+    let counters = client.statistics().await.unwrap();
+    let counter = |name: &str| counters.iter().find(|(found, _)| found == name).unwrap().1;
+    assert_eq!(counter("sessions"), 0);
+}
+
+/// Answers of a hostile server.
+#[derive(Clone)]
+struct Liar {
+    snapshot: Vec<tree_proto::SnapshotChunk>,
+    /// Sends no more after those, and does not end.
+    hangs: bool,
+    info: proto::ServerInfo,
+    endpoint: Option<proto::Endpoint>,
+    /// Renewals of a session.
+    renewals: Arc<AtomicU32>,
+}
+
+type Reply<T> = Result<tonic::Response<T>, Status>;
+
+#[tonic::async_trait]
+impl proto::memory_server_server::MemoryServer for Liar {
+    async fn get_info(&self, _: tonic::Request<proto::GetInfoRequest>) -> Reply<proto::ServerInfo> {
+        Ok(tonic::Response::new(self.info.clone()))
+    }
+
+    async fn get_statistics(
+        &self,
+        _: tonic::Request<proto::StatisticsRequest>,
+    ) -> Reply<proto::StatisticsReply> {
+        let long = "x".repeat(3 << 20);
+        Ok(tonic::Response::new(proto::StatisticsReply { counters: [(long, 1)].into() }))
+    }
+
+    async fn open_session(&self, _: tonic::Request<proto::OpenSessionRequest>) -> Reply<proto::Lease> {
+        Ok(tonic::Response::new(proto::Lease { session: 1, nanoseconds: 0, owner: None }))
+    }
+
+    async fn renew_session(&self, _: tonic::Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+        Ok(tonic::Response::new(proto::Lease { session: 1, nanoseconds: 0, owner: None }))
+    }
+
+    async fn close_session(
+        &self,
+        _: tonic::Request<proto::CloseSessionRequest>,
+    ) -> Reply<proto::CloseSessionReply> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn connect_queue_pair(
+        &self,
+        _: tonic::Request<proto::ConnectRequest>,
+    ) -> Reply<proto::ConnectReply> {
+        Ok(tonic::Response::new(proto::ConnectReply { server: self.endpoint.clone() }))
+    }
+
+    async fn disconnect_queue_pair(
+        &self,
+        _: tonic::Request<proto::DisconnectRequest>,
+    ) -> Reply<proto::DisconnectReply> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn allocate_chunk(
+        &self,
+        _: tonic::Request<proto::AllocateChunkRequest>,
+    ) -> Reply<proto::AllocateChunkReply> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn publish_chunk(
+        &self,
+        _: tonic::Request<proto::PublishChunkRequest>,
+    ) -> Reply<proto::PublishChunkReply> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn give_back(&self, _: tonic::Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn free_chunk(&self, _: tonic::Request<proto::FreeChunkRequest>) -> Reply<proto::FreeChunkReply> {
+        Err(Status::unimplemented(""))
+    }
+}
+
+#[tonic::async_trait]
+impl tree_proto::tree_server::Tree for Liar {
+    type SnapshotStream =
+        std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<tree_proto::SnapshotChunk, Status>> + Send>>;
+
+    async fn snapshot(&self, _: tonic::Request<tree_proto::SnapshotRequest>) -> Reply<Self::SnapshotStream> {
+        let chunks = tokio_stream::iter(self.snapshot.clone()).map(Ok);
+        if self.hangs {
+            return Ok(tonic::Response::new(Box::pin(chunks.chain(tokio_stream::pending()))));
+        }
+        Ok(tonic::Response::new(Box::pin(chunks)))
+    }
+
+    /// One place, however many keys there are.
+    async fn locate(&self, _: tonic::Request<tree_proto::LocateRequest>) -> Reply<tree_proto::LocateReply> {
+        Ok(tonic::Response::new(tree_proto::LocateReply { addresses: vec![64] }))
+    }
+
+    async fn get_query_keys(
+        &self,
+        _: tonic::Request<tree_proto::QueryKeysRequest>,
+    ) -> Reply<tree_proto::QueryKeysReply> {
+        Err(Status::unimplemented(""))
+    }
+}
+
+async fn lie(liar: Liar) -> grpc::Client {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let tree = tree_proto::tree_server::TreeServer::new(liar.clone());
+    let service = proto::memory_server_server::MemoryServerServer::new(liar);
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    let server = tonic::transport::Server::builder().add_service(service).add_service(tree);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    grpc::Client::connect_with(&address, hasty()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_server_that_lies_is_not_believed() {
+    let mut honest = start(TreeServiceOptions::default()).await;
+    let info: proto::ServerInfo = honest.handle.info().await.unwrap().into();
+    honest.stop_data_path();
+    let header =
+        |nodes| tree_proto::SnapshotHeader { root_address: 64, root_level: 1, nodes, ..Default::default() };
+    let node = tree_proto::InternalNode { address: 64, level: 1, pivots: vec![0, 9], children: vec![1, 2] };
+    let chunk = |header, nodes| tree_proto::SnapshotChunk { header, nodes };
+    let of_nodes = |nodes: &[tree_proto::InternalNode]| {
+        let length = nodes.len() as u64;
+        vec![chunk(Some(header(length)), vec![]), chunk(None, nodes.to_vec())]
+    };
+    let honest = Liar {
+        snapshot: of_nodes(std::slice::from_ref(&node)),
+        hangs: false,
+        info,
+        endpoint: None,
+        renewals: Arc::default(),
+    };
+    assert_eq!(lie(honest.clone()).await.snapshot().await.unwrap().nodes.len(), 1);
+    assert!(lie(honest.clone()).await.info::<TreeInfo>().await.is_ok());
+
+    let snapshots = [
+        (vec![], "0 parts came, 0 were announced"),
+        (vec![chunk(Some(header(2)), vec![node.clone()])], "1 parts came, 2 were announced"),
+        (vec![chunk(None, vec![node.clone()])], "1 parts came, 0 were announced"),
+        (vec![chunk(Some(header(1)), vec![node.clone(); 3])], "3 parts came, 1 were announced"),
+        (vec![chunk(Some(header(u64::MAX)), vec![])], "0 parts came, 18446744073709551615 were announced"),
+        (
+            of_nodes(&[tree_proto::InternalNode { pivots: vec![], children: vec![], ..node.clone() }]),
+            "cannot be",
+        ),
+        (of_nodes(&[tree_proto::InternalNode { children: vec![1], ..node.clone() }]), "cannot be"),
+        (of_nodes(&[tree_proto::InternalNode { pivots: vec![9, 9], ..node.clone() }]), "cannot be"),
+        (of_nodes(&[tree_proto::InternalNode { level: 256, ..node.clone() }]), "cannot be"),
+        (
+            vec![chunk(Some(tree_proto::SnapshotHeader { partition: 1 << 16, ..header(0) }), vec![])],
+            "cannot be",
+        ),
+        (vec![chunk(Some(tree_proto::SnapshotHeader { root_level: 256, ..header(0) }), vec![])], "cannot be"),
+        // Two megabytes in one message.
+        (of_nodes(&vec![node.clone(); 60_000]), "refuses"),
+    ];
+    for (snapshot, text) in snapshots {
+        let error = lie(Liar { snapshot, ..honest.clone() }).await.snapshot().await.unwrap_err();
+        assert!(error.to_string().contains(text), "{text}: {error}");
+    }
+    // An endless one ends with what was announced; a silent one with the deadline.
+    let endless = vec![chunk(Some(header(5)), vec![node.clone()]); 100];
+    let error = lie(Liar { snapshot: endless, ..honest.clone() }).await.snapshot().await.unwrap_err();
+    assert!(matches!(error, ClientError::Incomplete { expected: 5, found: 6, .. }), "{error}");
+    let silent = Liar { snapshot: vec![chunk(Some(header(5)), vec![])], hangs: true, ..honest.clone() };
+    let error = lie(silent).await.snapshot().await.unwrap_err();
+    assert!(matches!(error, ClientError::Deadline { .. }), "{error}");
+
+    let infos: [fn(&mut proto::ServerInfo); 7] = [
+        |info| info.locks = info.tree,
+        |info| info.server = 1 << 16,
+        |info| info.tree = None,
+        |info| info.tree = Some(proto::Region::default()),
+        |info| info.path_mtu = 1000,
+        |info| info.structure = "hash table".to_owned(),
+        |info| info.description = vec![255; 3],
+    ];
+    let trees: [fn(&mut tree_proto::TreeDescription); 6] = [
+        |tree| tree.root_level = 256,
+        |tree| tree.fan_out = 1,
+        |tree| tree.fan_out = 1 << 16,
+        |tree| tree.leaf_node_bytes = 100,
+        |tree| tree.inline_value_bytes = 300,
+        |tree| tree.internal_node_bytes += 64,
+    ];
+    let changed_infos = infos.map(|change| {
+        let mut info = honest.info.clone();
+        change(&mut info);
+        info
+    });
+    let changed_trees = trees.map(|change| {
+        let mut tree = tree_proto::TreeDescription::decode(honest.info.description.as_slice()).unwrap();
+        change(&mut tree);
+        proto::ServerInfo { description: tree.encode_to_vec(), ..honest.info.clone() }
+    });
+    for info in changed_infos.into_iter().chain(changed_trees) {
+        let error = lie(Liar { info, ..honest.clone() }).await.info::<TreeInfo>().await.unwrap_err();
+        assert!(matches!(error, ClientError::Answer { .. }), "{error}");
+    }
+    let mut client = lie(honest.clone()).await;
+    assert!(matches!(client.statistics().await, Err(ClientError::Refused { .. })), "three megabytes");
+    let session = client.open_session(Ipv4Addr::LOCALHOST).await.unwrap();
+    let chunk = client.allocate(session.id, fatbtree_memserver::ChunkKind::Leaves, 0).await.unwrap_err();
+    assert_eq!(chunk.code(), Some(Code::Unimplemented));
+    // A lease of no time at all does not make it renew without a pause.
+    let kept = tokio::time::timeout(Duration::from_millis(200), client.keep_session(session)).await;
+    assert!(kept.is_err(), "it goes on");
+    let renewals = honest.renewals.load(Ordering::Relaxed);
+    assert!((1..=25).contains(&renewals), "{renewals} renewals in a fifth of a second");
+
+    let good = good_endpoint();
+    let end = proto::Endpoint::from(good);
+    let endpoints = [
+        None,
+        Some(proto::Endpoint { queue_pair: 1, ..end.clone() }),
+        Some(proto::Endpoint { responder_reads: 0, ..end.clone() }),
+        Some(proto::Endpoint { path_mtu: 0, ..end.clone() }),
+    ];
+    for endpoint in endpoints {
+        let mut client = lie(Liar { endpoint, ..honest.clone() }).await;
+        let error = client.connect_queue_pair(session.id, good, None).await.unwrap_err();
+        assert!(matches!(error, ClientError::Answer { .. }), "{error}");
+    }
+    let mut client = lie(Liar { endpoint: Some(end), ..honest }).await;
+    assert_eq!(client.connect_queue_pair(session.id, good, None).await.unwrap(), good);
+}
+
+fn good_endpoint() -> fatbtree_verbs::Endpoint {
+    fatbtree_verbs::Endpoint {
+        mac: [0; 6],
+        ip: Ipv4Addr::LOCALHOST,
+        queue_pair: fatbtree_verbs::QueuePairNumber(2),
+        psn: 0,
+        mtu: fatbtree_verbs::Mtu::B1024,
+        responder_reads: 1,
+        initiator_reads: 1,
+    }
+}

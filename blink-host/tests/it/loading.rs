@@ -1,0 +1,310 @@
+//! Servers that are filled while they run, over gRPC.
+use crate::common;
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::lab::options;
+use common::service::{Service, soon};
+use fatbtree_blink::{KeyRange, TreeConfig, ValueLayout, value};
+use fatbtree_blink_host::grpc::proto::load_request::What;
+use fatbtree_blink_host::grpc::proto::loader_client::LoaderClient;
+use fatbtree_blink_host::grpc::{
+    LoadData, LoadProgress, LoadServersError, Loading, TreeCalls, load_empty, load_servers, proto,
+};
+use fatbtree_blink_host::{LoadOptions, TreeEvent, TreeInfo, TreeServerInfo, bulk_load, seeded};
+use fatbtree_memserver::grpc::ServiceOptions;
+use fatbtree_memserver::{Origin, ServerOptions, grpc};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+
+const STALL: Duration = Duration::from_millis(300);
+
+struct Data(Vec<u64>);
+
+impl LoadData for Data {
+    fn keys(&self) -> &[u64] {
+        &self.0
+    }
+
+    fn length(&self, at: usize) -> u32 {
+        8 + (at % 5000) as u32
+    }
+
+    fn append(&self, at: usize, to: &mut Vec<u8>) {
+        let from = to.len();
+        to.resize(from + self.length(at) as usize, 0);
+        value::fill(self.0[at], 1, &mut to[from..]);
+    }
+}
+
+fn data(keys: u64) -> Arc<dyn LoadData> {
+    Arc::new(Data((0..keys).map(|key| key * 3 + 1).collect()))
+}
+
+/// A server that begins empty.
+async fn server(partition: u16, range: KeyRange) -> Service {
+    let config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
+    let load = LoadOptions { range, spare_bytes: 64 << 10, ..LoadOptions::new(config, partition) };
+    let tree = bulk_load(&load, &[], &mut seeded(0, 8)).unwrap();
+    let loading =
+        Loading { spare_bytes: 64 << 10, region_bytes: 32 << 20, stall: STALL, ..Loading::in_memory() };
+    let server = ServerOptions { chunk_bytes: 4096, ..options() };
+    let service = ServiceOptions { answer: Duration::from_millis(500), ..ServiceOptions::default() }.into();
+    Service::start_with(tree, server, service, Some(loading)).await
+}
+
+async fn pair() -> [Service; 2] {
+    let half = KeyRange { low: 0, high: Some(1 << 63) };
+    [server(0, half).await, server(1, KeyRange { low: 1 << 63, high: None }).await]
+}
+
+async fn clients(services: &[Service]) -> Vec<(u16, grpc::Client)> {
+    let mut clients = vec![];
+    for (number, service) in (0..).zip(services) {
+        clients.push((number, service.client().await));
+    }
+    clients
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_are_filled_and_their_sessions_end() {
+    let mut services = pair().await;
+    let mut client = services[0].client().await;
+    let session = client.open_session(Ipv4Addr::new(10, 0, 0, 9)).await.unwrap();
+    let before = client.info::<TreeInfo>().await.unwrap();
+    assert_eq!((before.counts.keys, before.partition.root_level, before.generation), (0, 0, 1));
+    assert_eq!(client.snapshot().await.unwrap().nodes, [], "the root is a leaf");
+    let (mut sent, mut built) = (0, 0);
+    let infos = load_servers(clients(&services).await, data(5001), |progress| match progress {
+        LoadProgress::Sent(keys) => sent += keys,
+        LoadProgress::Built(servers) => built = servers,
+    });
+    let infos: Vec<TreeServerInfo> = infos.await.unwrap();
+    assert_eq!((sent, built), (5001, 2));
+    assert_eq!([infos[0].counts.keys, infos[1].counts.keys], [2500, 2501]);
+    assert!(infos.iter().all(|info| info.generation == 2 && info.partition.root_level > 0));
+    let border = infos[1].partition.range.low;
+    assert!((2499 * 3 + 2..=2500 * 3 + 1).contains(&border), "{border}");
+    assert_eq!(infos[0].partition.range.high, Some(border));
+    fatbtree_blink_host::grpc::super_root(&infos).unwrap();
+
+    assert_eq!(client.info::<TreeInfo>().await.unwrap(), infos[0]);
+    assert_ne!(before.tree.rkey, infos[0].tree.rkey);
+    assert!(client.renew_session(session.id).await.unwrap_err().session_has_ended());
+    let top = client.snapshot().await.unwrap();
+    assert_eq!(top.nodes.len() as u64, infos[0].counts.internal_nodes);
+    // Again, with others.
+    let infos = load_servers(clients(&services).await, data(2), |_| {}).await.unwrap();
+    assert!(infos.iter().all(|info| (info.counts.keys, info.generation) == (1, 3)));
+    let statistics = client.statistics().await.unwrap();
+    assert!(statistics.contains(&("trees_installed".to_owned(), 2)), "{statistics:?}");
+    let told = services[0].stop_data_path();
+    let mut trees = told.iter().filter(|event| matches!(event, TreeEvent::NewTree { .. }));
+    let last = TreeEvent::NewTree { structure: infos[0].structure, generation: 3 };
+    assert_eq!(trees.next_back(), Some(&last));
+}
+
+fn word(what: What) -> proto::LoadRequest {
+    proto::LoadRequest { what: Some(what) }
+}
+
+fn begin(keys: u64, value_bytes: u64) -> proto::LoadRequest {
+    let (low_key, high_key, empty) = (0, None, false);
+    word(What::Begin(proto::LoadBegin { partition: 0, low_key, high_key, keys, value_bytes, empty }))
+}
+
+/// An empty tree, with keys.
+fn empty(keys: u64) -> proto::LoadRequest {
+    let (low_key, high_key, value_bytes, empty) = (0, None, 0, true);
+    word(What::Begin(proto::LoadBegin { partition: 0, low_key, high_key, keys, value_bytes, empty }))
+}
+
+/// Its client says so, and an operator that this is meant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_lost_its_tree_is_loaded_with_an_empty_one() {
+    let service = server(0, KeyRange::ALL).await;
+    let mut client = service.client().await;
+    let roce = Ipv4Addr::new(10, 0, 0, 9);
+    let before = client.info::<TreeInfo>().await.unwrap();
+    assert_eq!(before.origin, Origin::Begun);
+    client.open_session_after(roce, Some(before.generation)).await.unwrap();
+    for known in [Some(4711), None] {
+        let lost = client.open_session_after(roce, known).await.unwrap_err();
+        assert!(lost.tree_is_lost() && lost.is_final(), "{lost}");
+        assert!(lost.to_string().contains("has lost its tree"), "{lost}");
+    }
+    assert_eq!(client.info::<TreeInfo>().await.unwrap().origin, Origin::Lost);
+    let range = KeyRange { high: Some(700), ..before.partition.range };
+    let info = load_empty(client.clone(), range).await.unwrap();
+    let counts = (info.counts.keys, info.origin, info.generation);
+    assert_eq!(counts, (0, Origin::Meant, before.generation + 1));
+    assert_eq!(info.partition.range, range);
+    client.open_session_after(roce, Some(4711)).await.unwrap();
+}
+
+fn pairs(keys: Vec<u64>, bytes: u32) -> proto::LoadRequest {
+    let lengths = vec![bytes; keys.len()];
+    let values = vec![7; keys.len() * bytes as usize];
+    word(What::Pairs(proto::LoadPairs { keys, lengths, values }))
+}
+
+/// Speaks to the service directly.
+struct Raw {
+    words: mpsc::Sender<proto::LoadRequest>,
+    answers: tonic::Streaming<proto::LoadReply>,
+}
+
+impl Raw {
+    async fn open(service: &Service) -> Result<Self, tonic::Status> {
+        let mut client = LoaderClient::connect(service.url()).await.unwrap();
+        let (words, stream) = mpsc::channel(16);
+        let answers = client.load(ReceiverStream::new(stream)).await?.into_inner();
+        Ok(Self { words, answers })
+    }
+
+    /// The end of a load of these words.
+    async fn refused(service: &Service, all: Vec<proto::LoadRequest>) -> tonic::Status {
+        let mut raw = Self::open(service).await.unwrap();
+        for one in all {
+            // It may have had enough.
+            let _ = raw.words.send(one).await;
+        }
+        loop {
+            match raw.answers.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it was not refused"),
+                Err(status) => return status,
+            }
+        }
+    }
+
+    async fn ready(&mut self) {
+        while !matches!(
+            self.answers.message().await.unwrap().unwrap().what.unwrap(),
+            proto::load_reply::What::Ready(_)
+        ) {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_is_refused_and_nothing_has_changed() {
+    let service = server(0, KeyRange::ALL).await;
+    let before = service.handle.info().await.unwrap();
+    let refused = |all| Raw::refused(&service, all);
+    for (all, code, reason) in [
+        (vec![pairs(vec![1], 8)], Code::InvalidArgument, "`begin` first"),
+        (vec![begin(0, 0)], Code::InvalidArgument, "no keys"),
+        (vec![empty(1)], Code::InvalidArgument, "an empty tree with 1"),
+        (vec![begin(1 << 60, 0)], Code::ResourceExhausted, "takes up to 33554432"),
+        (vec![begin(1, u64::MAX)], Code::ResourceExhausted, "takes up to 33554432"),
+        (vec![begin(2, 16), pairs(vec![1, 2, 3], 8)], Code::InvalidArgument, "3 keys with 24 bytes"),
+        (vec![begin(2, 15), pairs(vec![1, 2], 8)], Code::InvalidArgument, "2 with 15 were announced"),
+        (
+            vec![begin(2, 17), pairs(vec![1, 2], 8)],
+            Code::InvalidArgument,
+            "17 bytes of values were announced, 16",
+        ),
+        (vec![begin(2, 16), pairs(vec![2, 1], 8)], Code::InvalidArgument, "not above"),
+        (vec![begin(2, 16), pairs(vec![2], 8), pairs(vec![2], 8)], Code::InvalidArgument, "not above"),
+        // The region would be larger than what was announced says at first sight.
+        (vec![begin(2, (31 << 20) + 700_000)], Code::DeadlineExceeded, "nothing has come"),
+    ] {
+        let status = refused(all).await;
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(reason), "{status}");
+    }
+    let lies = proto::LoadPairs { keys: vec![1, 2], lengths: vec![8], values: vec![0; 16] };
+    assert_eq!(refused(vec![begin(2, 16), word(What::Pairs(lies))]).await.code(), Code::InvalidArgument);
+    let lies = proto::LoadPairs { keys: vec![1], lengths: vec![u32::MAX], values: vec![0; 16] };
+    assert_eq!(refused(vec![begin(1, 16), word(What::Pairs(lies))]).await.code(), Code::InvalidArgument);
+    let other =
+        proto::LoadBegin { partition: 1, low_key: 0, high_key: None, keys: 1, value_bytes: 8, empty: false };
+    assert_eq!(refused(vec![word(What::Begin(other))]).await.code(), Code::FailedPrecondition);
+    let empty = proto::LoadBegin {
+        partition: 0,
+        low_key: 9,
+        high_key: Some(9),
+        keys: 1,
+        value_bytes: 8,
+        empty: false,
+    };
+    assert_eq!(
+        refused(vec![word(What::Begin(empty)), pairs(vec![9], 8)]).await.code(),
+        Code::InvalidArgument
+    );
+    // It is built, and never committed.
+    let status = refused(vec![begin(1, 8), pairs(vec![1], 8)]).await;
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert_eq!(service.handle.info().await.unwrap(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_load_at_once_is_refused_and_one_whose_loader_dies_leaves_the_old_tree() {
+    let service = server(0, KeyRange::ALL).await;
+    let before = service.handle.info().await.unwrap();
+    let mut first = Raw::open(&service).await.unwrap();
+    first.words.send(begin(2, 16)).await.unwrap();
+    first.words.send(pairs(vec![1, 2], 8)).await.unwrap();
+    first.ready().await;
+    let second = Raw::open(&service).await.map(|_| ()).unwrap_err();
+    assert_eq!(second.code(), Code::Aborted);
+    assert!(second.message().contains("another load is under way"), "{second}");
+    drop(first);
+    assert_eq!(service.handle.info().await.unwrap(), before);
+    // Its turn has ended with it, and another one's comes.
+    let mut third = soon(async || Raw::open(&service).await.ok()).await;
+    third.words.send(begin(1, 8)).await.unwrap();
+    third.words.send(pairs(vec![5], 8)).await.unwrap();
+    third.ready().await;
+    third.words.send(word(What::Commit(proto::LoadCommit {}))).await.unwrap();
+    let loaded = third.answers.message().await.unwrap().unwrap().what.unwrap();
+    let proto::load_reply::What::Loaded(loaded) = loaded else { panic!("it is not loaded: {loaded:?}") };
+    let loaded = TreeServerInfo::try_from(loaded).unwrap();
+    assert_eq!((loaded.counts.keys, loaded.generation), (1, 2));
+}
+
+/// One server of two is not there, or takes no load: the other serves what it served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_servers_are_loaded_or_none() {
+    let mut services = pair().await;
+    // The server takes the connection, and never begins to build.
+    services[1].freeze(true);
+    let failed = load_servers(clients(&services).await, data(1000), |_| {}).await.unwrap_err().to_string();
+    assert!(failed.contains("data path does not answer"), "{failed}");
+    services[1].freeze(false);
+    let info = services[0].handle.info().await.unwrap();
+    assert_eq!((info.generation, info.counts.keys), (1, 0), "it was built long ago, and waited");
+    let both = clients(&services).await;
+    services[1].stop().await;
+    let failed = load_servers(both, data(1000), |_| {}).await.unwrap_err();
+    assert!(matches!(failed, LoadServersError::Nothing { .. }), "{failed}");
+    assert!(failed.to_string().contains("all servers serve what they served before"), "{failed}");
+    let info = services[0].handle.info().await.unwrap();
+    assert_eq!((info.generation, info.counts.keys), (1, 0));
+    let few = load_servers(clients(&services[..1]).await, data(0), |_| {}).await.unwrap_err();
+    assert!(matches!(few, LoadServersError::Keys(_)), "{few}");
+    // More than it takes: it is said before anything is sent.
+    let many = soon(async || {
+        let many = load_servers(clients(&services[..1]).await, data(20_000), |_| {}).await.unwrap_err();
+        // The load before has perhaps not ended there.
+        (!many.to_string().contains("another load")).then_some(many)
+    });
+    let many = many.await.to_string();
+    assert!(many.contains("this server takes up to 33554432"), "{many}");
+}
+
+/// A server that works is waited for, though nothing has come of it within any deadline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_work_has_no_deadline_while_there_are_signs_of_life() {
+    let service = server(0, KeyRange::ALL).await;
+    service.slowness.store(4_000, std::sync::atomic::Ordering::Relaxed);
+    let deadlines = grpc::Deadlines { call: Duration::from_millis(2_500), ..grpc::Deadlines::default() };
+    let client = grpc::Client::connect_with(&service.url(), deadlines).await.unwrap();
+    let began = std::time::Instant::now();
+    let infos = load_servers(vec![(0, client)], data(100), |_| {}).await.unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(4));
+    assert_eq!((infos[0].generation, infos[0].counts.keys), (2, 100));
+}

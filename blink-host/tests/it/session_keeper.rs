@@ -1,0 +1,463 @@
+//! A session keeper between remote memory and memory servers, by calls that are refused, lost, or answered late.
+use crate::common;
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use common::lab::{config, options};
+use fatbtree_blink::{ChunkKind, GlobalAddress, RemoteMemory, Shortage};
+use fatbtree_blink_host::{LoadOptions, TreeInfo, TreeServer};
+use fatbtree_memserver::session_keeper::{Call, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper};
+use fatbtree_memserver::{ClientId, MemoryServer, Refusal, ServerOptions};
+use fatbtree_remote::{RemoteConfig, Trouble, Want};
+use fatbtree_verbs::Endpoint;
+use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+use fatbtree_verbs::time::{Duration, Instant};
+use proptest::prelude::*;
+
+const SERVERS: u16 = 2;
+const LANES: u8 = 2;
+
+type Waits = Pin<Box<dyn Future<Output = Result<(), Shortage>>>>;
+
+struct Lab {
+    servers: Vec<TreeServer<PlainDevice>>,
+    memory: Rc<RemoteMemory<PlainDevice>>,
+    keeper: SessionKeeper<TreeInfo>,
+    client: ClientId,
+    now: Instant,
+    under_way: BTreeMap<u16, Call>,
+    notices: Vec<Notice>,
+    /// Operations that wait for memory.
+    waiting: Vec<Waits>,
+    /// Results of operations that have ended.
+    ended: Vec<Result<(), Shortage>>,
+}
+
+/// Fate of a call.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fate {
+    Answered,
+    RequestLost,
+    AnswerLost,
+    TreeLost,
+    Undecided,
+    Refused,
+    /// Answered as if it had been another call.
+    Senseless,
+}
+
+impl Lab {
+    fn new(kept: KeeperOptions) -> Self {
+        let network = PlainNetwork::new();
+        let serve = |id| {
+            let load = LoadOptions { spare_bytes: 10 * 4096 + 64, ..LoadOptions::new(config(), id) };
+            let tree = common::load(&load, &(0..100).collect::<Vec<_>>());
+            let options = ServerOptions { lock_table_bytes: 64, ..ServerOptions::writable() };
+            let options = ServerOptions { chunk_bytes: 4096, lease: self::options().lease, ..options };
+            MemoryServer::new(network.device(), tree, &options, 1).unwrap()
+        };
+        let config = RemoteConfig { lanes: LANES, ..RemoteConfig::default() };
+        let memory = RemoteMemory::new(network.device(), 0..SERVERS, config, 1).unwrap();
+        let endpoint = memory.open(memory.connections()[0]).unwrap();
+        let Endpoint { ip, .. } = endpoint;
+        Self {
+            servers: (0..SERVERS).map(serve).collect(),
+            keeper: SessionKeeper::new(memory.connections(), kept),
+            memory: Rc::new(memory),
+            client: ClientId { host: [127, 0, 0, 1].into(), roce: ip },
+            now: Instant::ZERO,
+            under_way: BTreeMap::new(),
+            notices: Vec::new(),
+            waiting: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// Takes all calls. None may be for a server that has one under way.
+    fn poll(&mut self) {
+        self.memory.turn(self.now);
+        while let Some((server, call)) = self.keeper.poll_call(self.now, &*self.memory) {
+            let other = self.under_way.insert(server, call);
+            assert!(other.is_none(), "two calls are under way at a server: {other:?}");
+        }
+        self.notices.extend(std::iter::from_fn(|| self.keeper.poll_notice()));
+        self.go_on();
+    }
+
+    fn answer(&mut self, server: u16, fate: Fate) {
+        let Some(call) = self.under_way.remove(&server) else { return };
+        let (now, partition, is_open) = (self.now, server, matches!(call, Call::Open { .. }));
+        let carry_out = || self.servers[usize::from(server)].carry_out(now, self.client, call);
+        let answer = match fate {
+            Fate::Answered => carry_out(),
+            Fate::RequestLost => return self.tell(server, Err(NoAnswer)),
+            Fate::AnswerLost => {
+                let _ = carry_out();
+                return self.tell(server, Err(NoAnswer));
+            }
+            Fate::TreeLost => Err(Refusal::TreeLost { partition }),
+            Fate::Undecided => Err(Refusal::Undecided { partition }),
+            Fate::Refused => Err(Refusal::Published { address: GlobalAddress::NULL }),
+            Fate::Senseless if is_open => Ok(Granted::Done),
+            Fate::Senseless => {
+                let opened = self.servers[0].carry_out(now, self.client, Call::Open { known: None });
+                opened.or(Ok(Granted::Done))
+            }
+        };
+        self.tell(server, answer);
+    }
+
+    fn tell(
+        &mut self,
+        server: u16,
+        answer: Result<Granted<TreeInfo>, impl Into<fatbtree_memserver::session_keeper::Denied>>,
+    ) {
+        self.keeper.handle_answer(self.now, &*self.memory, server, answer);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        let now = self.now;
+        for server in &mut self.servers {
+            server.work(now, 16);
+        }
+    }
+
+    /// Time passes, and every call meets this fate at once.
+    fn run(&mut self, time: Duration, fate: Fate) {
+        let end = self.now + time;
+        while self.now < end {
+            self.settle(fate);
+            self.pass(Duration::from_millis(5));
+        }
+    }
+
+    /// All calls that there are without a pause.
+    fn settle(&mut self, fate: Fate) {
+        for _ in 0..100 {
+            self.poll();
+            if self.under_way.is_empty() {
+                return;
+            }
+            (0..SERVERS).for_each(|server| self.answer(server, fate));
+        }
+        panic!("calls follow each other without an end: {:?}", self.notices.last());
+    }
+
+    fn end_session(&mut self, server: u16) {
+        let (now, at) = (self.now, usize::from(server));
+        if let Some(session) = self.keeper.session(server) {
+            let _ = self.servers[at].carry_out(now, self.client, Call::Close { session });
+        }
+    }
+
+    /// Begins to wait for memory, as an operation does.
+    fn want(&mut self, server: u16, kind: ChunkKind) {
+        let (memory, want) = (Rc::clone(&self.memory), Want { server, kind, bytes: 1024, is_fresh: true });
+        self.waiting.push(Box::pin(async move { memory.until_memory(want).await }));
+        self.go_on();
+    }
+
+    fn go_on(&mut self) {
+        let Self { waiting, ended, .. } = self;
+        waiting.retain_mut(|waits| match waits.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => true,
+            Poll::Ready(memory) => {
+                ended.push(memory);
+                false
+            }
+        });
+    }
+
+    fn is_up(&self) -> bool {
+        self.memory.connections().into_iter().all(|id| self.memory.link(id).is_ok())
+    }
+
+    fn trouble(&self, server: u16) -> Option<Trouble> {
+        let id = fatbtree_blink::ConnectionId { server, lane: 1 };
+        self.memory.link(id).err()
+    }
+
+    fn count(&self, is: impl Fn(&Notice) -> bool) -> usize {
+        self.notices.iter().filter(|notice| is(notice)).count()
+    }
+}
+
+fn opened(notice: &Notice) -> bool {
+    matches!(notice, Notice::Opened { .. })
+}
+
+fn denied(notice: &Notice) -> bool {
+    matches!(notice, Notice::Denied { .. })
+}
+
+#[test]
+fn sessions_are_opened_once_and_renewed() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    lab.run(Duration::from_secs(60), Fate::Answered);
+    assert!(lab.is_up() && lab.keeper.is_connected());
+    assert_eq!((lab.count(opened), lab.count(denied)), (usize::from(SERVERS), 0));
+    let renewals = lab.servers[0].poll_timeout().unwrap();
+    assert!(renewals > lab.now, "the lease goes on");
+}
+
+/// A third of the renewals is answered, and the session lasts.
+#[test]
+fn two_renewals_may_be_lost() {
+    let mut lab =
+        Lab::new(KeeperOptions { longest_pause: Duration::from_secs(2), ..KeeperOptions::default() });
+    lab.settle(Fate::Answered);
+    for _ in 0..10 {
+        lab.pass(Duration::from_millis(3_400));
+        lab.poll();
+        (0..SERVERS).for_each(|server| lab.answer(server, Fate::RequestLost));
+        lab.settle(Fate::Answered);
+    }
+    assert_eq!(lab.count(opened), usize::from(SERVERS));
+}
+
+/// Each call takes longer than a third of the lease: a renewal is due whenever the next call is chosen.
+#[test]
+fn slow_calls_leave_room_for_others_than_renewals() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    for _ in 0..20 {
+        lab.poll();
+        lab.pass(Duration::from_secs(4));
+        (0..SERVERS).for_each(|server| lab.answer(server, Fate::Answered));
+    }
+    lab.poll();
+    assert!(lab.is_up());
+    assert_eq!(lab.count(opened), usize::from(SERVERS));
+}
+
+/// A call takes longer than the lease. A renewal beside it keeps the session.
+#[test]
+fn a_session_lasts_through_a_slow_call_by_renewals_beside_it() {
+    for is_renewed in [true, false] {
+        let mut lab = Lab::new(KeeperOptions::default());
+        lab.poll();
+        lab.answer(0, Fate::Answered);
+        lab.poll();
+        assert!(matches!(lab.under_way.get(&0), Some(Call::Connect { .. })));
+        assert!(lab.keeper.poll_renewal(lab.now).is_none(), "none is due");
+        for _ in 0..5 {
+            lab.pass(Duration::from_secs(4));
+            if let Some((0, renewal)) = lab.keeper.poll_renewal(lab.now).filter(|_| is_renewed) {
+                assert!(lab.keeper.poll_renewal(lab.now).is_none(), "it is under way");
+                let answer = lab.servers[0].carry_out(lab.now, lab.client, renewal);
+                lab.keeper.handle_renewal(lab.now, &*lab.memory, 0, answer);
+            }
+        }
+        lab.settle(Fate::Answered);
+        assert!(lab.is_up());
+        let ended = usize::from(!is_renewed);
+        assert_eq!((lab.count(opened), lab.count(denied)), (usize::from(SERVERS) + ended, ended));
+    }
+}
+
+/// A renewal beside a call is refused. The answer to the call belongs to the session that has ended.
+#[test]
+fn an_answer_from_a_session_that_has_ended_connects_nothing() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    lab.poll();
+    lab.answer(0, Fate::Answered);
+    lab.poll();
+    let connect = lab.under_way.remove(&0).unwrap();
+    let late = lab.servers[0].carry_out(lab.now, lab.client, connect);
+    lab.end_session(0);
+    lab.pass(Duration::from_secs(4));
+    let (_, renewal) = lab.keeper.poll_renewal(lab.now).unwrap();
+    let refused = lab.servers[0].carry_out(lab.now, lab.client, renewal);
+    lab.keeper.handle_renewal(lab.now, &*lab.memory, 0, refused);
+    assert_eq!(lab.keeper.session(0), None);
+    lab.poll();
+    assert!(!lab.under_way.contains_key(&0), "the call to the former session is under way");
+    lab.tell(0, late);
+    assert_eq!(lab.count(|notice| matches!(notice, Notice::Connected { .. })), 0);
+    lab.settle(Fate::Answered);
+    assert!(lab.is_up());
+}
+
+#[test]
+fn a_session_that_has_ended_is_replaced_at_once_with_all_its_connections() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    lab.settle(Fate::Answered);
+    let former = lab.keeper.session(0);
+    lab.end_session(0);
+    lab.keeper.doubt(0);
+    lab.settle(Fate::Answered);
+    assert!(lab.is_up() && lab.keeper.session(0) != former);
+    assert_eq!(lab.count(|notice| matches!(notice, Notice::Broken { .. })), usize::from(LANES));
+    assert_eq!(lab.count(opened), usize::from(SERVERS) + 1);
+}
+
+#[test]
+fn memory_is_brought_or_refused_with_the_reason() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    lab.settle(Fate::Answered);
+    for kind in [ChunkKind::Leaves, ChunkKind::Records] {
+        lab.want(1, kind);
+    }
+    lab.settle(Fate::Answered);
+    lab.poll();
+    assert_eq!(lab.ended, [Ok(()), Ok(())]);
+    let published = lab.servers[1].statistics().into_iter().find(|(name, _)| name == "chunks_published");
+    assert_eq!(published.unwrap().1, 2);
+
+    // All that is left.
+    let session = lab.keeper.session(1).unwrap();
+    let all = Call::Allocate { session, kind: ChunkKind::Leaves, bytes: 0 };
+    while lab.servers[1].carry_out(lab.now, lab.client, all.clone()).is_ok() {}
+    lab.want(1, ChunkKind::InternalNodes);
+    lab.settle(Fate::Answered);
+    lab.poll();
+    assert_eq!(lab.ended.pop(), Some(Err(Shortage::Region)));
+}
+
+#[test]
+fn a_lost_tree_fails_operations_until_there_is_another() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    lab.settle(Fate::Answered);
+    lab.end_session(0);
+    lab.keeper.doubt(0);
+    lab.poll();
+    lab.answer(0, Fate::Answered);
+    lab.run(Duration::from_secs(2), Fate::TreeLost);
+    assert!(matches!(lab.trouble(0), Some(Trouble::Lost(0))), "{:?}", lab.trouble(0));
+    assert_eq!(lab.count(|notice| matches!(notice, Notice::Lost { server: 0 })), 1);
+    lab.want(0, ChunkKind::Leaves);
+    lab.settle(Fate::TreeLost);
+    lab.poll();
+    assert_eq!(lab.ended.pop(), Some(Err(Shortage::TreeLost)));
+    lab.run(Duration::from_secs(2), Fate::Answered);
+    assert!(lab.is_up());
+}
+
+#[test]
+fn operations_wait_for_a_silent_server_as_long_as_their_patience() {
+    let patience = Some(Duration::from_secs(3));
+    let mut lab = Lab::new(KeeperOptions { patience, ..KeeperOptions::default() });
+    lab.settle(Fate::Answered);
+    lab.memory.sever(0);
+    lab.run(Duration::from_secs(2), Fate::RequestLost);
+    assert!(matches!(lab.trouble(0), Some(Trouble::Broke(_))), "{:?}", lab.trouble(0));
+    lab.run(Duration::from_secs(3), Fate::RequestLost);
+    assert!(matches!(lab.trouble(0), Some(Trouble::Abandoned(_))), "{:?}", lab.trouble(0));
+    lab.run(Duration::from_secs(2), Fate::Answered);
+    assert!(lab.is_up());
+}
+
+#[test]
+fn patience_counts_from_the_call_that_has_no_answer() {
+    let patience = Some(Duration::from_secs(3));
+    let mut lab = Lab::new(KeeperOptions { patience, ..KeeperOptions::default() });
+    lab.settle(Fate::Answered);
+    lab.memory.sever(0);
+    lab.poll();
+    lab.pass(Duration::from_secs(3));
+    lab.answer(0, Fate::RequestLost);
+    assert!(matches!(lab.trouble(0), Some(Trouble::Abandoned(_))), "{:?}", lab.trouble(0));
+}
+
+/// A server that answers nothing is asked with pauses that double.
+#[test]
+fn pauses_double_up_to_the_longest() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    lab.run(Duration::from_secs(10), Fate::Refused);
+    let asked = lab.count(denied) / usize::from(SERVERS);
+    assert!(
+        (20..30).contains(&asked),
+        "{asked} calls in ten seconds: at 0, 10, 30, 70, 150, 310, 630, 1130 ms ..."
+    );
+}
+
+#[test]
+fn places_are_given_back_and_sessions_closed_in_the_end() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    lab.settle(Fate::Answered);
+    lab.want(0, ChunkKind::Records);
+    lab.settle(Fate::Answered);
+    lab.keeper.close(&*lab.memory);
+    lab.poll();
+    while lab.keeper.session(0).is_some() {
+        lab.answer(0, Fate::Answered);
+        lab.poll();
+    }
+    assert!(lab.keeper.poll_timeout() > lab.now, "nothing is due while the other server is asked to close");
+    lab.settle(Fate::Answered);
+    assert!(lab.keeper.is_closed() && lab.keeper.poll_call(lab.now, &*lab.memory).is_none());
+    for server in &lab.servers {
+        assert!(server.statistics().contains(&("sessions".to_owned(), 0)));
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Poll,
+    Answer(u16, Fate),
+    /// An answer to nothing.
+    Stray(u16),
+    EndSession(u16),
+    Break(u16),
+    Doubt(u16),
+    Want(u16, ChunkKind),
+    Pass(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    const FATES: [Fate; 9] = [
+        Fate::Answered,
+        Fate::Answered,
+        Fate::Answered,
+        Fate::RequestLost,
+        Fate::AnswerLost,
+        Fate::TreeLost,
+        Fate::Undecided,
+        Fate::Refused,
+        Fate::Senseless,
+    ];
+    prop_oneof![
+        8 => Just(Op::Poll),
+        8 => (0..SERVERS, prop::sample::select(&FATES[..])).prop_map(|(server, fate)| Op::Answer(server, fate)),
+        1 => (0..SERVERS).prop_map(Op::Stray),
+        1 => (0..SERVERS).prop_map(Op::EndSession),
+        2 => (0..SERVERS).prop_map(Op::Break),
+        1 => (0..SERVERS).prop_map(Op::Doubt),
+        2 => (0..SERVERS, prop::sample::select(&ChunkKind::ALL[..])).prop_map(|(server, kind)| Op::Want(server, kind)),
+        4 => (0..4_000_u64).prop_map(Op::Pass),
+    ]
+}
+
+proptest! {
+    /// One call under way at a server at most; what the keeper believes is so; and in the end everything is up, and nothing waits.
+    #[test]
+    fn any_order_of_answers_ends_connected(ops in prop::collection::vec(op(), 0..120), patience in any::<bool>()) {
+        let patience = patience.then_some(Duration::from_secs(5));
+        let mut lab = Lab::new(KeeperOptions { patience, ..KeeperOptions::default() });
+        for op in ops {
+            match op {
+                Op::Poll => {
+                    lab.poll();
+                    prop_assert_eq!(lab.keeper.is_connected(), lab.is_up());
+                }
+                Op::Answer(server, fate) => lab.answer(server, fate),
+                Op::Stray(server) if !lab.under_way.contains_key(&server) => lab.tell(server, Err(NoAnswer)),
+                Op::Stray(_) => {}
+                Op::EndSession(server) => lab.end_session(server),
+                Op::Break(server) => lab.memory.sever(server),
+                Op::Doubt(server) => lab.keeper.doubt(server),
+                Op::Want(server, kind) => lab.want(server, kind),
+                Op::Pass(time) => lab.pass(Duration::from_millis(time)),
+            }
+        }
+        lab.run(Duration::from_secs(30), Fate::Answered);
+        prop_assert!(lab.is_up() && lab.keeper.is_connected(), "{:?}", lab.notices.last());
+        prop_assert!(lab.waiting.is_empty(), "{} operations wait for memory", lab.waiting.len());
+        lab.keeper.close(&*lab.memory);
+        lab.settle(Fate::Answered);
+        prop_assert!(lab.keeper.is_closed());
+    }
+}
