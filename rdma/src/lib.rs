@@ -80,9 +80,10 @@
 //!
 //! # Sleeping
 //!
-//! Whoever has nothing to do calls `RdmaDevice::arm`, and sleeps until one of `RdmaDevice::fds` is readable. Both completion queues tell by
-//! one channel: requests that end, and queue pairs that fail. Looking again for some microseconds before that is the caller's choice: an
-//! interrupt and a sleeper's way back take longer than a READ in a rack.
+//! An owner without other work calls `RdmaDevice::arm`, and sleeps until one of `RdmaDevice::fds` is readable. Both
+//! completion queues report through one channel: requests that end, and queue pairs that fail. Polling for some
+//! microseconds before that is the caller's choice: an interrupt and waking a sleeper take longer than a READ in a
+//! rack.
 //!
 //! # Roles on soft RoCE
 //!
