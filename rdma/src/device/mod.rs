@@ -42,7 +42,8 @@ pub struct RdmaDevice {
     capabilities: Capabilities,
     /// Whether the device supports atomics.
     atomics: bool,
-    /// Requests under way and completions not taken, of all queue pairs together, that the completion queue has room for.
+    /// Maximum number of requests under way and completions not taken, of all queue pairs together, for which the
+    /// completion queue has room.
     room: usize,
     pairs: Table<Pair>,
     /// Number of requests under way, of all queue pairs together.
