@@ -16,7 +16,7 @@ pub const ARGUMENTS: &str = "FATBTREE_EAL";
 /// Bytes that are kept of the EAL's messages.
 const LOG: usize = 1 << 16;
 
-/// The process's EAL. The value exists only after the EAL has started.
+/// The process's EAL. References to it are given out only after the EAL has started.
 #[derive(Debug)]
 pub struct Eal(());
 
