@@ -1,5 +1,5 @@
-//! The queue pairs of a NIC, found by number for frames and by handle for their owner, with those that have something
-//! to send or a deadline.
+//! The queue pairs of a NIC, found by number for frames and by handle for their owner. Lists those that have
+//! something to send, or a deadline.
 
 use crate::queue_pair::QueuePairCore;
 use crate::timers::{Entry, Timers};

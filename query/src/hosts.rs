@@ -34,7 +34,7 @@ impl Hosts {
     }
 
     /// Takes places for a request, out of `most` in all; returns false if the host has too many. A host may have as
-    /// many as are left for others: one host alone has half of them, and each further host up to half of the rest.
+    /// many as are left for others. One host alone has half of them, and each further host up to half of the rest.
     pub(crate) fn take_places(&mut self, host: Option<IpAddr>, places: usize, most: usize) -> bool {
         let free = most.saturating_sub(self.all.places);
         if self.of(host).places + places > free {

@@ -42,8 +42,8 @@ impl Host {
     /// Whether the device reads and writes each aligned line of 64 bytes whole.
     ///
     /// No standard guarantees this. It holds if a card accesses memory by itself, and the host's memory takes part by
-    /// lines, as on x86-64, where DMA is coherent with the caches. For soft RoCE a processor copies, word by word at
-    /// best. Only ConnectX cards are trusted, because existing systems rely on them.
+    /// lines. On x86-64 it does, where DMA is coherent with the caches. For soft RoCE a processor copies, word by
+    /// word at best. Only ConnectX cards are trusted, because existing systems rely on them.
     pub(crate) fn keeps_lines_whole(&self) -> bool {
         cfg!(target_arch = "x86_64") && self.driver().is_some_and(|driver| driver == "mlx5_core")
     }

@@ -103,7 +103,7 @@ impl Memory {
         self.room.as_ref().map_or(Ok(()), |room| room.reserve(bytes.min(self.len)))
     }
 
-    /// Makes writes of up to [`WHOLE_WRITE`](Self::WHOLE_WRITE) bytes whole: each is executed completely or not at
+    /// Makes writes of up to [`WHOLE_WRITE`](Self::WHOLE_WRITE) bytes whole. Each is executed completely or not at
     /// all, even if the process is killed in the middle of it. Each is noted in `log` first. A write that was noted
     /// and perhaps not executed is executed now. The log has [`LOG_BYTES`](Self::LOG_BYTES), all of them
     /// [reserved](Self::reserve).

@@ -54,7 +54,7 @@ struct Pair {
     under_way: usize,
 }
 
-/// Chooses the place on the queue pair's peer where an index read lands, from its key and its target; `None` leaves
+/// Chooses the place on the queue pair's peer where an index read lands, from its key and its target. `None` leaves
 /// it to the peer to refuse.
 pub type Landing = Box<dyn FnMut(u64, IndexTarget) -> Option<Remote>>;
 

@@ -203,8 +203,8 @@ impl Workload {
         })
     }
 
-    /// Numbers new records from `first` on, or from behind the loaded ones if that is more, so that runs one after
-    /// the other do not insert the same keys.
+    /// Numbers new records from `first` on, or from behind the loaded ones if that is more. Runs one after the other
+    /// then do not insert the same keys.
     #[must_use]
     pub fn inserting_from(self, first: u64) -> Self {
         Self { first_new: first.max(self.records), ..self }
