@@ -122,7 +122,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 impl Device {
-    /// Opens a device for so many threads: a virtual one, which is made (`net_memif0,role=client,id=1`), one that the EAL's arguments have
+    /// Opens a device for `threads` threads: a virtual one, which is made (`net_memif0,role=client,id=1`), one that the EAL's arguments have
     /// made (`net_memif0`), or the PCI address of a card (`0000:03:00.0`).
     ///
     /// A device that shares frames out by their addresses and ports (RSS) has a queue for each thread, as far as it can. Others have

@@ -12,12 +12,12 @@ use crate::{OpenError, Port};
 
 /// One end of a wire inside a process. The ends may be in different threads.
 pub struct PairPort {
-    /// To the other end; frames in buffers that come back by `empty`.
+    /// Queue of frames to the other end; their buffers come back through `empty`.
     outgoing: rtrb::Producer<Vec<u8>>,
     incoming: rtrb::Consumer<Vec<u8>>,
     empty: rtrb::Consumer<Vec<u8>>,
     returned: rtrb::Producer<Vec<u8>>,
-    /// Readable while frames may be waiting here, and there.
+    /// Events that are readable while frames may be waiting here, and at the other end (`there`).
     here: Arc<EventFd>,
     there: Arc<EventFd>,
     counters: Counters,

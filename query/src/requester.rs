@@ -174,7 +174,7 @@ struct Part {
 #[derive(Debug)]
 struct Opened {
     cookie: u64,
-    /// Writes with lower ids are not carried out there.
+    /// Lower limit of the ids of writes that the server carries out.
     floor: u64,
     /// Time at which the last Open was sent.
     asked_at: Option<Duration>,

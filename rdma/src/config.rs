@@ -17,7 +17,7 @@ pub struct Config {
     pub queue_pairs: u32,
     /// Maximum number of work requests that a queue pair holds; at most 32,768.
     pub send_queue: u16,
-    /// Bytes of a WRITE that travel inside of the work request; the device may allow less.
+    /// Maximum number of bytes of a WRITE that travel inside of the work request; the device may allow less.
     pub inline_bytes: u32,
     /// Maximum number of READs and atomics that are answered, and that are outstanding; the device may allow less.
     /// Rounded down to a power of two: soft RoCE rounds *up*, and would then request more of the other side than was

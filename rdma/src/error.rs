@@ -8,9 +8,9 @@ pub enum OpenError {
     /// No such device.
     #[error("expected an RDMA device named {name:?}, found {}", said(.found))]
     NoDevice {
-        /// The name given.
+        /// Name of the device that was requested.
         name: String,
-        /// The devices there are.
+        /// Names of the devices found.
         found: Vec<String>,
     },
     /// The configuration has an invalid value.

@@ -56,7 +56,7 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// A queue for `limit` requests; at most 2^15, so that an old place is told from a new one.
+    /// A queue for `limit` requests; at most 2^15, so that old and new places can be distinguished.
     pub(crate) fn new(limit: u16) -> Self {
         Self { entries: VecDeque::with_capacity(limit.into()), first: 0 }
     }

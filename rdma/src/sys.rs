@@ -106,7 +106,7 @@ impl Drop for Context {
     }
 }
 
-/// A protection domain: what belongs together.
+/// A protection domain: queue pairs and memory regions that may be used together.
 pub(crate) struct ProtectionDomain {
     raw: NonNull<ffi::ibv_pd>,
     context: Arc<Context>,

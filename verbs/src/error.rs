@@ -141,7 +141,7 @@ pub enum ConnectError {
     State {
         /// The queue pair.
         queue_pair: QueuePair,
-        /// Its state.
+        /// State of the queue pair.
         state: QueuePairState,
     },
     /// The other side's endpoint is impossible.

@@ -25,7 +25,7 @@
 //!
 //! # Panics
 //!
-//! None of the functions that take received bytes panics, whatever the bytes are; property tests hold them to it.
+//! No function that takes received bytes panics, for any bytes; property tests check this.
 //!
 //! # Example
 //!

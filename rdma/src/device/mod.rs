@@ -136,7 +136,7 @@ impl RdmaDevice {
         Ok(!self.has_news())
     }
 
-    /// Readable when there may be something to take, after [`arm`](Self::arm).
+    /// File descriptors, one of which is readable when there may be something to take, after [`arm`](Self::arm).
     #[must_use]
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.channel.fd(), self.context.event_fd()]
@@ -288,7 +288,7 @@ impl Device for RdmaDevice {
         Ok(self.insert(region, iova, len))
     }
 
-    /// Cards number the bytes of their own memory from 0, whatever `iova` says; the region that is returned says so.
+    /// Cards number the bytes of their own memory from 0 and ignore `iova`; the returned region gives the addresses.
     fn register_device_memory(
         &mut self,
         len: u64,
