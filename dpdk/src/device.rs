@@ -122,8 +122,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 impl Device {
-    /// Opens a device for `threads` threads: a virtual one, which is made (`net_memif0,role=client,id=1`), one that the EAL's arguments have
-    /// made (`net_memif0`), or the PCI address of a card (`0000:03:00.0`).
+    /// Opens a device for `threads` threads: a virtual one, which is created (`net_memif0,role=client,id=1`), one
+    /// that the EAL's arguments have made (`net_memif0`), or the PCI address of a card (`0000:03:00.0`).
     ///
     /// A device that shares frames out by their addresses and ports (RSS) has a queue for each thread, as far as it can. Others have
     /// those that they were made with (`net_af_packet`'s `qpairs`), or one.
