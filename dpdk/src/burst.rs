@@ -1,4 +1,4 @@
-//! Frames where a device has put them.
+//! Received frames that stay where a device has put them.
 #![allow(unsafe_code, reason = "calls of the shim, and reading of mbufs")]
 
 use std::ffi::c_uint;
@@ -6,11 +6,11 @@ use std::fmt;
 
 use crate::ffi;
 
-/// Frames that a [`Burst`] holds at most, and that one call of a driver takes or brings.
+/// Maximum number of frames in a [`Burst`], and in one call of a driver.
 pub const BURST: usize = ffi::BURST;
 
-/// Frames that were received together. They lie in the memory that the device wrote them to, and nothing is copied; it is given back when the
-/// burst is [cleared](Self::clear) or dropped.
+/// Frames that were received together. They stay in the memory that the device wrote them to, and nothing is copied.
+/// The memory is given back when the burst is [cleared](Self::clear) or dropped.
 pub struct Burst(Vec<ffi::RawFrame>);
 
 // SAFETY: an mbuf belongs to whoever has received it, in any thread, and may be given back by any.
@@ -37,22 +37,22 @@ impl Drop for Burst {
 }
 
 impl Burst {
-    /// An empty one.
+    /// Creates an empty burst.
     pub fn new() -> Self {
         Self(Vec::with_capacity(BURST))
     }
 
-    /// Frames in it.
+    /// Number of frames in the burst.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the burst contains no frames.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether there is no room for another.
+    /// Whether the burst has no room for another frame.
     pub fn is_full(&self) -> bool {
         self.0.len() == BURST
     }
@@ -69,12 +69,12 @@ impl Burst {
         unsafe { std::slice::from_raw_parts(frame.data, frame.length) }
     }
 
-    /// The frames, in the order in which they came.
+    /// Frames in order of arrival.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.len()).map(|number| self.frame(number))
     }
 
-    /// Gives the frames' memory back.
+    /// Removes all frames and gives their memory back.
     #[inline]
     pub fn clear(&mut self) {
         if !self.0.is_empty() {
@@ -84,7 +84,7 @@ impl Burst {
         }
     }
 
-    /// Adds what a queue has. Gives how many frames it has dropped for their length.
+    /// Adds the frames that wait in a queue. Returns the number of frames dropped for their length.
     ///
     /// # Safety
     /// The device has started and has this receive queue, from which no other thread receives now.

@@ -14,23 +14,25 @@ use crate::eal::{Eal, be_seated};
 use crate::error::{DpdkError, meaning};
 use crate::ffi;
 
-/// Bytes of the longest frame that a device receives and sends, without its checksum: a jumbo frame. Every mbuf has room for one, so that no
-/// frame is in pieces.
+/// Length of the longest frame that a device receives and sends in bytes, without its checksum: a jumbo frame. Every
+/// mbuf has room for one, so that no frame is in pieces.
 pub const LONGEST_FRAME: usize = 9_216;
 
-/// What Ethernet adds to an MTU, in the count of those drivers that add most: addresses, type, two VLAN tags, checksum.
+/// Bytes that Ethernet adds to an MTU, as counted by the drivers that add most: addresses, type, two VLAN tags,
+/// checksum.
 const OVERHEAD: u16 = 26;
 
-/// mbufs in a cache that every thread has.
+/// Number of mbufs in each thread's cache.
 const CACHE: u32 = 256;
 
-/// Drivers of devices that were made with so many queues as they have, by their arguments, and receive by all of them. Others have queues for
-/// whoever sends by several, too, and nothing comes by those that are not used.
+/// Drivers whose devices have a fixed number of queues, given by their arguments, and receive on all of them. Other
+/// drivers offer more queues for sending, too, and receive nothing on unused ones.
 const HAVE_QUEUES: [&[u8]; 2] = [b"net_af_packet", b"net_pcap"];
 
-/// An open device: [`queues`](Self::queues) for receiving and for sending, which threads may use at once.
+/// An open device with [`queues`](Self::queues) for receiving and for sending, which threads may use at the same
+/// time.
 ///
-/// It is closed when dropped.
+/// The device is closed when dropped.
 pub struct Device {
     port: u16,
     name: String,
@@ -38,11 +40,11 @@ pub struct Device {
     receive: Box<[Gate]>,
     send: Box<[Gate]>,
     mac: [u8; 6],
-    /// It is started: only then may its queues be asked.
+    /// Whether the device is started: only then may its queues be used.
     started: AtomicBool,
-    /// Of a device that calls its peer when it starts: when that was last tried.
+    /// Time of the last restart, for a device that calls its peer when it starts.
     calls: Option<Mutex<Instant>>,
-    /// It was made for this, and is taken away afterwards.
+    /// Whether the device was created by this value, which then removes it when dropped.
     is_ours: bool,
 }
 
@@ -60,26 +62,26 @@ impl fmt::Debug for Device {
 /// Frames that a device itself has lost since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Losses {
-    /// Nobody took them from the receive queue in time, or there was no memory for them.
+    /// Frames that were not taken from the receive queue in time, or for which there was no memory.
     pub missed: u64,
-    /// They came damaged.
+    /// Frames that arrived damaged.
     pub bad: u64,
-    /// They were not sent.
+    /// Frames that were not sent.
     pub not_sent: u64,
 }
 
-/// What became of frames that were to be [sent](Device::send).
+/// Result of [sending](Device::send) frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sent {
-    /// The first so many are done with: sent, or dropped as said below.
+    /// Number of leading frames that are done with: sent, or dropped as said below.
     pub taken: usize,
-    /// Dropped: longer than [`LONGEST_FRAME`].
+    /// Frames dropped because they are longer than [`LONGEST_FRAME`].
     pub too_long: u64,
-    /// Dropped: the link is down.
+    /// Frames dropped because the link is down.
     pub no_peer: u64,
 }
 
-/// Lets one thread in.
+/// Lock of one queue, which admits one thread at a time.
 #[repr(align(64))]
 #[derive(Default)]
 struct Gate(AtomicBool);
@@ -110,18 +112,18 @@ impl Gate {
     }
 }
 
-/// The driver whose clients call their server when they start, and only then.
+/// Driver whose clients call their server when they start, and only then.
 const CALLER: &[u8] = b"net_memif";
 
-/// How often a peer is called that is not there.
+/// Interval between calls of a peer that is not there.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Ports that are open.
+/// Numbers of the open ports.
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 impl Device {
-    /// Opens a device for so many threads: a virtual one, which is made (`net_memif0,role=client,id=1`), one that the EAL's arguments have
-    /// made (`net_memif0`), or the PCI address of a card (`0000:03:00.0`).
+    /// Opens a device for `threads` threads: a virtual one, which is created (`net_memif0,role=client,id=1`), one
+    /// that the EAL's arguments have made (`net_memif0`), or the PCI address of a card (`0000:03:00.0`).
     ///
     /// A device that shares frames out by their addresses and ports (RSS) has a queue for each thread, as far as it can. Others have
     /// those that they were made with (`net_af_packet`'s `qpairs`), or one.
@@ -219,27 +221,27 @@ impl Device {
         Ok(Self { port, name: name.to_owned(), pool, receive, send, mac: facts.mac, started, calls, is_ours })
     }
 
-    /// Its name, without arguments.
+    /// Name of the device, without arguments.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its Ethernet address.
+    /// Ethernet address of the device.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
 
-    /// Queues that it receives by. What comes is shared out among them.
+    /// Number of receive queues. Received frames are distributed among them.
     pub fn queues(&self) -> usize {
         self.receive.len()
     }
 
-    /// Queues that it sends by.
+    /// Number of send queues.
     pub fn send_queues(&self) -> usize {
         self.send.len()
     }
 
-    /// Whether frames can pass: somebody is at the other end.
+    /// Whether the link is up, so that frames can pass.
     pub fn is_up(&self) -> bool {
         // SAFETY: the port is open as long as this lives.
         self.is_started() && unsafe { ffi::fatbtree_dpdk_is_up(self.port) != 0 }
@@ -250,8 +252,8 @@ impl Device {
         self.started.load(Ordering::Acquire)
     }
 
-    /// Looks after a link that is down: the peer of a `net_memif` client is called again from time to time. For whoever finds nothing to
-    /// receive; does nothing while other threads are in the queues.
+    /// Tries to bring up a link that is down: a `net_memif` client calls its peer again from time to time. Call it
+    /// when there is nothing to receive. It does nothing while other threads use the queues.
     pub fn mend(&self) {
         let Some(Ok(mut last)) = self.calls.as_ref().map(Mutex::try_lock) else { return };
         if last.elapsed() < AGAIN {
@@ -269,8 +271,8 @@ impl Device {
         }
     }
 
-    /// Adds what came by a queue to `burst`, as far as there is room. Gives how many frames were dropped because they are too long. Nothing
-    /// comes while another thread receives by this queue.
+    /// Adds the frames that wait in a queue to `burst`, as far as there is room. Returns the number of frames dropped
+    /// because they are too long. Adds nothing while another thread receives from this queue.
     ///
     /// # Panics
     /// When there is no such [queue](Self::queues).
@@ -285,7 +287,7 @@ impl Device {
         unsafe { burst.receive(self.port, queue as u16, LONGEST_FRAME) }
     }
 
-    /// Sends frames by a queue, in their order. Each is written into an mbuf, once.
+    /// Sends frames through a queue, in their order. Each is written into an mbuf, once.
     ///
     /// # Panics
     /// When there is no such [queue](Self::send_queues).
@@ -326,7 +328,7 @@ impl Device {
         sent
     }
 
-    /// What the device itself has lost. Asks its driver: not for every frame.
+    /// Frames that the device itself has lost. The call asks the driver: not for use with every frame.
     pub fn losses(&self) -> Losses {
         let mut counts = ffi::LossCounts::default();
         // SAFETY: the port is open as long as this lives.
@@ -351,20 +353,21 @@ impl Drop for Device {
     }
 }
 
-/// Has a configured device of [`CALLER`], of which no thread is in a queue, call its peer. Fails when that does not answer.
+/// Restarts a configured device of [`CALLER`], so that it calls its peer; no thread may use its queues. Fails if the
+/// peer does not answer.
 fn restart(port: u16) -> c_int {
     // SAFETY: the caller says what must be; the name ends in a zero byte.
     unsafe { ffi::fatbtree_dpdk_restart(port, c"pmd.net.memif".as_ptr()) }
 }
 
-/// The MTU with which the device takes the longest frames that an mbuf has room for, as far as it does.
+/// MTU with which the device takes the longest frames that fit an mbuf, as far as the device allows.
 fn longest_mtu(facts: &ffi::Facts) -> u16 {
     let by_frame = facts.longest_frame.saturating_sub(u32::from(OVERHEAD)).min(u32::from(u16::MAX)) as u16;
     let most = LONGEST_FRAME as u16 - OVERHEAD;
     most.min(facts.most_mtu).min(by_frame).max(facts.mtu)
 }
 
-/// The port of a device, and whether it was made now.
+/// Finds the port of a device, or creates it; returns whether it was created.
 fn find(device: &str, name: &str) -> Result<(u16, bool), DpdkError> {
     let none = |reason: String| DpdkError::NoDevice { device: device.to_owned(), reason };
     let text = |text: &str| CString::new(text).map_err(|_| none("a zero byte is in its name".to_owned()));
@@ -389,8 +392,8 @@ fn find(device: &str, name: &str) -> Result<(u16, bool), DpdkError> {
     look().map(|port| (port, true)).map_err(|_| none("it is not for Ethernet".to_owned()))
 }
 
-/// Memory for frames. It is never freed: frames that came from one device may be anywhere, also in the queues of another, when the first
-/// is closed. The next device has it.
+/// Memory for frames. It is never freed, because frames of a closed device may still be in the queues of others. The
+/// next device reuses it.
 #[derive(Clone, Copy)]
 struct Pool(NonNull<ffi::rte_mempool>, u32);
 
@@ -399,7 +402,7 @@ unsafe impl Send for Pool {}
 // SAFETY: as said: all its calls may be made by several threads at once.
 unsafe impl Sync for Pool {}
 
-/// Pools of closed devices, and how many were made.
+/// Pools of closed devices, and the number of pools created.
 static POOLS: Mutex<(Vec<Pool>, u32)> = Mutex::new((Vec::new(), 0));
 
 impl Pool {

@@ -1,4 +1,4 @@
-//! The environment abstraction layer: started once a process, with the arguments that DPDK users know.
+//! The environment abstraction layer: started once per process, with the usual arguments of DPDK.
 #![allow(unsafe_code, reason = "calls of the shim")]
 
 use std::cell::Cell;
@@ -10,28 +10,28 @@ use crate::DpdkError;
 use crate::error::meaning;
 use crate::ffi;
 
-/// The environment variable with the EAL's arguments.
+/// Environment variable with the EAL's arguments.
 pub const ARGUMENTS: &str = "FATBTREE_EAL";
 
-/// Bytes that are kept of what the EAL says.
+/// Bytes that are kept of the EAL's messages.
 const LOG: usize = 1 << 16;
 
-/// The process's EAL. There is one as soon as it has started.
+/// The process's EAL. References to it are given out only after the EAL has started.
 #[derive(Debug)]
 pub struct Eal(());
 
 static EAL: Eal = Eal(());
 
-/// What the first start was told, and whether it went well.
+/// Arguments and result of the first start.
 type Started = Option<(String, Result<(), DpdkError>)>;
 
 static STARTED: Mutex<Started> = Mutex::new(None);
 
-/// Threads are bound to the EAL's cores: somebody has named these.
+/// Whether threads are bound to the EAL's cores, because its arguments name cores.
 static BINDS: AtomicBool = AtomicBool::new(false);
 
 impl Eal {
-    /// Starts the EAL with what [`FATBTREE_EAL`](ARGUMENTS) says, or hands out the one that was started.
+    /// Starts the EAL with the arguments in [`FATBTREE_EAL`](ARGUMENTS), or returns the one that was started.
     ///
     /// # Errors
     /// When it does not start: wrong arguments, no huge pages.
@@ -41,9 +41,10 @@ impl Eal {
         first(&mut started, arguments.trim()).1.clone().map(|()| &EAL)
     }
 
-    /// Starts the EAL with these arguments, separated by spaces; at once when it was started with the same ones.
+    /// Starts the EAL with these arguments, separated by spaces. Returns at once if it was started with the same
+    /// ones.
     ///
-    /// What they do not say is said for them:
+    /// Defaults for what the arguments leave open:
     /// * without `--file-prefix`, `--proc-type` or `--huge-dir`, the process keeps to itself (`--in-memory` or `--no-shconf`, `--no-telemetry`);
     /// * without a list of cores (`-l`, `-c`, `--lcores`), threads run where the system puts them;
     /// * without a list of cards (`-a`, `-b`, `--no-pci`), only those are touched that a device names;
@@ -63,7 +64,7 @@ impl Eal {
     }
 }
 
-/// The first start, which is now if there was none.
+/// Result of the first start; starts the EAL if there was none.
 fn first<'s>(started: &'s mut Started, arguments: &str) -> &'s (String, Result<(), DpdkError>) {
     started.get_or_insert_with(|| (arguments.to_owned(), init(arguments)))
 }
@@ -127,7 +128,7 @@ fn tell(line: &str) {
     eprintln!("{line}");
 }
 
-/// Starts the EAL with the calling thread as its main one. Gives an error number, and what it says.
+/// Starts the EAL with the calling thread as its main one. Returns an error number, and the EAL's messages.
 fn start_here(words: Vec<CString>) -> (c_int, String) {
     // The EAL keeps the pointers, and changes the order of those that it is given.
     let words: Vec<*mut c_char> = words.into_iter().map(CString::into_raw).collect();
@@ -145,7 +146,7 @@ fn start_here(words: Vec<CString>) -> (c_int, String) {
     (error, log.unwrap_or_default())
 }
 
-/// A thread's place in the EAL, until the thread ends.
+/// Registration of a thread with the EAL, until the thread ends.
 struct Seat(Cell<bool>);
 
 impl Drop for Seat {
@@ -173,7 +174,7 @@ fn take_a_seat() -> Seat {
     Seat(Cell::new(unsafe { ffi::fatbtree_dpdk_register_thread() } == 0))
 }
 
-/// The calling thread has a place in the EAL from now on, and a core of its own where cores were named. Only after the EAL has started.
+/// Registers the calling thread with the EAL, and binds it to a core if cores were named. The EAL must have started.
 #[inline]
 pub(crate) fn be_seated() {
     // Fails in a thread that is ending: then it does without.

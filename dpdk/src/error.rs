@@ -1,28 +1,28 @@
-//! Why a device cannot be used.
+//! Errors of the EAL and of devices.
 
 use std::io;
 
 use crate::ARGUMENTS;
 
-/// Something that DPDK does not do.
+/// Error of the EAL or of a device.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DpdkError {
     /// The EAL does not start.
     #[error("DPDK does not start with {ARGUMENTS}={arguments:?}: {reason}")]
     Eal {
-        /// What it was told.
+        /// Arguments of the EAL.
         arguments: String,
-        /// What it says, and what to do.
+        /// Messages of the EAL, and advice.
         reason: String,
     },
-    /// A process has one EAL, and it was told something else.
+    /// The EAL of this process was started with other arguments.
     #[error(
         "DPDK was started with the arguments {started:?} in this process, and cannot be with {arguments:?}"
     )]
     Started {
-        /// What it was told.
+        /// Arguments of the first start.
         started: String,
-        /// What it should be told now.
+        /// Arguments of this start.
         arguments: String,
     },
     /// There is no such device, or no driver for it.
@@ -31,25 +31,25 @@ pub enum DpdkError {
          address of one that is bound to a DPDK driver (`dpdk-devbind.py --status`)"
     )]
     NoDevice {
-        /// What it should be.
+        /// Device that was requested.
         device: String,
-        /// What DPDK says.
+        /// Reason that DPDK gives.
         reason: String,
     },
-    /// A device has one owner.
+    /// The device is open already: it can have one owner.
     #[error("the DPDK device {device} is open already in this process")]
     InUse {
-        /// Its name.
+        /// Name of the device.
         device: String,
     },
-    /// The device does not do what every port needs.
+    /// The device does not support what every port needs.
     #[error("DPDK device {device}: {step}: {reason}")]
     Device {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// What was tried.
+        /// Step that failed.
         step: String,
-        /// What DPDK says.
+        /// Reason that DPDK gives.
         reason: String,
     },
     /// There is no memory for frames.
@@ -58,18 +58,18 @@ pub enum DpdkError {
          --no-huge, by -m MEGABYTES in {ARGUMENTS}"
     )]
     Memory {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// Frames that have room at once.
+        /// Number of frames that need room at once.
         mbufs: u32,
-        /// What they take.
+        /// Size of their memory in megabytes.
         megabytes: u64,
-        /// What DPDK says.
+        /// Reason that DPDK gives.
         reason: String,
     },
 }
 
-/// What a negative error number means.
+/// Text of a negative error number.
 pub(crate) fn meaning(error: i32) -> String {
     io::Error::from_raw_os_error(error.saturating_neg()).to_string()
 }

@@ -1,4 +1,4 @@
-//! What `shim/shim.c` offers, as declared there.
+//! Functions and types of `shim/shim.c`, as declared there.
 #![allow(unsafe_code, reason = "declarations of foreign functions")]
 
 use std::ffi::{c_char, c_int, c_uint};
@@ -19,7 +19,7 @@ opaque! {
     rte_mbuf: "Memory of a frame.",
 }
 
-/// Frames that one call takes or brings at most.
+/// Maximum number of frames in one call.
 pub(crate) const BURST: usize = 64;
 
 #[repr(C)]
@@ -36,7 +36,7 @@ pub(crate) struct Facts {
     pub(crate) socket: i32,
     pub(crate) mac: [u8; 6],
     pub(crate) unused: [u8; 2],
-    /// Ends in a zero byte.
+    /// Name of the driver, which ends in a zero byte.
     pub(crate) driver: [u8; 32],
 }
 

@@ -19,9 +19,9 @@
 //!   where the arguments name cores (`-l 2-5`), a core: the first thread the first of them, and so on.
 //! * A received frame stays where the device has put it until its `Burst` is cleared. A frame that is sent is written into the device's
 //!   memory once.
-//! * Nobody sleeps: a device has no file descriptor, and is asked again and again.
+//! * No thread sleeps: a device has no file descriptor, and is polled.
 //!
-//! The crate `dpdk-sys` is bound to DPDK 18.05, and nobody has kept it since; that is why there is a shim.
+//! The crate `dpdk-sys` is bound to DPDK 18.05, and has not been maintained since; that is why there is a shim.
 //!
 //! # Example
 //!

@@ -1,4 +1,4 @@
-//! Atomics between verbs and wire.
+//! Translation of atomics between verbs and wire.
 
 use fatbtree_verbs::{Operation, Remote};
 use fatbtree_wire::{AtomicEth, AtomicMaskEth, Extension, Opcode};
@@ -30,7 +30,7 @@ pub(crate) fn to_wire(operation: &Operation<'_>) -> Option<(Opcode, Extension)> 
     })
 }
 
-/// The place and the operation that a request names; `None` when it is not an atomic.
+/// Place and operation that a request names; `None` if it is not an atomic.
 pub(crate) fn from_wire(opcode: Opcode, extension: &Extension) -> Option<(Remote, Operation<'static>)> {
     let remote = |atomic: &AtomicEth| Remote { address: atomic.va, rkey: atomic.rkey };
     Some(match (opcode, extension) {

@@ -7,40 +7,40 @@ use std::net::Ipv4Addr;
 /// Options of a NIC. Start from [`NicConfig::new`] and change what you need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicConfig {
-    /// Its MAC address; frames to another are dropped.
+    /// MAC address of the NIC; frames to another are dropped.
     pub mac: [u8; 6],
-    /// Its address; frames to another are dropped.
+    /// IPv4 address of the NIC; frames to another are dropped.
     pub ip: Ipv4Addr,
-    /// Path MTU it offers; a connection uses the smaller of both sides'.
+    /// Path MTU that the NIC offers; a connection uses the smaller of both sides'.
     pub mtu: Mtu,
     /// Time for which a request may go without progress before it is sent again.
     pub ack_timeout: Duration,
-    /// Number of times in a row that it is sent again before the queue pair fails.
+    /// Number of times in a row that a request is sent again before the queue pair fails.
     pub retry_count: u8,
-    /// READs and atomics that a queue pair answers at once; 0 counts as 1.
+    /// Number of READs and atomics that a queue pair can answer at once; 0 counts as 1.
     pub responder_reads: u8,
-    /// READs and atomics that a queue pair has outstanding at most; 0 counts as 1.
+    /// Maximum number of READs and atomics that a queue pair has outstanding; 0 counts as 1.
     pub initiator_reads: u8,
-    /// Requests that a queue pair holds, sent or not, until they complete.
+    /// Number of requests that a queue pair can hold, sent or not, until they complete.
     pub send_queue: usize,
-    /// Requests of all queue pairs together whose completions have not been taken.
+    /// Maximum number of requests of all queue pairs together whose completions have not been taken.
     pub completion_queue: usize,
-    /// Queue pairs that can exist at once; at most [`NicConfig::MOST_QUEUE_PAIRS`].
+    /// Maximum number of queue pairs at a time; at most [`NicConfig::MOST_QUEUE_PAIRS`].
     pub queue_pairs: usize,
     /// Bytes of memory on the device that can be registered.
     pub device_memory: u64,
-    /// Buffers for what READs bring and for long WRITEs on their way. Nothing longer than the largest can be read or
-    /// written. Their memory is mapped when the NIC is made, and costs nothing until it is used.
+    /// Buffers for the results of READs and for long WRITEs on their way. Nothing longer than the largest can be read
+    /// or written. Their memory is mapped when the NIC is made, and costs nothing until it is used.
     pub buffers: Vec<BufferClass>,
-    /// IPv4 type of service of the frames it sends.
+    /// IPv4 type of service of sent frames.
     pub tos: u8,
-    /// IPv4 time to live of the frames it sends.
+    /// IPv4 time to live of sent frames.
     pub ttl: u8,
 }
 
 impl NicConfig {
-    /// Queue pairs that numbers can tell apart: a queue pair is found by the lower 16 bits of its number, of which 0 and 1
-    /// belong to management.
+    /// Number of queue pairs that numbers can tell apart. A queue pair is found by the lower 16 bits of its number,
+    /// of which 0 and 1 belong to management.
     pub const MOST_QUEUE_PAIRS: usize = (1 << 16) - 2;
 
     /// The defaults: path MTU 1024; 16 ms acknowledgement timeout, 7 retries; 16 outstanding READs and atomics either way and
@@ -74,12 +74,12 @@ impl NicConfig {
 /// Numbers of a queue pair that are random unless a test or a replay needs them fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct QueuePairOptions {
-    /// Its number, 2 to 2^24 - 1, of which no two queue pairs have the lower 16 bits in common.
+    /// Number of the queue pair, 2 to 2^24 - 1. No two queue pairs may have the lower 16 bits in common.
     pub number: Option<QueuePairNumber>,
-    /// First PSN it will send; the lower 24 bits count.
+    /// First PSN that the queue pair sends; the lower 24 bits count.
     pub psn: Option<u32>,
     /// UDP source port.
     pub source_port: Option<u16>,
-    /// IPv4 identification of the first frame it will send; it counts up.
+    /// IPv4 identification of the first frame that the queue pair sends; it counts up.
     pub identification: Option<u16>,
 }

@@ -13,7 +13,7 @@
 //!            Arc<Memory>: shared with its owner
 //! ```
 //!
-//! It never opens a socket, spawns a thread or reads a clock: see [`Nic`] for how it is driven. For its owner it is a
+//! The NIC never opens a socket, spawns a thread or reads a clock: see [`Nic`] for how it is driven. For its owner it is a
 //! [`Device`](fatbtree_verbs::Device) and [`Verbs`](fatbtree_verbs::Verbs): RDMA READ, index read, RDMA WRITE, compare and swap, fetch and
 //! add, both also masked; chains of them posted whole or not at all; device memory. Below that: segmentation to the path MTU;
 //! acknowledgements, NAKs, retransmission; duplicate requests answered again; the ICRC checked on every frame. A READ keeps the

@@ -1,4 +1,4 @@
-//! Memory regions: what remote queue pairs may touch, where, and how.
+//! Memory regions, and the access to them that remote queue pairs have.
 
 use fatbtree_verbs::{Access, DeviceMemoryError, IndexTarget, Memory, Region, RegisterError};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ struct Registered {
     on_device: bool,
 }
 
-/// The regions of a NIC by rkey. Ordered, so that runs repeat; a NIC has a handful, which is one node of the tree.
+/// Regions of a NIC by rkey. Ordered, so that runs repeat; a NIC has a handful, which is one node of the map.
 pub(crate) struct Regions {
     by_rkey: BTreeMap<u32, Registered>,
     /// Bytes on the device that are not registered.
@@ -19,7 +19,7 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    /// No regions, and `device_memory` bytes on the device.
+    /// Creates an empty table of regions, with `device_memory` bytes on the device.
     pub(crate) fn new(device_memory: u64) -> Regions {
         Regions { by_rkey: BTreeMap::new(), device_memory }
     }
@@ -102,7 +102,7 @@ impl Regions {
         }
     }
 
-    /// The memory with the `len` bytes at `va`, and the offset of the first of them, if key, range and right are there.
+    /// Memory with the `len` bytes at `va`, and the offset of the first of them, if key, range and right are valid.
     #[inline]
     pub(crate) fn get(&self, rkey: u32, va: u64, len: u64, access: Access) -> Option<(&Memory, u64)> {
         let region = self.by_rkey.get(&rkey).filter(|region| region.access.contains(access))?;

@@ -1,4 +1,4 @@
-//! The NIC, and the contract by which it is driven. What it does for its owner is in `device`.
+//! The NIC, and the contract by which it is driven. Its interface for the owner is in `device`.
 
 use crate::NicConfig;
 use crate::memory::Regions;
@@ -101,7 +101,7 @@ impl fmt::Debug for Nic {
 }
 
 impl Nic {
-    /// A NIC with buffers of its own; rkeys, PSNs, queue pair numbers and ports are drawn from `seed`.
+    /// Creates a NIC with buffers of its own; rkeys, PSNs, queue pair numbers and ports are drawn from `seed`.
     ///
     /// # Errors
     /// When the operating system gives no memory for the buffers.
@@ -110,7 +110,7 @@ impl Nic {
         Ok(Nic::with_buffers(config, seed, buffers))
     }
 
-    /// A NIC with buffers that it may share with others; [`NicConfig::buffers`] says nothing then.
+    /// Creates a NIC with buffers that it may share with others; [`NicConfig::buffers`] is then ignored.
     pub fn with_buffers(config: NicConfig, seed: u64, buffers: BufferPool) -> Nic {
         Nic {
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -123,22 +123,23 @@ impl Nic {
         }
     }
 
-    /// Its configuration.
+    /// Configuration of the NIC.
     pub fn config(&self) -> &NicConfig {
         &self.config
     }
 
-    /// The buffers for what READs bring.
+    /// Buffers for the results of READs.
     pub fn buffers(&self) -> &BufferPool {
         &self.buffers
     }
 
-    /// Its counters.
+    /// Counters of the NIC.
     pub fn stats(&self) -> &NicStats {
         &self.sink.stats
     }
 
-    /// Takes a received frame. What is foreign, damaged or not for a queue pair of this NIC is counted by reason and dropped.
+    /// Takes a received frame. A frame that is foreign, damaged or not for a queue pair of this NIC is counted by
+    /// reason and dropped.
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) {
         self.sink.stats.frames_received += 1;
         self.sink.stats.bytes_received += frame.len() as u64;

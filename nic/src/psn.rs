@@ -30,8 +30,7 @@ impl Psn {
         Psn::new(self.0.wrapping_sub(1))
     }
 
-    /// The count of packets nearest to `near` whose lower 24 bits are this number: which round of the numbers is meant. `None` when it
-    /// would lie before 0.
+    /// The count of packets nearest to `near` whose lower 24 bits are this number. `None` if it would lie before 0.
     pub(crate) const fn nearest(self, near: u64) -> Option<u64> {
         near.checked_add_signed(self.since(Psn::new(near as u32)) as i64)
     }

@@ -11,7 +11,7 @@ macro_rules! reasons {
         }
 
         impl DropReason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[DropReason] = &[$(DropReason::$name,)*];
         }
 
@@ -26,9 +26,9 @@ macro_rules! reasons {
 reasons! {
     /// Another protocol than RoCEv2 over IPv4.
     Foreign, "foreign protocol";
-    /// Headers that contradict each other, wrong checksums, cut short.
+    /// Headers that contradict each other, wrong checksums, or a frame that is cut short.
     Malformed, "malformed";
-    /// The index header is still on: no switch took it off.
+    /// The index header is still present: no switch removed it.
     IndexHeader, "index header still on";
     /// Another destination MAC.
     WrongMac, "wrong destination MAC";
@@ -36,7 +36,7 @@ reasons! {
     WrongIp, "wrong destination address";
     /// The ICRC does not match: damaged on the way.
     BadIcrc, "wrong ICRC";
-    /// No queue pair by this number.
+    /// No queue pair has this number.
     UnknownQueuePair, "unknown queue pair";
     /// Another partition key than the default.
     WrongPkey, "wrong partition key";
@@ -52,7 +52,7 @@ reasons! {
     GhostResponse, "response to nothing sent";
     /// A response that does not fit its request.
     BadResponse, "response does not fit its request";
-    /// A response behind a missing one; what is missing is asked for again.
+    /// A response behind a missing one, which is requested again.
     ResponseGap, "response behind a missing one";
     /// A request behind a missing one.
     RequestGap, "request behind a missing one";

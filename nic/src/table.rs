@@ -1,5 +1,5 @@
-//! The queue pairs of a NIC: found by number for frames, by handle for their owner; who has something to send, and who has a
-//! deadline.
+//! The queue pairs of a NIC, found by number for frames and by handle for their owner. Lists those that have
+//! something to send, or a deadline.
 
 use crate::queue_pair::QueuePairCore;
 use crate::timers::{Entry, Timers};
@@ -13,7 +13,7 @@ pub(crate) type Slot = u32;
 const SLOT_BITS: u32 = 16;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
-/// Numbers 0 and 1 belong to management.
+/// First slot of queue pairs: numbers 0 and 1 belong to management.
 const FIRST_SLOT: Slot = 2;
 
 /// Bits of a queue pair's number; those above them in a handle count queue pairs, so that no two have one handle.
@@ -22,21 +22,22 @@ const NUMBER_BITS: u32 = 24;
 #[derive(Default)]
 struct Place {
     queue_pair: Option<Box<QueuePairCore>>,
-    /// Upper 8 bits of the next number here: a number comes again only after 255 others.
+    /// Upper 8 bits of the next number in this slot: a number comes again only after 255 others.
     round: u8,
-    /// Whether it is in the list of those with something to send.
+    /// Whether the slot is in the list of those with something to send.
     queued: bool,
 }
 
 pub(crate) struct Table {
-    /// Queue pairs by slot: finding one is one index.
+    /// Queue pairs by slot, so that a lookup is one index.
     places: Vec<Place>,
     /// Slots that have no queue pair, each once; the one unused longest comes first.
     free: VecDeque<Slot>,
     live: usize,
     limit: usize,
     created: u64,
-    /// Slots with something to send, each at most once, whichever queue pairs have used them meanwhile: they take turns.
+    /// Slots with something to send, which take turns. Each is listed at most once, whichever queue pairs have used
+    /// it meanwhile.
     ready: VecDeque<Slot>,
     timers: Timers,
 }
@@ -67,7 +68,7 @@ impl Table {
         if self.live < self.limit { Ok(()) } else { Err(ConnectError::NoQueuePair { limit: self.limit }) }
     }
 
-    /// A number for a new queue pair; `first` is where the upper bits begin in a slot that is used for the first time.
+    /// Draws a number for a new queue pair; `first` gives the upper bits in a slot that is used for the first time.
     pub(crate) fn draw(&mut self, first: u8) -> Result<QueuePairNumber, ConnectError> {
         self.has_room()?;
         let slot = match self.free.pop_front() {
@@ -83,7 +84,7 @@ impl Table {
         Ok(number)
     }
 
-    /// Takes a requested number.
+    /// Claims a requested number.
     pub(crate) fn claim(&mut self, number: QueuePairNumber) -> Result<QueuePairNumber, ConnectError> {
         self.has_room()?;
         let refuse = |found| {
@@ -105,7 +106,7 @@ impl Table {
         Ok(number)
     }
 
-    /// Puts in the queue pair that `make` makes, under a number that was drawn or claimed.
+    /// Inserts the queue pair that `make` makes, under a number that was drawn or claimed.
     pub(crate) fn insert(
         &mut self,
         number: QueuePairNumber,
@@ -134,13 +135,13 @@ impl Table {
         (queue_pair.handle == handle).then_some(queue_pair)
     }
 
-    /// Does something with a queue pair by which it gets nothing to send, and no deadline.
+    /// Queue pair of a handle, for changes that give it nothing to send and no deadline.
     pub(crate) fn get_mut(&mut self, handle: QueuePair) -> Option<&mut QueuePairCore> {
         let queue_pair = self.places.get_mut(slot_of(handle) as usize)?.queue_pair.as_deref_mut()?;
         (queue_pair.handle == handle).then_some(queue_pair)
     }
 
-    /// Does something with a queue pair.
+    /// Calls `work` with the queue pair of a handle.
     #[inline]
     pub(crate) fn with<R>(
         &mut self,
@@ -150,7 +151,7 @@ impl Table {
         self.at(slot_of(handle), |core| core.handle == handle, work)
     }
 
-    /// Does something with the queue pair that a frame is for.
+    /// Calls `work` with the queue pair of this number.
     #[inline]
     pub(crate) fn with_number<R>(
         &mut self,
@@ -160,8 +161,8 @@ impl Table {
         self.at(slot(number), |core| core.number == number, work)
     }
 
-    /// Does something with the next queue pair that may have something to send. `None` when none has; then `work` was not
-    /// called.
+    /// Calls `work` with the next queue pair that may have something to send. Returns `None`, without a call, if
+    /// there is none.
     #[inline]
     pub(crate) fn with_next_ready<R>(&mut self, work: impl FnOnce(&mut QueuePairCore) -> R) -> Option<R> {
         loop {
@@ -175,8 +176,7 @@ impl Table {
         }
     }
 
-    /// Finds a queue pair, does something with it, and notes what has become of it: whether it has something to send, and its
-    /// deadline.
+    /// Calls `work` with the queue pair of a slot, and notes whether it now has something to send, and its deadline.
     #[inline]
     fn at<R>(
         &mut self,
@@ -202,7 +202,7 @@ impl Table {
         Some(result)
     }
 
-    /// Connections that come and go leave entries behind, which would otherwise stay until their time comes.
+    /// Removes entries that closed connections leave behind, which would otherwise stay until their time comes.
     #[cold]
     fn sweep(&mut self) {
         let mut timers = std::mem::take(&mut self.timers);

@@ -12,11 +12,11 @@ use std::collections::BinaryHeap;
 
 /// State of an entry of the heap.
 pub(crate) enum Entry {
-    /// The time is the deadline.
+    /// The entry's time is the deadline.
     Exact,
-    /// The deadline is another.
+    /// The deadline is at another time.
     Moved(Instant),
-    /// There is none, or another entry stands for it.
+    /// There is no deadline, or another entry stands for it.
     Gone,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Notes a deadline; `entry` is the queue pair's own memory of its live entry.
+    /// Notes a deadline; `entry` is the time of the queue pair's live entry, which the queue pair keeps.
     #[inline]
     pub(crate) fn arm(
         &mut self,
@@ -42,7 +42,7 @@ impl Timers {
         }
     }
 
-    /// Corrects the top until it is exact. `check` says what the queue pair of an entry makes of it, and notes in its own memory that
+    /// Corrects the top until it is exact. `check` returns the state of an entry for its queue pair, which notes that
     /// the entry has moved or gone.
     #[inline]
     pub(crate) fn settle(&mut self, mut check: impl FnMut(QueuePair, Instant) -> Entry) {
@@ -58,13 +58,13 @@ impl Timers {
         }
     }
 
-    /// Entries, live or not.
+    /// Number of entries, live or not.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Throws away all entries that are not live.
+    /// Removes all entries that are not live.
     pub(crate) fn sweep(&mut self, mut is_live: impl FnMut(QueuePair, Instant) -> bool) {
         let mut entries = std::mem::take(&mut self.heap).into_vec();
         entries.retain(|&Reverse((at, queue_pair))| is_live(queue_pair, at));

@@ -3,23 +3,26 @@
 use std::fmt;
 use std::ops::Range;
 
-/// Frames in a batch: one system call brings or takes so many. A batch may hold some more when the last came in a train.
+/// Number of frames in a batch, and in one system call. A batch may hold some more if the last ones arrived as a
+/// train.
 pub const BATCH: usize = 64;
 
-/// Bytes of the longest frame that is received, without its checksum: a jumbo frame. Longer ones are dropped and counted.
+/// Length of the longest received frame in bytes, without its checksum: a jumbo frame. Longer ones are dropped and
+/// counted.
 pub const LONGEST_FRAME: usize = 9_216;
 
-/// Bytes of a message that may be a train of frames.
+/// Longest message that may be a train of frames, in bytes.
 pub(crate) const MESSAGE: usize = 1 << 16;
 
-/// Room for [`BATCH`] frames of up to [`LONGEST_FRAME`] bytes, or for more that came in trains. Made once, it is filled again and again.
+/// Memory for [`BATCH`] frames of up to [`LONGEST_FRAME`] bytes, or for more that arrived in trains. A batch is
+/// created once and reused.
 pub struct Batch {
     bytes: Box<[u8]>,
-    /// Where each frame lies.
+    /// Position of each frame in `bytes`.
     frames: Vec<Range<usize>>,
-    /// Bytes before this one are frames', or were passed over.
+    /// End of the bytes that belong to frames or were skipped.
     used: usize,
-    /// Frames that lie where a device has put them; they come before the others.
+    /// Frames that stay in a device's memory; they come before the others.
     #[cfg(feature = "dpdk")]
     burst: fatbtree_dpdk::Burst,
 }
@@ -37,7 +40,7 @@ impl fmt::Debug for Batch {
 }
 
 impl Batch {
-    /// An empty batch. Its memory is zeroed pages: what is never used costs nothing.
+    /// Creates an empty batch. Its memory is zeroed pages, so that unused pages cost nothing.
     pub fn new() -> Self {
         // The last train begins before there are as many frames as in a batch, and has at most 128.
         let frames = Vec::with_capacity(4 * BATCH);
@@ -50,12 +53,12 @@ impl Batch {
         }
     }
 
-    /// Frames in it.
+    /// Number of frames in the batch.
     pub fn len(&self) -> usize {
         self.elsewhere() + self.frames.len()
     }
 
-    /// Frames that lie where a device has put them.
+    /// Number of frames that stay in a device's memory.
     #[cfg(feature = "dpdk")]
     fn elsewhere(&self) -> usize {
         self.burst.len()
@@ -66,17 +69,17 @@ impl Batch {
         0
     }
 
-    /// Whether there are none.
+    /// Whether the batch contains no frames.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether there is no room for another: more may be waiting where these came from.
+    /// Whether the batch has no room for another frame: more may be waiting at their source.
     pub fn is_full(&self) -> bool {
         self.len() >= BATCH
     }
 
-    /// Forgets the frames, keeps the memory.
+    /// Removes all frames and keeps the memory.
     pub fn clear(&mut self) {
         #[cfg(feature = "dpdk")]
         self.burst.clear();
@@ -84,14 +87,14 @@ impl Batch {
         self.used = 0;
     }
 
-    /// Room for frames of a device, which stay where it has put them.
+    /// Empties the batch and returns room for frames that stay in a device's memory.
     #[cfg(feature = "dpdk")]
     pub(crate) fn burst(&mut self) -> &mut fatbtree_dpdk::Burst {
         self.clear();
         &mut self.burst
     }
 
-    /// The frames, in the order in which they came.
+    /// Frames in order of arrival.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.len()).map(|number| self.frame(number))
     }
@@ -105,7 +108,7 @@ impl Batch {
         &self.bytes[self.frames[number - self.elsewhere()].clone()]
     }
 
-    /// Adds a copy of a frame. Says no, and adds nothing, when the batch is full or the frame too long.
+    /// Adds a copy of a frame. Returns false, and adds nothing, if the batch is full or the frame too long.
     pub fn push(&mut self, frame: &[u8]) -> bool {
         if self.is_full() || frame.len() > LONGEST_FRAME {
             return false;
@@ -117,13 +120,14 @@ impl Batch {
         true
     }
 
-    /// All places of single frames, for a system call to write into; afterwards [`keep`](Self::keep) says what is there.
+    /// Empties the batch and returns all places of single frames, for a system call to write into. Then call
+    /// [`keep`](Self::keep) with the lengths.
     pub(crate) fn places(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.clear();
         self.bytes.chunks_exact_mut(LONGEST_FRAME)
     }
 
-    /// Takes the first places as frames of these lengths; a frame of `None` is left out.
+    /// Adds the first places as frames of these lengths; a frame of `None` is left out.
     pub(crate) fn keep(&mut self, lengths: impl Iterator<Item = Option<usize>>) {
         for (place, length) in lengths.take(BATCH).enumerate() {
             let Some(length) = length else { continue };
@@ -133,14 +137,15 @@ impl Batch {
         }
     }
 
-    /// Room for a message of any length, unless the batch is full; afterwards [`keep_train`](Self::keep_train) says what is there.
+    /// Room for a message of any length, unless the batch is full. Then call [`keep_train`](Self::keep_train) with
+    /// the length.
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         let full = self.is_full();
         self.bytes.get_mut(self.used..self.used + MESSAGE).filter(|_| !full)
     }
 
-    /// Takes a message of this length as frames that lie one behind the other, all of this length but the last, which may be shorter. Says
-    /// how many are too long, and left out.
+    /// Adds a message of `length` bytes as consecutive frames of `frame` bytes, of which the last may be shorter.
+    /// Returns the number of frames that are too long and left out.
     pub(crate) fn keep_train(&mut self, length: usize, frame: usize) -> usize {
         let (end, mut too_long) = (self.used + length, 0);
         loop {

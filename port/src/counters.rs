@@ -2,26 +2,26 @@
 
 use std::fmt;
 
-/// Frames of one port since it was opened.
+/// Counts of one port's frames since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Handed to the owner.
+    /// Frames handed to the owner.
     pub received: u64,
-    /// Taken from the owner and given to the network.
+    /// Frames taken from the owner and given to the network.
     pub sent: u64,
     /// Lost because the owner came too late to take them from the receive queue, as far as the kernel tells: frames that came as one message
     /// of a UDP wire count once.
     pub queue_full: u64,
-    /// Longer than [`LONGEST_FRAME`](crate::LONGEST_FRAME), or than the network takes.
+    /// Frames longer than [`LONGEST_FRAME`](crate::LONGEST_FRAME), or than the network takes.
     pub too_long: u64,
-    /// Sent while there was no receiver: the peer is not up, or not any more.
+    /// Frames sent while there was no receiver: the peer is not up, or not any more.
     pub no_peer: u64,
-    /// Lost for other reasons; the last is in [`Port::last_error`](crate::Port::last_error).
+    /// Frames lost for other reasons; the last reason is in [`Port::last_error`](crate::Port::last_error).
     pub failed: u64,
 }
 
 impl Counters {
-    /// Adds another port's.
+    /// Adds the counts of another port.
     pub fn add(&mut self, other: &Counters) {
         let Counters { received, sent, queue_full, too_long, no_peer, failed } = other;
         self.received += received;
@@ -32,7 +32,7 @@ impl Counters {
         self.failed += failed;
     }
 
-    /// Frames that were lost here, for whatever reason.
+    /// Number of frames lost here, for any reason.
     pub fn lost(&self) -> u64 {
         self.queue_full + self.too_long + self.no_peer + self.failed
     }

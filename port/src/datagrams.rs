@@ -17,8 +17,8 @@ use crate::batch::BATCH;
 use crate::multi::{QUEUE, Sender, ask_for_receive_queue};
 use crate::{LONGEST_FRAME, OpenError};
 
-/// Opens sockets at one address among which the kernel shares out what comes: all datagrams of one peer go to the same one
-/// (`SO_REUSEPORT`). Port 0: one that is free, the same for all.
+/// Opens sockets at one address. The kernel distributes datagrams among them: all datagrams of one peer go to the
+/// same socket (`SO_REUSEPORT`). Port 0 selects a free port, the same for all.
 ///
 /// # Errors
 /// When the address is not this machine's, or another process has it.
@@ -45,20 +45,20 @@ pub struct DatagramCounts {
     pub received: u64,
     /// Datagrams sent.
     pub sent: u64,
-    /// Datagrams that the system did not take: a full queue, a peer out of reach.
+    /// Datagrams that the system did not take, because of a full queue or an unreachable peer.
     pub dropped: u64,
-    /// Datagrams that came and were too long.
+    /// Received datagrams that were too long.
     pub too_long: u64,
-    /// Frames that came and were not whole: lengths or checksums are wrong. The system looks at them where there are sockets.
+    /// Received frames with wrong lengths or checksums. For sockets, the system checks these.
     pub damaged: u64,
-    /// Received frames that are no such datagrams, or are for another host.
+    /// Received frames that contain no such datagram, or are for another host.
     pub foreign: u64,
     /// System calls.
     pub calls: u64,
 }
 
 impl DatagramCounts {
-    /// Adds those of another socket.
+    /// Adds the counts of another socket.
     pub fn merge(&mut self, other: &Self) {
         self.received += other.received;
         self.sent += other.sent;
@@ -70,16 +70,16 @@ impl DatagramCounts {
     }
 }
 
-/// A socket that does not block. It belongs to one thread.
+/// A non-blocking UDP socket. It belongs to one thread.
 pub struct Datagrams {
     fd: OwnedFd,
     receive: MultiHeaders<SockaddrStorage>,
     sender: Sender<SockaddrStorage>,
-    /// Room for as many datagrams as one call brings.
+    /// Memory for the datagrams of one receive call.
     bytes: Box<[u8]>,
-    /// From where each came, and how long it is.
+    /// Sender, place and length of each received datagram.
     came: Vec<(SocketAddr, usize, usize)>,
-    /// Those that wait to be sent.
+    /// Datagrams that wait to be sent.
     leaving: Vec<(SocketAddr, Vec<u8>)>,
     counts: DatagramCounts,
 }
@@ -91,10 +91,10 @@ impl fmt::Debug for Datagrams {
 }
 
 impl Datagrams {
-    /// On a socket that is bound.
+    /// Takes over a bound socket.
     ///
     /// # Errors
-    /// When the system does not take it for one.
+    /// If the system refuses to set an option of the socket.
     pub fn new(socket: UdpSocket) -> Result<Self, OpenError> {
         socket.set_nonblocking(true).map_err(OpenError::Descriptor)?;
         let fd = OwnedFd::from(socket);
@@ -113,7 +113,8 @@ impl Datagrams {
         })
     }
 
-    /// Takes what has come, up to a batch, in the place of what came before; says how many. As many as [`BATCH`]: there may be more.
+    /// Replaces the received datagrams by new ones, up to a batch, and returns their number. If that is [`BATCH`],
+    /// there may be more.
     pub fn receive(&mut self) -> usize {
         self.came.clear();
         // (an earlier datagram met no peer: that says nothing about what is there to receive)
@@ -139,7 +140,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Forgets what came before.
+    /// Discards the received datagrams.
     pub fn forget(&mut self) {
         self.came.clear();
     }
@@ -149,7 +150,7 @@ impl Datagrams {
         self.came.iter().map(|&(from, place, len)| (from, &self.bytes[place * LONGEST_FRAME..][..len]))
     }
 
-    /// Sends a datagram with the next batch: when that is full, or [flushed](Self::flush).
+    /// Sends a datagram with the next batch, which leaves when it is full or [flushed](Self::flush).
     pub fn send(&mut self, to: SocketAddr, datagram: Vec<u8>) {
         self.leaving.push((to, datagram));
         if self.leaving.len() >= BATCH {
@@ -157,10 +158,10 @@ impl Datagrams {
         }
     }
 
-    /// Sends what waits. What the system does not take is lost, as datagrams are.
+    /// Sends the waiting datagrams. Those that the system does not take are lost.
     ///
-    /// Those of one length to one peer lie side by side, and go as a train where the kernel knows of trains: they arrive together, and a receiver
-    /// that wakes for the first finds all. The order of datagrams says nothing in UDP.
+    /// Datagrams of one length to one peer are sorted together, and go as a train if the kernel supports trains. They
+    /// arrive together, and a receiver that wakes for the first finds all. UDP guarantees no order of datagrams.
     pub fn flush(&mut self) {
         let Self { fd, sender, leaving, counts, .. } = self;
         leaving.sort_unstable_by_key(|(to, bytes)| (*to, Reverse(bytes.len())));
@@ -196,12 +197,12 @@ impl Datagrams {
         self.counts
     }
 
-    /// Counts a system call that was made beside: a wait.
+    /// Counts a system call that is made elsewhere, such as a wait.
     pub fn count_call(&mut self) {
         self.counts.calls += 1;
     }
 
-    /// Readable when something has come.
+    /// File descriptor that is readable when a datagram has arrived.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

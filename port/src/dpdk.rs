@@ -17,16 +17,17 @@ const IDLE: u32 = 64;
 /// Empty polls before the link is checked.
 const MEND: u32 = 1 << 10;
 
-/// Queues of a DPDK device, as one thread has them. What is received is not copied; what is sent is written into the device's memory, once.
+/// Queues of a DPDK device that one thread uses. Received frames are not copied; sent frames are written into the
+/// device's memory once.
 ///
-/// It is [polled](Port::is_polled): there is no notice of frames that have come.
+/// The port is [polled](Port::is_polled): the device gives no notice of received frames.
 pub struct DpdkPort {
     device: Arc<Device>,
     always: Arc<EventFd>,
-    /// By which it receives, and by which it sends.
+    /// Receive queues of this port; it sends on the queue `sends`.
     receives: Vec<usize>,
     sends: usize,
-    /// One of its ports reports the device's own counters.
+    /// Whether this port reports the device's own counters; only one port of a device does.
     tells: bool,
     /// Empty polls since the last frame.
     idle: u32,
@@ -40,7 +41,8 @@ impl std::fmt::Debug for DpdkPort {
 }
 
 impl DpdkPort {
-    /// Opens a device for one thread. The EAL is started with the arguments in the environment variable `FATBTREE_EAL`, unless it has been.
+    /// Opens a device for one thread. Starts the EAL with the arguments in the environment variable `FATBTREE_EAL`,
+    /// unless it has been started.
     ///
     /// # Errors
     /// When the EAL does not start, or there is no such device.
@@ -117,7 +119,7 @@ impl Port for DpdkPort {
 pub(crate) struct DpdkWire {
     device: Arc<Device>,
     threads: usize,
-    /// Can always be read.
+    /// Event that is always readable.
     always: Arc<EventFd>,
 }
 
@@ -133,7 +135,7 @@ impl DpdkWire {
         self.device.queues()
     }
 
-    /// The port of a thread. A device with one queue may be received from by any.
+    /// Port of a thread. Any thread may receive from a device that has one queue.
     pub(crate) fn port(&self, thread: usize) -> Result<DpdkPort, OpenError> {
         let is_mine = |queue: &usize| self.queues() == 1 || queue % self.threads == thread;
         Ok(DpdkPort {

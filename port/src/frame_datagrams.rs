@@ -1,4 +1,4 @@
-//! UDP over IPv4 over Ethernet, written and read here, on any port.
+//! UDP over IPv4 over Ethernet on any port, parsed and built here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -13,16 +13,18 @@ use crate::{DatagramCounts, LONGEST_FRAME, Port};
 /// A host's MAC address.
 pub type MacAddress = [u8; 6];
 
-/// Hosts that are remembered because something came from them. When there are more, all are forgotten: the next request makes a host known again.
+/// Maximum number of hosts whose MAC addresses are learned from received frames. Beyond that all are forgotten, and
+/// the next request of a host makes it known again.
 const NEIGHBOURS: usize = 4096;
 
-/// Datagrams of one host, to and from some UDP ports of its, by frames. It belongs to one thread.
+/// Datagrams to and from some UDP ports of one host, as Ethernet frames. The value belongs to one thread.
 ///
-/// A frame that comes is taken when it is addressed to this host and one of the ports, and whole: lengths, IPv4's checksum, and UDP's unless
-/// its sender has computed none. What goes has checksums, without which switches lead no queries. Nothing is allocated for a frame.
+/// A received frame is accepted if it is addressed to this host and one of the ports, and is undamaged. Checked are
+/// its lengths, IPv4's checksum, and UDP's unless its sender has computed none. Sent frames have checksums, without
+/// which switches lead no queries. Nothing is allocated for a frame.
 ///
-/// There is no ARP: a datagram goes to the MAC address that the host is known to have, or that the last one from it came from. Switches of
-/// this house would find the host whichever it is.
+/// There is no ARP: a datagram goes to the known MAC address of its host, or to the source of the host's last frame.
+/// Switches of this system would find the host with any MAC address.
 pub struct FrameDatagrams {
     port: Box<dyn Port>,
     mac: MacAddress,
@@ -31,9 +33,9 @@ pub struct FrameDatagrams {
     known: BTreeMap<Ipv4Addr, MacAddress>,
     learned: HashMap<Ipv4Addr, MacAddress>,
     batch: Batch,
-    /// For each frame of the batch, its datagram, if it is one for here.
+    /// Datagram of each frame of the batch, if the frame was accepted.
     came: Vec<Option<Came>>,
-    /// Frames that wait to be sent are the first `waiting` of these.
+    /// Buffers for frames to be sent, of which the first `waiting` are in use.
     leaving: Vec<Vec<u8>>,
     waiting: usize,
     counts: DatagramCounts,
@@ -41,10 +43,10 @@ pub struct FrameDatagrams {
 
 /// A datagram in a frame.
 struct Came {
-    /// The place of its port among the ports here.
+    /// Index of its destination port among the ports of this host.
     lane: usize,
     from: SocketAddrV4,
-    /// Where its payload ends, which begins behind the headers.
+    /// End of its payload, which begins behind the headers.
     end: usize,
 }
 
@@ -59,7 +61,7 @@ impl fmt::Debug for FrameDatagrams {
 }
 
 impl FrameDatagrams {
-    /// For the host with this address, whose wire is at `port`.
+    /// Takes over the port of the host with these addresses.
     pub fn new(port: Box<dyn Port>, mac: MacAddress, ip: Ipv4Addr, ports: Range<u16>) -> Self {
         Self {
             port,
@@ -76,14 +78,14 @@ impl FrameDatagrams {
         }
     }
 
-    /// The same, where the MAC addresses of some hosts are known.
+    /// Adds known MAC addresses of hosts.
     #[must_use]
     pub fn with_hosts(mut self, hosts: impl IntoIterator<Item = (Ipv4Addr, MacAddress)>) -> Self {
         self.known.extend(hosts);
         self
     }
 
-    /// Takes what has come, up to a batch, in the place of what came before. Says whether there may be more.
+    /// Replaces the received datagrams by new ones, up to a batch. Returns whether there may be more.
     pub fn receive(&mut self) -> bool {
         self.came.clear();
         if self.port.receive(&mut self.batch) == 0 {
@@ -117,7 +119,7 @@ impl FrameDatagrams {
         batch.is_full()
     }
 
-    /// Shows what [`receive`](Self::receive) has taken: the port, counted from the first, and the sender.
+    /// Calls `show` for each datagram of [`receive`](Self::receive), with the index of its UDP port and its sender.
     pub fn each(&self, mut show: impl FnMut(usize, SocketAddr, &[u8])) {
         for (frame, came) in self.batch.iter().zip(&self.came) {
             if let Some(Came { lane, from, end }) = came {
@@ -126,7 +128,8 @@ impl FrameDatagrams {
         }
     }
 
-    /// Sends a datagram from one of the ports with the next batch: when that is full, or [flushed](Self::flush).
+    /// Sends a datagram from one of the ports with the next batch, which leaves when it is full or
+    /// [flushed](Self::flush).
     pub fn send(&mut self, lane: usize, to: SocketAddr, datagram: &[u8]) {
         let mac = match to {
             SocketAddr::V4(to) => self.known.get(to.ip()).or_else(|| self.learned.get(to.ip())),
@@ -154,7 +157,7 @@ impl FrameDatagrams {
         }
     }
 
-    /// Sends what waits. What finds no room is lost, as datagrams are.
+    /// Sends the waiting datagrams. Those that find no room are lost.
     pub fn flush(&mut self) {
         if self.waiting == 0 {
             return;
@@ -174,12 +177,12 @@ impl FrameDatagrams {
         self.counts
     }
 
-    /// The UDP ports here.
+    /// UDP ports of this host.
     pub(crate) fn ports(&self) -> Range<u16> {
         self.ports.clone()
     }
 
-    /// The one that it was made with, as waiters want it.
+    /// Port of the wire, as a slice for waiters.
     pub(crate) fn port(&self) -> &[Box<dyn Port>] {
         std::slice::from_ref(&self.port)
     }

@@ -1,16 +1,16 @@
-//! Datagrams by sockets or by frames: the same for all roles of a protocol over UDP.
+//! Datagrams by sockets or by frames, with one interface for all roles of a protocol over UDP.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::{BATCH, DatagramCounts, Datagrams, FrameDatagrams, Waiter};
 
-/// One UDP port or several of a process, which are known by numbers from 0, its *lanes*. It belongs to one thread.
+/// UDP ports of a process, numbered from 0 as its *lanes*. The value belongs to one thread.
 #[derive(Debug)]
 pub enum Lanes {
-    /// A socket for each.
+    /// One socket for each lane.
     Sockets(Vec<Datagrams>),
-    /// One wire for all.
+    /// One wire for all lanes.
     Frames(Box<FrameDatagrams>),
 }
 
@@ -23,8 +23,8 @@ impl Lanes {
         }
     }
 
-    /// Takes what has come, up to a batch of each place, in the place of what came before. Says whether there may be more. Places that
-    /// `is_ready` says no of, by the numbers that they have where is [waited](Self::wait), are left alone.
+    /// Replaces the received datagrams by new ones, up to a batch of each place. Returns whether there may be more.
+    /// Sockets for which `is_ready` returns false, by their numbers in [`wait`](Self::wait), are not read.
     pub fn receive(&mut self, is_ready: impl Fn(usize) -> bool) -> bool {
         match self {
             Self::Sockets(sockets) => {
@@ -42,7 +42,7 @@ impl Lanes {
         }
     }
 
-    /// Shows what [`receive`](Self::receive) has taken: the lane, the sender, the datagram.
+    /// Calls `show` for each datagram of [`receive`](Self::receive), with its lane and its sender.
     pub fn each(&self, mut show: impl FnMut(usize, SocketAddr, &[u8])) {
         match self {
             Self::Sockets(sockets) => {
@@ -54,7 +54,7 @@ impl Lanes {
         }
     }
 
-    /// Sends a datagram by a lane with the next batch: when that is full, or [flushed](Self::flush).
+    /// Sends a datagram on a lane with the next batch, which leaves when it is full or [flushed](Self::flush).
     pub fn send(&mut self, lane: usize, to: SocketAddr, datagram: Vec<u8>) {
         match self {
             Self::Sockets(sockets) => {
@@ -66,7 +66,7 @@ impl Lanes {
         }
     }
 
-    /// Sends what waits. What finds no room is lost, as datagrams are.
+    /// Sends the waiting datagrams. Those that find no room are lost.
     pub fn flush(&mut self) {
         match self {
             Self::Sockets(sockets) => sockets.iter_mut().for_each(Datagrams::flush),
@@ -74,7 +74,7 @@ impl Lanes {
         }
     }
 
-    /// Counts of all lanes. System calls are those of sockets: a wire's port counts none.
+    /// Counts of all lanes. System calls are counted for sockets only.
     pub fn counts(&self) -> DatagramCounts {
         match self {
             Self::Sockets(sockets) => {
@@ -86,8 +86,8 @@ impl Lanes {
         }
     }
 
-    /// Waits until something may have come, a thread wakes `waiter`, or `patience` is over, as [`Waiter::wait`] does. `ready` is filled:
-    /// whether each of the places has something.
+    /// Waits until something may have arrived, a thread wakes `waiter`, or `patience` is over, as [`Waiter::wait`]
+    /// does. Sets `ready` to whether each of the places has something.
     pub fn wait(&mut self, waiter: &Waiter, patience: Option<Duration>, ready: &mut Vec<bool>) {
         match self {
             Self::Sockets(sockets) => {

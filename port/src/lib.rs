@@ -1,4 +1,4 @@
-//! Ports: where frames leave a process and come into it, in batches, for NICs and switches alike.
+//! Ports through which frames enter and leave a process in batches, for NICs and switches alike.
 //!
 //! ```text
 //!    a thread                              a port                       the network
@@ -80,30 +80,32 @@ pub use spec::{PortSpec, Wire};
 pub use udp::UdpPort;
 pub use wait::{Waiter, Waker};
 
-/// One end of a wire that carries Ethernet frames, without their checksums. It never blocks, and belongs to one thread.
+/// One end of a wire that carries Ethernet frames, without their checksums. A port never blocks, and belongs to one
+/// thread.
 ///
-/// Nothing that happens on the wire is an error for its owner: a peer that is not up, an interface that is down, a frame that is too long
-/// are counted, and frames are lost, as frames are.
+/// Nothing that happens on the wire is an error for the owner. A peer that is not up, an interface that is down or a
+/// frame that is too long is counted, and frames are lost.
 pub trait Port {
-    /// Replaces what is in `batch` by the frames that have come, as many as there is room for; says how many those are. When the batch
-    /// is [full](Batch::is_full) there may be more.
+    /// Replaces the content of `batch` by received frames, as many as there is room for, and returns their number. If
+    /// the batch is [full](Batch::is_full) there may be more.
     fn receive(&mut self, batch: &mut Batch) -> usize;
 
-    /// Sends frames in their order. Says how many are taken; less than all, when there is no room now: the owner keeps the others and
-    /// tries again, or drops and counts them.
+    /// Sends frames in their order and returns the number taken. If fewer than all are taken, there is no room now:
+    /// the owner keeps the others and tries again, or drops and counts them.
     fn send(&mut self, frames: &[&[u8]]) -> usize;
 
-    /// Readable when frames have come; for [`Waiter::wait`]. Always readable for a port that cannot tell.
+    /// File descriptor that is readable when frames have arrived, for [`Waiter::wait`]. Always readable for a port
+    /// that cannot tell.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Whether the port gives no notice of frames: then it is polled.
+    /// Whether the port gives no notice of frames, and must be polled.
     fn is_polled(&self) -> bool {
         false
     }
 
-    /// Counts of received, sent and lost frames. May ask the system: not for every frame.
+    /// Counts of received, sent and lost frames. May make a system call: not for use with every frame.
     fn counters(&self) -> Counters;
 
-    /// Why frames [`failed`](Counters::failed) last.
+    /// Error for which frames last [`failed`](Counters::failed).
     fn last_error(&self) -> Option<Errno>;
 }

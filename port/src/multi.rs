@@ -14,22 +14,22 @@ use nix::sys::socket::{
 use crate::batch::{BATCH, Batch};
 use crate::counters::Counters;
 
-/// Bytes of a queue that are asked for: some thousand frames of a kilobyte. The kernel gives less to processes without rights
-/// (`net.core.rmem_max`).
+/// Requested size of a socket's queue in bytes: some thousand frames of a kilobyte. The kernel gives less to
+/// processes without rights (`net.core.rmem_max`).
 pub(crate) const QUEUE: usize = 8 << 20;
 
 pub(crate) fn ask_for_receive_queue(fd: &OwnedFd) -> nix::Result<()> {
     setsockopt(fd, RcvBufForce, &QUEUE).or_else(|_| setsockopt(fd, RcvBuf, &QUEUE))
 }
 
-/// A socket that does not block, and what its system calls need, made once.
+/// A non-blocking socket, with the memory that its system calls need.
 ///
-/// `A` is what is told of where a frame comes from; `()` if that is not wanted.
+/// `A` is the type of a frame's source address; `()` if that is not wanted.
 pub(crate) struct Socket<A> {
     fd: OwnedFd,
     receive: MultiHeaders<A>,
     sender: Sender<()>,
-    /// Room for what the kernel says beside a message.
+    /// Memory for the control data of a message.
     control: Vec<u8>,
     pub(crate) counters: Counters,
     pub(crate) last_error: Option<Errno>,
@@ -38,17 +38,18 @@ pub(crate) struct Socket<A> {
 /// Sends many frames with one system call. `S` is an address of the system; `()` where a socket has one peer.
 pub(crate) struct Sender<S> {
     single: MultiHeaders<S>,
-    /// The same with a word to the kernel: where to cut a train.
+    /// Messages with control data that gives the frame length of a train.
     cut: MultiHeaders<S>,
-    /// Frames of one length to one peer go through the kernel as one train, that is one message, which is cut at its end. Otherwise each
-    /// frame is a message of its own.
+    /// Whether frames of one length to one peer go through the kernel as one message, a train, which is cut at its
+    /// end. Otherwise each frame is a message of its own.
     trains: bool,
 }
 
-/// Bytes of a train at most: what fits a UDP datagram, nearly.
+/// Maximum size of a train in bytes, slightly less than a UDP datagram can hold.
 const TRAIN: usize = 65_000;
 
-/// How many frames make a train: the first ones of this length to the first one's peer; one that is shorter may be the last.
+/// Number of frames in the first train: frames of `length` bytes to the first one's peer, of which the last may be
+/// shorter.
 fn run<P: PartialEq>(frames: &[&[u8]], to: &[P], length: usize) -> usize {
     let most = frames.len().min(TRAIN / length.max(1)).max(1);
     let most = to[..most].iter().take_while(|peer| **peer == to[0]).count();
@@ -66,12 +67,13 @@ impl<S: SockaddrLike + Copy> Sender<S> {
         }
     }
 
-    /// The same for a UDP socket, whose kernel may know of trains.
+    /// Creates a sender for a UDP socket, with trains if the kernel supports them.
     pub(crate) fn with_trains(fd: &OwnedFd) -> Self {
         Self { trains: setsockopt(fd, UdpGsoSegment, &0).is_ok(), ..Self::new() }
     }
 
-    /// One system call with the first of these frames, of which there must be one, each to the peer at its place. Says how many are taken.
+    /// Sends the first of these frames, each to the peer at its place, with one system call. There must be at least
+    /// one. Returns the number of frames taken.
     pub(crate) fn send<P>(&mut self, fd: &OwnedFd, frames: &[&[u8]], to: &[P]) -> nix::Result<usize>
     where
         P: PartialEq + Copy,
@@ -121,7 +123,7 @@ impl<S: SockaddrLike + Copy> Sender<S> {
         }
     }
 
-    /// Where the kernel is to cut the next messages; `None` where every frame is a message of its own.
+    /// Length at which the kernel must cut the next messages; `None` if every frame is a message of its own.
     fn segment_for<P: PartialEq>(&self, frames: &[&[u8]], to: &[P]) -> Option<u16> {
         let length = frames[0].len();
         (self.trains && run(frames, to, length) > 1).then(|| u16::try_from(length).ok()).flatten()
@@ -140,10 +142,10 @@ impl<A: SockaddrLike + Copy> Socket<A> {
         }
     }
 
-    /// Sends frames of one length as one message that is cut where it arrives (`UDP_SEGMENT`): the way through the kernel is the price of a
-    /// frame, and is paid once. The receiver sees datagrams as before.
+    /// Sends frames of one length as one message that is cut where it arrives (`UDP_SEGMENT`). The path through the
+    /// kernel is most of a frame's cost, and a train takes it once. The receiver sees datagrams as before.
     ///
-    /// Trains that come are taken as they are, and cut into frames here.
+    /// Received trains are taken whole, and cut into frames here.
     pub(crate) fn with_trains(mut self) -> Self {
         // An old kernel cuts them, which takes it longer.
         let _ = setsockopt(&self.fd, UdpGroSegment, &true);
@@ -151,7 +153,7 @@ impl<A: SockaddrLike + Copy> Socket<A> {
         self
     }
 
-    /// Receives what is there, up to a batch. `wanted` looks at where a frame comes from.
+    /// Receives waiting frames, up to a batch. `wanted` decides by a frame's source address.
     pub(crate) fn receive(&mut self, batch: &mut Batch, wanted: impl Fn(Option<&A>) -> bool) -> usize {
         loop {
             let mut places = batch.places();
@@ -192,7 +194,7 @@ impl<A: SockaddrLike + Copy> Socket<A> {
         }
     }
 
-    /// The same for a socket with [trains](Self::with_trains).
+    /// Receives waiting frames, up to a batch, from a socket with [trains](Self::with_trains).
     pub(crate) fn receive_trains(&mut self, batch: &mut Batch) -> usize {
         batch.clear();
         while let Some(room) = batch.room() {
@@ -226,7 +228,7 @@ impl<A: SockaddrLike + Copy> Socket<A> {
         batch.len()
     }
 
-    /// Sends frames; says how many are taken, which may be lost all the same. The others find no room now.
+    /// Sends frames and returns the number taken. Taken frames may still be lost; the others find no room now.
     pub(crate) fn send(&mut self, frames: &[&[u8]]) -> usize {
         const PEER: [(); BATCH] = [(); BATCH];
         let mut done = 0;

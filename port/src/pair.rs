@@ -10,14 +10,14 @@ use crate::batch::Batch;
 use crate::counters::Counters;
 use crate::{OpenError, Port};
 
-/// One end of a wire inside a process: each end may be in another thread.
+/// One end of a wire inside a process. The ends may be in different threads.
 pub struct PairPort {
-    /// To the other end; frames in buffers that come back by `empty`.
+    /// Queue of frames to the other end; their buffers come back through `empty`.
     outgoing: rtrb::Producer<Vec<u8>>,
     incoming: rtrb::Consumer<Vec<u8>>,
     empty: rtrb::Consumer<Vec<u8>>,
     returned: rtrb::Producer<Vec<u8>>,
-    /// Readable while frames may be waiting here, and there.
+    /// Events that are readable while frames may be waiting here, and at the other end (`there`).
     here: Arc<EventFd>,
     there: Arc<EventFd>,
     counters: Counters,
@@ -29,7 +29,8 @@ impl std::fmt::Debug for PairPort {
     }
 }
 
-/// Two ports that are wired to each other; `queue` frames wait each way at most, and beyond that a sender finds no room.
+/// Creates two ports that are wired to each other. At most `queue` frames wait in each direction; beyond that a
+/// sender finds no room.
 ///
 /// # Errors
 /// When the process has no file descriptors left.

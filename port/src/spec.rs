@@ -1,4 +1,4 @@
-//! Ports by name, as cluster files and command lines have them.
+//! Names of ports in cluster files and on command lines.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use crate::packet::PacketPort;
 use crate::udp::UdpPort;
 use crate::{OpenError, Port};
 
-/// Which port to open.
+/// Name of a port to open.
 ///
 /// ```
 /// use fatbtree_port::PortSpec;
@@ -25,9 +25,9 @@ use crate::{OpenError, Port};
 pub enum PortSpec {
     /// `udp:LOCAL,REMOTE`: receives at one address, sends to the other.
     Udp {
-        /// Where it receives.
+        /// Local address, to receive at.
         local: SocketAddr,
-        /// Where it sends, and from where it receives.
+        /// Remote address, to send to and to receive from.
         remote: SocketAddr,
     },
     /// `packet:IFACE`: a network interface.
@@ -38,7 +38,7 @@ pub enum PortSpec {
 }
 
 impl PortSpec {
-    /// Opens it.
+    /// Opens the port.
     ///
     /// # Errors
     /// When the system refuses.
@@ -50,7 +50,7 @@ impl PortSpec {
         })
     }
 
-    /// Opens it for several threads, of which one receives.
+    /// Opens the port's wire for several threads, of which one receives.
     ///
     /// # Errors
     /// When the system refuses.
@@ -58,7 +58,7 @@ impl PortSpec {
         self.open_wire_for(1)
     }
 
-    /// Opens it for so many threads, all of which receive where the device has a queue for each.
+    /// Opens the port's wire for `threads` threads, all of which receive if the device has a queue for each.
     ///
     /// # Errors
     /// When the system refuses.
@@ -81,8 +81,9 @@ impl PortSpec {
     }
 }
 
-/// An open end of a wire that several threads send by. A [`Port`] belongs to one thread: each makes one of its own here. One thread alone
-/// receives, or, where the wire has several [queues](Self::queues), each from some of these.
+/// An open end of a wire by which several threads send. A [`Port`] belongs to one thread, so each thread makes one of
+/// its own here. Only one thread receives, unless the wire has several [queues](Self::queues): then each receives
+/// from some of these.
 #[derive(Debug)]
 pub struct Wire(End);
 
@@ -103,7 +104,8 @@ impl Wire {
         self.port_for(0)
     }
 
-    /// Queues by which frames come, of which each thread has some: what comes by another's, it does not see. Frames of one flow come by one.
+    /// Number of receive queues. Each thread has some of them, and does not see frames of the others. Frames of one
+    /// flow arrive in one queue.
     pub fn queues(&self) -> usize {
         match &self.0 {
             End::Udp(..) | End::Packet(..) => 1,
@@ -112,7 +114,7 @@ impl Wire {
         }
     }
 
-    /// Whether its ports are [polled](Port::is_polled).
+    /// Whether the wire's ports are [polled](Port::is_polled).
     pub fn is_polled(&self) -> bool {
         match &self.0 {
             End::Udp(..) | End::Packet(..) => false,

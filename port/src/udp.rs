@@ -53,12 +53,13 @@ impl UdpPort {
         self.socket.as_fd().try_clone_to_owned().map_err(OpenError::Descriptor)
     }
 
-    /// Where it receives.
+    /// Local address, at which the port receives.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// Datagrams that the kernel has dropped because the receive queue was full: it tells in a table of all sockets, by their inodes.
+    /// Number of datagrams that the kernel has dropped because the receive queue was full, from its table of all
+    /// sockets by inode.
     fn lost_in_kernel(&self) -> Option<u64> {
         let inode = std::fs::metadata(format!("/proc/self/fd/{}", self.socket.as_fd().as_raw_fd())).ok()?;
         let inode = std::os::unix::fs::MetadataExt::ino(&inode).to_string();

@@ -1,4 +1,4 @@
-//! Sleeping until a port or another thread has something.
+//! Waits until a port or another thread has something.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,22 +13,22 @@ use smallvec::SmallVec;
 
 use crate::{OpenError, Port};
 
-/// Places to look at of which a switch of up to 16 ports has no more: then nothing is allocated.
+/// Number of places up to which a wait allocates nothing: enough for a switch of up to 16 ports.
 const MANY: usize = 17;
 
-/// Wakes the thread that [waits](Waiter::wait), from any other. Clones wake the same.
+/// Wakes the thread that [waits](Waiter::wait), from any other. Clones wake the same thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<Alarm>);
 
 #[derive(Debug)]
 struct Alarm {
     event: EventFd,
-    /// It rings, or is about to: ringing twice says nothing more.
+    /// Whether a wake-up is pending or about to be; further ones add nothing.
     ringing: AtomicBool,
 }
 
 impl Waker {
-    /// The thread's next wait, or the one that it is in, ends at once.
+    /// Ends the thread's current or next wait at once.
     pub fn wake(&self) {
         if !self.0.ringing.swap(true, Ordering::AcqRel) {
             let _rings_already = self.0.event.write(1);
@@ -36,18 +36,19 @@ impl Waker {
     }
 }
 
-/// The means by which one thread waits.
+/// Waiting for ports and for other threads, on behalf of one thread.
 ///
-/// It sleeps at once. To look again and again for some microseconds first was tried: where there are more threads than processors, it takes
-/// a tenth of these from those that it waits for, and makes batches smaller; where there are not, it saves a tenth of a hop.
+/// A wait sleeps at once. Polling for some microseconds first was tried. With more threads than processors, it takes
+/// a tenth of these from the threads that it waits for, and makes batches smaller. Otherwise it saves a tenth of a
+/// hop.
 #[derive(Debug)]
 pub struct Waiter {
     alarm: Waker,
-    /// How often it was looked without sleep.
+    /// Number of waits with polled ports.
     looks: Cell<u32>,
 }
 
-/// Beside ports that are polled, others are looked at every so many times: that takes a system call.
+/// Number of waits with polled ports after which the other ports are looked at: that takes a system call.
 const LOOKS: u32 = 8;
 
 impl Waiter {
@@ -69,11 +70,11 @@ impl Waiter {
         self.alarm.clone()
     }
 
-    /// Waits until a port has frames, a thread [wakes](Waker::wake) it, or `patience` is over; without patience for ever. `ready` is filled:
-    /// whether each of the ports has something, in their order.
+    /// Waits until a port has frames, a thread [wakes](Waker::wake) it, or `patience` is over; without patience for
+    /// ever. Sets `ready` to whether each of the ports has something, in their order.
     ///
-    /// A patience of zero only looks. A signal ends it as well. With a port that is [polled](Port::is_polled) among them it never sleeps:
-    /// such a port may have something at any time.
+    /// A patience of zero only looks. A signal ends the wait as well. With a [polled](Port::is_polled) port among
+    /// them the wait never sleeps: such a port may have something at any time.
     pub fn wait(&self, ports: &[Box<dyn Port>], patience: Option<Duration>, ready: &mut Vec<bool>) {
         if ports.iter().any(|port| port.is_polled()) {
             self.looks.set(self.looks.get().wrapping_add(1));
@@ -87,7 +88,7 @@ impl Waiter {
         self.wait_for(ports.iter().map(|port| port.fd()), patience, ready);
     }
 
-    /// The same for whatever can be read: where an RDMA card tells of completions, say.
+    /// Waits in the same way for any readable descriptors, such as those of an RDMA card's completions.
     pub fn wait_for<'f>(
         &self,
         readable: impl Iterator<Item = BorrowedFd<'f>>,
@@ -111,7 +112,7 @@ impl Waiter {
         }
     }
 
-    /// Takes notice of a [wake](Waker::wake) without a system call, unless there is one.
+    /// Takes notice of a [wake](Waker::wake), with a system call only if there is one.
     fn hear(&self) {
         if self.alarm.0.ringing.load(Ordering::Acquire) {
             self.silence();

@@ -1,12 +1,12 @@
-//! Safety checks by name, which tests leave out one at a time.
+//! Named safety checks, which tests disable one at a time.
 //!
-//! With the cargo feature `switchable-checks`, which only tests turn on, a check can be left out for the current thread. A
-//! simulation that does not notice has not tried hard enough. `fatbtree_blink::Check` is the same for trees.
+//! With the cargo feature `switchable-checks`, which only tests enable, a check can be disabled for the current
+//! thread. A simulation that does not detect this is too weak. `fatbtree_blink::Check` is the equivalent for trees.
 
 /// A check by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Check {
-    /// The window of writes that a server remembers moves on with each write that comes, whatever becomes of that write.
+    /// Each received write advances the server's window of remembered writes, even if that write is not executed.
     WindowMovesOn,
 }
 
@@ -33,7 +33,7 @@ mod switch {
             OFF.get() != Some(self)
         }
 
-        /// Does something without the check, in this thread.
+        /// Runs `work` in this thread with the check disabled.
         pub fn without<T>(self, work: impl FnOnce() -> T) -> T {
             struct Restore(Option<Check>);
             impl Drop for Restore {

@@ -7,18 +7,18 @@ use rand::Rng as _;
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest as _, Sha256};
 
-/// Makes cookies, and knows its own.
+/// Generator of all clients' cookies.
 ///
-/// A client that was forgotten gets another than before: an open of it that is still on its way must not be taken for a new one, for then a
-/// write of before could be carried out again. Others keep theirs.
+/// After a client's state is dropped its cookie changes, so that a delayed Open cannot re-admit it and execute a
+/// write twice. Cookies of other clients stay the same, unless too many clients have been dropped.
 #[derive(Debug)]
 pub(crate) struct Cookies {
     secret: [u8; 32],
-    /// How often clients were forgotten; when these are too many, all cookies change.
+    /// Number of times that each client was dropped. When the table is full, all cookies change.
     forgotten: HashMap<u64, u32>,
 }
 
-/// Clients that were forgotten, of which that is remembered.
+/// Maximum number of dropped clients that are counted.
 const FORGOTTEN: usize = 4096;
 
 impl Cookies {
@@ -28,7 +28,7 @@ impl Cookies {
         Self { secret, forgotten: HashMap::new() }
     }
 
-    /// A client is forgotten.
+    /// Changes the cookie of a client whose state was dropped.
     pub(crate) fn forget(&mut self, client: u64, random: &mut ChaCha8Rng) {
         if self.forgotten.len() >= FORGOTTEN {
             *self = Self::new(random);
@@ -36,7 +36,7 @@ impl Cookies {
         *self.forgotten.entry(client).or_default() += 1;
     }
 
-    /// The one for this client at this address. It is never 0.
+    /// Cookie of this client at this address; never 0.
     pub(crate) fn of(&self, address: SocketAddr, client: u64) -> u64 {
         let ip = match address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),

@@ -6,16 +6,16 @@ use std::net::IpAddr;
 /// Shares of one host.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct HostShare {
-    /// Clients that are known.
+    /// Number of known clients.
     pub(crate) clients: usize,
-    /// Bytes of values of which parts are missing.
+    /// Bytes of partially received values.
     pub(crate) waiting: u64,
-    /// Places that requests at work take.
+    /// Places taken by requests in progress.
     pub(crate) places: usize,
 }
 
-/// All hosts that hold something. `None` stands for all peers that have not proved their addresses: they share what one
-/// host may have, however many addresses they claim.
+/// Shares of all hosts that hold something. The key `None` stands for all peers that have not proved their addresses.
+/// They share what one host may have, however many addresses they claim.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     hosts: BTreeMap<Option<IpAddr>, HostShare>,
@@ -33,8 +33,8 @@ impl Hosts {
         self.all
     }
 
-    /// Takes places for a request, out of `most` that there are. A host may have as many as are left for others: one host
-    /// alone has half of them, and whatever many hosts do, there is room for a host that has none.
+    /// Takes places for a request, out of `most` in all; returns false if the host has too many. A host may have as
+    /// many as are left for others. One host alone has half of them, and each further host up to half of the rest.
     pub(crate) fn take_places(&mut self, host: Option<IpAddr>, places: usize, most: usize) -> bool {
         let free = most.saturating_sub(self.all.places);
         if self.of(host).places + places > free {

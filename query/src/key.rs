@@ -1,4 +1,4 @@
-//! Keys of clients, and the tags that they make of datagrams.
+//! Client keys, and the tags that authenticate datagrams with them.
 
 use std::fmt;
 use std::hash::Hasher as _;
@@ -23,7 +23,7 @@ impl Key {
         Self(bytes)
     }
 
-    /// Its bytes, for the control channel that hands it out.
+    /// Bytes of the key, for the control channel that hands it out.
     pub const fn bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -37,17 +37,17 @@ impl Key {
     }
 }
 
-/// Identity of a client for servers that want a key.
+/// Identity of a client, for servers that require a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Its number.
+    /// Number of the client.
     pub client: u64,
-    /// Its key.
+    /// Key of the client.
     pub key: Key,
 }
 
-/// Secret that the memory servers of a cluster share, of which they make the keys of clients: none has to remember any. It is
-/// never printed.
+/// Secret that the memory servers of a cluster share, and from which they derive client keys. Servers therefore need
+/// not store keys. The secret is never printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u8; 16]);
 
@@ -70,7 +70,7 @@ impl Secret {
         Key(hasher.finish128().as_bytes())
     }
 
-    /// A client with this number, which must be drawn at random.
+    /// Identity of the client with this number, which must be drawn at random.
     pub fn identity(&self, client: u64) -> Identity {
         Identity { client, key: self.key_of(client) }
     }

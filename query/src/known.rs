@@ -1,4 +1,4 @@
-//! A client that a server knows, and what became of its last writes.
+//! State that a server keeps of a client: its address and the outcomes of its last writes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use fatbtree_wire::query::{Assembly, QueryHeader, WINDOW};
 
 use crate::checks::Check;
 
-/// One client.
+/// State of one client.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) address: SocketAddr,
-    /// Left edge of the window: writes with lower ids are not carried out. It never goes back.
+    /// Left edge of the window: writes with lower ids are not executed. It never decreases.
     floor: u64,
     pub(crate) last_seen: Duration,
-    /// By id, modulo their count.
+    /// Slots of the window, by the write's id modulo their count.
     slots: Vec<Slot>,
 }
 
@@ -28,25 +28,25 @@ struct Slot {
 enum State {
     #[default]
     Empty,
-    /// Parts of its value are missing.
+    /// The value is only partially received.
     Receiving(Assembly),
     Running,
-    /// Its response.
+    /// The write has ended with this response.
     Done(QueryHeader),
 }
 
-/// Kind of a write's packet.
+/// State of a write when one of its packets arrives.
 #[derive(Debug)]
 pub(crate) enum Seen {
-    /// The first of its id, or one more part.
+    /// The packet is the first of its write, or one more part of the value.
     New,
-    /// It is at work.
+    /// The write is in progress.
     Running,
-    /// It was carried out before: the response.
+    /// The write has ended before, with this response.
     Again(QueryHeader),
-    /// Older than all that are remembered.
+    /// The write is older than all that are remembered.
     Forgotten,
-    /// In its place is one that is still at work.
+    /// The slot belongs to another write, which is still in progress.
     Occupied,
 }
 
@@ -61,9 +61,9 @@ impl Known {
         &mut self.slots[at]
     }
 
-    /// Looks a write up, and moves the window on: a client has at most [`WINDOW`] requests under way, so those that are
-    /// older than a window before this one have ended for the client. They are refused for good, whatever becomes of
-    /// this one: its slot is where their outcomes were remembered.
+    /// Looks a write up and advances the window. A client has at most [`WINDOW`] requests in progress, so for it all
+    /// writes left of the advanced window have ended. They are refused from now on, even if this write is not
+    /// executed, because its slot is where an outcome of theirs was remembered.
     pub(crate) fn look(&mut self, id: u64) -> Seen {
         if id < self.floor {
             return Seen::Forgotten;
@@ -83,7 +83,8 @@ impl Known {
         }
     }
 
-    /// The parts of a write that has not begun; none where it is the first. Those of an older write in its place are dropped.
+    /// Takes the received parts of a write that has not begun; `None` if there are none. Parts of an older write in
+    /// its slot are dropped.
     pub(crate) fn take_parts(&mut self, id: u64) -> Option<Assembly> {
         let slot = self.slot(id);
         match std::mem::take(&mut slot.state) {
@@ -92,7 +93,7 @@ impl Known {
         }
     }
 
-    /// Bytes that wait in the place of this write.
+    /// Size of the partially received value in this write's slot, in bytes.
     pub(crate) fn waiting(&mut self, id: u64) -> u32 {
         match &self.slot(id).state {
             State::Receiving(parts) => parts.total(),
@@ -100,7 +101,7 @@ impl Known {
         }
     }
 
-    /// Bytes that wait in all places.
+    /// Size of all partially received values, in bytes.
     pub(crate) fn all_waiting(&self) -> u64 {
         let parts = self.slots.iter().map(|slot| match &slot.state {
             State::Receiving(parts) => u64::from(parts.total()),
@@ -109,7 +110,7 @@ impl Known {
         parts.sum()
     }
 
-    /// Drops values of which parts are missing. They come again, whole.
+    /// Drops all partially received values; the client sends them again, whole.
     pub(crate) fn drop_parts(&mut self) {
         for slot in &mut self.slots {
             if matches!(slot.state, State::Receiving(_)) {
@@ -126,7 +127,7 @@ impl Known {
         *self.slot(id) = Slot { id, state: State::Running };
     }
 
-    /// Its outcome; `None` if it has none, so that it may come again.
+    /// Stores the outcome of a write; `None` if it has none, so that it may be sent again.
     pub(crate) fn ends(&mut self, id: u64, response: Option<QueryHeader>) {
         let slot = self.slot(id);
         if slot.id == id {

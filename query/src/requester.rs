@@ -1,4 +1,4 @@
-//! The client's end.
+//! Client end of the query protocol.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,17 +13,18 @@ use crate::key::{Identity, Key, sealed};
 /// Timing and bounds of a client.
 #[derive(Clone, Debug)]
 pub struct RequesterOptions {
-    /// Server by key: the first key of each, ascending from 0. One entry where the switches choose it by key.
+    /// Servers by key: the first key and the number of each, ascending from key 0. One entry if the switches choose
+    /// the server by key.
     pub servers: Vec<(u64, u16)>,
-    /// A request is sent again when so long nothing has come; then after twice that, up to `longest_pause`.
+    /// Time without an answer before a request is sent again. It doubles each time, up to `longest_pause`.
     pub first_pause: Duration,
-    /// The longest time between two sendings.
+    /// Limit up to which the time between two transmissions doubles.
     pub longest_pause: Duration,
-    /// A request that is not answered for so long is given up.
+    /// Time after which an unanswered request is given up.
     pub patience: Duration,
-    /// Redirects that a request follows.
+    /// Maximum number of redirects that a request follows.
     pub redirects: u32,
-    /// Longest answer that is taken, bytes.
+    /// Longest accepted answer, in bytes.
     pub longest_answer: u32,
     /// Bytes of a payload in one packet.
     pub part: usize,
@@ -46,30 +47,30 @@ impl Default for RequesterOptions {
 /// Operation of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ask {
-    /// The operation; not [`Op::Open`], which happens by itself.
+    /// Operation; not [`Op::Open`], which the requester sends by itself.
     pub op: Op,
     /// The key; of a scan, the first.
     pub key: u64,
     /// The last key of a scan.
     pub range_end: u64,
-    /// The most records of a scan.
+    /// Maximum number of records of a scan.
     pub limit: u32,
     /// The value of a put or update.
     pub value: Vec<u8>,
 }
 
 impl Ask {
-    /// The value of a key.
+    /// Reads the value of a key.
     pub fn get(key: u64) -> Self {
         Self { op: Op::Get, key, range_end: 0, limit: 0, value: Vec::new() }
     }
 
-    /// Writes a key, whether or not it is there.
+    /// Writes a key, whether or not it exists.
     pub fn put(key: u64, value: Vec<u8>) -> Self {
         Self { op: Op::Put, value, ..Self::get(key) }
     }
 
-    /// Writes a key that is there.
+    /// Writes an existing key.
     pub fn update(key: u64, value: Vec<u8>) -> Self {
         Self { op: Op::Update, value, ..Self::get(key) }
     }
@@ -79,7 +80,7 @@ impl Ask {
         Self { op: Op::Delete, ..Self::get(key) }
     }
 
-    /// The first `limit` records from `key` to `last`.
+    /// Reads the first `limit` records from `key` to `last`.
     pub fn scan(key: u64, last: u64, limit: u32) -> Self {
         Self { op: Op::Scan, range_end: last, limit, ..Self::get(key) }
     }
@@ -94,16 +95,17 @@ pub enum Answer {
     Written,
     /// Records of the range.
     Records {
-        /// As [`records`](fatbtree_wire::query::records) has them.
+        /// Payload in the format of [`records`](fatbtree_wire::query::records).
         payload: Vec<u8>,
-        /// The key to go on from; none where the range has ended.
+        /// Key to continue from; `None` at the end of the range.
         next: Option<u64>,
     },
     /// The key is not there, and nothing was changed.
     NotFound,
-    /// The server does not do that, or cannot ([`Status::Damaged`], [`Status::TreeLost`]); nothing was changed.
+    /// The server refuses the request or cannot execute it ([`Status::Damaged`], [`Status::TreeLost`]); nothing was
+    /// changed.
     Refused(Status),
-    /// No answer came in time. The request was to change nothing.
+    /// No answer came in time to a request that changes nothing.
     Lost,
     /// The write may have been carried out or not.
     Unknown,
@@ -112,12 +114,12 @@ pub enum Answer {
 /// A datagram for a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ToServer {
-    /// Its number.
+    /// Number of the server.
     pub server: u16,
-    /// It has to come to this server: switches must not send it to another. See
+    /// Whether the datagram must reach this server: switches must not send it to another. See
     /// [`DIRECT_QUERY_UDP_PORT`](fatbtree_wire::query::DIRECT_QUERY_UDP_PORT).
     pub direct: bool,
-    /// The datagram.
+    /// Content of the datagram.
     pub bytes: Vec<u8>,
 }
 
@@ -130,11 +132,11 @@ pub struct RequesterStats {
     pub redirects: u64,
     /// Opens that were sent.
     pub opens: u64,
-    /// Answers that say that the server began at a node that switches had found.
+    /// Answers that report that the server began at a node found by switches.
     pub led: u64,
-    /// Datagrams that are no answers to anything, or do not bear the tag of this client's key.
+    /// Datagrams that match no request, or lack the tag of this client's key.
     pub stray: u64,
-    /// Of these, refusals for lack of the right key.
+    /// Refusals for lack of the right key.
     pub no_key: u64,
 }
 
@@ -143,14 +145,14 @@ pub struct RequesterStats {
 struct Pending {
     ask: Ask,
     server: u16,
-    /// A redirect has led to this server: a switch that sends the request elsewhere knows less.
+    /// Whether a redirect chose this server: a switch that sends the request elsewhere knows less.
     direct: bool,
     pause: Duration,
     again_at: Duration,
     given_up_at: Duration,
     redirects: u32,
     answer: Option<Part>,
-    /// An unauthenticated refusal says that a server wants another key than this client's.
+    /// Whether an unauthenticated refusal says that a server wants another key than this client's.
     no_key: bool,
 }
 
@@ -160,27 +162,27 @@ impl Pending {
     }
 }
 
-/// An answer of which parts are missing.
+/// A partially received answer.
 #[derive(Debug)]
 struct Part {
-    /// Both parts of its number.
+    /// Number of the execution, in the two parts that the header carries.
     execution: (u16, u32),
     parts: Assembly,
 }
 
-/// Servers that the client has opened with.
+/// State of this client's Open at one server.
 #[derive(Debug)]
 struct Opened {
     cookie: u64,
-    /// Writes with lower ids are not carried out there.
+    /// Lower limit of the ids of writes that the server carries out.
     floor: u64,
-    /// When it was asked for last.
+    /// Time at which the last Open was sent.
     asked_at: Option<Duration>,
-    /// Requests that are sent again when it is open.
+    /// Requests to send again when the Open is answered.
     waiting: BTreeSet<u64>,
 }
 
-/// Sends requests, again where need be, and takes the answers.
+/// Client end of the protocol: sends requests, repeats unanswered ones, and takes the answers.
 #[derive(Debug)]
 pub struct Requester {
     options: RequesterOptions,
@@ -189,9 +191,9 @@ pub struct Requester {
     key: Option<Key>,
     next: u64,
     pending: BTreeMap<u64, Pending>,
-    /// No request is due before; the one that would be may have been answered meanwhile.
+    /// Earliest time at which a request can be due. The request in question may have been answered meanwhile.
     due: Option<Duration>,
-    /// By partition.
+    /// State by partition.
     opened: BTreeMap<u16, Opened>,
     transmit: VecDeque<ToServer>,
     answers: VecDeque<(u64, Answer)>,
@@ -199,14 +201,14 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// A new client. The seed must be one that others cannot guess: the client's number comes from it.
+    /// Creates a client without a key. Others must not be able to guess the seed: the client's number comes from it.
     pub fn new(options: RequesterOptions, seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let client = random.next_u64().max(1);
         Self::of(options, random, client, None)
     }
 
-    /// A client that servers have given a number and a key.
+    /// Creates a client with the number and the key that servers have given it.
     pub fn with_identity(options: RequesterOptions, identity: Identity) -> Self {
         let Identity { client, key } = identity;
         Self::of(options, ChaCha8Rng::seed_from_u64(client), client, Some(key))
@@ -228,18 +230,18 @@ impl Requester {
         }
     }
 
-    /// The number by which servers know this client.
+    /// Number by which servers know this client.
     pub fn client(&self) -> u64 {
         self.client
     }
 
-    /// Whether another request may be under way now.
+    /// Whether another request may be started now.
     pub fn has_room(&self) -> bool {
         let oldest = self.pending.keys().next().copied().unwrap_or(self.next);
         self.next - oldest < WINDOW
     }
 
-    /// Asks. The request's number, by which its answer is known; `None` when as many are under way as servers remember.
+    /// Starts a request. Returns its number, by which its answer is known; `None` if the window of requests is full.
     pub fn ask(&mut self, now: Duration, ask: Ask) -> Option<u64> {
         if !self.has_room() {
             return None;
@@ -265,7 +267,7 @@ impl Requester {
         Some(id)
     }
 
-    /// Requests under way.
+    /// Number of requests in progress.
     pub fn under_way(&self) -> usize {
         self.pending.len()
     }
@@ -280,17 +282,18 @@ impl Requester {
         self.transmit.pop_front()
     }
 
-    /// The next answer, by the request's number.
+    /// The next answer, with its request's number.
     pub fn poll_answer(&mut self) -> Option<(u64, Answer)> {
         self.answers.pop_front()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next, if ever. There may be nothing to do then, once.
+    /// Time at which to call [`handle_timeout`](Self::handle_timeout) next, if ever. That call may find nothing to
+    /// do.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.due
     }
 
-    /// Sends again what is not answered, and gives up what has waited for too long.
+    /// Sends unanswered requests again, and gives up those that have waited too long.
     pub fn handle_timeout(&mut self, now: Duration) {
         // Asked all the time: it must cost nothing while nothing is due.
         if self.due.is_none_or(|due| now < due) {
@@ -312,19 +315,19 @@ impl Requester {
         self.due = self.pending.values().map(Pending::due).min();
     }
 
-    /// A datagram has come.
+    /// Processes a received datagram.
     pub fn handle(&mut self, now: Duration, datagram: &[u8]) {
         self.handle_parsed(now, Query::parse(datagram).ok());
     }
 
-    /// The same for a parsed datagram; `None` if it is none of the protocol.
+    /// Processes a received datagram that is already parsed; `None` if it is not one of the protocol.
     pub fn handle_parsed(&mut self, now: Duration, query: Option<Query<'_>>) {
         if !query.is_some_and(|query| self.take(now, query)) {
             self.stats.stray += 1;
         }
     }
 
-    /// Whether it was an answer.
+    /// Processes a response; returns false if it answers nothing.
     fn take(&mut self, now: Duration, Query { header, part }: Query<'_>) -> bool {
         let Some(status) = header.status.filter(|_| header.client == self.client) else { return false };
         if let Some(key) = self.key
@@ -404,8 +407,8 @@ impl Requester {
         }
     }
 
-    /// A server does not know this client, and has given it a cookie. However many parts and requests that was said of: one
-    /// open is sent in a while.
+    /// Handles the response of a server that does not know this client, and gives it a cookie. However many parts and
+    /// requests are answered so, one Open is sent in a while.
     fn open(&mut self, now: Duration, header: &QueryHeader) -> bool {
         let (partition, cookie, id) = (header.walk.partition, header.range_end, header.request);
         let known = self.opened.get(&partition).map(|opened| opened.cookie);
@@ -441,7 +444,7 @@ impl Requester {
         true
     }
 
-    /// An open was answered: the requests that wait for it are sent again, once.
+    /// Handles the answer to an Open: the requests that wait for it are sent again, once.
     fn opened(&mut self, now: Duration, header: &QueryHeader, status: Status) -> bool {
         let opened = self.opened.get_mut(&header.walk.partition);
         let opened = opened.filter(|opened| opened.floor == header.request);
@@ -470,7 +473,7 @@ impl Requester {
         self.transmit.extend(datagrams.map(|bytes| ToServer { server, direct, bytes }));
     }
 
-    /// With an answer, or without one.
+    /// Ends a request, with or without an answer.
     fn end(&mut self, id: u64, answer: Option<Answer>) -> bool {
         let Some(pending) = self.pending.remove(&id) else { return false };
         if self.pending.is_empty() {

@@ -1,4 +1,4 @@
-//! The server's end.
+//! Server end of the query protocol.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -15,29 +15,31 @@ use crate::hosts::Hosts;
 use crate::key::{Secret, sealed};
 use crate::known::{Known, Seen};
 
-/// Bounds of what a server gives to clients and hosts.
+/// Limits on the resources that a server gives to clients and hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponderOptions {
-    /// The partition that it answers for: redirects and cookies say whose they are.
+    /// Partition that the server owns; its responses with cookies name it.
     pub partition: u16,
-    /// Source of clients' keys: only clients with a key are answered. `None` if all clients are.
+    /// Source of client keys: only clients with a key are answered. `None` if all clients are.
     pub secret: Option<Secret>,
-    /// Longest value of a put or update, bytes.
+    /// Longest value of a put or update, in bytes.
     pub longest_value: u32,
-    /// Places for requests at work. A request takes one, a scan one more for every [64 records](SCAN_RECORDS) that it asks for.
-    /// A host may have as many as are left for others; what is over that is told that the server is busy. Peers that have not
-    /// opened are one host together, and those over its share are told to open.
+    /// Places for requests in progress. A request takes one, and a scan one more for every [64 records](SCAN_RECORDS)
+    /// that it asks for. A host may have as many as are left for others; requests beyond that are refused as busy.
+    /// Peers that have not opened are one host together, and those over its share are told to open.
     pub running: usize,
-    /// Known clients of one host. Each takes about 10 KB. At the limit, the one that has sent nothing for longest makes room
-    /// for another, if that is at least a second.
+    /// Maximum number of known clients of one host, of about 10 KB each. At the limit, a new client replaces the one
+    /// that has been silent for longest, if that is at least a second.
     pub clients_per_host: usize,
-    /// Known clients in all. At the limit, the host that has most of them gives one up for a host that has fewer.
+    /// Maximum number of known clients. At the limit, the host that has most of them gives one up for a host that has
+    /// fewer.
     pub clients: usize,
-    /// Bytes of values of which parts are missing, of one host.
+    /// Limit on the partially received values of one host, in bytes.
     pub waiting_per_host: u64,
-    /// The same of all hosts. At the limit, the host that has most of them gives them up for a host that has fewer.
+    /// Limit on the partially received values of all hosts, in bytes. At the limit, the host that has most of them
+    /// gives them up for a host that has fewer.
     pub waiting: u64,
-    /// A client is forgotten that has sent nothing for so long.
+    /// Silence after which a client is forgotten.
     pub lease: Duration,
     /// Bytes of a payload in one packet.
     pub part: usize,
@@ -60,24 +62,24 @@ impl Default for ResponderOptions {
     }
 }
 
-/// A client that has sent something within so long does not make room for another of its host.
+/// Minimum silence of a client before another client of its host replaces it.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Records of a scan for which it takes one more place: reading so many takes about as long as a few lookups.
+/// Number of records for which a scan takes one more place: reading them takes about as long as a few lookups.
 pub const SCAN_RECORDS: u32 = 64;
 
-/// No request takes a larger part of the places than this divisor says: where there are few, scans are carried out all the
-/// same.
+/// Divisor of the places: no request takes a larger share. Scans are therefore executed even where there are few
+/// places.
 const LARGEST_SHARE: usize = 16;
 
-/// A request that is at work.
+/// Name of a request in progress.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(u64);
 
-/// The operation.
+/// A request for the responder's owner to execute.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// To be given back with the outcome.
+    /// Ticket to give back with the outcome.
     pub ticket: Ticket,
     /// The operation; never [`Op::Open`].
     pub op: Op,
@@ -85,9 +87,9 @@ pub struct Request {
     pub key: u64,
     /// The last key of a scan.
     pub range_end: u64,
-    /// The most records of a scan.
+    /// Maximum number of records of a scan.
     pub limit: u32,
-    /// A node that the key may be below; 0 if none is known. It is not authenticated.
+    /// Address of a node that the key may be below; 0 if none is known. It is not authenticated.
     pub address: u64,
     /// The value of a put or update.
     pub value: Vec<u8>,
@@ -102,20 +104,20 @@ pub enum Outcome {
     Value(Vec<u8>),
     /// Records of a scan.
     Records {
-        /// As [`records`](fatbtree_wire::query::records) has them.
+        /// Payload in the format of [`records`](fatbtree_wire::query::records).
         payload: Vec<u8>,
-        /// The key to go on from; none where the range has ended.
+        /// Key to continue from; `None` at the end of the range.
         next: Option<u64>,
     },
     /// The key is not there.
     NotFound,
-    /// It is this partition's.
+    /// The key belongs to this partition.
     Redirect(u16),
     /// The value is longer than the tree takes.
     TooLarge,
-    /// It could not, and nothing was changed; it may be asked again.
+    /// The request failed, and nothing was changed; it may be sent again.
     Failed,
-    /// It may have been carried out or not.
+    /// The request may have been executed or not.
     Unknown,
     /// The tree's data for the key fails its checks. Nothing was changed.
     Damaged,
@@ -126,22 +128,22 @@ pub enum Outcome {
 /// A datagram for a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ToClient {
-    /// Where it goes.
+    /// Destination of the datagram.
     pub to: SocketAddr,
-    /// The datagram.
+    /// Content of the datagram.
     pub bytes: Vec<u8>,
 }
 
 /// Counts of packets and requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ResponderStats {
-    /// Datagrams that are no requests.
+    /// Datagrams that are not valid requests.
     pub damaged: u64,
-    /// Requests that were handed on.
+    /// Requests handed to the owner.
     pub requests: u64,
     /// Writes that came again, and were answered from memory or are at work.
     pub again: u64,
-    /// Requests that were refused for a bound.
+    /// Requests refused because of a limit.
     pub busy: u64,
     /// Requests without the tag of their client's key.
     pub no_key: u64,
@@ -149,26 +151,26 @@ pub struct ResponderStats {
 
 /// Result of a write's packet.
 enum Received {
-    /// It is to be carried out, with this value.
+    /// The write is to be executed, with this value.
     Whole(Vec<u8>),
-    /// It is not, and the client is told why.
+    /// The write is not to be executed, and the client is told why.
     Told(Status),
-    /// It was before: its response.
+    /// The write has ended before, with this response.
     Again(QueryHeader),
-    /// More of it has to come, or it is at work.
+    /// More parts must arrive, or the write is in progress.
     Nothing,
 }
 
 struct Running {
     from: SocketAddr,
-    /// Host whose places it takes, if the client has proved its address.
+    /// Host whose places the request takes, if the client has proved its address.
     host: Option<IpAddr>,
     places: usize,
     header: QueryHeader,
     led: bool,
 }
 
-/// Takes datagrams, hands on requests, answers.
+/// Server end of the protocol: takes datagrams, hands requests to its owner, and sends the answers.
 pub struct Responder {
     options: ResponderOptions,
     random: ChaCha8Rng,
@@ -177,7 +179,7 @@ pub struct Responder {
     hosts: Hosts,
     running: HashMap<u64, Running>,
     next_ticket: u64,
-    /// The number of the answer before: 48 bits of it are sent.
+    /// Number of the previous answer, of which 48 bits are sent.
     execution: u64,
     transmit: VecDeque<ToClient>,
     stats: ResponderStats,
@@ -194,7 +196,7 @@ impl std::fmt::Debug for Responder {
 }
 
 impl Responder {
-    /// A responder without clients. The seed must be one that clients cannot guess.
+    /// Creates a responder without clients. Clients must not be able to guess the seed.
     pub fn new(options: ResponderOptions, seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let cookies = Cookies::new(&mut random);
@@ -219,7 +221,7 @@ impl Responder {
         self.stats
     }
 
-    /// A datagram has come. What is to be done now, if it was all of a request.
+    /// Processes a received datagram. Returns the request to execute, if the datagram completes one.
     pub fn handle(&mut self, now: Duration, from: SocketAddr, datagram: &[u8]) -> Option<Request> {
         let (header, part) = match Query::parse(datagram) {
             Ok(Query { header, part }) if header.status.is_none() => (header, part),
@@ -308,14 +310,14 @@ impl Responder {
         Status::Done
     }
 
-    /// The host of a client that has opened and asks from where it did: it receives what is sent there.
+    /// Host of a client that has opened from this address, and therefore receives what is sent there.
     fn proven(&mut self, now: Duration, from: SocketAddr, client: u64) -> Option<IpAddr> {
         let known = self.clients.get_mut(&client).filter(|known| known.address == from)?;
         known.last_seen = now;
         Some(host_of(from.ip()))
     }
 
-    /// A part of a write.
+    /// Processes a part of a write.
     fn receive(&mut self, now: Duration, from: SocketAddr, header: &QueryHeader, part: &[u8]) -> Received {
         if header.total > self.options.longest_value {
             return Received::Told(Status::TooLarge);
@@ -395,21 +397,21 @@ impl Responder {
         })
     }
 
-    /// Places that a request takes.
+    /// Number of places that a request takes.
     fn places_of(&self, header: &QueryHeader) -> usize {
         let records = if header.op == Op::Scan { header.limit } else { 0 };
         let most = (self.options.running / LARGEST_SHARE).max(1);
         (1 + (records / SCAN_RECORDS) as usize).min(most)
     }
 
-    /// A request has begun at the node of its [address](Request::address): its answer says so.
+    /// Notes that a request began at the node of its [address](Request::address), so that its answer says so.
     pub fn begins_there(&mut self, ticket: Ticket) {
         if let Some(running) = self.running.get_mut(&ticket.0) {
             running.led = true;
         }
     }
 
-    /// A request has ended. Unknown ones are ignored.
+    /// Ends a request and answers it. Unknown tickets are ignored.
     pub fn finish(&mut self, ticket: Ticket, outcome: Outcome) {
         let Some(running) = self.running.remove(&ticket.0) else { return };
         let Running { from, host, places, header, led } = running;
@@ -459,7 +461,7 @@ impl Responder {
         self.forget(|_, known| now.saturating_sub(known.last_seen) >= lease);
     }
 
-    /// Makes room for another client of a host. Says whether there is some.
+    /// Makes room for another client of a host. Returns whether there is room.
     fn make_room(&mut self, now: Duration, host: IpAddr) -> bool {
         let own = self.hosts.of(Some(host)).clients;
         if own >= self.options.clients_per_host {
@@ -476,7 +478,8 @@ impl Responder {
         }
     }
 
-    /// Forgets the client of some hosts that has sent nothing for longest, if that is long enough. Says whether there was one.
+    /// Forgets the client of some hosts that has been silent for longest, if that is at least `quiet`. Returns
+    /// whether there was one.
     fn forget_quietest(&mut self, now: Duration, quiet: Duration, of: impl Fn(IpAddr) -> bool) -> bool {
         let candidates = self.clients.iter().filter(|(_, known)| of(host_of(known.address.ip())));
         let quietest = candidates.min_by_key(|(client, known)| (known.last_seen, **client));
@@ -486,8 +489,8 @@ impl Responder {
         true
     }
 
-    /// Makes room for a value of which parts are missing: the host that has most of them gives them up, and sends them again.
-    /// Says whether there is room.
+    /// Makes room for a partially received value, and returns whether there is room. The host that has most such
+    /// bytes gives them up, and sends them again.
     fn make_room_for_value(&mut self, host: IpAddr, total: u64) -> bool {
         if self.hosts.all().waiting + total <= self.options.waiting {
             return true;
@@ -517,7 +520,7 @@ impl Responder {
         });
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next, if ever.
+    /// Time at which to call [`handle_timeout`](Self::handle_timeout) next, if ever.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.clients.values().map(|known| known.last_seen + self.options.lease).min()
     }
@@ -527,7 +530,7 @@ impl Responder {
         self.transmit.pop_front()
     }
 
-    /// Answers without carrying anything out.
+    /// Answers a request without executing it.
     fn tell(&mut self, to: SocketAddr, header: &QueryHeader, status: Status) {
         let mut response = header.response(status);
         response.walk.partition = self.options.partition;

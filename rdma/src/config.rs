@@ -1,42 +1,43 @@
-//! What an owner may choose.
+//! Options of a device.
 
 use std::net::Ipv4Addr;
 
 use fatbtree_verbs::{BufferClass, Mtu};
 
-/// What is asked of a device when it is opened. [`Config::default`] fits most.
+/// Options for opening a device. [`Config::default`] suits most uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Port of the device, from 1.
     pub port: u8,
-    /// Address of this side, where the port has several; `None`: the first one.
+    /// Address of this side, if the port has several; `None` selects the first one.
     pub address: Option<Ipv4Addr>,
     /// Largest path MTU to offer; the port may allow less.
     pub mtu: Mtu,
-    /// Most queue pairs at a time.
+    /// Maximum number of queue pairs at a time.
     pub queue_pairs: u32,
-    /// Work requests that a queue pair holds, at most 32,768.
+    /// Maximum number of work requests that a queue pair holds; at most 32,768.
     pub send_queue: u16,
-    /// Bytes of a WRITE that travel inside of the work request; the device may allow less.
+    /// Maximum number of bytes of a WRITE that travel inside of the work request; the device may allow less.
     pub inline_bytes: u32,
-    /// READs and atomics that are answered, and outstanding, at most; the device may allow less. Rounded down to a power of
-    /// two, because devices round it: soft RoCE rounds *up*, and would then ask more of the other side than was agreed.
+    /// Maximum number of READs and atomics that are answered, and that are outstanding; the device may allow less.
+    /// Rounded down to a power of two: soft RoCE rounds *up*, and would then request more of the other side than was
+    /// agreed.
     pub reads: u8,
-    /// How long an answer may take before a request is sent again: 4.096 µs · 2^`timeout` (IBTA volume 1, section 9.9.2.1.1),
-    /// 1 to 31.
+    /// Exponent, 1 to 31, of the time without an answer before a request is sent again: 4.096 µs · 2^`timeout` (IBTA
+    /// volume 1, section 9.9.2.1.1).
     pub timeout: u8,
-    /// How often a request is sent again, at most 6. The field on the card knows 7, but soft RoCE takes that for "without
-    /// end": a peer that is gone would never be noticed.
+    /// Number of times that a request is sent again, at most 6. The field on the card allows 7, but soft RoCE takes
+    /// that as unlimited, and would never notice that a peer is gone.
     pub retries: u8,
     /// Traffic class of packets; its upper six bits are the DSCP, by which switches tell lossless traffic.
     pub traffic_class: u8,
-    /// Routers that a packet may pass.
+    /// Maximum number of routers that a packet may pass.
     pub hop_limit: u8,
-    /// Whether the device reads and writes each line of 64 bytes whole, if its owner knows; `None`: see
+    /// Whether the device reads and writes each line of 64 bytes whole, if its owner knows. If `None`, see
     /// [`Capabilities::line_atomicity`](fatbtree_verbs::Capabilities::line_atomicity) and the crate's page.
     pub line_atomicity: Option<bool>,
-    /// Registered buffers: what READs bring comes into these, and data to be written waits in them. The largest one is the
-    /// longest READ and WRITE.
+    /// Registered buffers for the results of READs and for data that waits to be written. The largest one limits the
+    /// length of READs and WRITEs.
     pub buffers: Vec<BufferClass>,
 }
 
@@ -66,7 +67,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Names what no device could do, and what there should be.
+    /// Rejects values that no device supports; the error gives the field, its allowed values and the value found.
     pub(crate) fn check(&self) -> Result<(), (&'static str, &'static str, u64)> {
         let fields: [(&str, u64, std::ops::RangeInclusive<u64>, &str); 6] = [
             ("port", self.port.into(), 1..=255, "1 or more"),

@@ -1,40 +1,40 @@
-//! Why a device could not be opened.
+//! Errors from opening a device.
 
 use std::net::Ipv4Addr;
 
-/// Why a device could not be opened.
+/// Error from opening a device.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No such device.
     #[error("expected an RDMA device named {name:?}, found {}", said(.found))]
     NoDevice {
-        /// The name given.
+        /// Name of the device that was requested.
         name: String,
-        /// The devices there are.
+        /// Names of the devices found.
         found: Vec<String>,
     },
-    /// The configuration cannot be.
+    /// The configuration has an invalid value.
     #[error("{field} of the configuration: expected {expected}, found {found}")]
     Config {
         /// The field of [`Config`](crate::Config).
         field: &'static str,
-        /// What it should be.
+        /// Expected value.
         expected: &'static str,
-        /// What it is.
+        /// Value found.
         found: u64,
     },
-    /// The port is of no use.
+    /// The port cannot be used.
     #[error("{name} port {port}: expected {expected}, found {found}; {advice}")]
     Port {
         /// The device.
         name: String,
         /// The port.
         port: u8,
-        /// What it should be.
+        /// Expected property of the port.
         expected: &'static str,
-        /// What it is.
+        /// Property found.
         found: String,
-        /// What to do.
+        /// Advice to the user.
         advice: &'static str,
     },
     /// The port has no address, or not that one.
@@ -57,11 +57,11 @@ pub enum OpenError {
     Driver {
         /// The device.
         name: String,
-        /// What was asked.
+        /// Action that was refused.
         what: &'static str,
-        /// What was answered.
+        /// Error that the driver or the operating system returned.
         reason: std::io::Error,
-        /// What to do, if that is known: begins with a semicolon.
+        /// Advice to the user, if there is any; begins with a semicolon.
         advice: &'static str,
     },
 }

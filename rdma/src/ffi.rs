@@ -1,4 +1,4 @@
-//! What `shim/shim.c` and libibverbs itself offer, as declared there.
+//! Functions and types of `shim/shim.c` and of libibverbs, as declared there.
 #![allow(unsafe_code, reason = "declarations of foreign functions")]
 
 use std::ffi::{c_char, c_int, c_void};

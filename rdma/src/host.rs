@@ -1,4 +1,4 @@
-//! What the kernel says of a device in `/sys`.
+//! Properties of a device as the kernel gives them in `/sys`.
 
 use std::fs;
 use std::io;
@@ -41,9 +41,9 @@ impl Host {
 
     /// Whether the device reads and writes each aligned line of 64 bytes whole.
     ///
-    /// No standard promises it. It holds where a card reads and writes memory by itself (for soft RoCE a processor copies, word by
-    /// word at best), and the host's memory takes part in that by lines, as on x86-64, where DMA is coherent with the
-    /// caches. A card is trusted when people have built on it: ConnectX.
+    /// No standard guarantees this. It holds if a card accesses memory by itself, and the host's memory takes part by
+    /// lines. On x86-64 it does, where DMA is coherent with the caches. For soft RoCE a processor copies, word by
+    /// word at best. Only ConnectX cards are trusted, because existing systems rely on them.
     pub(crate) fn keeps_lines_whole(&self) -> bool {
         cfg!(target_arch = "x86_64") && self.driver().is_some_and(|driver| driver == "mlx5_core")
     }

@@ -71,8 +71,8 @@
 //!   when the queue pair fails for any reason; cards that make events are heard as well.
 //! * **Seven retries are without end.** `Config::retries` goes to six.
 //! * READs outstanding are rounded **up** to a power of two, beyond what the other side has agreed to: we round down first.
-//! * Completions of a queue pair that was destroyed **stay in the completion queue**. They are told by their names, and thrown
-//!   away.
+//! * Completions of a queue pair that was destroyed **stay in the completion queue**. They are recognised by their names, and
+//!   discarded.
 //! * An address for others must lie at the same place in its page as the memory does (this is so of every device): a multiple of
 //!   4096.
 //! * No masked atomics, no device memory, at most 32,767 entries in a completion queue.
@@ -80,9 +80,10 @@
 //!
 //! # Sleeping
 //!
-//! Whoever has nothing to do calls `RdmaDevice::arm`, and sleeps until one of `RdmaDevice::fds` is readable. Both completion queues tell by
-//! one channel: requests that end, and queue pairs that fail. Looking again for some microseconds before that is the caller's choice: an
-//! interrupt and a sleeper's way back take longer than a READ in a rack.
+//! An owner without other work calls `RdmaDevice::arm`, and sleeps until one of `RdmaDevice::fds` is readable. Both
+//! completion queues report through one channel: requests that end, and queue pairs that fail. Polling for some
+//! microseconds before that is the caller's choice: an interrupt and waking a sleeper take longer than a READ in a
+//! rack.
 //!
 //! # Roles on soft RoCE
 //!
@@ -109,7 +110,7 @@
 //! `Capabilities::line_atomicity` is a promise that trees rely on, and no standard makes it: PCI Express says how an access may be
 //! cut, not what a processor does to the memory meanwhile. It is made here for ConnectX cards (driver `mlx5_core`) on x86-64,
 //! where DMA takes part in cache coherence by lines; FaRM (NSDI 2014) builds on that. Devices of software are never trusted, nor
-//! cards that we know nothing of. An owner who knows better says so in `Config::line_atomicity`. A WRITE that does not
+//! unknown cards. An owner who knows better sets `Config::line_atomicity`. A WRITE that does not
 //! begin on a line may be cut within a line, where one packet ends and the next begins: the promise is for what lies in one
 //! packet.
 //!

@@ -1,4 +1,4 @@
-//! The requests of one queue pair that the card has not answered: who waits for them, and what they hold.
+//! Requests of one queue pair that the card has not answered, with their tags and buffers.
 
 use std::collections::VecDeque;
 
@@ -8,16 +8,17 @@ use fatbtree_verbs::{Buffer, Failure, Output};
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) tag: u64,
-    /// Whether the caller wants to hear of success. The card may be asked to say more: see [`SendQueue::push`].
+    /// Whether the caller wants a completion on success. The card may be told to signal it anyway: see
+    /// [`SendQueue::push`].
     pub(crate) signalled: bool,
-    /// Whether nothing may be said of it, not even failure: the card refused it, perhaps after having begun.
+    /// Whether the request must not be reported, not even as failed: the card refused it, perhaps after it had begun.
     pub(crate) refused: bool,
     pub(crate) kind: Kind,
-    /// Where the result comes to, or where data to be written is: held until the card is done with it.
+    /// Buffer of the result or of the data to be written, held until the card is done with it.
     pub(crate) buffer: Option<Buffer>,
 }
 
-/// What comes back.
+/// Kind of a request's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -40,13 +41,13 @@ impl Entry {
     }
 }
 
-/// What is reported of a request: its tag, and what came of it.
+/// Report on a request: its tag and its result.
 pub(crate) type Said = (u64, Result<Output, Failure>);
 
-/// The requests under way, the oldest first. A request is known by its place in the order of posting, modulo 2^16.
+/// Requests under way, oldest first. A request is identified by its place in the order of posting, modulo 2^16.
 ///
-/// A card answers in the order of posting, and answers only what it was asked to signal, and failures. So an answer says that
-/// everything before it is done.
+/// A card answers in the order of posting, and answers only failures and requests that are signalled. An answer
+/// therefore implies that all earlier requests are done.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
@@ -55,7 +56,7 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// A queue for `limit` requests; at most 2^15, so that an old place is told from a new one.
+    /// A queue for `limit` requests; at most 2^15, so that old and new places can be distinguished.
     pub(crate) fn new(limit: u16) -> Self {
         Self { entries: VecDeque::with_capacity(limit.into()), first: 0 }
     }
@@ -64,31 +65,31 @@ impl SendQueue {
         self.entries.len()
     }
 
-    /// Whether the card will not speak of any request any more.
+    /// Whether no answer of the card is outstanding.
     pub(crate) fn awaits_nothing(&self) -> bool {
         self.entries.iter().all(|entry| entry.refused)
     }
 
-    /// Adds a request; the caller has seen that there is room. Returns its place.
+    /// Adds a request and returns its place. The caller has checked that there is room.
     ///
-    /// The last request of a chain must be signalled by the card even if nobody wants to hear of it: otherwise the
-    /// places of unsignalled ones would never be free again.
+    /// The last request of a chain must be signalled by the card even if the caller wants no completion. Otherwise
+    /// the places of unsignalled requests would never become free.
     pub(crate) fn push(&mut self, entry: Entry) -> u16 {
         let place = self.first.wrapping_add(self.entries.len() as u16);
         self.entries.push_back(entry);
         place
     }
 
-    /// The card refused the `count` requests that were pushed last, or some of them. Nothing will be said of them; what
-    /// they hold is kept, because the card may have begun.
+    /// Marks the last `count` requests as refused: the card refused all or some of them. They are not reported. Their
+    /// buffers are kept, because the card may have begun.
     pub(crate) fn refuse(&mut self, count: usize) {
         for entry in self.entries.iter_mut().rev().take(count) {
             entry.refused = true;
         }
     }
 
-    /// The card says what came of the request at `place`. Calls `say` for whatever its poster wants to hear. An answer
-    /// that belongs to no request is ignored.
+    /// Processes the card's answer for the request at `place`. Calls `say` for each result that its poster wants. An
+    /// answer that belongs to no request is ignored.
     pub(crate) fn complete(&mut self, place: u16, result: Result<(), Failure>, mut say: impl FnMut(Said)) {
         let before = usize::from(place.wrapping_sub(self.first));
         if before >= self.entries.len() {
@@ -110,8 +111,8 @@ impl SendQueue {
         }
     }
 
-    /// The card is of no more use: what is signalled is reported as flushed. What the requests hold is kept, because the
-    /// card may still write into it.
+    /// Reports signalled requests as flushed, because the card has failed. Their buffers are kept, because the card
+    /// may still write into them.
     pub(crate) fn abandon(&mut self, mut say: impl FnMut(Said)) {
         for entry in &mut self.entries {
             if entry.signalled && !entry.refused {
@@ -121,8 +122,8 @@ impl SendQueue {
         }
     }
 
-    /// The queue pair is gone, and nothing will be answered any more: what is signalled is reported as flushed. Returns what
-    /// the requests held, for a card that may still write into it.
+    /// Empties the queue of a destroyed queue pair, and reports signalled requests as flushed. Returns the requests'
+    /// buffers, for a card that may still write into them.
     pub(crate) fn flush(&mut self, mut say: impl FnMut(Said)) -> Vec<Buffer> {
         let mut held = Vec::new();
         while let Some(entry) = self.pop() {

@@ -1,4 +1,4 @@
-//! Owners of what libibverbs gives out: each is given back when it is dropped, and keeps alive what it needs.
+//! Owners of libibverbs objects: each object is released when its owner is dropped, and keeps alive what it needs.
 #![allow(unsafe_code, reason = "calls of foreign functions; each block says why it is sound")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -13,17 +13,17 @@ use fatbtree_verbs::{BufferPool, DeviceMemoryError, Memory, OutOfBounds};
 
 use crate::ffi::{self, Connection, Event, Gid, Keys, Limits, NewQueuePair, Request, WorkCompletion};
 
-/// Devices that are looked at.
+/// Maximum number of devices that are listed.
 const MOST_DEVICES: usize = 64;
-/// GIDs that are looked at.
+/// Maximum number of GIDs that are read.
 const MOST_GIDS: usize = 256;
 
-/// What a call that returns an error number says.
+/// Result of a call that returns an error number.
 fn done(error: c_int) -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// What a call that returns a pointer says.
+/// Result of a call that returns a pointer.
 fn given<T>(pointer: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(pointer).ok_or_else(io::Error::last_os_error)
 }
@@ -64,7 +64,7 @@ impl Context {
         given(unsafe { ffi::fatbtree_open(name.as_ptr()) }).map(Context)
     }
 
-    /// What the device and one of its ports can do.
+    /// Capabilities of the device and of one of its ports.
     pub(crate) fn limits(&self, port: u8) -> io::Result<Limits> {
         let mut limits = Limits::default();
         // SAFETY: the device is open as long as `self` lives; `limits` is written by the call only, and has the layout of
@@ -91,7 +91,7 @@ impl Context {
         (error == 0).then_some(event)
     }
 
-    /// Readable when there is an event.
+    /// File descriptor that is readable when there is an event.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the device is open, and its descriptor with it, as long as `self` lives, which what is returned borrows.
         unsafe { BorrowedFd::borrow_raw(ffi::fatbtree_event_fd(self.0.as_ptr())) }
@@ -106,7 +106,7 @@ impl Drop for Context {
     }
 }
 
-/// A protection domain: what belongs together.
+/// A protection domain: queue pairs and memory regions that may be used together.
 pub(crate) struct ProtectionDomain {
     raw: NonNull<ffi::ibv_pd>,
     context: Arc<Context>,
@@ -132,11 +132,11 @@ impl Drop for ProtectionDomain {
     }
 }
 
-/// What a memory region reaches; kept until the device knows it no more.
+/// Memory of a region, kept until the region is deregistered.
 pub(crate) enum Reach {
     /// Memory that is shared with its owner.
     Shared { _memory: Arc<Memory> },
-    /// Buffers that this side's READs come to.
+    /// Buffers for the results of this side's READs.
     Buffers { _pool: BufferPool },
     /// Memory on the device.
     Device { memory: NonNull<ffi::ibv_dm>, len: u64 },
@@ -274,7 +274,7 @@ impl Drop for MemoryRegion {
     }
 }
 
-/// Where completion queues tell that something has come.
+/// Channel through which completion queues report that something has arrived.
 pub(crate) struct Channel {
     raw: NonNull<ffi::ibv_comp_channel>,
     context: Arc<Context>,
@@ -292,13 +292,13 @@ impl Channel {
         Ok(Arc::new(Self { raw, context: Arc::clone(context) }))
     }
 
-    /// Readable when a queue has told something.
+    /// File descriptor that is readable when a queue has reported something.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is open, and its descriptor with it, as long as `self` lives, which what is returned borrows.
         unsafe { BorrowedFd::borrow_raw(ffi::fatbtree_channel_fd(self.raw.as_ptr())) }
     }
 
-    /// Forgets what queues have told.
+    /// Discards the reports of queues.
     pub(crate) fn forget_told(&self) {
         // SAFETY: the channel is open. The shim acknowledges to queues that told something: those exist, because destroying one
         // takes away what it has told, and waits for what is being acknowledged.
@@ -325,7 +325,7 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue that tells by `channel`, when it is [armed](Self::arm).
+    /// A queue that reports through `channel` when it is [armed](Self::arm).
     pub(crate) fn new(channel: &Arc<Channel>, entries: u32) -> io::Result<Arc<Self>> {
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
         let (context, raw) = (channel.context.0.as_ptr(), channel.raw.as_ptr());
@@ -335,13 +335,13 @@ impl CompletionQueue {
         Ok(Arc::new(Self { raw: given(raw)?, _channel: Arc::clone(channel) }))
     }
 
-    /// Has it tell, once, of what comes from now on.
+    /// Requests one report of what arrives from now on.
     pub(crate) fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue lives as long as `self`.
         done(unsafe { ffi::fatbtree_arm(self.raw.as_ptr()) })
     }
 
-    /// Takes completions into `found`; how many, or `None` when the queue is of no more use.
+    /// Takes completions into `found`, and returns their number; `None` if the queue has failed.
     pub(crate) fn poll(&self, found: &mut [WorkCompletion; ffi::MOST_POLLED]) -> Option<usize> {
         // SAFETY: the queue lives as long as `self`; the call writes at most `MOST_POLLED` completions, and there is room for as many.
         let count =
@@ -357,7 +357,7 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// How far connecting came.
+/// Step of connecting at which it failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     Init,
@@ -407,12 +407,12 @@ impl RawQueuePair {
         })
     }
 
-    /// Its number on the wire.
+    /// Number of the queue pair on the wire.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// From RESET to RTS. The driver may wait for the other side's MAC address.
+    /// Connects the queue pair, from RESET to RTS. The driver may wait for the other side's MAC address.
     pub(crate) fn connect(&self, to: &Connection) -> Result<(), (Step, io::Error)> {
         let mut step = 0;
         let raw = self.raw().map_err(|error| (Step::Init, error))?;
@@ -430,21 +430,21 @@ impl RawQueuePair {
         })
     }
 
-    /// Posts the receive that tells of the queue pair's end once more.
+    /// Posts the receive that reports the queue pair's end once more.
     pub(crate) fn watch(&self, name: u64) -> io::Result<()> {
         let raw = self.raw()?;
         // SAFETY: `raw` has not been destroyed; the receive names no memory.
         done(unsafe { ffi::fatbtree_watch(raw, name) })
     }
 
-    /// To the error state.
+    /// Moves the queue pair to the error state.
     pub(crate) fn fail(&self) -> io::Result<()> {
         let raw = self.raw()?;
         // SAFETY: `raw` has not been destroyed, and nothing else is named.
         done(unsafe { ffi::fatbtree_leave(raw, 1) })
     }
 
-    /// Back to RESET.
+    /// Moves the queue pair back to RESET.
     pub(crate) fn reset(&self) -> io::Result<()> {
         let raw = self.raw()?;
         // SAFETY: `raw` has not been destroyed, and its requests are not looked at any more.
@@ -464,7 +464,7 @@ impl RawQueuePair {
         done(unsafe { ffi::fatbtree_post(raw, chain.as_ptr(), count) })
     }
 
-    /// Destroys it. When this says true, the card touches nothing any more that its requests named.
+    /// Destroys the queue pair. If it returns true, the card no longer accesses memory that the requests named.
     pub(crate) fn destroy(&mut self) -> bool {
         if let Some(raw) = self.raw {
             // SAFETY: the pointer is forgotten below when the call succeeds, so it is not destroyed twice. All its events have been

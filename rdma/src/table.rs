@@ -2,12 +2,12 @@
 
 use fatbtree_verbs::QueuePair;
 
-/// Bits of a name that say where in the table it stands; those above count how many names were given out.
+/// Bits of a name that give its place in the table; the bits above them count the names given out.
 const PLACE_BITS: u32 = 20;
 /// Bits of a name that a request's id carries.
 const ID_BITS: u32 = 48;
 
-/// What belongs to each queue pair. A name is never given out again; finding what it names takes no search.
+/// Table of values by queue pair. A name is never given out again, and lookups need no search.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     places: Vec<Option<(QueuePair, T)>>,
@@ -24,13 +24,13 @@ impl<T> Table<T> {
         self.places.len() - self.free.len()
     }
 
-    /// The name that the next entry will have.
+    /// Name of the next entry.
     pub(crate) fn next_name(&self) -> QueuePair {
         let place = self.free.last().copied().unwrap_or(self.places.len() as u32);
         QueuePair((self.given_out + 1) << PLACE_BITS | u64::from(place))
     }
 
-    /// Adds an entry; the caller has seen that there are fewer than 2^20, see [`Config`](crate::Config).
+    /// Adds an entry; the caller has checked that there are fewer than 2^20, see [`Config`](crate::Config).
     pub(crate) fn insert(&mut self, value: T) -> QueuePair {
         let name = self.next_name();
         self.given_out += 1;
@@ -58,7 +58,7 @@ impl<T> Table<T> {
         self.places[place].take().map(|(_, value)| value)
     }
 
-    /// The entry that the id of a request speaks of, by name.
+    /// Entry that the id of a request refers to, with its name.
     pub(crate) fn by_id(&mut self, id: u64) -> Option<(QueuePair, &mut T)> {
         let name = id >> (64 - ID_BITS);
         let place = self.places.get_mut(place_of(QueuePair(name)))?;

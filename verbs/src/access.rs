@@ -7,7 +7,7 @@ use std::ops::BitOr;
 pub struct Access(u8);
 
 impl Access {
-    /// Nothing: only the owner reads and writes.
+    /// No rights: only the owner reads and writes.
     pub const NONE: Access = Access(0);
     /// RDMA READ.
     pub const READ: Access = Access(1);
@@ -15,10 +15,10 @@ impl Access {
     pub const WRITE: Access = Access(2);
     /// Atomics.
     pub const ATOMIC: Access = Access(4);
-    /// All of these.
+    /// All rights.
     pub const ALL: Access = Access(7);
 
-    /// True when every right of `other` is granted.
+    /// Whether every right of `other` is granted.
     #[must_use]
     pub const fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
@@ -30,7 +30,7 @@ impl Access {
         self.0
     }
 
-    /// The rights that [`bits`](Self::bits) gave; other bits are ignored.
+    /// Rights from the result of [`bits`](Self::bits); other bits are ignored.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Access {
         Access(bits & Access::ALL.0)

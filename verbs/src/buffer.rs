@@ -1,4 +1,4 @@
-//! Registered buffers: where READs leave their bytes.
+//! Registered buffers, into which READs deliver their bytes.
 #![allow(unsafe_code, reason = "buffers are parts of one mapping; each block says why it is sound")]
 
 use std::fmt;
@@ -15,13 +15,13 @@ use crate::stack::IndexStack;
 pub struct BufferClass {
     /// Number of buffers.
     pub count: u32,
-    /// Bytes of each; rounded up to whole lines of 64.
+    /// Size of each in bytes; rounded up to whole lines of 64.
     pub bytes: u32,
 }
 
-/// A fixed number of buffers in one stretch of memory, registered with a device as a whole. Taking one and giving it
-/// back allocates nothing and locks nothing. What was given back last is taken first: it is still in the processor's cache, and
-/// pages of buffers that are never needed at once are never touched.
+/// A fixed number of buffers in one stretch of memory, registered with a device as a whole. Taking a buffer and
+/// giving it back allocates nothing and locks nothing. The buffer given back last is taken first, because it is still
+/// in the processor's cache. Pages of buffers that are never needed at once are never touched.
 ///
 /// ```
 /// use fatbtree_verbs::{BufferClass, BufferPool};
@@ -87,7 +87,7 @@ impl BufferPool {
         Ok(Self { shared: Arc::new(Shared { map: map.into(), classes }) })
     }
 
-    /// A free buffer, empty, with room for `len` bytes: the smallest there is.
+    /// Takes an empty buffer with room for `len` bytes: the smallest one that is free.
     #[inline]
     #[must_use]
     pub fn take(&self, len: u64) -> Option<Buffer> {
@@ -101,13 +101,13 @@ impl BufferPool {
         None
     }
 
-    /// Bytes of the largest buffer.
+    /// Size of the largest buffer in bytes.
     #[must_use]
     pub fn largest(&self) -> u64 {
         self.shared.classes.last().map_or(0, |class| u64::from(class.bytes))
     }
 
-    /// Buffers that could be taken now.
+    /// Number of buffers that are free now.
     #[must_use]
     pub fn free(&self) -> usize {
         self.shared.classes.iter().map(|class| class.free.count()).sum()
@@ -124,7 +124,7 @@ impl BufferPool {
 pub struct Buffer {
     shared: Arc<Shared>,
     class: u32,
-    /// Which of its class.
+    /// Index of the buffer in its class.
     index: u32,
     len: usize,
 }
@@ -135,7 +135,7 @@ impl Buffer {
         &self.shared.classes[self.class as usize]
     }
 
-    /// Bytes there is room for.
+    /// Number of bytes for which the buffer has room.
     #[inline]
     #[must_use]
     pub fn capacity(&self) -> usize {
@@ -153,7 +153,7 @@ impl Buffer {
         self.as_mut_slice()[from..].copy_from_slice(bytes);
     }
 
-    /// Sets how many bytes the buffer shows; what new ones hold is left over from an earlier use.
+    /// Sets the number of bytes that the buffer shows; new ones are left over from an earlier use.
     ///
     /// # Panics
     /// When there is no room for them.
@@ -163,7 +163,7 @@ impl Buffer {
         self.len = len;
     }
 
-    /// The bytes, to write.
+    /// Content of the buffer, to write.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as for `deref`; `&mut self` says that there is no other reference.

@@ -13,7 +13,7 @@ use crate::request::{Operation, WorkRequest};
 /// Whether a device takes a chain on a connected queue pair that has `under_way` requests already.
 ///
 /// # Errors
-/// Why not.
+/// The reason why the chain is refused.
 pub(crate) fn check_chain(
     device: &Capabilities,
     agreed: &Agreed,
@@ -55,8 +55,8 @@ pub(crate) fn check_chain(
     Ok(())
 }
 
-/// Carries out an operation. `find` gives the memory that may be used like this, and where in it the operation's place is; READs need a
-/// buffer.
+/// Executes an operation. `find` returns memory that permits this access, and the operation's place in it. READs need
+/// a buffer.
 pub(crate) fn carry_out<'m>(
     operation: &Operation<'_>,
     buffer: Option<Buffer>,

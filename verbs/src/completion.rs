@@ -3,14 +3,14 @@
 use crate::buffer::Buffer;
 use crate::device::QueuePair;
 
-/// A request that ended. Per queue pair they come in the order of posting.
+/// Report on a request that ended. Completions of a queue pair come in the order of posting.
 #[derive(Debug)]
 pub struct Completion {
-    /// Queue pair at which it was posted.
+    /// Queue pair on which the request was posted.
     pub queue_pair: QueuePair,
-    /// The tag it was posted with.
+    /// Tag with which the request was posted.
     pub tag: u64,
-    /// Its result.
+    /// Result of the request.
     pub result: Result<Output, Failure>,
 }
 
@@ -25,8 +25,8 @@ pub enum Output {
     Atomic(u64),
 }
 
-/// How a posted operation failed. On a reliable connection each of these puts the queue pair into the error state
-/// (IBTA volume 1, section 10.3.1): whatever was posted behind it is flushed.
+/// Reason for which a posted operation failed. On a reliable connection each of these puts the queue pair into the
+/// error state (IBTA volume 1, section 10.3.1). Everything posted behind the operation is flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
 pub enum Failure {
     /// The responder refused rkey, range or right: NAK "remote access error" (IBTA volume 1, section 9.7.5.2.4).
@@ -35,17 +35,17 @@ pub enum Failure {
     /// The responder found the request malformed or unsupported.
     #[error("the memory server found the request invalid (NAK: remote invalid request)")]
     RemoteInvalidRequest,
-    /// The responder could not carry it out.
+    /// The responder could not carry the request out.
     #[error("the memory server failed to carry it out (NAK: remote operational error)")]
     RemoteOperational,
     /// No answer came.
     #[error("no answer within the allowed retries")]
     RetryExceeded,
-    /// The queue pair failed for another operation's sake, or was destroyed. Whether the operation was carried out is
-    /// unknown.
+    /// The queue pair failed because of another operation, or was destroyed. Whether this operation was carried out
+    /// is unknown.
     #[error("flushed: the queue pair failed before this operation was done")]
     Flushed,
-    /// The network card says something else.
+    /// The network card reports another error.
     #[error("the operation failed at the network card")]
     Other,
 }

@@ -11,8 +11,8 @@ use crate::error::{ConnectError, DeviceMemoryError, PostError, RegisterError};
 use crate::memory::Memory;
 use crate::request::WorkRequest;
 
-/// A queue pair of one device. A device never gives the same one out again, so what is said of a queue pair that is gone
-/// cannot be taken for its successor's.
+/// A queue pair of one device. A device never gives the same name out again, so that reports on a destroyed queue
+/// pair cannot be taken for its successor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueuePair(pub u64);
 
@@ -25,7 +25,7 @@ impl fmt::Display for QueuePair {
 /// State of a queue pair (IBTA volume 1, section 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QueuePairState {
-    /// Just made.
+    /// New.
     Reset,
     /// Known to the device, without a peer.
     Init,
@@ -49,14 +49,14 @@ impl fmt::Display for QueuePairState {
     }
 }
 
-/// A registered region, as peers that may use it know it.
+/// A registered region, as known to the peers that may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
     /// Key that requests must carry: random, never 0.
     pub rkey: u32,
-    /// Address of its first byte in requests.
+    /// Address of the region's first byte in requests.
     pub iova: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
@@ -72,7 +72,7 @@ pub struct Region {
 ///
 /// **Reconnecting** is destroying the queue pair and connecting a new one, on both sides.
 pub trait Device {
-    /// Its capabilities.
+    /// Capabilities of the device.
     fn capabilities(&self) -> Capabilities;
 
     /// Lets remote queue pairs use `memory`, whose first byte they address as `iova`, under a random rkey. Owner and
@@ -94,23 +94,24 @@ pub trait Device {
         access: Access,
     ) -> Result<Region, RegisterError>;
 
-    /// Copies bytes of a region on the device out, as its owner: others may change them meanwhile. It is slow, a copy over the
-    /// bus that the caller waits for.
+    /// Copies bytes of a region on the device out, for its owner; others may change them meanwhile. The call is slow:
+    /// it waits for a copy over the bus.
     ///
     /// # Errors
     /// When there is no such region on the device, or the bytes are not all there; then nothing is copied.
     fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError>;
 
-    /// The memory of a region, where this process's own processors carry out what is asked of it, as a software NIC's do: then other
-    /// threads may use it [locally](crate::local), and atomics of both are atomic with each other. Nothing where a card does that.
+    /// Memory of a region, if this process's own processors execute the operations on it, as in a software NIC. Other
+    /// threads may then use it [locally](crate::local), and atomics of both are atomic with each other. `None` if a
+    /// card executes the operations.
     fn shared_memory(&self, _rkey: u32) -> Option<Arc<Memory>> {
         None
     }
 
-    /// Takes a region back: requests that name it from now on are refused.
+    /// Deregisters a region: requests that name it from now on are refused.
     fn deregister(&mut self, rkey: u32);
 
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     ///
     /// # Errors
     /// When the device can have no more of them.
@@ -122,7 +123,7 @@ pub trait Device {
     /// When there is none.
     fn endpoint(&self, queue_pair: QueuePair) -> Result<Endpoint, ConnectError>;
 
-    /// Connects a new queue pair to `remote`: to RTS.
+    /// Connects a new queue pair to `remote`, up to RTS.
     ///
     /// # Errors
     /// When the queue pair is not new, or `remote` cannot be right.
@@ -131,11 +132,11 @@ pub trait Device {
     /// State of a queue pair; `None` if there is none.
     fn state(&self, queue_pair: QueuePair) -> Option<QueuePairState>;
 
-    /// Forgets a queue pair. Signalled requests on it that are not complete complete as
+    /// Destroys a queue pair. Signalled requests on it that have not completed complete as
     /// [`Flushed`](crate::Failure::Flushed); nothing is written into their buffers any more.
     fn destroy(&mut self, queue_pair: QueuePair);
 
-    /// The next queue pair that has gone to the error state since this was last asked; each is named once.
+    /// The next queue pair that has gone to the error state since the last call; each is reported once.
     fn poll_broken(&mut self) -> Option<QueuePair>;
 }
 
@@ -155,6 +156,6 @@ pub trait Verbs: Device {
     /// See [`PostError`]; then nothing was posted, and no completion will come.
     fn post(&mut self, queue_pair: QueuePair, chain: &[WorkRequest<'_>]) -> Result<(), PostError>;
 
-    /// The next request that ended.
+    /// The next completion.
     fn poll(&mut self) -> Option<Completion>;
 }

@@ -75,19 +75,19 @@ pub struct Endpoint {
     pub queue_pair: QueuePairNumber,
     /// PSN of the first packet this side will send, 24 bits.
     pub psn: u32,
-    /// Path MTU this side offers.
+    /// Path MTU that this side offers.
     pub mtu: Mtu,
-    /// READs and atomics this side answers at once, at least 1.
+    /// Number of READs and atomics that this side can answer at once, at least 1.
     pub responder_reads: u8,
-    /// READs and atomics this side has outstanding at most, at least 1.
+    /// Maximum number of READs and atomics that this side has outstanding, at least 1.
     pub initiator_reads: u8,
 }
 
 impl Endpoint {
-    /// Checks what a peer has sent.
+    /// Checks an endpoint that a peer has sent.
     ///
     /// # Errors
-    /// Names the first field that no endpoint can have.
+    /// The first field with a value that no endpoint can have.
     pub fn check(&self) -> Result<(), EndpointError> {
         let wrong = |field, expected, found| Err(EndpointError { field, expected, found });
         if !(2..1 << 24).contains(&self.queue_pair.0) {
@@ -106,7 +106,7 @@ impl Endpoint {
     }
 }
 
-/// An endpoint that cannot be right.
+/// An endpoint with an impossible field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("remote {field}: expected {expected}, found {found}; exchange endpoints again")]
 pub struct EndpointError {
@@ -123,7 +123,7 @@ pub struct EndpointError {
 pub struct Agreed {
     /// The path MTU: the smaller of both.
     pub mtu: Mtu,
-    /// READs and atomics this side may have outstanding.
+    /// Number of READs and atomics that this side may have outstanding.
     pub outstanding_reads: u8,
 }
 

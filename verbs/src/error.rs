@@ -1,4 +1,4 @@
-//! Errors of calls; what goes wrong on the wire ends in [`Failure`]s.
+//! Errors of calls; failures on the wire are [`Failure`]s.
 
 use crate::completion::Failure;
 use crate::device::{QueuePair, QueuePairState};
@@ -8,14 +8,14 @@ use crate::memory::OutOfBounds;
 /// Reasons for which a chain was not accepted. Nothing of it was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// No such queue pair, or one that takes no requests.
+    /// The queue pair does not exist, or takes no requests.
     #[error(
         "post: expected a connected queue pair, found {queue_pair} in {state}; connect it, or after an error a new one"
     )]
     NotConnected {
         /// The queue pair.
         queue_pair: QueuePair,
-        /// Its state; RESET also when it was destroyed.
+        /// State of the queue pair; RESET also if it was destroyed.
         state: QueuePairState,
     },
     /// The send queue is full.
@@ -25,7 +25,7 @@ pub enum PostError {
     Full {
         /// The queue pair.
         queue_pair: QueuePair,
-        /// Things of which there are too many.
+        /// Kind of the things of which there are too many.
         what: &'static str,
         /// Their number.
         found: usize,
@@ -40,7 +40,7 @@ pub enum PostError {
         /// Bytes wanted.
         len: u64,
     },
-    /// Longer than a message, or a registered buffer, may be.
+    /// The operation is longer than a message, or a registered buffer, may be.
     #[error(
         "post: expected at most {limit} bytes, found {found}; split the request, or make a pool of larger buffers"
     )]
@@ -50,7 +50,7 @@ pub enum PostError {
         /// Bytes allowed.
         limit: u64,
     },
-    /// The single-packet rule.
+    /// The index read violates the single-packet rule.
     #[error(
         "post: index read of {found} bytes exceeds path MTU {limit}: a READ with rkey 0 or 1 must be answered in one packet, because \
          one that is resumed would ask for another key; use smaller nodes or a larger path MTU"
@@ -61,13 +61,13 @@ pub enum PostError {
         /// The path MTU.
         limit: u32,
     },
-    /// Atomics work on addresses that are multiples of 8.
+    /// The address of an atomic is not a multiple of 8.
     #[error("post: expected an address that is a multiple of 8 for an atomic, found {address:#x}; align it")]
     Misaligned {
         /// The address given.
         address: u64,
     },
-    /// More requests than a chain may have, or none.
+    /// The chain is empty, or has too many requests.
     #[error("post: expected a chain of 1 to {limit} requests, found {found}; post it in parts")]
     ChainLength {
         /// Requests given.
@@ -75,7 +75,7 @@ pub enum PostError {
         /// Requests allowed.
         limit: usize,
     },
-    /// The device cannot do this.
+    /// The device does not support the operation.
     #[error("post: this device has no {what}; ask for its capabilities first")]
     Unsupported {
         /// The missing capability.
@@ -98,7 +98,7 @@ impl PostError {
         !matches!(self, PostError::NotConnected { .. } | PostError::Driver { .. })
     }
 
-    /// Whether the same may be accepted after a completion, or when a buffer has gone back.
+    /// Whether the same chain may be accepted after a completion, or when a buffer has gone back.
     #[must_use]
     pub const fn is_temporary(&self) -> bool {
         matches!(self, PostError::Full { .. } | PostError::NoBuffer { .. })
@@ -130,27 +130,27 @@ impl Error {
 /// Reasons for which a queue pair could not be made or connected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// No such queue pair.
+    /// The queue pair does not exist.
     #[error("expected a queue pair of this device, found no {queue_pair}; it may have been destroyed")]
     Unknown {
         /// The queue pair.
         queue_pair: QueuePair,
     },
-    /// Only a new queue pair can be connected.
+    /// The queue pair is not new: only a new one can be connected.
     #[error("expected {queue_pair} in RESET, found it in {state}; destroy it and create a new one")]
     State {
         /// The queue pair.
         queue_pair: QueuePair,
-        /// Its state.
+        /// State of the queue pair.
         state: QueuePairState,
     },
-    /// The other side's endpoint cannot be right.
+    /// The other side's endpoint is impossible.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// No queue pair is left.
+    /// The device has no queue pair left.
     #[error("the device has {limit} queue pairs, as many as it can have; destroy those that are not used")]
     NoQueuePair {
-        /// Queue pairs it can have.
+        /// Number of queue pairs that the device can have.
         limit: usize,
     },
     /// The driver refused.
@@ -158,7 +158,7 @@ pub enum ConnectError {
     Driver {
         /// The requested step.
         what: &'static str,
-        /// Its message.
+        /// Message of the driver.
         reason: String,
     },
 }
@@ -166,13 +166,13 @@ pub enum ConnectError {
 /// Reasons for which memory on the device was not read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceMemoryError {
-    /// No such region.
+    /// The region does not exist.
     #[error("no region {rkey:#x} is on this device: it was taken back, or it is in ordinary memory")]
     Unknown {
         /// The key given.
         rkey: u32,
     },
-    /// Bytes that are not there.
+    /// The bytes are not all inside of the region.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
     /// The driver refused.
@@ -180,7 +180,7 @@ pub enum DeviceMemoryError {
     Driver {
         /// Bytes.
         len: u64,
-        /// Its message.
+        /// Message of the driver.
         reason: String,
     },
 }
@@ -188,7 +188,7 @@ pub enum DeviceMemoryError {
 /// Reasons for which memory could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// The device has less memory of its own.
+    /// The device has less memory of its own than wanted.
     #[error(
         "{wanted} bytes of device memory wanted, {available} are there; register ordinary memory instead"
     )]
@@ -198,7 +198,7 @@ pub enum RegisterError {
         /// Bytes the device has left.
         available: u64,
     },
-    /// The addresses would run over the end of the address space.
+    /// The addresses would exceed the end of the address space.
     #[error("{len} bytes at address {iova:#x} run over the end of the address space; choose a lower address")]
     Range {
         /// First address.
@@ -211,7 +211,7 @@ pub enum RegisterError {
     Driver {
         /// Bytes.
         len: u64,
-        /// Its message.
+        /// Message of the driver.
         reason: String,
     },
 }

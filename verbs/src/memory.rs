@@ -13,7 +13,7 @@ use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use crate::redo::{DamagedLog, Redo};
 use crate::room::{ReserveError, Room};
 
-/// Bytes of a word: what is read and written at once.
+/// Bytes of a word, the unit of each read and write.
 const WORD: usize = 8;
 
 /// Zeroed memory, mapped from the operating system, that threads read and write at the same time.
@@ -39,9 +39,9 @@ const WORD: usize = 8;
 pub struct Memory {
     map: MmapRaw,
     len: u64,
-    /// File in which it lies, and the bytes of it that have room on the disk; those behind them are zeros.
+    /// File of the memory, and the number of its bytes that have room on the disk; those behind them are zeros.
     room: Option<Box<Room>>,
-    /// Log in which each write is noted before it is carried out.
+    /// Log in which each write is noted before it is executed.
     redo: Option<Box<Redo>>,
 }
 
@@ -51,11 +51,11 @@ pub struct Memory {
     "{len} bytes at offset {offset:#x} are not inside of {size} bytes of memory, or not aligned for an atomic"
 )]
 pub struct OutOfBounds {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub len: u64,
-    /// Bytes of the memory.
+    /// Size of the memory in bytes.
     pub size: u64,
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// `len` bytes of zeros. Pages come from the operating system when they are first touched.
+    /// Maps `len` bytes of zeros. Pages come from the operating system when they are first touched.
     ///
     /// # Errors
     /// When the operating system does not give so many.
@@ -77,12 +77,12 @@ impl Memory {
         Ok(Self { map: map.into(), len, room: None, redo: None })
     }
 
-    /// The first `len` bytes of the file at `path`. What is written is in the file even if the process is killed; when it reaches the disk the
-    /// operating system decides, or [`sync`](Self::sync). The file must not be made shorter meanwhile: an access behind its end would end
-    /// the process.
+    /// Maps the first `len` bytes of the file at `path`. Written bytes are in the file even if the process is killed;
+    /// the operating system or [`sync`](Self::sync) brings them to the disk. The file must not be made shorter
+    /// meanwhile: an access behind its end would end the process.
     ///
-    /// The file may be shorter. All of it reads as zeros and nothing can be written before it was [reserved](Self::reserve): a write to a
-    /// mapped file that finds no room on the disk would end the process, too.
+    /// The file may be shorter than `len`. Before it is [reserved](Self::reserve), all of it reads as zeros, and
+    /// nothing can be written. A write to a mapped file that finds no room on the disk would end the process, too.
     ///
     /// # Errors
     /// When the file cannot be mapped for reading and writing.
@@ -93,8 +93,9 @@ impl Memory {
         Ok(Self { map, len, room: Some(Room::new(path, file).into()), redo: None })
     }
 
-    /// Gets room on the disk for the first `bytes` bytes, where the memory lies in a file, which has at least this length then. They can be
-    /// written from now on, however full the disk is later. File systems that write everything to a new place (btrfs, ZFS) promise it for the first write only.
+    /// Reserves room on the disk for the first `bytes` bytes, if the memory lies in a file, which then has at least
+    /// this length. These bytes can be written from now on, however full the disk is later. File systems that write
+    /// everything to a new place (btrfs, ZFS) promise this for the first write only.
     ///
     /// # Errors
     /// When the disk is full, or fails; what had its room before still has it.
@@ -102,9 +103,10 @@ impl Memory {
         self.room.as_ref().map_or(Ok(()), |room| room.reserve(bytes.min(self.len)))
     }
 
-    /// Has writes of up to [`WHOLE_WRITE`](Self::WHOLE_WRITE) bytes carried out whole or not at all, even if the process is killed in the
-    /// middle of one: each is noted in `log` first, and one that was noted and perhaps not carried out is carried out now. The log has
-    /// [`LOG_BYTES`](Self::LOG_BYTES), all of them [reserved](Self::reserve).
+    /// Makes writes of up to [`WHOLE_WRITE`](Self::WHOLE_WRITE) bytes whole. Each is executed completely or not at
+    /// all, even if the process is killed in the middle of it. Each is noted in `log` first. A write that was noted
+    /// and perhaps not executed is executed now. The log has [`LOG_BYTES`](Self::LOG_BYTES), all of them
+    /// [reserved](Self::reserve).
     ///
     /// # Errors
     /// When the log is not what was written, or names bytes that are not there: it is damaged, or another file's.
@@ -114,13 +116,14 @@ impl Memory {
         Ok(Self { redo: Some(redo.into()), ..self })
     }
 
-    /// Bytes of a [log](Self::with_log).
+    /// Size of a [log](Self::with_log) in bytes.
     pub const LOG_BYTES: u64 = Redo::BYTES;
 
-    /// Bytes of the largest write that a [log](Self::with_log) keeps whole: the largest path MTU, so any packet's.
+    /// Size of the largest write that a [log](Self::with_log) keeps whole, in bytes: the largest path MTU, so any
+    /// packet's.
     pub const WHOLE_WRITE: usize = 4096;
 
-    /// Brings what lies in a file to the disk, and waits until it is there; and its [log](Self::with_log) behind it.
+    /// Writes the memory's file to the disk, and waits for it; then its [log](Self::with_log).
     ///
     /// # Errors
     /// When the disk fails.
@@ -138,19 +141,19 @@ impl Memory {
         Self::anonymous(len).map(Arc::new)
     }
 
-    /// Bytes.
+    /// Size in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the memory has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All writable bytes, while the memory has no other user: for loading.
+    /// All writable bytes, for loading while the memory has no other user.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let len = self.there(0, self.len as usize);
         // SAFETY: the mapping is at least `len` bytes, initialised by the operating system, and lives as long as `self`;
@@ -198,8 +201,8 @@ impl Memory {
         (room.bytes() as usize).saturating_sub(at).min(len)
     }
 
-    /// Initialises all of `into` with the bytes from `at` on, which must be inside. What has no room on the disk is zeros, and is not touched:
-    /// there are file systems where even a read takes room (tmpfs).
+    /// Initialises all of `into` with the bytes from `at` on, which must be inside. Bytes without room on the disk
+    /// are zeros and are not touched: in some file systems (tmpfs) even a read takes room.
     #[inline]
     fn take_out(&self, at: usize, into: &mut [MaybeUninit<u8>]) {
         let (into, behind) = into.split_at_mut(self.there(at, into.len()));
@@ -271,7 +274,7 @@ impl Memory {
         }
     }
 
-    /// Changes 64 bits at once, little endian as on the hosts that share the memory; returns what was there.
+    /// Changes 64 bits atomically, little endian as on the hosts that share the memory; returns the value before.
     ///
     /// # Errors
     /// When they are not all there, or `offset` is not a multiple of 8.
@@ -293,7 +296,7 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>(), self.map.len() / WORD) }
     }
 
-    /// The offset as an index, if `len` bytes from there are inside and have their room.
+    /// Converts the offset to an index, if `len` bytes from there are inside and have their room.
     #[inline]
     fn writable(&self, offset: u64, len: usize) -> Result<usize, OutOfBounds> {
         let at = self.range(offset, len)?;
@@ -305,7 +308,7 @@ impl Memory {
         }
     }
 
-    /// The offset as an index, if `len` bytes from there are inside.
+    /// Converts the offset to an index, if `len` bytes from there are inside.
     #[inline]
     fn range(&self, offset: u64, len: usize) -> Result<usize, OutOfBounds> {
         match offset.checked_add(len as u64) {
@@ -315,7 +318,7 @@ impl Memory {
     }
 }
 
-/// Initialises `to` with as many bytes.
+/// Initialises `to` with `bytes`, which has the same length.
 #[inline]
 fn write_all(to: &mut [MaybeUninit<u8>], bytes: &[u8]) {
     debug_assert_eq!(to.len(), bytes.len());

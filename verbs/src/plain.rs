@@ -21,7 +21,7 @@ use crate::error::{ConnectError, DeviceMemoryError, PostError, RegisterError};
 use crate::memory::Memory;
 use crate::request::{IndexTarget, Operation, Remote, WorkRequest};
 
-/// Joins plain devices.
+/// Network of plain devices.
 #[derive(Clone, Debug, Default)]
 pub struct PlainNetwork {
     hosts: Rc<RefCell<Vec<Host>>>,
@@ -50,11 +50,12 @@ struct Pair {
     state: QueuePairState,
     peer: Option<(usize, u64)>,
     agreed: Option<Agreed>,
-    /// Requests whose completions have not been taken.
+    /// Number of requests whose completions have not been taken.
     under_way: usize,
 }
 
-/// Chooses where an index read lands: given the key and what it may be led to, a place on the queue pair's peer; `None` leaves it to the peer to refuse.
+/// Chooses the place on the queue pair's peer where an index read lands, from its key and its target. `None` leaves
+/// it to the peer to refuse.
 pub type Landing = Box<dyn FnMut(u64, IndexTarget) -> Option<Remote>>;
 
 /// A device of a [`PlainNetwork`].
@@ -78,7 +79,7 @@ const LONGEST_CHAIN: usize = 16;
 const DEVICE_MEMORY: u64 = 256 * 1024;
 
 impl PlainNetwork {
-    /// A network without devices.
+    /// Creates a network without devices.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -106,12 +107,12 @@ impl PlainNetwork {
 }
 
 impl PlainDevice {
-    /// Plays the switches for this device's index reads.
+    /// Sets the function that plays the switches for this device's index reads.
     pub fn set_landing(&mut self, landing: impl FnMut(u64, IndexTarget) -> Option<Remote> + 'static) {
         self.landing = Box::new(landing);
     }
 
-    /// Another path MTU.
+    /// Sets the path MTU.
     #[must_use]
     pub fn with_mtu(mut self, mtu: Mtu) -> Self {
         self.mtu = mtu;

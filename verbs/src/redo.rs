@@ -25,21 +25,21 @@ const ARMED: u64 = 0;
 const OFFSET: u64 = 8;
 const BYTES: u64 = 16;
 
-/// A log that is not what was written.
+/// A log whose content is not what was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DamagedLog {
     /// The log is too short.
     #[error("it has {found} bytes that can be written, {} were expected", Redo::BYTES)]
     Short {
-        /// Its bytes.
+        /// Size of the log in bytes.
         found: u64,
     },
-    /// Its checksum is wrong.
+    /// The checksum of the write is wrong.
     #[error("the write of {len} bytes at offset {offset:#x} in it does not match its checksum")]
     Sum {
-        /// Offset of the write in the log.
+        /// Offset at which the write goes into the memory, as the log says.
         offset: u64,
-        /// Its bytes, as the log says.
+        /// Length of the write in bytes, as the log says.
         len: u32,
     },
     /// The write belongs to another file.
@@ -50,7 +50,7 @@ pub enum DamagedLog {
 /// A slot for one write.
 pub(crate) struct Redo {
     slot: Memory,
-    /// Devices are driven by one thread: mostly no thread waits.
+    /// Lock of the slot. One thread drives a device, so threads rarely wait for it.
     busy: AtomicBool,
 }
 
@@ -68,7 +68,8 @@ impl Redo {
         Ok(Self { slot, busy: AtomicBool::new(false) })
     }
 
-    /// Does `write`, which writes `bytes` at `offset`: up to as many as the slot holds.
+    /// Notes a write in the slot, and calls `write`, which writes `bytes` at `offset`. The slot must have room for
+    /// `bytes`.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8], write: impl FnOnce()) {
         while self.busy.swap(true, Ordering::Acquire) {
             hint::spin_loop();
@@ -85,12 +86,12 @@ impl Redo {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// Brings the slot to the disk.
+    /// Writes the slot to the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.slot.sync()
     }
 
-    /// Hands over the write that was noted and perhaps not carried out, if there is one.
+    /// Calls `write` with the write that was noted and perhaps not executed, if there is one.
     pub(crate) fn replay(
         &self,
         write: impl FnOnce(u64, &[u8]) -> Result<(), OutOfBounds>,
@@ -116,7 +117,7 @@ impl Redo {
         Ok(())
     }
 
-    /// One store of a whole word.
+    /// Sets the armed word with a single store.
     fn arm(&self, word: u64) {
         self.slot.write(ARMED, &word.to_ne_bytes()).expect(INSIDE);
     }

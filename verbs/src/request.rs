@@ -28,10 +28,10 @@ pub enum IndexTarget {
 }
 
 impl IndexTarget {
-    /// Both.
+    /// All targets.
     pub const ALL: [Self; 2] = [Self::NodeOrRecord, Self::Node];
 
-    /// The rkey that says it.
+    /// The rkey of the target.
     #[must_use]
     pub const fn rkey(self) -> u32 {
         match self {
@@ -56,9 +56,9 @@ impl IndexTarget {
 pub enum Operation<'a> {
     /// RDMA READ.
     Read {
-        /// Where.
+        /// Place to read from.
         from: Remote,
-        /// Bytes.
+        /// Number of bytes.
         len: u32,
     },
     /// An RDMA READ with the key where the address would be and an rkey that no region has; the switches on the way choose
@@ -67,30 +67,30 @@ pub enum Operation<'a> {
     IndexRead {
         /// The key.
         key: u64,
-        /// Bytes; at most the path MTU.
+        /// Number of bytes; at most the path MTU.
         len: u32,
-        /// Its target. It travels as the rkey.
+        /// Target of the read. It travels as the rkey.
         target: IndexTarget,
     },
     /// RDMA WRITE.
     Write {
-        /// Where.
+        /// Place to write to.
         to: Remote,
         /// The bytes to write.
         data: &'a [u8],
     },
     /// Stores `swap` if memory holds `compare`; 64 bits.
     CompareSwap {
-        /// Where; a multiple of 8.
+        /// Place of the 64 bits; a multiple of 8.
         at: Remote,
-        /// Expected.
+        /// Expected value.
         compare: u64,
-        /// New.
+        /// New value.
         swap: u64,
     },
     /// Adds to 64 bits, wrapping.
     FetchAdd {
-        /// Where; a multiple of 8.
+        /// Place of the 64 bits; a multiple of 8.
         at: Remote,
         /// The number to add.
         add: u64,
@@ -98,20 +98,20 @@ pub enum Operation<'a> {
     /// Compares and swaps some of 64 bits: where `memory & compare_mask` equals `compare & compare_mask`, the bits of
     /// `swap_mask` are taken from `swap` (extended atomics of ConnectX; Sherman section 4.3).
     MaskedCompareSwap {
-        /// Where; a multiple of 8.
+        /// Place of the 64 bits; a multiple of 8.
         at: Remote,
-        /// Expected, in the bits of `compare_mask`.
+        /// Expected value, in the bits of `compare_mask`.
         compare: u64,
         /// Bits that are compared.
         compare_mask: u64,
-        /// New, in the bits of `swap_mask`.
+        /// New value, in the bits of `swap_mask`.
         swap: u64,
         /// Bits that are changed.
         swap_mask: u64,
     },
     /// Adds to the fields of 64 bits: no carry goes out of a bit that is set in `boundary`, the highest of each field.
     MaskedFetchAdd {
-        /// Where; a multiple of 8.
+        /// Place of the 64 bits; a multiple of 8.
         at: Remote,
         /// The number to add.
         add: u64,
@@ -121,7 +121,7 @@ pub enum Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Key and target of an index read, however it is asked for: a READ with an rkey of index reads is one.
+    /// Key and target of an index read in either form: a READ with an rkey of index reads is one, too.
     #[must_use]
     pub const fn as_index_read(&self) -> Option<(u64, IndexTarget)> {
         match *self {
@@ -134,13 +134,13 @@ impl Operation<'_> {
         }
     }
 
-    /// Whether it brings something back: bytes, or what an atomic found.
+    /// Whether the operation returns something: bytes, or the value that an atomic found.
     #[must_use]
     pub const fn has_result(&self) -> bool {
         !matches!(self, Operation::Write { .. })
     }
 
-    /// Whether it is an atomic, whose address must be a multiple of 8.
+    /// Address of an atomic, which must be a multiple of 8; `None` for other operations.
     #[must_use]
     pub const fn atomic_address(&self) -> Option<u64> {
         match self {
@@ -177,7 +177,7 @@ const fn add_in_fields(a: u64, b: u64, boundary: u64) -> u64 {
 /// An operation to be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkRequest<'a> {
-    /// Comes back with the completion.
+    /// Tag that comes back with the completion.
     pub tag: u64,
     /// Whether success makes a completion; failure always does.
     pub signalled: bool,

@@ -13,13 +13,13 @@ use nix::fcntl::posix_fallocate;
 pub struct NoRoom {
     /// The file.
     pub path: PathBuf,
-    /// Bytes that it was to have more.
+    /// Number of additional bytes that were to be reserved.
     pub bytes: u64,
     /// The operating system's error.
     pub reason: String,
 }
 
-/// Reasons for which memory in a file gets no room on the disk.
+/// Reasons for which no room on the disk can be reserved for memory in a file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReserveError {
     /// The disk, or the quota of its user, is full.
@@ -30,7 +30,7 @@ pub enum ReserveError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Bytes that it was to have more.
+        /// Number of additional bytes that were to be reserved.
         bytes: u64,
         /// The operating system's error.
         reason: String,
@@ -41,7 +41,7 @@ pub enum ReserveError {
 pub(crate) struct Room {
     file: File,
     path: PathBuf,
-    /// Bytes from its beginning on.
+    /// Number of reserved bytes, from the beginning of the file on.
     bytes: AtomicU64,
 }
 
@@ -51,13 +51,13 @@ impl Room {
         Self { file, path: path.to_owned(), bytes: AtomicU64::new(0) }
     }
 
-    /// Bytes that have their room.
+    /// Number of reserved bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Gets room for the first `to` bytes.
+    /// Reserves room for the first `to` bytes.
     pub(crate) fn reserve(&self, to: u64) -> Result<(), ReserveError> {
         let from = self.bytes();
         if to <= from {

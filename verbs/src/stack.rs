@@ -9,27 +9,27 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// 2.8 to 4 times.
 #[derive(Debug)]
 pub(crate) struct IndexStack {
-    /// Lower half: the number on top, plus 1; 0: none. Upper half: how often the stack was changed, so that a top that was popped
-    /// and pushed meanwhile is not taken for one that lay still, with another number below it. It would have to come round 2^32
-    /// times during one `pop`.
+    /// Lower half: the number on top plus 1, or 0 if the stack is empty. Upper half: number of changes of the stack.
+    /// It detects a top that was popped and pushed meanwhile, with another number below it. An error would take 2^32
+    /// changes during one `pop`.
     top: AtomicU64,
     /// Number below each number, encoded in the same way.
     below: Box<[AtomicU32]>,
 }
 
 impl IndexStack {
-    /// All numbers below `count`, 0 on top.
+    /// Creates a stack of all numbers below `count`, with 0 on top.
     pub(crate) fn full(count: u32) -> IndexStack {
         let below = (1..=count).map(|number| AtomicU32::new(if number == count { 0 } else { number + 1 }));
         IndexStack { top: AtomicU64::new(u64::from(count.min(1))), below: below.collect() }
     }
 
-    /// Numbers there are when all are in the stack.
+    /// Number of entries of the full stack.
     pub(crate) fn capacity(&self) -> usize {
         self.below.len()
     }
 
-    /// Numbers in the stack. Exact while no thread pushes or pops.
+    /// Number of entries. Exact while no thread pushes or pops.
     pub(crate) fn count(&self) -> usize {
         let mut above = self.top.load(Ordering::Acquire) as u32;
         // Bounded: while others change the stack, what is walked may be a mixture.
@@ -60,7 +60,7 @@ impl IndexStack {
         }
     }
 
-    /// Puts a number on top that was popped.
+    /// Pushes a number that was popped.
     #[inline]
     pub(crate) fn push(&self, number: u32) {
         let mut top = self.top.load(Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl IndexStack {
     }
 }
 
-/// A new top after `old`.
+/// Value of the top word that follows `old`, with `top` as the new top.
 #[inline]
 fn changed(old: u64, top: u32) -> u64 {
     ((old >> 32) + 1) << 32 | u64::from(top)

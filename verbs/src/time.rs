@@ -61,7 +61,7 @@ impl Duration {
     }
 }
 
-/// The time that a driver hands to what it drives: time in which the process could run.
+/// Time that a driver gives to what it drives: only time in which the process could run counts.
 ///
 /// A process that was suspended (Ctrl-Z, SIGSTOP), starved or moved to another machine has not waited: nothing could reach it. Timers that
 /// counted that time would give peers up which have answered long ago. So a gap between two looks at the clock counts for
@@ -87,13 +87,13 @@ pub struct RunningTime {
 }
 
 impl RunningTime {
-    /// The longest gap between two looks that counts in full. It is far longer than a busy system takes a processor away, so latencies stay
-    /// true, and far shorter than a lease.
+    /// Longest gap between two readings of the clock that counts in full. It is far longer than a busy system takes a
+    /// processor away, so latencies stay true, and far shorter than a lease.
     pub const LONGEST_STEP: Duration = Duration::from_secs(1);
     /// The longest sleep of a driver.
     pub const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
-    /// The time, when a clock that began at [`Instant::ZERO`] and never goes back says `clock`.
+    /// Running time, given a reading of a clock that began at [`Instant::ZERO`] and never goes back.
     pub fn at(&mut self, clock: Instant) -> Instant {
         self.now += (clock - self.seen).min(Self::LONGEST_STEP);
         self.seen = self.seen.max(clock);

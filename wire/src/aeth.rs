@@ -5,9 +5,9 @@ use std::fmt;
 /// Answer of a responder to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Aeth {
-    /// Acknowledged, not ready, or refused.
+    /// Syndrome: acknowledged, not ready, or refused.
     pub syndrome: Syndrome,
-    /// Message sequence number, 24 bits: how many requests the responder has completed.
+    /// Message sequence number, 24 bits: number of requests that the responder has completed.
     pub msn: u32,
 }
 
@@ -33,7 +33,7 @@ impl Aeth {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Syndrome(pub u8);
 
-/// A syndrome taken apart.
+/// A decoded syndrome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SyndromeKind {
     /// Acknowledged; the encoded end-to-end credits (31: none are counted).
@@ -56,7 +56,7 @@ impl Syndrome {
         Syndrome(0x60 | code.0 & 0x1f)
     }
 
-    /// Takes the byte apart.
+    /// Decodes the byte.
     #[inline]
     pub const fn kind(self) -> SyndromeKind {
         let value = self.0 & 0x1f;
@@ -87,7 +87,7 @@ impl fmt::Debug for Syndrome {
     }
 }
 
-/// Why a request was refused (table 46): open, five bits.
+/// Reason why a request was refused (table 46): an open code of five bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NakCode(pub u8);
 
@@ -96,11 +96,11 @@ impl NakCode {
     pub const PSN_SEQUENCE_ERROR: NakCode = NakCode(0);
     /// The request makes no sense where it stands.
     pub const INVALID_REQUEST: NakCode = NakCode(1);
-    /// The rkey, the range or the right is not there.
+    /// The rkey, the range or the right is invalid.
     pub const REMOTE_ACCESS_ERROR: NakCode = NakCode(2);
     /// The responder cannot carry the request out.
     pub const REMOTE_OPERATIONAL_ERROR: NakCode = NakCode(3);
-    /// Only on reliable datagrams.
+    /// Code for reliable datagrams only.
     pub const INVALID_RD_REQUEST: NakCode = NakCode(4);
 }
 

@@ -9,7 +9,7 @@ pub struct AtomicEth {
     pub rkey: u32,
     /// Value to store if the comparison holds (CmpSwap), or to add (FetchAdd).
     pub swap_or_add: u64,
-    /// Value that must be there for the swap; 0 in a FetchAdd.
+    /// Value that memory must hold for the swap; 0 in a FetchAdd.
     pub compare: u64,
 }
 

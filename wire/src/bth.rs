@@ -26,9 +26,9 @@ pub struct Bth {
     pub pkey: u16,
     /// FECN, BECN and six reserved bits: the one byte of the BTH that the ICRC does not cover.
     pub resv8a: u8,
-    /// Queue pair the packet goes to, 24 bits.
+    /// Destination queue pair, 24 bits.
     pub destination_qp: u32,
-    /// The sender asks for an acknowledgement (A).
+    /// Whether the sender asks for an acknowledgement (A).
     pub ack_request: bool,
     /// Seven reserved bits beside `ack_request`.
     pub resv7: u8,

@@ -1,4 +1,4 @@
-//! Emitting frames of one connection: what does not change from frame to frame is computed once.
+//! Emission of one connection's frames: the parts that do not change from frame to frame are computed once.
 
 use crate::frame::{Ipv4, fold, ipv4_header};
 use crate::{Bth, ETHERNET_LEN, Extension, ICRC_LEN, IPV4_LEN, PREFIX_LEN, ROCE_UDP_PORT, UDP_LEN, icrc};
@@ -61,7 +61,7 @@ const UDP_AT: usize = IPV4_AT + IPV4_LEN;
 const BTH_AT: usize = PREFIX_LEN;
 const EXTENSION_AT: usize = BTH_AT + Bth::LEN;
 
-/// Where the message of the ICRC begins in a frame.
+/// Offset in a frame at which the message of the ICRC begins.
 const MESSAGE_AT: usize = ETHERNET_LEN - icrc::DUMMY_LRH_LEN;
 
 impl HeaderTemplate {
@@ -122,12 +122,12 @@ impl HeaderTemplate {
         let Ok(()) = self.emit_with(out, identification, bth, extension, payload.len(), append);
     }
 
-    /// As [`emit`](Self::emit), with a payload of `len` bytes that `append` appends to the frame: so what lies elsewhere than
-    /// in a slice is copied once. Where it appends too few they are filled up with zeros, where too many they are cut
-    /// off.
+    /// Writes one frame as [`emit`](Self::emit) does, with a payload of `len` bytes that `append` appends to the
+    /// frame. A payload that lies elsewhere than in a slice is then copied once. Missing bytes are filled up with
+    /// zeros, and surplus bytes are cut off.
     ///
     /// # Errors
-    /// What `append` says; then `out` is empty.
+    /// The error of `append`; then `out` is empty.
     #[inline]
     pub fn emit_with<E>(
         &self,

@@ -1,4 +1,4 @@
-//! Why bytes are not a frame: which header, which field, what was expected, what was found.
+//! Errors of parsing: the header, the field, the expected value and the value found.
 
 use std::fmt;
 
@@ -83,29 +83,29 @@ impl fmt::Display for Expected {
     }
 }
 
-/// Why a frame was refused by [`Frame::parse`](crate::Frame::parse).
+/// Reason why [`Frame::parse`](crate::Frame::parse) refused a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// A header begins, but the bytes end before it does.
+    /// The bytes end before a header does.
     #[error(
         "{header} at byte {offset}: expected {expected} bytes, found {found}; the frame is cut short, drop it"
     )]
     Truncated {
         /// The header that is incomplete.
         header: Header,
-        /// Where it begins, in bytes from the start of the frame.
+        /// Offset of the header from the start of the frame, in bytes.
         offset: usize,
-        /// Bytes it needs.
+        /// Number of bytes that the header needs.
         expected: usize,
-        /// Bytes there are.
+        /// Number of bytes found.
         found: usize,
     },
-    /// The frame is whole but speaks another protocol: pass it on to whom it concerns.
+    /// The frame is whole but speaks another protocol: pass it on.
     #[error("{header} {field}: expected {expected}, found {found} ({found:#x}); this is no RoCEv2 frame")]
     Foreign {
-        /// The header that says so.
+        /// Header that shows the other protocol.
         header: Header,
-        /// The field that says so.
+        /// Field that shows the other protocol.
         field: &'static str,
         /// The value in RoCEv2.
         expected: Expected,
@@ -117,7 +117,7 @@ pub enum ParseError {
         "{header} {field}: expected {expected}, found {found} ({found:#x}); the frame is damaged or malformed, drop it"
     )]
     Field {
-        /// The header the field is in.
+        /// Header that contains the field.
         header: Header,
         /// The field.
         field: &'static str,
@@ -138,7 +138,7 @@ impl ParseError {
         }
     }
 
-    /// True when the frame may be perfectly good, of another protocol.
+    /// Whether the frame may be a valid one of another protocol.
     pub fn is_foreign(&self) -> bool {
         matches!(self, ParseError::Foreign { .. })
     }

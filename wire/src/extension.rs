@@ -1,12 +1,12 @@
-//! The headers between BTH and payload: the opcode says which.
+//! Extended headers between BTH and payload, as the opcode determines them.
 
 use crate::error::{Header, ParseError, take};
 use crate::{Aeth, AtomicAckEth, AtomicEth, AtomicMaskEth, Deth, Opcode, Reth};
 
-/// Which extended headers follow a BTH.
+/// Kinds of extended headers that follow a BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExtensionLayout {
-    /// None.
+    /// No extended headers.
     None,
     /// RETH.
     Reth,
@@ -33,7 +33,7 @@ pub enum ExtensionLayout {
 /// The extended headers of one packet; immediate data and invalidated rkeys as host numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Extension {
-    /// None.
+    /// No extended headers.
     None,
     /// RDMA READ request; first or only packet of an RDMA WRITE.
     Reth(Reth),
@@ -58,7 +58,7 @@ pub enum Extension {
 }
 
 impl Extension {
-    /// The most bytes extended headers take: an AtomicETH and an AtomicMaskETH.
+    /// Maximum size of extended headers in bytes: an AtomicETH and an AtomicMaskETH.
     pub const MAX_LEN: usize = AtomicEth::LEN + AtomicMaskEth::LEN;
 
     /// Reads the headers that follow a BTH of `opcode`, which begin at `offset` of `bytes` (the frame up to its ICRC).
@@ -96,7 +96,7 @@ impl Extension {
         })
     }
 
-    /// Which headers these are.
+    /// Kind of these headers.
     pub fn layout(&self) -> ExtensionLayout {
         match self {
             Extension::None => ExtensionLayout::None,
@@ -113,7 +113,7 @@ impl Extension {
         }
     }
 
-    /// Bytes these headers take on the wire.
+    /// Size of these headers on the wire, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -130,7 +130,7 @@ impl Extension {
         }
     }
 
-    /// True when there are no extended headers.
+    /// Whether there are no extended headers.
     pub fn is_empty(&self) -> bool {
         matches!(self, Extension::None)
     }

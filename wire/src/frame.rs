@@ -25,7 +25,7 @@ pub struct Ipv4 {
     pub tos: u8,
     /// Identification.
     pub identification: u16,
-    /// The don't-fragment flag.
+    /// Whether the don't-fragment flag is set.
     pub dont_fragment: bool,
     /// Time to live.
     pub ttl: u8,
@@ -71,8 +71,8 @@ pub struct Frame<'a> {
     bytes: &'a [u8],
 }
 
-/// In the seventh byte of an IPv4 header, the flag that RFC 791 reserves: set between the first and the last hop of an index read. Hosts
-/// may not set it, so nothing that a host sends to whatever UDP port is taken for an index read.
+/// Flag that marks an index read between its first and its last hop, in the seventh byte of an IPv4 header. RFC 791
+/// reserves it, and hosts may not set it. So nothing that a host sends, to any UDP port, is taken for an index read.
 pub const IN_FLIGHT: u8 = 0x80;
 
 impl<'a> Frame<'a> {

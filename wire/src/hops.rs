@@ -1,4 +1,4 @@
-//! The reference model of what switches do to an index read: in software, field by field, for tests to compare with.
+//! Reference model, in software, of what switches do to an index read, field by field, for tests to compare with.
 //!
 //! ```text
 //!  client ──READ va=key rkey=0──▶ admit ──▶ step … step ──▶ strip ──READ va=node rkey──▶ memory server
@@ -116,13 +116,13 @@ fn lengthen(frame: &mut [u8], more: u16) {
     change_ipv4(frame, TOTAL_LEN_AT, old.wrapping_add(more));
 }
 
-/// Sets the mark of a packet in flight, or takes it away.
+/// Toggles the mark of a packet in flight.
 fn mark(frame: &mut [u8]) {
     let flags = u16_at(frame, FLAGS_AT) ^ u16::from(IN_FLIGHT) << 8;
     change_ipv4(frame, FLAGS_AT, flags);
 }
 
-/// Another value for two bytes of the IPv4 header, whose checksum is mended: `~(~checksum + ~old + new)`.
+/// Changes two bytes of the IPv4 header, and mends its checksum: `~(~checksum + ~old + new)`.
 fn change_ipv4(frame: &mut [u8], at: usize, new: u16) {
     let old = u16_at(frame, at);
     put_u16(frame, at, new);

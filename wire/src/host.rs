@@ -1,9 +1,9 @@
-//! The unit of bounds that are kept per host.
+//! Hosts, the unit of limits on peers.
 
 use std::net::IpAddr;
 
-/// The host that a peer's address belongs to: an IPv4 address itself, of an IPv6 address its /64 network, whose owner may
-/// use all of it.
+/// Host of a peer's address: an IPv4 address itself, or the /64 network of an IPv6 address, whose owner may use all
+/// of it.
 pub fn host_of(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),

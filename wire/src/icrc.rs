@@ -20,7 +20,7 @@ use crate::{
 };
 use crc32fast::Hasher;
 
-/// Bytes of ones that stand for the local route header.
+/// Number of bytes of ones that stand for the local route header.
 pub(crate) const DUMMY_LRH_LEN: usize = 8;
 
 /// Bytes of IPv4 and UDP that routers may change: TOS, TTL and checksum of IPv4, checksum of UDP. They count as ones.
@@ -29,11 +29,11 @@ pub(crate) const MASKED_IP_UDP: [usize; 6] = [1, 8, 10, 11, IPV4_LEN + 6, IPV4_L
 /// The byte of the BTH with FECN, BECN and reserved bits, which counts as ones.
 pub(crate) const MASKED_BTH: usize = 4;
 
-/// Bytes of the message up to the end of the BTH.
+/// Length of the message up to the end of the BTH, in bytes.
 const MASKED_LEN: usize = DUMMY_LRH_LEN + (PREFIX_LEN - ETHERNET_LEN) + Bth::LEN;
 
-/// Messages of headers only are hashed in one go when what follows the BTH has at most this many bytes: one call of
-/// the CRC on one buffer is faster than two.
+/// Maximum number of bytes behind the BTH with which a message of headers is hashed at once. One call of the CRC on
+/// one buffer is faster than two.
 const SHORT_REST: usize = 32;
 
 /// The ICRC that `frame` should end with; `frame` runs from the Ethernet header to the end of the ICRC, without trailing
@@ -117,7 +117,7 @@ const ZEROS: [u8; 64] = [0; 64];
 ///
 /// | hop | `index_header` | `left_out` | `va`, `rkey` |
 /// |---|---|---|---|
-/// | first | the new header | the frame's | key to root, 0 to rkey |
+/// | first | the new header | the frame's | key to root, 0 or 1 to rkey |
 /// | intermediate | old ^ new | 0 | old ^ new |
 /// | last | the old header | the frame's | old ^ new |
 ///
@@ -141,7 +141,8 @@ pub struct InFlightDelta {
 const _: () = assert!(InFlightDelta::LEN == 39);
 
 impl InFlightDelta {
-    /// Bytes of the difference: header, what is left out, va, rkey, and the unchanged DMA length between rkey and ICRC.
+    /// Size of the difference in bytes: header, what is left out, va, rkey, and the unchanged DMA length between rkey
+    /// and ICRC.
     pub const LEN: usize = IndexHeader::LEN + 7 + 8 + 4 + 4;
 
     /// CRC-32 of [`Self::LEN`] zero bytes, the constant part of the map.

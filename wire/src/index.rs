@@ -25,7 +25,7 @@ impl IndexFlags {
     /// The address in RETH is that of an inner node, which may be cached further on. Node sets leave a packet without this flag alone.
     pub const INNER: IndexFlags = IndexFlags(2);
 
-    /// True when every bit of `other` is set.
+    /// Whether every bit of `other` is set.
     pub const fn contains(self, other: IndexFlags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -55,16 +55,17 @@ impl fmt::Display for IndexFlags {
 pub struct IndexHeader {
     /// State of the walk.
     pub flags: IndexFlags,
-    /// The cache load this packet walks; 0 before the fat root gave it one.
+    /// Epoch of the cache load that this packet walks; 0 before the fat root has set it.
     pub epoch: u8,
     /// Tree levels walked so far.
     pub levels: u8,
     /// Memory server the packet goes to.
     pub partition: u16,
-    /// Which of the ways to a fat root the packet takes, below 64: the first hop draws it from the connection.
+    /// Path number, below 64, which chooses the way to a fat root. The first hop draws it from the connection.
     pub path: u8,
-    /// Sent as 0. Any value is read, kept and written back: every hop's ICRC arithmetic covers these bytes, so one that refused
-    /// or cleared them would differ from the switches, which pass them on. Damage here shows in the ICRC like any other.
+    /// Reserved byte, sent as 0. Any value is read, kept and written back. Every hop's ICRC arithmetic covers this
+    /// byte, so a hop that refused or cleared it would differ from the switches, which pass it on. Damage here shows
+    /// in the ICRC like any other.
     pub reserved: u8,
     /// The key that is looked up.
     pub key: u64,

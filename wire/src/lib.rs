@@ -25,7 +25,7 @@
 //!
 //! # Panics
 //!
-//! None of the functions that take received bytes panics, whatever the bytes are; property tests hold them to it.
+//! No function that takes received bytes panics, for any bytes; property tests check this.
 //!
 //! # Example
 //!
@@ -94,8 +94,9 @@ pub use udp_frame::UdpFrame;
 /// UDP destination port of RoCEv2 (annex A17, assigned by IANA).
 pub const ROCE_UDP_PORT: u16 = 4791;
 
-/// UDP destination port of index reads in flight between the first and the last hop, unless the cluster file names another one. That an
-/// [`IndexHeader`] follows is what a [mark in IPv4](IN_FLIGHT) says; the port keeps them from programs that look at RoCE.
+/// UDP destination port of index reads in flight between the first and the last hop, unless the cluster file names
+/// another one. A [mark in IPv4](IN_FLIGHT) says that an [`IndexHeader`] follows. The port keeps these packets from
+/// programs that look at RoCE.
 pub const INDEX_UDP_PORT: u16 = 4792;
 
 /// Bytes of the Ethernet II header.

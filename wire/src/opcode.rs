@@ -24,7 +24,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// Which extended headers follow the BTH. Unknown opcodes: none, all the rest is payload.
+            /// Kind of the extended headers behind the BTH. Unknown opcodes have none: all the rest is payload.
             #[inline]
             pub fn layout(self) -> ExtensionLayout {
                 match self.0 {
@@ -105,13 +105,13 @@ opcodes! {
 }
 
 impl Opcode {
-    /// True for what a responder of a reliable connection sends: READ responses and acknowledgements.
+    /// Whether a responder of a reliable connection sends this opcode: READ responses and acknowledgements.
     #[inline]
     pub fn is_rc_response(self) -> bool {
         (Opcode::RC_RDMA_READ_RESPONSE_FIRST..=Opcode::RC_ATOMIC_ACKNOWLEDGE).contains(&self)
     }
 
-    /// True for RDMA READ responses: first, middle, last and only.
+    /// Whether this is an RDMA READ response: first, middle, last or only.
     #[inline]
     pub fn is_read_response(self) -> bool {
         (Opcode::RC_RDMA_READ_RESPONSE_FIRST..=Opcode::RC_RDMA_READ_RESPONSE_ONLY).contains(&self)

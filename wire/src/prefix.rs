@@ -26,7 +26,8 @@ pub(crate) fn foreign(header: Header, field: &'static str, expected: Expected, f
 }
 
 impl<'a> Prefix<'a> {
-    /// Checks everything but UDP's length and checksum, which are [checked](Self::check_udp) when the port is known to be the right one.
+    /// Checks everything but UDP's length and checksum, which are [checked](Self::check_udp) once the port is known
+    /// to be right.
     #[inline]
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         // Ethernet.
@@ -82,7 +83,7 @@ impl<'a> Prefix<'a> {
         Ok(Self { link, ip, udp, is_in_flight, bytes })
     }
 
-    /// UDP's length, and its checksum unless that is 0: its sender has computed none.
+    /// Checks UDP's length, and its checksum unless that is 0 because the sender has computed none.
     #[inline]
     pub(crate) fn check_udp(&self) -> Result<(), ParseError> {
         let Self { ip, udp, bytes, .. } = self;

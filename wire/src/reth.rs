@@ -1,14 +1,14 @@
 //! RDMA extended transport header, 16 bytes (IBTA volume 1, section 9.3.3): `va(8) rkey(4) dmalen(4)`.
 
-/// Where an RDMA READ or WRITE goes. In an index read that has not passed the first switch yet, `va` is the key
-/// and `rkey` is 0.
+/// Target of an RDMA READ or WRITE. In an index read that has not passed the first switch yet, `va` is the key and
+/// `rkey` is 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reth {
     /// Virtual address.
     pub va: u64,
     /// Remote key.
     pub rkey: u32,
-    /// Bytes of the whole operation (DMA length).
+    /// Length of the whole operation in bytes (DMA length).
     pub length: u32,
 }
 

@@ -1,4 +1,4 @@
-//! A frame with a UDP datagram that is no RoCE.
+//! A frame with a UDP datagram other than RoCE.
 
 use std::net::SocketAddrV4;
 
@@ -9,7 +9,7 @@ use crate::frame::{Ethernet, Ipv4, ipv4_header};
 use crate::prefix::{Prefix, field, udp_checksum};
 use crate::{ETHERNET_LEN, IPV4_LEN, PREFIX_LEN, UDP_LEN};
 
-/// Ethernet, IPv4 without options, UDP, and a payload.
+/// A frame of Ethernet, IPv4 without options, UDP, and a payload.
 ///
 /// ```
 /// use fatbtree_wire::{Ethernet, UdpFrame};
@@ -29,11 +29,11 @@ use crate::{ETHERNET_LEN, IPV4_LEN, PREFIX_LEN, UDP_LEN};
 pub struct UdpFrame<'a> {
     /// Ethernet.
     pub ethernet: Ethernet,
-    /// IPv4's source, UDP's source port.
+    /// IPv4 source address and UDP source port.
     pub source: SocketAddrV4,
-    /// IPv4's destination, UDP's destination port.
+    /// IPv4 destination address and UDP destination port.
     pub destination: SocketAddrV4,
-    /// Behind UDP.
+    /// Payload behind the UDP header.
     pub payload: &'a [u8],
 }
 
@@ -41,11 +41,11 @@ pub struct UdpFrame<'a> {
 const TTL: u8 = 64;
 
 impl<'a> UdpFrame<'a> {
-    /// Bytes of the longest payload.
+    /// Length of the longest payload in bytes.
     pub const LONGEST_PAYLOAD: usize = u16::MAX as usize - IPV4_LEN - UDP_LEN;
 
-    /// Takes a frame apart and checks lengths and checksums; a datagram without a checksum is taken. Bytes behind the IPv4 packet
-    /// (Ethernet padding) are ignored. Never panics.
+    /// Takes a frame apart and checks lengths and checksums; a datagram without a checksum is accepted. Bytes behind
+    /// the IPv4 packet (Ethernet padding) are ignored. Never panics.
     ///
     /// # Errors
     /// What is wrong with it first; [`ParseError::Foreign`] where it is something else.

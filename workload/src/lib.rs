@@ -1,4 +1,4 @@
-//! Workloads for anything that has records, and how it is measured while they run.
+//! Workloads for anything that has records, and measurements of their runs.
 //!
 //! ```text
 //!  ycsb/                                 Store                          measure/

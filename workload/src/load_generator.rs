@@ -1,4 +1,4 @@
-//! A load generator: begins operations, one behind the other or at their times, and records every answer.
+//! Load generator: begins operations, one after the other or at given times, and records every answer.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -25,15 +25,15 @@ use crate::ycsb::{Operation, OperationKind, Workload, WorkloadError};
 pub struct LoopOptions {
     /// Start of each operation.
     pub start: Start,
-    /// Operations under way at once, at least 1.
+    /// Number of operations under way at once, at least 1.
     pub depth: usize,
 }
 
-/// Does operations, and keeps what it has recorded of them.
+/// Performs operations, and keeps their records.
 #[derive(Debug, Clone)]
 pub struct LoadGenerator {
     recorder: Recorder,
-    /// Latencies by kind of operation, of the kinds that there were.
+    /// Latencies by kind of operation, for the kinds that occurred.
     latencies: BTreeMap<OperationKind, LatencyHistogram>,
     elapsed: Duration,
     punctuality: Option<Punctuality>,
@@ -61,13 +61,14 @@ impl LoadGenerator {
         }
     }
 
-    /// Load generator whose scans are asked for in parts.
+    /// Load generator whose scans are requested in parts.
     #[must_use]
     pub fn scanning(self, parts: ScanParts) -> Self {
         Self { parts, ..self }
     }
 
-    /// Draws so many operations and does them in a closed loop. Every value that is read must be one that `values` allows.
+    /// Draws `operations` operations and performs them in a closed loop. Every value that is read must be one that
+    /// `values` allows.
     ///
     /// # Errors
     /// When no further operation can be drawn; those drawn before are done.
@@ -87,7 +88,8 @@ impl LoadGenerator {
         self.run_on(&store, workload, operations, Pace::Closed { depth }, values, |_| {}).await
     }
 
-    /// Does the same on any [`Store`], at any pace. `watch` is shown what is recorded so far, after each operation.
+    /// Draws `operations` operations and performs them on any [`Store`], at any pace. `watch` receives the records so
+    /// far, after each operation.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -181,7 +183,7 @@ impl LoadGenerator {
         self.punctuality
     }
 
-    /// The latencies of one kind of operation; none where there was no such operation.
+    /// Latencies of one kind of operation; `None` if there was no such operation.
     pub fn latency_of(&self, kind: OperationKind) -> Option<&LatencyHistogram> {
         self.latencies.get(&kind)
     }
@@ -191,12 +193,12 @@ impl LoadGenerator {
         &self.recorder
     }
 
-    /// The run in figures, with the client's own counters.
+    /// Summary of the run, with the client's own counters.
     pub fn summary<V: Verbs>(&self, client: &Client<V>) -> Summary {
         self.summary_of(&Troubles::from(client.pool().stats()))
     }
 
-    /// The run in figures, with the counters of the store.
+    /// Summary of the run, with the counters of the store.
     pub fn summary_of(&self, troubles: &Troubles) -> Summary {
         let mut recorder = self.recorder.clone();
         recorder.add_troubles(troubles);
@@ -208,7 +210,7 @@ impl LoadGenerator {
 struct Schedule {
     /// Random arrivals of an open loop.
     arrivals: Option<Arrivals>,
-    /// Operations that have not begun.
+    /// Number of operations that have not begun.
     left: u64,
     began: Instant,
     /// Time at which the next operation should begin; `None` when all have begun.
@@ -236,7 +238,7 @@ impl Schedule {
         });
     }
 
-    /// The next operation that begins now, if one does: the time at which it should.
+    /// Takes the next operation if it begins by `now`, and returns the time at which it should begin.
     fn next_due(&mut self, now: Instant) -> Option<Due> {
         let next = self.next.filter(|next| *next <= now)?;
         self.left -= 1;
@@ -262,7 +264,7 @@ impl Schedule {
     }
 }
 
-/// Time at which an operation should begin, where that matters.
+/// Time at which an operation should begin; `None` in a closed loop.
 type Due = Option<Instant>;
 
 /// An operation that has ended.
@@ -280,7 +282,7 @@ impl Done {
         Self { operation, outcome: Outcome::Found, error: None, round_trips: 0, latency: Duration::ZERO }
     }
 
-    /// Takes note of what a step has cost; gives what it came to, unless it failed.
+    /// Adds the cost of a step, and returns the step's result unless it failed.
     fn take<T>(&mut self, answered: Answered<T>) -> Option<T> {
         let Answered { result, round_trips, latency } = answered;
         self.round_trips += round_trips;
@@ -336,8 +338,8 @@ impl Done {
     }
 }
 
-/// Does an operation. What reads and then writes is one operation that takes as long as both; a scan has made as many round trips as it
-/// waited for one after another.
+/// Performs an operation. One that reads and then writes counts as one operation that takes as long as both. The
+/// round trips of a scan are those that it waited for one after another.
 async fn perform<S: Store>(
     store: &S,
     operation: Operation,

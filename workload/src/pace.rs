@@ -1,26 +1,26 @@
-//! When operations of a load generator begin.
+//! Times at which operations of a load generator begin.
 
 use fatbtree_verbs::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Begin of operations, and their number under way at once, at least 1.
+/// Times at which operations begin, and the number under way at once, at least 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pace {
-    /// A closed loop: one begins when another has ended.
+    /// A closed loop: an operation begins when another has ended.
     Closed {
-        /// Operations under way.
+        /// Number of operations under way.
         depth: usize,
     },
-    /// An open loop: each has a time at which it should begin, whether others have ended or not, and its latency counts from there. So
-    /// operations that had to wait behind slow ones say so (no coordinated omission).
+    /// An open loop: each operation has a time at which it should begin, whether or not others have ended. Its
+    /// latency counts from there, and so includes the wait behind slow operations (no coordinated omission).
     Open {
-        /// Operations a second. The times are random, as those of many clients that know nothing of each other (a Poisson process that
-        /// has as many events as there are operations).
+        /// Operations per second. Their times are random, as those of many independent clients (a Poisson process
+        /// that has as many events as there are operations).
         per_second: f64,
         /// Seed of the times.
         seed: u64,
-        /// Operations under way at most: one that finds no room begins late.
+        /// Maximum number of operations under way: one that finds no room begins late.
         most: usize,
     },
 }
@@ -34,14 +34,14 @@ impl Pace {
     }
 }
 
-/// Times at which operations should begin, ascending, since the first might.
+/// Times at which operations should begin, ascending, from the start of the run.
 ///
-/// A Poisson process of which it is known how many events a span has: the events are spread like as many uniform numbers. They are
-/// drawn in order: the smallest of n uniform numbers in a span t is t (1 - u^(1/n)).
+/// In a Poisson process whose number of events in a span is known, the events are spread like as many uniform
+/// numbers. They are drawn in order: the smallest of n uniform numbers in a span t is t (1 - u^(1/n)).
 #[derive(Clone, Debug)]
 pub(crate) struct Arrivals {
     left: u64,
-    /// Seconds.
+    /// Time of the previous operation in seconds.
     at: f64,
     end: f64,
     random: ChaCha8Rng,
@@ -66,20 +66,21 @@ impl Iterator for Arrivals {
     }
 }
 
-/// Whether an open loop was as fast as it should be.
+/// Intended and actual rates of an open loop.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Punctuality {
-    /// Operations that should have begun in a second.
+    /// Operations that should have begun per second.
     pub intended_per_s: f64,
-    /// Operations that began in a second.
+    /// Operations that began per second.
     pub begun_per_s: f64,
-    /// Operations that ended in a second, until all had.
+    /// Operations that ended per second, until all had.
     pub ended_per_s: f64,
 }
 
 impl Punctuality {
-    /// Whether operations began as they should, within one per cent, and ended as fast, within five: the last ones end after all have begun.
-    /// Otherwise latencies are those of a queue that grows, and the longer the run the longer they are.
+    /// Whether operations began at the intended rate, within one per cent, and ended at that rate, within five: the
+    /// last ones end after all have begun. Otherwise latencies are those of a queue that grows with the length of the
+    /// run.
     pub fn kept_up(&self) -> bool {
         self.begun_per_s >= 0.99 * self.intended_per_s && self.ended_per_s >= 0.95 * self.intended_per_s
     }

@@ -6,8 +6,8 @@ use futures_buffered::join_all;
 
 use crate::store::Store;
 
-/// Into how many parts a scan is divided, each of which is looked for on its own. A part is found from the root like any other key, so
-/// parts cost nodes that are read; where switches lead to the leaves they cost little, and the answer comes sooner.
+/// Division of a scan into parts, each of which is looked up on its own. A part is found from the root like any other
+/// key, so parts cost node reads. Where switches lead to the leaves they cost little, and the answer comes sooner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanParts {
     /// Number of parts, at least 1.
@@ -17,10 +17,10 @@ pub struct ScanParts {
 }
 
 impl ScanParts {
-    /// One after the other, as leaves are linked.
+    /// A single part, which reads leaves one after the other, as they are linked.
     pub const ONE: Self = Self { count: 1, spacing: 1 };
 
-    /// The first `most` records from a key on. What the parts have too few of is asked for behind them.
+    /// Reads the first `most` records from a key on. If the parts have too few, the rest is requested behind them.
     pub(crate) async fn scan<S: Store>(
         self,
         store: &S,

@@ -1,4 +1,4 @@
-//! What operations are done on: a tree by RDMA, or servers that are asked.
+//! Stores that operations run on: a tree by RDMA, or servers that are queried.
 
 use std::future::Future;
 
@@ -13,28 +13,28 @@ pub trait Store {
     /// A value that was read.
     type Value: AsRef<[u8]>;
 
-    /// The time.
+    /// Current time of the store's clock.
     fn now(&self) -> Instant;
 
-    /// Waits until then.
+    /// Waits until a point in time.
     fn sleep_until(&self, at: Instant) -> impl Future<Output = ()>;
 
-    /// The value of a key.
+    /// Reads the value of a key.
     fn read(&self, key: u64) -> impl Future<Output = Answered<Option<Self::Value>>>;
 
-    /// Writes a value. `is_new`: the key is not there; otherwise it is. Says whether it was so.
+    /// Writes a value of a new key if `is_new`, otherwise of an existing one. Returns whether that was so.
     fn write(&self, key: u64, value: &[u8], is_new: bool) -> impl Future<Output = Answered<bool>>;
 
-    /// The first pairs from a key on to a last one.
+    /// Reads the first `most` pairs with keys from `from` to `last`.
     fn scan(&self, from: u64, last: u64, most: usize) -> impl Future<Output = Answered<Vec<(u64, Bytes)>>>;
 }
 
 /// A client's tree, each operation of which begins in the same way.
 #[derive(Clone, Copy, Debug)]
 pub struct Direct<'c, V> {
-    /// Whose.
+    /// Client that performs the operations.
     pub client: &'c Client<V>,
-    /// How.
+    /// Start of each operation.
     pub start: Start,
 }
 

@@ -1,9 +1,9 @@
-//! What a read may answer while others write: the values of a run, each of which says when it was written.
+//! Values that a read may return while others write; each tells which write it comes from.
 //!
-//! Every write puts a value that nobody has put before, so an answer tells which write it comes from. A value may be read from the
-//! beginning of its write on, until another write that began after its end has ended: that is what a register promises that is
-//! linearizable, as far as one read can show it. All clients of one thread share one [`Values`], so that what one has written the
-//! others must read.
+//! Every write stores a value that no other write has stored, so an answer tells which write it comes from. A value
+//! may be read from the beginning of its write on, until another write that began after its end has ended. That is
+//! what a linearizable register promises, as far as one read can show it. All clients of one thread share one
+//! [`Values`], so that each must read what the others have written.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,15 +13,16 @@ use fatbtree_blink::value;
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-/// The values that the keys of a tree may have. A tree begins with those of [`fatbtree_blink::value::fill`], all of one length.
+/// Values that the keys of a tree may have. A tree begins with those of [`fatbtree_blink::value::fill`], all of one
+/// length.
 pub struct Values {
     seed: u64,
     length: usize,
-    /// Which values the keys were loaded with, where they were not made from the seed.
+    /// Check of the loaded values, if they were not made from the seed.
     from_file: Option<IsLoaded>,
-    /// Others may write, too: stamps of this run's writes count on from here.
+    /// Base of the stamps of this run's writes, if others may write, too.
     among_others: Option<u64>,
-    /// Keys that were loaded, ascending, as far as they are known.
+    /// Loaded keys, ascending, as far as they are known.
     loaded: Arc<[u64]>,
     state: RefCell<State>,
 }
@@ -40,17 +41,17 @@ impl std::fmt::Debug for Values {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Goes on with every beginning and end of an operation.
+    /// Logical clock of the beginnings of operations and the ends of writes.
     now: u64,
     /// Begins of the operations under way.
     under_way: BTreeSet<u64>,
-    /// Writes begun, which numbers them.
+    /// Number of writes begun, by which writes are numbered.
     writes: u64,
     /// Keys that were written to.
     written: FxHashMap<u64, Versions>,
-    /// Keys that were not loaded, and since when they have been there.
+    /// Keys that were not loaded, with the time since which they have been there.
     inserted: BTreeMap<u64, u64>,
-    /// Buffers of values that were written: a run is measured, so nothing is allocated for each write.
+    /// Buffers of written values, reused so that a measured run allocates nothing for each write.
     spare: Vec<Vec<u8>>,
 }
 
@@ -62,7 +63,7 @@ enum Source {
     Loaded,
     /// A write of this run, by number.
     Write(u64),
-    /// Another run's, by its stamp.
+    /// A write of another run, by its stamp.
     Others(u64),
 }
 
@@ -70,10 +71,11 @@ enum Source {
 #[derive(Clone, Copy, Debug)]
 struct Version {
     source: Source,
-    /// First read that has found a value of another run. What had ended before that read began was replaced by then.
+    /// Beginning of the write. For a value of another run: beginning of the first read that found it. Values that had
+    /// ended before that read began were replaced by then.
     began: u64,
-    /// `u64::MAX` while it is being written, and when nobody knows what became of the write. Of a value of another run: when that first read
-    /// had it.
+    /// End of the write; `u64::MAX` while the value is being written, and if the outcome of the write is unknown. For
+    /// a value of another run: end of the first read that found it.
     ended: u64,
 }
 
@@ -81,24 +83,26 @@ struct Version {
 #[derive(Debug)]
 pub(crate) struct Began(u64);
 
-/// Versions of a key that somebody may still read: mostly one before a write, and two with it.
+/// Versions of a key that may still be read: mostly one before a write, and two with it.
 type Versions = SmallVec<[Version; 2]>;
 
 impl Values {
-    /// Keys have the values of `seed`, of `length` bytes each.
+    /// Creates the values of a tree whose keys have those of `seed`, of `length` bytes each.
     pub fn new(seed: u64, length: usize) -> Self {
         let (from_file, among_others) = (None, None);
         Self { seed, length, from_file, among_others, loaded: Arc::default(), state: RefCell::default() }
     }
 
-    /// Values of a tree that was loaded with others, of any length: `is_loaded` says whether these bytes are the value of a key.
+    /// Sets a check for a tree that was loaded with other values, of any length. `is_loaded` returns whether these
+    /// bytes are the value of a key.
     #[must_use]
     pub fn loaded_with(self, is_loaded: impl Fn(u64, &[u8]) -> bool + Send + 'static) -> Self {
         Self { from_file: Some(Box::new(is_loaded)), ..self }
     }
 
-    /// The same where others may write to the tree as well, or have written to it: values say who wrote them. `run` is a random number that no
-    /// other run has; it is 64 bits long so that all writes of all runs have numbers of their own.
+    /// Allows for others that write to the tree as well, or have written to it: values tell which run wrote them.
+    /// `run` is a random number that no other run has. It is 64 bits long so that all writes of all runs have numbers
+    /// of their own.
     ///
     /// # Panics
     /// At a write, when values are shorter than [`value::STAMPED_BYTES`]: they have no room for it.
@@ -107,7 +111,8 @@ impl Values {
         Self { among_others: Some(run), ..self }
     }
 
-    /// Tells which keys were loaded, ascending: then a scan that misses one of them is noticed. Keys are never deleted.
+    /// Sets the keys that were loaded, ascending, so that a scan that misses one of them is noticed. Keys are never
+    /// deleted.
     #[must_use]
     pub fn with_keys(self, loaded: Arc<[u64]>) -> Self {
         Self { loaded, ..self }
@@ -126,8 +131,8 @@ impl Values {
         self.state.borrow_mut().under_way.remove(&began.0);
     }
 
-    /// Begins to write: gives the number of the write and the new value. `there` says whether the key was in the tree when it was
-    /// loaded.
+    /// Begins a write; returns its number and the new value. `there` tells whether the key was in the tree when it
+    /// was loaded.
     pub(crate) fn write(&self, key: u64, there: bool) -> (u64, Vec<u8>) {
         let mut state = self.state.borrow_mut();
         let began = state.tick();
@@ -143,12 +148,12 @@ impl Values {
         (write, bytes)
     }
 
-    /// Takes back the buffer of a value that nobody needs any more.
+    /// Takes back the buffer of a value that is no longer needed.
     pub(crate) fn take_back(&self, value: Vec<u8>) {
         self.state.borrow_mut().spare.push(value);
     }
 
-    /// A write has taken effect.
+    /// Notes that a write has taken effect.
     pub(crate) fn wrote(&self, key: u64, write: u64) {
         let mut state = self.state.borrow_mut();
         let now = state.tick();
@@ -162,7 +167,7 @@ impl Values {
         }
     }
 
-    /// Whether a read of `key` that began then may answer this now.
+    /// Whether a read of `key` that began at `began` may return `found` now.
     pub(crate) fn allows(&self, key: u64, began: &Began, found: Option<&[u8]>) -> bool {
         let mut state = self.state.borrow_mut();
         // Values that were loaded from a file have other lengths than those that are written.
@@ -205,8 +210,9 @@ impl Values {
         }
     }
 
-    /// Whether a scan of the first `most` pairs from key `from` on that began then may answer this now: keys ascending, each with a
-    /// value that a read of it may answer, and none left out that has been there since before the scan began.
+    /// Whether a scan of the first `most` pairs from key `from` on that began at `began` may return `found` now. Keys
+    /// must ascend, each with a value that a read may return. No key may be missing that has been there since before
+    /// the scan began.
     pub(crate) fn allows_scan<B: AsRef<[u8]>>(
         &self,
         from: u64,
@@ -232,7 +238,7 @@ impl Values {
         loaded.all(has) && inserted.all(|(key, _)| has(key))
     }
 
-    /// Write 0 has the seed that the tree was loaded with.
+    /// Seed of a write's value. Write 0 has the seed that the tree was loaded with.
     fn seed_of(&self, write: u64) -> u64 {
         self.seed ^ write.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -244,8 +250,8 @@ impl State {
         self.under_way.first().copied().unwrap_or(self.now)
     }
 
-    /// A further version of a key; `first` is the one that it had before all others. What nobody may read any more is forgotten, but for the last
-    /// of another run's: that one would be believed once more.
+    /// Adds a version of a key; `first` is the one that it had before all others. Versions that may no longer be read
+    /// are dropped, except the last one of another run, which would be believed once more.
     fn add(&mut self, key: u64, first: Source, version: Version) {
         let first = Version { source: first, began: 0, ended: 0 };
         let oldest = self.oldest();
@@ -266,7 +272,7 @@ impl State {
 }
 
 impl Version {
-    /// Whether another value had taken the place of this one before `moment`.
+    /// Whether another value had replaced this one before `moment`.
     fn is_replaced(&self, all: &[Version], moment: u64) -> bool {
         all.iter().any(|other| other.began > self.ended && other.ended < moment)
     }

@@ -1,4 +1,4 @@
-//! A link that obeys a judge of faults.
+//! Link that applies the verdicts of a judge of faults.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -67,7 +67,7 @@ impl<E> fmt::Debug for LossyLink<E> {
     }
 }
 
-/// Frames that a link holds unless it is told otherwise.
+/// Default number of frames that a link holds.
 const ROOM: usize = 4096;
 
 impl<E> LossyLink<E> {
@@ -96,8 +96,8 @@ impl<E> LossyLink<E> {
         self.flying.len() < self.room
     }
 
-    /// Takes a frame for the end `to`. Where there is no room it is lost and counted as [`overflowed`](Self::overflowed), as at
-    /// a full port.
+    /// Takes a frame for the end `to`. If there is no room, the frame is lost and counted as
+    /// [`overflowed`](Self::overflowed), as at a full port.
     pub fn send(&mut self, now: Instant, to: E, frame: &[u8])
     where
         E: Copy,
@@ -138,7 +138,7 @@ impl<E> LossyLink<E> {
         self.flying.peek().map(|Reverse(next)| next.at)
     }
 
-    /// Puts the next frame that has arrived by `now` into `frame` (cleared first), and says at which end.
+    /// Puts the next frame that has arrived by `now` into `frame` (cleared first), and returns its end.
     pub fn receive(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<E> {
         frame.clear();
         if self.next_arrival()? > now {
@@ -150,7 +150,7 @@ impl<E> LossyLink<E> {
         Some(next.to)
     }
 
-    /// Frames under way.
+    /// Number of frames under way.
     pub fn under_way(&self) -> usize {
         self.flying.len()
     }

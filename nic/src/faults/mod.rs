@@ -1,4 +1,5 @@
-//! Network faults as a small seeded part: one verdict per frame, decided by rates and a seed; and a link that obeys it.
+//! Network faults as a small seeded part: one verdict per frame, decided by rates and a seed, and a link that applies
+//! it.
 //!
 //! ```
 //! use fatbtree_nic::faults::{FaultRates, LossyLink};
@@ -28,20 +29,20 @@ use rand_chacha::ChaCha8Rng;
 /// Rates of faults on a link, in parts per 10,000 frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultRates {
-    /// Never arrives.
+    /// Rate of frames that never arrive.
     pub drop: u16,
-    /// Arrives twice, the second time later.
+    /// Rate of frames that arrive twice, the second time later.
     pub duplicate: u16,
-    /// Arrives late, so that later frames overtake it.
+    /// Rate of frames that arrive late, so that later frames overtake them.
     pub delay: u16,
-    /// Arrives with one to eight of its bits flipped, or cut short.
+    /// Rate of frames that arrive with one to eight of their bits flipped, or cut short.
     pub corrupt: u16,
     /// The longest extra delay of a late or duplicate frame.
     pub longest_delay: Duration,
 }
 
 impl FaultRates {
-    /// A network that delivers everything.
+    /// Rates of a network that delivers everything.
     pub const NONE: Self =
         Self { drop: 0, duplicate: 0, delay: 0, corrupt: 0, longest_delay: Duration::from_nanos(1) };
 }
@@ -61,7 +62,7 @@ pub enum Verdict {
     Corrupt,
 }
 
-/// The judge: a pure function of its seed and of how often it was asked.
+/// Judge of faults: a pure function of its seed and of the number of earlier calls.
 #[derive(Debug)]
 pub struct Faults {
     rates: FaultRates,

@@ -28,8 +28,8 @@ pub(crate) struct Sink {
     pub(crate) completions: VecDeque<Completion>,
     /// Queue pairs that have failed since the NIC was last asked.
     pub(crate) broken: VecDeque<QueuePair>,
-    /// Requests posted that may still make a completion, or have made one that was not taken: at most so many completions
-    /// wait.
+    /// Number of posted requests that may still make a completion, or have made one that was not taken. It limits the
+    /// completions that wait.
     pub(crate) owed: usize,
     pub(crate) stats: NicStats,
 }
@@ -75,7 +75,7 @@ impl Link {
     }
 }
 
-/// The queue pair has to go to the error state; completions have been made already.
+/// Error that moves the queue pair to the error state; completions have been made already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed;
 
@@ -176,7 +176,7 @@ impl QueuePairCore {
         Ok(agreed)
     }
 
-    /// The half that takes requests, where there is one that takes them.
+    /// Requesting half, if it takes requests.
     #[inline]
     pub(crate) fn requester(&mut self) -> Option<&mut Requester> {
         let ready = self.state == QueuePairState::ReadyToSend;
@@ -261,7 +261,8 @@ impl QueuePairCore {
         }
     }
 
-    /// To the error state: what is left in the send queue is flushed. Answers not sent yet, a fatal NAK last among them, still go out.
+    /// Moves the queue pair to the error state and flushes the send queue. Answers not sent yet, a fatal NAK last
+    /// among them, still go out.
     fn fail(&mut self, sink: &mut Sink) {
         if let Some(connection) = &mut self.connection {
             connection.requester.flush(None, sink);
@@ -273,7 +274,7 @@ impl QueuePairCore {
         }
     }
 
-    /// The end: signalled requests complete as flushed, and the break of the queue pair is not reported any more.
+    /// Ends the queue pair: signalled requests complete as flushed, and its failure is not reported any more.
     pub(crate) fn close(mut self, sink: &mut Sink) {
         if let Some(connection) = &mut self.connection {
             connection.requester.abandon(sink);

@@ -26,40 +26,42 @@ const PAGE: u64 = 4096;
 /// Bad address, as Linux numbers errors.
 const EFAULT: i32 = 14;
 
-/// An RDMA device of this machine, by libibverbs. Any number of them may be open at a time, on the same card as well.
+/// An RDMA device of this machine, by libibverbs. Any number of them may be open at a time, also on the same card.
 ///
-/// Who owns it drives it: nothing happens between calls but what the card does. [`poll`](fatbtree_verbs::Verbs::poll) takes
-/// completions, [`poll_broken`](Device::poll_broken) looks for queue pairs that have failed; a memory server calls the latter
-/// now and then. [`state`](Device::state) tells what these two have seen. Who has nothing else to do sleeps: see [`arm`](Self::arm).
+/// The owner drives the device: between calls, only the card acts. [`poll`](fatbtree_verbs::Verbs::poll) takes
+/// completions. [`poll_broken`](Device::poll_broken) looks for queue pairs that have failed; a memory server calls it
+/// now and then. [`state`](Device::state) reports what these two have seen. An owner without other work can sleep:
+/// see [`arm`](Self::arm).
 ///
-/// Nothing waits for another machine but [`connect`](Device::connect), while the kernel looks for the other side's MAC address: a
-/// second or so where nobody has it.
+/// Only [`connect`](Device::connect) waits for another machine, while the kernel resolves the other side's MAC
+/// address. That takes about a second if no machine answers.
 pub struct RdmaDevice {
     name: String,
     config: Config,
     port: Port,
     capabilities: Capabilities,
-    /// Whether the device knows atomics at all.
+    /// Whether the device supports atomics.
     atomics: bool,
-    /// Requests under way and completions not taken, of all queue pairs together, that the completion queue has room for.
+    /// Maximum number of requests under way and completions not taken, of all queue pairs together, for which the
+    /// completion queue has room.
     room: usize,
     pairs: Table<Pair>,
-    /// Requests under way, of all queue pairs together.
+    /// Number of requests under way, of all queue pairs together.
     under_way: usize,
     completions: VecDeque<Completion>,
     broken: VecDeque<QueuePair>,
     regions: BTreeMap<u32, MemoryRegion>,
     buffer_region: MemoryRegion,
     buffers: BufferPool,
-    /// Of requests, and of the receives that tell of a queue pair's end.
+    /// Completion queues of requests, and of the receives that report the end of a queue pair.
     queues: [Arc<CompletionQueue>; 2],
-    /// By which these tell that something has come.
+    /// Channel through which the completion queues report news.
     channel: Arc<Channel>,
     domain: Arc<ProtectionDomain>,
     context: Arc<Context>,
 }
 
-/// What this side tells the other about itself.
+/// Properties of this side that the other side must know.
 #[derive(Clone, Copy, Debug)]
 struct Port {
     mac: [u8; 6],
@@ -89,13 +91,13 @@ impl fmt::Debug for RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// Name of the device, as the kernel has it.
+    /// Name of the device in the kernel.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Address of this side, as its endpoints tell it.
+    /// Address of this side, as given in its endpoints.
     #[must_use]
     pub fn address(&self) -> Ipv4Addr {
         self.port.ip
@@ -107,7 +109,7 @@ impl RdmaDevice {
         &self.buffers
     }
 
-    /// Requests that are posted and have not completed, those that are not signalled among them.
+    /// Number of posted requests that have not completed, including unsignalled ones.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.under_way
@@ -120,13 +122,13 @@ impl RdmaDevice {
         !self.completions.is_empty() || self.broken.iter().any(|&broken| self.has_heard_all(broken))
     }
 
-    /// Has the card tell of what comes from now on: then one of [`fds`](Self::fds) becomes readable. Says whether nothing has come until
-    /// now: if so, sleep until they are readable, if not, take what there is instead.
+    /// Arms the notification of news: from now on, news makes one of [`fds`](Self::fds) readable. Returns whether
+    /// there was no news so far. If so, sleep until one of them is readable; otherwise take what there is.
     ///
-    /// What other machines do with registered memory is no news: nobody is told of it.
+    /// Accesses of other machines to registered memory are not reported.
     ///
     /// # Errors
-    /// When the driver refuses: sleep a little then, and look.
+    /// If the driver refuses: then sleep a little, and poll.
     pub fn arm(&mut self) -> io::Result<bool> {
         self.channel.forget_told();
         self.queues.iter().try_for_each(|queue| queue.arm())?;
@@ -134,13 +136,13 @@ impl RdmaDevice {
         Ok(!self.has_news())
     }
 
-    /// Readable when there may be something to take, after [`arm`](Self::arm).
+    /// File descriptors, one of which is readable when there may be something to take, after [`arm`](Self::arm).
     #[must_use]
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.channel.fd(), self.context.event_fd()]
     }
 
-    /// Notes that a queue pair has failed; says so once.
+    /// Marks a queue pair as failed, and reports it once.
     fn break_pair(&mut self, queue_pair: QueuePair) {
         if let Some(pair) = self.pairs.get_mut(queue_pair)
             && pair.state != QueuePairState::Error
@@ -150,7 +152,7 @@ impl RdmaDevice {
         }
     }
 
-    /// The completion queue or the whole card is of no more use: no answer will come.
+    /// Fails all queue pairs, because the completion queue or the whole card has failed and no answer will come.
     fn break_all(&mut self) {
         for name in self.pairs.names().collect::<Vec<_>>() {
             self.break_pair(name);
@@ -162,14 +164,14 @@ impl RdmaDevice {
         }
     }
 
-    /// Whether everything has been said of a broken queue pair's requests, and taken. Only they tell why it broke, and the card may
-    /// speak of the queue pair first.
+    /// Whether all answers to a broken queue pair's requests have arrived and been taken. Only they give the reason
+    /// for its failure, and the card may report the queue pair first.
     fn has_heard_all(&self, queue_pair: QueuePair) -> bool {
         let answered = self.pairs.get(queue_pair).is_none_or(|pair| pair.queue.awaits_nothing());
         answered && self.completions.iter().all(|completion| completion.queue_pair != queue_pair)
     }
 
-    /// Takes what the card has said of requests.
+    /// Takes the card's answers to requests.
     fn collect(&mut self) {
         let mut found = [WorkCompletion::default(); ffi::MOST_POLLED];
         loop {
@@ -206,7 +208,8 @@ impl RdmaDevice {
         }
     }
 
-    /// Looks for queue pairs that have failed without a request of ours: events, and receives that have ended.
+    /// Looks for queue pairs that have failed without a request of this side: asynchronous events, and ended
+    /// receives.
     fn look(&mut self) {
         while let Some(event) = self.context.event() {
             match event.kind {
@@ -233,7 +236,7 @@ impl RdmaDevice {
         }
     }
 
-    /// Ends a queue pair that is in no table any more. What was not answered is reported as flushed.
+    /// Destroys a queue pair that is no longer in the table. Unanswered requests are reported as flushed.
     fn close(&mut self, name: QueuePair, mut pair: Pair) {
         let gone = pair.raw.destroy();
         // Answers that came in between belong to others, or to nobody. They must not fill the queues.
@@ -285,7 +288,7 @@ impl Device for RdmaDevice {
         Ok(self.insert(region, iova, len))
     }
 
-    /// Cards number the bytes of their own memory from 0, whatever `iova` says; the region that is returned says so.
+    /// Cards number the bytes of their own memory from 0 and ignore `iova`; the returned region gives the addresses.
     fn register_device_memory(
         &mut self,
         len: u64,
@@ -419,7 +422,7 @@ impl RdmaDevice {
     }
 }
 
-/// A region whose key is none of index reads.
+/// Makes a region whose key is not one of index reads.
 fn with_key(len: u64, make: impl Fn() -> io::Result<MemoryRegion>) -> Result<MemoryRegion, RegisterError> {
     let said = |error: io::Error| {
         let advice = match (error.kind(), error.raw_os_error()) {
@@ -442,7 +445,7 @@ fn with_key(len: u64, make: impl Fn() -> io::Result<MemoryRegion>) -> Result<Mem
     }
 }
 
-/// The largest power of two that is not larger; at least 1.
+/// Largest power of two that is not above `count`; at least 1.
 fn down_to_power_of_two(count: u8) -> u8 {
     1 << count.max(1).ilog2()
 }

@@ -1,4 +1,4 @@
-//! Opening a device: what it can do, and what its port is called.
+//! Opens devices: determines their capabilities and the addresses of their port.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -158,7 +158,7 @@ fn port(
     })
 }
 
-/// The most bytes that go inline: what was asked for, or half of it, and so on.
+/// Largest accepted number of inline bytes: `wanted`, halved until the device accepts it.
 fn most_inline(wanted: u32, mut try_with: impl FnMut(u32) -> io::Result<()>) -> io::Result<u32> {
     let mut bytes = wanted;
     loop {

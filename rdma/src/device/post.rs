@@ -11,7 +11,7 @@ use crate::queue::{Entry, Kind};
 use crate::table::id_of;
 
 impl RdmaDevice {
-    /// Why a chain cannot be posted.
+    /// Checks whether a chain can be posted.
     fn check(
         &self,
         queue_pair: QueuePair,
@@ -61,7 +61,7 @@ impl RdmaDevice {
         if found > limit { Err(PostError::TooLong { found, limit }) } else { Ok(()) }
     }
 
-    /// What the card is told of an operation, and the buffer that this takes.
+    /// Translates an operation for the card, and takes the buffer that it needs.
     fn prepare(&self, operation: &Operation<'_>) -> Result<(Request, Option<Buffer>, Kind), PostError> {
         let take = |len: u64| self.buffers.take(len).ok_or(PostError::NoBuffer { len });
         let to = |operation, at: Remote| Request {

@@ -12,7 +12,7 @@ use crate::memory::Memory;
 
 /// Start of the suite's regions: a server's number in the upper 16 bits, as trees have it.
 const FIRST_IOVA: u64 = 5 << 48;
-/// Distance of the regions.
+/// Distance between the addresses of regions.
 const STEP: u64 = 1 << 40;
 
 /// The memory side of a bench over any [`Device`].

@@ -52,8 +52,8 @@ pub trait Bench {
     /// false when nothing will happen any more, or when waiting longer makes no sense.
     fn advance(&mut self, turns: u64) -> bool;
 
-    /// Whether messages get lost on the way. Then a queue pair may fail while the answers to earlier READs and atomics are still
-    /// missing, and those are flushed, too.
+    /// Whether the network loses messages. Then a queue pair may fail while the answers to earlier READs and atomics
+    /// are still missing, and those are flushed, too.
     fn loses_messages(&self) -> bool {
         false
     }
@@ -61,7 +61,7 @@ pub trait Bench {
 
 /// The side with the memory, wherever it is. Errors are texts for the report.
 pub trait Responder {
-    /// Capabilities of its device.
+    /// Capabilities of the responder's device.
     ///
     /// # Errors
     /// When it cannot be asked.
@@ -79,7 +79,7 @@ pub trait Responder {
     /// When it has none.
     fn register_device_memory(&mut self, len: u64, access: Access) -> Result<Region, String>;
 
-    /// Takes a region back.
+    /// Deregisters a region.
     ///
     /// # Errors
     /// When it cannot be told.
@@ -97,7 +97,7 @@ pub trait Responder {
     /// When there is none.
     fn disconnect(&mut self, queue_pair: QueuePairNumber) -> Result<(), String>;
 
-    /// The queue pairs that have gone to the error state since this was last asked, by number.
+    /// Queue pairs that have gone to the error state since the last call, by number.
     ///
     /// # Errors
     /// When it cannot be asked.
@@ -158,7 +158,7 @@ pub fn run<B: Bench>(make: impl FnMut() -> B) -> Report {
     run_observed(make, |_, _| ())
 }
 
-/// Runs the suite, and tells `observe` of each case as soon as it is over: its name, and the reason if it failed.
+/// Runs the suite, and calls `observe` after each case with its name, and the reason if it failed.
 pub fn run_observed<B: Bench>(
     mut make: impl FnMut() -> B,
     mut observe: impl FnMut(&'static str, Option<&str>),
@@ -180,13 +180,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Each case that failed, and why.
+    /// Failed cases, each with the reason.
     #[must_use]
     pub fn failures(&self) -> Vec<(&'static str, &str)> {
         self.results.iter().filter_map(|(name, why)| Some((*name, why.as_deref()?))).collect()
     }
 
-    /// Cases that were run.
+    /// Number of cases that were run.
     #[must_use]
     pub fn cases(&self) -> usize {
         self.results.len()
@@ -206,7 +206,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Bytes of the region that every case has.
+/// Size of the region that every case has, in bytes.
 const REGION: u64 = 64 * 1024;
 
 /// A bench with a region, and a connection to it.
@@ -225,7 +225,7 @@ impl<B: Bench> Lab<B> {
         Ok(Lab { bench, region, queue_pair, peer, agreed })
     }
 
-    /// Another connection.
+    /// Opens another connection.
     fn connect(&mut self) -> Result<(QueuePair, QueuePairNumber), String> {
         connect(&mut self.bench).map(|(queue_pair, peer, _)| (queue_pair, peer))
     }
@@ -257,7 +257,7 @@ impl<B: Bench> Lab<B> {
         self.bench.verbs().post(queue_pair, &chain)
     }
 
-    /// The next completions, as many as said.
+    /// Takes the next `count` completions.
     fn take(&mut self, count: usize) -> Result<Vec<Completion>, String> {
         let mut found = Vec::new();
         let mut turns = 0;
@@ -299,7 +299,7 @@ impl<B: Bench> Lab<B> {
         }
     }
 
-    /// Carries out a chain and returns what came back, in order.
+    /// Executes a chain and returns the outputs in order.
     fn outputs(&mut self, operations: &[Operation<'_>]) -> Result<Vec<Output>, String> {
         self.outputs_on(self.queue_pair, operations)
     }
@@ -322,7 +322,7 @@ impl<B: Bench> Lab<B> {
         Ok(outputs)
     }
 
-    /// Carries out one operation that brings bytes.
+    /// Executes one operation that reads bytes.
     fn bytes(&mut self, operation: Operation<'_>) -> Result<Vec<u8>, String> {
         match &self.outputs(&[operation])?[..] {
             [Output::Read(bytes)] => Ok(bytes.to_vec()),
@@ -330,7 +330,7 @@ impl<B: Bench> Lab<B> {
         }
     }
 
-    /// Carries out one atomic.
+    /// Executes one atomic.
     fn original(&mut self, operation: Operation<'_>) -> Result<u64, String> {
         match self.outputs(&[operation])?[..] {
             [Output::Atomic(original)] => Ok(original),
@@ -402,7 +402,7 @@ fn connect<B: Bench>(bench: &mut B) -> Result<(QueuePair, QueuePairNumber, Agree
     Ok((queue_pair, remote.queue_pair, agreed))
 }
 
-/// Bytes that tell where they are.
+/// Bytes that depend on their position.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| ((at + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }

@@ -17,7 +17,7 @@ use crate::error::{ConnectError, DeviceMemoryError, PostError, RegisterError};
 use crate::memory::Memory;
 use crate::request::{Operation, Remote, WorkRequest};
 
-/// The device of a client in the memory server's process. It has no memory of its own for others.
+/// Device of a client in the memory server's process. It offers no memory to others.
 pub struct LocalVerbs {
     host: LocalHost,
     buffers: BufferPool,
@@ -31,7 +31,7 @@ struct Pair {
     state: QueuePairState,
     link: Option<(QueuePairNumber, Option<Arc<Link>>)>,
     agreed: Option<Agreed>,
-    /// Requests whose completions have not been taken.
+    /// Number of requests whose completions have not been taken.
     under_way: usize,
 }
 
@@ -39,14 +39,15 @@ const LONGEST_CHAIN: usize = 16;
 const SEND_QUEUE: usize = 4096;
 
 impl LocalVerbs {
-    /// Buffers for some hundred operations at a time: 1024 of 4 KiB, 64 of 64 KiB, 4 of 1 MiB and 4 KiB. What is never used costs nothing.
+    /// Buffers for some hundred operations at a time: 1024 of 4 KiB, 64 of 64 KiB, 4 of 1 MiB and 4 KiB. Unused ones
+    /// cost nothing.
     pub const BUFFERS: [BufferClass; 3] = [
         BufferClass { count: 1024, bytes: 4 << 10 },
         BufferClass { count: 64, bytes: 64 << 10 },
         BufferClass { count: 4, bytes: (1 << 20) + (4 << 10) },
     ];
 
-    /// A device without queue pairs.
+    /// Creates a device without queue pairs.
     ///
     /// # Errors
     /// When the operating system gives no memory for the buffers.
@@ -63,7 +64,7 @@ impl LocalVerbs {
 }
 
 impl LocalVerbs {
-    /// Whether requests on a queue pair would be carried out now: it is connected to a link that has not ended.
+    /// Whether requests on a queue pair would be executed now: it is connected to a link that has not ended.
     #[must_use]
     pub fn is_open(&self, queue_pair: QueuePair) -> bool {
         let link = self.queue_pairs.get(&queue_pair).and_then(|pair| pair.link.as_ref()?.1.as_ref());
@@ -89,7 +90,7 @@ fn at(operation: &Operation<'_>) -> Option<Remote> {
     }
 }
 
-/// An index read needs switches to lead it, and here are none.
+/// Executes an operation. Index reads are refused, because they need switches to lead them.
 fn run(regions: &Regions, operation: &Operation<'_>, buffer: Option<Buffer>) -> Result<Output, Failure> {
     let at = at(operation).ok_or(Failure::RemoteAccess)?;
     carry_out(operation, buffer, |access| {
@@ -113,7 +114,7 @@ impl Device for LocalVerbs {
         }
     }
 
-    /// Never: a local client cannot be reached.
+    /// Always fails, because a local client cannot be reached.
     fn register(&mut self, memory: &Arc<Memory>, _: u64, _: Access) -> Result<Region, RegisterError> {
         let reason =
             "expected a device that others reach, found a local client; register with the server's NIC";

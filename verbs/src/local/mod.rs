@@ -10,7 +10,7 @@
 //!        └──────────────► LocalHost ────────────┘ owner of each link, and its end
 //! ```
 //!
-//! A [`LocalHost`] is what the server's owner has: it is told of the regions that a device has registered, and makes links. A
+//! A [`LocalHost`] belongs to the server's owner, who shares the regions that a device has registered, and makes links. A
 //! [`LocalVerbs`] is a client's device: its queue pairs are connected to links, and what is posted is carried out before
 //! [`post`](crate::Verbs::post) returns.
 //!
@@ -61,7 +61,7 @@ use crate::memory::Memory;
 
 pub use client::LocalVerbs;
 
-/// Memory that local clients may use, and their links to it. Clones are the same one.
+/// Memory that local clients may use, and their links to it. Clones share one state.
 #[derive(Clone, Default)]
 pub struct LocalHost {
     host: Arc<Mutex<Host>>,
@@ -75,7 +75,7 @@ struct Host {
     broken: VecDeque<QueuePairNumber>,
 }
 
-/// Regions by rkey. Links have a copy each, so that no two threads wait for the same one.
+/// Regions by rkey. Each link has a copy, so that no two threads wait for the same one.
 type Regions = BTreeMap<u32, Shared>;
 
 #[derive(Clone)]
@@ -119,17 +119,17 @@ impl fmt::Debug for LocalHost {
     }
 }
 
-/// A thread that panicked while it held this has left memory as a client leaves it that dies.
+/// Locks a mutex, also after a panic: a thread that panicked has left memory as a client leaves it that dies.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Queue pairs have numbers of 24 bits; 0 and 1 belong to management.
+/// Largest number of a queue pair: numbers have 24 bits, and 0 and 1 belong to management.
 const LAST: u32 = (1 << 24) - 1;
 const FIRST: u32 = 2;
 
 impl LocalHost {
-    /// Without memory.
+    /// Creates a host without memory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -145,15 +145,15 @@ impl LocalHost {
         self.lock().change(|regions| _ = regions.insert(region.rkey, shared.clone()));
     }
 
-    /// Takes memory back: when this has returned, nothing more is carried out there.
+    /// Withdraws memory: when this has returned, nothing more is executed there.
     pub fn withdraw(&self, rkey: u32) {
         self.lock().change(|regions| _ = regions.remove(&rkey));
     }
 
-    /// Makes a link for a client's queue pair, and says how to reach it.
+    /// Creates a link for a client's queue pair, and returns its endpoint.
     ///
     /// # Errors
-    /// When the client's endpoint cannot be.
+    /// When the client's endpoint is impossible.
     pub fn accept(&self, client: &Endpoint) -> Result<Endpoint, ConnectError> {
         client.check()?;
         let mut host = self.lock();
@@ -172,7 +172,7 @@ impl LocalHost {
         Ok(endpoint(number))
     }
 
-    /// Ends a link: when this has returned, nothing more of it is carried out. Says whether there was such a link.
+    /// Ends a link: when this has returned, nothing more of it is executed. Returns whether there was such a link.
     pub fn disconnect(&self, link: QueuePairNumber) -> bool {
         let removed = self.lock().links.remove(&link);
         removed.is_some_and(|link| {
@@ -181,7 +181,7 @@ impl LocalHost {
         })
     }
 
-    /// The next link that has refused something since this was last asked; each is named once.
+    /// The next link that has refused something since the last call; each is reported once.
     pub fn poll_broken(&self) -> Option<QueuePairNumber> {
         self.lock().broken.pop_front()
     }
@@ -210,7 +210,7 @@ impl Host {
     }
 }
 
-/// An end of a link: no network has to find it.
+/// Endpoint of a link. It needs no addresses, because no network has to find it.
 fn endpoint(queue_pair: QueuePairNumber) -> Endpoint {
     Endpoint {
         mac: [0; 6],

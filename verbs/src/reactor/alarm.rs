@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
-/// Rings when a future can go on, until it is looked at.
+/// Waker that rings when a future can go on, until it is read.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -20,19 +20,19 @@ use std::task::Wake;
 pub struct Alarm(AtomicBool);
 
 impl Alarm {
-    /// One that rings already: a future is polled once before it is woken.
+    /// Creates an alarm that rings already: a future is polled once before it is woken.
     #[must_use]
     pub fn ringing() -> Arc<Self> {
         Arc::new(Self(AtomicBool::new(true)))
     }
 
-    /// Whether it rings.
+    /// Whether the alarm rings.
     #[must_use]
     pub fn rings(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Whether it rings; it does not from now on.
+    /// Stops the alarm, and returns whether it rang.
     #[must_use]
     pub fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)

@@ -23,13 +23,13 @@ use slots::{Slot, Slots};
 
 /// Turns the operations of one device into futures, any number of them at a time, for one thread.
 ///
-/// It starts nothing and reads no clock. Its owner runs the futures in an executor of its choice and calls
+/// The reactor starts nothing and reads no clock. Its owner runs the futures in an executor of its choice. It calls
 /// [`turn`](Self::turn) whenever completions may have come or [`next_deadline`](Self::next_deadline) is reached.
 ///
-/// In steady state nothing is allocated: what waits has a slot, and slots are used again.
+/// In steady state nothing is allocated: each waiting future has a slot, and slots are used again.
 ///
-/// A future that is dropped leaves what it has posted under way; the result is thrown away when it comes, and its buffer goes
-/// back to the pool.
+/// A future that is dropped leaves its posted requests under way. Their results are discarded when they arrive, and
+/// their buffers go back to the pool.
 pub struct Reactor<V> {
     inner: RefCell<Inner<V>>,
 }
@@ -38,22 +38,22 @@ struct Inner<V> {
     verbs: V,
     now: Instant,
     slots: Slots,
-    /// Deadlines of sleeping futures, by the slots' names; some may have gone.
+    /// Deadlines of sleeping futures, with the tags of their slots; some may have gone.
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     /// Futures that found a send queue full or no buffer free.
     starved: VecDeque<Waker>,
-    /// Queue pairs that broke, until their owner has asked.
+    /// Broken queue pairs that the owner has not taken yet.
     broken: VecDeque<Broken>,
 }
 
-/// A queue pair that broke, and why.
+/// A broken queue pair, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Which.
+    /// The queue pair.
     pub queue_pair: QueuePair,
-    /// Failure of the first request that failed; [`Failure::Flushed`] where nothing was under way.
+    /// Failure of the first request that failed; [`Failure::Flushed`] if nothing was under way.
     pub failure: Failure,
-    /// Whether that was an index read.
+    /// Whether that request was an index read.
     pub index_read: bool,
 }
 
@@ -64,7 +64,7 @@ impl<V> std::fmt::Debug for Reactor<V> {
 }
 
 impl<V: Verbs> Reactor<V> {
-    /// A reactor for `verbs`; its time is zero until the first [`turn`](Self::turn).
+    /// Creates a reactor for `verbs`; its time is zero until the first [`turn`](Self::turn).
     pub fn new(verbs: V) -> Self {
         Self {
             inner: RefCell::new(Inner {
@@ -78,7 +78,7 @@ impl<V: Verbs> Reactor<V> {
         }
     }
 
-    /// Does something with the device: connects, hands it frames.
+    /// Calls `work` with the device, to connect it or to hand it frames.
     ///
     /// # Panics
     /// When `work` uses the reactor itself.
@@ -92,10 +92,10 @@ impl<V: Verbs> Reactor<V> {
         self.inner.borrow().now
     }
 
-    /// Posts operations on one queue pair with one doorbell, and waits until all of them are done. Where the send queue is
-    /// full or no buffer is free it waits for one, as long as anything is under way that could free it.
+    /// Posts operations on one queue pair with one doorbell, and waits until all of them are done. If the send queue
+    /// is full or no buffer is free it waits for one, as long as anything is under way that could free it.
     ///
-    /// READs and atomics are signalled, and whatever comes last.
+    /// READs, atomics and the last operation are signalled.
     ///
     /// # Errors
     /// When the chain is not accepted, or the first operation that failed.
@@ -127,8 +127,8 @@ impl<V: Verbs> Reactor<V> {
         Sleep { reactor: self, deadline: self.now() + span, slot: None }
     }
 
-    /// Takes completions and deadlines that have come by `now`, and wakes the futures that wait for them. Says whether there were any.
-    /// Time that would go back stands still.
+    /// Takes completions and deadlines that have come by `now`, and wakes the futures that wait for them. Returns
+    /// whether there were any. If `now` would go back, time stands still.
     pub fn turn(&self, now: Instant) -> bool {
         let mut inner = self.inner.borrow_mut();
         inner.now = inner.now.max(now);
@@ -172,7 +172,8 @@ impl<V: Verbs> Reactor<V> {
         any
     }
 
-    /// Wakers are foreign code: they run, and are dropped, without the reactor being borrowed.
+    /// Wakes the future of a slot. Wakers are foreign code: they run, and are dropped, without the reactor being
+    /// borrowed.
     #[inline]
     fn wake<'r>(&'r self, inner: RefMut<'r, Inner<V>>, woken: Option<(Slot, Waker)>) -> RefMut<'r, Inner<V>> {
         let Some((slot, waker)) = woken else { return inner };
@@ -206,7 +207,8 @@ impl<V: Verbs> Reactor<V> {
         None
     }
 
-    /// Runs one future to its end, with [`turn`](Self::turn) in between; `clock` moves the device on and tells the time.
+    /// Runs one future to its end, with [`turn`](Self::turn) in between; `clock` drives the device and returns the
+    /// time.
     pub fn run<F: Future>(&self, future: F, mut clock: impl FnMut(&mut V) -> Instant) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
@@ -219,8 +221,8 @@ impl<V: Verbs> Reactor<V> {
         }
     }
 
-    /// Runs one future to its end over a device that needs no driver, such as a plain one. Where nothing but time is
-    /// missing, time jumps to the next deadline.
+    /// Runs one future to its end over a device that needs no driver, such as a plain one. If only time is missing,
+    /// it jumps to the next deadline.
     ///
     /// # Panics
     /// When the future waits for something that will never come.
@@ -240,7 +242,7 @@ impl<V: Verbs> Reactor<V> {
 }
 
 impl<V> Inner<V> {
-    /// Notes that a queue pair broke. The first failure that is not a consequence is the reason.
+    /// Notes a broken queue pair. The first failure that is not a consequence is the reason.
     fn broke(&mut self, news: Broken) {
         match self.broken.iter_mut().find(|known| known.queue_pair == news.queue_pair) {
             Some(known) if known.failure == Failure::Flushed => *known = news,
@@ -253,7 +255,7 @@ impl<V> Inner<V> {
 /// Maximum number of operations of one [`Reactor::batch`].
 pub const MAX_BATCH: usize = 16;
 
-/// Operations on their way, as many as `operations` gives; see [`Reactor::batch`].
+/// Future of the operations that `operations` gives; see [`Reactor::batch`].
 #[must_use = "nothing is posted before it is awaited"]
 pub struct Batch<'r, V: Verbs, O, const MOST: usize = MAX_BATCH> {
     reactor: &'r Reactor<V>,
@@ -323,7 +325,8 @@ impl<V: Verbs, O, const MOST: usize> Drop for Batch<'_, V, O, MOST> {
     }
 }
 
-/// A batch of as many operations as the type says, so that their outputs can be told apart by a pattern; see [`Reactor::chain`].
+/// Future of a chain whose type gives the number of operations, so that a pattern tells their outputs apart; see
+/// [`Reactor::chain`].
 #[must_use = "nothing is posted before it is awaited"]
 pub struct Chain<'r, 'd, V: Verbs, const N: usize>(Batch<'r, V, [Operation<'d>; N], N>);
 
@@ -387,7 +390,7 @@ impl<V: Verbs> Inner<V> {
     }
 }
 
-/// Waits for a point in time; see [`Reactor::sleep`].
+/// Future that waits for a point in time; see [`Reactor::sleep`].
 #[must_use = "nobody sleeps before it is awaited"]
 pub struct Sleep<'r, V: Verbs> {
     reactor: &'r Reactor<V>,

@@ -1,23 +1,23 @@
-//! Where results wait for the futures that want them.
+//! Slots in which results wait for the futures that want them.
 
 use std::task::Waker;
 
 use crate::completion::{Failure, Output};
 
-/// A place for one result. Its generation tells it from the one that had the place before.
+/// A place for one result. Its generation distinguishes it from the previous holder's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     index: u32,
     generation: u32,
 }
 
-/// Set in the tag of a request that is not signalled: its failure explains the slot's.
+/// Tag bit of a request that is not signalled: its failure explains the slot's.
 const CAUSE: u64 = 1 << 63;
 
-/// Set in the tag of an index read: that it is refused means something else than with other READs.
+/// Tag bit of an index read, whose refusal means something else than that of other READs.
 const INDEX_READ: u64 = 1 << 62;
 
-/// Whether a tag is an index read's.
+/// Whether a tag belongs to an index read.
 pub(super) fn is_index_read(tag: u64) -> bool {
     tag & INDEX_READ != 0
 }
@@ -44,22 +44,22 @@ impl Slot {
 #[derive(Debug)]
 enum State {
     Free,
-    /// Its result is still to come.
+    /// The result is still to come.
     Waiting,
     Done(Result<Output, Failure>),
-    /// Its result is still to come, and is no longer wanted.
+    /// The result is still to come, and is no longer wanted.
     Abandoned,
 }
 
 #[derive(Debug)]
 struct Place {
     generation: u32,
-    /// The waker. It stays here when the slot is free: the next one to have the slot is mostly the same task, and wakers are
-    /// not cheap to clone.
+    /// Waker of the slot's holder. It stays here when the slot is free: the next holder is mostly the same task, and
+    /// wakers are not cheap to clone.
     waker: Option<Waker>,
-    /// The holder of the slot has left its waker.
+    /// Whether the holder of the slot has left its waker.
     wants_waking: bool,
-    /// A request was posted for it: a completion will come.
+    /// Whether a request was posted for the slot, so that a completion will come.
     posted: bool,
     state: State,
     cause: Option<Failure>,
@@ -106,7 +106,7 @@ impl Slots {
         self.places.len()
     }
 
-    /// Slots for which a completion is still to come.
+    /// Number of slots for which a completion is still to come.
     #[inline]
     pub(super) fn posted(&self) -> usize {
         self.posted
@@ -140,8 +140,8 @@ impl Slots {
         }
     }
 
-    /// Keeps a waker for the next time. Returns it where another one is there already: it is foreign code what it does when it
-    /// is dropped.
+    /// Keeps a waker for the next time. Returns it if another one is there already: the caller drops it, because that
+    /// runs foreign code.
     #[inline]
     pub(super) fn put_back(&mut self, slot: Slot, waker: Waker) -> Option<Waker> {
         let kept = &mut self.places[slot.index as usize].waker;
@@ -152,13 +152,13 @@ impl Slots {
         None
     }
 
-    /// Whether the result is there.
+    /// Whether the result has arrived.
     #[inline]
     pub(super) fn is_done(&self, slot: Slot) -> bool {
         matches!(self.places[slot.index as usize].state, State::Done(_))
     }
 
-    /// Keeps `waker` for when the result comes. Returns the one that was kept before, if it is another task's.
+    /// Keeps `waker` until the result comes. Returns the one that was kept before, if it is another task's.
     #[inline]
     pub(super) fn keep(&mut self, slot: Slot, waker: &Waker) -> Option<Waker> {
         let place = &mut self.places[slot.index as usize];
@@ -176,7 +176,7 @@ impl Slots {
         place.generation == slot.generation && matches!(place.state, State::Waiting)
     }
 
-    /// The result, which must be there; the slot is free from then on.
+    /// Takes the result, which must be there, and frees the slot.
     #[inline]
     pub(super) fn take(&mut self, slot: Slot) -> Result<Output, Failure> {
         let state = std::mem::replace(&mut self.places[slot.index as usize].state, State::Free);
@@ -188,7 +188,7 @@ impl Slots {
         }
     }
 
-    /// The result is no longer wanted.
+    /// Gives up a slot whose result is no longer wanted.
     pub(super) fn abandon(&mut self, slot: Slot) {
         let place = &mut self.places[slot.index as usize];
         match place.state {

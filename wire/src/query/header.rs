@@ -9,57 +9,57 @@ use crate::error::ParseError;
 /// Header of each part of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryHeader {
-    /// The key, and where the switches have led it.
+    /// Key of the request, and the place to which the switches have led it.
     pub walk: IndexHeader,
-    /// A node that the key is below, 16 bits of server and 48 of offset; 0: none is known.
+    /// Address of a node that the key is below, with 16 bits of server and 48 of offset; 0 if none is known.
     pub address: u64,
     /// The operation.
     pub op: Op,
-    /// Its outcome; `None` in a request.
+    /// Outcome of the operation; `None` in a request.
     pub status: Option<Status>,
-    /// Execution to which a response's parts belong, upper 16 bits of 48.
+    /// Number of the execution to which a response's parts belong, upper 16 bits of 48.
     pub execution: u16,
-    /// In a request, the most records of a scan. In a response, the lower 32 bits of its execution's number.
+    /// Maximum number of records of a scan, in a request. In a response, the lower 32 bits of its execution's number.
     pub limit: u32,
-    /// The client; 0 for requests that need none.
+    /// Number of the client; 0 for requests that need none.
     pub client: u64,
-    /// The request's number among the client's.
+    /// Number of the request among the client's.
     pub request: u64,
-    /// See the [table](super).
+    /// Last key, key to continue from, or cookie: see the [table](super).
     pub range_end: u64,
-    /// Bytes of the whole payload.
+    /// Length of the whole payload in bytes.
     pub total: u32,
-    /// Where this part begins in it.
+    /// Offset of this part in the payload.
     pub offset: u32,
-    /// Keyed tag over what [`signed`](Self::signed) gives and this part; 0 where there is no key.
+    /// Keyed tag over the result of [`signed`](Self::signed) and this part; 0 if there is no key.
     pub tag: u64,
 }
 
 /// A datagram of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query<'a> {
-    /// Its header.
+    /// Header of the datagram.
     pub header: QueryHeader,
     /// This part of the payload.
     pub part: &'a [u8],
 }
 
-/// Why a datagram is none of the protocol.
+/// Reason why a datagram is not one of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// It ends before the header does.
+    /// The datagram ends before the header does.
     #[error(
         "query header: expected {} bytes, found {found}; the datagram is cut short, drop it",
         QueryHeader::LEN
     )]
     Truncated {
-        /// Bytes there are.
+        /// Number of bytes found.
         found: usize,
     },
-    /// The index header at its beginning.
+    /// The index header at the beginning is wrong.
     #[error(transparent)]
     Walk(#[from] ParseError),
-    /// A number that stands for nothing.
+    /// A number has no meaning.
     #[error("query {field}: expected one of the numbers that are defined, found {found}; drop it")]
     Number {
         /// The field.
@@ -67,16 +67,16 @@ pub enum QueryError {
         /// The found value.
         found: u8,
     },
-    /// The part does not lie in the payload.
+    /// The part does not lie inside the payload.
     #[error(
         "query payload: expected a part of at most {MAX_PAYLOAD} bytes, found bytes {offset} to {end} of {total}; drop it"
     )]
     Part {
-        /// Where it begins.
+        /// Beginning of the part.
         offset: u32,
-        /// Where it ends.
+        /// End of the part.
         end: u64,
-        /// Bytes of the whole payload.
+        /// Length of the whole payload in bytes.
         total: u32,
     },
 }
@@ -109,8 +109,8 @@ impl QueryHeader {
         Self { address: 0, status: Some(status), limit: 0, range_end: 0, total: 0, offset: 0, ..*self }
     }
 
-    /// Bytes that the tag covers, before those of the part: everything in front of the tag. Of a request without what switches
-    /// may change on its way, the index header but for the key, and the address.
+    /// Bytes before the part that the tag covers: everything in front of the tag. In a request they leave out what
+    /// switches may change on its way: the index header except the key, and the address.
     #[inline]
     pub fn signed(&self) -> [u8; Self::LEN - 8] {
         let mut bytes = [0; Self::LEN - 8];
@@ -143,10 +143,10 @@ impl QueryHeader {
 }
 
 impl<'a> Query<'a> {
-    /// Reads a datagram: whatever bytes.
+    /// Reads a datagram of any bytes.
     ///
     /// # Errors
-    /// What is wrong with it first, from its beginning to its end.
+    /// The first error, from the beginning to the end.
     #[inline]
     pub fn parse(datagram: &'a [u8]) -> Result<Self, QueryError> {
         let Some((header, part)) = datagram.split_first_chunk::<{ QueryHeader::LEN }>() else {

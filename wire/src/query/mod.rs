@@ -70,14 +70,15 @@ pub use parts::{Assembly, PartError, datagram, parts};
 /// UDP port of memory servers that answer queries.
 pub const QUERY_UDP_PORT: u16 = 4793;
 
-/// The same for requests that switches pass on as they are.
+/// UDP port of memory servers for requests that switches pass on as they are.
 pub const DIRECT_QUERY_UDP_PORT: u16 = 4794;
 
-/// Partition in the index header of a request that switches passed on without knowing where its key is: it went to the server that the client sent it to.
+/// Partition in the index header of a request that switches passed on without knowing the place of its key. It went
+/// to the server that the client sent it to.
 pub const ANY_PARTITION: u16 = u16::MAX;
 
-/// Requests of a client that a server remembers, and that a client may have under way.
+/// Number of requests of a client that a server remembers, and that a client may have in progress.
 pub const WINDOW: u64 = 64;
 
-/// Longest payload, bytes. Servers have bounds of their own, which are lower.
+/// Longest payload in bytes. Servers have limits of their own, which are lower.
 pub const MAX_PAYLOAD: u32 = 1 << 24;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// In the operation's byte: this is a response.
+/// Bit of the operation's byte that marks a response.
 pub const RESPONSE: u8 = 0x80;
 
 /// Operation of a client.
@@ -10,33 +10,33 @@ pub const RESPONSE: u8 = 0x80;
 pub enum Op {
     /// Makes this client known, so that it may write.
     Open = 1,
-    /// The value of a key.
+    /// Reads the value of a key.
     Get = 2,
-    /// Writes a key, whether or not it is there.
+    /// Writes a key, whether or not it exists.
     Put = 3,
-    /// Writes a key that is there.
+    /// Writes an existing key.
     Update = 4,
     /// Removes a key.
     Delete = 5,
-    /// Keys and values of a range.
+    /// Reads keys and values of a range.
     Scan = 6,
 }
 
 impl Op {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 6] = [Self::Open, Self::Get, Self::Put, Self::Update, Self::Delete, Self::Scan];
 
-    /// By its number.
+    /// Operation with this number.
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|op| *op as u8 == number)
     }
 
-    /// Whether a second execution would be one too many.
+    /// Whether the operation must not be executed twice.
     pub const fn is_write(self) -> bool {
         matches!(self, Self::Put | Self::Update | Self::Delete)
     }
 
-    /// Whether its request has a payload.
+    /// Whether a request of this operation has a payload.
     pub const fn brings_value(self) -> bool {
         matches!(self, Self::Put | Self::Update)
     }
@@ -58,25 +58,25 @@ impl fmt::Display for Op {
 /// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Status {
-    /// It was carried out.
+    /// The request was carried out.
     Done = 0,
     /// The key is not there; nothing was changed.
     NotFound = 1,
-    /// The key is another partition's, which the index header names: ask there.
+    /// The key belongs to another partition, which the index header names: ask there.
     Redirect = 2,
-    /// The server does not know this client: open, with the cookie that is with it. Nothing was changed.
+    /// The server does not know this client: open with the enclosed cookie. Nothing was changed.
     NotOpen = 3,
-    /// The request is none, or asks for what this server does not do. Nothing was changed.
+    /// The request is invalid, or asks for something that this server does not do. Nothing was changed.
     Refused = 4,
-    /// The value is longer than this tree's, or the scan asks for more than the server gives.
+    /// The value is longer than this tree takes, or the scan asks for more than the server gives.
     TooLarge = 5,
     /// The server is busy; nothing was changed: ask again, later.
     Busy = 6,
-    /// The id is older than all that are remembered; it is not carried out now, and may have been before.
+    /// The id is older than all that are remembered. The request is not carried out now, and may have been before.
     Forgotten = 7,
-    /// The server could not, and nothing was changed.
+    /// The server could not carry the request out, and nothing was changed.
     Failed = 8,
-    /// The server could not go on: it may have been carried out or not.
+    /// The server could not go on: the request may have been carried out or not.
     Unknown = 9,
     /// The tree's data for the key fails its checks, however often it is read. Nothing was changed, and asking again
     /// does not help: the server's memory or its files are damaged.
@@ -90,7 +90,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 13] = [
         Self::Done,
         Self::NotFound,
@@ -107,7 +107,7 @@ impl Status {
         Self::TreeLost,
     ];
 
-    /// By its number.
+    /// Outcome with this number.
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }

@@ -1,31 +1,31 @@
-//! Payloads over one packet: split, and put together again whatever the order in which parts come.
+//! Payloads over one packet: split into parts, and put together again in whatever order the parts arrive.
 
 use std::collections::BTreeMap;
 
 use super::QueryHeader;
 
-/// Why a part does not belong to a payload.
+/// Reason why a part does not belong to a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartError {
-    /// Another length of the whole than the parts before said.
+    /// The part states another length of the whole payload than the parts before.
     #[error("expected a part of {expected} bytes in all, found one of {found}; drop it")]
     Total {
-        /// Bytes of the whole.
+        /// Length of the whole payload in bytes.
         expected: u32,
-        /// The part's value.
+        /// Length that the part states.
         found: u32,
     },
-    /// It lies outside, or overlaps another part without being the same.
+    /// The part lies outside, or overlaps another part without being the same.
     #[error("expected a part behind or before those that are there, found bytes {offset} to {end}; drop it")]
     Place {
-        /// Where it begins.
+        /// Beginning of the part.
         offset: u32,
-        /// Where it ends.
+        /// End of the part.
         end: u32,
     },
 }
 
-/// The headers and parts of a payload, of at most `most` bytes each; one without bytes for an empty one.
+/// Headers and parts of a payload, of at most `most` bytes each; an empty payload has one part without bytes.
 ///
 /// # Panics
 /// When `most` is 0 or the payload is longer than 4 GB.
@@ -52,7 +52,7 @@ pub fn datagram(header: &QueryHeader, part: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// A payload of which parts are still missing.
+/// A partially received payload.
 ///
 /// ```
 /// use fatbtree_wire::query::{Assembly, Op, QueryHeader, parts};
@@ -75,15 +75,16 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// A value of so many bytes, none of them received yet. The caller has checked that there is memory for it.
+    /// Creates a payload of `total` bytes, none of them received yet. The caller has checked that there is memory for
+    /// it.
     pub fn new(total: u32) -> Self {
         Self { payload: vec![0; total as usize], there: BTreeMap::new(), missing: total }
     }
 
-    /// Puts a part in its place. One that is there already changes nothing.
+    /// Puts a part in its place. A part that is there already changes nothing.
     ///
     /// # Errors
-    /// When it is none of this payload's; it changes nothing then.
+    /// When the part does not belong to this payload; it changes nothing then.
     pub fn add(&mut self, total: u32, offset: u32, part: &[u8]) -> Result<(), PartError> {
         let expected = self.payload.len() as u32;
         if total != expected {
@@ -109,17 +110,17 @@ impl Assembly {
         Ok(())
     }
 
-    /// Bytes of the whole.
+    /// Length of the whole payload in bytes.
     pub fn total(&self) -> u32 {
         self.payload.len() as u32
     }
 
-    /// Whether all of it is there.
+    /// Whether the whole payload has been received.
     pub fn is_whole(&self) -> bool {
         self.missing == 0
     }
 
-    /// The payload, if all of it is there.
+    /// The payload, if all of it has been received.
     pub fn finish(self) -> Option<Vec<u8>> {
         self.is_whole().then_some(self.payload)
     }

@@ -7,11 +7,11 @@ pub const RECORD_LEN: usize = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("record at byte {at} of a scan's answer: expected {expected} bytes, found {found}; drop the answer")]
 pub struct RecordError {
-    /// Where the record begins.
+    /// Offset of the record.
     pub at: usize,
-    /// Bytes it needs.
+    /// Number of bytes that the record needs.
     pub expected: usize,
-    /// Bytes there are.
+    /// Number of bytes found.
     pub found: usize,
 }
 
@@ -40,7 +40,7 @@ pub fn read(payload: &[u8]) -> impl Iterator<Item = Result<(u64, &[u8]), RecordE
     })
 }
 
-/// The first record; or how many bytes it needs.
+/// The first record; the error is the number of bytes that it needs.
 fn record(bytes: &[u8]) -> Result<(u64, &[u8]), usize> {
     let (key, rest) = bytes.split_first_chunk::<8>().ok_or(RECORD_LEN)?;
     let (len, rest) = rest.split_first_chunk::<4>().ok_or(RECORD_LEN)?;

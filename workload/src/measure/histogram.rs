@@ -47,7 +47,7 @@ impl LatencyHistogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Adds another's latencies.
+    /// Adds the latencies of another histogram.
     pub fn merge(&mut self, other: &LatencyHistogram) {
         self.histogram.add(&other.histogram).expect("both histograms have the same bounds");
         self.sum_ns += other.sum_ns;

@@ -1,4 +1,4 @@
-//! What a run did: latencies, round trips, rates, and everything that went wrong.
+//! Results of a run: latencies, round trips, rates, and everything that went wrong.
 //!
 //! ```text
 //!  each operation ─▶ Recorder ──merge──▶ Recorder ─▶ Summary (serde: JSON, tables)
@@ -28,24 +28,24 @@ pub use histogram::{CdfPoint, LatencyHistogram};
 /// Outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// With the right answer.
+    /// The operation ended with the right answer.
     Found,
-    /// Without finding the key, where it should not be there.
+    /// The key was not found, and should not be there.
     Absent,
-    /// Without finding the key, though it is there.
+    /// The key was not found, though it is there.
     NotFound,
-    /// With a wrong value. A run with one of these has failed.
+    /// The answer was wrong. A run with one of these has failed.
     WrongAnswer,
-    /// Without any answer: retries or reconnects used up.
+    /// There was no answer: retries or reconnects are used up.
     Failed,
-    /// A write of which nobody can tell whether it was carried out: its server was started anew meanwhile.
+    /// The outcome of a write is unknown, because its server was started anew meanwhile.
     Unknown,
 }
 
-/// Counts of things that cost time, from the client's own counters.
+/// Counts of events that cost time, from the client's own counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Troubles {
-    /// Lookups that read a node anew: torn, locked or stale.
+    /// Lookups that read a node again, because it was torn, locked or stale.
     pub retries: u64,
     /// Index reads whose node failed its checks, so that the lookup began again at the root.
     pub fallbacks: u64,
@@ -54,12 +54,12 @@ pub struct Troubles {
     pub unregistered: u64,
     /// Queue pairs that went into error.
     pub broken_connections: u64,
-    /// Lookups begun again because of that.
+    /// Lookups begun again because of a broken queue pair.
     pub restarts: u64,
 }
 
 impl Troubles {
-    /// Adds those of another client.
+    /// Adds the counts of another client.
     pub fn merge(&mut self, other: &Troubles) {
         self.retries += other.retries;
         self.fallbacks += other.fallbacks;
@@ -84,7 +84,7 @@ impl From<fatbtree_blink::PoolStats> for Troubles {
 /// Round trips per operation counted one by one up to here, together beyond.
 const MAX_TRIPS: usize = 64;
 
-/// Collects one client's operations. Recording allocates nothing.
+/// Recorder of one client's operations. Recording allocates nothing.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     latency: LatencyHistogram,
@@ -101,7 +101,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// An empty recorder (about 0.2 MB).
+    /// Creates an empty recorder (about 0.2 MB).
     pub fn new() -> Self {
         Recorder {
             latency: LatencyHistogram::new(),
@@ -112,7 +112,7 @@ impl Recorder {
         }
     }
 
-    /// One finished operation: how it ended, how long it took in nanoseconds, how many round trips it made.
+    /// Records a finished operation: its outcome, its latency in nanoseconds, and its number of round trips.
     ///
     /// Every operation counts into latencies and round trips, failed ones too: leaving them out would make a
     /// run with losses look faster than one without.
@@ -129,7 +129,7 @@ impl Recorder {
         self.troubles.merge(troubles);
     }
 
-    /// Adds everything another client recorded.
+    /// Adds everything that another client recorded.
     pub fn merge(&mut self, other: &Recorder) {
         self.latency.merge(&other.latency);
         self.round_trips.iter_mut().zip(other.round_trips).for_each(|(own, more)| *own += more);
@@ -153,8 +153,8 @@ impl Recorder {
         &self.latency
     }
 
-    /// `(round trips, operations that made that many)`, without the empty ones; the last stands for 64 and
-    /// more.
+    /// Pairs of a number of round trips and the operations that made as many, without empty ones. 64 stands for 64
+    /// and more.
     pub fn round_trip_histogram(&self) -> impl Iterator<Item = (u32, u64)> {
         (0..).zip(self.round_trips).filter(|&(_, operations)| operations > 0)
     }
@@ -164,7 +164,7 @@ impl Recorder {
         self.latency.cdf()
     }
 
-    /// Everything in figures, for a run that took `elapsed_ns` (a rate is 0 without time).
+    /// Summary of a run that took `elapsed_ns` (a rate is 0 without time).
     pub fn summary(&self, elapsed_ns: u64) -> Summary {
         let operations = self.operations();
         let seconds = elapsed_ns as f64 / 1e9;
@@ -193,7 +193,7 @@ impl Recorder {
     }
 }
 
-/// A run in figures. Latencies in microseconds.
+/// Summary of a run. Latencies are in microseconds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// Operations finished.
@@ -206,37 +206,37 @@ pub struct Summary {
     pub mean_us: f64,
     /// Median latency.
     pub p50_us: f64,
-    /// 90 % of the operations took at most this.
+    /// Latency that 90 % of the operations did not exceed.
     pub p90_us: f64,
-    /// 99 % did.
+    /// Latency that 99 % of the operations did not exceed.
     pub p99_us: f64,
-    /// 99.9 % did.
+    /// Latency that 99.9 % of the operations did not exceed.
     pub p99_9_us: f64,
-    /// The slowest operation.
+    /// Latency of the slowest operation.
     pub max_us: f64,
     /// Average round trips per operation.
     pub round_trips: f64,
-    /// `(round trips, operations)`, ascending.
+    /// Pairs `(round trips, operations)`, ascending.
     pub round_trip_histogram: Vec<(u32, u64)>,
-    /// Right answers.
+    /// Operations with the right answer.
     pub found: u64,
-    /// Keys rightly not found.
+    /// Operations that rightly did not find their key.
     pub absent: u64,
-    /// Keys that should have been found.
+    /// Operations that should have found their key.
     pub not_found: u64,
-    /// Values that were not the key's.
+    /// Operations with a wrong answer.
     pub wrong_answers: u64,
     /// Operations without an answer.
     pub failed: u64,
-    /// Writes of which nobody can tell whether they were carried out. Reads may answer what was there before, or what they wrote.
+    /// Writes whose outcome is unknown. Reads may return the value from before, or the one written.
     #[serde(default)]
     pub unknown: u64,
-    /// Counts of things that cost time.
+    /// Counts of events that cost time.
     pub troubles: Troubles,
 }
 
 impl Summary {
-    /// Every operation ended with the right answer, but for writes of which nobody can tell.
+    /// Whether every operation ended with the right answer, except writes whose outcome is unknown.
     pub fn verified(&self) -> bool {
         self.not_found == 0 && self.wrong_answers == 0 && self.failed == 0
     }

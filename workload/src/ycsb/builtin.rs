@@ -3,7 +3,7 @@
 use super::names::nearest;
 use super::properties::Properties;
 
-/// Their names.
+/// Names of the built-in workloads.
 pub const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 const TEXTS: [&str; 6] = [
@@ -15,7 +15,7 @@ const TEXTS: [&str; 6] = [
     include_str!("../../workloads/f.properties"),
 ];
 
-/// No built-in workload of that name.
+/// Error: no built-in workload has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected a built-in workload, a to f, found `{found}`{}; to read a file, give its path", near(.nearest)
@@ -23,7 +23,7 @@ const TEXTS: [&str; 6] = [
 pub struct UnknownWorkload {
     /// Name that was asked for.
     pub found: String,
-    /// The name that looks most like it.
+    /// The most similar name.
     pub nearest: Option<&'static str>,
 }
 

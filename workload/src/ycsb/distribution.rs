@@ -1,4 +1,4 @@
-//! Which record an operation touches: YCSB's request distributions.
+//! YCSB's request distributions, which choose the record of each operation.
 //!
 //! Every chooser draws from the records that exist at that moment, `0..=last`, where `last` moves up as
 //! inserts are acknowledged. Where YCSB redraws a record that does not exist yet, so do we.
@@ -8,15 +8,15 @@ use rand::{Rng, RngExt};
 use super::hash::fnv_hash64;
 use super::zipf::{ZipfError, Zipfian};
 
-/// YCSB's scrambled generator draws ranks over this many items, whatever the record count …
+/// Number of items over which YCSB's scrambled generator draws ranks, whatever the record count.
 pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
-/// … with this precomputed zeta (at skew 0.99).
+/// Precomputed zeta of YCSB's scrambled generator, at skew 0.99.
 pub const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 
 /// A request distribution and its parameters, as named in a workload file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RequestDistribution {
-    /// Every record alike.
+    /// All records are equally likely.
     Uniform,
     /// YCSB's `zipfian`: ranks over 10^10 items, hashed onto the records. Popular records lie scattered; and
     /// since 10^10 ranks share the records, the head is a little flatter than a Zipfian over the records
@@ -44,18 +44,18 @@ pub enum RequestDistribution {
         /// Share of the operations that go there, 0 to 1.
         operations: f64,
     },
-    /// One after the other, around and around.
+    /// Records follow one another, cyclically.
     Sequential,
     /// Ages (newest first) drawn from an exponential distribution.
     Exponential {
-        /// This per cent of the operations, strictly between 0 and 100 …
+        /// Share of the operations in per cent that go to the newest records, strictly between 0 and 100.
         percentile: f64,
-        /// … goes to this newest share of the records, above 0.
+        /// Newest share of the records to which they go, above 0.
         fraction: f64,
     },
 }
 
-/// The records a chooser may draw from when it is made.
+/// Records that a chooser may draw from when it is made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
     /// First record number (`insertstart`).
@@ -81,7 +81,7 @@ pub(crate) enum Chooser {
 }
 
 impl Chooser {
-    /// `range.count` is at least 1.
+    /// Creates a chooser; `range.count` must be at least 1.
     pub(crate) fn new(distribution: RequestDistribution, range: Range) -> Result<Self, ZipfError> {
         let Range { start, count, records, expected_inserts } = range;
         Ok(match distribution {
@@ -110,7 +110,7 @@ impl Chooser {
         })
     }
 
-    /// A record number, at most `last`.
+    /// Draws a record number, at most `last`.
     #[inline]
     pub(crate) fn draw<R: Rng + ?Sized>(&mut self, rng: &mut R, last: u64) -> u64 {
         match self {
@@ -147,10 +147,10 @@ impl Chooser {
     }
 }
 
-/// Number of records that a scan asks for.
+/// Distribution of the number of records that a scan requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanLengthDistribution {
-    /// Every length alike.
+    /// All lengths are equally likely.
     Uniform,
     /// Short scans are favoured (skew 0.99).
     Zipfian,
@@ -165,7 +165,7 @@ pub(crate) struct ScanLength {
 }
 
 impl ScanLength {
-    /// `min <= max`.
+    /// Creates a generator; `min <= max` must hold.
     pub(crate) fn new(distribution: ScanLengthDistribution, min: u32, max: u32) -> Result<Self, ZipfError> {
         let zipf = match distribution {
             ScanLengthDistribution::Uniform => None,

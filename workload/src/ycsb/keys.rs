@@ -1,4 +1,4 @@
-//! Record numbers to 64-bit keys.
+//! Maps from record numbers to 64-bit keys.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use super::spec::InsertOrder;
 
 /// A user's keys, in the order of the file.
 ///
-/// Duplicates are dropped, the first occurrence staying, and counted: real key sets (SOSD's `wiki`, say) have
-/// a few, and a tree holds each key once. Whoever loads the file reports [`KeyFile::duplicates`].
+/// Duplicates are dropped and counted; the first occurrence stays. Real key sets (such as SOSD's `wiki`) have a few,
+/// and a tree holds each key once. The loader of the file reports [`KeyFile::duplicates`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyFile {
     keys: Vec<u64>,
@@ -26,7 +26,7 @@ impl KeyFile {
         self.keys
     }
 
-    /// Lines that repeated an earlier key.
+    /// Number of lines that repeated an earlier key.
     pub fn duplicates(&self) -> usize {
         self.duplicates
     }
@@ -40,7 +40,7 @@ impl From<Vec<u64>> for KeyFile {
     }
 }
 
-/// Keeps the first of each; returns how many went.
+/// Drops repeated keys and keeps the first of each; returns the number dropped.
 fn drop_duplicates(keys: &mut Vec<u64>) -> usize {
     let before = keys.len();
     let mut order: Vec<usize> = (0..before).collect();
@@ -64,7 +64,7 @@ pub enum KeyMap {
     Hashed,
     /// The number itself.
     Ordered,
-    /// Line by line from a file; it ends.
+    /// Keys line by line from a file, which may run out.
     File(Arc<KeyFile>),
 }
 

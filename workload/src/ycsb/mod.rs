@@ -1,4 +1,4 @@
-//! What clients do: YCSB's core workloads, from property files of YCSB's own syntax, drawn from a seed.
+//! YCSB's core workloads: operations of clients, from property files of YCSB's own syntax, drawn from a seed.
 //!
 //! ```text
 //!  a.properties ─▶ Properties ─▶ WorkloadSpec ─┐
@@ -48,24 +48,24 @@ use distribution::{Chooser, Range, ScanLength};
 /// Kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OperationKind {
-    /// Read one record.
+    /// Reads a record.
     Read,
-    /// Overwrite one that exists.
+    /// Overwrites an existing record.
     Update,
-    /// Add one.
+    /// Adds a record.
     Insert,
-    /// Read a number of records in key order from one on.
+    /// Reads a number of records in key order, from one on.
     Scan,
-    /// Read one, then overwrite it.
+    /// Reads a record, then overwrites it.
     ReadModifyWrite,
 }
 
 impl OperationKind {
-    /// All of them, in the order of [`Proportions::as_array`].
+    /// All kinds, in the order of [`Proportions::as_array`].
     pub const ALL: [OperationKind; 5] =
         [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite];
 
-    /// The name in reports, as in YCSB's.
+    /// Name in reports, as in YCSB's.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "READ",
@@ -80,11 +80,11 @@ impl OperationKind {
 /// One operation to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// What.
+    /// Kind of the operation.
     pub kind: OperationKind,
-    /// Record number; an insert's is to be given to [`Workload::acknowledge_insert`] when it is done.
+    /// Record number; pass that of an insert to [`Workload::acknowledge_insert`] when it is done.
     pub record: u64,
-    /// Its key.
+    /// Key of the record.
     pub key: u64,
     /// Records to read from `key` on; 0 unless it is a scan.
     pub scan_length: u32,
@@ -93,7 +93,7 @@ pub struct Operation {
 /// Reasons for which a workload cannot start or go on.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum WorkloadError {
-    /// A bad skew.
+    /// A Zipfian generator cannot be made.
     #[error(transparent)]
     Zipf(#[from] ZipfError),
     /// The key file is shorter than the workload's records.
@@ -101,7 +101,7 @@ pub enum WorkloadError {
         "the workload loads {records} records, the key file has {keys} keys; lower recordcount or add keys"
     )]
     TooFewKeys {
-        /// `recordcount`.
+        /// Number of records, `recordcount`.
         records: u64,
         /// Distinct keys in the file.
         keys: u64,
@@ -117,12 +117,12 @@ pub enum WorkloadError {
         /// Distinct keys in the file.
         keys: u64,
     },
-    /// A stride that names no client.
+    /// The number of the client is not below the number of clients.
     #[error("expected client < clients and at least 1 client, found client {client} of {clients}")]
     Stride {
-        /// This client.
+        /// Number of this client.
         client: u64,
-        /// All clients.
+        /// Number of clients.
         clients: u64,
     },
 }
@@ -203,14 +203,14 @@ impl Workload {
         })
     }
 
-    /// The same with new records that are numbered from `first` on, or from behind the loaded ones if that is more: so that runs one after the
-    /// other do not insert the same keys.
+    /// Numbers new records from `first` on, or from behind the loaded ones if that is more. Runs one after the other
+    /// then do not insert the same keys.
     #[must_use]
     pub fn inserting_from(self, first: u64) -> Self {
         Self { first_new: first.max(self.records), ..self }
     }
 
-    /// The next operation. Fails only when an insert finds the key file used up.
+    /// Draws the next operation. Fails only if an insert finds the key file used up.
     #[inline]
     pub fn next_operation(&mut self) -> Result<Operation, WorkloadError> {
         let u = self.rng.random::<f64>();
@@ -235,8 +235,8 @@ impl Workload {
         Ok(Operation { kind: OperationKind::Insert, record, key, scan_length: 0 })
     }
 
-    /// Tells that an insert drawn earlier is in the tree: from now on its record may be drawn, once all
-    /// inserts before it are in too. Unknown or repeated record numbers change nothing.
+    /// Notes that an insert drawn earlier is in the tree. Its record may be drawn once all inserts before it are in
+    /// the tree, too. Unknown or repeated record numbers change nothing.
     pub fn acknowledge_insert(&mut self, record: u64) {
         let Some(beyond) = record.checked_sub(self.first_new) else { return };
         if beyond % self.clients == self.client {
@@ -249,7 +249,8 @@ impl Workload {
         self.keys.key(record)
     }
 
-    /// A client counts its new records on without gaps; over all clients they interleave.
+    /// Number of a record over all clients. A client counts its new records on without gaps; over all clients they
+    /// interleave.
     fn global(&self, record: u64) -> u64 {
         match record.checked_sub(self.records) {
             Some(beyond) => self.first_new + beyond * self.clients + self.client,
@@ -262,7 +263,7 @@ impl Workload {
 #[derive(Debug, Clone)]
 struct Inserts {
     next: u64,
-    /// For each record drawn and not yet passed: is it acknowledged? The front never is.
+    /// Whether each record drawn and not yet passed is acknowledged. The front never is.
     pending: VecDeque<bool>,
 }
 

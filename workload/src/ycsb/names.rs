@@ -1,13 +1,13 @@
-//! The property names we know, and what we do with each.
+//! Known property names, and the treatment of each.
 
 /// Standing of a known property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Decides what operations are drawn.
+    /// Determines the operations that are drawn.
     Used,
     /// Known and without influence on the operations drawn: accepted, and named in the notes.
     NoEffect(&'static str),
-    /// Known to YCSB, and ignoring it would measure something else than the file says: refused.
+    /// Known to YCSB but refused: ignoring it would measure something else than the file says.
     Unsupported(&'static str),
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn standing(name: &str) -> Option<Standing> {
     KNOWN.iter().find(|(known, _)| *known == name).map(|&(_, standing)| standing)
 }
 
-/// The known name that is the fewest edits away (of any case), if any is reasonably near.
+/// Known name that is the fewest edits away (of any case), if one is reasonably near.
 pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = name.to_ascii_lowercase();
     names

@@ -44,7 +44,7 @@ pub struct Property {
 /// Errors in a file's `.properties` syntax.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PropertiesError {
-    /// A name stands twice.
+    /// A name occurs twice.
     #[error(
         "{file}, line {second}: property `{name}` was already given on line {first}; keep one of the two"
     )]
@@ -53,9 +53,9 @@ pub enum PropertiesError {
         file: String,
         /// The property.
         name: String,
-        /// Line of the first.
+        /// Line of the first occurrence.
         first: usize,
-        /// Line of the second.
+        /// Line of the second occurrence.
         second: usize,
     },
     /// A `\u` escape lacks its four hexadecimal digits.
@@ -63,9 +63,9 @@ pub enum PropertiesError {
     Unicode {
         /// The file.
         file: String,
-        /// Its line.
+        /// Line in the file.
         line: usize,
-        /// Text that stands there.
+        /// Text found instead.
         found: String,
     },
     /// A separator without a name in front.
@@ -73,14 +73,14 @@ pub enum PropertiesError {
     NoName {
         /// The file.
         file: String,
-        /// Its line.
+        /// Line in the file.
         line: usize,
-        /// Text that stands there.
+        /// Text found instead.
         found: String,
     },
 }
 
-/// The properties of one file, in its order.
+/// Properties of one file, in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Properties {
     file: String,
@@ -88,7 +88,7 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// Parses `text`; `file` is what errors call it.
+    /// Parses `text`; errors call the file `file`.
     pub fn parse(file: &str, text: &str) -> Result<Self, PropertiesError> {
         let mut properties = Properties { file: file.to_owned(), entries: Vec::new() };
         let mut lines = text.lines().enumerate();
@@ -133,22 +133,22 @@ impl Properties {
         Ok(())
     }
 
-    /// The name of the file, for messages.
+    /// Name of the file, for messages.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// The property of that name.
+    /// Property of that name.
     pub fn get(&self, name: &str) -> Option<&Property> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// All of them.
+    /// All properties of the file.
     pub fn iter(&self) -> impl Iterator<Item = &Property> {
         self.entries.iter()
     }
 
-    /// Sets a property from outside the file, overriding what stands there (YCSB's `-p name=value`).
+    /// Sets a property from outside the file, overriding the file's value (YCSB's `-p name=value`).
     pub fn set(&mut self, name: &str, value: &str) {
         self.entries.retain(|entry| entry.name != name);
         self.entries.push(Property { name: name.to_owned(), value: value.to_owned(), origin: Origin::Set });

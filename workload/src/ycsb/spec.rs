@@ -7,12 +7,12 @@ use super::names::{KNOWN, Standing, nearest, standing};
 use super::properties::{Origin, Properties, PropertiesError, Property};
 use super::zipf::DEFAULT_THETA;
 
-/// Way from record numbers to keys.
+/// Mapping from record numbers to keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InsertOrder {
-    /// Scattered over the key space by YCSB's hash.
+    /// Keys scattered over the key space by YCSB's hash.
     Hashed,
-    /// Record number = key.
+    /// Keys equal to the record numbers.
     Ordered,
 }
 
@@ -51,19 +51,19 @@ pub struct WorkloadSpec {
     pub insert_count: u64,
     /// Weights of the operations.
     pub proportions: Proportions,
-    /// Which records they touch.
+    /// Distribution of the records that operations touch.
     pub distribution: RequestDistribution,
     /// Shortest scan, in records.
     pub min_scan_length: u32,
     /// Longest scan, in records.
     pub max_scan_length: u32,
-    /// Scan lengths between the two.
+    /// Distribution of scan lengths between the two.
     pub scan_length_distribution: ScanLengthDistribution,
     /// Fields of a record.
     pub field_count: u32,
     /// Bytes of a field.
     pub field_length: u32,
-    /// Record numbers to keys.
+    /// Mapping from record numbers to keys.
     pub insert_order: InsertOrder,
     /// Notes on properties that were accepted without effect, each with its line and the reason.
     pub notes: Vec<String>,
@@ -72,31 +72,31 @@ pub struct WorkloadSpec {
 /// Reasons for which a workload file is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SpecError {
-    /// The file has no `.properties` syntax.
+    /// The file violates the `.properties` syntax.
     #[error(transparent)]
     Syntax(#[from] PropertiesError),
-    /// No such property.
+    /// The property does not exist.
     #[error("{file}, {origin}: unknown property `{name}`{}", hint(.nearest))]
     Unknown {
         /// The file.
         file: String,
-        /// Where.
+        /// Source of the property.
         origin: Origin,
         /// The name.
         name: String,
-        /// The known name that looks most like it.
+        /// The most similar known name.
         nearest: Option<&'static str>,
     },
-    /// YCSB has it, we do not.
+    /// The property is one of YCSB's that is not supported here.
     #[error("{file}, {origin}: property `{name}` is one of YCSB's that is not supported here: {why}")]
     Unsupported {
         /// The file.
         file: String,
-        /// Where.
+        /// Source of the property.
         origin: Origin,
         /// The name.
         name: String,
-        /// Reason, and what to do.
+        /// Reason, and advice.
         why: String,
     },
     /// The value does not fit the property.
@@ -104,16 +104,16 @@ pub enum SpecError {
     Value {
         /// The file.
         file: String,
-        /// Where.
+        /// Source of the property.
         origin: Origin,
         /// The name.
         name: String,
         /// Values that would fit.
         expected: String,
-        /// Value that stands there.
+        /// Value found.
         found: String,
     },
-    /// A property without which there is no workload.
+    /// A property is missing without which there is no workload.
     #[error("{file}: property `{name}` is missing; add a line `{name}=…`")]
     Missing {
         /// The file.
@@ -126,7 +126,7 @@ pub enum SpecError {
     Contradiction {
         /// The file.
         file: String,
-        /// Which, and what to change.
+        /// The contradiction, and advice.
         what: String,
     },
 }
@@ -136,7 +136,7 @@ fn hint(nearest: &Option<&'static str>) -> String {
 }
 
 impl WorkloadSpec {
-    /// Reads a workload file; `file` is what errors call it.
+    /// Reads a workload file; errors call it `file`.
     pub fn parse(file: &str, text: &str) -> Result<Self, SpecError> {
         Self::from_properties(&Properties::parse(file, text)?)
     }

@@ -1,4 +1,4 @@
-//! What the distribution tests share: a seeded generator and a goodness-of-fit bound.
+//! Common parts of the distribution tests: a seeded generator and a goodness-of-fit bound.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -29,7 +29,7 @@ pub enum ZipfError {
         /// Theta that was asked for.
         theta: f64,
     },
-    /// There is nothing to draw from.
+    /// There are no items to draw from.
     #[error("a Zipfian distribution needs at least 1 item, found 0; load records first")]
     NoItems,
 }

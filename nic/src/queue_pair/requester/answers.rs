@@ -45,7 +45,8 @@ impl Requester {
         }
     }
 
-    /// Everything before `end` has been carried out: completes WRITEs; a READ or atomic among them lost its response.
+    /// Handles an acknowledgement of everything before `end`: completes WRITEs; a READ or atomic among them lost its
+    /// response.
     fn acknowledge(&mut self, end: Psn, now: Instant, sink: &mut Sink) {
         while let Some(front) = self.work.front_mut()
             && end.since(front.first_psn) > 0

@@ -1,5 +1,5 @@
-//! The requesting half: the send queue, its packets, their acknowledgements, and what is done when those do not come
-//! (IBTA volume 1, section 9.7.5 on requesters, 9.7.6 on retries).
+//! Requesting half: the send queue, its packets, their acknowledgements, and retries when these do not come (IBTA
+//! volume 1, section 9.7.5 on requesters, 9.7.6 on retries).
 //!
 //! ```text
 //!  work:   [ READ | WRITE | READ | CAS | … ]        front = oldest not complete
@@ -23,13 +23,13 @@ use fatbtree_wire::{Extension, Opcode, Reth};
 use std::collections::VecDeque;
 use work::{Task, Work};
 
-/// PSNs that requests in the send queue may span together: half of what comparing PSNs can bear.
+/// Maximum number of PSNs that requests in the send queue may span together: half of what comparing PSNs allows.
 const MAX_PSN_SPAN: usize = 1 << 22;
 
 // A message of any length fits, whatever the path MTU.
 const _: () = assert!(LONGEST_MESSAGE as usize / 256 <= MAX_PSN_SPAN);
 
-/// A long WRITE asks for an acknowledgement every so many packets, so that a loss does not send it all again.
+/// Packets of a long WRITE between two that request an acknowledgement, so that a loss does not send it all again.
 const WRITE_ACK_INTERVAL: u32 = 32;
 
 pub(crate) struct Requester {
@@ -44,18 +44,18 @@ pub(crate) struct Requester {
     work: VecDeque<Work>,
     /// First PSN of the next request posted.
     next_psn: Psn,
-    /// After the last PSN ever sent.
+    /// PSN after the last one ever sent.
     sent_end: Psn,
     /// Index in `work` of the request to be sent next.
     cursor: usize,
-    /// Packets of the WRITE at the cursor that were sent already.
+    /// Number of packets already sent of the WRITE at the cursor.
     write_sent: u32,
-    /// READs and atomics before the cursor.
+    /// Number of READs and atomics before the cursor.
     reads_in_flight: usize,
     /// Time to send again; set while something sent is not acknowledged.
     deadline: Option<Instant>,
     retries_left: u8,
-    /// The gap has been requested again since the last progress: further signs of it mean nothing new.
+    /// Whether the gap has been requested again since the last progress: further signs of it mean nothing new.
     gap_answered: bool,
 }
 
@@ -192,7 +192,7 @@ impl Requester {
         true
     }
 
-    /// Everything before `end` has been sent at least once.
+    /// Notes that everything before `end` has been sent at least once.
     fn sent(&mut self, end: Psn, now: Instant) {
         if end.since(self.sent_end) > 0 {
             self.sent_end = end;
@@ -202,7 +202,7 @@ impl Requester {
         }
     }
 
-    /// Something was acknowledged: the retries begin anew.
+    /// Notes an acknowledgement, after which the retries begin anew.
     fn progress(&mut self, now: Instant) {
         self.retries_left = self.retry_count;
         self.gap_answered = false;
@@ -210,7 +210,7 @@ impl Requester {
         self.deadline = in_flight.then(|| now + self.ack_timeout);
     }
 
-    /// Something is missing: sends again from the oldest, once until there is progress.
+    /// Handles a gap: sends again from the oldest packet, once until there is progress.
     fn gap(&mut self, now: Instant, sink: &mut Sink) {
         if !self.gap_answered {
             self.gap_answered = true;
@@ -241,7 +241,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Ends the oldest request; `Ok` has what an atomic found.
+    /// Ends the oldest request; `Ok` contains the value that an atomic found.
     #[inline]
     fn complete_front(&mut self, result: Result<u64, Failure>, sink: &mut Sink) {
         let Some(front) = self.work.front_mut() else { return };
@@ -262,7 +262,7 @@ impl Requester {
         self.work.pop_front();
     }
 
-    /// Ends everything: the request that covers the culprit's PSN by its failure, the rest as flushed.
+    /// Ends all requests: the one that covers the culprit's PSN with its failure, the others as flushed.
     pub(crate) fn flush(&mut self, culprit: Option<(Psn, Failure)>, sink: &mut Sink) {
         while let Some(front) = self.work.front() {
             let guilty =
@@ -273,7 +273,7 @@ impl Requester {
         self.deadline = None;
     }
 
-    /// Ends everything because the queue pair is destroyed: of requests that are not signalled nothing is said.
+    /// Ends all requests because the queue pair is destroyed. Unsignalled ones are not reported.
     pub(crate) fn abandon(&mut self, sink: &mut Sink) {
         self.work.retain(|work| {
             sink.owed -= usize::from(!work.signalled);

@@ -4,11 +4,11 @@ use crate::{Psn, atomic};
 use fatbtree_verbs::{Buffer, BufferPool, IndexTarget, Operation, Output, PostError, Remote, WorkRequest};
 use fatbtree_wire::{Extension, Opcode, Reth};
 
-/// Longest message: so long that any path MTU can number its packets, half of what the specification allows (IBTA volume 1,
-/// section 9.7.1).
+/// Longest message in bytes. Any path MTU can number its packets; it is half of what the specification allows (IBTA
+/// volume 1, section 9.7.1).
 pub(crate) const LONGEST_MESSAGE: u64 = 1 << 30;
 
-/// A WRITE of up to this many bytes lies in the send queue itself; a longer one in a buffer of the pool.
+/// Longest WRITE in bytes whose data lies in the send queue itself; a longer one's lies in a buffer of the pool.
 pub(crate) const INLINE_BYTES: usize = 64;
 
 /// A request that was posted.
@@ -16,17 +16,17 @@ pub(super) struct Work {
     pub(super) tag: u64,
     pub(super) signalled: bool,
     pub(super) first_psn: Psn,
-    /// PSNs it takes: packets of the request (WRITE) or of the response (READ), at least 1.
+    /// Number of PSNs of the request: packets of the request (WRITE) or of the response (READ), at least 1.
     pub(super) packets: u32,
-    /// Packets acknowledged (WRITE) or received (READ).
+    /// Number of packets acknowledged (WRITE) or received (READ).
     pub(super) done: u32,
     pub(super) task: Task,
 }
 
 pub(super) enum Task {
-    /// The buffer has what came so far; it is there until the READ is complete.
+    /// A READ. The buffer holds the bytes received so far; it is there until the READ is complete.
     Read { reth: Reth, buffer: Option<Buffer> },
-    /// The data is kept: it may have to be sent again.
+    /// A WRITE. The data is kept, because it may have to be sent again.
     Write { reth: Reth, data: Data },
     /// Atomic in its wire format.
     Atomic { opcode: Opcode, extension: Extension },
@@ -38,7 +38,7 @@ pub(super) enum Data {
 }
 
 impl Task {
-    /// Checks a request and takes the buffer it needs.
+    /// Checks a request and takes the buffer that it needs.
     #[inline]
     pub(super) fn new(
         request: &WorkRequest<'_>,
@@ -95,7 +95,7 @@ impl Task {
         }
     }
 
-    /// Output of its success, taken once; `original` is the value that an atomic found.
+    /// Output of a successful request, taken once; `original` is the value that an atomic found.
     #[inline]
     pub(super) fn output(&mut self, original: u64) -> Output {
         match self {
@@ -117,13 +117,13 @@ fn buffer(pool: &BufferPool, len: u64, longest: u64) -> Result<Buffer, PostError
 }
 
 impl Work {
-    /// Takes one of the responder's resources while it is outstanding.
+    /// Whether the request takes one of the responder's resources while it is outstanding.
     #[inline]
     pub(super) fn takes_resource(&self) -> bool {
         !matches!(self.task, Task::Write { .. })
     }
 
-    /// After the last PSN.
+    /// PSN after the last one of the request.
     #[inline]
     pub(super) fn end(&self) -> Psn {
         self.first_psn.plus(self.packets)

@@ -1,5 +1,5 @@
-//! The responding half: checks requests, carries them out in order, answers, and answers duplicates again (IBTA volume 1,
-//! section 9.7.4 on responders, 9.7.5.1 on what they send).
+//! Responding half: checks requests, executes them in order, answers, and answers duplicates again (IBTA volume 1,
+//! section 9.7.4 on responders, 9.7.5.1 on their answers).
 //!
 //! Answers wait in a queue until they are sent, and the data of a READ is taken from memory when its packet is sent: drivers
 //! that send before they hand in the next frame see strictly ordered memory, others see what RDMA promises (a READ may see
@@ -34,22 +34,22 @@ pub(crate) struct Responder {
     first: u64,
     /// Count of the next new request packet.
     expected: u64,
-    /// Requests carried out, 24 bits.
+    /// Number of executed requests, 24 bits.
     msn: u32,
-    /// The packets missing now have been asked for.
+    /// Whether the packets missing now have been requested.
     nak_sent: bool,
     writing: Option<Writing>,
-    /// Results of atomics by packet count, oldest first, to answer duplicates: carrying them out again would be wrong.
+    /// Results of atomics by packet count, oldest first, to answer duplicates, which must not be executed again.
     atomics: VecDeque<(u64, u64)>,
-    /// READs and atomics that the peer may have outstanding: as many results are kept.
+    /// Maximum number of READs and atomics that the peer may have outstanding; as many results are kept.
     most_reads: usize,
     replies: Replies,
-    /// The request that made the queue pair fail, and why.
+    /// PSN of the request that made the queue pair fail, and the reason.
     refused: Option<(Psn, NakCode)>,
 }
 
 impl Responder {
-    /// For a peer that begins at `first`; `theirs` is the agreement as the peer sees it.
+    /// Creates the responder for a peer that begins at `first`; `theirs` is the agreement as the peer sees it.
     pub(crate) fn new(first: Psn, theirs: &Agreed) -> Responder {
         let (mtu, most_reads) = (theirs.mtu.bytes(), usize::from(theirs.outstanding_reads));
         Responder {
@@ -113,8 +113,8 @@ impl Responder {
         Failed
     }
 
-    /// Says once more why the queue pair failed, to a peer that still asks: the NAK was lost, and without it the peer would learn
-    /// of the failure only when its retries are used up, and not why.
+    /// Repeats the refusal to a peer that still asks, because the NAK was lost. Without it the peer would learn of
+    /// the failure only when its retries are used up, and not the reason.
     pub(crate) fn repeat_refusal(&mut self) {
         if let Some((psn, code)) = self.refused
             && self.replies.is_empty()
@@ -123,7 +123,7 @@ impl Responder {
         }
     }
 
-    /// Carries out a new request.
+    /// Executes a new request.
     #[inline]
     fn execute(&mut self, psn: Psn, frame: &Frame<'_>, regions: &Regions) -> Result<(), NakCode> {
         let opcode = frame.bth.opcode;
@@ -247,8 +247,8 @@ impl Responder {
         self.replies.acknowledge(Psn::new(self.expected as u32).previous(), self.msn);
     }
 
-    /// Answers a duplicate: a READ by reading again, at whatever address the duplicate names; an atomic from its saved result; a WRITE by an
-    /// acknowledgement.
+    /// Answers a duplicate: a READ by reading again, at the address that the duplicate names; an atomic from its
+    /// saved result; a WRITE by an acknowledgement.
     fn repeat(&mut self, count: u64, frame: &Frame<'_>, regions: &Regions) -> Handled {
         let psn = Psn::new(frame.bth.psn);
         match (frame.bth.opcode, &frame.extension) {
@@ -287,7 +287,8 @@ impl Responder {
     }
 }
 
-/// A READ of no bytes touches no memory, and its rkey is not looked at (IBTA volume 1, section 9.7.4.1.5).
+/// Checks a READ. A READ of no bytes touches no memory, and its rkey is not checked (IBTA volume 1, section
+/// 9.7.4.1.5).
 fn check_read(reth: &Reth, frame: &Frame<'_>, regions: &Regions) -> Result<(), NakCode> {
     if reth.length > MAX_MESSAGE || !frame.payload.is_empty() {
         return Err(NakCode::INVALID_REQUEST);
@@ -300,7 +301,7 @@ fn check_read(reth: &Reth, frame: &Frame<'_>, regions: &Regions) -> Result<(), N
     Ok(())
 }
 
-/// Carries out an atomic; returns what it found.
+/// Executes an atomic; returns the value that it found.
 fn execute_atomic(
     at: Remote,
     operation: &Operation<'_>,

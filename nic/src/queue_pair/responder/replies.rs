@@ -1,7 +1,8 @@
 //! Answers that wait to be sent.
 //!
-//! They wait in one queue, in the order of their requests. A READ's answer is one entry however long it is: its packets are made one by
-//! one, when they are asked for, and their data is taken from memory then. So a READ of a gigabyte takes as much room as one of a byte.
+//! All answers wait in one queue, in the order of their requests. A READ's answer is one entry, however long it is.
+//! Its packets are made one by one when they are polled, with data read from memory then. So a READ of a gigabyte
+//! takes as much room as one of a byte.
 
 use crate::Psn;
 use crate::memory::Regions;
@@ -11,7 +12,7 @@ use fatbtree_verbs::Access;
 use fatbtree_wire::{Aeth, AtomicAckEth, Extension, NakCode, Opcode, Reth, Syndrome};
 use std::collections::VecDeque;
 
-/// Answers kept beyond those that the agreed number of READs and atomics brings about: duplicates and refusals.
+/// Number of answers kept beyond those to the agreed number of READs and atomics: duplicates and refusals.
 const SPARE: usize = 32;
 
 struct Reply {
@@ -25,14 +26,14 @@ enum Answer {
     Nak(NakCode),
     Atomic {
         original: u64,
-        /// Whether it answers a request that was carried out just now, not a duplicate.
+        /// Whether this answers a request that was executed just now, not a duplicate.
         first: bool,
     },
     Read {
         /// The rest of the READ.
         reth: Reth,
         started: bool,
-        /// Whether it answers a request that was carried out just now.
+        /// Whether this answers a request that was executed just now, not a duplicate.
         first: bool,
     },
 }
@@ -40,9 +41,9 @@ enum Answer {
 pub(super) struct Replies {
     queue: VecDeque<Reply>,
     mtu: usize,
-    /// READs and atomics that may wait for their first answer.
+    /// Maximum number of READs and atomics that wait for their first answer.
     most_reads: usize,
-    /// Those that do.
+    /// Number of READs and atomics that wait for their first answer.
     reads: usize,
 }
 
@@ -56,7 +57,7 @@ impl Replies {
         self.queue.is_empty()
     }
 
-    /// Whether another answer finds no room. Each READ and atomic may have an acknowledgement before it.
+    /// Whether there is no room for another answer. Each READ and atomic may have an acknowledgement before it.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.queue.len() >= 2 * self.most_reads + SPARE
@@ -72,7 +73,7 @@ impl Replies {
         self.queue.push_back(Reply { psn, msn, answer });
     }
 
-    /// An acknowledgement; it takes the place of one right before it.
+    /// Queues an acknowledgement; it replaces one right before it.
     pub(super) fn acknowledge(&mut self, psn: Psn, msn: u32) {
         if let Some(Reply { answer: Answer::Ack, .. }) = self.queue.back() {
             self.queue.pop_back();
@@ -94,8 +95,8 @@ impl Replies {
         self.push(psn, msn, Answer::Read { reth, started: false, first });
     }
 
-    /// Writes the next packet into `out`; false when there is none. Where it is the refusal of a READ that can no longer be answered,
-    /// the queue pair has failed: then `Err` says what the packet says.
+    /// Writes the next packet into `out`; returns false if there is none. If it refuses a READ that can no longer be
+    /// answered, the queue pair has failed, and `Err` repeats the content of the packet.
     #[inline]
     pub(super) fn transmit(
         &mut self,
