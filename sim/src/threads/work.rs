@@ -138,7 +138,7 @@ pub(super) fn audit(place: &Place<'_>, mut port: Port) -> Result<(Entries, Verif
     }
 }
 
-/// One operation after the other.
+/// A worker, which does one operation after the other.
 struct Worker<'p, 'l> {
     life: Rc<Life<'p>>,
     log: &'l RefCell<Log<'p>>,
