@@ -35,9 +35,9 @@ pub struct Cluster<W> {
     switches: Vec<Switch>,
     servers: Vec<MemoryServer>,
     clients: Vec<Client>,
-    /// Per switch and port: where the wire ends.
+    /// Far end of the wire, per switch and port.
     switch_links: Vec<Vec<Option<Attachment>>>,
-    /// Per server, then per client: the port of its edge switch.
+    /// Port of the edge switch, per server, then per client.
     host_links: Vec<Attachment>,
     /// Hosts that found no room on their wire.
     held_up: Vec<usize>,
@@ -229,7 +229,7 @@ impl<W: Wires> Cluster<W> {
         &self.clients
     }
 
-    /// Lets those send on that found no room.
+    /// Lets hosts send on that found no room on their wire.
     #[cold]
     fn go_on(&mut self, clock: &impl Clock) {
         let now = clock.now();

@@ -1,4 +1,4 @@
-//! Many seeds over all processors; and what to type when one of them fails.
+//! Many seeds over all processors, and the command that replays one that fails.
 //!
 //! ```
 //! use fatbtree_sim::seeds::{Campaign, Seeds};

@@ -203,7 +203,7 @@ impl Scenario {
         Self { hostile, tasks: 1, operations: scenario.operations.min(5), ..scenario }
     }
 
-    /// Runs it to the end.
+    /// Runs the scenario to its end.
     ///
     /// # Errors
     /// An answer that nothing explains, a tree that is none, an operation without an end although everything works.

@@ -28,9 +28,9 @@ pub(super) enum Life {
 pub(super) struct Session {
     pub(super) stream: StreamId,
     pub(super) election_id: u128,
-    /// Notices of the switch that were not heard yet.
+    /// Notices of the switch that the process has not read yet.
     pub(super) notices: VecDeque<Mastership>,
-    /// The last that was heard.
+    /// The last notice that was read.
     pub(super) mastership: Mastership,
 }
 

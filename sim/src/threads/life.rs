@@ -136,7 +136,7 @@ impl<'p> Life<'p> {
         }
     }
 
-    /// Says goodbye.
+    /// Ends the client's sessions in order.
     pub(super) async fn end(&self) {
         self.client.pool().finish().await;
         self.keeper.borrow_mut().close(self.client.pool());

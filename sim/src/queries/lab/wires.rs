@@ -42,7 +42,7 @@ impl Lab {
         self.buffer = buffer;
     }
 
-    /// A frame has come to its host.
+    /// Handles a frame that has come to its host.
     fn arrived(&mut self, at: HostId, frame: &[u8]) {
         match self.way.arrived(at, frame) {
             Arrived::Query(from, datagram) => {
