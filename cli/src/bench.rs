@@ -55,13 +55,13 @@ pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
-    /// Which client of the file; by default the first.
+    /// Client of the cluster file; by default the first.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
     #[command(flatten)]
     nic: Nic,
-    /// How it reaches the trees: by RDMA, or by asking the memory servers' processors over UDP, by its host's wire. (By sockets, past the
-    /// switches, where the cluster file gives memory servers addresses for that.)
+    /// Way to the trees: by RDMA, or by asking the memory servers' processors over UDP, on its host's wire. (By
+    /// sockets, past the switches, where the cluster file gives memory servers addresses for that.)
     #[arg(long, value_name = "roce|query", value_enum, default_value = "roce")]
     protocol: Protocol,
     /// The file of keys, or of keys and values, that `fatbtree load --keys FILE` was given; by default keys are YCSB's, as with
@@ -86,7 +86,7 @@ pub(crate) struct Arguments {
     /// First as fast as --depth at a time go; then at a tenth of that rate, two tenths, and so on, until it is too much.
     #[arg(long)]
     ramp: bool,
-    /// Where to draw latency against load, as SVG.
+    /// File for a drawing of latency against load, as SVG.
     #[arg(long, value_name = "FILE", requires = "ramp")]
     picture: Option<PathBuf>,
     /// Queue pairs to each memory server; each has up to 16 READs under way.
@@ -98,22 +98,22 @@ pub(crate) struct Arguments {
     /// Begin at once, not when the controller has registered all connections: operations walk from the root until it has.
     #[arg(long)]
     at_once: bool,
-    /// From which operations are drawn.
+    /// Seed from which operations are drawn.
     #[arg(long, value_name = "N", default_value_t = 1)]
     draw_seed: u64,
-    /// From which values were made: --seed of `fatbtree load`.
+    /// Seed from which values were made: --seed of `fatbtree load`.
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
     /// Bytes of a value: --value-bytes of `fatbtree load`.
     #[arg(long, value_name = "N", default_value_t = 100)]
     value_bytes: u32,
-    /// Where to write the result as JSON; - for standard output, instead of the table.
+    /// File for the result as JSON; - for standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where to write how far it is, a line of JSON ten times a second while operations end; - for standard output.
+    /// File for the progress, a line of JSON ten times a second while operations end; - for standard output.
     #[arg(long, value_name = "FILE")]
     progress: Option<PathBuf>,
-    /// How long memory servers are waited for.
+    /// Time limit for memory servers to answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     patience: u64,
 }
@@ -126,7 +126,7 @@ fn rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| format!("expected operations a second such as 5000, found {text:?}"))
 }
 
-/// How a client reaches the trees.
+/// Way in which a client reaches the trees.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Protocol {
@@ -199,7 +199,7 @@ impl Process {
         Ok(found.unwrap_or(true))
     }
 
-    /// What became of its queries so far; none where it makes none.
+    /// Statistics of the client's queries so far; `None` if it makes none.
     fn asked(&self) -> Option<RequesterStats> {
         match self {
             Self::Roce(_) => None,
@@ -207,7 +207,7 @@ impl Process {
         }
     }
 
-    /// That its sockets have made so far; none where it has none of its own.
+    /// System calls of the client's own sockets so far; `None` if it has none.
     fn system_calls(&self) -> Option<u64> {
         match self {
             Self::Roce(_) => None,
@@ -227,27 +227,27 @@ impl Process {
 #[derive(Serialize)]
 struct BenchResult {
     protocol: Protocol,
-    /// That have ended.
+    /// Operations that have ended.
     operations: u64,
-    /// With an answer that cannot be.
+    /// Operations with an impossible answer.
     wrong: u64,
-    /// Without an answer.
+    /// Operations without an answer.
     failed: u64,
-    /// Writes of which nobody can tell whether they were carried out: their server was started anew meanwhile.
+    /// Writes that may or may not have been carried out, because their server was started anew meanwhile.
     unknown: u64,
-    /// Ended by Ctrl-C or SIGTERM before all operations were done.
+    /// Whether Ctrl-C or SIGTERM ended the run before all operations were done.
     interrupted: bool,
     seconds: f64,
     ops_per_s: f64,
-    /// Per operation.
+    /// Round trips per operation.
     round_trips: f64,
-    /// Of queries: answers that began at a node that the switches had found.
+    /// Answers to queries that began at a node that the switches had found.
     #[serde(skip_serializing_if = "Option::is_none")]
     led: Option<u64>,
-    /// Of queries: requests that went to a server that does not have their key, and then to the one that has.
+    /// Queries that went to a server that does not have their key, and then to the one that has.
     #[serde(skip_serializing_if = "Option::is_none")]
     redirected: Option<u64>,
-    /// Of the client, per operation; where it has sockets of its own for queries.
+    /// System calls of the client per operation, if it has sockets of its own for queries.
     #[serde(skip_serializing_if = "Option::is_none")]
     system_calls: Option<f64>,
     percentiles: Vec<Percentiles>,
@@ -257,7 +257,7 @@ struct BenchResult {
     first_wrong: Option<String>,
 }
 
-/// What operations of one kind took.
+/// Latencies of operations of one kind.
 #[derive(Serialize)]
 struct Percentiles {
     operation: &'static str,
@@ -266,18 +266,18 @@ struct Percentiles {
     latencies: Latencies,
 }
 
-/// Between two looks whether the connections are registered.
+/// Interval between checks whether the connections are registered.
 const WAIT: Duration = Duration::from_millis(10);
 
-/// Between two lines of progress.
+/// Interval between lines of progress.
 const LINE: Duration = Duration::from_millis(100);
 
-/// How far it is, as `--progress` writes it.
+/// Progress of a run, as `--progress` writes it.
 #[derive(Serialize)]
 struct Progress {
-    /// Since it began.
+    /// Seconds since the run began.
     seconds: f64,
-    /// That have ended.
+    /// Operations that have ended.
     operations: u64,
     wrong: u64,
     failed: u64,
@@ -470,7 +470,7 @@ fn open(per_second: f64) -> Pace {
     Pace::Open { per_second, seed: rand::random(), most: MOST.into() }
 }
 
-/// What a load is made of.
+/// Parts of a load.
 struct Load<'l> {
     process: &'l mut Process,
     start: Start,
@@ -479,7 +479,7 @@ struct Load<'l> {
 }
 
 impl Load<'_> {
-    /// Says whether it has ended by itself; otherwise what was done is told.
+    /// Runs the load. Returns `false` if a signal ended it early; then `done` tells how far it came.
     fn run(
         &mut self,
         done: &mut LoadGenerator,

@@ -33,19 +33,20 @@ pub(crate) struct Arguments {
     /// Cluster file (TOML), with a section `[controller]`.
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
-    /// Where plans are kept.
+    /// Folder in which plans are kept.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// What the switches run.
+    /// Target of the switches' program.
     #[arg(long, value_enum, default_value_t = TargetName::V1model)]
     target: TargetName,
-    /// What `p4/compile_tofino.sh DIR` made; for Tofino.
+    /// Folder that `p4/compile_tofino.sh DIR` made; for Tofino.
     #[arg(long, value_name = "DIR")]
     compiled: Option<PathBuf>,
-    /// How the switches' P4Runtime servers want their binaries; for Tofino.
+    /// Format in which the switches' P4Runtime servers want their binaries; for Tofino.
     #[arg(long, value_enum, default_value_t = FormatName::Stratum)]
     format: FormatName,
-    /// What plans may need (TOML: fat_root_ranges, set_nodes, ...); by default as much as the target's programs have room for.
+    /// Table sizes that plans may use (TOML: fat_root_ranges, set_nodes, ...); by default as much as the target's
+    /// programs have room for.
     #[arg(long, value_name = "FILE")]
     budget: Option<PathBuf>,
     /// Changes of table entries that are written in a second at most, to all switches together: so many do not slow down packets much.
@@ -54,8 +55,8 @@ pub(crate) struct Arguments {
     /// Changes of table entries per second that plans made by itself may come to on average.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
     entries_per_s: u64,
-    /// Become primary when there has been no primary for 2 s; listen at ADDRESS, by default at the first address of `standby` in the
-    /// cluster file that is free here, or at `grpc` if the file names no standby.
+    /// Become primary when there has been no primary for 2 s. Listen at ADDRESS; by default at the first address of
+    /// `standby` in the cluster file that is free here, or at `grpc` if the file names no standby.
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true)]
     standby: Option<Option<String>>,
     /// Become primary at once. The controller that is primary becomes a standby.

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A count: `4711`, `1_000_000`, `1,000,000`, `1e6`, `20k`, `2M`, `1.5G` (decimal multiples). None if it is none.
+/// A count: `4711`, `1_000_000`, `1,000,000`, `1e6`, `20k`, `2M`, `1.5G` (decimal multiples). `None` if it is no
+/// count.
 pub(crate) fn parse(text: &str) -> Option<Result<u64, String>> {
     let plain = text.replace(['_', ','], "");
     let (number, exponent) = match plain.split_once(['e', 'E']) {
@@ -55,7 +56,7 @@ impl fmt::Display for AskedKey {
     }
 }
 
-/// For an argument that is a key.
+/// Reads an argument that is a key.
 pub(crate) fn key(text: &str) -> Result<AskedKey, String> {
     key_of(text).ok_or_else(|| format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}"))
 }
@@ -78,7 +79,7 @@ pub(crate) fn key_of(text: &str) -> Option<AskedKey> {
     Some(AskedKey { key: key.ok()?, is_hexadecimal: radix == 16 })
 }
 
-/// For an option that is a count of at least 1.
+/// Reads an option that is a count of at least 1.
 pub(crate) fn positive(text: &str) -> Result<u64, String> {
     let expected = || Err(format!("expected a number such as 4711, 1e6 or 2M, found {text:?}"));
     parse(text).unwrap_or_else(expected).and_then(|count| if count > 0 { Ok(count) } else { expected() })

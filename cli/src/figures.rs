@@ -25,7 +25,7 @@ use crate::progress;
   fatbtree figures --json figures.json       the same rows as JSON, too
   fatbtree figures --depth 32                32 operations of each client in flight instead of 16")]
 pub(crate) struct Arguments {
-    /// Of which paper.
+    /// Paper whose figures are made.
     #[arg(long, value_name = "sherman|fat-btree", value_enum, default_value = "sherman")]
     of: Paper,
     /// Keys that operations are about; two of three are in the tree at first.

@@ -1,4 +1,4 @@
-//! Work that was interrupted: it is no success, and it says how far it came.
+//! Errors of work that was interrupted: it is no success, and a message says how far it came.
 
 use std::fmt;
 use std::process::ExitCode;

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::shell::command::{key, show, value};
 
-/// Where the cluster is, and how it is reached.
+/// Options to reach the cluster.
 #[derive(Args)]
 struct At {
     /// Cluster file (TOML).

@@ -9,7 +9,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// How much the log says.
+/// Verbosity of the log.
 #[derive(Args)]
 pub(crate) struct Verbosity {
     /// Log more on standard error: -v what happens, -vv details, -vvv everything. The environment variable RUST_LOG, such as
@@ -19,7 +19,7 @@ pub(crate) struct Verbosity {
 }
 
 impl Verbosity {
-    /// Lines go to standard error from now on, in colour if that is a terminal and `NO_COLOR` is not set.
+    /// Sends log lines to standard error from now on, in colour if that is a terminal and `NO_COLOR` is not set.
     ///
     /// # Errors
     /// When `RUST_LOG` cannot be read.

@@ -128,7 +128,8 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `fatbtree control status | head -1`: who read the answer wants no more. `print!` has no other way to say so than to panic.
+/// Ends the process when its output is not read any more, as in `fatbtree control status | head -1`. `print!` reports
+/// that only by a panic.
 fn end_when_nobody_reads() {
     let otherwise = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

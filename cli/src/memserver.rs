@@ -33,7 +33,7 @@ It registers connections with the cluster's controller, and tells of them:
   closed client=…
   root partition=0 root=…")]
 pub(crate) struct Arguments {
-    /// Its name in the cluster file, or its host's.
+    /// Name of the memory server in the cluster file, or its host's.
     name: String,
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     end: role::End,
 }
 
-/// What memory servers do beside RDMA.
+/// Services of memory servers beside RDMA.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Serve {
     /// Answer clients without RDMA as well, over UDP: on the host's wire, where switches lead queries to their keys, or by sockets where the
@@ -73,11 +73,11 @@ enum Beside {
     Queries,
 }
 
-/// Inner nodes that query workers know by heart.
+/// Bytes of inner nodes that query workers cache.
 const QUERY_CACHE: u64 = 64 << 20;
 
 impl Serve {
-    /// The same on another command line.
+    /// The options as words of another command line.
     pub(crate) fn words(self) -> Vec<String> {
         match self.serve {
             None => Vec::new(),
@@ -103,7 +103,7 @@ impl Serve {
     }
 }
 
-/// What memory servers begin with.
+/// Content with which memory servers begin.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Begin {
     /// Begin with so many keys of YCSB in all memory servers together: each loads those of its partition. By default they begin empty.
@@ -116,19 +116,19 @@ pub(crate) struct Begin {
     region_bytes: Option<u64>,
 }
 
-/// Values that are made: the same for whoever loads them and for those who check their answers.
+/// Values that are made: the same for commands that load them and for commands that check answers.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct MadeValues {
     /// Bytes of a value.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=65_536))]
     pub(crate) value_bytes: u32,
-    /// From which values are made.
+    /// Seed from which values are made.
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub(crate) seed: u64,
 }
 
 impl Begin {
-    /// The same on another command line.
+    /// The options as words of another command line.
     pub(crate) fn words(self) -> Vec<String> {
         let Begin { keys, values: MadeValues { value_bytes, seed }, region_bytes } = self;
         [
@@ -150,10 +150,11 @@ pub(crate) fn hashed_keys(count: u64) -> impl Iterator<Item = u64> {
     (0..count).filter_map(move |record| map.key(record))
 }
 
-/// Memory for what clients write, beside the tree.
+/// Bytes for what clients write, beside the tree.
 const SPARE_BYTES: u64 = 4 << 30;
 
-/// The same where all of it is held, written or not: of the memory that is left, a part that two trees can have while one is loaded.
+/// Bytes for what clients write where all of them are held, written or not. They are a part of the memory that is
+/// left, which two trees can have while one is loaded.
 fn pinned_spare_bytes(available: u64) -> u64 {
     SPARE_BYTES.min(available / 8)
 }

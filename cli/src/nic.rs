@@ -7,8 +7,9 @@ use fatbtree_topology::{Cluster, HostId};
 /// The device of a role.
 #[derive(Args)]
 pub(crate) struct Nic {
-    /// How it reaches the network: `software`, a NIC in software behind the wire of the cluster file, or `ibverbs:DEVICE`, an RDMA device of
-    /// this machine, as `rdma link` names it, whose port has the address that the cluster file gives the host.
+    /// Device on the network: `software`, a NIC in software behind the wire of the cluster file; or `ibverbs:DEVICE`,
+    /// an RDMA device of this machine, as `rdma link` names it. Its port has the address that the cluster file gives
+    /// the host.
     #[arg(long, value_name = "software|ibverbs:DEVICE", default_value = "software", value_parser = parse)]
     nic: Choice,
 }
@@ -28,7 +29,7 @@ fn parse(text: &str) -> Result<Choice, String> {
 }
 
 impl Nic {
-    /// For a host of the cluster.
+    /// Description of the NIC for a host of the cluster.
     pub(crate) fn spec(&self, cluster: &Cluster, host: HostId) -> Result<NicSpec, NodeError> {
         Ok(match &self.nic {
             Choice::Software => NicSpec::Software(host_port(cluster, host)?),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 pub(crate) struct Output(PathBuf);
 
 impl Output {
-    /// For the argument of `option`.
+    /// Checks the file that `option` names, if it is given.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -28,7 +28,7 @@ impl Output {
         Ok(Self(path.to_owned()))
     }
 
-    /// Writes it, and says so.
+    /// Writes the file, and prints its name.
     pub(crate) fn write(self, what: &str, text: &str) -> Result<()> {
         let Self(path) = self;
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;

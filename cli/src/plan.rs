@@ -31,7 +31,7 @@ enum Command {
         /// A plan that `fatbtree demo --plan` or `fatbtree control plan --save` wrote.
         plan: PathBuf,
     },
-    /// What changes in each switch from one plan to another.
+    /// Show what changes in each switch from one plan to another.
     Compare {
         /// The active plan.
         old: PathBuf,

@@ -1,4 +1,4 @@
-//! How far long work is: bars on the terminal.
+//! Progress bars of long work, on the terminal.
 
 use std::sync::Arc;
 

@@ -1,13 +1,15 @@
 //! Files of keys, and of keys and values: one reader for all commands.
 //!
-//! A file whose name ends in `.csv` has records of `key,value`; quotes are as in RFC 4180: a value with a comma, a quote or a line break in it
-//! stands in quotes, and a quote within is doubled. Any other file has a key a line. In both:
+//! A file whose name ends in `.csv` has records of `key,value`, with quotes as in RFC 4180. A value with a comma, a
+//! quote or a line break in it stands in quotes, and a quote within is doubled. Any other file has a key a line. In
+//! both:
 //!
 //! * keys are decimal or `0x` hexadecimal, with `_` between digits where that helps;
 //! * empty lines, and lines that begin with `#`, are passed over; behind a key that stands alone `#` begins a comment, too;
 //! * a first line that names the columns, `key` or `key,value`, is passed over, and so is a byte order mark of UTF-8.
 //!
-//! A key that is repeated in a file of keys is left out and told; in a CSV file it is refused: it cannot have two values.
+//! A key that is repeated in a file of keys is left out, and a message says so. In a CSV file it is refused, because
+//! it cannot have two values.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
@@ -158,7 +160,7 @@ struct Lines<'n, R> {
     input: R,
     /// The line, with its end.
     line: Vec<u8>,
-    /// Its number, from 1.
+    /// Number of the line, from 1.
     number: u64,
 }
 
@@ -188,7 +190,7 @@ impl<'n, R: BufRead> Lines<'n, R> {
         Ok(read > 0)
     }
 
-    /// Without its end.
+    /// The line without its end.
     fn content(&self) -> &[u8] {
         let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         line.strip_suffix(b"\r").unwrap_or(line)
@@ -226,7 +228,7 @@ impl<'n, R: BufRead> Lines<'n, R> {
         }
     }
 
-    /// Reads a field whose quote stands before this place. Says what is behind it.
+    /// Reads a field whose opening quote stands before `at`. Returns the place behind its closing quote.
     fn quoted(&mut self, mut at: usize, field: &mut Vec<u8>) -> Result<usize> {
         let (name, opened) = (self.name, self.number);
         loop {

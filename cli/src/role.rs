@@ -1,4 +1,4 @@
-//! What all roles are told about their end.
+//! Options about the end of a role, the same for all roles.
 
 use std::io::Read as _;
 

@@ -3,8 +3,8 @@
 use anyhow::{Result, bail};
 use fatbtree_blink::MAX_INLINE_VALUE;
 
-/// Refuses keys of which one of `parts` does not fit, before it is loaded: what is too large for the machine would end the process
-/// in the middle.
+/// Refuses keys of which one of `parts` does not fit into memory, before it is loaded. Otherwise the process would
+/// end in the middle of the load.
 pub(crate) fn check(keys: u64, parts: u64, value_bytes: u64) -> Result<()> {
     let bytes = (keys / parts.max(1)).saturating_mul(bytes_per_key(value_bytes));
     if available().is_some_and(|available| bytes > available) {
@@ -25,7 +25,7 @@ fn bytes_per_key(value: u64) -> u64 {
     8 + (entry + 4) * 4 / 3 + record
 }
 
-/// Bytes that the system has left; none where it does not say.
+/// Bytes that the system has left; `None` if it does not say.
 pub(crate) fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

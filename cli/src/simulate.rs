@@ -22,16 +22,16 @@ use crate::progress;
   fatbtree simulate writes --tonight 20000        many new ones
   fatbtree simulate all --tonight 1000            the same of each")]
 pub(crate) struct Arguments {
-    /// Which simulation; or `all` of them.
+    /// Name of the simulation; or `all` of them.
     #[arg(value_name = "SIMULATION", value_parser = simulations())]
     simulation: String,
     /// One seed.
     #[arg(long, conflicts_with_all = ["seeds", "tonight"])]
     seed: Option<u64>,
-    /// From the first to before the last; those that CI runs unless given.
+    /// Seeds from the first to before the last; those that CI runs unless given.
     #[arg(long, value_name = "FIRST..LAST", value_parser = range)]
     seeds: Option<(u64, u64)>,
-    /// As many seeds, others at each time.
+    /// Number of seeds, others at each time.
     #[arg(long, value_name = "COUNT", conflicts_with = "seeds", value_parser = clap::value_parser!(u64).range(1..=32_768))]
     tonight: Option<u64>,
 }

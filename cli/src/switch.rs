@@ -30,13 +30,14 @@ A UDP port carries one Ethernet frame per datagram, as QEMU's network back end d
   qemu-system-x86_64 … -netdev dgram,id=n,local.type=inet,local.host=127.0.0.1,local.port=7000,\\
                               remote.type=inet,remote.host=127.0.0.1,remote.port=6000")]
 pub(crate) struct Arguments {
-    /// Its name in the cluster file.
+    /// Name of the switch in the cluster file.
     #[arg(requires = "cluster", conflicts_with_all = ["grpc", "device_id", "ports"])]
     name: Option<String>,
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE", requires = "name")]
     cluster: Option<PathBuf>,
-    /// Where controllers connect: P4Runtime over gRPC, in plaintext, and on loopback therefore. A cluster file names certificates.
+    /// Address for controllers: P4Runtime over gRPC, in plaintext, and on loopback therefore. A cluster file names
+    /// certificates.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9559")]
     grpc: SocketAddr,
     /// P4Runtime device id.

@@ -33,7 +33,7 @@ enum Command {
         /// Cluster file (TOML). Without it: the demo's network.
         #[arg(long, value_name = "FILE")]
         cluster: Option<PathBuf>,
-        /// Also draw it.
+        /// Also draw the network, as SVG.
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
@@ -138,7 +138,7 @@ pub(crate) fn load(file: &Path) -> Result<Cluster> {
     Cluster::from_toml(&text).with_context(|| format!("cluster file {}", file.display()))
 }
 
-/// Of which the memory servers of a cluster make keys for queries. `None`: queries need none.
+/// Secret of which the memory servers of a cluster make keys for queries; `None` if queries need none.
 pub(crate) fn query_secret(cluster: &Cluster, file: &Path) -> Result<Option<Secret>> {
     match certificates_of(cluster, file) {
         Some(folder) if !cluster.query_open() => {
@@ -150,7 +150,7 @@ pub(crate) fn query_secret(cluster: &Cluster, file: &Path) -> Result<Option<Secr
     }
 }
 
-/// What a role of a cluster shows to others.
+/// Credentials that a role of a cluster shows to others.
 pub(crate) fn trust(cluster: &Cluster, file: &Path, name: &str) -> Result<Trust> {
     Ok(fatbtree_node::trust_of(cluster, file, name)?)
 }

@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// Leave a role that dies dead.
     #[arg(long)]
     no_restart: bool,
-    /// How long a role may take until it answers.
+    /// Time limit for a role to answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
 }

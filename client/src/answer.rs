@@ -1,4 +1,4 @@
-//! What operations come to, by RDMA or by queries.
+//! Results and costs of operations, by RDMA or by queries.
 
 use fatbtree_blink::OperationError;
 use fatbtree_verbs::time::Duration;

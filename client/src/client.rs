@@ -26,11 +26,11 @@ use crate::sample::{KeySample, Report, Sampling};
 ///
 /// It belongs to one thread and is cheap to clone: give each task a clone. Lookups are futures for any executor.
 ///
-/// Whoever drives the thread calls [`turn`](Self::turn) when frames or completions may have come, and answers
+/// The thread's driver calls [`turn`](Self::turn) when frames or completions may have come. It answers
 /// [`poll_event`](Self::poll_event) by connecting what broke; see [`Pool`] for the whole contract.
 ///
-/// A value lies in a registered buffer of the device and gives it back when it is dropped. There are as many buffers as the
-/// device was made with: copy what you keep. A lookup that finds all of them held by values fails and says so.
+/// A value lies in a registered buffer of the device, which is freed when the value is dropped. There are as many buffers as the
+/// device was made with: copy what you keep. A lookup fails, and says so, when values hold all buffers.
 pub struct Client<V> {
     pool: Rc<Pool<V>>,
     /// Samples of all clones together.
@@ -53,7 +53,7 @@ impl<V> std::fmt::Debug for Client<V> {
 }
 
 impl<V: Verbs> Client<V> {
-    /// A client over `verbs` without connections. `seed` decides how long it pauses before it reads something again.
+    /// Creates a client over `verbs` without connections. `seed` randomizes the pauses before a read is repeated.
     ///
     /// # Errors
     /// When the configuration cannot work.
@@ -89,8 +89,8 @@ impl<V: Verbs> Client<V> {
         self.pool.cache_stats()
     }
 
-    /// The value of `key`; none when there is no such key. Begins at the leaf if the client's [cache](Self::set_cache) knows it, else
-    /// with an index read where the connection is registered.
+    /// Returns the value of `key`; `None` if there is no such key. Begins at the leaf if the client's [cache](Self::set_cache) knows it,
+    /// otherwise with an index read if the connection is registered.
     ///
     /// # Errors
     /// When there is no answer; the error says why, and what to do.
@@ -115,8 +115,8 @@ impl<V: Verbs> Client<V> {
         which(&mut self.latencies.borrow_mut()).record(latency.as_nanos());
     }
 
-    /// Looks up many keys, up to `at_once` of them at a time, and gives each lookup out as it ends: not in the order of the
-    /// keys. Nothing is allocated per key.
+    /// Looks up many keys, up to `at_once` of them at a time. Returns each lookup as it ends, not in the order of the keys. Nothing is
+    /// allocated per key.
     ///
     /// # Panics
     /// When `at_once` is 0.
@@ -158,15 +158,15 @@ impl<V: Verbs> Client<V> {
         Ok(values)
     }
 
-    /// Puts a value, whether the key is there or not. Writing needs locks: see [`Pool::set_writer`].
+    /// Puts a value, whether the key exists or not. Writing needs locks: see [`Pool::set_writer`].
     ///
     /// # Errors
-    /// When it was not put, or [when nobody can tell](OperationError::Unknown).
+    /// When it was not put, or [may have been](OperationError::Unknown).
     pub async fn upsert(&self, key: u64, value: &[u8]) -> Result<(), OperationError> {
         self.mutate(key, Mutation::Upsert(value)).await.result.map(drop)
     }
 
-    /// Puts a value if the key is not there, and says whether it was put.
+    /// Puts a value if the key does not exist. Returns whether it was put.
     ///
     /// # Errors
     /// As [`upsert`](Self::upsert).
@@ -174,7 +174,7 @@ impl<V: Verbs> Client<V> {
         self.mutate(key, Mutation::Insert(value)).await.result
     }
 
-    /// Replaces the value if the key is there, and says whether it was.
+    /// Replaces the value if the key exists. Returns whether it did.
     ///
     /// # Errors
     /// As [`upsert`](Self::upsert).
@@ -182,7 +182,7 @@ impl<V: Verbs> Client<V> {
         self.mutate(key, Mutation::Update(value)).await.result
     }
 
-    /// Replaces the value if the key is there and has the value `expected`, and says whether it was replaced.
+    /// Replaces the value if the key exists and has the value `expected`. Returns whether it was replaced.
     ///
     /// # Errors
     /// As [`upsert`](Self::upsert).
@@ -195,7 +195,7 @@ impl<V: Verbs> Client<V> {
         self.mutate(key, Mutation::CompareAndSet { expected, value }).await.result
     }
 
-    /// Takes a key away, and says whether it was there.
+    /// Deletes a key. Returns whether it existed.
     ///
     /// # Errors
     /// As [`upsert`](Self::upsert).
@@ -240,7 +240,7 @@ impl<V: Verbs> Client<V> {
         self.pool.len(KeyRange::ALL).await
     }
 
-    /// Walks over all trees, to which nobody writes meanwhile, and checks every invariant; see [`Pool::verify`].
+    /// Walks over all trees, to which no client may write meanwhile, and checks every invariant; see [`Pool::verify`].
     ///
     /// # Errors
     /// The first damage.
@@ -248,7 +248,7 @@ impl<V: Verbs> Client<V> {
         self.pool.verify().await
     }
 
-    /// Any change, with what it cost.
+    /// Carries out any change. Returns the cost too.
     pub async fn mutate(&self, key: u64, mutation: Mutation<'_>) -> MutationResult {
         self.mutate_from(key, mutation, Start::CachedOrIndexRead).await
     }
@@ -261,7 +261,7 @@ impl<V: Verbs> Client<V> {
         change
     }
 
-    /// The first `most` pairs of a range, with what they cost. Round trips that were under way at once count once.
+    /// Reads the first `most` pairs of a range. Returns the cost too; round trips that were under way at once count once.
     pub async fn scan_first(
         &self,
         range: KeyRange,
@@ -290,7 +290,7 @@ impl<V: Verbs> Client<V> {
         Answered { result: result.map(|()| found), round_trips, latency }
     }
 
-    /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.
+    /// Takes what has come by `now`, and wakes the operations that wait for it. Returns whether there was anything.
     pub fn turn(&self, now: Instant) -> bool {
         self.pool.turn(now)
     }
@@ -311,7 +311,7 @@ impl<V: Verbs> Client<V> {
     }
 }
 
-/// A stream of what the futures come to that `start` makes of `keys`, some of them at a time.
+/// Stream of the results of the futures that `start` makes of `keys`, some of them at a time.
 pub(crate) struct Lookups<I, S, F> {
     keys: I,
     start: S,
@@ -332,7 +332,7 @@ where
         Self { keys, start, under_way: FuturesUnorderedBounded::new(at_once) }
     }
 
-    /// The next one that ends; none when all have ended.
+    /// Result of the next future that ends; `None` when all have ended.
     pub(crate) async fn next(&mut self) -> Option<F::Output> {
         poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }

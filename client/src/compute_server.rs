@@ -1,4 +1,4 @@
-//! What the threads of one process share.
+//! State that the threads of one process share.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::client::Client;
 ///        └──────┴──────┴── one IndexCache
 /// ```
 ///
-/// It is given to threads by reference or as a clone, and each makes its client there: a client stays on its thread.
+/// A compute server is given to threads by reference or as a clone. Each thread makes its own client, which stays there.
 ///
 /// **What is shared** is the index cache, as in Sherman: what one thread has read saves all of them a walk.
 ///
@@ -79,15 +79,15 @@ pub struct ComputeServer {
 }
 
 impl ComputeServer {
-    /// One whose clients have this configuration, and a cache of up to `cache_bytes` together; 0: none.
+    /// Compute server whose clients have this configuration, and together a cache of up to `cache_bytes` (0: no cache).
     pub fn new(config: PoolConfig, roots: SuperRoot, cache_bytes: u64) -> Self {
         Self { config, roots, cache: Arc::new(IndexCache::new(cache_bytes)) }
     }
 
-    /// A client for the thread that calls, over its own device or its own handle to one. Two seeds, and two threads that met at a
-    /// lock do not meet again.
+    /// Creates a client for the calling thread, over its own device or its own handle to one. Give each thread another seed, so that two
+    /// threads that met at a lock do not meet again.
     ///
-    /// It opens a session of its own with each server: allow a client address as many as it has threads.
+    /// The client opens a session of its own with each server: allow a client address as many sessions as it has threads.
     ///
     /// # Errors
     /// When the configuration cannot work.

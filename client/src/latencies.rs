@@ -14,12 +14,12 @@
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyBuckets {
-    /// The last is of those above all bounds.
+    /// Number of latencies in each bucket; the last bucket is above all bounds.
     counts: [u64; BOUNDS_NS.len() + 1],
     sum_ns: u128,
 }
 
-/// Bounds of the buckets, from a way through a network to an operation that has lost its patience: 1, 2.5 and 5 of each power of ten.
+/// Bounds of the buckets, from a way through a network to an operation that times out: 1, 2.5 and 5 of each power of ten.
 const BOUNDS_NS: [u64; 20] = [
     2_500,
     5_000,
@@ -62,7 +62,7 @@ impl LatencyBuckets {
         self.counts.iter().sum()
     }
 
-    /// All of them together, in seconds.
+    /// Sum of the latencies, in seconds.
     pub fn sum_s(&self) -> f64 {
         self.sum_ns as f64 / 1e9
     }
@@ -80,7 +80,7 @@ pub struct OperationLatencies {
 }
 
 impl OperationLatencies {
-    /// All of them by name.
+    /// All kinds of operations by name.
     pub fn by_name(&self) -> [(&'static str, &LatencyBuckets); 3] {
         [("read", &self.reads), ("write", &self.writes), ("scan", &self.scans)]
     }

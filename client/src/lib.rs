@@ -12,10 +12,10 @@
 //!   [`Verbs`](fatbtree_verbs::Verbs).
 //! * [`ComputeServer`]: several threads in one process, each with its own client, and one index cache.
 //! * [`QueryClient`]: a client without RDMA, which asks memory servers.
-//! * [`Answered`], [`NoAnswer`]: what an operation of either came to, and what it cost.
-//! * [`KeySample`], [`Report`]: what a client tells planners of switch caches: the keys that it is asked for, and how often the
-//!   switches gave it stale hints.
-//! * [`OperationLatencies`]: what its operations took, for monitoring.
+//! * [`Answered`], [`NoAnswer`]: result and cost of an operation of either client.
+//! * [`KeySample`], [`Report`]: report of a client to planners of switch caches, with the keys that it is asked for, and the number of
+//!   stale hints from switches.
+//! * [`OperationLatencies`]: latencies of a client's operations, for monitoring.
 //!
 //! Workloads, load generation and measurement are in the crate `fatbtree-workload`, which builds on this one.
 //!

@@ -15,14 +15,16 @@ use fatbtree_wire::query::{Query, Status, records};
 use crate::answer::{Answered, NoAnswer};
 use crate::latencies::{LatencyBuckets, OperationLatencies};
 
-/// Asks memory servers, many things at a time. It belongs to one thread and is cheap to clone; what it does are futures for any executor.
+/// Client that sends requests to memory servers, many at a time.
+///
+/// It belongs to one thread and is cheap to clone. Its operations are futures for any executor.
 ///
 /// It has one or more *lanes*, each of which is a client by itself to the servers: a server remembers 64 requests of a client. Lanes may share
 /// sockets; a server answers all of one socket in one thread. Requests take turns on lanes in bursts.
 ///
-/// **Driving contract.** Time never goes back. Whoever has the sockets hands in what comes ([`handle`](Self::handle)), calls
-/// [`turn`](Self::turn) then and when [`next_deadline`](Self::next_deadline) has come, runs the futures that are woken, and sends what
-/// [`poll_transmit`](Self::poll_transmit) has.
+/// **Driving contract.** Time never goes back. The owner of the sockets hands in datagrams ([`handle`](Self::handle)), and calls
+/// [`turn`](Self::turn) then and when [`next_deadline`](Self::next_deadline) has come. It also runs the futures that are woken, and sends
+/// the datagrams of [`poll_transmit`](Self::poll_transmit).
 #[derive(Clone)]
 pub struct QueryClient {
     state: Rc<RefCell<State>>,
@@ -33,7 +35,7 @@ struct State {
     lanes: Vec<Lane>,
     /// The lane of the next request.
     next: usize,
-    /// Requests that it was given one after the other.
+    /// Number of requests that the lane was given one after the other.
     given: usize,
     /// Wakers of operations that found all lanes full.
     waiting: VecDeque<Waker>,
@@ -48,7 +50,7 @@ struct Lane {
     asked: BTreeMap<u64, Asked>,
 }
 
-/// A request that somebody waits for.
+/// Request that an operation waits for.
 enum Asked {
     Waiting(Option<Waker>),
     Answered(Answer),
@@ -104,7 +106,7 @@ impl QueryClient {
         self.state.borrow().lanes.len()
     }
 
-    /// A datagram has come. It says for which lane.
+    /// Handles a received datagram, which says for which lane it is.
     pub fn handle(&self, datagram: &[u8]) {
         let mut state = self.state.borrow_mut();
         let now = since(state.now);
@@ -117,7 +119,7 @@ impl QueryClient {
         }
     }
 
-    /// Takes note of the time, and wakes whoever has an answer.
+    /// Takes note of the time, and wakes the operations that have an answer.
     pub fn turn(&self, now: Instant) {
         let mut state = self.state.borrow_mut();
         state.now = state.now.max(now);
@@ -180,14 +182,14 @@ impl QueryClient {
 
     // ---- operations ----
 
-    /// Asks, and waits for the answer. One that is dropped meanwhile may be carried out all the same.
+    /// Sends a request, and waits for the answer. If the future is dropped meanwhile, the request may be carried out all the same.
     pub async fn ask(&self, ask: Ask) -> Answer {
         let mut ask = Some(ask);
         let (lane, id) = poll_fn(|context| self.poll_begin(&mut ask, context)).await;
         Waiting { client: self, lane, id }.await
     }
 
-    /// On the next lane that has room.
+    /// Begins a request on the next lane that has room.
     fn poll_begin(&self, ask: &mut Option<Ask>, context: &mut Context<'_>) -> Poll<(usize, u64)> {
         let mut state = self.state.borrow_mut();
         let State { now, lanes, next, given, waiting, .. } = &mut *state;
@@ -245,7 +247,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Until a point in time.
+/// Sleep until a point in time.
 struct Nap<'c> {
     client: &'c QueryClient,
     at: Instant,
@@ -302,7 +304,7 @@ impl QueryClient {
         self.state.borrow().now
     }
 
-    /// Waits until then.
+    /// Waits until the time `at`.
     pub fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
         let mut state = self.state.borrow_mut();
         state.naps += 1;
@@ -320,7 +322,7 @@ impl QueryClient {
         self.answered(|latencies| &mut latencies.reads, began, 1, result)
     }
 
-    /// Writes a value. `is_new`: the key need not be there; otherwise it must be. Says whether it was so.
+    /// Writes a value. Returns `false` if the key does not exist, unless `is_new` permits that.
     pub async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
         let began = self.now();
         let value = value.to_vec();
@@ -333,7 +335,7 @@ impl QueryClient {
         self.answered(|latencies| &mut latencies.writes, began, 1, result)
     }
 
-    /// Takes a key away, and says whether it was there.
+    /// Deletes a key. Returns whether it existed.
     pub async fn delete(&self, key: u64) -> Answered<bool> {
         let began = self.now();
         let result = match self.ask(Ask::delete(key)).await {

@@ -1,4 +1,4 @@
-//! What planners of switch caches learn from clients: which keys they are asked for, and how often the hints of switches were stale.
+//! Observations of clients for planners of switch caches: the keys that clients are asked for, and the number of stale hints from switches.
 
 use fatbtree_blink::PoolStats;
 use rand::{RngExt, SeedableRng};
@@ -65,11 +65,11 @@ pub struct Report {
     pub keys: Vec<u64>,
     /// Index reads.
     pub index_reads: u64,
-    /// Index reads among them that led to a node which was not the key's any more.
+    /// Index reads among them that led to a node to which the key belonged no longer.
     pub stale_hints: u64,
 }
 
-/// The sample of a client, and what it has told already.
+/// Sample of a client, and the counts that it has reported already.
 #[derive(Debug, Default)]
 pub(crate) struct Sampling {
     sample: Option<KeySample>,

@@ -1,4 +1,4 @@
-//! The same client for threads that wait: no executor is needed.
+//! Blocking client, for threads that wait: no executor is needed.
 //!
 //! ```no_run
 //! let db = fatbtree::blocking::connect("cluster.toml")?;

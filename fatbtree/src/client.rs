@@ -16,7 +16,7 @@ use crate::{Error, Stats};
 /// Futures work under any executor, and do nothing until they are polled. **Dropping a future is safe at any `await`.** An operation that
 /// still waited for room in the queue is not carried out then; one that was queued is carried out to its end, without telling its result.
 ///
-/// The last clone that is dropped ends the connection in the background: [`close`](Self::close) waits for it.
+/// Dropping the last clone ends the connection in the background; [`close`](Self::close) waits for the end.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -63,7 +63,7 @@ impl Client {
         self.ask(false, |answer| Ask::GetMany(keys, answer)).await
     }
 
-    /// Puts a value, whether the key is there or not.
+    /// Puts a value, whether the key exists or not.
     ///
     /// # Errors
     /// When the value was not put, or [may have been](Error::may_have_happened).
@@ -72,10 +72,10 @@ impl Client {
         self.change(key, Change::Put(value)).await.map(drop)
     }
 
-    /// Puts many values, in no certain order, and gives the result of each. Cheaper than a [`put`](Self::put) each.
+    /// Puts many values, in no certain order, and returns the result of each. Cheaper than a [`put`](Self::put) each.
     ///
     /// # Errors
-    /// When the client is closed; what became of each pair is in the vector.
+    /// When the client is closed; the result of each pair is in the vector.
     pub async fn put_many<V: AsRef<[u8]>>(
         &self,
         pairs: impl IntoIterator<Item = (u64, V)>,
@@ -85,7 +85,7 @@ impl Client {
         self.ask(true, |answer| Ask::PutMany(pairs, answer)).await
     }
 
-    /// Puts a value if the key is not there, and says whether it was put. Not over [`Protocol::Query`](crate::Protocol::Query).
+    /// Puts a value if the key does not exist, and returns whether it was put. Not over [`Protocol::Query`](crate::Protocol::Query).
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -94,7 +94,7 @@ impl Client {
         self.change(key, Change::Insert(value)).await
     }
 
-    /// Replaces the value if the key is there, and says whether it was.
+    /// Replaces the value if the key exists, and returns whether it did.
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -103,7 +103,7 @@ impl Client {
         self.change(key, Change::Update(value)).await
     }
 
-    /// Replaces the value if it is `expected`, and says whether it was. Not over [`Protocol::Query`](crate::Protocol::Query).
+    /// Replaces the value if it is `expected`, and returns whether it was. Not over [`Protocol::Query`](crate::Protocol::Query).
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -117,7 +117,7 @@ impl Client {
         self.change(key, Change::CompareAndSwap { expected, value }).await
     }
 
-    /// Takes a key away, and says whether it was there.
+    /// Deletes a key, and returns whether it existed.
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -135,7 +135,7 @@ impl Client {
         self.shared.counters.snapshot()
     }
 
-    /// Carries out what was asked before, closes the sessions, and waits for the end. Other clones then fail with [`Error::Closed`].
+    /// Carries out the operations begun before, closes the sessions, and waits for the end. Other clones then fail with [`Error::Closed`].
     pub async fn close(self) {
         self.shared.close().await;
     }

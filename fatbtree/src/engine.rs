@@ -73,7 +73,7 @@ impl Store {
         }
     }
 
-    /// Says whether the key was as the change wants it.
+    /// Carries out a change. Returns whether the key was as the change wants it.
     pub(crate) async fn mutate(&self, key: u64, change: &Change) -> Result<bool, Error> {
         match self {
             Self::Rdma(client) => {

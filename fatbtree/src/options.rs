@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::service::AT_ONCE;
 use crate::{Client, Error};
 
-/// How a client reaches the memory servers. The operations are the same, except where they say otherwise.
+/// Protocol between a client and the memory servers. The operations are the same, except where they say otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -74,7 +74,7 @@ impl Options {
         self
     }
 
-    /// How the client reaches the memory servers. Default: [`Protocol::Rdma`].
+    /// Protocol between the client and the memory servers. Default: [`Protocol::Rdma`].
     #[must_use]
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocol = protocol;
@@ -95,7 +95,7 @@ impl Options {
         self
     }
 
-    /// Has the client find keys without the switches. Default: false.
+    /// Makes the client find keys without the switches. Default: false.
     #[must_use]
     pub fn root_to_leaf(mut self, root_to_leaf: bool) -> Self {
         self.root_to_leaf = root_to_leaf;
@@ -109,7 +109,7 @@ impl Options {
         self
     }
 
-    /// How long a memory server that does not answer is waited for, while connecting and within an operation. Default: 10 s.
+    /// Longest wait for a memory server that does not answer, while connecting and within an operation. Default: 10 s.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;

@@ -68,7 +68,7 @@ impl Drop for Shared {
 }
 
 impl Shared {
-    /// Asks, and waits for the answer. `is_change`: without an answer, it may have been carried out.
+    /// Sends a request to the thread, and waits for the answer. `is_change`: without an answer, it may have been carried out.
     pub(crate) async fn ask<T>(
         &self,
         limit: Duration,
@@ -84,7 +84,7 @@ impl Shared {
         answered.await.unwrap_or_else(|_| Err(closed(is_change)))
     }
 
-    /// Has the thread end, and waits until it has.
+    /// Makes the thread end, and waits until it has.
     pub(crate) async fn close(&self) {
         if let Some(requests) = &self.requests {
             // A thread that has ended needs not be told.
@@ -139,7 +139,7 @@ fn run(mut engine: Engine, requests: mpsc::Receiver<Request>, counters: &Counter
     tracing::debug!("the client is closed");
 }
 
-/// Carries requests out until there is no client left, or one was closed.
+/// Carries out requests until no client is left, or one was closed.
 async fn serve(store: &Store, mut requests: mpsc::Receiver<Request>, counters: &Counters) {
     let mut under_way = FuturesUnorderedBounded::new(AT_ONCE);
     let mut open = true;
@@ -164,7 +164,7 @@ async fn serve(store: &Store, mut requests: mpsc::Receiver<Request>, counters: &
     .await;
 }
 
-/// A request's time.
+/// Time limit of a request.
 #[derive(Clone, Copy)]
 struct Limit {
     since: Instant,
@@ -172,7 +172,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// Runs an operation for as long as there is time. What a change leaves unfinished, the client process finishes.
+    /// Runs an operation until its time is over. The client process finishes what a change leaves unfinished.
     async fn run<T>(
         self,
         store: &Store,

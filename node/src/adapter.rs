@@ -98,7 +98,7 @@ impl Watch {
         self.waiter.waker()
     }
 
-    /// Time since it was made, as far as the process could run.
+    /// Time since the watch was made, without time in which the process was suspended.
     pub(crate) fn now(&self) -> Instant {
         let mut running = self.running.get();
         let now = running.at(Instant::from_nanos(self.began.elapsed().as_nanos() as u64));
@@ -111,13 +111,13 @@ impl Watch {
         self.ready.get(number).is_none_or(|ready| *ready)
     }
 
-    /// Waits until something may have come by these, for a wake, or until `due`. May end early.
+    /// Waits until something may have come by these lanes, for a wake, or until `due`. May end early.
     pub(crate) fn wait(&mut self, lanes: &mut Lanes, due: Option<Instant>) {
         let patience = self.patience(due);
         lanes.wait(&self.waiter, Some(patience), &mut self.ready);
     }
 
-    /// Time to wait for what is due, before the clock is read again.
+    /// Longest time to wait before the clock is read again.
     fn patience(&self, due: Option<Instant>) -> Duration {
         let wait = due.map_or(RunningTime::LONGEST_WAIT, |due| due - self.now());
         Duration::from_nanos(wait.min(RunningTime::LONGEST_WAIT).as_nanos())
@@ -125,7 +125,7 @@ impl Watch {
 }
 
 impl Adapter {
-    /// The device of a host. What is wrong with it is told now. So many threads may [share](Self::divert) it.
+    /// Opens the device of a host, or reports what is wrong with it. Up to `threads` other threads may [share](Self::divert) it.
     #[cfg_attr(not(feature = "ibverbs"), expect(unused_variables, reason = "software NICs do both"))]
     pub(crate) fn open(spec: &NicSpec, host: &Host, side: Side, threads: usize) -> Result<Self, NodeError> {
         match spec {
@@ -139,7 +139,7 @@ impl Adapter {
         }
     }
 
-    /// Hands datagrams for these UDP ports to other threads from now on. `None` where no frames come here: a card has them.
+    /// Hands datagrams for these UDP ports to other threads from now on. `None` if an RDMA card handles the frames.
     pub(crate) fn divert(&mut self, ports: &Range<u16>) -> Result<Option<Shares>, NodeError> {
         match &mut self.0 {
             Kind::Software(software) => software.divert(ports),
@@ -148,7 +148,7 @@ impl Adapter {
         }
     }
 
-    /// Hands in a batch of what has come. Says whether there may be more.
+    /// Receives a batch of frames. Returns whether there may be more.
     pub(crate) fn receive(&mut self, now: Instant) -> bool {
         match &mut self.0 {
             Kind::Software(software) => software.receive(now),
@@ -175,7 +175,7 @@ impl Adapter {
         }
     }
 
-    /// Does what is due.
+    /// Runs the device's timers that are due.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         match &mut self.0 {
             Kind::Software(software) => software.handle_timeout(now),
@@ -194,7 +194,7 @@ impl Adapter {
         }
     }
 
-    /// Others may have its port. A card is closed when the last client that has it is dropped.
+    /// Closes the port of a software NIC, so that others may use it. A card is closed when the last client that has it is dropped.
     pub(crate) fn close(&mut self) {
         match &mut self.0 {
             Kind::Software(software) => software.close(),

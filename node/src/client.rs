@@ -40,9 +40,9 @@ pub struct ClientOptions {
     pub nic: NicSpec,
     /// All memory servers of the cluster.
     pub servers: Vec<MemoryServer>,
-    /// Queue pairs to each, at least 1. A queue pair has 16 READs under way at most.
+    /// Queue pairs to each memory server, at least 1. A queue pair has 16 READs under way at most.
     pub lanes: u8,
-    /// Where controllers are. The primary is told which keys are asked for, and tells which connections are registered. Without one,
+    /// Addresses of controllers. The primary is told which keys are asked for, and tells which connections are registered. Without one,
     /// operations begin at the root.
     pub controllers: Vec<String>,
     /// Its certificate.
@@ -65,10 +65,10 @@ pub struct ClientProcess {
     keeper: SessionKeeper<TreeInfo>,
     links: BTreeMap<u16, Arc<Link>>,
     answers: mpsc::Receiver<Answer>,
-    /// Connections that the controller has told of: partition, and the server's queue pair.
+    /// Connections that the controller has registered: partition, and the server's queue pair.
     registered: BTreeSet<(u16, u32)>,
     reports: Option<Reports>,
-    /// Locks that dropped changes have left are given back by these.
+    /// Tasks that release the locks which dropped changes have left.
     chores: Vec<Pin<Box<dyn Future<Output = ()>>>>,
     stopper: Stopper,
     questions: Questions,
@@ -82,22 +82,22 @@ impl fmt::Debug for ClientProcess {
 }
 
 impl Drop for ClientProcess {
-    /// Its port is free again, even where somebody has the client still.
+    /// Frees the port, even if a clone of the client still exists.
     fn drop(&mut self) {
         self.client.pool().reactor().with(Adapter::close);
     }
 }
 
-/// On the way to the controller.
+/// Reports on their way to the controller.
 struct Reports {
     to: reports::Sender<ClientReport>,
     /// Time of the next report.
     next: Instant,
 }
 
-/// Between two reports.
+/// Interval between two reports.
 const REPORT: fatbtree_verbs::time::Duration = fatbtree_verbs::time::Duration::from_millis(250);
-/// Keys of one report, at most.
+/// Maximum number of keys in one report.
 const SAMPLE: usize = 2_000;
 
 /// Longest time for which a process that ends waits for its sessions to close.
@@ -107,8 +107,9 @@ fn in_nanos(time: Duration) -> fatbtree_verbs::time::Duration {
     fatbtree_verbs::time::Duration::from_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// An operation may lose its connection as often as happens while nothing is answered for so long: the server is made known of each
-/// new queue pair, but a switch on the way to it is frozen, say.
+/// Limits of an operation: it may reconnect once more for each unanswered queue pair's life that fits into `patience`.
+///
+/// For example, a server accepts each new queue pair, but a frozen switch on the way to it lets the queue pair fail again.
 fn limits(patience: Duration) -> Limits {
     let least = Limits::default();
     let breaks = patience.as_millis() / SILENCE.as_millis();
@@ -213,7 +214,7 @@ impl ClientProcess {
         self.watch.waker()
     }
 
-    /// Its port's counters; none for an RDMA device, which counts for itself.
+    /// Counters of the client's port; `None` for an RDMA device, which counts for itself.
     pub fn port(&self) -> Option<Counters> {
         port(&self.client)
     }
@@ -280,7 +281,7 @@ impl ClientProcess {
         });
     }
 
-    /// Sends what there is to send, takes what has come. Returns the reason if a server was given up.
+    /// Sends and receives what is ready, then serves sessions. Returns the reason if a server was given up.
     fn turn(&mut self) -> Option<Denied> {
         let Self { client, watch, questions, .. } = self;
         client.pool().reactor().with(|adapter| {

@@ -73,7 +73,7 @@ pub struct ControllerOptions {
     pub patience: Duration,
 }
 
-/// Inputs that wait; beyond that whoever sends them waits.
+/// Maximum number of inputs that wait; further senders wait for room.
 const WAITING: usize = 1024;
 
 /// A controller that listens.
@@ -104,7 +104,7 @@ struct Office {
     state: Option<PathBuf>,
     candidate: Candidate,
     fleet: FleetOptions,
-    /// Told to the service.
+    /// Standing of this controller, for the service.
     standing: watch::Sender<Standing>,
     inputs: mpsc::Receiver<Input>,
 }

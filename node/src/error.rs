@@ -5,29 +5,29 @@ use std::io;
 /// A role that cannot start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// A port.
+    /// A port cannot be opened.
     #[error(transparent)]
     Port(#[from] fatbtree_port::OpenError),
-    /// The program does without libibverbs.
+    /// The program was built without libibverbs.
     #[error(
         "--nic ibverbs:{0}: this program was built without libibverbs; build it with: apt-get install gcc libc6-dev libibverbs-dev; \
          cargo build --release -p fatbtree-cli --features ibverbs"
     )]
     NoIbverbs(String),
-    /// The RDMA device.
+    /// An RDMA device cannot be opened.
     #[cfg(feature = "ibverbs")]
     #[error("--nic ibverbs: {0}")]
     Rdma(#[from] fatbtree_rdma::OpenError),
     /// The cluster file does not say where a wire is.
     #[error(transparent)]
     Wire(#[from] fatbtree_topology::NoWire),
-    /// A role's certificate, or its key.
+    /// A role's certificate or key cannot be used.
     #[error(transparent)]
     Trust(#[from] fatbtree_trust::TrustError),
-    /// Somebody else listens there, mostly.
+    /// A role cannot listen at an address, mostly because another process does.
     #[error("listening on {address}: {source}; is another process running there?")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
         /// The cause.
         source: io::Error,
@@ -40,30 +40,30 @@ pub enum NodeError {
         /// The port.
         number: u16,
     },
-    /// No thread, no memory.
+    /// The system refuses an operation, such as starting a thread.
     #[error("{what}: {source}")]
     System {
-        /// Resource that was asked for.
+        /// The operation.
         what: &'static str,
         /// The system's error.
         source: io::Error,
     },
-    /// The tree's shape cannot be.
+    /// A tree cannot have this shape.
     #[error("loading the tree: {0}")]
     Shape(#[from] fatbtree_blink::ConfigError),
     /// The tree cannot be built.
     #[error("loading the tree: {0}")]
     Load(#[from] fatbtree_blink_host::LoadError),
-    /// The tree cannot be built, or not be written down.
+    /// The tree cannot be built, or cannot be saved.
     #[error("loading the tree: {0}")]
     Build(#[from] fatbtree_blink_host::BuildError),
-    /// The folder that the tree is kept in.
+    /// Error from the folder that the tree is kept in.
     #[error("the data folder: {0}")]
     Folder(#[from] fatbtree_memserver::FolderError),
     /// The device does not take the tree.
     #[error("serving the tree: {0}")]
     Serve(#[from] fatbtree_memserver::ServerError),
-    /// The tree cannot be worked on.
+    /// A query worker cannot work on the tree.
     #[error("answering queries: {0}")]
     Queries(#[from] fatbtree_blink_host::query::WorkerError),
     /// Some memory servers answer queries at addresses, others on their hosts' wires.
@@ -74,10 +74,10 @@ pub enum NodeError {
     QueryWays {
         /// A server with an address.
         with: String,
-        /// One without.
+        /// A server without one.
         without: String,
     },
-    /// A device that has its frames for itself.
+    /// Queries need a software NIC's wire, and the device is an RDMA card.
     #[error(
         "queries come over the wire of the software NIC, and this device has its frames for itself; start it with --nic software, or give \
          memory servers lines such as query = \"127.0.0.1:4793\" in the cluster file"
@@ -115,7 +115,7 @@ pub enum NodeError {
         "the cluster file has no [controller]: add the address where it should listen, such as grpc = \"127.0.0.1:9690\""
     )]
     NoController,
-    /// The folder where a controller keeps its plans.
+    /// Error from the folder where a controller keeps its plans.
     #[error("--state {}: {source}; give a folder that can be written", folder.display())]
     State {
         /// The folder.
@@ -160,7 +160,7 @@ pub enum NodeError {
     Ended {
         /// Its name.
         role: String,
-        /// How.
+        /// Exit status of its process.
         status: std::process::ExitStatus,
     },
 }

@@ -16,13 +16,16 @@
 //! joins them stands above all of them, and can be tested without a command line.
 //!
 //! [`Adapter`] is a role's device with what moves it: the software NIC and its port, or, with the cargo feature `ibverbs`, an RDMA device of
-//! this machine. The loops are the same over both; over a card there are no frames, and a thread that waits sleeps until the card tells of a
-//! completion, or for 50 ms: of what clients write to a memory server a card tells nobody.
+//! this machine. The loops are the same over both. Over a card there are no frames, and a thread that waits sleeps until the card signals a
+//! completion, or for 50 ms: an RDMA card does not signal one-sided WRITEs to the host.
 //!
 //! A role's thread belongs to its frames. Between batches it looks into its mailbox; when there is nothing it sleeps
-//! ([`Waiter`](fatbtree_port::Waiter)). A switch's control plane stands behind it: its thread has less of a processor where these are short,
-//! and what it asks is done in parts ([`service`](fatbtree_switch::service)); `examples/forwarding_gap.rs` measures how long packets stop
-//! while a controller pushes, reads, deletes and loads programs. Everything it opens it opens before it runs: what is wrong with a port or an address is told then.
+//! ([`Waiter`](fatbtree_port::Waiter)). A switch's control plane has lower priority: its thread gets less processor time when processors
+//! are
+//! short, and its requests are served in parts ([`service`](fatbtree_switch::service)). `examples/forwarding_gap.rs` measures how long
+//! packets
+//! stop while a controller pushes, reads, deletes and loads programs. A role opens everything before it runs, so errors in ports and
+//! addresses appear at once.
 //!
 //! # Example
 //!

@@ -38,8 +38,10 @@ pub use queries::{QueryOptions, QueryReport};
 
 /// Requests of the control plane that wait for the data path.
 const MAILBOX: usize = 64;
-/// How long a server that begins empty waits for a controller to say whether there was another tree before: the first ones of the list may
-/// be dead, and a primary may have to be elected. Afterwards it is served without their word, because it must start without controllers, too.
+/// Longest time for which a server that begins empty waits for a controller to say whether there was another tree before.
+///
+/// The first controllers of the list may be dead, and a primary may have to be elected. Afterwards the server serves without their answer,
+/// because it must start without controllers, too.
 const UNDECIDED: time::Duration = time::Duration::from_secs(5);
 /// Nodes read for a snapshot between two batches.
 const NODES: usize = 256;
@@ -47,7 +49,7 @@ const NODES: usize = 256;
 /// Source of a server's tree at its start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TreeSource {
-    /// Keys of the server's partition, in any order. None: the tree is empty until it is loaded over gRPC, or clients insert.
+    /// Keys of the server's partition, in any order. Without keys, the tree is empty until it is loaded over gRPC, or clients insert.
     pub keys: Vec<u64>,
     /// Bytes of each value.
     pub value_bytes: u32,
@@ -78,13 +80,15 @@ pub struct MemoryServerOptions {
     pub metrics: Option<String>,
     /// First tree, unless there is one in its folder.
     pub tree: TreeSource,
-    /// The folder that it keeps its tree in, which has checksums then; without, the tree ends with the process.
+    /// Folder in which the server keeps its tree, which then has checksums. `None` if the tree ends with the process.
     pub data: Option<PathBuf>,
-    /// Bytes of the largest region that it lets itself be loaded with.
+    /// Largest region that a load may give the server, in bytes.
     pub region_bytes: u64,
-    /// Options for queries, if it answers any. Then the tree has checksums: threads beside the NIC tear lines.
+    /// Options for queries, if the server answers any.
+    ///
+    /// The tree then has checksums, because worker threads and the NIC do not access cache lines atomically with respect to each other.
     pub queries: Option<QueryOptions>,
-    /// End after so long.
+    /// Time after which the process ends.
     pub limit: Option<Duration>,
 }
 
@@ -110,7 +114,7 @@ impl fmt::Debug for MemoryServerProcess {
 /// Work of a memory server until its end.
 #[derive(Clone, Debug)]
 pub struct MemoryServerReport {
-    /// Its port and its software NIC; none for an RDMA device, which counts for itself (`rdma statistic`).
+    /// Counters of its port and its software NIC; `None` for an RDMA device, which counts for itself (`rdma statistic`).
     pub software: Option<(Counters, NicStats)>,
     /// Work of its query workers, if it has any.
     pub queries: Option<QueryReport>,
@@ -274,7 +278,7 @@ impl MemoryServerProcess {
     }
 }
 
-/// Source of a new tree where lines are torn, or lie on a disk.
+/// Source of a new tree with checksums: needed if lines may be torn, or lie on a disk.
 fn with_checksums(source: TreeSource) -> Result<TreeSource, NodeError> {
     let shape = source.config;
     let (fan_out, leaf_bytes, values) = (shape.fan_out(), shape.leaf_bytes(), shape.values());

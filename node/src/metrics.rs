@@ -1,6 +1,6 @@
-//! What a role has counted, for Prometheus: text over HTTP, `GET /metrics`, or `HEAD` to see whether the role answers.
+//! Metrics of a role, for Prometheus: text over HTTP, `GET /metrics`, or `HEAD` to see whether the role answers.
 //!
-//! A scrape asks the role's thread by a message and a waker, as gRPC calls do: a role that nobody scrapes pays one atomic load per turn.
+//! A scrape asks the role's thread by a message and a waker, as gRPC calls do. Without scrapes, a role pays one atomic load per turn.
 //! Peers are few (8 at a time, others wait), send one request each, and have 5 s for it.
 
 use std::convert::Infallible;
@@ -33,11 +33,11 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::NodeError;
 use crate::stop::listen;
 
-/// Peers at one time.
+/// Maximum number of peers at one time.
 const PEERS: usize = 8;
-/// A peer's time, with the role's answer.
+/// Time limit of a peer, the role's answer included.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// After the system could not accept a peer.
+/// Pause after the system could not accept a peer.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// One metric of a role: a value for each set of labels.
@@ -62,7 +62,7 @@ type Labels = Vec<(&'static str, String)>;
 pub(crate) struct Metrics(Vec<Metric>);
 
 impl Metrics {
-    /// A count since the role began.
+    /// Adds a count since the role began.
     pub(crate) fn counter(&mut self, name: &str, help: &'static str, value: u64) {
         self.labelled_counter(name, help, [(Labels::new(), value)]);
     }
@@ -222,8 +222,9 @@ pub(crate) fn serve_thread(
     Ok(Questions(asked))
 }
 
-/// Has a client's thread asked. Several benches may run as one client side by side, with queries from sockets of their own; the
-/// metrics are those of the first.
+/// Serves metrics of a client's thread, unless another process serves its own at the address.
+///
+/// Several benches may run as one client side by side, with queries from sockets of their own; the metrics are those of the first.
 pub(crate) fn serve_client(
     runtime: &Runtime,
     address: Option<&str>,

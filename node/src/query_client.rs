@@ -72,8 +72,11 @@ impl QueryWay {
 pub struct QueryClientOptions {
     /// Way to the memory servers.
     pub way: QueryWay,
-    /// Each request is sent to the memory server that has its key, as far as the client knows, and switches do not lead it: its walk begins at
-    /// the root. Otherwise, by a wire, all are sent to one server, and switches choose by key; one that they know nothing of is redirected.
+    /// Whether each request is sent to the memory server that has its key, as far as the client knows, and begins at the root there.
+    ///
+    /// Otherwise, by a wire, all requests are sent to one server, and switches choose the server by key. A request that they know nothing
+    /// of is
+    /// redirected.
     pub root_to_leaf: bool,
     /// All memory servers of the cluster.
     pub servers: Vec<MemoryServer>,
@@ -111,11 +114,12 @@ struct Place {
     direct: SocketAddr,
 }
 
-/// UDP ports that clients have on wires: from here on.
+/// Lowest UDP port of clients on wires.
 const FIRST_PORT: u16 = 49_152;
 
-/// Lanes share so many sockets: the fewer there are, the more datagrams come and go with one system call; the more there are, the more threads
-/// of a server have something to do.
+/// Maximum number of sockets that lanes share. Fewer sockets put more datagrams into one system call; more sockets give work to more
+/// threads
+/// of a server.
 const SOCKETS: u16 = 4;
 
 impl fmt::Debug for QueryClientProcess {
@@ -304,7 +308,7 @@ fn told(client: &QueryClient, datagrams: &DatagramCounts) -> Metrics {
     metrics
 }
 
-/// A socket for each lane, and the servers' addresses.
+/// Opens `count` sockets, and resolves the servers' addresses.
 fn sockets(servers: &[MemoryServer], count: u16) -> Result<(Lanes, BTreeMap<u16, Place>), NodeError> {
     let mut places = BTreeMap::new();
     for server in servers {
@@ -327,7 +331,7 @@ fn sockets(servers: &[MemoryServer], count: u16) -> Result<(Lanes, BTreeMap<u16,
     Ok((Lanes::Sockets(sockets), places))
 }
 
-/// The servers in the network.
+/// Addresses of the servers in the network, by partition.
 fn places(servers: &[MemoryServer], hosts: &[Host]) -> BTreeMap<u16, Place> {
     let place = |server: &MemoryServer| {
         let ip = hosts.iter().find(|host| host.id == server.host)?.ip;
@@ -343,7 +347,7 @@ async fn info(server: &MemoryServer, trust: &Trust, patience: Duration) -> Resul
     Ok(ask_within(patience, &server.grpc, "for its description", ask).await?)
 }
 
-/// Numbers and keys for so many lanes; `None`: queries need none.
+/// Asks a server for numbers and keys for this many lanes. `None` if queries need none.
 async fn keys(
     server: &MemoryServer,
     trust: &Trust,

@@ -25,12 +25,12 @@ impl fmt::Debug for Stopper {
 }
 
 impl Stopper {
-    /// `wake` has the role look whether it was told.
+    /// Creates a stopper. `wake` makes the role look whether it was told to end.
     pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self { told: Arc::default(), wake: Arc::new(wake) }
     }
 
-    /// The role's loop ends after the batch that it is working on.
+    /// Ends the role's loop after the batch that it is working on.
     pub fn stop(&self) {
         self.told.store(true, Ordering::Relaxed);
         (self.wake)();
@@ -53,13 +53,13 @@ impl Stopper {
     }
 }
 
-/// For a role whose thread waits there.
+/// Stopper of a role whose thread waits at `waiter`.
 pub(crate) fn stopper_of(waiter: &Waiter) -> Stopper {
     let waker = waiter.waker();
     Stopper::new(move || waker.wake())
 }
 
-/// Ctrl-C or SIGTERM. From now on they do not end the process by themselves. Must be called where a runtime is.
+/// Future that completes at Ctrl-C or SIGTERM. From now on they do not end the process by themselves. Must be called within a runtime.
 pub(crate) fn stop_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut interrupted, mut terminated) =
@@ -72,12 +72,13 @@ pub(crate) fn stop_signal() -> std::io::Result<impl Future<Output = ()> + Send> 
     })
 }
 
-/// One thread for everything that is not the data path.
+/// Runtime with one thread, for everything that is not the data path.
 pub(crate) fn control_runtime() -> Result<Runtime, NodeError> {
     runtime(1)
 }
 
-/// The controller's: what takes one of them long, as comparing what a switch holds with what it should, does not hold up probes.
+/// Runtime of the controller, with two threads: a long task, such as comparing a switch's entries with the desired ones, does not delay
+/// probes.
 pub(crate) fn controller_runtime() -> Result<Runtime, NodeError> {
     runtime(2)
 }
@@ -87,11 +88,12 @@ fn runtime(threads: usize) -> Result<Runtime, NodeError> {
     runtime.map_err(NodeError::system("starting the control plane's thread"))
 }
 
-/// The same, with threads that stand behind others where processors are short: work that can wait does not stop packets, for as long as
-/// the system's time slices are.
+/// Runtime of a switch's control plane, whose thread has lower priority where processors are short.
+///
+/// Otherwise its work would stop packets for as long as the system's time slices are.
 pub(crate) fn control_runtime_behind() -> Result<Runtime, NodeError> {
-    /// Of -20 to 19: such a thread gets a third of what one of 0 gets beside it. With less, controllers would wait too long while
-    /// packets keep the processors busy.
+    /// Nice value, -20 to 19: the thread gets a third of the processor time that a thread of 0 gets beside it. With less, controllers
+    /// would wait too long while packets keep the processors busy.
     const NICE: i32 = 5;
     let step_back = || {
         // On Linux, this concerns a thread. It may always ask for less.

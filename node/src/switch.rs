@@ -37,12 +37,12 @@ pub struct SwitchOptions {
     pub ports: Vec<(u16, PortSpec)>,
     /// Threads that forward packets; more than there are ports, or queues of one that has several, have nothing to do.
     pub threads: usize,
-    /// End after so long.
+    /// Time after which the process ends.
     pub limit: Option<Duration>,
 }
 
 impl SwitchOptions {
-    /// One thread, no metrics, no certificate, no end.
+    /// Options with one thread, without metrics, certificate and time limit.
     pub fn new(grpc: impl Into<String>, device_id: u64, ports: Vec<(u16, PortSpec)>) -> Self {
         Self {
             grpc: grpc.into(),
@@ -92,7 +92,7 @@ impl fmt::Debug for SwitchProcess {
 /// Work of a switch until its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SwitchReport {
-    /// All ports together.
+    /// Counters of all ports together.
     pub ports: Counters,
     /// Frames that the program dropped, by reason.
     pub drops: Drops,

@@ -30,9 +30,9 @@ pub struct UpOptions {
     pub trust: Trust,
     /// Further arguments of memory servers.
     pub memory_server_arguments: Vec<String>,
-    /// And to each switch's.
+    /// Further arguments of switches.
     pub switch_arguments: Vec<String>,
-    /// Memory servers keep their trees below this folder, and the controller its plans.
+    /// Folder below which memory servers keep their trees, and the controller its plans.
     pub data: Option<PathBuf>,
     /// Whether a role that dies is started again.
     pub restart: bool,
@@ -96,7 +96,7 @@ pub enum UpNews<'a> {
     },
     /// Every role answers.
     Ready,
-    /// All may answer, and something is not as the cluster file has it: the controller says so.
+    /// Warning of the controller: all roles may answer, but something differs from the cluster file.
     Warning(&'a str),
     /// A role was started again, and cannot be made to work; it is tried again.
     Trouble(&'a NodeError),
@@ -113,7 +113,7 @@ pub struct Supervisor {
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Supervisor {
-    /// For these roles; none is started yet.
+    /// Supervisor of these roles; none is started yet.
     ///
     /// # Errors
     /// When the file names no controller.
@@ -141,7 +141,7 @@ impl Supervisor {
         result
     }
 
-    /// Ends only with an error.
+    /// Keeps the roles running, until an error ends that.
     async fn keep(&mut self, tell: &mut impl FnMut(UpNews<'_>)) -> NodeError {
         // Roles that are on their way to answering; each gives its place.
         let mut rising: JoinSet<(usize, Result<(), NodeError>)> = JoinSet::new();

@@ -19,19 +19,19 @@ use serde_json::Value;
 use crate::seeds::{Campaign, Report, Seeds};
 use crate::{Scenario, failover, queries, rivals, threads, writers};
 
-/// One kind of simulation.
+/// A kind of simulation, as `fatbtree simulate` names it.
 #[derive(Debug)]
 pub struct Simulation {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Its content, in one line.
+    /// Content, in one line.
     pub about: &'static str,
     /// Seeds that CI runs: none of those that `cargo test` runs.
     pub ci: Range<u64>,
     run: fn(&Campaign<'_>, Seeds) -> Report<Value>,
 }
 
-/// All of them.
+/// All simulations that take a seed.
 pub static ALL: [Simulation; 9] = [
     Simulation {
         name: "reads",

@@ -24,20 +24,20 @@ pub trait Clock {
 
 /// Switches, memory servers, clients, and the wires between them.
 ///
-/// **Driving contract.** The owner calls [`step`](Self::step) until it returns `false` (nothing has arrived),
-/// polls the clients' futures and looks at their events through [`with_client`](Self::with_client), and calls
-/// [`handle_timeouts`](Self::handle_timeouts) when [`next_timeout`](Self::next_timeout) is due. It never
+/// **Driving contract.** The owner calls [`step`](Self::step) until it returns `false`: nothing has arrived. It polls
+/// the clients' futures and looks at their events through [`with_client`](Self::with_client). It calls
+/// [`handle_timeouts`](Self::handle_timeouts) when [`next_timeout`](Self::next_timeout) is due. The cluster never
 /// waits and never reads a clock of its own.
 ///
-/// **Full wires.** A host sends while its wire [has room](Wires::has_room), and goes on when there is room again: what a NIC
-/// has not been asked for it keeps as a request, not as frames. Switches have no such choice.
+/// **Full wires.** A host sends only while its wire [has room](Wires::has_room). Until then its NIC holds requests,
+/// not frames. Switches have no such choice.
 pub struct Cluster<W> {
     switches: Vec<Switch>,
     servers: Vec<MemoryServer>,
     clients: Vec<Client>,
-    /// Per switch and port: where the wire ends.
+    /// Far end of the wire, per switch and port.
     switch_links: Vec<Vec<Option<Attachment>>>,
-    /// Per server, then per client: the port of its edge switch.
+    /// Port of the edge switch, per server, then per client.
     host_links: Vec<Attachment>,
     /// Hosts that found no room on their wire.
     held_up: Vec<usize>,
@@ -160,7 +160,8 @@ impl<W: Wires> Cluster<W> {
         }
     }
 
-    /// Does something with a client at the present time, such as polling its futures, and sends what that causes.
+    /// Runs `work` on a client at the present time, for example to poll its futures, and sends the frames that
+    /// follow.
     pub fn with_client<T>(
         &mut self,
         client: usize,
@@ -228,7 +229,7 @@ impl<W: Wires> Cluster<W> {
         &self.clients
     }
 
-    /// Lets those send on that found no room.
+    /// Lets hosts send on that found no room on their wire.
     #[cold]
     fn go_on(&mut self, clock: &impl Clock) {
         let now = clock.now();

@@ -30,7 +30,8 @@ impl Control {
         }
     }
 
-    /// Takes in what the keeper of a switch has to say, and carries out its next request. Whether there was one.
+    /// Takes in what the keeper of a switch has to say, and carries out its next request. Returns whether there was
+    /// one.
     ///
     /// # Errors
     /// When the switch refuses it.
@@ -53,8 +54,8 @@ impl Control {
         Ok(true)
     }
 
-    /// Carries out one request, to the first of these switches for which there is one. Whether there was any: what keepers say takes no
-    /// time, and may be all that the next stage of a reload waits for.
+    /// Carries out one request, to the first of these switches for which there is one. Returns whether there was any.
+    /// Notices of keepers take no time, and may be all that the next stage of a reload waits for.
     ///
     /// # Errors
     /// When the switch refuses it.

@@ -1,9 +1,10 @@
 //! Structural damage: plain WRITEs to a tree by a hostile writer that has a session and a queue pair like all
 //! others.
 //!
-//! Each piece is made from the nodes that the tree has now, and its lines carry right versions and checksums: what a reader's
-//! check of torn lines refuses is not worth writing. A hostile writer can write any bytes, so nothing that honest clients are told
-//! about damaged nodes needs to be right. But each of their operations must end, and nothing may panic.
+//! Each piece is made from the nodes that the tree has now. Its lines carry right versions and checksums, because a
+//! reader's check of torn lines would refuse others. A hostile writer can write any bytes, so answers to honest
+//! clients about damaged nodes need not be right. But each operation of an honest client must end, and nothing may
+//! panic.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -56,7 +57,7 @@ pub enum Damage {
     Entries,
     /// A leaf with one key many times.
     Twice,
-    /// The superblock names another root, at whatever level.
+    /// The superblock names another root, at any level.
     Root,
     /// A superblock of random bytes.
     Superblock,
@@ -65,7 +66,7 @@ pub enum Damage {
 }
 
 impl Damage {
-    /// All kinds.
+    /// All kinds of damage.
     pub const ALL: &[Self] = &[
         Self::SiblingSelf,
         Self::SiblingCycle,

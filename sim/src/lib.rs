@@ -8,27 +8,28 @@
 //!            └──────────────────────────────────────────┘
 //! ```
 //!
-//! The nodes are the real ones: the software switch with the compiled P4 program, the RoCEv2 NIC, the tree, the client.
-//! In real time (the demo) the wires deliver at once; in the simulator they delay, lose, duplicate, reorder and damage
-//! frames as a seed decides, and time is a number. A bug found by a seed is replayed by that seed: nothing here asks
-//! a clock, a thread or a random generator that the seed does not drive.
+//! The nodes are the real ones: the software switch with the compiled P4 program, the RoCEv2 NIC, the tree, the
+//! client. In real time (the demo) the wires deliver at once. In the simulator they delay, lose, duplicate, reorder
+//! and damage frames as a seed decides, and time is a number. The same seed replays a bug: except where stated,
+//! nothing here reads a clock, a thread or a random generator that the seed does not drive.
 //!
-//! * [`Cluster`]: nodes and wires. [`InstantWires`], [`FaultyWires`]: what lies between.
+//! * [`Cluster`]: nodes and wires. [`InstantWires`], [`FaultyWires`]: the two kinds of wires.
 //! * [`Scenario`]: a random cluster with a random tree, plan and mishaps, checked lookup by lookup.
 //! * [`failover`]: a cable or a switch dies, and lookups go round it: with the controller and its channels in virtual time.
 //!
 //! Beside it, without frames and a thousand times faster, for trees that are written to:
 //!
 //! * [`world`]: machines at the level of verbs, whose memory tears and which die, freeze and come back.
-//! * [`history`]: what clients asked and were answered, checked for linearizability.
+//! * [`history`]: clients' calls and answers, checked for linearizability.
 //! * [`writers`]: scenarios with many writers of trees. [`trees`]: the same with many readers, which are led
 //!   by stale hints.
 //! * [`queries`]: clients of both kinds on one tree, RDMA and query workers, frame by frame and datagram by datagram.
 //! * [`campaigns`]: all simulations that take a seed, by name.
-//! * [`rivals`]: several controllers, which die and are frozen, before switches that count what they are told.
-//! * [`damage`]: what a hostile writer does to a tree by plain WRITEs.
+//! * [`rivals`]: several controllers over the same switches; they are started, killed, frozen and cut off.
+//! * [`damage`]: plain WRITEs of a hostile writer to a tree.
 //! * [`threads`]: real threads in real time, whose clients are killed. It asks a clock.
-//! * [`seeds`]: many seeds over all processors, and what replays one that fails. A clock tells when a seed takes too long.
+//! * [`seeds`]: many seeds over all processors, and the command that replays a failed one. A clock limits the time of
+//!   a seed.
 //!
 //! # Example
 //!

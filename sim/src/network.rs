@@ -23,7 +23,7 @@ use fatbtree_topology::{IN_FLIGHT_PORT, Network as Topology, SwitchId};
 pub struct WriteRefused {
     /// The switch.
     pub switch: SwitchId,
-    /// Its gRPC status and the updates' own errors.
+    /// gRPC status of the refusal, and the updates' own errors.
     pub message: String,
 }
 
@@ -119,7 +119,7 @@ impl Network {
         Ok(())
     }
 
-    /// Has a switch answer its keeper, in a session.
+    /// Carries out a keeper's request on a switch, in a session, and returns the answer.
     ///
     /// # Errors
     /// When the switch refuses.
@@ -225,7 +225,7 @@ impl Network {
         self.write_as(switch, id, ELECTION, changes)
     }
 
-    /// The same by the controller with an election id.
+    /// Applies changes to a switch as the controller with this election id, as one Write request.
     ///
     /// # Errors
     /// When the switch refuses any of them.

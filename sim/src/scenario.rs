@@ -50,7 +50,7 @@ pub struct Outcome {
     pub failed: u64,
     /// Connections that broke and were made again.
     pub reconnections: u64,
-    /// Those among them that broke because the server refused an index read.
+    /// Connections that broke because the server refused an index read.
     pub refused_index_reads: u64,
     /// Cache reloads that were carried through.
     pub reloads: u64,
@@ -143,7 +143,7 @@ impl Scenario {
         self.seed
     }
 
-    /// Runs it to the end.
+    /// Runs the scenario to its end.
     ///
     /// # Errors
     /// A wrong answer, a lookup that never ends, or a registered client's index read that reached a server unwritten.

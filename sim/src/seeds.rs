@@ -1,4 +1,4 @@
-//! Many seeds over all processors; and what to type when one of them fails.
+//! Many seeds over all processors, and the command that replays one that fails.
 //!
 //! ```
 //! use fatbtree_sim::seeds::{Campaign, Seeds};
@@ -34,13 +34,13 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// The same seeds each time, from 0: for CI.
+    /// The first `count` seeds from 0, the same each time: for CI.
     #[must_use]
     pub fn fixed(count: u64) -> Self {
         Self { first: 0, count }
     }
 
-    /// One seed.
+    /// A single seed.
     #[must_use]
     pub fn one(seed: u64) -> Self {
         Self { first: seed, count: 1 }
@@ -125,7 +125,7 @@ pub struct Report<T> {
     pub total: T,
     /// Seeds that passed.
     pub passed: u64,
-    /// Those that failed, the lowest first.
+    /// Seeds that failed, the lowest first.
     pub failures: Vec<SeedFailure>,
 }
 
@@ -259,7 +259,8 @@ fn said(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("something that is no text")
 }
 
-/// Where a panic ends the process, it cannot report afterwards: the seed must be printed before.
+/// Notes the running seed for a panic hook that prints it, because a panic that ends the process cannot report it
+/// later.
 #[cfg(panic = "abort")]
 fn announce(seed: u64, command: &str) -> impl Drop + use<> {
     use std::cell::RefCell;
@@ -290,7 +291,7 @@ fn announce(seed: u64, command: &str) -> impl Drop + use<> {
     Guard
 }
 
-/// The panic is caught and reported with the others.
+/// Notes nothing: a panic is caught and reported with the other failures.
 #[cfg(not(panic = "abort"))]
 fn announce(_seed: u64, _command: &str) -> Option<std::convert::Infallible> {
     None

@@ -22,7 +22,7 @@ pub struct Attachment {
 pub struct Delivery {
     /// Place of its arrival.
     pub to: Attachment,
-    /// Its bytes, Ethernet header first. Give the buffer back with [`Wires::recycle`].
+    /// Bytes of the frame, Ethernet header first. Give the buffer back with [`Wires::recycle`].
     pub frame: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ pub trait Wires {
     fn receive(&mut self, clock: &impl Clock) -> Option<Delivery>;
     /// Arrival of the next frame, if one is under way.
     fn next_arrival(&self) -> Option<Instant>;
-    /// An empty buffer for a frame to send: one that was given back, if there is any, so that carrying frames allocates
+    /// An empty buffer for a frame to send. Returned buffers are used again, so that carrying frames allocates
     /// nothing in the steady state.
     fn buffer(&mut self) -> Vec<u8>;
     /// Takes a delivered buffer back.
@@ -51,8 +51,8 @@ const BETWEEN_HALVES: usize = 4096;
 
 /// Wires of no length: first in, first out. The demo's wires.
 ///
-/// A network may be two threads' work, half of its nodes each: every half is a [`Cluster`](crate::Cluster) with its own end of a
-/// [`pair`](Self::pair) of these.
+/// Two threads may carry one network, each half of its nodes. Each half is a [`Cluster`](crate::Cluster) with its own
+/// end of a [`pair`](Self::pair) of these.
 #[derive(Debug, Default)]
 pub struct InstantWires {
     under_way: VecDeque<Delivery>,

@@ -17,13 +17,13 @@ use crate::QUERY_SECRET;
 /// Default validity of a set of certificates, in days.
 pub const DAYS: u32 = 365;
 
-/// Most days that a set lasts: a hundred years. Dates behind the year 9999 cannot be in a certificate.
+/// Maximum validity of a set, in days: a hundred years. Dates behind the year 9999 cannot be in a certificate.
 pub const MOST_DAYS: u32 = 36_500;
 
-/// Validity of a set before its creation, because clocks of other machines may be behind.
+/// Time before its creation from which a set is valid, because clocks of other machines may be behind.
 const SKEW: Duration = Duration::hours(1);
 
-/// Why there is no set of certificates.
+/// Errors from making a set of certificates.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MakeError {
@@ -51,8 +51,8 @@ pub enum MakeError {
 /// Writes `ca.pem`, `NAME.pem` and `NAME.key` for each name, and the [secret of queries](QUERY_SECRET), into a folder, which is made.
 /// Keys and the secret can be read by their owner only.
 ///
-/// The authority's own key is kept nowhere: nothing can be added to a set. The certificates (ECDSA, P-256) last for so many
-/// days, up to [`MOST_DAYS`]. Gives the day on which they end, as `2027-11-24`.
+/// The authority's own key is kept nowhere: nothing can be added to a set. The certificates (ECDSA, P-256) last for `days`
+/// days, up to [`MOST_DAYS`]. Returns the day on which they end, as `2027-11-24`.
 ///
 /// # Errors
 /// When there is a file of this name already, or one cannot be written.
@@ -91,7 +91,7 @@ pub fn make_certificates<'a>(
     Ok(lasts.to.date().to_string())
 }
 
-/// When certificates are good.
+/// Period in which certificates are good.
 #[derive(Clone, Copy)]
 struct Lasts {
     from: OffsetDateTime,

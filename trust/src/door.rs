@@ -1,4 +1,4 @@
-//! Where a service listens, and what it knows of its peers.
+//! Listener of a service, with its knowledge of peers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +23,7 @@ pub struct Roster {
     pub clients: BTreeMap<Ipv4Addr, String>,
 }
 
-/// A listener (`L`, whatever the service accepts from), and the peers that it admits. A listener alone admits all.
+/// Listener (`L`, of the type that the service accepts from), and the peers that it admits. A listener alone admits all.
 #[derive(Clone, Debug)]
 pub struct Door<L> {
     /// Source of connections.
@@ -43,8 +43,9 @@ impl<L> From<L> for Door<L> {
 }
 
 impl Door<TcpListener> {
-    /// Begins to accept connections, so many at once; others are closed and counted. Gives them, and the door without its listener: what a
-    /// service keeps, to ask for a peer's role.
+    /// Begins to accept connections, at most `bound` at once; others are closed and counted. Returns the connections, and the door without
+    /// its
+    /// listener, which the service keeps to ask for a peer's role.
     ///
     /// Must be called on a tokio runtime.
     pub fn open(self, bound: Connections) -> (ReceiverStream<io::Result<Accepted>>, Door<()>) {
@@ -73,7 +74,7 @@ impl<L> Door<L> {
         Caller(Some(shown.iter().flat_map(|shown| shown.valid_dns_names()).map(str::to_owned).collect()))
     }
 
-    /// Whether a request comes from one of these.
+    /// Checks that a request comes from one of these roles.
     ///
     /// # Errors
     /// `PERMISSION_DENIED`, with the names that would do.
@@ -82,7 +83,7 @@ impl<L> Door<L> {
         self.caller(request).admit(names)
     }
 
-    /// Whether it is the memory server of a partition.
+    /// Checks that the caller is the memory server of a partition.
     ///
     /// # Errors
     /// `PERMISSION_DENIED`, also for a partition without an owner.
@@ -91,7 +92,7 @@ impl<L> Door<L> {
         caller.admit_one(self.roster.partitions.get(&partition), || format!("partition {partition}"))
     }
 
-    /// Whether it is the client with this address on the data path.
+    /// Checks that the caller is the client with this address on the data path.
     ///
     /// # Errors
     /// `PERMISSION_DENIED`, also for an address without an owner.

@@ -1,5 +1,5 @@
-//! Connections: as many as there may be, of each host and of all together. What is over the bound is closed at once and counted, before a
-//! byte of it is read, and whatever it wants to be: TLS or not.
+//! Bounded acceptance of connections, for each host and for all together. A connection over the bound is closed at once and counted, before
+//! a byte of it is read, with TLS or without.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,9 +23,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Bounds of a service's open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// Most connections of all hosts together.
+    /// Maximum number of connections of all hosts together.
     pub all: usize,
-    /// Most connections of one host.
+    /// Maximum number of connections of one host.
     pub per_host: usize,
 }
 
@@ -43,7 +43,7 @@ impl Refused {
 /// Counts something per host and in all. Clones count together.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// All, and by host; a host without connections is not in it.
+    /// Number of all places taken, and by host; a host without connections is left out.
     taken: Arc<Mutex<(usize, BTreeMap<IpAddr, usize>)>>,
     all: usize,
     per_host: usize,
@@ -55,7 +55,7 @@ impl Places {
         Self { taken: Arc::default(), all, per_host }
     }
 
-    /// A place for a peer of `host`, until it is dropped.
+    /// Takes a place for a peer of `host`, until it is dropped. `None` if there is none left.
     pub fn take(&self, host: IpAddr) -> Option<Place> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, hosts) = &mut *taken;

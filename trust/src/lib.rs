@@ -1,17 +1,17 @@
 //! Admission of peers: mutual TLS on every gRPC channel (ARCHITECTURE.md "Control channels"), and the certificates for it.
 //!
 //! A folder has the certificate of one authority, `ca.pem`, and for each role by its name `NAME.pem` and `NAME.key`. A role shows its
-//! certificate at both ends of a channel: the connecting side asks for the role it means, the listening side knows the peer's role and decides what
-//! that one may do. Without a folder channels are plaintext and everybody may do everything; cluster files allow that on loopback, and
-//! elsewhere only in words.
+//! certificate at both ends of a channel. The connecting side asks for the role it means; the listening side knows the peer's role and
+//! decides what it may do. Without a folder, channels are plaintext and every peer may do everything. Cluster files allow that on loopback,
+//! and elsewhere only in words.
 //!
 //! * [`make_certificates`] writes a set for tests and small installations; any authority's certificates do.
-//! * [`query_secret`]: what memory servers make the keys of queries of.
-//! * [`Trust`] is a role's own certificate; [`Peer`] a role to connect to; [`Door`] where a service listens, and how many connections
-//!   it has at once ([`Connections`]).
-//! * [`Roster`]: which name is behind a partition and an address, as the cluster file says.
+//! * [`query_secret`]: secret from which memory servers make the keys of queries.
+//! * [`Trust`] is a role's own certificate, [`Peer`] a role to connect to. [`Door`] is a service's listener, with a bound on its
+//!   connections ([`Connections`]).
+//! * [`Roster`]: names behind partitions and addresses, as the cluster file says.
 //!
-//! Whose a certificate is stands in its DNS names (RFC 5280, subjectAltName): a role's name is one of them.
+//! The DNS names of a certificate (RFC 5280, subjectAltName) say whose it is: a role's name is one of them.
 //!
 //! ```
 //! use fatbtree_trust::{OPERATOR, Trust, make_certificates};
@@ -46,14 +46,15 @@ pub const OPERATOR: &str = "operator";
 /// The controller's name.
 pub const CONTROLLER: &str = "controller";
 
-/// File of a folder with the secret of the memory servers, of which they make the keys of clients for queries: 32 hexadecimal
-/// digits. All memory servers of a cluster have the same; no other role needs it.
+/// Name of the file with the secret from which memory servers make the keys of clients for queries: 32 hexadecimal digits.
+///
+/// All memory servers of a cluster have the same secret; no other role needs it.
 pub const QUERY_SECRET: &str = "queries.secret";
 
 /// Time limit of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// A role's certificate and its authority's; or nothing, and channels are plaintext.
+/// A role's certificate and its authority's; without them, channels are plaintext.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Trust(Option<Arc<Credentials>>);
 
@@ -85,10 +86,10 @@ pub enum TrustError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Why not.
+        /// Error from the system.
         source: std::io::Error,
     },
-    /// A secret that is none for others on the machine.
+    /// A secret file that others on this machine can read.
     #[error(
         "{}: expected {what}, readable by its owner alone, found that everybody on this machine can read it (mode {mode:o}): \
          `chmod 600` it, and make a new set if somebody may have read it",
@@ -152,7 +153,7 @@ pub enum TrustError {
         /// Its first day.
         begins: String,
     },
-    /// A secret of queries that is none.
+    /// A malformed secret of queries.
     #[error(
         "{}: expected 32 hexadecimal digits, the secret of the memory servers, found {found} characters: copy it from the set, or make \
          one for all memory servers (`openssl rand -hex 16`)",
@@ -161,7 +162,7 @@ pub enum TrustError {
     NoSecret {
         /// The file.
         file: PathBuf,
-        /// Characters there are.
+        /// Number of characters found.
         found: usize,
     },
     /// Files that do not belong together.
@@ -177,16 +178,16 @@ pub enum TrustError {
 }
 
 impl Trust {
-    /// The certificate of `name` in a folder.
+    /// Reads the certificate of `name` in a folder.
     ///
     /// # Errors
-    /// When a file is missing, is no certificate or key, is another role's, or is good no more; and when everybody on the machine can
+    /// When a file is missing, is no certificate or key, is another role's, or is not valid now; and when every user of the machine can
     /// read the key.
     pub fn read(folder: &Path, name: &str) -> Result<Self, TrustError> {
         Self::read_at(folder, name, SystemTime::now())
     }
 
-    /// The same at another time than now.
+    /// Reads the certificate of `name` in a folder, at another time than now.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -220,7 +221,7 @@ impl Trust {
         Peer { address: address.into(), name: name.into(), trust: self.clone() }
     }
 
-    /// For a channel to a peer that must show the certificate of `name`; `None` in plaintext.
+    /// TLS configuration of a channel to a peer that must show the certificate of `name`; `None` in plaintext.
     pub fn tls(&self, name: &str) -> Option<ClientTlsConfig> {
         let credentials = self.0.as_ref()?;
         Some(
@@ -252,7 +253,7 @@ impl Credentials {
     }
 }
 
-/// A peer to connect to. Made from an address alone, with `http://` or without, it is met in plaintext.
+/// A peer to connect to. A peer made from an address alone, with `http://` or without, is met in plaintext.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     address: String,
@@ -261,15 +262,15 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Where it is: `name-or-address:port`.
+    /// Address of the peer: `name-or-address:port`.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The way there.
+    /// Endpoint of the peer, for a channel.
     ///
     /// # Errors
-    /// When the address is none.
+    /// When the address is malformed.
     pub fn endpoint(&self) -> Result<Endpoint, tonic::transport::Error> {
         match self.trust.tls(&self.name) {
             Some(tls) => Endpoint::from_shared(format!("https://{}", self.address))?.tls_config(tls),

@@ -1,5 +1,5 @@
-//! A role's own files: what is wrong with one is told when it is read, with the file, the role and the day, and not by a peer's
-//! TLS alert later.
+//! A role's own files: errors are reported when a file is read, with the file, the role and the day, and not later by a peer's TLS
+//! alert.
 
 use std::fmt::Display;
 use std::fs;
@@ -14,15 +14,15 @@ use x509_parser::time::ASN1Time;
 
 use crate::TrustError;
 
-/// A certificate that ends within so many seconds is worth a warning.
+/// Remaining validity, in seconds, below which a certificate is worth a warning.
 const SOON: i64 = 30 * 24 * 3600;
 
-/// A file that everybody may read.
+/// Reads a file that every user may read.
 pub(crate) fn read(file: &Path) -> Result<String, TrustError> {
     fs::read_to_string(file).map_err(|source| TrustError::Read { file: file.to_owned(), source })
 }
 
-/// A file that others on this machine may not read: `what` names its content.
+/// Reads a file that others on this machine may not read: `what` names its content.
 pub(crate) fn read_secret(file: &Path, what: &str) -> Result<String, TrustError> {
     let failed = |source| TrustError::Read { file: file.to_owned(), source };
     let mode = fs::metadata(file).map_err(failed)?.permissions().mode() & 0o777;
@@ -54,7 +54,8 @@ pub(crate) fn check_authorities(file: &Path, text: &str, now: SystemTime) -> Res
     Ok(())
 }
 
-/// Checks that a certificate is good at this time, and is that of `name`. Behind it in its file are those of authorities in between.
+/// Checks that a certificate is good at this time, and is that of `name`. The certificates of intermediate authorities follow it in its
+/// file.
 pub(crate) fn check(file: &Path, text: &str, name: &str, now: SystemTime) -> Result<(), TrustError> {
     let (_, pem) = parse_x509_pem(text.as_bytes()).map_err(|error| none(file, name, error))?;
     check_pem(file, &pem, Some(name), now)
@@ -67,7 +68,7 @@ fn none(file: &Path, whose: &str, why: impl Display) -> TrustError {
     TrustError::NoCertificate { file: file.to_owned(), whose: whose.to_owned(), why: why.to_string() }
 }
 
-/// `name`: the role's; `None`: an authority's, which has no name.
+/// Checks that a certificate is good, and is that of the role `name`; `None` for an authority's, which has no name.
 fn check_pem(file: &Path, pem: &Pem, name: Option<&str>, now: SystemTime) -> Result<(), TrustError> {
     let whose = name.unwrap_or(AUTHORITY).to_owned();
     let certificate = pem.parse_x509().map_err(|error| none(file, &whose, error))?;
@@ -100,12 +101,12 @@ fn check_pem(file: &Path, pem: &Pem, name: Option<&str>, now: SystemTime) -> Res
     Ok(())
 }
 
-/// As `2027-11-24`.
+/// Day in the form `2027-11-24`.
 fn day(time: ASN1Time) -> String {
     time.to_datetime().date().to_string()
 }
 
-/// The secret of queries in a folder, [`QUERY_SECRET`](crate::QUERY_SECRET).
+/// Reads the secret of queries in a folder, [`QUERY_SECRET`](crate::QUERY_SECRET).
 ///
 /// # Errors
 /// When the file is missing, everybody can read it, or it is no secret.

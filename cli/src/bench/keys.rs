@@ -1,4 +1,4 @@
-//! Which keys a bench asks for, and which values they were loaded with.
+//! Keys that a bench asks for, and the values that they were loaded with.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::records::{Pairs, has_values, keys_of, pairs_of};
 
 /// The keys that the memory servers were loaded with.
 pub(super) enum Keys {
-    /// Those of YCSB.
+    /// Keys of YCSB.
     Hashed,
-    /// Those of a file; the values, too, if it has some.
+    /// Keys of a file, with their values if the file has some.
     Of { name: String, file: Arc<KeyFile>, pairs: Option<Pairs> },
 }
 
 impl Keys {
-    /// Of the file that was loaded, or without one.
+    /// Reads the file that was loaded; without a file, keys are those of YCSB.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -36,7 +36,7 @@ impl Keys {
         Ok(Self::Of { name, file: file.into(), pairs })
     }
 
-    /// What the keys are by number.
+    /// Map from the numbers of records to keys.
     pub(super) fn map(&self) -> KeyMap {
         match self {
             Self::Hashed => KeyMap::Hashed,
@@ -62,7 +62,7 @@ impl Keys {
         }
     }
 
-    /// What to say when the servers do not have the first of these keys.
+    /// Message for the case that the servers do not have the first of these keys.
     pub(super) fn are_missing(&self) -> String {
         match self {
             Self::Hashed => "the memory servers were loaded with other keys than YCSB's: give the file that they were loaded with, --keys FILE, \
@@ -74,7 +74,7 @@ impl Keys {
         }
     }
 
-    /// All of them, ascending.
+    /// All keys, ascending.
     pub(super) fn sorted(&self, records: u64) -> Vec<u64> {
         let map = self.map();
         let mut keys: Vec<u64> = (0..records).filter_map(|record| map.key(record)).collect();
@@ -82,7 +82,7 @@ impl Keys {
         keys
     }
 
-    /// How a scan is divided into parts.
+    /// Division of a scan into parts.
     pub(super) fn parts(&self, parts: u16, records: u64) -> ScanParts {
         let width = match self {
             Self::Hashed => u64::MAX,

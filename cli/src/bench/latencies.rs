@@ -1,9 +1,9 @@
-//! What operations took.
+//! Latencies of operations.
 
 use fatbtree_workload::measure::LatencyHistogram;
 use serde::Serialize;
 
-/// Microseconds.
+/// Latencies in microseconds.
 #[derive(Serialize, Clone, Debug)]
 pub(super) struct Latencies {
     pub(super) mean_us: f64,
@@ -30,7 +30,7 @@ impl Latencies {
         }
     }
 
-    /// For a table.
+    /// Columns of a table.
     pub(super) fn columns(&self) -> [String; 6] {
         let Self { mean_us, p50_us, p90_us, p99_us, p99_9_us, max_us } = self;
         [mean_us, p50_us, p90_us, p99_us, p99_9_us, max_us].map(|time| format!("{time:.0}"))

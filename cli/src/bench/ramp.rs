@@ -14,21 +14,22 @@ pub(super) fn shares() -> impl Iterator<Item = u32> {
     (10..FULL).step_by(10).chain((FULL..=MOST).step_by(20))
 }
 
-/// What a closed loop has reached; an open one may reach more, with more operations under way.
+/// The rate that a closed loop has reached, in hundredths of itself. An open loop may reach more, with more
+/// operations under way.
 pub(super) const FULL: u32 = 100;
 const MOST: u32 = 400;
 
-/// An open loop.
+/// Result of an open loop.
 #[derive(Serialize, Clone, Debug)]
 pub(super) struct Step {
-    /// Hundredths of what a closed loop has reached; none where nobody looked.
+    /// Hundredths of the rate that a closed loop has reached; `None` if that was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) share: Option<u32>,
     /// Operations that should have begun in a second.
     intended_per_s: f64,
-    /// That began.
+    /// Operations that began in a second.
     begun_per_s: f64,
-    /// That ended.
+    /// Operations that ended in a second.
     ended_per_s: f64,
     /// Whether these are the same: within one per cent and five.
     pub(super) kept_up: bool,
@@ -37,7 +38,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Of an open loop that has ended; none of a closed one.
+    /// Result of an open loop that has ended; `None` if the loop was closed.
     pub(super) fn of(done: &LoadGenerator, share: Option<u32>) -> Option<Self> {
         let punctuality = done.punctuality()?;
         Some(Self {
@@ -50,7 +51,7 @@ impl Step {
         })
     }
 
-    /// For people who asked for a rate.
+    /// Explanation for a run at a given rate.
     pub(super) fn explanation(&self) -> String {
         let Self { intended_per_s, begun_per_s, ended_per_s, kept_up, .. } = self;
         let rates =
@@ -64,7 +65,7 @@ impl Step {
     }
 }
 
-/// What a ramp comes to, in words: the highest load up to which it kept up with all, and the first with which it did not.
+/// Conclusion from a ramp, in words: the highest load with which all up to it kept up, and the first that did not.
 pub(super) fn conclusion(steps: &[Step]) -> String {
     let late = steps.iter().position(|step| !step.kept_up);
     let (borne, rest) = steps.split_at(late.unwrap_or(steps.len()));

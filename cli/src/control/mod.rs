@@ -43,7 +43,8 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Every role with its state, every switch with epoch, entries, program, and how full the fullest of its tables in TCAM and SRAM are.
+    /// Show every role with its state, and every switch with epoch, entries, program, and the shares in use of its
+    /// fullest tables in TCAM and SRAM.
     ///
     /// `--json` tells of each table how many entries it has, and for how many it has room; of ranges in a Tofino, TCAM rows as well.
     Status {
@@ -69,7 +70,7 @@ enum Command {
         #[command(flatten)]
         asked: Asked,
     },
-    /// The active plan.
+    /// Show the active plan.
     Show {
         /// Keep the plan in a file.
         #[arg(long, value_name = "FILE")]
@@ -77,12 +78,12 @@ enum Command {
         #[command(flatten)]
         asked: Asked,
     },
-    /// What a plan made now would change in each switch.
+    /// Show what a plan made now would change in each switch.
     Diff {
         #[command(flatten)]
         asked: Asked,
     },
-    /// Where an index read for a key ends, switch by switch, and why there.
+    /// Show where an index read for a key ends, switch by switch, and why there.
     Explain {
         /// The key, decimal or 0x-hexadecimal.
         #[arg(value_parser = key)]
@@ -90,12 +91,12 @@ enum Command {
         #[command(flatten)]
         asked: Asked,
     },
-    /// What the switches have counted since the plan was loaded.
+    /// Show what the switches have counted since the plan was loaded.
     Counters {
         #[command(flatten)]
         asked: Asked,
     },
-    /// What the switches have dropped, by reason, and some of the packets.
+    /// Show what the switches have dropped, by reason, and some of the packets.
     Drops {
         #[command(flatten)]
         asked: Asked,
@@ -112,7 +113,7 @@ enum Command {
     },
 }
 
-/// Whom to ask, and how to tell the answer.
+/// Controller to ask, and form of the answer.
 #[derive(Args)]
 struct Asked {
     /// Cluster file (TOML): where the controller is.
@@ -126,7 +127,7 @@ struct Asked {
     patience: u64,
 }
 
-/// How long it may take to reach the controller.
+/// Time limit for reaching the controller.
 const CONNECT: Duration = Duration::from_secs(5);
 
 impl Asked {
@@ -144,7 +145,7 @@ impl Asked {
         Ok(self.controllers()?.ask(&question, CONNECT, patience).await?)
     }
 
-    /// As JSON, or for people.
+    /// Prints an answer, as JSON or for people.
     fn tell<T: Serialize>(&self, answer: &T, print: impl FnOnce(&T)) -> Result<()> {
         if self.json {
             println!("{}", serde_json::to_string_pretty(answer)?);

@@ -31,7 +31,7 @@ fn dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// How full the fullest table in a memory is.
+/// Share in use of the fullest table in a memory.
 fn fullest(tables: &[TableUse], memory: Memory) -> String {
     dash(TableUse::fullest(tables, memory).map(|table| format!("{:.1} %", 100.0 * table.share())))
 }
@@ -104,7 +104,8 @@ pub(super) fn status_text(status: &Status) -> String {
     text + &force_text(status)
 }
 
-/// Which plan index reads follow, and which one is on its way. A reload may keep the epoch, and write only what differs.
+/// The plan that index reads follow, and the one that is on its way. A reload may keep the epoch, and write only what
+/// differs.
 fn force_text(status: &Status) -> String {
     let active = match status.epoch {
         Some(epoch) => format!("epoch {epoch} active, {} entries", status.entries),
@@ -190,7 +191,7 @@ pub(super) fn drops(drops: &Drops) {
     println!("{}", drops_text(drops, u64::try_from(now.as_millis()).unwrap_or(u64::MAX)));
 }
 
-/// At a time in milliseconds since 1970.
+/// Dropped packets as text, at a time in milliseconds since 1970.
 fn drops_text(drops: &Drops, now: u64) -> String {
     let all = drops.switches.iter().flat_map(|SwitchDrops { name, reasons }| {
         reasons.iter().filter(|count| count.packets > 0).map(move |count| (name, count))

@@ -12,7 +12,7 @@ use super::{Asked, CONNECT, print};
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Until Ctrl-C. A controller that is gone is told of, and asked again.
+/// Prints the status again and again until Ctrl-C. A controller that is gone later is reported, and asked again.
 pub(super) async fn watch(asked: &Asked) -> Result<()> {
     let mut before: BTreeMap<String, TableCounters> = BTreeMap::new();
     let controllers = asked.controllers()?;

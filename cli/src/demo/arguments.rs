@@ -38,7 +38,8 @@ pub(crate) struct Arguments {
     /// Bytes of each value; up to 64 are kept in the leaves, longer ones behind a pointer.
     #[arg(long, value_name = "BYTES", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65536))]
     value_size: u32,
-    /// How keys are drawn: zipfian-ranked (over the keys), zipfian (YCSB's scrambled one), uniform, latest, hotspot, sequential, exponential.
+    /// Distribution of keys: zipfian-ranked (over the keys), zipfian (YCSB's scrambled one), uniform, latest,
+    /// hotspot, sequential, exponential.
     #[arg(long, value_name = "NAME", default_value = "zipfian-ranked")]
     distribution: String,
     /// Skew of the Zipfian distributions and of latest; 0.99 unless given.
@@ -53,7 +54,7 @@ pub(crate) struct Arguments {
     /// Operations under way at once.
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// Whose compiled tables are the switches' room; two epochs share it.
+    /// Target whose compiled tables are the switches' room; two epochs share it.
     #[arg(long, value_enum, default_value_t = TargetName::Tofino1)]
     target: TargetName,
     /// Most ranges of the fat root; fewer where its tables are full before. As many as the target has unless given.
@@ -102,7 +103,7 @@ impl FromStr for Keys {
     }
 }
 
-/// What the demo will do: the command line, checked.
+/// Settings of the demo: the command line, checked.
 pub(super) struct Settings {
     pub(super) workload: String,
     pub(super) spec: WorkloadSpec,
@@ -217,7 +218,7 @@ impl Settings {
         self.lookups.saturating_mul(2)
     }
 
-    /// Whose room the plan keeps within, in words.
+    /// Target whose room the plan keeps within, in words.
     pub(super) fn describe_target(&self) -> String {
         let chip = match self.target {
             Target::Tofino1 => "Tofino 1",

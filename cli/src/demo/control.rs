@@ -40,7 +40,7 @@ pub(super) struct Planned {
     pub(super) seconds: f64,
     /// Inner nodes of the tree.
     pub(super) inner_nodes: usize,
-    /// Those of them that the switches hold.
+    /// Inner nodes that the switches hold.
     pub(super) held_nodes: usize,
     /// Bytes that all inner nodes take in a client's cache.
     pub(super) inner_bytes: u64,
@@ -77,7 +77,7 @@ impl Control {
         Ok(tops)
     }
 
-    /// Where keys lie.
+    /// Places of keys.
     async fn locate(&mut self, tree: &Tree, keys: &[u64]) -> Result<Vec<Located>> {
         let mut located = Vec::new();
         for (partition, keys) in by_partition(tree, keys) {
@@ -97,7 +97,7 @@ impl Control {
         Ok(Located::known(keys, places.into_iter().map(|at| Some(at?.raw()))))
     }
 
-    /// Who follows the tree from the active plan on.
+    /// A follower of the tree from the active plan on.
     pub(super) fn follower(&self, options: FollowOptions) -> Result<Follower> {
         let active = self.active().cloned().context("no plan is loaded")?;
         Ok(Follower::new(self.cluster.tree(), &self.placement, active, options))
@@ -118,8 +118,8 @@ impl Control {
         Ok(report.updates)
     }
 
-    /// Takes the trees' tops and plans the caches. What is known of the visits is what the switches have counted under the plan in
-    /// force, and the keys that the client has sampled; at first nothing.
+    /// Takes the trees' tops and plans the caches. Visits are known from the switches' counters under the active plan
+    /// and from the keys that the client has sampled. At first there are none.
     pub(super) async fn plan(&mut self, sampled: &[u64]) -> Result<Planned> {
         let tops = self.tops().await?;
         let visits = match self.active() {
@@ -164,8 +164,8 @@ impl Control {
         Ok((self.active().cloned().context("no plan is loaded")?, report))
     }
 
-    /// Opens a session with every memory server and keeps it, connects the client to each, registers each connection at the
-    /// client's edge switch, lets the client lock and write, and has memory brought to it.
+    /// Connects the client to every memory server: opens a session and keeps it, connects each queue pair, and
+    /// registers it at the client's edge switch. Then the client can lock and write, and has memory brought to it.
     pub(super) async fn connect_client(
         &mut self,
         data_path: &Arc<DataPathThreads>,

@@ -36,7 +36,7 @@ const STEPS: u64 = 4096;
 /// Looks for a frame that a thread makes before it offers its processor to others.
 const LOOKS: u32 = 256;
 
-/// The time since it was made, as far as the process could run.
+/// Clock that counts the time since it was made, as far as the process could run.
 pub(super) struct RunningClock {
     began: std::time::Instant,
     running: Cell<RunningTime>,
@@ -57,21 +57,21 @@ impl Clock for RunningClock {
     }
 }
 
-/// Everything one of the threads owns.
+/// State that one of the threads owns.
 pub(super) struct DataPath {
     pub(super) cluster: Cluster<InstantWires>,
     clock: RunningClock,
     /// The inboxes of this half's switches, by the switch's position.
     switch_inboxes: Vec<(usize, Inbox)>,
     server_mailboxes: Vec<host::TreeMailbox>,
-    /// The client's, in the half that has one.
+    /// The client's desk for memory, in the half that has the client.
     memory: Option<Desk>,
     /// Looks in a row that found no frame.
     idle: u32,
 }
 
 impl DataPath {
-    /// Mailboxes come in the order of the servers.
+    /// Creates one half; mailboxes come in the order of the servers.
     pub(super) fn new(
         cluster: Cluster<InstantWires>,
         switch_inboxes: Vec<(usize, Inbox)>,
@@ -99,7 +99,7 @@ impl DataPath {
         &self.cluster.clients()[0]
     }
 
-    /// Does what the client asks for.
+    /// Handles the client's next event, and hands it memory that has been brought.
     fn serve_client(&mut self) -> Result<()> {
         let Some(desk) = &self.memory else { return Ok(()) };
         match self.client().poll_event() {
@@ -171,7 +171,7 @@ type Work = Box<dyn FnOnce(&mut DataPath) + Send>;
 
 enum Order {
     Do(Work),
-    /// Somebody has put something into an inbox, or frames are about to come.
+    /// Something was put into an inbox, or frames are about to come.
     Look,
 }
 
@@ -240,7 +240,7 @@ impl Starter {
     }
 }
 
-/// Passes on what was made, and tells whoever waits for it whether it was.
+/// Returns the half that was made, and reports to the starting thread whether it was.
 fn tell(path: Result<DataPath>, made: &mpsc::Sender<Result<()>>) -> Option<DataPath> {
     let (path, news) = match path {
         Ok(path) => (Some(path), Ok(())),
@@ -283,7 +283,7 @@ fn run_fabric(mut path: DataPath, inbox: &mpsc::Receiver<Order>, awake: &AtomicB
 }
 
 impl DataPathThreads {
-    /// Has the racks' thread do something, and waits for what comes of it.
+    /// Runs `work` on the racks' thread, and waits for its result.
     pub(super) fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut DataPath) -> T + Send + 'static,

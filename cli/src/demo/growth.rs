@@ -12,15 +12,15 @@ use super::control::Control;
 use super::measure::{Kind, Runner, Way};
 use super::result::GrowthResult;
 
-/// What happens to the tree, and who looks.
+/// Measurement of lookups in a tree that grows.
 pub(super) struct Growth {
     /// Lookups, as the active plan was made for.
     pub(super) lookups: WorkloadSpec,
-    /// How many of them for each figure.
+    /// Number of lookups for each figure.
     pub(super) operations: u64,
-    /// By index reads, without a client's cache.
+    /// Way of the lookups: by index reads, without a client's cache.
     pub(super) kind: Kind,
-    /// What the active plan was made from.
+    /// Report from which the active plan was made.
     pub(super) learned: Report,
 }
 
@@ -34,8 +34,9 @@ const LEARNED: u64 = 0x1003;
 const FOLLOWED: u64 = 0x1004;
 
 impl Growth {
-    /// Lookups before new keys come, then under switches that know nothing of them, then after the controller has seen by itself that it
-    /// is time to plan anew. None where there is no room for new keys.
+    /// Measures lookups before new keys come, and then under switches that know nothing of them. A last measurement
+    /// follows when the controller has seen by itself whether it is time to plan anew. `None` if there is no room for
+    /// new keys.
     pub(super) async fn run(
         self,
         loaded: &[u64],

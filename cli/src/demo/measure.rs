@@ -21,14 +21,15 @@ const WARM_UP_TURNS: u64 = 2;
 /// Keys that a client samples at most.
 const SAMPLE: usize = 1 << 18;
 
-/// What the client keeps of inner nodes.
+/// The client's cache of inner nodes.
 #[derive(Clone)]
 pub(super) enum Cache {
-    /// Nothing.
+    /// No cache.
     None,
-    /// So many bytes at most, and every turn begins with none: a client that has just started.
+    /// A cache of at most so many bytes, empty at the beginning of every turn: a client that has just started.
     Cold(u64),
-    /// What it has kept so far. Before it is measured it fills by as many operations as the planner learned from.
+    /// A cache that is kept from turn to turn. Before it is measured, as many operations fill it as the planner
+    /// learned from.
     Warm(Arc<IndexCache>),
 }
 
@@ -55,7 +56,7 @@ pub(super) struct Runner {
     keys: KeyMap,
     seed: u64,
     depth: usize,
-    /// What every read may answer.
+    /// Values that reads may answer.
     values: Values,
     /// Ways that there will have been, so that none inserts what another one has.
     ways: u64,
@@ -65,7 +66,7 @@ pub(super) struct Runner {
 const MOST_WAYS: u64 = 1 << 10;
 
 impl Runner {
-    /// For the tree that was loaded.
+    /// Creates a runner for the tree that was loaded.
     pub(super) fn new(data_path: &Arc<DataPathThreads>, settings: &Settings) -> Self {
         let Settings { seed, depth, .. } = *settings;
         let values = Values::new(seed, settings.value_size).with_keys(Arc::clone(&settings.sorted_keys));
@@ -73,8 +74,8 @@ impl Runner {
         Self { data_path: Arc::clone(data_path), keys, seed, depth, values, ways: 0 }
     }
 
-    /// Does operations one way, and says what the client then tells planners. Keys are drawn from another seed than those that are
-    /// measured.
+    /// Does operations one way, and returns what the client then tells planners. Keys are drawn from another seed
+    /// than those that are measured.
     pub(super) async fn learn(
         &mut self,
         spec: &WorkloadSpec,
@@ -86,7 +87,7 @@ impl Runner {
         Ok((way, self.report()?))
     }
 
-    /// Does operations one way. Other seeds draw other keys.
+    /// Does operations one way, without a warm-up. Other seeds draw other keys.
     pub(super) async fn once(
         &mut self,
         spec: &WorkloadSpec,
@@ -116,13 +117,13 @@ impl Runner {
         Ok(ways.remove(0))
     }
 
-    /// Has the client sample keys.
+    /// Makes the client sample keys.
     pub(super) fn sample(&self) -> Result<()> {
         let sample = KeySample::new(SAMPLE, self.seed);
         self.data_path.call(move |path| path.client().set_sample(Some(sample)))
     }
 
-    /// What the client tells planners; it ends to sample keys.
+    /// Report of the client to planners; ends the sampling of keys.
     pub(super) fn report(&self) -> Result<Report> {
         self.data_path.call(|path| {
             let report = path.client().report();
@@ -131,7 +132,7 @@ impl Runner {
         })
     }
 
-    /// Fills the caches that are to be warm, by operations from another seed than those that are measured.
+    /// Fills the warm caches, by operations from another seed than those that are measured.
     pub(super) async fn warm(&mut self, spec: &WorkloadSpec, kinds: &[Kind], operations: u64) -> Result<()> {
         let warm = kinds.iter().filter(|kind| matches!(kind.cache, Cache::Warm(_)));
         let ways = warm.map(|kind| self.way(spec, kind.clone(), self.seed ^ 0x5a5a));
@@ -139,7 +140,7 @@ impl Runner {
         self.turns(&mut ways, "warming the client's caches", operations).await
     }
 
-    /// Does `operations` in each of the ways.
+    /// Measures `operations` in each of the ways, after a warm-up.
     pub(super) async fn measure(
         &mut self,
         spec: &WorkloadSpec,
@@ -158,7 +159,7 @@ impl Runner {
         Ok(ways)
     }
 
-    /// The next way. Where nothing is inserted all draw the same keys.
+    /// Creates the next way. Where nothing is inserted all draw the same keys.
     fn way(&mut self, spec: &WorkloadSpec, kind: Kind, seed: u64) -> Result<Way> {
         let (number, of) = if spec.proportions.insert > 0.0 { (self.ways, MOST_WAYS) } else { (0, 1) };
         self.ways += 1;

@@ -5,7 +5,7 @@ use fatbtree_blink::{ChunkKind, SessionId};
 use fatbtree_memserver::{Grant, grpc};
 use tokio::sync::mpsc as tokio_mpsc;
 
-/// A client has asked for memory of a server.
+/// A client's request for memory of a server.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) server: u16,
@@ -16,7 +16,7 @@ pub(super) struct Wanted {
 /// A server's answer.
 pub(super) struct Brought {
     pub(super) server: u16,
-    /// In which it was given.
+    /// Session in which the memory was given.
     pub(super) session: SessionId,
     pub(super) grant: Grant,
 }
@@ -24,13 +24,13 @@ pub(super) struct Brought {
 /// Requests on their way: one for each server and kind.
 const ON_THE_WAY: usize = 256;
 
-/// Where the thread of the data path asks for memory, and takes it.
+/// End at which the data path's thread asks for memory, and takes it.
 pub(super) struct Desk {
     pub(super) wanted: tokio_mpsc::Sender<Wanted>,
     pub(super) brought: std::sync::mpsc::Receiver<Result<Brought>>,
 }
 
-/// Who brings it.
+/// End that brings the memory.
 pub(super) struct Porter {
     wanted: tokio_mpsc::Receiver<Wanted>,
     bring: std::sync::mpsc::Sender<Result<Brought>>,
@@ -44,8 +44,9 @@ pub(super) fn desk() -> (Desk, Porter) {
 }
 
 impl Porter {
-    /// Takes memory that others have freed, or chunks of the servers' spare memory, in the client's sessions, which come in the order of the servers, and makes them
-    /// the tree's, as long as somebody may ask.
+    /// Brings memory as long as the data path may ask for it: memory that others have freed, or chunks of the
+    /// servers' spare memory. It is taken in the client's sessions, and made the tree's. Sessions come in the order
+    /// of the servers.
     pub(super) async fn serve(mut self, mut sessions: Vec<(grpc::Client, grpc::Session)>) {
         while let Some(Wanted { server, kind, bytes }) = self.wanted.recv().await {
             let grant = match sessions.get_mut(usize::from(server)) {

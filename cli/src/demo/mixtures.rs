@@ -1,4 +1,4 @@
-//! Which mixture wins at which size of cache: a client's cache alone, or with the switches' entries beside it.
+//! Comparison of mixtures at several sizes of cache: a client's cache alone, or with the switches' entries beside it.
 //!
 //! Round trips only: the client runs over plain memory, the memory servers' own, and index reads land where the active plan says.
 //! So one lookup costs microseconds, and many sizes can be tried.
@@ -26,11 +26,11 @@ const WARM_UP: u64 = 0xcac4e;
 pub(crate) struct MixtureResult {
     /// Bytes of the client's cache.
     pub client_cache_bytes: u64,
-    /// Its share of what all inner nodes would take.
+    /// Share of the bytes that all inner nodes would take.
     pub share: f64,
     /// Round trips per lookup without switches.
     pub alone: f64,
-    /// The same where what the client does not hold is asked of the switches.
+    /// Round trips per lookup where the switches are asked for nodes that the client does not hold.
     pub with_switches: f64,
 }
 
@@ -42,9 +42,9 @@ pub(super) struct Mixtures<'a> {
     pub(super) memories: &'a [Arc<Memory>],
     pub(super) plan: &'a Plan,
     pub(super) keys: KeyMap,
-    /// Its reads are done.
+    /// Workload of which only the reads are done.
     pub(super) workload: &'a WorkloadSpec,
-    /// What all inner nodes take in a client's cache.
+    /// Bytes that all inner nodes take in a client's cache.
     pub(super) inner_bytes: u64,
     /// Lookups that fill a cache, and lookups that are counted.
     pub(super) warm_up: u64,

@@ -1,4 +1,4 @@
-//! Building the demo's network: who stands where, and every address of it as a cluster file would have it.
+//! Building the demo's network: the hosts of servers and client, and every address as a cluster file would have it.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use super::data_path::Waker;
 
-/// Where memory servers and client stand: the servers in the first pod, the client in the second.
+/// Hosts of memory servers and client: the servers in the first pod, the client in the second.
 pub(super) struct Places {
     pub(super) servers: Vec<HostId>,
     pub(super) client: HostId,
@@ -102,7 +102,7 @@ async fn listen() -> Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// Is the switch in a rack, with the hosts? The others are the fabric between the racks.
+/// Whether the switch is in a rack, with the hosts. The others are the fabric between the racks.
 pub(super) fn is_in_rack(switch: &topology::Switch) -> bool {
     switch.role.has_hosts()
 }

@@ -8,7 +8,7 @@ use plotters::prelude::*;
 
 use super::result::{DemoResult, GrowthResult, WayResult};
 
-/// Of the ways, again and again.
+/// Colours of the ways, used again and again.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0xb0, 0x5a, 0x2c),
     RGBColor(0x8f, 0xb8, 0xc7),
@@ -96,7 +96,7 @@ fn growth(growth: &GrowthResult) -> String {
     format!("<h2>A tree that grows</h2>\n{table}\n<p>{explanation}</p>")
 }
 
-/// The first row is the head.
+/// A table as HTML; the first row is the head.
 fn table(rows: &[Vec<String>]) -> String {
     let mut text = String::from("<table>");
     for (at, row) in rows.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! What a demo run found, as `--json` writes it.
+//! Result of a demo run, as `--json` writes it.
 
 use serde::Serialize;
 
 use super::measure::Way;
 use super::mixtures::MixtureResult;
 
-/// One run: all ways of doing a workload, over the same tree, keys and wires.
+/// Result of one run: all ways of doing a workload, over the same tree, keys and wires.
 #[derive(Debug, Serialize)]
 pub(crate) struct DemoResult {
     /// Keys in the tree.
@@ -16,7 +16,7 @@ pub(crate) struct DemoResult {
     pub servers: usize,
     /// The workload of `ways`, and what it does.
     pub workload: String,
-    /// How keys are drawn.
+    /// Distribution of the keys that are drawn.
     pub distribution: String,
     /// Operations made each way.
     pub lookups: u64,
@@ -24,13 +24,13 @@ pub(crate) struct DemoResult {
     pub depth: usize,
     /// Operations, of all ways and workloads, that gave a wrong value, no value, or an error. Anything but 0 is a failure.
     pub wrong: u64,
-    /// The first of them in words.
+    /// The first wrong operation in words.
     pub first_wrong: Option<String>,
-    /// Whose room the plan keeps within.
+    /// Target whose room the plan keeps within.
     pub target: String,
     /// Inner nodes of the tree.
     pub inner_nodes: usize,
-    /// The share of them that the switches hold.
+    /// Share of the inner nodes that the switches hold.
     pub cached_share: f64,
     /// The ways.
     pub ways: Vec<WayResult>,
@@ -38,11 +38,11 @@ pub(crate) struct DemoResult {
     pub mixtures: Vec<MixtureResult>,
     /// YCSB's workloads, each over the network and in it, while the switches hold the plan that was made for `workload`.
     pub ycsb: Vec<YcsbResult>,
-    /// Operations of each of them, each way.
+    /// Operations of each of YCSB's workloads, each way.
     pub ycsb_operations: u64,
-    /// What a tree that grows costs; none where there is no room for new keys.
+    /// Cost of a tree that grows; `None` if there is no room for new keys.
     pub growth: Option<GrowthResult>,
-    /// What was planned.
+    /// Figures of the plan.
     pub plan: PlanResult,
     /// Loading the plan over P4Runtime beside the one before, and taking that away.
     pub push: PushResult,
@@ -50,7 +50,7 @@ pub(crate) struct DemoResult {
     pub load: LoadResult,
     /// Wall time of the whole demo, seconds.
     pub seconds: f64,
-    /// Where it ran.
+    /// Environment of the run.
     pub environment: Environment,
 }
 
@@ -75,14 +75,14 @@ pub(crate) struct WayResult {
     pub latency_cdf: Vec<(f64, f64)>,
 }
 
-/// One of YCSB's workloads.
+/// Result of one of YCSB's workloads.
 #[derive(Debug, Serialize)]
 pub(crate) struct YcsbResult {
-    /// Its letter.
+    /// Letter of the workload.
     pub name: String,
-    /// What it does.
+    /// Operations of the workload, in words.
     pub operations: String,
-    /// Each way; none when it was left out.
+    /// Each way; empty if the workload was left out.
     pub ways: Vec<WayResult>,
 }
 
@@ -95,13 +95,13 @@ pub(crate) struct GrowthResult {
     pub operations: u64,
     /// Mean round trips per lookup before.
     pub before: f64,
-    /// The same with the new keys in the tree, under the plan that knows nothing of them.
+    /// Mean round trips per lookup with the new keys in the tree, under the plan that knows nothing of them.
     pub stale: f64,
-    /// The same after the controller has planned anew.
+    /// Mean round trips per lookup after the controller has planned anew.
     pub followed: f64,
     /// The share of index reads with a stale hint, as the client told it to the controller.
     pub stale_hints: f64,
-    /// Changes of table entries by which it followed; 0: it did not find it worth while.
+    /// Changes of table entries by which the controller followed; 0 if it did not find that worth while.
     pub changes: usize,
 }
 
@@ -161,7 +161,7 @@ impl From<&Way> for WayResult {
 }
 
 impl WayResult {
-    /// What an operation costs the emulator: wall time per operation, with as many under way as there were.
+    /// Cost of an operation in the emulator: wall time per operation in µs, with as many under way as there were.
     pub(crate) fn emulator_us(&self) -> f64 {
         if self.ops_per_s > 0.0 { 1e6 / self.ops_per_s } else { 0.0 }
     }
@@ -227,7 +227,7 @@ impl DemoResult {
         std::iter::once(heads.collect()).chain(self.ycsb.iter().map(row)).collect()
     }
 
-    /// What the tables do not say of themselves.
+    /// Text that explains the tables.
     pub(crate) fn explanation(&self) -> String {
         format!(
             "{keys} keys, values of {size} bytes, workload {workload}, {distribution}, {depth} operations under way. \
@@ -258,7 +258,7 @@ impl GrowthResult {
         ]
     }
 
-    /// What the table does not say.
+    /// Text that explains the table.
     pub(crate) fn explanation(&self) -> String {
         let followed = match self.changes {
             0 => "which was not worth another plan".to_owned(),

@@ -1,4 +1,4 @@
-//! What the demo does, step by step.
+//! The demo, step by step.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -32,16 +32,16 @@ use crate::{count, progress};
 /// The part of the operations that YCSB's workloads get.
 const YCSB_PART: u64 = 10;
 
-/// What came of it.
+/// Results of the demo.
 pub(super) struct Demonstrated {
     pub(super) result: DemoResult,
     /// The plan as JSON.
     pub(super) plan: String,
-    /// What is cached where, as SVG.
+    /// Drawing of what is cached where, as SVG.
     pub(super) picture: String,
 }
 
-/// Runs it all.
+/// Runs the whole demo.
 pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     let started = Instant::now();
     let topology = Network::one_core(settings.k)?;

@@ -1,4 +1,4 @@
-//! What is loaded: keys that are counted, a file of keys, or a CSV file of keys and values.
+//! Input of a load: keys that are counted, a file of keys, or a CSV file of keys and values.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use fatbtree_blink_host::sort_keys;
 use crate::records::{Pairs, has_values, keys_of, pairs_of};
 use crate::{count, memserver, room};
 
-/// Where keys come from.
+/// Source of keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Source {
     Count(u64),

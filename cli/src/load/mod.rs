@@ -42,11 +42,11 @@ pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
-    /// How many keys, as 4711, 1e6 or 2M; or a file of keys; or a file .csv of keys and values.
+    /// Number of keys, as 4711, 1e6 or 2M; or a file of keys; or a file .csv of keys and values.
     #[arg(long, value_name = "COUNT|FILE|CSV", required_unless_present = "empty", conflicts_with = "empty")]
     keys: Option<String>,
-    /// Have this memory server begin anew with an empty tree. One that was started again without its tree serves nobody until it is loaded,
-    /// or is told so that this is meant.
+    /// Have this memory server begin anew with an empty tree. One that was started again without its tree serves no
+    /// client until it is loaded, or is told so that this is meant.
     #[arg(long, value_name = "SERVER")]
     empty: Option<String>,
     /// Replace the trees that memory servers hold. Without this, a server whose tree is not empty ends the command.
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     replace: bool,
     #[command(flatten)]
     values: MadeValues,
-    /// Where to write the result as JSON; - for standard output, instead of the table.
+    /// File for the result as JSON; - for standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -63,9 +63,9 @@ pub(crate) struct Arguments {
 #[derive(Serialize)]
 struct LoadResult {
     keys: u64,
-    /// Of all values together.
+    /// Bytes of all values together.
     value_bytes: u64,
-    /// From the first byte sent until all servers serve the new trees.
+    /// Seconds from the first byte sent until all servers serve the new trees.
     seconds: f64,
     keys_per_s: f64,
     servers: Vec<LoadedServer>,
@@ -193,7 +193,7 @@ async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>, replace: bool)
     Ok(LoadResult { keys: count, value_bytes, seconds, keys_per_s: count as f64 / seconds, servers })
 }
 
-/// How far a load came that is broken off.
+/// Progress of a load that is broken off, in words.
 fn how_far(sent: u64, keys: u64, built: usize, servers: usize) -> String {
     match built == servers {
         false => format!(
@@ -203,7 +203,8 @@ fn how_far(sent: u64, keys: u64, built: usize, servers: usize) -> String {
     }
 }
 
-/// An empty tree for one server, with the keys that no other one has: an earlier load may have moved the borders of the cluster file.
+/// Loads an empty tree into one server, with the keys that no other one has. An earlier load may have moved the
+/// borders of the cluster file.
 async fn empty(cluster: &Cluster, trust: &Trust, name: &str, replace: bool) -> Result<LoadResult> {
     let Some(Named::MemoryServer(server)) = cluster.named(name) else {
         let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();

@@ -1,11 +1,11 @@
-//! One line of the shell: what is to be done, and how values are written.
+//! A line of the shell: its command, and how values are written.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
 use anyhow::{Result, anyhow, bail, ensure};
 
-/// What can be typed, for `help`.
+/// Commands that can be typed, for `help`.
 pub(super) const HELP: &str = "\
 get K               the value of a key
 put K V             puts a value, whether the key is there or not
@@ -43,7 +43,7 @@ pub(super) enum Command {
     Quit,
 }
 
-/// A word of a line. Quoted ones are text, whatever they look like.
+/// A word of a line. Quoted ones are always text.
 #[derive(Debug)]
 struct Word {
     text: String,
@@ -51,7 +51,7 @@ struct Word {
 }
 
 impl Command {
-    /// Reads a line; none where there is nothing on it.
+    /// Reads a line; `None` if it is empty or a comment.
     ///
     /// # Errors
     /// When it is no command.
@@ -88,7 +88,7 @@ impl Command {
     }
 }
 
-/// Why a line is no command: it has another number of words, or another first one.
+/// Error for a line that is no command: it has another number of words, or another first one.
 fn unknown(name: &str, found: usize) -> anyhow::Error {
     let usage = HELP.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split("  ").next());
     match usage.into_iter().find(|usage| usage.split(' ').next() == Some(name)) {
@@ -174,7 +174,7 @@ pub(crate) fn value(text: &str) -> Result<Vec<u8>> {
     bytes(&Word { text: text.to_owned(), quoted: false })
 }
 
-/// As much of a word as a message shows.
+/// Part of a word that a message shows.
 fn shortened(text: &str) -> String {
     const SHOWN: usize = 40;
     match text.char_indices().nth(SHOWN) {

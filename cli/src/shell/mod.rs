@@ -106,7 +106,8 @@ fn own_tree(arguments: &Arguments) -> Result<Shell<io::StdoutLock<'static>>> {
     Ok(Shell { tree, config, trips, out: io::stdout().lock(), operations: 0, round_trips: 0 })
 }
 
-/// Nothing of a tree outlives the process, and a session with a cluster ends with its lease.
+/// Ends the process at Ctrl-C. Nothing of a tree outlives the process, and a session with a cluster ends with its
+/// lease.
 fn exit_when_interrupted() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("interrupt".into()).spawn(move || {
@@ -129,12 +130,12 @@ struct Shell<W> {
     config: TreeConfig,
     trips: bool,
     out: W,
-    /// Of all commands so far.
+    /// Operations of all commands so far.
     operations: u64,
     round_trips: u64,
 }
 
-/// Why a command was not carried out.
+/// Reason for which a command was not carried out.
 enum Trouble {
     /// The answer could not be written: the shell ends.
     Output(io::Error),
@@ -267,7 +268,7 @@ impl<W: Write> Shell<W> {
         Ok(())
     }
 
-    /// What has read the whole tree, many nodes at a time.
+    /// Writes the reads of a command that has read the whole tree, many nodes at a time.
     fn reads(&mut self, reads: u64) -> Result<(), Trouble> {
         if self.trips {
             writeln!(self.out, "({reads} reads)")?;
@@ -275,7 +276,7 @@ impl<W: Write> Shell<W> {
         Ok(())
     }
 
-    /// `answers`: when it was carried out, and when it was not.
+    /// Carries out a mutation. The two `answers` are for one that was applied, and for one that was not.
     fn mutate(&mut self, key: u64, mutation: Mutation<'_>, answers: [&str; 2]) -> Result<(), Trouble> {
         let change = self.tree.run(async |client| client.mutate(key, mutation).await)?;
         let applied = change.result.map_err(anyhow::Error::from)?;
@@ -368,7 +369,7 @@ impl<W: Write> Shell<W> {
     }
 }
 
-/// Reads the next line; none at the end. False: it is too long, and was skipped.
+/// Reads the next line; `None` at the end, `false` if it is too long and was skipped.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
     line.clear();
     if input.by_ref().take(LONGEST_LINE + 1).read_until(b'\n', line)? == 0 {

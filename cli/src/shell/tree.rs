@@ -16,7 +16,7 @@ use fatbtree_verbs::Mtu;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::Frame;
 
-/// What a tree is made with.
+/// Parameters of a tree.
 pub(super) struct Setting {
     pub(super) config: TreeConfig,
     pub(super) allocation: Allocation,
@@ -28,7 +28,7 @@ pub(super) struct Setting {
     pub(super) spare_bytes: u64,
 }
 
-/// Time that a turn of the network takes. Nothing here measures it; it lets those go on who pause.
+/// Time that a turn of the network takes. Nothing here measures it; it lets paused operations go on.
 const TURN: Duration = Duration::from_micros(1);
 
 /// Sessions in one process do not end before it does.

@@ -8,20 +8,21 @@ use fatbtree_verbs::BufferClass;
 
 use super::{Side, Watch};
 
-/// A device that says when it has something.
+/// RDMA device whose events can be waited for.
 pub(super) struct Card {
     pub(super) device: RdmaDevice,
 }
 
-/// Time for which answers are looked for before the thread sleeps: the way through a network, where a sleeper would wake later than they come.
+/// Time to poll for answers before the thread sleeps: a round trip through a network is shorter than waking up.
 const SPIN: Duration = Duration::from_micros(20);
-/// The longest sleep. A card says nothing of what others write, such as another root: whoever has memory looks for it.
+/// Longest sleep. A card does not signal one-sided WRITEs to the host, such as that of a new root, so the thread looks for them.
 const LOOK: Duration = Duration::from_millis(50);
 /// Longest sleep where the driver refuses to tell of completions.
 const UNTOLD: Duration = Duration::from_millis(1);
 
-/// How often a request is sent again at intervals of 134 ms, 4.096 us * 2^15: a queue pair whose requests are not answered lives 0.9 s, as
-/// long as the software NIC's.
+/// Exponent of the time after which a request is sent again: 4.096 µs · 2^15 = 134 ms.
+///
+/// A queue pair whose requests are not answered lives 0.9 s, about as long as the software NIC's.
 const TIMEOUT: u8 = 15;
 
 impl Card {

@@ -20,7 +20,7 @@ use fatbtree_port::{
 /// Frames that wait for a thread.
 const QUEUE: usize = 1024;
 
-/// Says which frames are for others, and hands them on: all of one peer's address and port to the same thread.
+/// Selects the frames that are for other threads, and hands them on: all frames from one address and port to the same thread.
 pub(super) struct Diversion {
     ports: Range<u16>,
     to: Vec<PairPort>,
@@ -42,7 +42,7 @@ pub(crate) struct Share {
 enum Come {
     /// The NIC's thread hands them on.
     Handed(PairPort),
-    /// With whatever else comes by the thread's queues of the wire, which it hands on to the NIC's.
+    /// They come by the thread's queues of the wire, with other frames, which the thread hands on to the NIC's thread.
     Queue { thread: usize, rest: PairPort, lost: Arc<AtomicU64> },
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Shares {
     pub(crate) lost: Arc<AtomicU64>,
 }
 
-/// Gives each thread its queues of a wire; besides the shares, where each hands on what is the NIC's.
+/// Gives each thread its queues of a wire. Returns the ports at which the NIC receives the frames handed on to it, and the shares.
 pub(super) fn queues(
     wire: &Arc<Wire>,
     (mac, ip): (MacAddress, Ipv4Addr),
@@ -72,7 +72,7 @@ pub(super) fn queues(
 }
 
 impl Diversion {
-    /// For so many threads, at least one.
+    /// Diversion to `threads` threads, at least one, and their shares.
     pub(super) fn new(
         wire: &Arc<Wire>,
         (mac, ip): (MacAddress, Ipv4Addr),
@@ -109,7 +109,7 @@ impl Diversion {
     }
 }
 
-/// Hands frames to another thread, as many at a time as go together: it is woken for each time. Those without room are counted as lost.
+/// Hands frames to another thread, in large batches because each batch wakes it. Frames without room are counted as lost.
 fn hand_on<'f>(thread: &mut PairPort, mut frames: impl Iterator<Item = &'f [u8]>, lost: &AtomicU64) {
     loop {
         let (mut some, mut count): ([&[u8]; BATCH], _) = ([&[]; BATCH], 0);
@@ -124,8 +124,9 @@ fn hand_on<'f>(thread: &mut PairPort, mut frames: impl Iterator<Item = &'f [u8]>
     }
 }
 
-/// A number for who has sent a datagram to these ports; none where the frame is something else. A client's ports lie side by side, and so do
-/// their numbers: its lanes are shared out evenly.
+/// Number of the peer that has sent a datagram to these ports; `None` if the frame is something else.
+///
+/// A client's ports are consecutive, and so are their numbers: its lanes are spread evenly over threads.
 fn peer_of(frame: &[u8], ports: &Range<u16>) -> Option<u32> {
     let headers: &[u8; 42] = frame.first_chunk()?;
     let [.., s0, s1, d0, d1, _, _, _, _] = *headers;
@@ -142,7 +143,7 @@ fn peer_of(frame: &[u8], ports: &Range<u16>) -> Option<u32> {
 }
 
 impl Share {
-    /// For the thread that calls it.
+    /// Opens the share, for the calling thread.
     pub(crate) fn open(self) -> Result<FrameDatagrams, OpenError> {
         let Self { come, wire, mac, ip, ports } = self;
         let port: Box<dyn Port> = match come {
@@ -183,7 +184,7 @@ impl Port for Split {
     }
 }
 
-/// Receives what comes by queues of a wire, and hands on what is no datagram for these ports. Its owner sees that, too.
+/// Receives what comes by queues of a wire, and hands on frames that are no datagrams for these ports. The owner sees those frames, too.
 struct Sieve {
     wire: Box<dyn Port>,
     ports: Range<u16>,

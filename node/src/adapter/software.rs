@@ -19,7 +19,7 @@ pub(super) struct SoftwareNic {
     pub(super) nic: Nic,
     /// Ports for received frames: the wire, or threads that have its queues and hand on what is not for them. None when it is closed.
     receives: Vec<Box<dyn Port>>,
-    /// The wire, where frames come from elsewhere.
+    /// Port of the wire to send by, if frames are received elsewhere.
     sends: Option<Box<dyn Port>>,
     /// Wire that other threads share.
     wire: Option<Arc<Wire>>,
@@ -37,8 +37,8 @@ pub(super) struct SoftwareNic {
 /// Interval after which a port that had no room is tried again.
 const FULL: Duration = Duration::from_millis(1);
 
-/// How long a request may go without progress before it is sent again. What is late is late because the machine is busy: software
-/// switches share its processors.
+/// Time without progress after which a request is sent again. Answers are late because the machine is busy: software switches share its
+/// processors.
 const ACK_TIMEOUT: fatbtree_verbs::time::Duration = fatbtree_verbs::time::Duration::from_millis(100);
 /// Number of times that a request is sent again.
 const RETRIES: u8 = 7;
@@ -86,8 +86,9 @@ impl SoftwareNic {
 
     /// Hands datagrams for these UDP ports to other threads from now on. `None` when it is closed.
     ///
-    /// Where each of these can have a queue of the wire, and nobody tells when frames come, they look for them, and hand on what is the
-    /// NIC's: whoever looks all the time finds its own at once. Otherwise the NIC's thread receives, and hands on what is theirs.
+    /// If the wire is polled and has a queue for each of these threads, they receive by their queues, and hand on the NIC's frames. A
+    /// thread that
+    /// polls finds its own frames at once. Otherwise the NIC's thread receives, and hands on theirs.
     pub(super) fn divert(&mut self, ports: &Range<u16>) -> Result<Option<Shares>, NodeError> {
         let Some(wire) = &self.wire else { return Ok(None) };
         let threads = self.threads;
@@ -104,7 +105,7 @@ impl SoftwareNic {
         Ok(Some(shares))
     }
 
-    /// Hands a batch of frames in, of each place where some come. Says whether there may be more.
+    /// Receives a batch of frames by each port. Returns whether there may be more.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         let Self { nic, receives, came, diversion, .. } = self;
         let mut more = false;
@@ -145,7 +146,7 @@ impl SoftwareNic {
         }
     }
 
-    /// Does what is due.
+    /// Runs the NIC's timers that are due.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.nic.poll_timeout().is_some_and(|at| at <= now) {
             self.nic.handle_timeout(now);

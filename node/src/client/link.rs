@@ -76,7 +76,7 @@ impl Link {
         ask_within(self.patience, self.peer.address(), "for its description", ask).await
     }
 
-    /// Carries a call to the server and its answer to the data path. A server that hangs holds up no other one.
+    /// Carries a call to the server and its answer to the data path. A server that hangs does not delay the others.
     pub(super) async fn carry(self: Arc<Self>, call: Call, is_renewal: bool) {
         let carried = async { self.server().await?.carry(self.roce, call).await };
         let answer = tokio::time::timeout(self.patience, carried).await;

@@ -8,11 +8,11 @@ use tokio::sync::mpsc;
 
 use super::link::{Answer, Out};
 
-/// Between two tries to reach the controller.
+/// Pause between two attempts to reach a controller.
 const PAUSE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Never ends before the client does.
+/// Reports to the controllers until the client ends.
 pub(super) async fn serve(
     controllers: Controllers,
     address: Ipv4Addr,

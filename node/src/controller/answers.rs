@@ -1,4 +1,4 @@
-//! What operators are told.
+//! Answers to operators.
 
 use std::sync::Arc;
 
@@ -219,7 +219,7 @@ impl Driver {
     }
 }
 
-/// Sums over all switches.
+/// Counters of tables, summed over all switches.
 fn tables(plan: &Plan, counted: Counted) -> Vec<TableCounters> {
     let names = std::iter::once(FAT_ROOT.to_owned()).chain(plan.layer_names());
     let sums = names.zip(plan.hits_and_stops(counted));

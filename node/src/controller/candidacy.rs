@@ -14,13 +14,13 @@ use crate::NodeError;
 
 /// Interval between looks at the election: switches that say nothing new count as well.
 const TICK: Duration = Duration::from_millis(100);
-/// Between two tries to reach a switch.
+/// Pause between two attempts to reach a switch.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of notices of switches that wait to be looked at.
 const WAITING: usize = 256;
 
 impl Office {
-    /// Looks on until it comes to lead.
+    /// Looks on until this controller comes to lead.
     ///
     /// # Errors
     /// When another controller is primary, and this one was told to start.
@@ -38,8 +38,9 @@ impl Office {
         }
     }
 
-    /// The same until the process was suspended: then what switches have said is out of date, and `None`. `told` is the primary that was
-    /// told of last.
+    /// Looks on until this controller comes to lead, or the process was suspended: `None`, since the switches' notices are out of date.
+    ///
+    /// `told` is the primary that was reported last.
     async fn look_on_until_suspended(
         &mut self,
         way: Way,
@@ -91,7 +92,7 @@ impl Office {
     }
 }
 
-/// Passes on what a switch says, for ever.
+/// Passes on what a switch says, until the receiver is dropped.
 async fn look(
     cluster: &fatbtree_topology::Cluster,
     switch: SwitchId,

@@ -28,7 +28,7 @@ enum Thought {
     Followed(Box<Follower>, Result<Option<Replanned>, String>),
 }
 
-/// The way to the switches' keepers, and from everybody.
+/// Channels to the switches' keepers, and from the tasks that have news.
 pub(super) struct Channels {
     pub(super) desired: watch::Sender<(u64, Arc<Desired>)>,
     pub(super) sync: watch::Sender<u64>,
@@ -91,7 +91,7 @@ impl Driver {
         }
     }
 
-    /// Ends when a switch has seen a higher bid, and returns it.
+    /// Drives the primary until a switch has seen a higher bid, and returns that bid.
     pub(super) async fn drive(
         mut self,
         inputs: &mut mpsc::Receiver<Input>,
@@ -126,7 +126,7 @@ impl Driver {
         }
     }
 
-    /// The controller, at the time that it is now.
+    /// The primary, with its clock set to the present time.
     fn now(&mut self) -> &mut Primary {
         self.primary.at(self.began.elapsed());
         &mut self.primary
@@ -262,7 +262,7 @@ impl Driver {
     }
 }
 
-/// Answers; whoever asked may be gone.
+/// Answers a question; the asking task may be gone.
 pub(super) fn answer<T: Serialize>(reply: Reply, answer: Result<&T, String>) {
     let json = answer.map(|answer| serde_json::to_string(answer).expect("answers always serialise"));
     let _ = reply.send(json);

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::ControllerNews;
 use crate::metrics::Metrics;
 
-/// Since the controller began.
+/// Counts of events since the controller began.
 #[derive(Debug, Default)]
 pub(super) struct Happened {
     reloads: AtomicU64,
@@ -39,7 +39,7 @@ impl Happened {
     }
 }
 
-/// Asked like an operator does.
+/// Asks the controller for its status, as an operator does.
 pub(super) async fn status(inputs: &mpsc::Sender<Input>) -> Option<Status> {
     let (reply, answer) = oneshot::channel();
     inputs.send(Input::Asked { question: Question::Status, reply }).await.ok()?;

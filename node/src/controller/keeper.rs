@@ -90,7 +90,7 @@ pub(super) struct KeeperTask {
     pub(super) options: FleetOptions,
     pub(super) pace: SharedPace,
     pub(super) desired: watch::Receiver<(u64, Arc<Desired>)>,
-    /// Counted up when all switches are to be read back.
+    /// Number that grows when all switches are to be read back.
     pub(super) sync: watch::Receiver<u64>,
     pub(super) reachable: Reachable,
     pub(super) news: mpsc::Sender<(SwitchId, KeeperNews)>,
@@ -134,7 +134,7 @@ struct Session {
 }
 
 impl KeeperTask {
-    /// Never ends by itself.
+    /// Drives the switch's keeper until the driver ends.
     pub(super) async fn keep(mut self) {
         let program = self.programs.of(self.cluster.tree().switch(self.switch).role);
         let mut keeper = Keeper::new(self.switch, program.cookie());

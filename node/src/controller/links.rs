@@ -20,7 +20,7 @@ use fatbtree_topology::SwitchId;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// Frames that wait for a switch; what is over it is lost.
+/// Maximum number of frames that wait for a switch; further frames are lost.
 const WAITING: usize = 256;
 
 /// Samples of dropped packets that are kept, the newest.
@@ -45,7 +45,7 @@ pub(super) struct Sample {
     pub(super) unix_ms: u64,
     pub(super) switch: SwitchId,
     pub(super) port: u16,
-    /// The number under which such are counted.
+    /// Reason of the drop: the number under which such packets are counted.
     pub(super) reason: usize,
     pub(super) length: usize,
     pub(super) bytes: Vec<u8>,
@@ -97,14 +97,14 @@ pub(super) async fn carry(
     }
 }
 
-/// The way for a switch's probes.
+/// Channel for a switch's probes.
 pub(super) fn probes() -> (mpsc::Sender<Probe>, mpsc::Receiver<Probe>) {
     mpsc::channel(WAITING)
 }
 
 pub(super) struct Watch {
     monitor: LinkMonitor,
-    /// Times of the monitor are counted from here.
+    /// Start of the monitor's clock.
     began: Instant,
     ways: BTreeMap<SwitchId, mpsc::Sender<Probe>>,
     news: mpsc::Receiver<LinkNews>,
@@ -113,7 +113,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// `token` is drawn at random.
+    /// Watch of these cables. `token` is drawn at random.
     pub(super) fn new(
         cables: Vec<Cable>,
         switches: impl IntoIterator<Item = SwitchId>,
@@ -126,7 +126,7 @@ impl Watch {
         Self { monitor, began: Instant::now(), ways: BTreeMap::new(), news, outages, samples }
     }
 
-    /// Ends when nobody has news any more.
+    /// Watches until all senders of news are dropped.
     pub(super) async fn watch(mut self) {
         loop {
             let due = self.monitor.next_deadline().map(|due| self.began + due);

@@ -22,7 +22,7 @@ use super::keeper::Reachable;
 
 /// Time limits for answers of memory servers.
 const DEADLINES: Deadlines = Deadlines { connect: Duration::from_secs(2), call: Duration::from_secs(4) };
-/// Between two looks at the switches' counters, when only what is asked for now counts.
+/// Time between two looks at the switches' counters, when only what is asked for now counts.
 const GLANCE: Duration = Duration::from_secs(1);
 
 /// Counters of switches.

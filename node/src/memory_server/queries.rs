@@ -39,15 +39,17 @@ use crate::stop::{Stopper, stopper_of};
 /// Options of a memory server's query workers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueryOptions {
-    /// Where, `name-or-address:port`, by sockets of this machine. Without: over the wire of its software NIC, at its host's address.
+    /// Address for queries, `name-or-address:port`, by sockets of this machine. `None` if they come over the wire of the software NIC, at
+    /// the
+    /// host's address.
     pub address: Option<String>,
     /// Threads, each with its own queue: at least 1.
     pub workers: u16,
     /// The first key of each memory server and its partition, ascending from 0.
     pub servers: Vec<(u64, u16)>,
-    /// Bytes of inner nodes that the workers know by heart, together; 0: every operation begins at the root.
+    /// Size in bytes of the workers' caches of internal nodes, together; 0: every operation begins at the root.
     pub cache_bytes: u64,
-    /// Of which the keys of clients are made: others are not answered. `None`: everybody is answered.
+    /// Secret from which the keys of clients are made; requests without such a key are not answered. `None` if all clients are answered.
     pub secret: Option<Secret>,
 }
 
@@ -57,7 +59,7 @@ impl QueryOptions {
     }
 }
 
-/// What workers have done, all together.
+/// Counts of all workers together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueryReport {
     /// Requests that were handed on to the tree.
@@ -66,7 +68,7 @@ pub struct QueryReport {
     pub again: u64,
     /// Requests for keys of other partitions.
     pub redirected: u64,
-    /// Requests that were refused for a bound.
+    /// Requests that were refused because a bound was reached.
     pub busy: u64,
     /// Requests without the tag of a client's key.
     pub no_key: u64,
@@ -82,7 +84,7 @@ pub struct QueryReport {
     pub crowded_out: u64,
     /// Nodes that were split.
     pub splits: u64,
-    /// What the sockets have counted.
+    /// Counters of datagrams.
     pub datagrams: DatagramCounts,
 }
 
@@ -159,10 +161,10 @@ impl fmt::Display for QueryReport {
     }
 }
 
-/// What a worker has done.
+/// Counts of a worker.
 type Done = (WorkerStats, DatagramCounts);
 
-/// When a worker tells the board what it has done: before it waits, and from time to time while it has no time to wait.
+/// Schedule of a worker's reports to the board: before each wait, and from time to time while the worker is busy.
 #[derive(Debug, Default)]
 struct Telling {
     last: Option<Done>,
@@ -173,7 +175,7 @@ impl Telling {
     /// Longest time between two reports of a busy worker.
     const BUSY: time::Duration = time::Duration::from_secs(1);
 
-    /// What is to be told now, if it is due and has changed.
+    /// Counts to report now, if a report is due and they have changed.
     fn next(&mut self, now: Instant, waits: bool, done: impl FnOnce() -> Done) -> Option<Done> {
         if !waits && now < self.due {
             return None;
@@ -184,11 +186,11 @@ impl Telling {
     }
 }
 
-/// What all workers of a server have done so far, for other threads.
+/// Counts of all workers of a server so far, for other threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Board {
     workers: Arc<Mutex<Vec<Done>>>,
-    /// On a wire: what found no room.
+    /// Frames that found no room, if queries come by a wire.
     lost: Option<Arc<AtomicU64>>,
 }
 
@@ -215,14 +217,14 @@ pub(super) struct Queries {
     lost: Option<Arc<AtomicU64>>,
 }
 
-/// Where a worker's datagrams come.
+/// Source of a worker's datagrams.
 enum Place {
     Socket(UdpSocket),
     Wire(Share),
 }
 
 impl Place {
-    /// For the thread that calls it.
+    /// Opens the lanes, for the calling thread.
     fn open(self) -> Result<Lanes, NodeError> {
         Ok(match self {
             Self::Socket(socket) => Lanes::Sockets(vec![Datagrams::new(socket)?]),
@@ -231,10 +233,10 @@ impl Place {
     }
 }
 
-/// Where requests come on a wire; answers go from the first.
+/// UDP ports of requests on a wire; answers are sent from the first.
 const PORTS: Range<u16> = QUERY_UDP_PORT..DIRECT_QUERY_UDP_PORT + 1;
 
-/// Threads that answer. They end when this is dropped.
+/// Threads that answer queries. They end when this value is dropped.
 pub(super) struct Workers {
     pub(super) address: SocketAddr,
     pub(super) board: Board,
@@ -242,7 +244,7 @@ pub(super) struct Workers {
 }
 
 impl Queries {
-    /// Opens the sockets, or takes to the wire of the device: what is wrong is told now.
+    /// Opens the sockets, or diverts datagrams from the device's wire. Reports errors before any thread is started.
     pub(super) fn open(options: QueryOptions, host: &Host, device: &mut Adapter) -> Result<Self, NodeError> {
         let Some(named) = &options.address else {
             let Shares { all, lost } = device.divert(&PORTS)?.ok_or(NodeError::NoWire)?;
@@ -321,7 +323,7 @@ impl Drop for Workers {
     }
 }
 
-/// What a thread begins with.
+/// Initial values of a worker's thread.
 struct Begin {
     number: usize,
     host: LocalHost,
@@ -337,7 +339,7 @@ impl Begin {
     }
 }
 
-/// A worker's life.
+/// Runs a worker until it is told to stop.
 fn work(
     begin: Begin,
     place: Place,

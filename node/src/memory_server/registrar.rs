@@ -1,4 +1,4 @@
-//! Tells the controller of connections, by a task of the control plane: a controller that is gone holds up nobody.
+//! Tells the controller of connections, by a task of the control plane, so that a controller that is gone delays nothing else.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,18 +14,19 @@ use tokio::sync::mpsc;
 
 /// Pause between two tries to reach a controller.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The same until the first controller has answered: an empty server opens no session before (`ServerOptions::undecided_for`).
+/// Pause between two tries until the first controller has answered: an empty server opens no session before
+/// (`ServerOptions::undecided_for`).
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// News on their way to the controller.
 const ON_THE_WAY: usize = 64;
 
-/// A number for each filling, and where the partition begins.
+/// Generation of a server's tree: the number of its filling, and the first key of the partition.
 fn generation_of(generation: u64, partition: &Partition) -> Generation {
     Generation { number: generation, low: partition.range.low }
 }
 
-/// What a controller must know of a memory server, kept up to date.
+/// State of a memory server that a controller must know, kept up to date.
 #[derive(Debug)]
 pub(super) struct Registrar {
     hello: ServerHello,
@@ -39,7 +40,8 @@ fn registration(hop: &FirstHop) -> Registration {
     Registration { client, queue_pair: queue_pair.0, rkey, root: root.raw(), mtu }
 }
 
-/// Tells the server which tree of it the controller has known before. Whether that was another tree than the present one, the server knows.
+/// Tells the server which tree of it the controller has known before. The server decides whether that was another tree than the present
+/// one.
 async fn hear(handle: TreeHandle, former: Option<u64>) {
     if let Ok(true) = handle.heard(former).await {
         tracing::warn!(
@@ -50,7 +52,7 @@ async fn hear(handle: TreeHandle, former: Option<u64>) {
 }
 
 impl Registrar {
-    /// A server without connections.
+    /// Registrar of a server without connections.
     pub(super) fn new(controllers: Controllers, info: &TreeServerInfo, handle: TreeHandle) -> Self {
         let generation = generation_of(info.generation, &info.partition);
         let (partition, root) = (info.partition.id, info.partition.root.raw());

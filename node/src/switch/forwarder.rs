@@ -16,7 +16,7 @@ pub(super) struct CpuPort {
 }
 
 pub(super) struct Forwarder {
-    /// Those that it receives from come first.
+    /// All ports; those that this thread receives from come first.
     ports: Vec<Box<dyn Port>>,
     receives: usize,
     /// Port numbers in the order of `ports`.
@@ -24,12 +24,12 @@ pub(super) struct Forwarder {
     /// Places in `ports`, by port number.
     places: Vec<Option<usize>>,
     waiter: Waiter,
-    /// Time is counted from here.
+    /// Start of the clock.
     began: Instant,
     ready: Vec<bool>,
     batch: Batch,
     output: Output,
-    /// None in the thread that speaks with the controller itself.
+    /// Way to the thread that speaks with the controller; `None` in that thread.
     cpu: Option<CpuPort>,
     /// Whether frames wait for a port, by its place.
     leaving: Vec<bool>,
@@ -40,8 +40,9 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    /// The ports of thread `thread` of `threads`, for which the wires were opened. Each receives from as many; those with several queues come
-    /// to all.
+    /// Ports of thread `thread` of `threads`, for which the wires were opened.
+    ///
+    /// Wires with one queue are dealt out evenly for receiving. The queues of other wires are shared among all threads.
     pub(super) fn new(
         wires: &[(u16, Wire)],
         thread: usize,

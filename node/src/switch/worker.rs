@@ -58,7 +58,7 @@ enum Order {
     Stop,
 }
 
-/// Only the owner stops a worker, and then asks no more.
+/// Panic message for a worker that is gone: only the owner stops a worker, and then asks no more.
 const LIVES: &str = "a forwarding thread lives until it is told to stop";
 
 impl Worker {
@@ -93,7 +93,7 @@ impl Worker {
         self.waker.wake();
     }
 
-    /// The pipe, when the batch that it works on is done. The thread waits until it [goes on](Self::go_on).
+    /// Takes the pipe when the thread's present batch is done. The thread waits until it [goes on](Self::go_on).
     pub(super) fn take_back(&self) -> Option<Pipe> {
         self.lent.recv().expect(LIVES)
     }

@@ -15,7 +15,7 @@ use crate::NodeError;
 pub(super) struct Child {
     pub(super) role: Role,
     process: Option<std::process::Child>,
-    /// Waits until it answers.
+    /// Handle of the task that waits until the role answers.
     pub(super) rising: Option<AbortHandle>,
     pub(super) answering: bool,
     /// Whether it has answered, and all roles were reported as ready.
@@ -23,7 +23,7 @@ pub(super) struct Child {
     /// Time at which it is started again.
     pub(super) due: Option<Instant>,
     started: Instant,
-    /// Since when it answers, or is silent.
+    /// Time at which the role last began to answer, or became silent.
     since: Instant,
     is_silent: bool,
     /// Whether it was started before.
@@ -31,7 +31,7 @@ pub(super) struct Child {
     pause: Duration,
 }
 
-/// Before a role is started again, the first time; the pause is doubled as long as it dies at once.
+/// Pause before a role that has lived long is started again. The pause doubles each time that the role dies at once.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A role that lives for so long does not die at once.
@@ -110,7 +110,7 @@ impl Child {
         self.tell(RoleState::Answers, tell);
     }
 
-    /// Somebody has looked whether it still answers.
+    /// Takes note of a look at whether the role still answers.
     pub(super) fn looked_at(&mut self, look: &Look, tell: &mut impl FnMut(UpNews<'_>)) {
         let Some(answers) = look.answers.get(&self.role.name).filter(|_| look.began > self.since) else {
             return;
@@ -153,10 +153,10 @@ impl Child {
     }
 }
 
-/// Until a role that was told to end is killed.
+/// Time after which a role that was told to end is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Tells all to end, and waits until they have.
+/// Tells all children to end, and waits until they have.
 pub(super) fn stop_all(children: &mut [Child], tell: &mut impl FnMut(UpNews<'_>)) {
     for child in children.iter_mut() {
         child.process.as_mut().map(|process| process.stdin.take());

@@ -28,7 +28,8 @@ pub(super) struct Role {
     trust: Trust,
 }
 
-/// Memory servers first: they load their trees while the switches are programmed. None where there is no controller.
+/// Roles of a cluster. Memory servers come first: they load their trees while the switches are programmed. `None` if there is no
+/// controller.
 pub(super) fn of(cluster: &Cluster, trust: &Trust) -> Option<Vec<Role>> {
     let (controller, standbys) = cluster.controllers().split_first()?;
     let all = cluster.controllers().iter();
@@ -61,10 +62,10 @@ pub(super) struct Look {
     pub(super) warnings: Vec<String>,
 }
 
-/// Between two looks.
+/// Interval between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Looks again and again who answers, until nobody wants to know.
+/// Looks repeatedly which roles answer, until the receiver is dropped.
 pub(super) async fn watch(roles: Vec<Role>, looks: mpsc::Sender<Look>) {
     loop {
         tokio::time::sleep(LOOK).await;
@@ -140,7 +141,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Role {
-    /// Waits until it does its work: a switch has its program and routes.
+    /// Waits until the role does its work: a switch has its program and routes.
     pub(super) async fn rise(&self, patience: Duration) -> Result<(), NodeError> {
         let began = Instant::now();
         while !self.answers().await {

@@ -18,7 +18,7 @@ struct Running {
     future: Pin<Box<dyn Future<Output = Lookup>>>,
 }
 
-/// A client and what it is at.
+/// A client with its lookups.
 pub(super) struct Asker {
     pub(super) client: Client<Nic>,
     pub(super) host: HostId,
@@ -59,7 +59,7 @@ impl Asker {
         self.running.len()
     }
 
-    /// Lets lookups go on; those that have ended.
+    /// Polls running lookups, and returns those that have ended.
     pub(super) fn poll(&mut self, now: Instant) -> Vec<Lookup> {
         let mut context = Context::from_waker(Waker::noop());
         let (mut lookups, ended) = (Vec::new(), &mut self.ended);

@@ -38,7 +38,7 @@ pub(super) struct Cables {
 const HOST: Duration = Duration::from_nanos(500);
 
 impl Cables {
-    /// The seed says how long each cable between switches is; both directions take the same time.
+    /// Creates cables. The seed decides the delay of each cable between switches; both directions take the same time.
     pub(super) fn new(tree: &Topology, random: &mut ChaCha8Rng) -> Self {
         let mut delays = BTreeMap::new();
         for link in tree.links() {
@@ -56,17 +56,17 @@ impl Cables {
         Self { under_way: Agenda::new(), delays, cut, gone, lost, spare }
     }
 
-    /// Nothing arrives here any more.
+    /// Cuts one direction of a cable: nothing arrives at this end any more.
     pub(super) fn cut(&mut self, end: Attachment) {
         self.cut.insert(end);
     }
 
-    /// Frames arrive here again.
+    /// Mends one direction of a cable: frames arrive at this end again.
     pub(super) fn mend(&mut self, end: Attachment) {
         self.cut.remove(&end);
     }
 
-    /// A switch takes no frames any more.
+    /// Kills a switch: it takes no frames any more.
     pub(super) fn kill(&mut self, node: u32) {
         self.gone.insert(node, Gone::Dead);
     }
@@ -76,7 +76,7 @@ impl Cables {
         self.gone.insert(node, Gone::Frozen { waiting: Vec::new(), room });
     }
 
-    /// A switch takes frames again: those that have waited first.
+    /// Revives a switch: it takes frames again, first those that have waited.
     pub(super) fn revive(&mut self, now: Instant, node: u32) {
         if let Some(Gone::Frozen { waiting, .. }) = self.gone.remove(&node) {
             waiting.into_iter().for_each(|delivery| self.under_way.add(now, delivery));

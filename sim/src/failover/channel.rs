@@ -16,22 +16,22 @@ use crate::network::{Network, blank};
 /// Request to a switch in a session.
 #[derive(Debug)]
 pub(super) enum Ask {
-    /// A request of its keeper.
+    /// A request of the switch's keeper.
     Keep(KeeperRequest),
-    /// To forget the session.
+    /// Request to forget the session.
     Close,
-    /// To send a frame by a port.
+    /// Request to send a frame by a port.
     Packet(u16, Vec<u8>),
 }
 
 /// Answer of a switch.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// An answer to its keeper.
+    /// An answer to the switch's keeper.
     Kept(KeeperAnswer),
     /// The switch refuses.
     Refused(String),
-    /// There is no such session any more, or no process that could open one.
+    /// The session has ended, or the switch has no process that could open one.
     Closed,
     /// A frame that came in by a port, and why it was passed on.
     Packet { port: u16, reason: u16, frame: Vec<u8> },
@@ -44,9 +44,9 @@ pub(super) enum Life {
     Up,
     /// The switch stands still; requests to it wait.
     Frozen,
-    /// Its process is gone, its machine says so.
+    /// The process has ended, and its machine reports that.
     Killed,
-    /// Its machine is gone: no answer comes.
+    /// The machine has no power: no answer comes.
     Unpowered,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Channel {
     life: Life,
     sessions: BTreeSet<u64>,
     waiting: VecDeque<(u64, Ask)>,
-    /// One way.
+    /// Delay of the channel, one way.
     pub(super) delay: Duration,
     /// Time to load a program.
     loading: Duration,
@@ -66,7 +66,7 @@ pub(super) struct Channel {
 /// An answer to a session, so much later.
 pub(super) type Later = (Duration, u64, Answer);
 
-/// Writing or reading an entry.
+/// Time to write or read an entry.
 const ENTRY: Duration = Duration::from_micros(2);
 
 impl Channel {
@@ -106,7 +106,7 @@ impl Channel {
         forgotten.map(|session| (self.delay, session, Answer::Closed)).collect()
     }
 
-    /// Something arrives.
+    /// Handles a request that arrives.
     pub(super) fn handle(
         &mut self,
         session: u64,

@@ -1,5 +1,4 @@
-//! The controller as a process has it, but for its I/O: the real decisions of a primary, the real monitor of cables, and a real keeper for
-//! each switch.
+//! The controller without its I/O: the real primary, the real monitor of cables, and a real keeper for each switch.
 
 use std::sync::Arc;
 
@@ -18,14 +17,14 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Time limit for loading a program.
 const LOADING: Duration = Duration::from_secs(120);
 
-/// One switch.
+/// The controller's state for one switch.
 #[derive(Debug)]
 struct Station {
     keeper: Keeper,
     session: u64,
     /// A request is answered until then, or the switch is lost.
     answers_by: Option<Instant>,
-    /// Probes go to it.
+    /// Whether probes are sent to the switch.
     has_packets: bool,
 }
 
@@ -37,7 +36,7 @@ pub(super) struct Control {
     pace: Pace,
     /// Requests to switches now, with their sessions.
     asks: Vec<(SwitchId, u64, Ask)>,
-    /// Dead cables and switches are not reported, to measure the benefit of the monitor.
+    /// Whether dead cables and switches are left unreported, to measure the benefit of the monitor.
     is_blind: bool,
     /// Requests that switches have refused, and why the last one.
     pub(super) refused: (u64, String),
@@ -87,7 +86,7 @@ impl Control {
         stations.chain(self.monitor.next_deadline().map(instant)).min()
     }
 
-    /// Does what is due and what follows from what was heard. The primary's orders are left to the caller.
+    /// Does what is due and what follows from answers heard. The caller carries out the primary's orders.
     pub(super) fn turn(&mut self, now: Instant) {
         self.primary.at(std(now));
         if self.monitor.next_deadline().is_some_and(|at| at <= std(now)) {
@@ -169,7 +168,7 @@ impl Control {
         }
     }
 
-    /// Has a keeper do what it can. Whether that was anything.
+    /// Polls a keeper. Returns whether it had a request or a notice.
     fn poll(&mut self, now: Instant, number: usize) -> bool {
         let station = &mut self.stations[number];
         let (version, desired) = self.primary.controller().desired();

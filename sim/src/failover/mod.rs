@@ -1,4 +1,4 @@
-//! Any one cable or switch dead at any moment: nothing is answered wrongly, and lookups go on.
+//! Failure of any one cable or switch at any moment: no answer is wrong, and lookups go on.
 //!
 //! ```text
 //!   Controller ── Keeper ── control channel ──┐        in virtual time:
@@ -8,8 +8,9 @@
 //!   clients (NIC, tree) ──────────────────┴── memory servers
 //! ```
 //!
-//! The parts are the real ones; what is between them is decided by the seed: the network, where clients and servers are, how long cables and
-//! channels are, what is planned, what dies when and how, and when it comes back.
+//! The parts are the real ones. The seed decides everything between them: the network, the hosts of clients and
+//! servers, and the delays of cables and channels. It also decides what is planned, what dies when and how, and when
+//! it comes back.
 //!
 //! ```
 //! use fatbtree_sim::failover::Scenario;
@@ -44,7 +45,7 @@ enum Shape {
     },
     /// A fat tree of four-port switches, each core with the fat root.
     FatTree,
-    /// The same with the fat root in one core.
+    /// A fat tree of four-port switches, with the fat root in one core.
     Chosen {
         core: u16,
     },
@@ -66,20 +67,20 @@ enum Fault {
     Cable { down: bool, up: bool },
     /// A switch stands still, and up to `room` frames wait for it.
     Frozen { room: usize },
-    /// Its process ends, which its machine says.
+    /// The process of a switch ends, and its machine reports that.
     Killed,
-    /// Its machine is without power.
+    /// The machine of a switch loses its power.
     Unpowered,
 }
 
 /// Parts that are left out, to measure their benefit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Without {
-    /// The controller does not hear which cables and switches are dead.
+    /// Whether the controller does not hear which cables and switches are dead.
     pub monitor: bool,
-    /// Nothing dies.
+    /// Whether nothing dies.
     pub fault: bool,
-    /// Lookups begin with index reads only, not with ordinary ones.
+    /// Whether lookups begin with index reads only, not with ordinary ones.
     pub walks: bool,
 }
 
@@ -118,11 +119,11 @@ pub const BINS: usize = 24;
 pub struct Outcome {
     /// Scenarios.
     pub runs: u64,
-    /// Those with a way round what died.
+    /// Scenarios with a way round the fault.
     pub runs_with_ways: u64,
     /// Cables that died, and switches that froze, were killed, lost power.
     pub faults: [u64; 4],
-    /// Those in which a reload was under way when the controller heard of the death.
+    /// Scenarios in which a reload was under way when the controller heard of the death.
     pub during_reload: u64,
     /// Lookups.
     pub lookups: u64,
@@ -136,11 +137,11 @@ pub struct Outcome {
     pub lost: u64,
     /// Longest stall of a client's lookups where there is a way round, in milliseconds.
     pub stood_still_ms: u64,
-    /// The same until the last of them ended that was held up.
+    /// Longest time from the death until the last held-up lookup of a client ended, in milliseconds.
     pub held_up_ms: u64,
-    /// The same after it came back.
+    /// Longest stall of a client's lookups after the return, in milliseconds.
     pub stood_still_back_ms: u64,
-    /// And until the last of them ended.
+    /// Longest time from the return until the last held-up lookup of a client ended, in milliseconds.
     pub held_up_back_ms: u64,
     /// Number of clients by the time that their lookups were held up after the death, in bins of 50 ms.
     pub stood: [u64; BINS],
@@ -150,7 +151,7 @@ pub struct Outcome {
     pub calm: Calm,
 }
 
-/// Ordinary operation.
+/// Counts of ordinary operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Calm {
     /// Lookups that have ended.
@@ -272,17 +273,17 @@ impl Scenario {
         }
     }
 
-    /// The same without something.
+    /// The scenario without some parts.
     #[must_use]
     pub fn without(self, without: Without) -> Self {
         Self { without, ..self }
     }
 
-    /// Runs it to the end.
+    /// Runs the scenario to its end.
     ///
     /// # Errors
-    /// A wrong answer; a lookup that fails, or never ends; lookups that are held up for more than a second where there is a way round; a
-    /// network that does not become whole again by itself.
+    /// A wrong answer. A lookup that fails, or never ends. Lookups that are held up for more than a second where
+    /// there is a way round. A network that does not become whole again by itself.
     pub fn run(&self) -> Result<Outcome, ScenarioError> {
         let error = |what: String| ScenarioError { scenario: Box::new(self.clone()), what };
         let mut run = Run::new(self).map_err(error)?;

@@ -329,7 +329,7 @@ async fn attend(machine: Machine, client: Client<SimDevice>, spare: Spare, tally
     }
 }
 
-/// One operation after the other.
+/// A client's slot, which does one operation after the other.
 struct Work {
     machine: Machine,
     client: Client<SimDevice>,

@@ -61,9 +61,10 @@ impl PaperFigure {
     }
 }
 
-/// Lookups one at a time by each client, with no cache of its own, on trees of 16 branches and about as many keys in a leaf, two switches away: from the
-/// root, and with each plan of the figure. Plans are the controller's, within the room of two Tofino 1, from sampled keys, without hot
-/// keys, which the paper does not have. Every answer is checked.
+/// Measures lookups from the root and with each plan of the figure. Each client does one at a time and has no cache.
+/// Trees have 16 branches and about as many keys in a leaf; servers are two switches away. Plans are the
+/// controller's, within the room of two Tofino 1, from sampled keys. They have no hot keys, because the paper has
+/// none. Every answer is checked.
 ///
 /// # Errors
 /// A wrong answer, an operation that failed, or a plan that cannot be made.

@@ -1,5 +1,7 @@
-//! Published figures in virtual time: Sherman's 10 and 11, what each technique brings to writes; what switches bring to reads; and 7 to 9 of the
-//! Fat-B+Tree paper, what skew, nodes and layers bring to lookups.
+//! Published figures in virtual time: those of Sherman and of the Fat-B+Tree paper.
+//!
+//! Sherman's figures 10 and 11 show the effect of each technique on writes; another figure shows the effect of
+//! switches on reads. Figures 7 to 9 of the Fat-B+Tree paper show the effect of skew, nodes and layers on lookups.
 //!
 //! ```text
 //!   8 clients × 16 operations at once ── cards, links, buckets of atomics ── 8 memory servers, trees bulk loaded
@@ -7,8 +9,8 @@
 //!        └─ the code that runs in production                                   no faults
 //! ```
 //!
-//! The code is that of the index; time is the table of [`ServiceTimes`](crate::world::ServiceTimes) with lines where requests wait
-//! for each other. Every answer is checked. A run follows from its seed. What came of it: `sim/FIGURES.md`.
+//! The code is that of the index. Time is the table of [`ServiceTimes`](crate::world::ServiceTimes) with queues where
+//! requests wait for each other. Every answer is checked. A run follows from its seed. Results: `sim/FIGURES.md`.
 
 mod bench;
 mod fat_btree;
@@ -85,13 +87,13 @@ impl Skew {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mix {
-    /// Only insertions, which overwrite what is there.
+    /// Insertions only, which overwrite what is there.
     WriteOnly,
     /// Half insertions, half lookups.
     WriteIntensive,
     /// 5 % insertions.
     ReadIntensive,
-    /// Only lookups.
+    /// Lookups only.
     ReadOnly,
 }
 
@@ -118,11 +120,12 @@ pub struct Row {
     pub operations: u64,
     /// Millions of them in a second.
     pub mops: f64,
-    /// Latencies in µs. An operation that has not ended when the window does counts with the time it has taken so far.
+    /// Median latency in µs. An operation that has not ended when the window does counts with the time it has taken
+    /// so far.
     pub p50_us: f64,
-    /// Like `p50_us`.
+    /// 90th percentile of latencies in µs, counted like `p50_us`.
     pub p90_us: f64,
-    /// Like `p50_us`.
+    /// 99th percentile of latencies in µs, counted like `p50_us`.
     pub p99_us: f64,
     /// Round trips of a write, on average.
     pub write_round_trips: f64,

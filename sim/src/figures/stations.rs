@@ -16,16 +16,17 @@ use crate::world::{Kind, MachineId, Random, Sending, ServiceTimes, Serving, Timi
 /// Addresses whose lowest 12 bits are the same share a bucket (Sherman section 3.2.2, after Kalia et al., USENIX ATC 2016).
 const BUCKET: u64 = 0xfff;
 
-/// [`ServiceTimes`], and four places where a request waits for those before it. Whatever a span is, it is the table's.
+/// [`ServiceTimes`] with four places where a request waits for those before it. All durations are those of the table.
 ///
-/// * A card takes one request after the other, those that it sends and those that it answers each in a line of their own:
-///   [`request`](ServiceTimes::request) each.
+/// * A card takes one request after the other, [`request`](ServiceTimes::request) each. Requests that it sends and
+///   requests that it answers wait in separate queues.
 /// * A link carries one message after the other: what a client writes, and what a server answers READs with,
 ///   [`line`](ServiceTimes::line) for each 64 bytes. The other direction is not modelled: a switch's buffers take it.
 /// * Atomics whose addresses fall into one bucket wait for each other: each for the memory's answer over PCIe
-///   ([`pcie_read`](ServiceTimes::pcie_read)), or the card's own memory ([`device_memory`](ServiceTimes::device_memory)). The
-///   write back over PCIe does not hold the bucket here, because an atomic that changes nothing has none, and under contention most
-///   are of that kind: that favours FG+.
+///   ([`pcie_read`](ServiceTimes::pcie_read)), or the card's own memory
+///   ([`device_memory`](ServiceTimes::device_memory)). The write back over PCIe does not hold the bucket here,
+///   because an atomic that changes nothing has none. Under contention most atomics are of that kind, so this favours
+///   FG+.
 #[derive(Debug)]
 pub(super) struct Stations {
     table: ServiceTimes,
@@ -51,7 +52,7 @@ impl Stations {
     }
 }
 
-/// Waits for a place, and takes it for so long.
+/// Occupies a place for `span` as soon as it is free, and returns the time at which that begins.
 fn take(free: &mut Instant, from: Instant, span: Duration) -> Instant {
     let begins = from.max(*free);
     *free = begins + span;

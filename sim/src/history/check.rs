@@ -1,17 +1,17 @@
-//! Is there an order of one key's operations that explains all answers?
+//! Search for an order of one key's operations that explains all answers.
 //!
-//! The search is that of Wing and Gong (1993) with the memory of Lowe (*Testing for linearizability*, 2017):
-//! operations are put in order one by one, each among those that were asked before the first answer that is
-//! still open. A set of ordered operations with the state behind it is never tried twice. Keys are
-//! independent of each other (Herlihy and Wing 1990, section
-//! 3.3), so each has a search of its own.
+//! The search is that of Wing and Gong (1993) with the memory of Lowe (*Testing for linearizability*, 2017). It puts
+//! operations in order one by one, each among those that were asked before the first answer that is still open. A set
+//! of ordered operations with the state behind it is never tried twice. Keys are independent of each other (Herlihy
+//! and Wing 1990, section 3.3), so each has a search of its own.
 //!
-//! Operations without an answer may be ordered anywhere after they were asked, or nowhere. Trying that literally doubles the work
-//! with each of them, and trying all orders of what is concurrent is much as well, so four things are used:
+//! Operations without an answer may be ordered anywhere after they were asked, or nowhere. Trying that literally
+//! doubles the work with each of them, and concurrent operations have many orders as well. Four rules keep the search
+//! small:
 //!
 //! * A read or a refusal that is explained now comes first: it constrains no other operation.
-//! * One without an answer is ordered only directly before an operation that needs it, or before another one of them that needs it. Anywhere
-//!   else it may as well come later, or it is overwritten unseen.
+//! * An operation without an answer is ordered only directly before an operation that needs it, which may itself have
+//!   no answer. Anywhere else it may as well come later, or it is overwritten unseen.
 //! * Of several that do the same (two deletes; two inserts whose values no client has seen) the one asked
 //!   first goes first.
 //! * A chain of them never comes back to a state that it had: the shorter chain leaves more for later.
@@ -34,7 +34,7 @@ pub(super) struct Timed {
 pub(super) enum Verdict {
     Explained,
     Unexplained,
-    /// Given up at the step limit.
+    /// The search was given up at the step limit.
     TooHard,
 }
 
@@ -72,14 +72,14 @@ const UNSEEN: Value = Value::MAX;
 struct Open {
     asked: u64,
     call: Call,
-    /// The one before it that does the same.
+    /// The last earlier operation of `open` with the same call.
     twin: Option<usize>,
 }
 
 struct Search {
     /// Operations with answers, in the order in which they were asked.
     done: Vec<(u64, u64, Call, Answer)>,
-    /// Without.
+    /// Operations without answers.
     open: Vec<Open>,
     /// Ordered operations of `done`, and used ones of `open`.
     ordered: Bits,
@@ -91,7 +91,7 @@ struct Search {
     key: Vec<u64>,
 }
 
-/// One operation of `done` that comes next, with those of `open` directly before it.
+/// The next operation of `done`, with those of `open` directly before it.
 struct Move {
     number: usize,
     before: Vec<usize>,

@@ -8,13 +8,14 @@
 //!   explained by: upsert 7, get: 7, get: 7, delete
 //! ```
 //!
-//! A history is *linearizable* if all operations on a key can be put into one order in which each of them lies between its call and
-//! its answer, and in which each answer is right (Herlihy and Wing 1990). Operations whose answer was lost
-//! may take effect at any later time, or never.
+//! A history is *linearizable* if one order of all operations on a key explains it (Herlihy and Wing 1990). In this
+//! order each operation lies between its call and its answer, and each answer is right. Operations whose answer was
+//! lost may take effect at any later time, or never.
 //!
-//! A range scan is not one operation but a get of each key in its range, each at a time of its own between the scan's call and its
-//! answer. So a key that was there throughout must be found, one that was absent throughout must not, and a value must be one that
-//! was there meanwhile; and all this together with the other operations' answers.
+//! A range scan counts as a get of each key in its range. Each get has a time of its own between the scan's call and
+//! its answer. So a key that was there throughout must be found, and one that was absent throughout must not. A value
+//! must be one that was there meanwhile. One order must explain these gets together with the other operations'
+//! answers.
 //!
 //! * [`History`]: records calls, answers and scans; [`check`](History::check)s them.
 //! * [`Call`], [`Answer`]: the operations. [`Violation`]: the answer that cannot be explained, and what was around it.

@@ -13,8 +13,8 @@ use super::operation::{Answer, Call, Key, Value};
 
 /// A record of operations. Clones are the same record: each client takes one.
 ///
-/// Calls and answers are ordered by when they are recorded, which in a simulation of one thread is when they happen; the times
-/// are for messages only.
+/// Calls and answers are ordered by the time of recording. In a simulation of one thread they are recorded when they
+/// happen. The times that callers give are for messages only.
 #[derive(Clone, Debug, Default)]
 pub struct History(Rc<RefCell<Record>>);
 
@@ -137,7 +137,7 @@ impl History {
         self.0.borrow_mut().operations[operation.0].outcome = Outcome::Withdrawn;
     }
 
-    /// A client begins to scan a range now.
+    /// Records that a client begins to scan a range now.
     #[must_use]
     pub fn ask_scan(&self, client: &str, at: Instant, range: RangeInclusive<Key>) -> ScanId {
         let mut record = self.0.borrow_mut();
@@ -146,8 +146,8 @@ impl History {
         ScanId(record.scans.len() - 1)
     }
 
-    /// A scan has found these pairs, in this order, in the whole of `range`, which may be less than it was asked for: a scan
-    /// that stops after some pairs ends with the last of them.
+    /// Records the pairs that a scan has found in the whole of `range`, in this order. The range may be less than the
+    /// scan asked for: a scan that stops after some pairs ends with the last of them.
     pub fn answer_scan(
         &self,
         scan: ScanId,

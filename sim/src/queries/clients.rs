@@ -74,7 +74,7 @@ impl Shared {
     }
 }
 
-/// One operation after the other. An answer that cannot be is an error.
+/// Does a client's operations one after the other. An impossible answer is an error.
 pub(super) async fn work(
     shared: Rc<Shared>,
     name: String,

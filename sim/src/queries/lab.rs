@@ -36,11 +36,12 @@ use worker::Worker;
 const CLIENTS: usize = 2;
 const LANES: usize = 2;
 const WORKERS: usize = 2;
-/// Mishaps end then.
+/// Virtual time at which mishaps end.
 const FAULTS: Duration = Duration::from_millis(25);
 /// Virtual time by which everything must have ended.
 const END: Duration = Duration::from_secs(3);
-/// The same where the tree is damaged: each operation of a worker may try for as long as it has patience.
+/// Virtual time by which everything must have ended where the tree is damaged. Each operation of a worker may last as
+/// long as its patience.
 const LATE_END: Duration = Duration::from_secs(120);
 /// Time after which work without a link continues.
 const STEP: Duration = Duration::from_nanos(500);
@@ -187,7 +188,7 @@ impl Lab {
         Worker::new(number, &self.server, options, self.random.random_range(0..=u64::MAX))
     }
 
-    /// Until all tasks have ended.
+    /// Runs until all tasks have ended.
     fn run(&mut self, tasks: &mut Vec<Task<Result<(), String>>>) -> Result<(), String> {
         let mut context = Context::from_waker(Waker::noop());
         let is_damaged = self.shared.scenario.hostile.is_some();
@@ -246,7 +247,7 @@ impl Lab {
         outcome
     }
 
-    /// Everything that is due now. Says whether a worker has more to do.
+    /// Does everything that is due now. Returns whether a worker has more to do.
     fn turn(&mut self) -> Result<bool, String> {
         let now = self.now();
         self.receive(now);

@@ -1,5 +1,7 @@
-//! Scenarios with clients of both kinds on one tree: RDMA clients by software NICs, and clients that ask query workers, over links that lose,
-//! duplicate and reorder; workers that are started anew and that sleep for longer than their leases; every answer explained.
+//! Scenarios with clients of both kinds on one tree, over links that lose, duplicate and reorder.
+//!
+//! RDMA clients work by software NICs, and query clients ask query workers. Workers are started anew, and sleep for
+//! longer than their leases. Every answer must be explained.
 //!
 //! ```text
 //!   2 RDMA clients: Client ─ Nic ── frames, some lost ──────► Nic ─┐
@@ -9,11 +11,12 @@
 //!                                                      └ a controller loads one plan after the other
 //! ```
 //!
-//! The switches of query clients are compiled ones, in networks of one switch or several; some scenarios have none. What they hold is always
-//! old: the tree has changed since it was read, and a reload takes its time, during which queries pass.
+//! The switches of query clients are compiled ones, in networks of one switch or several; some scenarios have none.
+//! Their content is always old, because the tree has changed since it was read. A reload takes its time, during which
+//! queries pass.
 //!
-//! The nodes are the real ones, byte by byte; what is drawn from the seed is the links, the workload, what befalls workers, and in which
-//! order steps of a worker's operations come between those of others.
+//! The nodes are the real ones, byte by byte. The seed decides the links, the workload and the mishaps of workers. It
+//! also decides in which order steps of a worker's operations come between those of others.
 //!
 //! ```
 //! let outcome = fatbtree_sim::queries::Scenario::from_seed(7).run().expect("every answer is explained");
@@ -104,7 +107,7 @@ pub struct Outcome {
     pub merges: u64,
     /// Answers to gets and changes that were asked for through switches.
     pub through_switches: u64,
-    /// Those among them that began at a node that switches had found.
+    /// Answers through switches that began at a node that switches had found.
     pub led: u64,
     /// Requests with the address of a node where none was for their key.
     pub stale_hints: u64,
@@ -200,7 +203,7 @@ impl Scenario {
         Self { hostile, tasks: 1, operations: scenario.operations.min(5), ..scenario }
     }
 
-    /// Runs it to the end.
+    /// Runs the scenario to its end.
     ///
     /// # Errors
     /// An answer that nothing explains, a tree that is none, an operation without an end although everything works.

@@ -26,13 +26,13 @@ const PIECE: usize = 64;
 
 /// A frame that has come to its host.
 pub(super) enum Arrived {
-    /// To the server: the sender and the datagram.
+    /// A query to the server: the sender and the datagram.
     Query(SocketAddr, Vec<u8>),
-    /// To a client's lane.
+    /// An answer to a client's lane.
     Answer { client: usize, datagram: Vec<u8> },
-    /// It is damaged.
+    /// A damaged frame.
     Damaged,
-    /// To a host that it does not concern.
+    /// A frame at a host that it does not concern.
     Elsewhere,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Way {
     switches: Vec<Switch>,
     server: Host,
     clients: Vec<Host>,
-    /// Neither of them.
+    /// A host that is neither server nor client.
     other: Host,
     config: TreeConfig,
     budget: Budget,
@@ -93,7 +93,7 @@ impl Way {
         })
     }
 
-    /// A client's query. One that switches may lead is sent to whatever host.
+    /// Frame of a client's query. A query that switches may lead is sometimes sent to the other host.
     pub(super) fn query(
         &self,
         client: usize,
@@ -124,7 +124,7 @@ impl Way {
         self.clients[client].id
     }
 
-    /// The lane of a client's address.
+    /// Client and lane of an address.
     pub(super) fn lane_of(&self, address: SocketAddr) -> Option<(usize, usize)> {
         let SocketAddr::V4(address) = address else { return None };
         let client = self.clients.iter().position(|client| client.ip == *address.ip())?;
@@ -137,7 +137,7 @@ impl Way {
         to_client.filter(|_| from == self.server.id).map_or(self.server.id, |client| client.id)
     }
 
-    /// Through all switches. Where it ends, and as what; none where it is dropped.
+    /// Passes a frame through all switches. Returns its last host and its bytes there; `None` if it is dropped.
     pub(super) fn pass(&mut self, from: HostId, frame: &[u8]) -> Option<(HostId, Vec<u8>)> {
         let tree = self.network.tree();
         let edge = tree.edge_of(from).id;
@@ -173,7 +173,7 @@ impl Way {
         }
     }
 
-    /// The controller's next step: a request to a switch, or a plan of the tree as it is now.
+    /// Makes the controller's next step: a request to a switch, or a plan of the tree as it is now.
     pub(super) fn reload(&mut self, server: &TreeServer<Nic>, random: &mut Random) -> Result<(), String> {
         let said = |error: WriteRefused| error.to_string();
         if self.control.controller.reload().is_none() {
@@ -191,7 +191,7 @@ impl Way {
         Ok(())
     }
 
-    /// All steps to the next plan, where there is one.
+    /// Makes all steps to the next plan, if there is one.
     pub(super) fn load(&mut self, server: &TreeServer<Nic>, random: &mut Random) -> Result<(), String> {
         self.reload(server, random)?;
         while self.control.controller.reload().is_some() {

@@ -6,8 +6,9 @@
 //!        └──────┴──────┴── memory servers, which register with the controller that leads; an operator that reloads
 //! ```
 //!
-//! The election, the reconciler and the switches with their arbitration are the real ones. In the end nothing goes wrong any more: then one
-//! controller leads, stays it, has all registrations, carries out a reload, and all switches hold exactly what it wants.
+//! The election, the reconciler and the switches with their arbitration are the real ones. In the end faults stop.
+//! Then one controller leads, stays primary, has all registrations and carries out a reload, and all switches hold
+//! exactly what it wants.
 
 mod process;
 mod run;
@@ -50,8 +51,9 @@ impl std::ops::AddAssign for Outcome {
 /// Runs the scenario of a seed.
 ///
 /// # Errors
-/// Two leaders at the end, or none; a leader that changes without cause, or begins beside one that all switches name; a registration or a reload that is not carried out; a switch that
-/// holds something else; a plan that is taken for another one of the same epoch.
+/// Two leaders at the end, or none. A leader that changes without cause, or begins beside one that all switches name.
+/// A registration or a reload that is not carried out. A switch that holds something else. A plan that is taken for
+/// another one of the same epoch.
 pub fn run(seed: u64) -> Result<Outcome, String> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let controllers = random.random_range(2..=3);

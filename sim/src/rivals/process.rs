@@ -13,7 +13,7 @@ use fatbtree_topology::SwitchId;
 /// Time after which all standbys know of a controller that leads.
 const KNOWN: Duration = Duration::from_secs(1);
 
-/// Whether it runs.
+/// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Runs,
@@ -28,9 +28,9 @@ pub(super) enum Life {
 pub(super) struct Session {
     pub(super) stream: StreamId,
     pub(super) election_id: u128,
-    /// Notices of the switch that were not heard yet.
+    /// Notices of the switch that the process has not read yet.
     pub(super) notices: VecDeque<Mastership>,
-    /// The last that was heard.
+    /// The last notice that was read.
     pub(super) mastership: Mastership,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Office {
 /// State that survives a restart of a process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
-    /// Bid under which it led last.
+    /// Bid under which the process led last.
     pub(super) bid: Option<Bid>,
     pub(super) plan: Option<(Plan, Generations)>,
 }
@@ -53,16 +53,16 @@ pub(super) struct Disk {
 pub(super) struct Process {
     address: SocketAddr,
     pub(super) candidate: Candidate,
-    /// Way in which it becomes primary.
+    /// Way in which the process becomes primary.
     pub(super) way: Way,
     pub(super) life: Life,
     /// Whether it was frozen until now: mostly its clock goes off before it reads its messages.
     pub(super) has_thawed: bool,
     pub(super) office: Office,
     pub(super) sessions: BTreeMap<SwitchId, Session>,
-    /// Sessions that it has opened under one bid, with any switch.
+    /// Sessions that the process has opened under one bid, with any switch.
     pub(super) opened: u64,
-    /// While it looks on: before that it does not try again to reach a switch.
+    /// Times before which a standby does not try again to reach a switch.
     pub(super) retry: BTreeMap<SwitchId, Duration>,
     pub(super) disk: Disk,
     /// Whether it was told to start, and has given up.
@@ -70,7 +70,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// `draw` tells it from other processes at its address.
+    /// Creates a process; `draw` tells it from others at its address.
     pub(super) fn new(
         address: SocketAddr,
         draw: u16,
@@ -96,7 +96,7 @@ impl Process {
         }
     }
 
-    /// Another process with the same files, at the same address.
+    /// Replaces the process by another one with the same files, at the same address.
     pub(super) fn again(&mut self, draw: u16, way: Way, switches: &[SwitchId], now: Duration) {
         let disk = std::mem::take(&mut self.disk);
         *self = Self::new(self.address, draw, way, disk, switches, now);
@@ -117,7 +117,7 @@ impl Process {
         matches!(self.office, Office::Leads { .. }) && self.life == Life::Runs
     }
 
-    /// Whether all switches say that it is primary, and have had time to say so to all controllers.
+    /// Whether all switches say that this process is primary, and have had time to say so to all controllers.
     pub(super) fn has_led_all(&self, switches: &[SwitchId], now: Duration) -> bool {
         let says = |switch| {
             let session: Option<&Session> = self.sessions.get(switch);
@@ -128,7 +128,7 @@ impl Process {
         self.runs() && is_known && switches.iter().all(says)
     }
 
-    /// Its present bid.
+    /// Present bid of the process.
     pub(super) fn bid(&self) -> Bid {
         match &self.office {
             Office::LooksOn(_) => Bid::to_look_on(self.candidate),
@@ -136,14 +136,14 @@ impl Process {
         }
     }
 
-    /// The session ends; the process hears of it when it runs.
+    /// Ends a session; the process hears of it when it runs.
     pub(super) fn end_of(&mut self, switch: SwitchId) {
         if let Some(session) = self.sessions.get_mut(&switch) {
             session.notices.push_back(Mastership::Ended { reason: "the connection is gone".to_owned() });
         }
     }
 
-    /// A session has ended, or a switch cannot be reached.
+    /// Handles a session that has ended, or a switch that cannot be reached.
     pub(super) fn lost(&mut self, switch: SwitchId, now: Duration) {
         self.sessions.remove(&switch);
         self.retry.insert(switch, now + Duration::from_millis(100));

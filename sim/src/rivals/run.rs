@@ -1,4 +1,4 @@
-//! One run.
+//! One run of rival controllers.
 
 mod faults;
 mod leader;
@@ -175,7 +175,7 @@ impl World {
         all.next().is_none().then_some(leader)
     }
 
-    /// All switches hold what this controller wants, and it has all registrations.
+    /// Whether all switches hold what this controller wants, and it has all registrations.
     fn is_well(&mut self, leader: usize) -> bool {
         let Office::Leads { primary, .. } = &self.processes[leader].office else { return false };
         let controller = primary.controller();
@@ -410,7 +410,7 @@ impl World {
         }
     }
 
-    /// Memory servers whose controller does not lead any more try another one.
+    /// Lets memory servers whose controller does not lead any more try another one.
     fn servers_look(&mut self) {
         for (partition, home) in &mut self.homes {
             let is_there = home.is_some_and(|(home, _)| self.processes[home].leads());

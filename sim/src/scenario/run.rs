@@ -340,7 +340,7 @@ impl<'s> Run<'s> {
             .then(|| self.clock.now() + Duration::from_nanos(self.random.random_range(1..=100_000)));
     }
 
-    /// Has some switches carry out what they are asked next; plans again when a reload is done.
+    /// Makes some steps of a reload, and begins the next reload if none is under way.
     fn reload_a_little(&mut self) -> Step {
         if self.control.controller.reload().is_none() {
             self.load_next_plan()?;
@@ -363,7 +363,7 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    /// Switches are written to in any order.
+    /// Writes to one switch; the seed decides which one comes first.
     fn write_to_any(&mut self) -> Step {
         let mut order: Vec<SwitchId> = self.network.tree().switches().iter().map(|it| it.id).collect();
         order.shuffle(&mut self.random);

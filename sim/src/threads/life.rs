@@ -137,7 +137,7 @@ impl<'p> Life<'p> {
         }
     }
 
-    /// Says goodbye.
+    /// Finishes the client's work, and closes its sessions.
     pub(super) async fn end(&self) {
         self.client.pool().finish().await;
         self.keeper.borrow_mut().close(self.client.pool());

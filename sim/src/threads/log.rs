@@ -90,7 +90,7 @@ impl<'o> Log<'o> {
         }
     }
 
-    /// The same without what belongs to the thread.
+    /// The entries, without the parts of the log that belong to the thread.
     pub(super) fn finish(self) -> Entries {
         Entries(self.entries)
     }

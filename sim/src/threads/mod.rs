@@ -10,11 +10,10 @@
 //! Nothing here follows from a seed alone: threads meet as the machine has it. So this finds what the simulator's order of things
 //! hides, and the simulator finds what this hits once a year. The seed decides which client does what.
 //!
-//! A client that is killed says nothing. Its session ends when its lease does: the server then destroys its queue pairs and tells
-//! that the owner of its locks is dead, and others take them over. In the end, when all dead sessions have ended, the tree is
-//! [verified](fatbtree_blink::Pool::verify), all of it is scanned, and all answers of all threads must be
-//! explained by one order of events. So every acknowledged write is there.
-//!
+//! A client that is killed says nothing. Its session ends when its lease does. The server then destroys its queue
+//! pairs and reports that the owner of its locks is dead, and other clients take them over. In the end, all dead
+//! sessions have ended. Then the tree is [verified](fatbtree_blink::Pool::verify) and all of it is scanned. One order
+//! of events must explain all answers of all threads. So every acknowledged write is there.
 //! A run that is wrong says so; one that hangs fails after [`Options::patience`] without an answer.
 
 mod life;
@@ -141,7 +140,7 @@ fn first_value(key: u64) -> u64 {
     key | 1 << 63
 }
 
-/// Runs it to the end.
+/// Runs the clients' threads to the end, and checks their answers.
 ///
 /// # Errors
 /// An answer that nothing explains, a tree that is damaged, an operation that fails after the last death, or

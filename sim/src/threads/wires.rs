@@ -3,7 +3,7 @@
 use fatbtree_nic::Nic;
 use fatbtree_verbs::time::Instant;
 
-/// Frames on their way in one direction. What finds no room is lost, as on any link.
+/// Most frames on their way in one direction. Further ones are lost, as on any link.
 const FRAMES: usize = 1024;
 
 /// One end of the wires between two threads. The receiver of a frame sends its buffer back, to be used again.
@@ -15,7 +15,7 @@ pub(super) struct Port {
     used: rtrb::Producer<Vec<u8>>,
 }
 
-/// Both ends.
+/// Creates wires between two threads, and returns both ends.
 pub(super) fn wires() -> (Port, Port) {
     let ring = || rtrb::RingBuffer::new(FRAMES);
     let ((to_there, from_here), (to_here, from_there)) = (ring(), ring());

@@ -138,7 +138,7 @@ pub(super) fn audit(place: &Place<'_>, mut port: Port) -> Result<(Entries, Verif
     }
 }
 
-/// One operation after the other.
+/// A worker, which does one operation after the other.
 struct Worker<'p, 'l> {
     life: Rc<Life<'p>>,
     log: &'l RefCell<Log<'p>>,
@@ -174,7 +174,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Half of all operations are about a few keys, which lie side by side.
+    /// Draws a key. Half of all operations are about a few keys, which lie side by side.
     fn draw_key(&mut self) -> u64 {
         const HOT: u64 = 16;
         let keys = self.life.place.options.keys;
@@ -264,7 +264,7 @@ impl Worker<'_, '_> {
         self.look(found).await
     }
 
-    /// All keys, and the tree around them.
+    /// Scans all keys, and verifies the tree.
     async fn look(&mut self, found: &Cell<Option<Verified>>) -> Result<(), String> {
         self.scan(0, u64::MAX, Order::Forward).await.map_err(|error| format!("in the end: {error}"))?;
         found.set(Some(self.life.client.verify().await.map_err(|error| error.to_string())?));

@@ -1,4 +1,4 @@
-//! Litter: what lies in a region beside the tree and nearly is a node of it.
+//! Litter: memory in a region beside the tree that nearly is a node of it.
 //!
 //! Each piece would give a wrong answer, or none ever, if one check were not made. Index reads land on it (switches that are out
 //! of date), or litter leads to it.

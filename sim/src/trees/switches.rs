@@ -20,18 +20,18 @@ pub(crate) struct TreeSwitches {
 }
 
 impl TreeSwitches {
-    /// Lets index reads of a queue pair in.
+    /// Registers a queue pair, whose index reads are then let in.
     pub(crate) fn register(&self, queue_pair: QueuePair, root: Remote) {
         self.cached.register(queue_pair, root);
         self.rkeys.borrow_mut().insert(queue_pair, root.rkey);
     }
 
-    /// Index reads of these keys land there from now on.
+    /// Caches a range: index reads of these keys land at `at` from now on.
     pub(crate) fn cache(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>, at: GlobalAddress) {
         self.cached.cache(server, keys, Remote { address: at.raw(), rkey: 0 });
     }
 
-    /// Index reads of this key that may land on records land there from now on.
+    /// Caches a hot key: its index reads that may land on records land at `at` from now on.
     pub(crate) fn cache_key(&self, server: MachineId, key: u64, at: GlobalAddress) {
         self.cached.cache_key(server, key, Remote { address: at.raw(), rkey: 0 });
     }

@@ -6,9 +6,9 @@
 //!   READ                           |------|   nothing else is near: read whole at its end
 //! ```
 //!
-//! The moments follow from a number that each access draws when it begins. They are only worked out when another access to the
-//! same bytes falls into the same time and one of the two writes; then each of the shared lines becomes an
-//! event. Otherwise no machine can tell when a line was touched, and all are touched at the end.
+//! The moments follow from a number that each access draws when it begins. They are only worked out when two accesses
+//! to the same bytes overlap in time and one of them writes. Then each of the shared lines becomes an event.
+//! Otherwise no machine can tell when a line was touched, and all are touched at the end.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Open {
 /// Effect of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum Deed {
-    /// Nothing: an answer without an access.
+    /// No access: an answer only.
     #[default]
     None,
     Read,
@@ -131,9 +131,8 @@ enum TouchState {
 /// Fate of accesses under way when they are ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begun {
-    /// The accesses are finished at once. A card that has accepted a packet writes it to its end, whatever
-    /// becomes of the queue pair. It checks a packet whole before it writes the first byte of it, and hands
-    /// all of it to the bus.
+    /// The accesses are finished at once. A card that has accepted a packet writes it to its end, even if the queue
+    /// pair breaks. It checks a packet whole before it writes the first byte of it, and hands all of it to the bus.
     Finish,
     /// Lines whose moment has passed stay touched, the others are never touched: the card itself is gone.
     Break,

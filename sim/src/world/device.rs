@@ -19,8 +19,8 @@ use super::pair::Pair;
 /// Queue pair numbers on the wire: 0 and 1 belong to management.
 const FIRST_NUMBER: u32 = 2;
 
-/// The network card of one life of a machine. When the machine dies it has no effect on anything any more:
-/// requests from a future that is dropped then have no effect, as on a machine without power.
+/// The network card of one life of a machine. After the machine's death the card has no effect any more, as without
+/// power. So a future that is dropped then cannot make requests.
 #[derive(Clone)]
 pub struct SimDevice {
     fabric: Rc<RefCell<Fabric>>,
@@ -54,7 +54,7 @@ impl SimDevice {
         self.fabric.borrow().host(self.machine).pool.clone()
     }
 
-    /// Its address on the data path.
+    /// Address of the card on the data path.
     pub(crate) fn address(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(0x0a00_0000 | self.machine.0)
     }
@@ -72,7 +72,7 @@ impl SimDevice {
         });
     }
 
-    /// Does something if the machine is alive.
+    /// Runs `work` if the machine is alive.
     fn alive<T>(&self, work: impl FnOnce(&mut Fabric) -> T) -> Option<T> {
         self.is_alive().then(|| work(&mut self.fabric.borrow_mut()))
     }

@@ -1,4 +1,4 @@
-//! Whose reactor a machine's tasks use: one of its own, or that of a client that has its own.
+//! Reactor that a machine's tasks use: one of its own, or that of a client that has its own.
 
 use std::fmt;
 use std::ops::Deref;

@@ -1,9 +1,10 @@
 //! Tasks: the ready ones run in an order that the seed decides, and a machine's tasks can be removed.
 //!
-//! Why our own: a simulated machine must be able to lose all its tasks at one moment between two polls, to stand still with its
-//! wakers kept, and to die before its n-th poll; and which of two ready tasks goes first must follow from the seed. `LocalPool` and
-//! `FuturesUnordered` of the `futures` crate can neither stop some of their tasks nor drop one at once (aborting drops at the next
-//! poll), and their order is theirs. `madsim` can, but takes over the whole process by a compiler flag. What is left is small.
+//! Reasons for an executor of our own: a simulated machine must be able to lose all its tasks at one moment between
+//! two polls. It must stand still with its wakers kept, and die before its n-th poll. The seed must decide which of
+//! two ready tasks goes first. `LocalPool` and `FuturesUnordered` of the `futures` crate can neither stop some of
+//! their tasks nor drop one at once (aborting drops at the next poll). Nor can their order be
+//! chosen. `madsim` can do all this, but takes over the whole process by a compiler flag. The executor itself is small.
 
 use std::future::Future;
 use std::pin::Pin;

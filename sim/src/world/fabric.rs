@@ -193,7 +193,8 @@ impl Fabric {
         self.fingerprint
     }
 
-    /// Everything but touches goes into the fingerprint: how often memory is touched on its own is a matter of speed.
+    /// Adds an event to the fingerprint, unless it is a touch: how often memory is touched on its own is a matter of
+    /// speed.
     fn note(&mut self, event: Event) {
         let (kind, number) = match event {
             Event::Touch { .. } => return,

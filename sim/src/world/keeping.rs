@@ -14,9 +14,9 @@ use super::machine::Machine;
 const LOOK: Duration = Duration::from_micros(10);
 
 impl Machine {
-    /// Keeps the sessions of a client on this machine as long as that lives: `carry` takes each call to its server, in a task of its own,
-    /// and renewals beside others.
-    /// Locks that were left are given back; `told` hears of everything that the keeper has noticed.
+    /// Keeps the sessions of a client on this machine as long as the machine lives. `carry` takes each call to its
+    /// server, in a task of its own. Renewals run beside other calls. Locks that were left are given back; `told`
+    /// receives every notice of the keeper.
     pub async fn keep_sessions<K, S, C>(
         self,
         memory: Rc<K>,

@@ -1,4 +1,4 @@
-//! After the faults: everything must work again.
+//! Final phase after the faults, in which everything must work again.
 //!
 //! Safety alone is easy: a client that never answers is never wrong. So at the end of a scenario the world is healed, and then each
 //! operation must succeed, soon.
@@ -13,7 +13,7 @@ use super::run::World;
 /// An operation of the final phase: its name for messages, and its task.
 pub type FinalOperation<E> = (String, Task<Result<(), E>>);
 
-/// Not all operations of the final phase succeeded.
+/// Error of a final phase in which not all operations succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotLive {
     /// Time that was given.

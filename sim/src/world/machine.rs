@@ -52,13 +52,13 @@ pub enum DialError {
 }
 
 impl Machine {
-    /// Its number, which tells it from all others of its world.
+    /// Number of the machine, unique in its world.
     #[must_use]
     pub fn id(&self) -> MachineId {
         self.id
     }
 
-    /// Its name.
+    /// Name of the machine.
     #[must_use]
     pub fn name(&self) -> String {
         self.shared.fabric.borrow().host(self.id).options.name.clone()
@@ -76,8 +76,8 @@ impl Machine {
         self.shared.reactor(self.id)
     }
 
-    /// Makes another reactor that of the machine's present life, such as the one inside of a client: it is told of completions and
-    /// of the time, and [`sleep`](Self::sleep) and calls use it.
+    /// Makes another reactor that of the machine's present life, such as the one inside of a client. That reactor is
+    /// told of completions and of the time, and [`sleep`](Self::sleep) and calls use it.
     ///
     /// # Panics
     /// When the machine has one already: two would take each other's completions.
@@ -86,13 +86,13 @@ impl Machine {
         assert!(is_first, "{self:?} has a reactor: give it another one before anything asks for it");
     }
 
-    /// Its network card without a reactor, for code that posts and polls by itself. Do not use both.
+    /// Network card of the machine without a reactor, for code that posts and polls by itself. Do not use both.
     #[must_use]
     pub fn device(&self) -> SimDevice {
         SimDevice::new(Rc::clone(&self.shared.fabric), self.id)
     }
 
-    /// Waits.
+    /// Waits for a span of virtual time.
     pub async fn sleep(&self, span: Duration) {
         let reactor = self.reactor();
         // A reactor learns the time when something happens on its machine; this one may have been idle.
@@ -116,13 +116,13 @@ impl Machine {
         Task { shared: Rc::clone(&self.shared), key, state }
     }
 
-    /// Whether it is alive.
+    /// Whether the machine is alive.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.shared.fabric.borrow().host(self.id).up
     }
 
-    /// The machine loses its power, now.
+    /// Takes the machine's power away, now.
     ///
     /// Its card goes first: messages that have left it go on, the rest is lost, also the rest of a long WRITE. Only then its tasks
     /// are dropped, so that nothing their destructors do reaches another machine. Other machines see a queue
@@ -132,7 +132,8 @@ impl Machine {
         self.shared.kill(self.id);
     }
 
-    /// Kills it before its tasks are polled for the `polls`th time from now: a way to die at each await in turn.
+    /// Kills the machine before its tasks are polled for the `polls`th time from now: a way to die at each await in
+    /// turn.
     pub fn kill_after_polls(&self, polls: u64) {
         self.shared.set_fuse(self.id, Some(polls));
     }
@@ -143,13 +144,13 @@ impl Machine {
         self.shared.fabric.borrow_mut().host_mut(self.id).writes_left = Some(writes);
     }
 
-    /// Whether that has happened.
+    /// Whether the limit of [`mute_after_writes`](Self::mute_after_writes) is reached.
     #[must_use]
     pub fn is_mute(&self) -> bool {
         self.shared.fabric.borrow().host(self.id).writes_left == Some(0)
     }
 
-    /// A dead machine starts anew, with a new card and no tasks.
+    /// Starts a dead machine anew, with a new card and no tasks.
     ///
     /// # Panics
     /// When it is alive.
@@ -158,13 +159,13 @@ impl Machine {
         self.shared.boot(self.id);
     }
 
-    /// Its processors stand still: no task runs, while its card goes on. (A virtual machine that is paused, a long garbage
-    /// collection: the case in which a lease runs out under a client that does not know.)
+    /// Freezes the processors: no task runs, while the card goes on. (A virtual machine that is paused, a long
+    /// garbage collection: a lease then runs out under a client that does not know.)
     pub fn freeze(&self) {
         self.shared.set_still(self.id, true);
     }
 
-    /// Its processors go on.
+    /// Lets the processors go on.
     pub fn thaw(&self) {
         self.shared.set_still(self.id, false);
     }
@@ -174,17 +175,17 @@ impl Machine {
         self.shared.fabric.borrow_mut().set_frozen(self.id, true);
     }
 
-    /// Its card goes on with what has come meanwhile.
+    /// Lets the card go on with the messages that have come meanwhile.
     pub fn thaw_card(&self) {
         self.shared.fabric.borrow_mut().set_frozen(self.id, false);
     }
 
-    /// Cuts its cable, or mends it: what is on its way is lost when it arrives.
+    /// Cuts the machine's cable, or mends it. Messages on their way are lost if the cable is cut when they arrive.
     pub fn set_link_down(&self, down: bool) {
         self.shared.fabric.borrow_mut().host_mut(self.id).link.down = down;
     }
 
-    /// Sets the faults of its link from now on.
+    /// Sets the faults of the machine's link from now on.
     pub fn set_link_faults(&self, faults: LinkFaults) {
         self.shared.fabric.borrow_mut().host_mut(self.id).link.faults = faults;
     }
@@ -230,8 +231,8 @@ impl Machine {
         self.connect(server, false).await
     }
 
-    /// The same, but before that the server takes back all queue pairs that this machine has with it, also in
-    /// earlier lives. Requests on them that have not been carried out never will be.
+    /// Connects like [`dial`](Self::dial), but before that the server takes back all queue pairs that this machine
+    /// has with it, also in earlier lives. Requests on them that have not been carried out never will be.
     ///
     /// After a queue pair broke this matters. An unanswered WRITE may still wait before a frozen card, and
     /// would overwrite anything written meanwhile.

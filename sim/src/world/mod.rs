@@ -18,11 +18,11 @@
 //!                     └───────────┘ line by line                            (tearing)
 //! ```
 //!
-//! Nothing here has frames: a request is one message, so millions of operations a minute can be tried. It behaves as the contract
-//! of [`Verbs`](fatbtree_verbs::Verbs) allows, at its worst where the options say so: a READ is a mixture of what was written
-//! while it went on, and may see WRITEs that were posted after it; a WRITE that is lost half way stays half written until it is
-//! sent again, or for good if its client dies; a READ whose answer was lost is read again, an index read lands elsewhere the
-//! second time.
+//! Nothing here has frames: a request is one message, so millions of operations a minute can be tried. The simulator
+//! behaves as the contract of [`Verbs`](fatbtree_verbs::Verbs) allows, at its worst where the options say so. A READ
+//! is a mixture of what was written while it went on, and may see WRITEs that were posted after it. A WRITE that is
+//! lost half way stays half written until it is sent again, or for good if its client dies. A READ whose answer was
+//! lost is read again, and an index read may land elsewhere the second time.
 //!
 //! * [`World`]: makes machines, runs until something holds. [`Machine`]: runs tasks, dials, dies, boots, freezes.
 //! * [`SimDevice`]: its card, a [`Verbs`](fatbtree_verbs::Verbs) that passes the conformance suite.
@@ -99,8 +99,8 @@ pub use timing::{Kind, Sending, ServiceTimes, Serving, Timing, Work};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct MachineId(pub u32);
 
-/// The generator of one purpose: the same seed gives generators that have nothing to do with each other, so that drawing more
-/// for one purpose does not change the others.
+/// Random numbers for one purpose. The generators of one seed are independent of each other, so that drawing more for
+/// one purpose does not change the others.
 #[must_use]
 pub fn random(seed: u64, purpose: u64) -> Random {
     use rand::SeedableRng as _;

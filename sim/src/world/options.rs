@@ -20,15 +20,15 @@ pub struct Options {
     pub times: ServiceTimes,
     /// Calls between machines, besides the verbs: connecting, asking for memory.
     pub calls: Calls,
-    /// Every touch of memory is an event of its own, also where nothing else is near. The outcome is the same, and a test
-    /// says so; it is only slower.
+    /// Whether every touch of memory is an event of its own, also where nothing else is near. The outcome is the
+    /// same, and a test says so; it is only slower.
     pub every_touch_an_event: bool,
 }
 
 /// Order in which a READ or WRITE touches its lines of 64 bytes (or words of 8, where lines are not atomic).
 ///
-/// Each line has its own moment between the beginning and the end of the access. Mostly the moments follow the addresses;
-/// how often not is measured: 0.396 % of READs of 512 bytes (`sherman-cacm.txt`, the note of 2025 on section 4.4).
+/// Each line has its own moment between the beginning and the end of the access. The moments mostly follow the
+/// addresses. Measured: 0.396 % of READs of 512 bytes do not (`sherman-cacm.txt`, the note of 2025 on section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tearing {
     /// Accesses, of 10,000, whose lines come in any order.
@@ -65,18 +65,19 @@ impl Default for Retry {
 /// was lost. Atomics are never carried out twice: their results are kept (IBTA volume 1, section 9.7.5.1.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Duplicates {
-    /// A READ is only answered if it is for the address of the first one, else dropped until retries run out: `rdma_rxe`
-    /// does so. An index read that is repeated after a reload may be for another address.
+    /// Whether a repeated READ is only answered if it is for the address of the first one, as `rdma_rxe` does it.
+    /// Others are dropped until retries run out. An index read that is repeated after a reload may be for another
+    /// address.
     pub strict_reads: bool,
-    /// A WRITE is written again. The specification and `rdma_rxe` only acknowledge it again (C9-105), so this is off; it is
-    /// here to show what depends on that.
+    /// Whether a repeated WRITE is written again. The specification and `rdma_rxe` only acknowledge it again
+    /// (C9-105), so this is off. The option shows what depends on that.
     pub rewrite: bool,
 }
 
 /// Calls from machine to machine that are not verbs (gRPC, the exchange of endpoints).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
-    /// One way.
+    /// Time for one way of a call.
     pub trip: Duration,
     /// Time after which an unanswered call fails.
     pub timeout: Duration,
@@ -181,8 +182,9 @@ impl MachineOptions {
 }
 
 impl Options {
-    /// Each option drawn on its own: some seeds are calm in one respect and wild in another, so that rare combinations come up
-    /// that no fixed setting would have. The responder's modes that the specification does not allow stay off.
+    /// Draws each option on its own: some seeds are calm in one respect and wild in another. So rare combinations
+    /// come up that no fixed setting would have. The responder's modes that the specification does not allow stay
+    /// off.
     #[must_use]
     pub fn rough(random: &mut Random) -> Self {
         let tearing = Tearing {
@@ -217,7 +219,7 @@ impl LinkFaults {
     }
 }
 
-/// One of these.
+/// Draws one of these values.
 fn pick<'a, T>(random: &mut Random, from: &'a [T]) -> &'a T {
     &from[random.random_range(0..from.len())]
 }

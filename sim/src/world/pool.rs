@@ -1,9 +1,9 @@
-//! Lists whose places are used again, with whatever memory they hold.
+//! Lists that use their places again, together with the memory that these hold.
 
 use std::ops::{Index, IndexMut};
 
-/// Things by number. A number that was given back is given out again, together with the thing, so that its vectors keep their
-/// memory: in steady state nothing is allocated.
+/// Things by number. A number that was given back is given out again, together with its thing. So vectors keep their
+/// memory, and in steady state nothing is allocated.
 #[derive(Debug)]
 pub(super) struct Pool<T> {
     things: Vec<T>,
@@ -17,7 +17,7 @@ impl<T> Default for Pool<T> {
 }
 
 impl<T: Default> Pool<T> {
-    /// Number of an unused thing, in whatever state it was left.
+    /// Takes an unused thing, in the state in which it was left, and returns its number.
     pub(super) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.things.push(T::default());

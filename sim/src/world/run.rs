@@ -138,8 +138,8 @@ impl World {
         self.shared.fabric.borrow().fingerprint()
     }
 
-    /// Brings all memory to its present state, for a caller that reads it between two runs; tasks of machines
-    /// that own memory and of the operator see it so anyway.
+    /// Brings all memory to its present state, for a caller that reads it between two runs. Tasks of machines that
+    /// own memory, and tasks of the operator, see it so anyway.
     pub fn settle(&self) {
         self.shared.settle();
     }

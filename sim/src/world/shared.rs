@@ -25,13 +25,13 @@ pub(super) struct Shared {
 
 /// The processor side of a machine.
 struct Desk {
-    /// Made when it is first asked for; another one in each life.
+    /// Reactor, made when it is first asked for; another one in each life.
     reactor: Option<Rc<dyn Driven>>,
     /// Whether the machine stands still.
     still: bool,
     /// Something has come for its reactor while it stood still.
     late_news: bool,
-    /// Polls until it dies.
+    /// Polls until the machine dies.
     fuse: Option<u64>,
     /// Whether the machine may look into any memory past the network.
     looks: bool,
@@ -114,12 +114,12 @@ impl Shared {
         }
     }
 
-    /// Does something with a machine's processor side; nothing foreign runs meanwhile.
+    /// Runs `work` on a machine's processor side; nothing foreign runs meanwhile.
     fn desk<T>(&self, machine: MachineId, work: impl FnOnce(&mut Desk) -> T) -> T {
         work(&mut self.desks.borrow_mut()[machine.0 as usize])
     }
 
-    /// Everything works again: machines that are up run, links are good. Dead machines stay dead.
+    /// Ends all faults: machines that are up run, links are good. Dead machines stay dead.
     pub(super) fn heal(&self) {
         let machines = self.desks.borrow().len() as u32;
         for machine in (0..machines).map(MachineId) {

@@ -12,9 +12,9 @@ use super::{MachineId, Random};
 /// An index read that passes the switches.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexRead {
-    /// Whose it is.
+    /// The client that sends the index read.
     pub client: MachineId,
-    /// The memory server it is addressed to.
+    /// The memory server that the index read is addressed to.
     pub server: MachineId,
     /// The client's queue pair, which no other connection of the world has.
     pub queue_pair: QueuePair,
@@ -26,7 +26,7 @@ pub struct IndexRead {
     pub len: u32,
 }
 
-/// Resolved of an index read.
+/// Effect of the switches on an index read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolved {
     /// The switches rewrite it to this place on its server.
@@ -89,19 +89,19 @@ pub struct CachedSwitches(Rc<RefCell<Cached>>);
 
 #[derive(Debug, Default)]
 struct Cached {
-    /// Resolved of an index read without a matching range: the root that the connection was registered with.
+    /// Landing of an index read without a matching range: the root that the connection was registered with.
     registered: BTreeMap<QueuePair, Remote>,
     /// Ranges by server and first key: the last key, and the target.
     ranges: BTreeMap<(MachineId, u64), (u64, Remote)>,
-    /// Hot keys by server: where reads lead that may be led to records.
+    /// Hot keys by server, with the landing of reads that may be led to records.
     keys: BTreeMap<(MachineId, u64), Remote>,
-    /// Nothing passes before.
+    /// Time before which nothing passes.
     still_until: Instant,
     dark: bool,
 }
 
 impl CachedSwitches {
-    /// Lets index reads of this queue pair in; they land at least at `root`.
+    /// Registers a queue pair, whose index reads land at `root` unless a cache has another place for their key.
     pub fn register(&self, queue_pair: QueuePair, root: Remote) {
         self.0.borrow_mut().registered.insert(queue_pair, root);
     }
@@ -111,19 +111,20 @@ impl CachedSwitches {
         self.0.borrow_mut().registered.remove(&queue_pair);
     }
 
-    /// Index reads of these keys land at `at` from now on.
+    /// Caches a range: index reads of these keys land at `at` from now on.
     pub fn cache(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>, at: Remote) {
         let (low, high) = keys.into_inner();
         self.forget_ranges(server, low, high);
         self.0.borrow_mut().ranges.insert((server, low), (high, at));
     }
 
-    /// Index reads of this key land at `at` from now on if they may land on records, whatever ranges say.
+    /// Caches a hot key: its index reads land at `at` from now on if they may land on records. Ranges are ignored
+    /// then.
     pub fn cache_key(&self, server: MachineId, key: u64, at: Remote) {
         self.0.borrow_mut().keys.insert((server, key), at);
     }
 
-    /// Index reads of these keys land at the root from now on.
+    /// Forgets what caches have for these keys: their index reads land at the root from now on.
     pub fn forget(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>) {
         let (low, high) = keys.into_inner();
         self.forget_ranges(server, low, high);
@@ -156,17 +157,17 @@ impl CachedSwitches {
         (key <= last).then_some(at)
     }
 
-    /// Nothing passes before `until`: what comes waits.
+    /// Freezes the switches: messages wait, and none passes before `until`.
     pub fn freeze(&self, until: Instant) {
         self.0.borrow_mut().still_until = until;
     }
 
-    /// Whether everything is lost, as while a program is loaded anew.
+    /// Sets whether everything is lost, as while a program is loaded anew.
     pub fn set_dark(&self, dark: bool) {
         self.0.borrow_mut().dark = dark;
     }
 
-    /// Neither frozen nor dark.
+    /// Ends the effects of [`freeze`](Self::freeze) and [`set_dark`](Self::set_dark).
     pub fn heal(&self) {
         let mut cached = self.0.borrow_mut();
         (cached.still_until, cached.dark) = (Instant::ZERO, false);

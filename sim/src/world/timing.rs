@@ -23,7 +23,7 @@ pub struct Work {
     pub from: MachineId,
     /// Machine that carries it out.
     pub to: MachineId,
-    /// Its kind.
+    /// Kind of the request.
     pub kind: Kind,
     /// Bytes read or written.
     pub bytes: u32,
@@ -40,7 +40,7 @@ pub struct Work {
 /// A request on its way.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
-    /// All of it has left its machine: from now on that machine's death does not stop it.
+    /// Time at which all of it has left its machine: from then on that machine's death does not stop it.
     pub left: Instant,
     /// Time at which it passes the switches that choose the landing of an index read.
     pub passes: Instant,
@@ -51,27 +51,28 @@ pub struct Sending {
 /// A request being carried out.
 #[derive(Clone, Copy, Debug)]
 pub struct Serving {
-    /// The first line may be touched from now on.
+    /// Time from which on the first line may be touched.
     pub begins: Instant,
-    /// All lines are touched; an atomic is carried out at this moment.
+    /// Time at which all lines are touched; an atomic is carried out at this moment.
     pub ends: Instant,
-    /// The answer is ready to be sent.
+    /// Time at which the answer is ready to be sent.
     pub answers: Instant,
 }
 
-/// Durations of requests: three questions about each request, each asked when it comes up, so that the answer
-/// may depend on what else waits for the same card, bus or link. Questions of one kind about one machine come
-/// in the order of time.
+/// Durations of requests. The simulator asks three questions about each request, each when it comes up. So the answer
+/// may depend on what else waits for the same card, bus or link. Questions of one kind about one machine come in the
+/// order of time.
 ///
-/// Queue pairs keep their own order: whatever is answered here, a request does not overtake its queue pair's earlier ones.
+/// Queue pairs keep their own order: a request never overtakes its queue pair's earlier ones, whichever times are
+/// answered here.
 pub trait Timing {
-    /// A network card takes a request from its send queue at `now`.
+    /// Times of a request that a network card takes from its send queue at `now`.
     fn send(&mut self, now: Instant, work: &Work, random: &mut Random) -> Sending;
 
-    /// A request is at the responder; its queue pair lets it begin at `earliest`, which is now or later.
+    /// Times of a request at the responder; its queue pair lets it begin at `earliest`, which is now or later.
     fn serve(&mut self, earliest: Instant, work: &Work, random: &mut Random) -> Serving;
 
-    /// The answer is sent at `now`; says when its completion can be polled.
+    /// Time at which the completion can be polled of a request whose answer is sent at `now`.
     fn answer(&mut self, now: Instant, work: &Work, random: &mut Random) -> Instant;
 }
 
@@ -90,17 +91,18 @@ pub struct ServiceTimes {
     pub switch: Duration,
     /// Switches on the way: 1 in Sherman's cluster (section 5.1), up to 5 in a FatTree.
     pub switches: u32,
-    /// The cables of one way: 2 m at 5 ns each.
+    /// Time in the cables of one way: 2 m at 5 ns each.
     pub cables: Duration,
-    /// 64 bytes on the wire: 100 Gb/s (Sherman section 5.1).
+    /// Time of 64 bytes on the wire: 100 Gb/s (Sherman section 5.1).
     pub line: Duration,
-    /// The card reads memory over PCIe: a DMA read of 64 bytes on a Xeon E5 takes about 0.55 µs (Neugebauer et al.,
-    /// *Understanding PCIe performance for end host networking*, SIGCOMM 2018, section 6.1).
+    /// Time in which the card reads memory over PCIe: a DMA read of 64 bytes on a Xeon E5 takes about 0.55 µs
+    /// (Neugebauer et al., *Understanding PCIe performance for end host networking*, SIGCOMM 2018, section 6.1).
     pub pcie_read: Duration,
-    /// The card writes memory over PCIe: posted, so it takes one way, about a quarter of a read (same source: a read is two ways
-    /// and the memory's own latency).
+    /// Time in which the card writes memory over PCIe. The write is posted, so it takes one way, about a quarter of a
+    /// read. (Same source: a read is two ways and the memory's own latency.)
     pub pcie_write: Duration,
-    /// The card reads or writes memory of its own: no PCIe (Sherman section 4.3); one request's time at 110 million a second.
+    /// Time in which the card accesses its own memory, without PCIe (Sherman section 4.3): one request's time at 110
+    /// million a second.
     pub device_memory: Duration,
     /// Time from the card until the completion can be polled: a PCIe write and the poll.
     pub completion: Duration,

@@ -253,7 +253,7 @@ impl Living {
         self.mutate(key, call, mutation, start).await
     }
 
-    /// The result of a lookup. Whatever happens, it ends in one of few ways.
+    /// The result of a lookup. Errors other than giving up and a broken connection are noted as wrong.
     fn looked_up(
         &self,
         key: u64,

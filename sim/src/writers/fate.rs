@@ -106,7 +106,7 @@ fn restart(server: &Server, setting: &Setting, random: &mut Random) {
     }
 }
 
-/// Another tree takes the place of a server's.
+/// Replaces a server's tree by another one.
 fn load(server: &Server, setting: &Setting) {
     if server.machine.is_up() {
         let pairs = setting.draw_pairs(server);

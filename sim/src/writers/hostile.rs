@@ -1,8 +1,9 @@
 //! A hostile writer among the clients: a session, a queue pair, and WRITEs that damage the tree's structure.
 //!
-//! What honest clients are told about damaged nodes need not be right, and damage spreads: a split copies it, a merge follows it,
-//! and a stale start trusts a node's own fences. So which keys are still answered rightly cannot be said, and the history is not
-//! checked. What is checked: nothing panics, each operation of an honest client ends, and so does each turn of a memory server.
+//! Answers to honest clients about damaged nodes need not be right, and damage spreads. A split copies it, a merge
+//! follows it, and a stale start trusts a node's own fences. So the keys that are still answered rightly are unknown,
+//! and the history is not checked. What is checked: nothing panics, each operation of an honest client ends, and so
+//! does each turn of a memory server.
 
 use std::rc::Rc;
 
@@ -63,7 +64,7 @@ async fn connect(machine: &Machine, server: &Server) -> Option<(QueuePair, TreeS
     connected.then_some((queue_pair, opened.info))
 }
 
-/// One piece of damage. False: the queue pair is broken.
+/// Writes one piece of damage. Returns `false` if the queue pair broke, or the server has no memory.
 async fn blow(
     machine: &Machine,
     setting: &Setting,

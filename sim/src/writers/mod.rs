@@ -1,10 +1,11 @@
-//! Scenarios with clients that change the trees of one to three memory servers: locks, splits, merges and new roots under lost
-//! messages, cut links, frozen machines and clients that die at any await, every answer explained. Where there are several servers,
-//! some clients put new nodes on one after the other, so that trees lie on all of them, and a client's
-//! sessions end one by one. The servers are those of production, on simulated cards. They die and are started
-//! anew, with their memory or without, with the same numbers of owners and the same keys of memory as before.
-//! Other trees take the place of those that they have. In [hostile](Scenario::hostile) scenarios a client
-//! damages the trees' structure by plain WRITEs.
+//! Scenarios with clients that change the trees of one to three memory servers, every answer explained.
+//!
+//! There are locks, splits, merges and new roots, under lost messages, cut links, frozen machines and clients that
+//! die at any await. Where there are several servers, some clients put new nodes on one after the other. So trees lie
+//! on all of them, and a client's sessions end one by one. The servers are those of production, on simulated cards.
+//! They die and are started anew, with their memory or without, with the same numbers of owners and the same keys of
+//! memory as before. Other trees take the place of those that they have. In [hostile](Scenario::hostile) scenarios a
+//! client damages the trees' structure by plain WRITEs.
 //!
 //! ```text
 //!   4 clients × some tasks: get, insert, update, upsert, delete, scan fate: cuts links, freezes clients and servers or their cards,
@@ -125,7 +126,7 @@ pub struct Outcome {
     pub lapsed: u64,
     /// Server processes that died.
     pub restarts: u64,
-    /// Those of the restarted servers whose memory was lost.
+    /// Restarted servers whose memory was lost.
     pub lost_trees: u64,
     /// Restarts of a server that died once more as soon as it was back.
     pub second_restarts: u64,
@@ -167,7 +168,7 @@ pub struct Outcome {
     pub refused_trees: u64,
     /// Snapshots of trees that were being damaged.
     pub snapshots: u64,
-    /// Those among them that no plan can be made from.
+    /// Snapshots of such trees that no plan can be made from.
     pub snapshots_refused: u64,
     /// Requests for places of keys in such trees.
     pub located: u64,
@@ -314,8 +315,8 @@ impl Scenario {
         }
     }
 
-    /// The scenario of a seed in which most operations are lookups by clients with few retries, in memory that is torn more often, and
-    /// switches lead them to litter and to former nodes and records.
+    /// The scenario of a seed in which most operations are lookups, by clients with few retries. Memory is torn more
+    /// often, and switches lead lookups to litter and to former nodes and records.
     #[must_use]
     pub fn reading(seed: u64) -> Self {
         let draw = &mut random(seed, 91);
@@ -366,7 +367,7 @@ impl Scenario {
         }
     }
 
-    /// One of the keys, by its number. Each server has `keys` of them.
+    /// Key with this number. Each server has `keys` of them.
     fn key(&self, number: u64) -> u64 {
         number * (KEY_STEP / u64::from(self.servers))
     }
@@ -393,7 +394,7 @@ impl Scenario {
         KeyRange { low: self.key(start), high: (id + 1 < self.ids().end).then(|| self.key(end)) }
     }
 
-    /// Runs it to the end.
+    /// Runs the scenario to its end.
     ///
     /// # Errors
     /// An answer that nothing explains, a tree that is none, an operation that fails although everything works. With a hostile

@@ -18,7 +18,8 @@ pub(super) const CLIENTS: usize = 4;
 const FAULTS: Duration = Duration::from_millis(6);
 /// Time for the final phase: far more than it takes.
 const SOON: Duration = Duration::from_millis(200);
-/// The same where trees are damaged: each operation may be as patient as clients are, once for each leaf of a scan.
+/// Time for the final phase where trees are damaged. Each operation may last as long as a client's patience, once for
+/// each leaf of a scan.
 const LATER: Duration = Duration::from_secs(4);
 
 pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
@@ -97,7 +98,7 @@ fn begin_hostile(scenario: &Scenario, world: &World, setting: &Rc<Setting>) -> V
     tasks
 }
 
-/// Walks the whole tree. The walk has an end, whatever it finds.
+/// Walks the whole tree. The walk must end within `soon`, even in a damaged tree.
 fn verify(world: &World, living: &Living, soon: Duration) -> Result<Result<Verified, VerifyError>, String> {
     let client = living.client.clone();
     let task = living.machine.spawn(async move { client.pool().verify().await });

@@ -51,9 +51,9 @@ pub(super) struct Server {
     scenario: Scenario,
     pub(super) id: u16,
     pub(super) range: KeyRange,
-    /// The process. None: it has died.
+    /// The process; `None` if it has died.
     process: RefCell<Option<TreeServer<Card>>>,
-    /// Both ends of its mailbox, as long as it lives.
+    /// Both ends of the process's mailbox, as long as the process lives.
     mailbox: RefCell<Option<(TreeHandle, TreeMailbox)>>,
     kept: RefCell<Option<Kept>>,
     /// Sessions that were opened, some of which have ended.
@@ -84,7 +84,7 @@ impl Server {
         }
     }
 
-    /// Does something with the process, if it lives.
+    /// Runs `work` on the process, if it lives.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut TreeServer<Card>) -> T) -> Option<T> {
         self.process.borrow_mut().as_mut().map(work)
     }
@@ -110,7 +110,7 @@ impl Server {
         }
     }
 
-    /// Makes it whole again.
+    /// Makes the superblock whole again.
     pub(super) fn mend_superblock(&self) {
         if let (Some(memory), None, Some(root)) = (self.memory(), self.superblock(), self.torn.take()) {
             let mended = memory.write(ROOT, &root.raw().to_le_bytes());
@@ -240,7 +240,7 @@ impl Server {
         self.machine.kill();
     }
 
-    /// Another tree, with these pairs, takes the place of the one that it has.
+    /// Replaces the server's tree by another one with these pairs.
     pub(super) fn replace(&self, pairs: &[(u64, u64)]) {
         let tree = self.load(pairs);
         self.keep(&tree);
@@ -248,7 +248,7 @@ impl Server {
         installed.expect("it lives").expect("the tree goes with the card");
     }
 
-    /// Work of the process by itself.
+    /// Does the work that the process has by itself.
     pub(super) fn work(&self) {
         self.with(|process| {
             if let Some((_, mailbox)) = &mut *self.mailbox.borrow_mut() {
@@ -270,7 +270,7 @@ impl Server {
 
     // ---- what it does when it is asked ----
 
-    /// Carries out a call of a client's keeper. None: the process has died.
+    /// Carries out a call of a client's keeper; `None` if the process has died.
     pub(super) fn carry_out(
         &self,
         client: &Machine,

@@ -87,7 +87,7 @@ impl Setting {
         numbers.map(|number| (self.scenario.key(number), self.next_word())).collect()
     }
 
-    /// Another tree with these pairs has taken the place of a server's, in one moment.
+    /// Notes that another tree with these pairs has taken the place of a server's, in one moment.
     pub(super) fn note_load(&self, server: &Server, pairs: &[(u64, u64)]) {
         let (name, now) = (server.machine.name(), server.machine.now());
         for &(key, word) in pairs {

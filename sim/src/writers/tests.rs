@@ -82,7 +82,7 @@ const FAULTS: &[(&str, Check)] = &[
     ("siblings that lead in a circle are followed without end", Check::SiblingChain),
 ];
 
-/// The same shape with values out of line.
+/// Shape of a tree like `config`, with values out of line.
 fn out_of_line(config: &TreeConfig) -> TreeConfig {
     let (fan_out, leaf, integrity) = (config.fan_out(), config.leaf_bytes(), config.integrity());
     let out_of_line = TreeConfig::with_integrity(fan_out, leaf, ValueLayout::OutOfLine, integrity);

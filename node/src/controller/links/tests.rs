@@ -91,7 +91,7 @@ impl Running {
         Self { client, stopper, sender: Some(sender), receiver: Some(receiver) }
     }
 
-    /// What a keeper does.
+    /// Connects the switch to the watch, as a keeper does.
     async fn connect(&mut self, switch: SwitchId, news: &mpsc::Sender<LinkNews>) {
         let (way, probes) = probes();
         let (sender, receiver) = (self.sender.take().unwrap(), self.receiver.take().unwrap());
@@ -105,7 +105,7 @@ impl Running {
     }
 }
 
-/// Waits until what is down is what is wanted; says how long that took.
+/// Waits until the outages are the wanted ones; returns how long that took.
 async fn until(outages: &mut watch::Receiver<Outages>, wanted: impl Fn(&Outages) -> bool) -> Duration {
     let began = Instant::now();
     let reached = timeout(Duration::from_secs(20), outages.wait_for(wanted)).await;

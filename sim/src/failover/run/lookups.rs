@@ -1,4 +1,4 @@
-//! What clients of a run do: connections, and lookups whose answers are checked.
+//! Clients of a run: connections, and lookups whose answers are checked.
 
 use fatbtree_blink::{ConnectionId, Event as PoolEvent, RemoteSide, Start, value};
 use fatbtree_memserver::ClientId;
@@ -34,7 +34,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Some lookups at once, and more of them soon.
+    /// Begins some lookups at once, and schedules more of them soon.
     pub(super) fn burst(&mut self, client: usize) {
         if self.phase == Phase::Ending {
             return;

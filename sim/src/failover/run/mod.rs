@@ -36,11 +36,11 @@ use crate::wires::{Attachment, Wires as _};
 
 /// Virtual time after which something that does not come will never come.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How long a network may take to be whole again by itself.
+/// Time limit for a network to become whole again by itself.
 const WHOLE: Duration = Duration::from_secs(12);
-/// What lookups may be held up for where there is a way round.
+/// Longest time for which lookups may be held up where there is a way round.
 const HELD_UP: Duration = Duration::from_secs(1);
-/// How long clients go on when all is whole again.
+/// Time for which clients go on after all is whole again.
 const AFTERWARDS: Duration = Duration::from_millis(150);
 /// Lookups of a client that have not ended, at most.
 const DEPTH: usize = 24;
@@ -50,7 +50,7 @@ const VALUE: u32 = 24;
 /// Number of each memory server's only stream to the controller.
 const STREAM: u64 = 0;
 
-/// What happens at a time.
+/// An event at a point in virtual time.
 enum Event {
     Ask(SwitchId, u64, Ask),
     Answer(SwitchId, u64, Answer),
@@ -78,24 +78,24 @@ enum Event {
     Ends,
 }
 
-/// How far it is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Until all works.
+    /// Before all works.
     Starting,
-    /// Until all is whole again.
+    /// From then on, until all is whole again after the fault.
     Going,
-    /// A little longer.
+    /// All is whole again; clients go on until this time.
     Afterwards(Instant),
     /// No lookups are begun any more.
     Ending,
 }
 
-/// What dies.
+/// The cable or switch that dies.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
     Switch(SwitchId),
-    /// Both ends, by where frames arrive: the lower one, the upper one.
+    /// A cable, by the two ends at which frames arrive.
     Cable {
         lower: Attachment,
         upper: Attachment,
@@ -253,7 +253,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// All that happens at one time.
+    /// Handles everything that happens at one time.
     fn turn(&mut self) -> Step {
         let now = self.clock.now();
         if self.cluster.next_timeout().is_some_and(|at| at <= now) {
@@ -485,7 +485,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// What was counted so far.
+    /// Counts so far.
     fn calm(&mut self) -> Calm {
         let mut calm = Calm { lookups: self.outcome.lookups, ..Calm::default() };
         for server in self.cluster.servers_mut() {
@@ -531,7 +531,8 @@ fn millis(time: Duration) -> u64 {
     time.as_nanos() / 1_000_000
 }
 
-/// Between switches that have ways round, a cable or a switch without hosts; otherwise any.
+/// Draws the cable between switches, or the switch, that dies. The switch has no hosts, unless the network is a pair
+/// or a single switch.
 fn victim(tree: &Topology, scenario: &Scenario, random: &mut ChaCha8Rng) -> Victim {
     if let Fault::Cable { .. } = scenario.fault {
         let cables = tree.links().into_iter().filter_map(|link| match link.lower {

@@ -1,4 +1,4 @@
-//! What a run comes to: whether everything is whole again, and how long lookups were held up.
+//! Verdict on a run: whether everything is whole again, and how long lookups were held up.
 
 use std::collections::BTreeSet;
 

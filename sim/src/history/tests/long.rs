@@ -7,8 +7,8 @@ use crate::history::check::{Timed, Verdict, check};
 use crate::history::{Answer, Call};
 use crate::world::{Random, random};
 
-/// A right history: `clients` clients, one operation after the other, each at a moment somewhere between its call and its answer;
-/// some of them slow, some without an answer.
+/// A right history of `clients` clients, each with one operation after the other. Each operation happens at a moment
+/// between its call and its answer. Some are slow, some have no answer.
 fn history(draw: &mut Random, length: usize, clients: usize, unknown: f64, slow: u64) -> Vec<Timed> {
     let mut free = vec![0u64; clients];
     let mut planned = Vec::new();

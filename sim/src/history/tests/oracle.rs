@@ -50,8 +50,8 @@ fn answer() -> impl Strategy<Value = Answer> {
     ]
 }
 
-/// Operation `number` of an execution: what, how long before and after its moment, whether it is answered, whether it happens if not,
-/// and how much the answer tells.
+/// An operation of an execution: its call, the times before and after its moment, and three draws. These decide
+/// whether it is answered, whether it happens if not, and how much the answer tells.
 type Step = (Call, u64, u64, u8, bool, bool);
 
 fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
@@ -91,7 +91,7 @@ fn execute(initial: Option<u64>, steps: &[Step], unknown: u8) -> Vec<Timed> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happened one after the other is explained.
+    /// Operations that happened one after the other are explained.
     #[test]
     fn what_happened_is_accepted(steps in steps(40), initial in prop::option::of(1u64..3), unknown in 0u8..5) {
         let history = execute(initial, &steps, unknown);

@@ -7,7 +7,7 @@ use crate::history::{Answer, Call, History, Violation};
 use Answer::{Applied, AppliedOver, Found, NotApplied, NotAppliedFor};
 use Call::{CompareAndSet, Delete, Get, Insert, Update, Upsert};
 
-/// Asked at, answered at, what, answer. Without an answer: `None`.
+/// Time of the call, time of the answer, the call, and the answer, which is `None` if there was none.
 type Line = (u64, u64, Call, Option<Answer>);
 
 fn check_from(initial: Option<u64>, lines: &[Line]) -> Result<(), Violation> {

@@ -8,7 +8,7 @@ use super::{FAULTS, Lab, WORKERS};
 use crate::damage::{Damage, Target};
 
 impl Lab {
-    /// A hostile writer's WRITEs have come: the server's card writes whatever they bring.
+    /// Carries out a hostile writer's WRITEs, if they are due: the server's card writes any bytes that they bring.
     pub(super) fn strike(&mut self, now: Instant) {
         let Some(pause) = self.shared.scenario.hostile else { return };
         if now < self.next_strike || now >= Instant::ZERO + FAULTS {
@@ -26,7 +26,7 @@ impl Lab {
         }
     }
 
-    /// A worker dies and another takes its place, or it sleeps, as a thread does where processors are short.
+    /// Lets a worker die and another take its place, or lets it sleep, as a thread does where processors are short.
     pub(super) fn befall(&mut self, now: Instant) -> Result<(), String> {
         let faults_end = Instant::ZERO + FAULTS;
         if now >= faults_end {

@@ -42,7 +42,7 @@ impl Lab {
         self.buffer = buffer;
     }
 
-    /// A frame has come to its host.
+    /// Handles a frame that has come to its host.
     fn arrived(&mut self, at: HostId, frame: &[u8]) {
         match self.way.arrived(at, frame) {
             Arrived::Query(from, datagram) => {
@@ -70,7 +70,7 @@ impl Lab {
         self.datagrams.send(now, leg, &frame);
     }
 
-    /// Puts everything that is to be sent on its way.
+    /// Sends everything that server, clients and workers have ready.
     pub(super) fn transmit(&mut self) {
         let now = self.now();
         let Self { server, rdma, frames, buffer, .. } = self;

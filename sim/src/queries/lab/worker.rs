@@ -40,14 +40,14 @@ impl Worker {
         Ok(Self { worker, id, wakes: Instant::ZERO, waiting: VecDeque::new() })
     }
 
-    /// A datagram has come to the socket.
+    /// Queues a datagram that has come to the socket, or drops it if the queue is full.
     pub(super) fn arrived(&mut self, from: SocketAddr, datagram: Vec<u8>) {
         if self.waiting.len() < QUEUE {
             self.waiting.push_back((from, datagram));
         }
     }
 
-    /// Some steps. Says whether there is more to do.
+    /// Makes some steps. Returns whether there is more to do.
     pub(super) fn turn(
         &mut self,
         now: Instant,

@@ -52,8 +52,9 @@ const OF_WRITERS: &[Check] = &[
     Check::PublishedLast,
 ];
 
-/// Checks that matter where a READ lasts as long as several writes of its leaf, a WRITE of a node is cut short, or a client dies
-/// between two WRITEs of one kind of split: no seed brings these about. The tests of the index that find them missing.
+/// Checks that no seed finds missing, with the tests of the index that do. They matter where a READ lasts as long as
+/// several writes of its leaf, or a WRITE of a node is cut short. They also matter where a client dies between two
+/// WRITEs of one kind of split.
 const OF_THE_INDEX: &[(Check, &str)] = &[
     (Check::KeyTwice, "blink/tests/it/damage.rs"),
     (Check::VersionIsNew, "blink/tests/it/nodes.rs: a_version_is_one_that_no_line_has"),

@@ -1,7 +1,7 @@
-//! The reason for which a chunk's kind is permanent: a record can look like a node, and a node like a record,
-//! because keys and values are a user's. Readers with stale pointers cannot tell. Clients and servers keep
-//! the kinds apart by construction: a client's pools ([`Allocator`](fatbtree_blink::ChunkKind)) and a server's
-//! chunks and places have one kind each.
+//! The reason for which a chunk's kind is permanent: a record can look like a node, and a node like a record. Keys
+//! and values are a user's, so readers with stale pointers cannot tell. Clients and servers keep the kinds apart by
+//! construction: a client's pools ([`Allocator`](fatbtree_blink::ChunkKind)) and a server's chunks and places have
+//! one kind each.
 
 use fatbtree_blink::node::{EntryValue, LINE, LeafBuilder, Node, NodeSpec, write_internal};
 use fatbtree_blink::record::{RECORD_HEAD, RecordPointer, UNPUBLISHED, published, read_record, write_record};
@@ -34,9 +34,9 @@ fn node_like_record(
 /// Offset at which a record begins in the line of an internal node whose third pivot is the record's key.
 const CHILD: u64 = 24;
 
-/// An internal node around the place of a record of `key`, whose value is a pivot: a reader that still comes
-/// for the record finds one. Its second child lies where the record's version is, and its third where length
-/// and checksum are.
+/// An internal node around the place of a record of `key`, whose value is a pivot. A reader that still comes for the
+/// record finds one. Its second child lies where the record's version is, and its third where length and checksum
+/// are.
 fn record_like_node(
     config: &TreeConfig,
     pointer: RecordPointer,

@@ -87,8 +87,8 @@ fn lossy(seed: u64, lost: u32) -> Lab {
     lab
 }
 
-/// A long WRITE that loses its middle is half written until it is sent again; then it goes on where it was cut, and leaves alone
-/// what others have written into its first half meanwhile.
+/// A long WRITE that loses its middle is half written until it is sent again. Then it goes on where it was cut. It
+/// leaves alone what others have written into its first half meanwhile.
 #[test]
 fn a_long_write_is_cut_and_goes_on() {
     let mut halves = 0;

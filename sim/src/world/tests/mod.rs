@@ -93,7 +93,7 @@ impl Lab {
 }
 
 impl Drop for Lab {
-    /// When nothing happens any more, nothing is under way: no message and no access is forgotten.
+    /// Checks that no message and no access is under way when nothing happens any more.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.world.heal();

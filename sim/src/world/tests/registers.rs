@@ -1,5 +1,6 @@
-//! A whole scenario on raw memory, as scenarios with trees are made: registers that clients write and read while machines die,
-//! links lose and cards stand still; a history; a final phase. And the proof that the seeds find what a missing check lets through.
+//! A whole scenario on raw memory, made as scenarios with trees are: a history and a final phase. Clients write and
+//! read registers while machines die, links lose and cards stand still. A further test proves that the seeds find
+//! what a missing check lets through.
 //!
 //! A register is a block of lines; each line has the version and a part of the value. Each client writes registers of its own,
 //! with a version that continues what it finds in memory, and reads all of them.
@@ -28,7 +29,7 @@ const SOON: Duration = Duration::from_millis(40);
 enum Check {
     /// The versions of all lines.
     EachLine,
-    /// Those of the first and the last.
+    /// The versions of the first and the last line.
     BothEnds,
     Nothing,
 }
@@ -112,7 +113,8 @@ impl Client {
         Ok(())
     }
 
-    /// Writes a register of its own; whatever is there, also half of a WRITE of an earlier life, it continues the highest version.
+    /// Writes a register of the client's own. It continues the highest version there, also that of half a WRITE of an
+    /// earlier life.
     async fn put(&mut self, register: u64, value: u64) -> Result<(), String> {
         let wire = self.wire().await?;
         let bytes = wire.read(register * 64 * LINES, 64 * LINES as u32).await;

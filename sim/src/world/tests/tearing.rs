@@ -27,13 +27,14 @@ struct Seen {
     whole: u64,
     /// Lines of several versions: a reader that looks at the first line only is deceived.
     mixed: u64,
-    /// The same version at the beginning of all lines, and another one within: what line versions do not notice.
+    /// Blocks with one version at the beginning of all lines and another one within, which line versions do not
+    /// notice.
     deceived: u64,
-    /// The same version at both ends, and another one between: what two versions a node do not notice.
+    /// Blocks with one version at both ends and another one between, which two versions a node do not notice.
     between: u64,
 }
 
-/// One client writes a block again and again, another one reads it.
+/// Lets one client write a block again and again while another one reads it.
 fn readers_and_a_writer(seed: u64, options: Options, machine: &MachineOptions) -> (Seen, u64) {
     let lab = Lab::with(seed, options, 2, machine);
     let (writer, reader) = (lab.connect(0), lab.connect(1));
