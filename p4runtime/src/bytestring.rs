@@ -5,10 +5,10 @@
 
 use thiserror::Error;
 
-/// Why a byte string is not a value of its field. A server answers these with `OUT_OF_RANGE`.
+/// Errors from decoding a byte string as a value of its field. A server answers these with `OUT_OF_RANGE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BytestringError {
-    /// A value has at least one byte.
+    /// The byte string is empty; a value has at least one byte.
     #[error("expected a value of {bitwidth} bits, found an empty byte string; zero is one byte 00")]
     Empty {
         /// Width of the field, bits.
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The examples of the specification's two tables, unsigned ones.
+    /// Tests the unsigned examples of the specification's two tables.
     #[test]
     fn specification_examples() {
         for (width, bytes, value) in [

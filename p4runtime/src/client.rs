@@ -34,7 +34,7 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The address is not one.
+    /// The address of the server is malformed.
     #[error("expected a switch address such as http://127.0.0.1:9559, found `{endpoint}`: {source}")]
     Endpoint {
         /// The given value.
@@ -42,12 +42,12 @@ pub enum ClientError {
         /// The problem.
         source: tonic::transport::Error,
     },
-    /// No answer.
+    /// No server answers at the address.
     #[error("no P4Runtime server at {endpoint}: {source}; is the switch running?")]
     Connect {
-        /// Where.
+        /// Address of the server.
         endpoint: String,
-        /// Why not.
+        /// Error from the transport.
         source: tonic::transport::Error,
     },
     /// The server refused a whole request, or the connection broke.
@@ -124,7 +124,7 @@ impl std::fmt::Display for WriteError {
     }
 }
 
-/// How requests are cut and sent.
+/// Options for dividing and sending requests.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ClientOptions {
@@ -134,11 +134,11 @@ pub struct ClientOptions {
     pub in_flight: usize,
     /// Time to wait for a TCP connection.
     pub connect_timeout: Duration,
-    /// Time to wait for an answer, or for the next part of one. A switch that is frozen costs so much, and no more.
+    /// Time to wait for an answer, or for the next part of one. A frozen switch delays the caller no longer.
     pub answer_timeout: Duration,
     /// Time to wait for a switch that is given a program.
     pub pipeline_timeout: Duration,
-    /// For TLS; `None`: plaintext.
+    /// Configuration of TLS; `None` for plaintext.
     pub tls: Option<ClientTlsConfig>,
 }
 
@@ -280,7 +280,7 @@ impl P4RuntimeClient {
         self.send_bid(election_id, |now| *now != Mastership::Unknown).await
     }
 
-    /// Bids, and waits for the first notice that `counts`.
+    /// Bids for control, and waits for the first notice that `counts`.
     async fn send_bid(
         &mut self,
         election_id: u128,
@@ -335,7 +335,7 @@ impl P4RuntimeClient {
         self.session.as_ref().map(|session| session.mastership.clone())
     }
 
-    /// Waits until this client is not primary any more, and says why.
+    /// Waits until this client is not primary any more, and returns the reason.
     pub async fn session_ends(&self) -> ClientError {
         let device_id = self.device_id;
         let ended = |reason: &str| ClientError::SessionEnded { device_id, reason: reason.to_owned() };
@@ -381,7 +381,7 @@ impl P4RuntimeClient {
         self.set_pipeline_with(PipelineAction::VerifyAndCommit, Some(config)).await
     }
 
-    /// Any other way of loading a program.
+    /// Sets the pipeline by any action, such as COMMIT without a config.
     pub async fn set_pipeline_with(
         &self,
         action: PipelineAction,
@@ -553,7 +553,7 @@ fn said(status: &Status) -> String {
     }
 }
 
-/// An answer, if it comes in time.
+/// Returns the answer, or `DEADLINE_EXCEEDED` if it does not come in time.
 async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     match tokio::time::timeout(limit, answer).await {
         Ok(answer) => answer,
@@ -632,7 +632,7 @@ impl Session {
         Ok(Self { requests, mastership_tx, mastership, messages: Some(messages), task })
     }
 
-    /// Forgets the last notice, so that the next one is news; `false`: the stream has ended and there will be none.
+    /// Forgets the last notice, so that the next one is news; `false` if the stream has ended and no notice will follow.
     fn await_notice(&self) -> bool {
         self.mastership_tx.send_if_modified(|last| {
             let alive = !matches!(last, Mastership::Ended { .. });
@@ -667,7 +667,7 @@ fn table_entry(entity: Entity) -> Option<TableEntry> {
     }
 }
 
-/// An election id as the message has it.
+/// Election id in the form of the message.
 pub fn uint128(value: u128) -> Uint128 {
     Uint128 { high: (value >> 64) as u64, low: value as u64 }
 }

@@ -26,7 +26,7 @@ pub enum EntryError {
         /// The problem.
         source: BytestringError,
     },
-    /// Anything else, said in words.
+    /// Any other problem, in words.
     #[error("table `{table}`: {problem}")]
     Shape {
         /// The table.
@@ -433,7 +433,7 @@ impl<'a> EntryView<'a> {
         Ok(Some((info, params.collect::<Result<_, _>>()?)))
     }
 
-    /// The direct counter, where it was asked for: packets and bytes.
+    /// Direct counter, if it was asked for: packets and bytes.
     pub fn counter(&self) -> Option<(u64, u64)> {
         self.entry.counter_data.as_ref().map(counter_values)
     }

@@ -1,4 +1,4 @@
-//! P4Info, indexed: what a program offers, by name and by id.
+//! P4Info, indexed: the objects of a program, by name and by id.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::config::{self, P4Info, action_ref::Scope, counter_spec::Unit, match_f
 use crate::names::{LookupError, find, has_suffix};
 use crate::p4info::{self, P4InfoError};
 
-/// How a key field is matched.
+/// Kind of match of a key field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MatchKind {
     /// Equality.
@@ -51,7 +51,7 @@ pub struct MatchFieldInfo {
     pub name: String,
     /// Width, bits.
     pub bitwidth: u32,
-    /// How it is matched.
+    /// Kind of match.
     pub kind: MatchKind,
     /// Place in the key, from 0.
     pub position: usize,
@@ -153,9 +153,9 @@ pub struct TableInfo {
     pub const_default_action: Option<u32>,
     /// The default action the program starts with, where P4Info tells.
     pub initial_default_action: Option<config::TableActionCall>,
-    /// `const entries`: nothing but the default action may change.
+    /// Whether the table has `const entries`: only its default action may change.
     pub is_const: bool,
-    /// The program puts entries in.
+    /// Whether the program puts entries in.
     pub has_initial_entries: bool,
     /// Id of an action profile the entries point into, instead of having actions of their own.
     pub implementation: Option<u32>,
@@ -312,7 +312,7 @@ impl P4InfoIndex {
         find("table", program, self.tables.iter(), |table| (table.name.as_str(), table.alias.as_str()), name)
     }
 
-    /// Whether a table is called `name`.
+    /// Whether [`table`](Self::table) finds exactly one table by `name`.
     pub fn has_table(&self, name: &str) -> bool {
         self.table(name).is_ok()
     }

@@ -12,7 +12,7 @@
 //!
 //! - [`v1`] and [`config`]: the generated types, from the `.proto` files in `proto/`. They are our own text, compatible
 //!   on the wire with the P4Runtime specification, and are compiled without `protoc`.
-//! - [`p4info`], [`P4InfoIndex`]: what a compiled program offers. Names match by dotted suffix, so that one controller
+//! - [`p4info`], [`P4InfoIndex`]: the objects of a compiled program. Names match by dotted suffix, so that one controller
 //!   drives a v1model program (`ingress.…`) and a Tofino program (`pipe.ingress.…`).
 //! - [`entry`]: building and reading table entries; [`bytestring`]: values on the wire.
 //! - [`client`]: the one part that does I/O.

@@ -16,7 +16,7 @@ pub enum LookupError {
         kind: &'static str,
         /// The name that was asked for.
         name: String,
-        /// Where: the program, or a table.
+        /// Place of the search: the program, or a table.
         place: String,
         /// The names there are, comma-separated, shortened when there are many.
         available: String,
@@ -28,7 +28,7 @@ pub enum LookupError {
         kind: &'static str,
         /// The name that was asked for.
         name: String,
-        /// Where: the program, or a table.
+        /// Place of the search: the program, or a table.
         place: String,
         /// All full names that end in it.
         candidates: Vec<String>,

@@ -4,7 +4,7 @@ use crate::bytestring;
 use crate::config::{ControllerPacketMetadata, P4Info};
 use crate::v1::{PacketIn, PacketMetadata, PacketOut};
 
-/// Names of packet metadata in a program.
+/// Ids of packet metadata in a program.
 ///
 /// ```
 /// use fatbtree_p4runtime::PacketFormat;
@@ -31,7 +31,7 @@ use crate::v1::{PacketIn, PacketMetadata, PacketOut};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketFormat {
-    /// All of a `packet_out`.
+    /// Ids of all metadata of a `packet_out`.
     out: Vec<u32>,
     egress_port: u32,
     ingress_port: u32,
@@ -39,8 +39,9 @@ pub struct PacketFormat {
 }
 
 impl PacketFormat {
-    /// Of a program that declares controller headers `packet_out` with an `egress_port` and `packet_in` with an `ingress_port`; `None` for
-    /// any other.
+    /// Format of a program that declares controller headers `packet_out` with an `egress_port` and `packet_in` with an `ingress_port`;
+    /// `None`
+    /// for any other program.
     pub fn of(info: &P4Info) -> Option<Self> {
         let header = |name: &str| {
             let mut all = info.controller_packet_metadata.iter();
@@ -58,7 +59,7 @@ impl PacketFormat {
         })
     }
 
-    /// A frame to be sent by a port. Whatever else the header has is 0.
+    /// Message for a frame to be sent by a port. All other fields of the header are 0.
     pub fn packet_out(&self, port: u16, payload: Vec<u8>) -> PacketOut {
         let value = |id| if id == self.egress_port { port } else { 0 };
         let metadata = self.out.iter();
@@ -68,7 +69,7 @@ impl PacketFormat {
         PacketOut { payload, metadata }
     }
 
-    /// The port by which a packet came in, and why it was passed on (0 where the program does not say). `None`: it has no port.
+    /// The port by which a packet came in, and the reason for which it was passed on (0 if the program gives none). `None` without a port.
     pub fn read(&self, packet: &PacketIn) -> Option<(u16, u16)> {
         let value = |id: u32| {
             let found = packet.metadata.iter().find(|metadata| metadata.metadata_id == id)?;

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Bit by bit, as the definition has it.
+        /// Compares with reading and writing bit by bit, as the definition has it.
         #[test]
         fn fields_are_read_and_written_in_place(
             bytes in prop::collection::vec(any::<u8>(), 9..24),

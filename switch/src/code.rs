@@ -116,7 +116,7 @@ pub(crate) enum Op {
     Choose { dst: Slot, cond: Slot, a: Slot, b: Slot },
 
     Jump { to: Pc },
-    /// A jump backwards: costs one round of the packet's budget.
+    /// Jump backwards, which costs one round of the packet's budget.
     Loop { to: Pc },
     JumpIf { a: Slot, to: Pc },
     JumpUnless { a: Slot, to: Pc },
@@ -126,8 +126,8 @@ pub(crate) enum Op {
     JumpLe { a: Slot, b: Slot, to: Pc },
     /// Looks the packet up and runs the action of the entry found, or the default action.
     Apply { table: u16 },
-    /// Looks a table up whose usual action, at position `action` of its list, stands right behind: goes on there if
-    /// that is what is to be run, and to `skip` after any other, or where nothing is to be done.
+    /// Looks a table up whose usual action, at position `action` of its list, stands right behind. Continues there if
+    /// that action is to run; otherwise runs the other action, if any, and continues at `skip`.
     ApplyInto { table: u16, action: u16, skip: Pc },
     /// `Apply` for a table that is part of the program: const entries, const default action.
     ApplyConst { table: u16 },
@@ -244,7 +244,7 @@ impl Op {
         }
     }
 
-    /// The slots it reads itself. What tables, headers, calculations and selects read is theirs to say.
+    /// Slots that the operation reads itself. The slots read by tables, headers, calculations and selects are listed there.
     pub(crate) fn reads(self) -> [Option<Slot>; 3] {
         match self {
             Op::Mov { a, .. }
@@ -312,7 +312,7 @@ impl Op {
         }
     }
 
-    /// Can it end the parser or drop the packet?
+    /// Whether the operation can end the parser or drop the packet.
     pub(crate) fn may_end(self) -> bool {
         matches!(
             self,
@@ -324,7 +324,7 @@ impl Op {
         )
     }
 
-    /// Does it do nothing but continue here or there?
+    /// Whether the operation does nothing but choose where to continue.
     pub(crate) fn is_jump(mut self) -> bool {
         self.target().is_some() && !matches!(self, Op::ApplyInto { .. })
     }
@@ -412,7 +412,7 @@ pub(crate) struct ConstCall {
 }
 
 impl ConstCall {
-    /// Does it do the same as the other?
+    /// Whether the call does the same as the other.
     pub(crate) fn does(&self, other: &Self) -> bool {
         self.position == other.position && self.params == other.params
     }

@@ -3,7 +3,7 @@
 use crate::bits::{clamp, low_bits, shift_left, shift_right};
 use crate::code::{Op, Slot, Words};
 
-/// Runs an operation of this kind; `false`: it is of another.
+/// Runs an operation of this kind; `false` if it is of another kind.
 #[inline(always)]
 pub(crate) fn compute(slots: &mut Words, op: &Op) -> bool {
     let slice = |value: u64, rot: u8, mask: u64| value.rotate_right(rot.into()) & mask;

@@ -143,10 +143,10 @@ impl Pipeline {
             .map(move |row| (self.entry(table, row), self.counted(table, row)))
     }
 
-    /// The next entries of a table with their direct counters, about `most` of them, in an order that changes of other entries do not
-    /// change; `from` is 0 at first. Returns from where to go on; `None` at the end.
+    /// Reads the next entries of a table with their direct counters, about `most` of them. `from` is 0 at first. Returns from where to
+    /// continue; `None` at the end. Changes of other entries do not change the order.
     ///
-    /// For callers that cannot stop the packets for as long as a table takes: an entry that is there all the time is met once, whatever
+    /// For callers that cannot stop the packets while a whole table is read: an entry that exists all the time is met once, whatever
     /// happens to others in between.
     pub fn next_entries(
         &self,
@@ -161,8 +161,9 @@ impl Pipeline {
         next
     }
 
-    /// Memory that tables have grown out of since this was called last. To give it back takes milliseconds when it is much: drop it where
-    /// no packet waits. It is given back with the pipeline otherwise.
+    /// Takes the memory that tables have outgrown since the last call. Freeing much of it takes milliseconds: drop it where no packet
+    /// waits.
+    /// Otherwise it is freed with the pipeline.
     pub fn take_retired(&mut self) -> Vec<Vec<u64>> {
         let mut retired = Vec::new();
         for pipe in self.pipes.iter_mut() {
@@ -176,7 +177,7 @@ impl Pipeline {
         self.contents(table).len
     }
 
-    /// True when a table has no entries.
+    /// Whether a table has no entries.
     pub fn is_empty(&self, table: TableRef) -> bool {
         self.len(table) == 0
     }
@@ -362,7 +363,7 @@ impl Pipeline {
         sum
     }
 
-    /// A table, as all pipes have it but for counters.
+    /// Contents of a table, which are equal in all pipes except for counters.
     fn contents(&self, table: TableRef) -> &Contents {
         &self.pipes.first.state.tables[table.index()]
     }
@@ -450,7 +451,7 @@ impl Pipeline {
     }
 }
 
-/// Brings a key into canonical form, or says what is wrong with it.
+/// Brings a key into canonical form, or returns what is wrong with it.
 fn check_key(info: &TableInfo, key: &[MatchValue], priority: i32) -> Result<Vec<Pair>, TableError> {
     if key.len() != info.key.len() {
         return Err(TableError::WrongKeyArity {

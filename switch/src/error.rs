@@ -1,7 +1,7 @@
-//! Errors: loading a program, and changing its tables.
+//! Errors from loading a program, and from changing its tables.
 
-/// Why a program was not loaded. Loading is all or nothing: what the format has and this switch does not
-/// run is refused here, by name, and never skipped.
+/// Errors from loading a program. Loading is all or nothing: parts of the format that this switch does not
+/// run are refused here, by name, and never skipped.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum LoadError {
     /// The text is no JSON, or has not the shape of a BMv2 program.
@@ -67,7 +67,7 @@ pub enum LoadError {
     },
 }
 
-/// Which gRPC status a [`TableError`] is (P4Runtime §12.3 and §9.1).
+/// gRPC status of a [`TableError`] (P4Runtime §12.3 and §9.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
     /// `ALREADY_EXISTS`
@@ -185,7 +185,7 @@ pub enum TableError {
         /// The problem of the value.
         reason: String,
     },
-    /// A priority where there is none, or none where there must be one.
+    /// A priority in a table without priorities, or a missing one.
     #[error("table `{table}`: expected {expected}, found priority {found}")]
     BadPriority {
         /// Table name.

@@ -42,7 +42,7 @@ impl Algorithm {
         }
     }
 
-    /// Is the result of each input the xor of what its bits contribute and of the result of zeros?
+    /// Whether each result is the xor of the contributions of the input's bits and of the result of zeros.
     fn is_linear(self) -> bool {
         matches!(self, Algorithm::Crc32 | Algorithm::Crc16)
     }
@@ -90,7 +90,7 @@ pub(crate) struct CalculationCode {
     algorithm: Algorithm,
     parts: Vec<InputPart>,
     payload: bool,
-    /// Computation when all headers are there, and which headers those are.
+    /// Computation if all `headers` are valid.
     fast: Fast,
     headers: Vec<Slot>,
 }
@@ -131,7 +131,7 @@ pub(crate) struct Linear {
     pub(crate) bytes: Vec<[u32; 256]>,
 }
 
-/// Bytes with tables that still fit a fast cache; a kilobyte each.
+/// Maximum number of bytes with tables of a kilobyte each, which then fit a fast cache.
 const FEW_BYTES: usize = 48;
 
 /// Bytes of input that are laid out in a buffer of fixed size.
@@ -147,7 +147,7 @@ impl CalculationCode {
         self.algorithm.bits()
     }
 
-    /// Picks the way to compute it, when its parts are final. `constants` are slots whose value never changes.
+    /// Chooses the way of computation, when the parts are final. `constants` are slots whose value never changes.
     pub(crate) fn finish(&mut self, constants: &[(Slot, u64)]) {
         self.headers = self.parts.iter().filter_map(|p| p.valid).collect();
         self.headers.sort_unstable();
@@ -212,7 +212,7 @@ impl CalculationCode {
         (linear.bytes.len() <= FEW_BYTES).then_some(linear)
     }
 
-    /// Computation when all of these headers are there.
+    /// Computation if all of these headers are valid.
     pub(crate) fn fast(&self) -> (&Fast, &[Slot]) {
         (&self.fast, &self.headers)
     }
@@ -389,7 +389,7 @@ mod tests {
     }
 
     proptest! {
-        /// By contributions, byte by byte and bit by bit: the same, whichever parts are constants.
+        /// Contributions, byte by byte and bit by bit, give the same result, whichever parts are constants.
         #[test]
         fn a_crc_is_the_sum_of_contributions(
             fields in prop::collection::vec((1..=64u32, any::<u64>(), any::<bool>()), 1..12),

@@ -21,7 +21,7 @@ pub(crate) const NOWHERE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) tables: Vec<Contents>,
-    /// Packets and bytes of each cell: zeroed pages, which are there when they are used.
+    /// Packets and bytes of each cell: zeroed pages, which take memory when they are used.
     pub(crate) counters: Vec<Vec<[u64; 2]>>,
     pub(crate) registers: Vec<Vec<u64>>,
     /// Source of P4's `random`: small and fast, and the same on every machine.
@@ -117,7 +117,7 @@ impl Machine {
         packet.truncate = usize::MAX;
     }
 
-    /// Runs what comes before a packet's port is known: parser, verify, ingress.
+    /// Runs the phases before a packet's port is known: parser, verify, ingress.
     pub(crate) fn run_before(&mut self, code: &Code, state: &mut State, frame: &[u8]) {
         match &code.native {
             Some(native) => native.before(self.job(code, state, frame)),
@@ -125,7 +125,7 @@ impl Machine {
         }
     }
 
-    /// Runs what comes after: egress and update.
+    /// Runs the phases after a packet's port is known: egress and update.
     pub(crate) fn run_after(&mut self, code: &Code, state: &mut State, frame: &[u8]) {
         match &code.native {
             Some(native) => native.after(self.job(code, state, frame)),
@@ -338,8 +338,8 @@ impl Machine {
         out.truncate(begin.saturating_add(packet.truncate));
     }
 
-    /// Makes the outgoing frame of the one that came in, in its own buffer. `false`, and nothing is done: more than one place
-    /// between the headers is different from what it was.
+    /// Makes the outgoing frame of the one that came in, in its own buffer. `false`, without any change, if more
+    /// than one place between the headers differs.
     ///
     /// ```text
     /// came in     front | taken out | back and payload
@@ -377,7 +377,7 @@ impl Machine {
         true
     }
 
-    /// Writes what may differ from the frame that came in over the outgoing one's headers, which are in their places.
+    /// Writes the fields that may differ from the frame that came in over the outgoing frame's headers, which are in their places.
     fn write_headers(&self, code: &Code, frame: &mut [u8]) {
         if let Some(native) = &code.native {
             return native.write_headers(&self.packet, self.slots.words(), frame);

@@ -1,4 +1,4 @@
-//! Where a pipeline puts the frames it sends: one reusable buffer, no allocation per packet.
+//! Output of a pipeline: the frames it sends, in one reusable buffer, without allocation per packet.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ impl Drops {
 /// [`Pipeline::process`](crate::Pipeline::process) appends, so that one output can gather several
 /// frames' results; [`clear`](Output::clear) keeps the buffers.
 ///
-/// It also holds what a packet is worked on with, so that the pipelines that one thread drives, one after the other, share
+/// It also holds the memory in which a packet is worked on. The pipelines that one thread drives, one after the other, share
 /// it: give them the same output.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -147,13 +147,13 @@ impl Output {
         self.frames.len()
     }
 
-    /// True when there is nothing to send.
+    /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Hands over the only frame there is: its bytes come in `buffer`, whose own go to the output, and nothing is copied.
-    /// Returns its egress port; `None`, and nothing done, when there is no frame or more than one.
+    /// Hands over the only frame: its bytes come in `buffer`, whose own go to the output, and nothing is copied.
+    /// Returns its egress port; `None`, without any change, if there is no frame or more than one.
     pub fn take_only(&mut self, buffer: &mut Vec<u8>) -> Option<u16> {
         let [(port, _)] = self.frames[..] else { return None };
         self.frames.clear();

@@ -1,4 +1,4 @@
-//! A pipe: what one thread forwards packets with. This file has the packet's way through it.
+//! A pipe: the state with which one thread forwards packets. This file has the packet's way through it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::program::{Code, Program};
 /// Longest frame a pipeline takes, in bytes.
 pub const MAX_FRAME: usize = 65_535;
 
-/// Ports have 9 bits in v1model.
+/// Mask of a port number, which has 9 bits in v1model.
 const PORT_BITS: u64 = 0x1ff;
 
 /// `standard_metadata.instance_type` of a multicast copy, as BMv2 numbers it.
@@ -41,15 +41,16 @@ impl Pipe {
 
     /// Processes one frame that came in at `now_ns` on `ingress_port`; appends what is sent to `out`.
     ///
-    /// Takes any bytes: what is wrong with a frame is the program's to decide (`parser_error`,
+    /// Takes any bytes: the program decides what to do with a bad frame (`parser_error`,
     /// `checksum_error`), as on BMv2. Drops are counted in `out` and in the pipeline.
     pub fn process(&mut self, now_ns: u64, ingress_port: u16, frame: &[u8], out: &mut Output) {
         self.pass(now_ns, ingress_port, Frame::Lent(frame), out);
     }
 
-    /// The same with a frame whose buffer the pipeline may keep: if there is nothing in `out` yet, and headers come and go at
-    /// one place at most, the frame is changed in place and the buffer goes to `out` (in exchange for its own). What `frame`
-    /// holds afterwards means nothing.
+    /// Processes a frame as [`process`](Self::process) does, but may keep its buffer.
+    ///
+    /// If there is nothing in `out` yet, and headers come and go at one place at most, the frame is changed in place. The buffer
+    /// then goes to `out`, in exchange for its own. The bytes in `frame` afterwards have no meaning.
     pub fn forward(&mut self, now_ns: u64, ingress_port: u16, frame: &mut Vec<u8>, out: &mut Output) {
         self.pass(now_ns, ingress_port, Frame::Given(frame), out);
     }

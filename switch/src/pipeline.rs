@@ -32,26 +32,26 @@ pub struct Pipeline {
 /// The pipes of a pipeline.
 #[derive(Debug)]
 pub(crate) struct Pipes {
-    /// The owner's.
+    /// Pipe of the owner.
     pub(crate) first: Pipe,
-    /// Those of other threads, unless they are lent.
+    /// Pipes of other threads, unless they are lent.
     others: Vec<Pipe>,
     count: usize,
 }
 
 impl Pipes {
-    /// All of them, to be changed alike.
+    /// All pipes, to be changed alike.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pipe> {
         assert_eq!(1 + self.others.len(), self.count, "whoever changes a pipeline has taken its pipes back");
         std::iter::once(&mut self.first).chain(&mut self.others)
     }
 
-    /// Those that are here.
+    /// Pipes that are not lent.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Pipe> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Those of other threads that are here.
+    /// Pipes of other threads that are not lent.
     pub(crate) fn others(&self) -> &[Pipe] {
         &self.others
     }
@@ -72,7 +72,7 @@ impl Pipeline {
         Self::with_pipes(program, 1)
     }
 
-    /// Pipeline with several pipes, all of which are here. 0 counts as 1.
+    /// Pipeline with several pipes, none of which is lent. 0 counts as 1.
     pub fn with_pipes(program: Arc<Program>, count: usize) -> Self {
         let count = count.max(1);
         // P4's `random` is another in each.
@@ -86,7 +86,7 @@ impl Pipeline {
         &self.program
     }
 
-    /// Gives the pipes away that other threads forward packets with: all but the first. Until they are [taken
+    /// Lends the pipes with which other threads forward packets: all but the first. Until they are [taken
     /// back](Self::take_back), nothing may be changed, and counters are the first pipe's.
     pub fn lend(&mut self) -> Vec<Pipe> {
         std::mem::take(&mut self.pipes.others)
@@ -97,7 +97,7 @@ impl Pipeline {
         self.pipes.others.extend(pipes);
     }
 
-    /// Frames dropped since the pipeline was made, by reason, in the pipes that are here.
+    /// Frames dropped since the pipeline was made, by reason, in the pipes that are not lent.
     pub fn drops(&self) -> Drops {
         let mut all = Drops::default();
         self.pipes.iter().for_each(|pipe| all.add_all(&pipe.drops));
@@ -114,7 +114,7 @@ impl Pipeline {
         }
     }
 
-    /// Sets the copies that a multicast group (1 to 65535) makes; none removes the group.
+    /// Sets the copies that a multicast group (1 to 65535) makes; an empty list removes the group.
     pub fn set_multicast_group(&mut self, group: u16, replicas: Vec<Replica>) {
         for pipe in self.pipes.iter_mut() {
             match replicas.is_empty() {

@@ -1,4 +1,4 @@
-//! A loaded program: what control software may ask about it, and the lowered form that pipelines run.
+//! A loaded program: its description for control software, and the lowered form that pipelines run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -38,11 +38,11 @@ pub struct TableInfo {
     pub actions: Vec<ActionRef>,
     /// Entries it can hold.
     pub max_size: usize,
-    /// True when entries have priorities: some field is ternary, range or optional.
+    /// Whether entries have priorities: some field is ternary, range or optional.
     pub has_priority: bool,
-    /// True when the entries are part of the program and cannot be changed.
+    /// Whether the entries are part of the program and cannot be changed.
     pub const_entries: bool,
-    /// True when the default action is part of the program and cannot be changed.
+    /// Whether the default action is part of the program and cannot be changed.
     pub const_default: bool,
     /// The default action as the program declares it; `None`: a miss does nothing.
     pub initial_default: Option<ActionCall>,
@@ -125,7 +125,7 @@ pub(crate) struct Code {
     pub(crate) metadata: StandardMetadata,
     pub(crate) no_error: u64,
     pub(crate) packet_too_short: u64,
-    /// All of it compiled; `None`: it is interpreted.
+    /// Machine code of the program; `None` if it is interpreted.
     pub(crate) native: Option<Native>,
 }
 
@@ -211,8 +211,7 @@ impl Program {
         Ok(program)
     }
 
-    /// The same program run operation by operation, not as machine code: as it runs on hosts without a code generator, and
-    /// what machine code is compared with.
+    /// Loads a program that is interpreted operation by operation, as on hosts without a code generator. Machine code is compared with it.
     ///
     /// # Errors
     /// As [`load`](Self::load).

@@ -17,12 +17,12 @@ pub(crate) enum Flow {
     On = 0,
     /// The next phase: the parser, or a control, has ended.
     EndPhase = 1,
-    /// Nowhere: it is dropped.
+    /// None: the packet is dropped.
     Stop = 2,
 }
 
 impl Packet {
-    /// Runs an operation that is not about where to continue.
+    /// Runs an operation that does not itself choose where to continue.
     pub(crate) fn step(
         &mut self,
         slots: &mut Words,

@@ -9,15 +9,15 @@ use std::str::FromStr;
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// The locally administered address of the host with `ip` by default: `02:00` and then the four octets.
+    /// Default MAC address of the host with `ip`, locally administered: `02:00` and then the four octets.
     ///
-    /// One-to-one with the IPv4 address, so it is as unique as that, and a packet dump reads itself.
+    /// One-to-one with the IPv4 address, so it is as unique as that, and easy to recognize in a packet dump.
     pub fn of_ip(ip: Ipv4Addr) -> Self {
         let [a, b, c, d] = ip.octets();
         Self([0x02, 0x00, a, b, c, d])
     }
 
-    /// True for group addresses (the lowest bit of the first octet), which no port may own.
+    /// Whether this is a group address (the lowest bit of the first octet), which no port may own.
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }

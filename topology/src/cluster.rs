@@ -65,8 +65,8 @@ const fn pipe_of(device_port: u16) -> u16 {
 
 /// The network, the memory servers (by partition's low key), the clients (in file order), and the control endpoints.
 ///
-/// Only a valid one can be made, by [`Cluster::from_toml`]: the partitions tile 0..=`u64::MAX`, no host has two
-/// roles, no address, endpoint, name or end of a wire is there twice.
+/// Only a valid cluster can be made, by [`Cluster::from_toml`]. Its partitions tile 0..=`u64::MAX`, no host has two
+/// roles, and no address, endpoint, name or end of a wire is there twice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
     tree: Network,
@@ -123,13 +123,14 @@ impl Cluster {
         Self::from_toml(EXAMPLE).expect("the example file is tested to be valid")
     }
 
-    /// The text of the example file, for people to start from.
+    /// Text of the example file, a starting point for other files.
     pub fn example_toml() -> &'static str {
         EXAMPLE
     }
 
-    /// The text of a file that works as it stands on one machine, with all roles as processes: the smallest fat tree that has room for two
-    /// memory servers and a client.
+    /// Text of a file that works as it stands on one machine, with all roles as processes.
+    ///
+    /// Its network is the smallest fat tree that has room for two memory servers and a client.
     pub fn local_toml() -> &'static str {
         LOCAL
     }
@@ -205,14 +206,15 @@ impl Cluster {
         &self.controllers
     }
 
-    /// Where certificates are, relative to the file: every gRPC channel has mutual TLS, and every role shows the certificate of its name.
-    /// `None`: channels are plaintext.
+    /// Folder of certificates, relative to the file. Every gRPC channel then has mutual TLS, and every role shows the certificate of its
+    /// name.
+    /// `None` if channels are plaintext.
     pub fn certificates(&self) -> Option<&std::path::Path> {
         self.certificates.as_deref()
     }
 
-    /// Whether memory servers answer queries of all clients, though there are [certificates](Self::certificates). Otherwise only
-    /// clients that have a key, which they hand out to those with certificates.
+    /// Whether memory servers answer queries of all clients, although there are [certificates](Self::certificates). Otherwise they
+    /// answer only clients with a key, which they hand out to clients with certificates.
     pub fn query_open(&self) -> bool {
         self.query_open
     }
@@ -233,7 +235,7 @@ impl Cluster {
         &self.servers[after.checked_sub(1).expect("validated: the first partition begins at key 0")]
     }
 
-    /// Cluster for switches that need no [loopback ports](Network::loopback_ports): theirs are taken out.
+    /// Same cluster for switches that need no [loopback ports](Network::loopback_ports), without these ports.
     #[must_use]
     pub fn in_one_pass(mut self) -> Self {
         self.tree.loopback_ports.clear();

@@ -26,7 +26,7 @@ pub enum TopologyError {
     NoSuchCore {
         /// The requested value.
         core: u16,
-        /// The k.
+        /// Ports per switch.
         k: u16,
         /// The last core's number.
         last: u16,
@@ -38,7 +38,7 @@ pub enum TopologyError {
         what: &'static str,
         /// The requested value.
         found: u16,
-        /// The most there may be.
+        /// The maximum.
         most: u16,
     },
 }

@@ -1,4 +1,4 @@
-//! The networks that Fat-B+Tree lives in: switches, hosts, their places, and the routes of packets.
+//! Networks of a Fat-B+Tree cluster: switches, hosts, their places, and the routes of packets.
 //!
 //! ```text
 //!                 core-0  core-1  …   (hold the fat root: every index packet turns round in one of them)
@@ -14,8 +14,8 @@
 //! These live here.
 //!
 //! * [`Network`]: switches with roles and ports, links, hosts, addresses. One switch, a pair, leaves and spines, or a fat tree: roles
-//!   fold into fewer switches, and what everybody else knows of it is [which node sets](Network::sets_to) packets cross.
-//! * [`Routing`]: the way of every packet, whatever is [down](Outages): IPv4 routes, the ports by which index packets climb to a fat
+//!   fold into fewer switches. The other parts only need to know [which node sets](Network::sets_to) packets cross.
+//! * [`Routing`]: the path of every packet, whatever is [down](Outages): IPv4 routes, and the ports by which index packets climb to a fat
 //!   root and go down again.
 //! * [`Cluster`]: a network plus the placement of memory servers, clients and control endpoints, read from a TOML
 //!   [cluster file](Cluster::from_toml) whose every error names line and field.

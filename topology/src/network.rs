@@ -7,19 +7,19 @@ use std::net::Ipv4Addr;
 use crate::address::{MacAddress, Prefix};
 use crate::route::Route;
 
-/// Which core switches of a fat tree exist, and which of them hold the fat root.
+/// Core switches of a fat tree that exist, and those of them that hold the fat root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cores {
-    /// Every one of the (k/2)², and each holds the fat root.
+    /// All (k/2)² core switches, and each holds the fat root.
     All,
-    /// Every one, but only this one holds the fat root: S_c of the paper (§IV-A).
+    /// All core switches, but only this one holds the fat root: S_c of the paper (§IV-A).
     Chosen(u16),
     /// Only this one, and in each pod only the aggregation switch that links to it (the paper's deployment).
     One(u16),
 }
 
 impl Cores {
-    /// The one that holds the fat root; none when all do.
+    /// Core switch that alone holds the fat root; `None` if all do.
     pub fn chosen(self) -> Option<u16> {
         match self {
             Self::All => None,
@@ -46,7 +46,7 @@ pub enum Kind {
     FatTree {
         /// Ports per switch.
         k: u16,
-        /// Which cores there are.
+        /// Core switches that exist.
         cores: Cores,
     },
 }
@@ -85,13 +85,13 @@ impl fmt::Display for Kind {
 pub enum Role {
     /// Top of the network: fat root and one node set. The spines of a leaf-spine network are cores.
     Core,
-    /// Between: two node sets.
+    /// Middle of the network: two node sets.
     Aggregation,
-    /// With hosts: first hop, two node sets, last hop. The leaves of a leaf-spine network are edges.
+    /// Switch with hosts: first hop, two node sets, last hop. The leaves of a leaf-spine network are edges.
     Edge,
-    /// Everything at once: first hop, fat root, two node sets, last hop.
+    /// Switch with all functions: first hop, fat root, two node sets, last hop.
     Single,
-    /// The same, with three node sets: a chip sends index packets through a second time, by ports in loopback mode.
+    /// Switch with all functions and three node sets: a chip passes index packets twice, by ports in loopback mode.
     Folded,
 }
 
@@ -258,7 +258,7 @@ pub(crate) struct Ports {
     pub(crate) count: u16,
     /// The other end of each port that is wired.
     pub(crate) peers: Vec<Option<Peer>>,
-    /// Prefixes of all that is below, but for its own hosts.
+    /// Prefixes of everything below the switch, except its own hosts.
     pub(crate) down: Vec<Route>,
     /// Ports that lead up, the one for ordinary packets first.
     pub(crate) up: Vec<u16>,
@@ -296,7 +296,7 @@ impl Network {
         }
     }
 
-    /// Kind as which it was built.
+    /// Kind of network that it was built as.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -316,8 +316,9 @@ impl Network {
         &self.roots
     }
 
-    /// Of a [folded](Role::Folded) switch: its device's ports in loopback mode, by which index packets pass it a second time. None where it
-    /// needs no second pass.
+    /// Ports in loopback mode of a [folded](Role::Folded) switch's device, by which index packets pass it a second time. Empty if it needs
+    /// no
+    /// second pass.
     pub fn loopback_ports(&self) -> &[u16] {
         &self.loopback_ports
     }
@@ -403,7 +404,7 @@ impl Network {
         links
     }
 
-    /// Gives a host other addresses than the scheme's. Whether they clash is [`crate::Cluster`]'s business.
+    /// Gives a host other addresses than the scheme's. [`crate::Cluster`] checks whether they clash.
     pub fn set_host_address(&mut self, host: HostId, ip: Ipv4Addr, mac: MacAddress) {
         let is_default = ip == self.default_ip(host);
         let h = &mut self.hosts[host.0 as usize];
@@ -415,7 +416,7 @@ impl Network {
         }
     }
 
-    /// The scheme's address: behind that of its switch.
+    /// Address of a host by the scheme, derived from that of its switch.
     pub(crate) fn default_ip(&self, host: HostId) -> Ipv4Addr {
         let host = self.host(host);
         Ipv4Addr::from(u32::from(self.switch(host.edge).ip) + 1 + u32::from(host.index))
@@ -481,7 +482,7 @@ impl Network {
         id
     }
 
-    /// Hosts on ports from 0 on.
+    /// Adds hosts on ports from 0 on.
     pub(crate) fn add_hosts(&mut self, edge: SwitchId, count: u16, edge_in_pod: Option<u16>) {
         for index in 0..count {
             let id = HostId(u32::try_from(self.hosts.len()).expect("at most 254 · 127² hosts"));
@@ -502,7 +503,7 @@ impl Network {
         }
     }
 
-    /// A cable from `upper` down to `lower`; below is what has this prefix.
+    /// Adds a cable from `upper` down to `lower`, below which are the addresses of this prefix.
     pub(crate) fn connect(&mut self, upper: (SwitchId, u16), lower: (SwitchId, u16), prefix: Prefix) {
         self.wire(upper.0, upper.1, Peer::Switch { switch: lower.0, port: lower.1 });
         self.wire(lower.0, lower.1, Peer::Switch { switch: upper.0, port: upper.1 });
@@ -517,7 +518,7 @@ impl Network {
         peers[at] = Some(peer);
     }
 
-    /// Everything is wired: puts ports in order, and lets the ordinary packets of a switch go up by its n-th way.
+    /// Finishes a wired network: puts ports in order, and lets the ordinary packets of a switch go up by its n-th way.
     pub(crate) fn finish(&mut self, first_way_up: impl Fn(&Switch) -> u16) {
         for (ports, switch) in self.ports.iter_mut().zip(&self.switches) {
             ports.down.sort_unstable_by_key(|route| route.port);

@@ -32,8 +32,10 @@ impl Routing<'_> {
     /// aggregation switch), a /32 per host. Up: one default route, another one in each switch, so load is spread over the switches
     /// above, but a destination's path never changes (RC queue pairs want their packets in order).
     ///
-    /// A host whose address was overridden has a /32 in every switch that would send it elsewhere, and so has one that is reached
-    /// another way because something is down. A route whose cable is down stays: what cannot be reached ends there, and goes on if the cable
+    /// A host whose address was overridden has a /32 in every switch that would send its packets elsewhere, and so has a host that is
+    /// reached
+    /// another way because something is down. A route whose cable is down stays: packets to unreachable hosts end there, or pass if the
+    /// cable
     /// was taken for dead by mistake.
     ///
     /// # Panics
@@ -71,7 +73,7 @@ impl Routing<'_> {
     }
 }
 
-/// The switch's choice in the table: the longest prefix wins.
+/// Port that the switch chooses from its table: the longest prefix wins.
 pub(crate) fn look_up(routes: &[Route], ip: Ipv4Addr) -> Option<u16> {
     routes.iter().filter(|r| r.prefix.contains(ip)).max_by_key(|r| r.prefix.len()).map(|r| r.port)
 }

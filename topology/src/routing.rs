@@ -1,4 +1,4 @@
-//! Which way packets go, whatever is down.
+//! Paths of packets, whatever is down.
 //!
 //! *Index packets* climb to one of the switches that hold the fat root, and go down from there; which one is up to their path number,
 //! so all packets of one number keep their order. *Ordinary packets* take a shortest way; which of several is up to their destination.
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::network::{HostId, Network, Peer, SwitchId};
 use crate::outages::Outages;
 
-/// Path numbers: the first hop gives each index packet one, from 0 to 63, by its connection.
+/// Number of path numbers: the first hop gives each index packet one, from 0 to 63, by its connection.
 pub const PATHS: u8 = 64;
 
 /// One switch on a path.
@@ -32,7 +32,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// The switches of these memory servers and clients.
+    /// Ends at the switches of these memory servers and clients.
     ///
     /// # Panics
     /// When a host is another network's.
@@ -49,7 +49,7 @@ impl Ends {
     }
 }
 
-/// Which way packets go in a network of which something may be down.
+/// Paths of packets in a network of which something may be down.
 #[derive(Clone, Debug)]
 pub struct Routing<'a> {
     network: &'a Network,
@@ -61,11 +61,12 @@ pub struct Routing<'a> {
 }
 
 impl Network {
-    /// The ways through it while this is down, for these ends. Switches that are `unready` get no index packets to look up while others
-    /// are there.
+    /// Paths through the network during these outages, for these ends. Switches that are `unready` get no index packets to look up while
+    /// others are there.
     ///
-    /// A switch with the fat root is used when it is up and reaches, downwards and over cables that are up, as many of the memory servers'
-    /// and clients' switches as any other does.
+    /// A switch with the fat root is used when it is up and has the best connections over cables that are up. It must reach the most
+    /// switches of
+    /// memory servers; among equals, the most switches of clients must reach it.
     pub fn routing(&self, outages: &Outages, ends: &Ends, unready: &BTreeSet<SwitchId>) -> Routing<'_> {
         let mut routing = Routing::undisturbed(self);
         routing.outages = outages.clone();
@@ -80,7 +81,7 @@ impl Network {
 }
 
 impl<'a> Routing<'a> {
-    /// Routing while nothing is down but what is not wired.
+    /// Routing while everything that is wired is up.
     pub fn undisturbed(network: &'a Network) -> Self {
         if network.is_unplugged() {
             let mut routing = Self { network, outages: Outages::none(), roots: Vec::new(), distances: None };
@@ -104,14 +105,15 @@ impl<'a> Routing<'a> {
         &self.roots
     }
 
-    /// The switch at which index packets with this path number turn round; none when no fat root can be reached.
+    /// The switch at which index packets with this path number turn round; `None` if no fat root can be reached.
     pub fn root_of(&self, path: u8) -> Option<SwitchId> {
         let at = usize::from(path % PATHS).checked_rem(self.roots.len())?;
         self.roots.get(at).copied()
     }
 
-    /// The port by which an index packet with this path number climbs from `switch`: none where the fat root is, and where no way leads up
-    /// to the one of this path.
+    /// The port by which an index packet with this path number climbs from `switch`.
+    ///
+    /// `None` if the switch holds the fat root, or no way leads up to the fat root of this path.
     ///
     /// # Panics
     /// When the id is another network's.
@@ -135,7 +137,7 @@ impl<'a> Routing<'a> {
         }
     }
 
-    /// The port by which ordinary packets to `host` leave `switch`; none when its switch cannot be reached.
+    /// The port by which ordinary packets to `host` leave `switch`; `None` if the host's switch cannot be reached.
     ///
     /// # Panics
     /// When an id is another network's.
@@ -162,7 +164,7 @@ impl<'a> Routing<'a> {
         ports.get((host.0 as usize).checked_rem(ports.len())?).copied()
     }
 
-    /// The way of an index packet: first hop, up to a fat root *even when the server is nearer*, and down. None when it does not arrive.
+    /// The path of an index packet: first hop, up to a fat root *even when the server is nearer*, and down. `None` if it does not arrive.
     ///
     /// A switch may be there twice (client and server in one pod or on one switch).
     ///
@@ -176,7 +178,7 @@ impl<'a> Routing<'a> {
         })
     }
 
-    /// The way of every other packet, as the tables of [`routes`](Self::routes) lead it. None when it does not arrive.
+    /// The path of every other packet, as the tables of [`routes`](Self::routes) lead it. `None` if it does not arrive.
     ///
     /// # Panics
     /// When an id is another network's.
@@ -231,7 +233,7 @@ impl<'a> Routing<'a> {
         self.port_down(switch, host).or_else(|| self.way_up(switch))
     }
 
-    /// Behind which port a host is, if it is below, whatever is down.
+    /// Port that leads down to a host, if the host is below, whatever is down.
     fn port_down(&self, switch: SwitchId, host: HostId) -> Option<u16> {
         let found = self.network.host(host);
         if found.edge == switch {
@@ -252,7 +254,7 @@ impl<'a> Routing<'a> {
         up.into_iter().find(leads_there)
     }
 
-    /// Whether `root` is reached from `switch` by going up, if at all.
+    /// Whether `root` can be reached from `switch` by going up only.
     pub(crate) fn is_below(&self, switch: SwitchId, root: SwitchId) -> bool {
         if switch == root {
             return !self.outages.switches.contains(&root);
@@ -261,7 +263,7 @@ impl<'a> Routing<'a> {
             && self.port_up(switch, root).is_some()
     }
 
-    /// Whether a switch with hosts is reached from `switch` by going down, if at all.
+    /// Whether a switch with hosts can be reached from `switch` by going down only.
     pub(crate) fn is_above(&self, switch: SwitchId, edge: SwitchId) -> bool {
         if switch == edge {
             return !self.outages.switches.contains(&edge);

@@ -9,7 +9,7 @@ pub struct SetGroup {
     pub switches: Vec<SwitchId>,
     /// Their role.
     pub role: Role,
-    /// Which of their node sets it is.
+    /// The node set, the same in each of the switches.
     pub set: NodeSet,
 }
 

@@ -1,4 +1,4 @@
-//! Networks that people have without building a fat tree: one switch, two, or leaves and spines.
+//! Smaller networks than a fat tree: one switch, two, or leaves and spines.
 //!
 //! ```text
 //!   switch-0          switch-0 ── switch-1          spine-0   spine-1
@@ -14,11 +14,11 @@ use crate::address::Prefix;
 use crate::error::TopologyError;
 use crate::network::{Kind, Network, Role, SwitchId};
 
-/// The most hosts that a switch's prefix 10.S.0.0/24 has addresses for.
+/// Maximum number of hosts of a switch: its prefix 10.S.0.0/24 has no more addresses.
 pub const MAX_HOSTS: u16 = 253;
-/// The most leaves: their prefixes are 10.0.0.0/24 to 10.254.0.0/24.
+/// Maximum number of leaves: their prefixes are 10.0.0.0/24 to 10.254.0.0/24.
 pub const MAX_LEAVES: u16 = 255;
-/// The most spines: their addresses are 10.255.0.1 to 10.255.254.1, and a leaf has no more than 512 ports.
+/// Maximum number of spines: their addresses are 10.255.0.1 to 10.255.254.1, and a leaf has no more than 512 ports.
 pub const MAX_SPINES: u16 = 255;
 
 impl Network {
@@ -89,7 +89,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Switch number `number`, with so many hosts and ports.
+    /// Adds switch number `number`, with this many hosts and ports.
     fn add_with_hosts(
         &mut self,
         role: Role,
@@ -105,7 +105,7 @@ impl Network {
     }
 }
 
-/// All that is below switch `number`.
+/// Prefix of all hosts below switch `number`.
 fn prefix(number: u16) -> Prefix {
     Prefix::new(Ipv4Addr::new(10, octet(number), 0, 0), 24)
 }

@@ -1,4 +1,4 @@
-//! All kinds of networks: who is wired to whom, what things are called, and which way packets go, whatever is down.
+//! Tests of all kinds of networks: cables, names, and paths of packets, whatever is down.
 
 use std::collections::BTreeSet;
 
@@ -404,7 +404,7 @@ fn arb_network() -> impl Strategy<Value = Network> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Whatever is down, unplugged or readdressed: whoever is connected is reached, and nothing loops.
+    /// Every connected host is reached, whatever is down, unplugged or readdressed, and nothing loops.
     #[test]
     fn whoever_is_connected_is_reached(
         mut network in arb_network(),

@@ -32,12 +32,12 @@ pub(crate) struct Document {
     pub(crate) header_unions: Vec<Named>,
     #[serde(default)]
     pub(crate) header_union_stacks: Vec<Named>,
-    /// Used only through clone, resubmit and recirculate, which are refused where they stand.
+    /// Unused: only clone, resubmit and recirculate need them, which are refused where they stand.
     #[serde(default, rename = "field_lists")]
     _field_lists: Vec<IgnoredAny>,
     #[serde(default)]
     pub(crate) errors: Vec<(String, i64)>,
-    /// Enum constants are numbers wherever they are used.
+    /// Unused: enum constants are numbers wherever they are used.
     #[serde(default, rename = "enums")]
     _enums: Vec<IgnoredAny>,
     pub(crate) parsers: Vec<Parser>,
@@ -58,7 +58,7 @@ pub(crate) struct Document {
     pub(crate) pipelines: Vec<Pipeline>,
     #[serde(default)]
     pub(crate) checksums: Vec<Checksum>,
-    /// A hint which fields take part in arithmetic; all of ours can.
+    /// Fields that take part in arithmetic; here all fields can.
     #[serde(default, rename = "force_arith")]
     _force_arith: Vec<IgnoredAny>,
     #[serde(default)]
@@ -73,7 +73,7 @@ pub(crate) struct Meta {
     pub(crate) version: (u64, u64),
 }
 
-/// Something that is only ever refused: its name is all we need.
+/// Part of the format that is always refused, by its name.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Named {
     pub(crate) name: String,
@@ -275,7 +275,7 @@ pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) id: u32,
     pub(crate) key: Vec<TableKey>,
-    /// Follows from the key fields; we look at those.
+    /// Unused: the key fields determine the kind of match.
     #[serde(rename = "match_type")]
     _match_type: String,
     pub(crate) r#type: String,

@@ -12,7 +12,7 @@ pub(crate) struct RawValue {
     r#type: String,
     #[serde(default)]
     value: Json,
-    /// Only on constants in calculations, whose width nothing else tells.
+    /// Width of a constant in a calculation; absent elsewhere.
     #[serde(default)]
     bitwidth: Option<u16>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Expr {
 }
 
 impl RawValue {
-    /// Understands the object; `place` says where it stands, for messages.
+    /// Parses the object; `place` says where it stands, for messages.
     pub(crate) fn parse(&self, place: &str) -> Result<Value, LoadError> {
         let malformed = |expected: &str| LoadError::Malformed {
             place: place.to_owned(),

@@ -18,7 +18,7 @@ use crate::table::{ones, pack_parts};
 use super::{Label, Lowering, fits_u16, malformed, unknown, unsupported};
 
 impl<'a> Lowering<'a> {
-    /// Lowers what tables are; where they stand in the flow comes later.
+    /// Lowers the tables themselves; their places in the flow come later.
     pub(super) fn all_tables(&mut self) -> Result<(), LoadError> {
         let document = self.document;
         for pipeline in &document.pipelines {
@@ -244,7 +244,7 @@ impl<'a> Lowering<'a> {
         Ok(start)
     }
 
-    /// Lowers one node; returns what follows right behind it. What follows elsewhere goes to `pending`.
+    /// Lowers one node; returns the node that follows right behind it. Nodes that follow elsewhere go to `pending`.
     fn node<'d>(
         &mut self,
         flow: &Flow<'d>,
@@ -346,7 +346,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// The action of a dummy table, in the flow.
+    /// Lowers the action of a dummy table, in the flow.
     fn inline(&mut self, action: &crate::json::Action, call: &ActionCall) -> Result<(), LoadError> {
         let code = self.action_code[call.action.index()];
         self.params.clear();
@@ -469,7 +469,7 @@ impl<'d> Flow<'d> {
         }
     }
 
-    /// P4 controls have no loops; a damaged file might, and a packet would never leave it.
+    /// Refuses a control with loops. P4 controls have none, but a packet would never leave the loop of a damaged file.
     fn refuse_cycles(&self, start: Option<&'d str>) -> Result<(), LoadError> {
         let mut done = BTreeSet::new();
         let mut open = BTreeSet::new();

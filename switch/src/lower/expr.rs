@@ -1,9 +1,9 @@
 //! Expressions to operations.
 //!
 //! BMv2 computes with unbounded integers and cuts when it stores; we have 64 bits. The two agree wherever p4c
-//! cuts in time, which it does after every operation on `bit<W>`. So that nothing is taken on trust, every
-//! intermediate value carries the interval it lies in: an operation that needs the true value (a comparison, a
-//! right shift) of something known only modulo 2^64 is refused when the program is loaded.
+//! cuts in time, which it does after every operation on `bit<W>`. To verify that, every intermediate value carries
+//! the interval it lies in. An operation that needs the true value (a comparison, a right shift) of something known
+//! only modulo 2^64 is refused when the program is loaded.
 
 use crate::code::{Op, Slot};
 use crate::error::LoadError;
@@ -16,7 +16,7 @@ use super::value::{
 };
 use super::{Label, Lowering, malformed, unsupported};
 
-/// Does one unsigned or one signed comparison give the true answer?
+/// Kind of 64-bit comparison that gives the true answer.
 enum Order {
     Unsigned,
     Signed,

@@ -1,4 +1,4 @@
-//! Where things live: headers, their fields, and the slots given to those that the program uses.
+//! Layout of headers and their fields, and the slots given to the fields that the program uses.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::json::Document;
 
 use super::{malformed, unknown, unsupported};
 
-/// Headers that packets carry, at most: their flags are one word.
+/// Maximum number of headers that packets carry: their flags are one word.
 const MAX_HEADERS: usize = 64;
 
-/// Bits of a header, about: those of the longest frame.
+/// Maximum number of bits of a header: those of the longest frame.
 const MAX_BITS: u32 = 8 * crate::MAX_FRAME as u32;
 
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub(crate) struct Field {
     pub(crate) width: u16,
     pub(crate) signed: bool,
     bit: u32,
-    /// Given out at the first use; a field without one travels with its header's bytes.
+    /// Slot, given out at the first use; a field without one travels with its header's bytes.
     slot: Option<Slot>,
     written: bool,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Layout {
     /// Instance of each header that packets carry.
     wire: Vec<usize>,
     copies: Vec<(u16, u16)>,
-    /// State grows upwards from 0, everything else downwards.
+    /// Next slot of state, which grows upwards from 0; everything else grows downwards.
     next_state: Slot,
     next_fixed: Slot,
     constants: BTreeMap<u64, Slot>,
@@ -162,7 +162,7 @@ impl Layout {
         Ok(self.temporaries[self.used_temporaries - 1])
     }
 
-    /// A statement ends: its intermediate values are not needed any more.
+    /// Releases the intermediate values of a statement that has ended.
     pub(crate) fn release(&mut self) {
         self.used_temporaries = 0;
     }
@@ -272,7 +272,7 @@ impl Layout {
         Ok(self.instances[at].fields.iter().map(|f| f.name.clone()).collect())
     }
 
-    /// Is this instance metadata (which is not carried by packets)?
+    /// Whether this instance is metadata (which is not carried by packets).
     pub(crate) fn is_metadata(&self, header: &str) -> bool {
         self.by_name.get(header).is_some_and(|&at| self.instances[at].wire.is_none())
     }
@@ -283,7 +283,7 @@ impl Layout {
         (self.copies.len() - 1) as u16
     }
 
-    /// Everything is lowered: which fields to load and store is known.
+    /// Finishes the layout when everything is lowered, so that the fields to load and store are known.
     ///
     /// Both sides of a header assignment need the same fields in slots, and what may be written in the source
     /// may differ from the frame in the destination.

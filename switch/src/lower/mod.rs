@@ -39,13 +39,13 @@ const MAX_MEMORY: u64 = 1 << 30;
 /// A position in the code that is not known yet.
 pub(crate) type Label = u32;
 
-/// Everything that grows while a program is lowered.
+/// State of lowering a program.
 pub(crate) struct Lowering<'a> {
     document: &'a Document,
     layout: Layout,
     code: Vec<Op>,
     labels: Vec<Option<Pc>>,
-    /// Operations before this position must not be changed any more: something may jump to it.
+    /// Position before which operations must not be changed any more: something may jump to it.
     barrier: usize,
     /// Slot and width of the parameters of the action being lowered.
     params: Vec<(Slot, u16)>,
@@ -289,7 +289,7 @@ impl Lowering<'_> {
         (self.labels.len() - 1) as Label
     }
 
-    /// The label is here.
+    /// Binds the label to the present position.
     pub(crate) fn bind(&mut self, label: Label) {
         self.labels[label as usize] = Some(self.here());
         self.barrier = self.code.len();

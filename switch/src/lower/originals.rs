@@ -1,4 +1,4 @@
-//! Reads what a variable was made of instead of the variable.
+//! Replaces reads of a variable by reads of the slot that it was made of.
 //!
 //! p4c copies every field that is hashed, and every slice that a table matches, into a variable of its own. Where the
 //! variable still is a slice of a slot that has not changed since, code that reads it can read that slot: the variable is
@@ -51,7 +51,7 @@ impl Known {
         self.0.retain(|_, view| view.slot != slot);
     }
 
-    /// Lets an operation read originals.
+    /// Makes an operation read originals.
     fn rewrite(&self, op: &mut Op) {
         match op {
             Op::Mov { dst, a } => {
@@ -104,7 +104,7 @@ impl Known {
     }
 }
 
-/// Lets operations, calculations and const tables read originals. `targets`: where something jumps to.
+/// Makes operations, calculations and const tables read originals. `targets` are the positions that something jumps to.
 pub(super) fn read_originals(code: &mut Code, targets: &BTreeSet<Pc>) {
     // Those used in one place only: what is known there is all that matters.
     let mut calculations = vec![0; code.calculations.len()];

@@ -1,4 +1,4 @@
-//! After lowering: what only shows when everything is there.
+//! Simplifications after lowering, which need the whole program.
 //!
 //! - Actions that stand in the flow are not needed on their own.
 //! - Copies and slices that p4c makes of what is hashed and matched are [read in the original](super::originals).

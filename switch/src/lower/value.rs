@@ -1,4 +1,4 @@
-//! Intermediate values of expressions: what is known of them before they are computed.
+//! Intermediate values of expressions, with the knowledge of them before they are computed.
 
 use crate::code::Slot;
 
@@ -28,7 +28,7 @@ pub(super) struct Slice {
     pub(super) not: bool,
 }
 
-/// Slices that are worth carrying along; more are computed at once.
+/// Maximum number of slices that are worth carrying along; more are computed at once.
 pub(super) const MAX_SLICES: usize = 8;
 
 /// An interval of true values, both ends included.
@@ -41,7 +41,7 @@ pub(super) fn within(range: Range, bounds: Range) -> bool {
     bounds.0 <= range.0 && range.1 <= bounds.1
 }
 
-/// 64 bits can tell the values of such an interval apart.
+/// Returns the interval if 64 bits can tell its values apart.
 pub(super) fn representable(range: Range) -> Option<Range> {
     (within(range, UNSIGNED) || within(range, SIGNED)).then_some(range)
 }
@@ -63,7 +63,7 @@ impl Val {
         }
     }
 
-    /// A boolean or a number 0 or 1.
+    /// Whether this is a boolean or a number 0 or 1.
     pub(super) fn is_bit(&self) -> bool {
         self.range.is_some_and(|r| within(r, (0, 1)))
     }
@@ -123,8 +123,8 @@ pub(super) fn beside(left: &Val, right: &Val) -> Option<Val> {
     Some(Val::bits(slices, range))
 }
 
-/// Is this a slot with its bytes in reverse? The slot, and the shift that cuts off what a short field does not
-/// have.
+/// The slot, if this is a slot with its bytes in reverse, and the shift that cuts off the bytes that a short field
+/// does not have.
 pub(super) fn as_swap(slices: &[Slice]) -> Option<(Slot, u8)> {
     let slot = slices.first()?.slot;
     let count = u8::try_from(slices.len()).ok().filter(|c| [2, 4, 8].contains(c))?;
@@ -170,7 +170,7 @@ pub(super) fn product(l: Range, r: Range) -> Option<Range> {
     Some((low, high))
 }
 
-/// For bitwise operations on non-negative operands: all bits that either may have.
+/// All bits that either of two non-negative operands may have, for bitwise operations.
 pub(super) fn both_unsigned(l: Range, r: Range) -> Option<i128> {
     if l.0 < 0 || r.0 < 0 {
         return None;

@@ -1,4 +1,4 @@
-//! Emitting what writes headers into the outgoing frame.
+//! Emits the code that writes headers into the outgoing frame.
 
 use std::mem::offset_of;
 
@@ -128,7 +128,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Shifted right; left, if that is negative.
+    /// Shifts a value right by `by` bits; left, if `by` is negative.
     fn shift(&mut self, value: Value, by: i64) -> Value {
         match by {
             0 => value,

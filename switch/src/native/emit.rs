@@ -73,7 +73,7 @@ pub(super) fn emit(code: &Code, phases: &[Pc], mut builder: FunctionBuilder<'_>,
     builder.finalize();
 }
 
-/// Every operation that another one than that before it may lead to.
+/// Every operation that an operation other than the preceding one may lead to.
 fn targets(code: &Code) -> BTreeSet<Pc> {
     let jumps = code.ops.iter().copied().filter_map(|mut op| op.target().copied());
     let selects = code.selects.iter().flat_map(|s| s.to.iter().chain([&s.otherwise]).copied());
@@ -112,7 +112,7 @@ pub(super) struct Emitter<'a> {
     pub(super) frame_len: Value,
     /// Address of the tables' contents.
     pub(super) tables: Value,
-    /// Did the last table lookup hit?
+    /// Whether the last table lookup hit.
     pub(super) hit: Variable,
     /// The position in its table's list of the action that ran last.
     pub(super) action: Variable,
@@ -236,7 +236,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits an operation that only computes; `false`: it does something else, or is rare.
+    /// Emits an operation that only computes; `false` if it does something else, or is rare.
     fn compute(&mut self, op: &Op) -> bool {
         let (dst, value) = match *op {
             Op::Mov { dst, a } => (dst, self.get(a)),
@@ -312,14 +312,14 @@ impl Emitter<'_> {
         true
     }
 
-    /// 1 or 0.
+    /// Compares two slots: 1 or 0.
     fn compare(&mut self, condition: IntCC, a: Slot, b: Slot) -> Value {
         let (a, b) = (self.get(a), self.get(b));
         let truth = self.builder.ins().icmp(condition, a, b);
         self.builder.ins().uextend(I64, truth)
     }
 
-    /// Emits an operation of another kind; `true`: the block ends with it.
+    /// Emits an operation of another kind; `true` if the block ends with it.
     fn control(&mut self, region: usize, pc: Pc, op: &Op) -> bool {
         let next = pc + 1;
         match *op {
@@ -422,7 +422,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// A round of a loop.
+    /// Emits a round of a loop: takes it from the packet's budget, or stops the packet.
     fn burn(&mut self) {
         let at = offset_of!(Packet, fuel) as i32;
         let fuel = self.builder.ins().load(I32, MemFlags::trusted(), self.packet, at);

@@ -1,4 +1,4 @@
-//! Emitting checksums and CRCs of fields.
+//! Emits checksums and CRCs of fields.
 
 use cranelift_codegen::ir::{InstBuilder, MemFlags, Value};
 
@@ -8,7 +8,7 @@ use crate::hash::{Fast, Linear, Term};
 use crate::table::ones;
 
 impl Emitter<'_> {
-    /// Emits a calculation; `false`: it is one that the runtime does.
+    /// Emits a calculation; `false` if the runtime has to do it.
     pub(super) fn calculate(&mut self, region: usize, pc: Pc, dst: Slot, calculation: u16) -> bool {
         let (fast, headers) = self.code.calculations[usize::from(calculation)].fast();
         if !matches!(fast, Fast::Sum(_) | Fast::Linear(_)) {
@@ -62,7 +62,7 @@ impl Emitter<'_> {
         self.and(not, 0xffff)
     }
 
-    /// A number's upper bits, from `at` on, added to its lower ones; and what that is at most, when the number is at most `top`.
+    /// Adds a number's upper bits, from `at` on, to its lower ones. Also returns the maximum of the sum, if the number is at most `top`.
     fn fold(&mut self, value: Value, top: u64, at: u16) -> (Value, u64) {
         let low = self.and(value, ones(at));
         let high = self.builder.ins().ushr_imm(value, i64::from(at));

@@ -1,4 +1,4 @@
-//! Emitting what takes headers from the frame, adds them and removes them.
+//! Emits the code that takes headers from the frame, adds them and removes them.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -45,14 +45,14 @@ impl Window {
     }
 }
 
-/// A number in the byte order of frames, of one in the host's; and the other way round.
+/// Converts a number from the host's byte order to that of frames, and back.
 pub(super) fn swap_bytes(builder: &mut FunctionBuilder<'_>, value: Value, of: Type) -> Value {
     if cfg!(target_endian = "little") && of != I8 { builder.ins().bswap(value) } else { value }
 }
 
 impl Emitter<'_> {
-    /// Takes a header from the frame. Where too little is left, the runtime does what is to be done; `false`: as it does for fields that
-    /// are not read as numbers.
+    /// Takes a header from the frame; the runtime handles a frame that is too short. `false` if the runtime has to do all, because a field
+    /// cannot be read as a number.
     pub(super) fn extract(&mut self, region: usize, pc: Pc, op: &Op, header: u16) -> bool {
         let layout = &self.code.headers[usize::from(header)];
         let fields = layout.loads.iter().map(|field| Some((field, Window::around(field, layout.len)?)));

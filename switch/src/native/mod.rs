@@ -51,7 +51,7 @@ pub(crate) struct Native {
 }
 
 impl Native {
-    /// Compiles the phases before and after a packet's port is known. In words what is in the way, if something is.
+    /// Compiles the phases before and after a packet's port is known. An error says in words what prevents that.
     pub(crate) fn compile(code: &Code) -> Result<Self, String> {
         let mut flags = settings::builder();
         for (name, value) in [("opt_level", "speed"), ("is_pic", "false")] {
@@ -99,7 +99,7 @@ impl Native {
         job.run(self.after);
     }
 
-    /// Writes what may differ from the frame that came in over the outgoing one's headers, which are in their places.
+    /// Writes the fields that may differ from the frame that came in over the outgoing frame's headers, which are in their places.
     pub(crate) fn write_headers(&self, packet: &Packet, slots: &Words, frame: &mut [u8]) {
         // SAFETY: the function reads the packet and slots, every one of which there is, and writes no further than the length.
         unsafe { (self.write)(packet, slots, frame.as_mut_ptr(), frame.len()) }

@@ -57,7 +57,7 @@ fn row(found: Option<&mut [u64]>) -> *mut u64 {
     found.map_or(std::ptr::null_mut(), <[u64]>::as_mut_ptr)
 }
 
-/// Defines what finds the row of a key of so many words, the low one first, in an exact table; null where there is none.
+/// Defines a function that finds the row of a key of this many words, the low one first, in an exact table; null if there is none.
 macro_rules! find {
     ($name:ident, $($word:ident),+) => {
         pub(super) unsafe extern "C" fn $name(table: *mut Contents, $($word: u64),+) -> *mut u64 {
@@ -96,7 +96,7 @@ pub(super) unsafe extern "C" fn select(run: *mut Run<'_>, slots: *mut Words, sel
     select.key.first_match(&select.words, &[], slots).map_or(u64::MAX, |at| at as u64)
 }
 
-/// The packet has taken more rounds of loops than it may.
+/// Stops a packet that has taken more rounds of loops than it may.
 pub(super) unsafe extern "C" fn out_of_fuel(run: *mut Run<'_>, _slots: *mut Words) -> u64 {
     // SAFETY: as in `miss`: pointers of exclusive references.
     unsafe { (*(*run).packet).fault = Some(DropReason::Loop) }

@@ -1,4 +1,4 @@
-//! Emitting the conditions that a parser state's select and a const table are made of.
+//! Emits the conditions that a parser state's select and a const table are made of.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I8;
@@ -9,7 +9,7 @@ use super::runtime;
 use crate::code::Part;
 
 impl Emitter<'_> {
-    /// Ends the block: goes on where the select says.
+    /// Ends the block, and continues where the select says.
     pub(super) fn select(&mut self, region: usize, select: u16) {
         let code = &self.code.selects[usize::from(select)];
         let Some(parts) = code.key.one_word() else {

@@ -1,4 +1,4 @@
-//! Emitting lookups, and what runs when they are done.
+//! Emits lookups, and the actions that run after them.
 
 use std::mem::offset_of;
 
@@ -149,7 +149,7 @@ impl Emitter<'_> {
         key
     }
 
-    /// A hit, in the row's counter.
+    /// Counts a hit in the row's counter.
     fn count(&mut self, shape: Shape, row: Value) {
         if !shape.counted {
             return;

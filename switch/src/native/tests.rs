@@ -1,4 +1,4 @@
-//! Compiled code does what the machine's own loop does, operation by operation.
+//! Tests that compiled code does what the machine's own loop does, operation by operation.
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ pub enum StreamOutput {
     Close(Status),
 }
 
-/// Controllers with an open session at one time; a bid beyond is answered with `RESOURCE_EXHAUSTED`.
+/// Maximum number of controllers with an open session; a further bid is answered with `RESOURCE_EXHAUSTED`.
 const MAX_CONTROLLERS: usize = 64;
 
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Arbitration {
         self.output.pop_front()
     }
 
-    /// A bid ("Rules for Handling MasterArbitrationUpdate Messages").
+    /// Handles a bid ("Rules for Handling MasterArbitrationUpdate Messages").
     pub(super) fn bid(&mut self, stream: StreamId, bid: &v1::MasterArbitrationUpdate) {
         match self.check_bid(stream, bid) {
             Ok(id) => self.accept(stream, id),
@@ -87,7 +87,7 @@ impl Arbitration {
         }
     }
 
-    /// The stream is gone.
+    /// Handles the end of a stream.
     pub(super) fn closed(&mut self, stream: StreamId) {
         if self.controllers.remove(&stream).is_some() && self.primary == Some(stream) {
             self.primary = None;
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// What was told since the last call: stream, code, highest id.
+    /// Notices since the last call: stream, code, highest id.
     fn told(machine: &mut Arbitration) -> Vec<(StreamId, Code, Option<u128>)> {
         std::iter::from_fn(|| machine.poll())
             .map(|(stream, output)| match output {

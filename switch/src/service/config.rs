@@ -54,7 +54,7 @@ impl Loaded {
         Arc::ptr_eq(&self.mapping.program, &old.mapping.program) && self.config.p4info == old.config.p4info
     }
 
-    /// Takes what is known of default entries over from the same config.
+    /// Takes over the metadata of default entries from the same config.
     pub(super) fn take_default_cookies(&mut self, old: &mut Loaded) {
         self.default_cookies = std::mem::take(&mut old.default_cookies);
     }
@@ -86,16 +86,16 @@ impl Prepared {
     }
 }
 
-/// State that is being carried over to another program ("RECONCILE_AND_COMMIT"), part by part: entries with their counters, default
-/// actions, counter and register arrays by name, and multicast groups. What the new program cannot hold is an error, and nothing has changed
-/// then.
+/// State that is being carried over to another program ("RECONCILE_AND_COMMIT"), part by part.
 ///
-/// Packets go on meanwhile, with the old program. What they change where it was carried over already (counters, registers) is not carried
-/// over.
+/// These are entries with their counters, default actions, counter and register arrays by name, and multicast groups. State that the new
+/// program cannot hold is an error, and nothing has changed then.
+///
+/// Packets go on meanwhile, with the old program. Their changes of state that was carried over already (counters, registers) are lost.
 #[derive(Debug)]
 pub(super) struct Carry {
     prepared: Prepared,
-    /// Which program the state belongs to, by the control plane's count.
+    /// Program that the state belongs to, by the control plane's count.
     pub(super) generation: u64,
     /// The table or array that it is at: tables first, then counters, then registers.
     object: usize,

@@ -30,8 +30,8 @@ pub enum Request {
     GetPipeline(v1::GetForwardingPipelineConfigRequest),
     /// `Capabilities`
     Capabilities(v1::CapabilitiesRequest),
-    /// Something happened on a `StreamChannel`. What the switch has to say to streams is polled separately, because
-    /// it may concern other streams: [`ControlPlane::poll_stream`].
+    /// Event on a `StreamChannel`. Messages of the switch to streams are polled separately, because they may go to
+    /// other streams: [`ControlPlane::poll_stream`].
     Stream(StreamId, StreamEvent),
 }
 
@@ -66,7 +66,7 @@ pub enum Response {
 pub struct ReadOutcome {
     /// The result, in parts.
     pub parts: Vec<ReadResponse>,
-    /// Result.
+    /// Result of the read as a whole.
     pub end: Result<(), Status>,
 }
 
@@ -81,21 +81,21 @@ pub struct ControlPlane {
     pipes: usize,
     arbitration: Arbitration,
     running: Option<Loaded>,
-    /// After VERIFY_AND_SAVE, reads and writes go to this program and state, until COMMIT puts them active.
+    /// Program and state after VERIFY_AND_SAVE: reads and writes go there, until COMMIT puts them active.
     saved: Option<Prepared>,
-    /// Counts the programs that reads and writes have been about.
+    /// Number of the program that reads and writes are about.
     generation: u64,
     packets: Packets,
     scratch: Scratch,
 }
 
 impl ControlPlane {
-    /// The control plane of a switch without a program. `device_id` is what controllers call the switch, not 0.
+    /// The control plane of a switch without a program. `device_id`, which is not 0, is the switch's id for controllers.
     pub fn new(device_id: u64) -> Self {
         Self::with_pipes(device_id, 1)
     }
 
-    /// Control plane with pipelines of several [pipes](crate::Pipe). They are all there when a request is handled.
+    /// Control plane with pipelines of several [pipes](crate::Pipe). No pipe may be lent when a request is handled.
     pub fn with_pipes(device_id: u64, pipes: usize) -> Self {
         let arbitration = Arbitration::new(device_id);
         Self {
@@ -194,7 +194,7 @@ impl ControlPlane {
         self.running.as_ref().is_some_and(|loaded| loaded.mapping.headers.has_packet_in())
     }
 
-    /// A frame that has left by the CPU port.
+    /// Takes a frame that has left by the CPU port.
     pub(super) fn packet_in(&mut self, frame: &[u8]) {
         let headers = self.running.as_ref().map(|loaded| &loaded.mapping.headers);
         let packet = headers.filter(|_| self.arbitration.primary().is_some());
@@ -206,7 +206,7 @@ impl ControlPlane {
         self.packets.pop_out()
     }
 
-    /// A packet for the primary that there was no room for on its stream.
+    /// Counts a packet for the primary that its stream had no room for.
     pub(super) fn lose_packet_in(&mut self) {
         self.packets.lose(1);
     }
@@ -302,8 +302,9 @@ impl ControlPlane {
         }
     }
 
-    /// Reads the next part; says how the read ended when that was the last. Entries are as they are now: of those that come, go or change
-    /// between two parts, either state may be told.
+    /// Reads the next part; also returns the result of the read if that was the last. Entries are as they are now. Of entries that come, go
+    /// or
+    /// change between two parts, either state may be told.
     pub(super) fn go_on_reading(
         &mut self,
         pipeline: &mut Option<Pipeline>,
@@ -355,7 +356,7 @@ impl ControlPlane {
         }
     }
 
-    /// Does what a request says with what was [prepared](prepare) for it: that takes no time, unless state is to be carried over.
+    /// Carries out a request with the program that was [prepared](prepare) for it. That takes no time, unless state is to be carried over.
     pub(super) fn set_prepared(
         &mut self,
         pipeline: &mut Option<Pipeline>,
@@ -495,7 +496,7 @@ impl ControlPlane {
         self.refuse(stream, refusal, details);
     }
 
-    /// Tells a stream that a message of it was not taken.
+    /// Tells a stream that one of its messages was refused.
     fn refuse(&mut self, stream: StreamId, refusal: Refusal, details: v1::stream_error::Details) {
         let error = v1::StreamError {
             canonical_code: refusal.code.into(),
@@ -510,13 +511,13 @@ impl ControlPlane {
 
 /// Remaining work when a pipeline is set.
 pub(super) enum Step {
-    /// Nothing; and what is not needed any more, whose memory takes long to give back.
+    /// No work is left. Holds the programs that are not needed any more, because freeing their memory takes long.
     Done(Vec<Prepared>),
     /// State is to be carried over.
     Carry(Box<Carry>),
 }
 
-/// Makes what a request to set the pipeline needs, out of its config: that takes long, and needs no switch.
+/// Prepares the program that a request to set the pipeline needs, from its config. That takes long, and needs no switch.
 pub(super) fn prepare(
     request: &mut v1::SetForwardingPipelineConfigRequest,
     pipes: usize,

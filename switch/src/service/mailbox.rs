@@ -1,4 +1,4 @@
-//! From the threads that speak gRPC to the one that owns the switch, and back.
+//! Messages from the threads that speak gRPC to the one that owns the switch, and back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) type Outbound = mpsc::Sender<Result<StreamMessageResponse, Status>>;
 /// Messages that wait until a stream's reader takes them; one that lets more come is given up.
 pub(super) const OUTBOUND: usize = 256;
 
-/// Places among these that are reserved for messages that a controller must not miss when packets come faster than it takes them.
+/// Places among these that are reserved for messages that a controller must not miss when packets arrive faster than it takes them.
 const RESERVED: usize = 64;
 
 /// Streams that are open at one time; another one is refused.
@@ -46,22 +46,22 @@ type ReadAnswer = (Box<Reading>, ReadResponse, Option<Result<(), Status>>);
 /// Parts of an answer that wait for their reader.
 const PARTS: usize = 2;
 
-/// With the number of pipes to prepare.
+/// Request to set the pipeline, and whether it may be carried out: the number of pipes to prepare.
 type MaySet = (Box<SetForwardingPipelineConfigRequest>, Result<usize, Status>);
 
 enum Mail {
     Call(Request, oneshot::Sender<Answer>),
     /// The next part of a read.
     Read(Box<Reading>, oneshot::Sender<ReadAnswer>),
-    /// May this pipeline be set? Asked before it is compiled.
+    /// Whether this pipeline may be set, asked before it is compiled.
     MaySet(Box<SetForwardingPipelineConfigRequest>, oneshot::Sender<MaySet>),
-    /// Set it, now that it is.
+    /// Sets the pipeline, after it was compiled.
     Set(Box<(SetForwardingPipelineConfigRequest, Option<Prepared>)>, oneshot::Sender<Answer>),
     /// Answered when it is done.
     Open(StreamId, Outbound, oneshot::Sender<()>),
     /// Answered when it is done.
     Stream(StreamId, StreamMessageRequest, oneshot::Sender<()>),
-    /// There are packets, for an owner that looks at mails only.
+    /// Wakes an owner that looks at mails only: there are packets.
     Look,
     Closed(StreamId),
 }
@@ -70,7 +70,7 @@ enum Mail {
 #[derive(Clone)]
 pub struct Mailbox {
     mails: mpsc::Sender<Mail>,
-    /// Packets overtake mails: none waits for the end of a large write.
+    /// Packets, which overtake mails, so that none waits for the end of a large write.
     packets: mpsc::Sender<(StreamId, PacketOut)>,
     shared: Arc<Shared>,
 }
@@ -104,12 +104,12 @@ enum Work {
 }
 
 struct Shared {
-    /// Set after every mail: the owner looks at this, not at the queue.
+    /// Flag that is set after every mail: the owner looks at this, not at the queue.
     waiting: AtomicBool,
-    /// The owner does nothing but wait for mails.
+    /// Whether the owner does nothing but wait for mails.
     runs: AtomicBool,
     next_stream: AtomicU64,
-    /// Programs are compiled one at a time.
+    /// Lock that lets one program be compiled at a time.
     compiling: Mutex<()>,
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -284,8 +284,9 @@ impl Inbox {
     /// Between two of them the owner forwards packets, and between two parts of a read of about as many entities.
     pub const SLICE: usize = 64;
 
-    /// Answers what is waiting: packets from the primary, and one request, or a part of it of which [`SLICE`](Self::SLICE) is the size;
-    /// returns how many mails were looked at. Costs one relaxed load when nothing is.
+    /// Answers packets from the primary, and one request, or a part of it of size [`SLICE`](Self::SLICE). Returns the number of mails
+    /// looked
+    /// at. Costs one relaxed load when nothing is waiting.
     ///
     /// When something is left the owner is woken again.
     #[inline]
@@ -328,7 +329,7 @@ impl Inbox {
         handled
     }
 
-    /// Hands the switch the packets that wait; says how many.
+    /// Hands the switch the packets that wait; returns their number.
     fn take_packets(&mut self, switch: &mut Switch) -> usize {
         let mut taken = 0;
         while taken < CAPACITY
@@ -384,7 +385,7 @@ impl Inbox {
     /// Answers requests until all mailboxes are gone: for an owner that has nothing else to do. Must not be called
     /// from a tokio task.
     ///
-    /// Such a switch has no ports: what the primary has it send is lost.
+    /// Such a switch has no ports: packets from the primary are lost.
     pub fn run(&mut self, switch: &mut Switch) {
         self.shared.runs.store(true, Ordering::SeqCst);
         let mut nowhere = Output::new();
@@ -401,8 +402,8 @@ impl Inbox {
         }
     }
 
-    /// Sends out what the switch has to say to streams. [`try_drain`](Self::try_drain) does it after requests; call it
-    /// after [`Switch::handle_request`] was called directly, and after frames were forwarded, which may be for the primary.
+    /// Sends the switch's messages to streams. [`try_drain`](Self::try_drain) does it after requests. Call it after
+    /// [`Switch::handle_request`] was called directly, and after frames were forwarded, which may be for the primary.
     pub fn deliver(&mut self, switch: &mut Switch) {
         while let Some((stream, output)) = switch.poll_stream() {
             match output {
@@ -429,7 +430,7 @@ impl Inbox {
         }
     }
 
-    /// Says whether that was work for once: packets are next.
+    /// Handles a mail; returns whether that was enough work for one turn, so that packets are next.
     fn handle(&mut self, switch: &mut Switch, mail: Mail) -> bool {
         // The asker may have given up: then the answer has no reader.
         match mail {

@@ -14,7 +14,7 @@ use crate::{Pipeline, Replica};
 /// Width of a v1model port, bits.
 const PORT_BITS: u32 = 9;
 
-/// Replicas of a group, at most: twice the ports that there are. A frame is copied to them in one go.
+/// Maximum number of replicas of a group: twice the number of ports. A frame is copied to all of them at once.
 const MAX_REPLICAS: usize = 1024;
 
 /// Applies an update; returns the group and the replicas it had before.

@@ -18,7 +18,7 @@ use fatbtree_p4runtime::v1::{PacketIn, PacketMetadata, PacketOut};
 use super::refusal::Refusal;
 use crate::MAX_FRAME;
 
-/// The port behind which the controller is. It is the last one that v1model's 9 bits leave: 511 means drop. Start BMv2 with
+/// Port that leads to the controller: the last one that v1model's 9 bits leave, since 511 means drop. Start BMv2 with
 /// `--cpu-port 510` to have it there, too (and with `--priority-queues 8`, for the program names queues).
 pub const CPU_PORT: u16 = 510;
 
@@ -187,14 +187,14 @@ impl Header {
     }
 }
 
-/// Packets on their way; what is over the bound is lost and counted.
+/// Packets on their way; packets over the bound are lost and counted.
 #[derive(Debug, Default)]
 pub(super) struct Packets {
     /// Frames for the pipeline.
     outs: VecDeque<Vec<u8>>,
     /// Messages for the primary.
     ins: VecDeque<PacketIn>,
-    /// Messages for the primary that there was no room for, or no primary.
+    /// Number of lost messages for the primary: there was no room, or no primary.
     lost: u64,
 }
 
@@ -212,7 +212,7 @@ impl Packets {
         self.outs.pop_front()
     }
 
-    /// `None` if it could not be made a message, or if no controller waits for it.
+    /// Queues a message for the primary. `None` is a frame that could not be made a message, or that no controller waits for: it is lost.
     pub(super) fn push_in(&mut self, packet: Option<PacketIn>) {
         match packet {
             Some(packet) if self.ins.len() < PACKETS => self.ins.push_back(packet),
@@ -232,7 +232,7 @@ impl Packets {
         self.lost
     }
 
-    /// Those of another program mean nothing any more.
+    /// Drops all packets, because those of another program have no meaning any more.
     pub(super) fn clear(&mut self) {
         self.lost += self.ins.len() as u64;
         self.ins.clear();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        /// What goes out in a header comes back in one, canonically.
+        /// Values that are written into a header are read back, in canonical form.
         #[test]
         fn values_survive(widths in prop::collection::vec(1u32..=128, 1..8), seed in any::<u128>(), rest in 0usize..20) {
             let total: u32 = widths.iter().sum();

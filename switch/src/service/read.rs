@@ -16,16 +16,16 @@ use crate::{CounterData, Entry, Pipeline};
 /// Entities in a part of an answer, about: a fifth of a millisecond's work, and some 10 KB.
 const PART: usize = 128;
 
-/// A read that is under way. What it has not come to yet is where it is, so that nothing needs to be kept of a table that changes meanwhile.
+/// A read that is under way. It keeps only its position, and no copy of a table that changes meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) request: v1::ReadRequest,
-    /// Which program it began with, by the control plane's count.
+    /// Program that the read began with, by the control plane's count.
     pub(super) generation: Option<u64>,
-    /// The entity of the request that it is at.
+    /// Index of the present entity of the request.
     entity: usize,
     place: Place,
-    /// Filled from the first error on.
+    /// Errors by entity; filled from the first error on.
     errors: Vec<v1::Error>,
 }
 
@@ -36,7 +36,7 @@ struct Place {
     object: usize,
     /// Position inside it.
     inside: u64,
-    /// Something was found in it.
+    /// Whether something was found in it.
     found: bool,
 }
 
@@ -69,7 +69,7 @@ impl Reading {
         Self { request, ..Self::default() }
     }
 
-    /// The next part, and how the read ended, if that was the last.
+    /// Reads the next part. Also returns the result of the read, if that was the last part.
     pub(super) fn go_on(&mut self, reader: &Reader<'_>) -> (ReadResponse, Option<Result<(), Status>>) {
         let mut part = Part { entities: Vec::new(), left: PART };
         while let Some(entity) = self.request.entities.get(self.entity) {
@@ -101,7 +101,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads on; says whether this entity's end is reached.
+    /// Continues to read; returns whether this entity's end is reached.
     fn read(&self, request: &Entity, place: &mut Place, part: &mut Part) -> Result<bool, Refusal> {
         use entity::Entity;
         match request.entity.as_ref() {
@@ -192,8 +192,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The next entries of a table that a filter selects, as messages: every set field of the filter has to agree. After the last, goes to
-    /// the next table; says then whether there was one.
+    /// Reads the next entries of a table that a filter selects, as messages: every set field of the filter has to agree. After the last
+    /// entry, goes to the next table, and returns whether an entry was found.
     fn select(
         &self,
         map: &TableMap,

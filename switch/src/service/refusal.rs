@@ -1,4 +1,4 @@
-//! Why one update or one read was refused.
+//! Refusal of one update or one read.
 
 use fatbtree_p4runtime::tonic::Code;
 use fatbtree_p4runtime::{status, v1};

@@ -69,8 +69,8 @@ impl Switch {
         self.control.load_program(&mut self.pipeline, config, program)
     }
 
-    /// Processes one frame that came in on `port` at `now_ns`; appends what is sent to `output`. What leaves by the
-    /// [CPU port](super::CPU_PORT) of a program that has one goes to the primary: [`poll_stream`](Self::poll_stream).
+    /// Processes one frame that came in on `port` at `now_ns`; appends the frames to send to `output`. Frames that leave by
+    /// the [CPU port](super::CPU_PORT) of a program that has one go to the primary: [`poll_stream`](Self::poll_stream).
     #[inline]
     pub fn handle_frame(&mut self, now_ns: u64, port: u16, frame: &[u8], output: &mut Output) {
         let before = output.len();
@@ -99,7 +99,7 @@ impl Switch {
         }
     }
 
-    /// A frame that has left by the CPU port in another thread's [`Pipe`]: it goes to the primary, or is lost and counted.
+    /// Takes a frame that has left by the CPU port in another thread's [`Pipe`]: it goes to the primary, or is lost and counted.
     pub fn handle_packet_in(&mut self, frame: &[u8]) {
         self.control.packet_in(frame);
     }
@@ -117,7 +117,7 @@ impl Switch {
         self.control.packets_in_lost()
     }
 
-    /// A packet for the primary that its stream had no room for.
+    /// Counts a packet for the primary that its stream had no room for.
     pub(super) fn lose_packet_in(&mut self) {
         self.control.lose_packet_in();
     }

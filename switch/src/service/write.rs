@@ -42,7 +42,7 @@ pub(super) struct Writer<'a> {
     pub(super) loaded: &'a mut Loaded,
     pub(super) pipeline: &'a mut Pipeline,
     pub(super) scratch: &'a mut Scratch,
-    /// Filled in when the batch may have to be taken back.
+    /// Changes that take the batch back; `None` if that is never needed.
     pub(super) undo: Option<Vec<Undo>>,
 }
 
@@ -202,7 +202,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// "Default Entry".
+    /// Writes a default entry ("Default Entry").
     fn default_entry(&mut self, kind: Type, entry: &TableEntry) -> Result<(), Refusal> {
         let position = self.table(entry.table_id)?;
         let Self { loaded, pipeline, scratch, undo } = self;
@@ -254,7 +254,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// "DirectCounterEntry".
+    /// Writes a direct counter ("DirectCounterEntry").
     fn direct_counter(&mut self, kind: Type, entry: &v1::DirectCounterEntry) -> Result<(), Refusal> {
         only_modify(kind, "a direct counter")?;
         let key = entry.table_entry.as_ref().ok_or_else(|| {
@@ -275,7 +275,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// "CounterEntry".
+    /// Writes cells of a counter ("CounterEntry").
     fn counter(&mut self, kind: Type, entry: &v1::CounterEntry) -> Result<(), Refusal> {
         only_modify(kind, "a counter")?;
         let Self { loaded, pipeline, undo, .. } = self;
@@ -295,7 +295,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// "RegisterEntry": registers of bit<W>, W up to 64.
+    /// Writes cells of a register ("RegisterEntry") of bit<W>, W up to 64.
     fn register(&mut self, kind: Type, entry: &v1::RegisterEntry) -> Result<(), Refusal> {
         only_modify(kind, "a register")?;
         let Self { loaded, pipeline, undo, .. } = self;

@@ -16,7 +16,7 @@ pub(super) struct Write {
     atomicity: Atomicity,
     /// Updates that were applied or refused.
     done: usize,
-    /// Filled from the first error on: a batch that succeeds allocates nothing here.
+    /// Errors by update, filled from the first error on: a batch that succeeds allocates nothing here.
     errors: Vec<v1::Error>,
     /// Changes that take back what was done, where all or nothing is wanted.
     undo: Option<Vec<Undo>>,
@@ -41,7 +41,8 @@ impl Write {
         self.request
     }
 
-    /// Applies up to `most` further updates; gives the answer after the last, or the first that fails where all or nothing is wanted.
+    /// Applies up to `most` further updates. Returns the answer after the last, or after the first that fails if the batch is all or
+    /// nothing.
     pub(super) fn go_on(
         &mut self,
         loaded: &mut Loaded,
@@ -76,7 +77,7 @@ impl Write {
         Some(if errors.is_empty() { Ok(v1::WriteResponse {}) } else { Err(batch_status("Write", errors)) })
     }
 
-    /// Every update gets its own outcome: the others did not fail, but they are not active either.
+    /// Status of a batch that was taken back. Every update gets its own outcome: the others did not fail, but are not active either.
     fn all_failed(&mut self) -> Status {
         let culprit = self.errors.len() - 1;
         let aborted = || {

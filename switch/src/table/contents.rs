@@ -48,7 +48,7 @@ impl Contents {
         }
     }
 
-    /// No entries, and room for as many as the table has by its declaration.
+    /// Contents without entries, with room for as many as the table declares.
     pub(crate) fn new(code: &TableCode, entries: usize, default: Vec<u64>) -> Self {
         let shape = code.shape;
         let store = || Store::new(shape.words(), entries);
@@ -147,7 +147,7 @@ impl Contents {
         }
     }
 
-    /// Memory that the table has grown out of.
+    /// Takes the memory that the table has outgrown.
     pub(crate) fn take_retired(&mut self, retired: &mut Vec<Vec<u64>>) {
         match &mut self.body {
             Body::Exact(exact) => exact.take_retired(retired),

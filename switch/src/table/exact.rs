@@ -15,7 +15,7 @@ use super::records::{HASH_BITS, Layout, Records, seed};
 use super::{Key, KeyPart, NONE, pack_slots};
 use crate::code::Words;
 
-/// Records of a table that has got its first entry.
+/// Number of records of a table with its first entry.
 const FEW: usize = 8;
 
 /// Steps of a move that each change makes: a record that is looked at, or one that is moved. A table of `n` records doubles when
@@ -39,7 +39,7 @@ pub(crate) struct Exact {
     old: Records,
     /// The records of the old place before this one are free.
     moved: usize,
-    /// Old places that all were moved away from: see [`take_retired`](Self::take_retired).
+    /// Old places from which all records were moved: see [`take_retired`](Self::take_retired).
     retired: Vec<Vec<u64>>,
     len: usize,
 }
@@ -149,7 +149,7 @@ impl Exact {
         (from < END).then_some(from)
     }
 
-    /// Memory that the table has grown out of. To give it back takes milliseconds when it is much, so that is left to another thread.
+    /// Takes the memory that the table has outgrown. Freeing much of it takes milliseconds, so that is left to another thread.
     pub(crate) fn take_retired(&mut self, retired: &mut Vec<Vec<u64>>) {
         retired.append(&mut self.retired);
     }
@@ -208,7 +208,7 @@ impl Exact {
         self.old = std::mem::replace(&mut self.new, bigger);
     }
 
-    /// Makes so many steps of the move.
+    /// Makes up to `steps` steps of the move.
     fn move_some(&mut self, steps: usize) {
         let Self { layout, new, old, moved, .. } = self;
         for _ in 0..steps {
@@ -270,7 +270,7 @@ mod tests {
         rows
     }
 
-    /// Against a map; `spread` makes field values of a small key.
+    /// Compares a table with a map; `spread` makes field values of a small key.
     fn check(widths: &[(u16, u16)], params: usize, spread: impl Fn(u16) -> Vec<u64>, changes: &[Change]) {
         let parts = pack_parts(widths).unwrap();
         let shape = Shape { entry: 1 + params, counted: true };
@@ -366,7 +366,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever reads slice by slice sees every entry that stays exactly once, whatever comes and goes in between: growing, moving
+        /// A reader of slices sees every entry that stays exactly once, whatever comes and goes in between: growing, moving
         /// and closing holes included.
         #[test]
         fn slices_hold_what_stays_once(

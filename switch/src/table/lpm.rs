@@ -8,7 +8,7 @@ use crate::code::Words;
 
 #[derive(Debug)]
 struct Length {
-    /// Over the packed key: all exact bits, and the prefix's.
+    /// Mask over the packed key: all exact bits, and the prefix's.
     mask: Key,
     /// Rows + 1 by the bits under the mask.
     rows: Exact,
@@ -18,7 +18,7 @@ struct Length {
 /// their bits orders them.
 #[derive(Debug, Default)]
 pub(crate) struct Lpm {
-    /// Longest first; no empty ones.
+    /// Prefix lengths in use, longest first.
     lengths: Vec<Length>,
 }
 
@@ -82,7 +82,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the definition: of all entries that match, the one with the longest prefix.
+        /// Compares with the definition: of all entries that match, the one with the longest prefix.
         #[test]
         fn finds_the_longest_prefix(
             entries in prop::collection::vec((0..2u64, any::<u16>(), 0..=16u16, any::<bool>()), 0..60),

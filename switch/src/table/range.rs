@@ -38,7 +38,7 @@ impl Ranges {
         Ranges { exact, range, groups: HashMap::with_hasher(FxBuildHasher) }
     }
 
-    /// `parts` are those of the exact fields; `slot` is the range field's.
+    /// Row of the packet's entry, or [`NONE`]. `parts` are those of the exact fields; `slot` is the range field's.
     #[inline]
     pub(crate) fn look_up(&mut self, parts: &[KeyPart], slot: u16, slots: &Words, store: &Store) -> u32 {
         let Some(group) = self.groups.get_mut(&pack_slots(parts, slots)) else {
@@ -58,7 +58,7 @@ impl Ranges {
         group.stale = true;
     }
 
-    /// Call before the row leaves the store.
+    /// Removes an entry. Must be called before the row leaves the store.
     pub(crate) fn remove(&mut self, parts: &[KeyPart], row: u32, store: &Store) {
         let key = self.key(parts, row, store);
         if let Some(group) = self.groups.get_mut(&key) {
@@ -121,7 +121,7 @@ mod tests {
     use crate::table::pack_parts;
 
     proptest! {
-        /// Against the definition: of all entries that match, the best priority, then the oldest.
+        /// Compares with the definition: of all entries that match, the best priority, then the oldest.
         #[test]
         fn finds_the_best_range(
             changes in prop::collection::vec(

@@ -10,7 +10,7 @@ const LINE: usize = 8;
 /// 2^64 divided by the golden ratio: its multiples spread evenly, those of consecutive numbers best.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Hashes have so many bits.
+/// Number of bits of a hash.
 pub(super) const HASH_BITS: u32 = 32;
 
 /// Layout of the records of a table.
@@ -32,7 +32,7 @@ pub(super) struct Records {
     pub(super) cells: Vec<u64>,
     /// Index of the first record in `cells`: at the beginning of a line.
     base: usize,
-    /// A power of two; 0 before the first entry.
+    /// Number of records, a power of two; 0 before the first entry.
     pub(super) count: usize,
 }
 
@@ -44,14 +44,14 @@ impl Layout {
         Layout { key_words, row_words, stride, seed: 0 }
     }
 
-    /// The hash of a key that is there as one number.
+    /// The hash of a key.
     pub(super) fn hash(&self, key: &Key) -> u32 {
         hash(self.seed, &key[..self.key_words])
     }
 }
 
 impl Records {
-    /// Free ones. Their memory is zeroed pages: it is there when it is used.
+    /// Creates free records. Their memory is zeroed pages, which take memory when they are used.
     pub(super) fn new(layout: &Layout, count: usize) -> Self {
         let cells = vec![0u64; count * layout.stride + LINE];
         let base = cells.as_ptr().align_offset(LINE * size_of::<u64>()).min(LINE);
@@ -173,8 +173,8 @@ fn hash(seed: u64, key: &[u64]) -> u32 {
 
 /// The seed of a table that gets this key first.
 ///
-/// Entries are read in the order of their hashes. Written in that order into another table, which is still small, they would all want the
-/// same places, if that one had the same hashes.
+/// Entries are read in the order of their hashes. If another, still small table had the same hashes, entries written to it in that order
+/// would all want the same places.
 pub(super) fn seed(key: &Key) -> u64 {
     let mixed = key.iter().fold(0, |all, word| all ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25);
     (mixed ^ mixed >> 35).wrapping_mul(0x9fb2_1c65_1e98_df25) ^ GOLDEN

@@ -8,7 +8,7 @@ use super::{KeyPart, NONE, pack64};
 use crate::code::Words;
 use crate::entry::MatchKind;
 
-/// Which fields go into which word, and which are ranges.
+/// Distribution of the key's fields over words, and the range fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ScanKey {
     /// The parts of each word.
@@ -20,7 +20,7 @@ pub(crate) struct ScanKey {
 }
 
 impl ScanKey {
-    /// `fields`: kind, slot and width of each key field.
+    /// Creates the key. `fields` has kind, slot and width of each key field.
     pub(crate) fn new(fields: &[(MatchKind, u16, u16)]) -> Self {
         let mut words: Vec<Vec<KeyPart>> = Vec::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -104,8 +104,7 @@ impl ScanKey {
     }
 }
 
-/// Entries that are compared without a branch between them: which one matches depends on the data, and a processor cannot
-/// foresee it.
+/// Number of entries that are compared without a branch between them: a processor cannot predict which one matches.
 const TOGETHER: usize = 8;
 
 /// Position of the first value that a word has under its mask.
@@ -130,7 +129,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Something in the store has changed.
+    /// Takes note that something in the store has changed.
     pub(crate) fn touch(&mut self) {
         self.stale = true;
     }

@@ -117,7 +117,7 @@ impl Store {
         self.rows[row as usize].priority
     }
 
-    /// Smaller wins: by priority downwards, then by age.
+    /// Rank of an entry, of which the smaller wins: by priority downwards, then by age.
     pub(crate) fn rank(&self, row: u32) -> (std::cmp::Reverse<i32>, u64) {
         let row = &self.rows[row as usize];
         (std::cmp::Reverse(row.priority), row.age)

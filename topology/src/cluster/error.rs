@@ -65,7 +65,7 @@ pub enum ClusterProblem {
     /// Syntax error, unknown or missing key, or value of the wrong type: the parser's own words.
     #[error("{0}")]
     Syntax(String),
-    /// There is no such network.
+    /// A network that cannot be built.
     #[error(transparent)]
     Network(#[from] TopologyError),
     /// A number does not fit.
@@ -161,7 +161,7 @@ pub enum ClusterProblem {
         host: String,
         /// Role it already has.
         first_role: &'static str,
-        /// Where.
+        /// Line of that role.
         first_line: usize,
         /// Role it should have too.
         role: &'static str,
@@ -200,7 +200,7 @@ pub enum ClusterProblem {
         /// Its owner.
         owner: String,
     },
-    /// An exception to a rule that is not there.
+    /// Places of wires without the section that has the rule for them.
     #[error(
         "this says where wires are, but there is no section [wires]: add it, with `first_port`, the UDP port of the first end"
     )]
@@ -259,12 +259,12 @@ pub enum ClusterProblem {
         /// Last such key.
         to: u64,
     },
-    /// Some memory servers have a `low` and some do not.
+    /// A memory server without `low`, while others have one.
     #[error(
         "this memory server has no low key but others have one; give all of them one, or none to divide the keys evenly"
     )]
     MissingLow,
-    /// Control channels would be open to everybody on a network.
+    /// Control channels would be open to every host on a network.
     #[error(
         "{address} is not on this machine's loopback, and the file does not say whom to trust: add a section [trust] with \
          folder = \"certificates\" (`fatbtree topology certificates` fills it), or with plaintext = \"{PLAINTEXT}\""
@@ -273,7 +273,7 @@ pub enum ClusterProblem {
         /// The first such address.
         address: String,
     },
-    /// Memory servers would answer queries of everybody on a network.
+    /// Memory servers would answer queries of every host on a network.
     #[error(
         "queries at {address} would be answered whoever asks, and change the tree: without certificates they bear no keys. Give the \
          file certificates (folder = \"certificates\"), or say that it is meant: query_open = true"

@@ -1,4 +1,4 @@
-//! The shapes of the TOML file. Every value keeps its place, so that validation can name the line.
+//! Structure of the TOML file. Every value keeps its place, so that validation can name the line.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};

@@ -1,4 +1,4 @@
-//! Where roles tell their metrics: one port for each, by rule.
+//! Addresses at which roles serve metrics: one port for each, by rule.
 
 use std::collections::BTreeMap;
 

@@ -13,12 +13,12 @@ use crate::network::{Cores, Network, SwitchId};
 
 /// UDP port of index packets between switches, where the cluster file names none.
 pub const IN_FLIGHT_PORT: u16 = 4792;
-/// RoCEv2's own.
+/// UDP port of RoCEv2.
 const ROCE_PORT: u16 = 4791;
-/// Those of the query protocol.
+/// UDP ports of the query protocol.
 const QUERY_PORTS: [u16; 2] = [4793, 4794];
 
-/// Ports by which packets pass a switch a second time, at most: those of a pipe.
+/// Maximum number of ports by which packets pass a switch a second time: those of a pipe.
 const MAX_LOOPBACK_PORTS: usize = 16;
 
 impl Kind {
@@ -119,7 +119,7 @@ impl Check<'_> {
         Ok(numbers)
     }
 
-    /// The second pass has pipes of its own: no host is on a port of one of them.
+    /// Checks that the second pass has pipes of its own: no host may be on a port of one of them.
     pub(super) fn second_pipes(
         &self,
         section: &Spanned<file::Network>,
@@ -158,7 +158,7 @@ impl Check<'_> {
         Ok(port)
     }
 
-    /// Port numbers of devices. Ports that a switch's table leaves out are not wired.
+    /// Reads the port numbers of devices. Ports that a switch's table leaves out are unplugged.
     pub(super) fn device_ports(
         &self,
         tree: &mut Network,

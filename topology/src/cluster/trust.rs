@@ -14,11 +14,11 @@ use super::{Client, MemoryServer};
 pub(super) struct Trusts {
     /// Folder of certificates.
     pub(super) certificates: Option<PathBuf>,
-    /// Queries of all clients are answered.
+    /// Whether queries of all clients are answered.
     pub(super) query_open: bool,
 }
 
-/// The words.
+/// Text by which a file permits plaintext channels.
 pub(super) const PLAINTEXT: &str = "I trust everybody on this network";
 
 impl Check<'_> {
@@ -56,7 +56,7 @@ impl Check<'_> {
     }
 }
 
-/// A label of a DNS name, which is a file's name too, and of one role only.
+/// Whether a name can be a label of a DNS name and a file's name, and is not reserved for another role.
 fn is_certifiable(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     name.len() <= 63

@@ -67,7 +67,7 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     })
 }
 
-/// The table that a byte offset lies in, from the last `[header]` before it: the parser's errors do not say it.
+/// Path of the key at a byte offset, by the last `[header]` before it: the parser's errors do not say it.
 fn key_path(text: &str, offset: usize) -> String {
     let (line, _) = place(text, offset);
     let mut table = String::new();
@@ -92,7 +92,7 @@ fn key_path(text: &str, offset: usize) -> String {
 
 pub(super) struct Check<'a> {
     text: &'a str,
-    /// The file says which peers it trusts.
+    /// Whether the file says which peers it trusts.
     trusts: bool,
 }
 
@@ -135,7 +135,7 @@ impl Check<'_> {
         }
     }
 
-    /// Address overrides. Clashes are looked for when all are applied: two hosts may swap their addresses.
+    /// Applies address overrides. Clashes are looked for when all are applied, since two hosts may swap their addresses.
     fn hosts(&self, tree: &mut Network, hosts: &[file::Host]) -> Checked<()> {
         let mut described: BTreeMap<HostId, usize> = BTreeMap::new();
         for (n, host) in hosts.iter().enumerate() {

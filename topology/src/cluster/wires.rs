@@ -1,7 +1,7 @@
-//! Where the ends of the network's cables are, when roles are processes.
+//! Places of the ends of the network's cables, when roles are processes.
 //!
-//! The rule: cable n of [`Network::links`] has its upper end at UDP port `first_port + 2n`, its lower end at `first_port + 2n + 1`. Nobody
-//! types a port twice, and all processes that read the same file find each other. The file may put a switch or host on another machine,
+//! The rule: cable n of [`Network::links`] has its upper end at UDP port `first_port + 2n`, its lower end at `first_port + 2n + 1`. No port
+//! is written twice, and all processes that read the same file find each other. The file may put a switch or host on another machine,
 //! and an end at another port or on a network interface.
 
 use std::collections::BTreeMap;
