@@ -92,7 +92,7 @@ pub(crate) enum NoGrant {
     Room(ReserveError),
 }
 
-/// Bytes of the table of chunk kinds ([`LoadedTree::chunk_kinds`](crate::LoadedTree::chunk_kinds)) of a tree
+/// Bytes of the table of chunk kinds ([`Loaded::chunk_kinds`](crate::Loaded::chunk_kinds)) of a tree
 /// with this much spare memory.
 #[must_use]
 pub const fn chunk_kinds_bytes(spare_bytes: u64, chunk_bytes: u64) -> u64 {

@@ -2,26 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use fatbtree_blink::{IndexCache, RemoteSide, TreeTop};
-use fatbtree_blink_host::TreeInfo;
+use fatbtree_blink::{IndexCache, TreeTop};
 use fatbtree_blink_host::grpc::TreeCalls as _;
 use fatbtree_controller::{
     Budget, Controller, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, HotKeys, Located,
-    Observed, OnProgress, Placement, Plan, Programs, PushReport, Registration, Tree, by_partition, in_leaves,
-    probe,
+    Observed, OnProgress, Placement, Plan, Programs, PushReport, Tree, by_partition, in_leaves, probe,
 };
 use fatbtree_memserver::grpc;
 use fatbtree_topology::{Cluster, SwitchId};
-use fatbtree_verbs::Device;
 
 use super::data_path::DataPathThreads;
-use super::memory::Porter;
+use super::sessions::Carrier;
 
 /// Connections that a first switch has room for; the demo has one for each memory server.
 const CONNECTIONS: usize = 1_000;
+
+/// Interval in which the control plane looks whether a connection is up.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// The control plane: connections to every switch and memory server, and the active plan.
 pub(super) struct Control {
@@ -164,49 +164,26 @@ impl Control {
         Ok((self.active().cloned().context("no plan is loaded")?, report))
     }
 
-    /// Connects the client to every memory server: opens a session and keeps it, connects each queue pair, and
-    /// registers it at the client's edge switch. Then the client can lock and write, and has memory brought to it.
+    /// Connects the client to every memory server: carries the calls of its session keeper, and registers each queue pair at the client's
+    /// edge switch.
     pub(super) async fn connect_client(
         &mut self,
         data_path: &Arc<DataPathThreads>,
-        porter: Porter,
+        carrier: Carrier,
     ) -> Result<()> {
-        let mut sessions = Vec::new();
+        let roce = data_path.call(|path| path.client().pool().reactor().with(|nic| nic.config().ip))?;
+        tokio::spawn(carrier.serve(self.servers.clone(), roce));
         for id in data_path.call(|path| path.client().pool().connections())? {
-            let server = &mut self.servers[usize::from(id.server)];
-            let info = server.info::<TreeInfo>().await?;
-            let local = data_path.call(move |path| path.client().pool().open(id))??;
-            let session = server.open_session(local.ip).await?;
-            tokio::spawn(server.clone().keep_session(session));
-            sessions.push((server.clone(), session));
-            let (local_ip, local_mtu) = (local.ip, local.mtu);
-            let endpoint = server.connect_queue_pair(session.id, local, None).await?;
-            let rkey = info.tree.rkey;
-            let registration = Registration {
-                client: local_ip,
-                queue_pair: endpoint.queue_pair.0,
-                rkey,
-                root: info.partition.root.raw(),
-                mtu: endpoint
-                    .mtu
-                    .min(local_mtu)
-                    .bytes()
-                    .try_into()
-                    .context("an MTU is 4096 bytes at most")?,
+            let registration = loop {
+                match data_path.call(move |path| path.registration(id))?? {
+                    Some(registration) => break registration,
+                    None => tokio::time::sleep(LOOK).await,
+                }
             };
             self.controller.opened(id.server, registration);
             self.fleet.settle(&mut self.controller, &mut self.held, None).await?;
-            let side = RemoteSide { endpoint, rkey, registered: true };
-            data_path.call(move |path| {
-                let pool = path.client().pool();
-                let masked_atomics = pool.reactor().with(|nic| nic.capabilities().masked_atomics);
-                let writer =
-                    info.writer(session.owner, masked_atomics).context("the memory server has no locks")?;
-                pool.set_writer(id.server, writer)?;
-                Ok::<_, anyhow::Error>(pool.connected(id, side)?)
-            })??;
+            data_path.call(move |path| path.client().pool().set_registered(id, true))??;
         }
-        tokio::spawn(porter.serve(sessions));
         Ok(())
     }
 

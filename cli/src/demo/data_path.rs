@@ -17,15 +17,16 @@ use std::sync::mpsc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
-use fatbtree_blink::Event;
+use anyhow::{Context as _, Result, anyhow};
+use fatbtree_blink::ConnectionId;
 use fatbtree_blink_host as host;
+use fatbtree_controller::Registration;
 use fatbtree_sim::{Client, Clock, Cluster, InstantWires};
 use fatbtree_switch::service::Inbox;
-use fatbtree_verbs::Alarm;
 use fatbtree_verbs::time::{Instant, RunningTime};
+use fatbtree_verbs::{Alarm, Device as _};
 
-use super::memory::{Brought, Desk, Wanted};
+use super::sessions::{Desk, Sessions};
 
 /// Looks for a frame that the fabric makes before it looks at anything else.
 const BATCH: usize = 32;
@@ -64,8 +65,10 @@ pub(super) struct DataPath {
     /// The inboxes of this half's switches, by the switch's position.
     switch_inboxes: Vec<(usize, Inbox)>,
     server_mailboxes: Vec<host::TreeMailbox>,
-    /// The client's desk for memory, in the half that has the client.
-    memory: Option<Desk>,
+    /// The client's sessions, in the half that has the client.
+    sessions: Option<Sessions>,
+    /// Error of the sessions that has not been reported yet.
+    trouble: Option<anyhow::Error>,
     /// Looks in a row that found no frame.
     idle: u32,
 }
@@ -76,10 +79,11 @@ impl DataPath {
         cluster: Cluster<InstantWires>,
         switch_inboxes: Vec<(usize, Inbox)>,
         server_mailboxes: Vec<host::TreeMailbox>,
-        memory: Option<Desk>,
+        desk: Option<Desk>,
     ) -> Self {
         let clock = RunningClock::new();
-        Self { cluster, clock, switch_inboxes, server_mailboxes, memory, idle: 0 }
+        let sessions = desk.map(|desk| Sessions::new(&cluster.clients()[0], desk));
+        Self { cluster, clock, switch_inboxes, server_mailboxes, sessions, trouble: None, idle: 0 }
     }
 
     fn answer_control_plane(&mut self) {
@@ -92,6 +96,7 @@ impl DataPath {
             while server.poll_event().is_some() {}
         }
         self.cluster.handle_timeouts(&self.clock);
+        self.keep_sessions();
     }
 
     /// The demo's client.
@@ -99,24 +104,39 @@ impl DataPath {
         &self.cluster.clients()[0]
     }
 
-    /// Handles the client's next event, and hands it memory that has been brought.
-    fn serve_client(&mut self) -> Result<()> {
-        let Some(desk) = &self.memory else { return Ok(()) };
-        match self.client().poll_event() {
-            None => {}
-            Some(Event::MemoryWanted { server, kind, bytes }) => {
-                desk.wanted.try_send(Wanted { server, kind, bytes })?;
-            }
-            Some(Event::ConnectionBroken { id, reason }) => bail!("the {id} broke: {reason}"),
-            Some(Event::Unfinished { server }) => {
-                bail!("a write to memory server {server} gave up while it had a lock")
-            }
+    /// Takes answers of memory servers, and makes the calls that are due.
+    fn keep_sessions(&mut self) {
+        let now = self.clock.now();
+        if let Some(sessions) = &mut self.sessions
+            && let Err(trouble) = sessions.turn(now, &self.cluster.clients()[0])
+        {
+            self.trouble.get_or_insert(trouble);
         }
-        if let Ok(brought) = desk.brought.try_recv() {
-            let Brought { server, session, grant } = brought?;
-            grant.hand_to(self.client().pool(), server, session);
+    }
+
+    /// Data with which the client's edge switch admits index reads on a connection; `None` until the connection is up.
+    ///
+    /// # Errors
+    /// When a session cannot be kept.
+    pub(super) fn registration(&mut self, id: ConnectionId) -> Result<Option<Registration>> {
+        if let Some(trouble) = self.trouble.take() {
+            return Err(trouble);
         }
-        Ok(())
+        let (pool, sessions) = (self.client().pool(), self.sessions.as_ref());
+        let info = sessions.and_then(|sessions| sessions.keeper().info(id.server));
+        let (Some(info), Some(queue_pair), Some(server)) = (info, pool.queue_pair(id), pool.replaces(id))
+        else {
+            return Ok(None);
+        };
+        let local = pool.reactor().with(|nic| nic.endpoint(queue_pair))?;
+        let mtu = info.path_mtu.min(local.mtu).bytes();
+        Ok(Some(Registration {
+            client: local.ip,
+            queue_pair: server.0,
+            rkey: info.tree.rkey,
+            root: info.partition.root.raw(),
+            mtu: mtu.try_into().context("an MTU is 4096 bytes at most")?,
+        }))
     }
 
     /// Runs a future of the client's to its end.
@@ -143,7 +163,10 @@ impl DataPath {
                 }
             }
             if !self.advance() {
-                self.serve_client()?;
+                self.keep_sessions();
+            }
+            if let Some(trouble) = self.trouble.take() {
+                return Err(trouble);
             }
         }
     }

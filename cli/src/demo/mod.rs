@@ -5,12 +5,12 @@ mod control;
 mod data_path;
 mod growth;
 mod measure;
-mod memory;
 mod mixtures;
 mod network;
 mod report;
 mod result;
 mod run;
+mod sessions;
 
 use anyhow::{Result, bail};
 use comfy_table::{CellAlignment, Table, presets};

@@ -21,12 +21,12 @@ use super::control::{Control, Planned};
 use super::data_path::{DataPath, DataPathThreads, Starter};
 use super::growth::Growth;
 use super::measure::{Cache, Kind, Runner, Way};
-use super::memory::{Desk, desk};
 use super::mixtures::{MixtureResult, Mixtures};
 use super::network::{self, Endpoints, Places, is_in_rack};
 use super::result::{
     DemoResult, Environment, GrowthResult, LoadResult, PlanResult, PushResult, WayResult, YcsbResult,
 };
+use super::sessions::{Desk, desk};
 use crate::{count, progress};
 
 /// The part of the operations that YCSB's workloads get.
@@ -66,11 +66,11 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     };
     let endpoints = Endpoints::open(&topology, &places, &lows, waker_of, starter.waker_of_racks()).await?;
     let cluster = endpoints.cluster.clone();
-    let (desk, porter) = desk();
+    let (desk, carrier) = desk();
     let roots = loaded.roots.clone();
     let (data_path, memories) = start(&settings, topology, &places, (loaded, endpoints, desk), starter)?;
     let mut control = Control::bring_up(cluster, settings.budget.clone()).await?;
-    control.connect_client(&data_path, porter).await?;
+    control.connect_client(&data_path, carrier).await?;
     step.done(String::new());
 
     let mut runner = Runner::new(&data_path, &settings);

@@ -6,13 +6,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, Mutation, Owner, PoolConfig, RemoteSide,
-    RemoteStats, SessionId, Start, Techniques, Tree, TreeConfig, Writer, value,
+    ConnectionId, IndexCache, Mutation, PoolConfig, PoolError, RemoteMemory, RemoteSide, RemoteStats, Start,
+    Techniques, Tree, TreeConfig, Writer, value,
 };
-use fatbtree_blink_host::{Cluster, LoadOptions, fixed, load_cluster};
+use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, load_cluster};
 use fatbtree_client::Client;
+use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
+use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
+use fatbtree_remote::Kept;
+use fatbtree_verbs::QueuePair;
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Access, Device as _, Memory, QueuePair, Region, Remote};
 use fatbtree_workload::measure::LatencyHistogram;
 use fatbtree_workload::ycsb::{Zipfian, fnv_hash64};
 use rand::RngExt as _;
@@ -31,9 +34,12 @@ const LOCKS: u32 = 131_072;
 const LANES: u8 = 64;
 /// Seed of value contents: all writes of a key write the same, so that every answer can be checked.
 const VALUES: u64 = 1;
+/// Bytes of a chunk. The virtual time of a run is too short for the default of 8 MiB.
 const CHUNK: u64 = 256 << 10;
-/// Session of every client with every server: none ends.
-const SESSION: SessionId = SessionId(1);
+/// Time for which sessions last without renewal: longer than a run, so that no renewal falls into one run and not into another.
+const LEASE: Duration = Duration::from_secs(60);
+/// Time within which all clients are connected. They look for calls every 10 µs, and each call is answered at once.
+const CONNECTING: Duration = Duration::from_millis(10);
 
 /// Setup of a measurement.
 pub(super) struct Setup {
@@ -117,9 +123,6 @@ fn for_each_inner(
     Ok(())
 }
 
-/// Memory that servers have not given out.
-type Spare = Rc<RefCell<BTreeMap<u16, std::ops::Range<u64>>>>;
-
 /// Results of all operations.
 #[derive(Default)]
 struct Tally {
@@ -157,16 +160,12 @@ pub(super) fn run(
     let retry = Retry { timeout: Duration::from_millis(50), limit: 7 };
     let world = World::new(size.seed, Options { times, retry, ..Options::default() });
     world.set_timing(Stations::new(times));
-    let spare: Spare = Rc::default();
-    let mut servers = Vec::new();
-    for tree in &cluster.trees {
-        let server = world.machine(MachineOptions::named(format!("server {}", tree.partition.id)));
-        let iova = u64::from(tree.partition.id) << 48;
-        let (regions, locks, owners) = registered(&server, &tree.region, iova, setup.techniques)?;
-        spare.borrow_mut().insert(tree.partition.id, tree.spare.start.next_multiple_of(64)..tree.spare.end);
-        servers.push((server, regions, locks, owners));
-    }
-    let mut rkeys = BTreeMap::new();
+    let servers: Servers = cluster
+        .trees
+        .iter()
+        .map(|tree| serve(&world, tree, setup.techniques).map(RefCell::new))
+        .collect::<Result<Vec<_>, _>>()?
+        .into();
     let (tally, mut clients) = (Rc::new(Tally::default()), Vec::new());
     let limit = match setup.cache {
         Cache::None => 0,
@@ -190,27 +189,14 @@ pub(super) fn run(
             for_each_inner(cluster, |node, partition| cache.put(node, partition))?;
         }
         client.set_cache(Some(cache));
-        let pool = client.pool();
-        for (server, (_, _, locks, owners)) in (0..).zip(&servers) {
-            let remote = |region: &Region| Remote { address: region.iova, rkey: region.rkey };
-            let (locks, owners) = (remote(locks), remote(owners));
-            let owner = Owner { session: SESSION, number: number + 1 };
-            let writer = Writer { locks, owners, count: LOCKS, owner, masked_atomics: true };
-            pool.set_writer(server, writer).map_err(|error| error.to_string())?;
-            if setup.mix != Mix::ReadOnly {
-                for kind in [ChunkKind::Leaves, ChunkKind::InternalNodes] {
-                    grant(&client, &spare, server, kind)?;
-                }
-            }
-        }
-        for id in pool.connections() {
-            let queue_pair =
-                connect(&client, id, &servers[usize::from(id.server)].0, servers[usize::from(id.server)].1)?;
-            rkeys.insert(queue_pair, servers[usize::from(id.server)].1.rkey);
-        }
-        drop(machine.spawn(attend(machine.clone(), client.clone(), Rc::clone(&spare), Rc::clone(&tally))));
+        keep(&machine, &client, &servers, &tally);
+        clients.push((machine, client));
+    }
+    let rkeys = connected(&world, &clients, &servers)?;
+    switches(&world, &rkeys);
+    for (number, (machine, client)) in (0..).zip(&clients) {
         for task in 0..size.depth {
-            let draw = random(size.seed, 1_000 + u64::from(number) * 1_000 + u64::from(task));
+            let draw = random(size.seed, 1_000 + number * 1_000 + u64::from(task));
             let ranks = Ranks::new(setup.skew, size.keys);
             let slot = tally.begun.borrow().len();
             tally.begun.borrow_mut().push(world.now());
@@ -218,9 +204,7 @@ pub(super) fn run(
                 Work { machine: machine.clone(), client: client.clone(), tally: Rc::clone(&tally), slot };
             drop(machine.spawn(work.run(ranks, setup.mix.writes_percent(), setup.start, draw)));
         }
-        clients.push(client);
     }
-    switches(&world, &rkeys);
     world.run_for(Duration::from_micros(size.warm_up_us));
     let before = stats(&clients);
     tally.measures.set(true);
@@ -247,12 +231,12 @@ pub(super) fn run(
         written_bytes: per(after.written_bytes - before.written_bytes, writes),
         lock_retries: per(after.lock_retries - before.lock_retries, writes),
         handed_over_percent: 100.0 * per(after.hand_overs - before.hand_overs, writes),
-        cache_bytes: clients.iter().map(|client| client.cache_stats().bytes).max().unwrap_or_default(),
+        cache_bytes: clients.iter().map(|(_, client)| client.cache_stats().bytes).max().unwrap_or_default(),
     })
 }
 
-fn stats(clients: &[Client<SimDevice>]) -> RemoteStats {
-    clients.iter().map(|client| client.pool().counters()).fold(RemoteStats::default(), |sum, stats| {
+fn stats(clients: &[(Machine, Client<SimDevice>)]) -> RemoteStats {
+    clients.iter().map(|(_, client)| client.pool().counters()).fold(RemoteStats::default(), |sum, stats| {
         RemoteStats {
             written_bytes: sum.written_bytes + stats.written_bytes,
             lock_retries: sum.lock_retries + stats.lock_retries,
@@ -262,71 +246,79 @@ fn stats(clients: &[Client<SimDevice>]) -> RemoteStats {
     })
 }
 
-/// A server's tree, locks and owners, all of which are alive.
-fn registered(
-    server: &Machine,
-    tree: &Arc<Memory>,
-    iova: u64,
-    techniques: Techniques,
-) -> Result<(Region, Region, Region), String> {
-    const OWNERS: u64 = 8192;
-    let shared = |bytes| Memory::shared(bytes).map_err(|error| error.to_string());
-    let (table, alive) = (shared(u64::from(LOCKS) * 2)?, shared(OWNERS)?);
-    alive.update(0, |_| u64::MAX).map_err(|error| error.to_string())?;
-    let regions = server.reactor().with(|card| {
-        let tree = card.register(tree, iova, Access::ALL)?;
-        let locks = if techniques.on_chip {
-            card.register_device_memory(u64::from(LOCKS) * 2, 0, Access::ALL)?
-        } else {
-            card.register(&table, 0, Access::ALL)?
-        };
-        Ok::<_, fatbtree_verbs::RegisterError>((tree, locks, card.register(&alive, 0, Access::READ)?))
-    });
-    regions.map_err(|error| error.to_string())
+/// Memory servers, by number. Calls reach them at once.
+type Servers = Rc<[RefCell<TreeServer<SimDevice>>]>;
+
+/// Starts a memory server of a tree on a machine of its own. The tree's memory is shared with its caller. The lock table is on the card
+/// where the techniques want it there.
+fn serve(world: &World, tree: &LoadedTree, techniques: Techniques) -> Result<TreeServer<SimDevice>, String> {
+    let name = format!("server {}", tree.partition.id);
+    let default = MachineOptions::named(name);
+    let device_memory = if techniques.on_chip { default.device_memory } else { 0 };
+    let machine = world.machine(MachineOptions { device_memory, ..default });
+    let options = ServerOptions {
+        lock_table_bytes: u64::from(LOCKS) * 2,
+        chunk_bytes: CHUNK,
+        lease: LEASE,
+        ..ServerOptions::writable()
+    };
+    let (region, spare) = (Arc::clone(&tree.region), tree.spare.clone());
+    let tree = LoadedTree { region, spare, chunk_kinds: None, ..*tree };
+    MemoryServer::new(machine.device(), tree, &options, 1).map_err(|error| error.to_string())
 }
 
-fn connect(
-    client: &Client<SimDevice>,
-    id: ConnectionId,
-    server: &Machine,
-    tree: Region,
-) -> Result<QueuePair, String> {
-    let local = client.pool().open(id).map_err(|error| error.to_string())?;
-    let endpoint = server.reactor().with(|card| {
-        let queue_pair = card.create()?;
-        card.connect(queue_pair, &local)?;
-        card.endpoint(queue_pair)
-    });
-    let endpoint = endpoint.map_err(|error| error.to_string())?;
-    let side = RemoteSide { endpoint, rkey: tree.rkey, registered: true };
-    client.pool().connected(id, side).map_err(|error| error.to_string())?;
-    client.pool().queue_pair(id).ok_or_else(|| format!("{id} has no queue pair"))
-}
+/// A client's memory under its keeper: all of its queue pairs are registered with the switches.
+struct Memory(Client<SimDevice>);
 
-fn grant(client: &Client<SimDevice>, spare: &Spare, server: u16, kind: ChunkKind) -> Result<(), String> {
-    let mut spare = spare.borrow_mut();
-    let range = spare.get_mut(&server).filter(|range| range.start + CHUNK <= range.end);
-    let range = range.ok_or_else(|| format!("the memory of server {server} is used up"))?;
-    client.pool().grant(SESSION, GlobalAddress::new(server, range.start), CHUNK, kind);
-    range.start += CHUNK;
-    Ok(())
-}
+impl Kept for Memory {
+    type Verbs = SimDevice;
+    type Error = PoolError;
 
-/// Brings memory.
-async fn attend(machine: Machine, client: Client<SimDevice>, spare: Spare, tally: Rc<Tally>) {
-    const LOOK: Duration = Duration::from_micros(5);
-    loop {
-        while let Some(event) = client.poll_event() {
-            let done = match event {
-                Event::MemoryWanted { server, kind, .. } => grant(&client, &spare, server, kind),
-                other => Err(format!("nothing fails here, but: {other:?}")),
-            };
-            if let Err(why) = done {
-                tally.fail(why);
-            }
-        }
-        machine.sleep(LOOK).await;
+    fn remote(&self) -> &RemoteMemory<SimDevice> {
+        self.0.pool()
     }
+
+    fn let_write(&self, server: u16, writer: Writer) -> Result<(), PoolError> {
+        self.0.pool().set_writer(server, writer)
+    }
+
+    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), PoolError> {
+        self.0.pool().connected(id, RemoteSide { registered: true, ..remote }).map(drop)
+    }
+}
+
+/// Keeps a client's sessions. Nothing fails here, so each failure ends the run.
+fn keep(machine: &Machine, client: &Client<SimDevice>, servers: &Servers, tally: &Rc<Tally>) {
+    let roce = machine.reactor().with(|card| card.address());
+    let id = ClientId { host: roce.into(), roce };
+    let keeper = SessionKeeper::new(client.pool().connections(), KeeperOptions::default());
+    let (servers, caller, tally) = (Rc::clone(servers), machine.clone(), Rc::clone(tally));
+    let carry = async move |server, call| {
+        servers[usize::from(server)].borrow_mut().carry_out(caller.now(), id, call).map_err(Denied::from)
+    };
+    let told = move |notice| match notice {
+        Notice::Opened { .. } | Notice::Connected { .. } => {}
+        other => tally.fail(format!("nothing fails here, but: {other:?}")),
+    };
+    let (memory, keeper) = (Rc::new(Memory(client.clone())), Rc::new(RefCell::new(keeper)));
+    drop(machine.spawn(machine.clone().keep_sessions(memory, keeper, carry, told)));
+}
+
+/// Waits until all clients are connected; returns the rkey that each queue pair reads with.
+fn connected(
+    world: &World,
+    clients: &[(Machine, Client<SimDevice>)],
+    servers: &Servers,
+) -> Result<BTreeMap<QueuePair, u32>, String> {
+    world.run_for(CONNECTING);
+    let mut rkeys = BTreeMap::new();
+    for (_, client) in clients {
+        for id in client.pool().connections() {
+            let queue_pair = client.pool().queue_pair(id).ok_or_else(|| format!("{id} is not up"))?;
+            rkeys.insert(queue_pair, servers[usize::from(id.server)].borrow().info().tree.rkey);
+        }
+    }
+    Ok(rkeys)
 }
 
 /// A client's slot, which does one operation after the other.

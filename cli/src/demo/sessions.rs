@@ -1,0 +1,115 @@
+//! The client's sessions with the memory servers: kept between frames, their calls carried by gRPC.
+
+use anyhow::{Context, Result, bail};
+use fatbtree_blink_host::TreeInfo;
+use fatbtree_memserver::grpc;
+use fatbtree_memserver::session_keeper::{Call, Denied, Granted, KeeperOptions, Notice, SessionKeeper};
+use fatbtree_sim::Client;
+use fatbtree_verbs::time::Instant;
+use tokio::sync::mpsc as tokio_mpsc;
+
+/// Calls on their way: for each server one, and a renewal beside it.
+const ON_THE_WAY: usize = 256;
+
+/// A call to a server.
+struct Asked {
+    server: u16,
+    call: Call,
+    /// Whether the call is a renewal beside another call.
+    is_renewal: bool,
+}
+
+/// The answer to a call.
+struct Answered {
+    server: u16,
+    is_renewal: bool,
+    answer: Result<Granted<TreeInfo>, Denied>,
+}
+
+/// End of the data path's thread: calls go out, answers come in.
+pub(super) struct Desk {
+    calls: tokio_mpsc::Sender<Asked>,
+    answers: std::sync::mpsc::Receiver<Answered>,
+}
+
+/// End that carries calls to the servers.
+pub(super) struct Carrier {
+    calls: tokio_mpsc::Receiver<Asked>,
+    answers: std::sync::mpsc::Sender<Answered>,
+}
+
+/// Both ends of the way that calls and answers take.
+pub(super) fn desk() -> (Desk, Carrier) {
+    let (calls, asked) = tokio_mpsc::channel(ON_THE_WAY);
+    let (answered, answers) = std::sync::mpsc::channel();
+    (Desk { calls, answers }, Carrier { calls: asked, answers: answered })
+}
+
+/// Keeper of the client's sessions, on the data path's thread.
+pub(super) struct Sessions {
+    keeper: SessionKeeper<TreeInfo>,
+    desk: Desk,
+}
+
+impl Sessions {
+    /// Sessions of a client without connections.
+    pub(super) fn new(client: &Client, desk: Desk) -> Self {
+        Self { keeper: SessionKeeper::new(client.pool().connections(), KeeperOptions::default()), desk }
+    }
+
+    /// The keeper.
+    pub(super) fn keeper(&self) -> &SessionKeeper<TreeInfo> {
+        &self.keeper
+    }
+
+    /// Takes answers, and makes the calls that are due.
+    ///
+    /// # Errors
+    /// When a server refuses, or a connection breaks: nothing is ever lost here.
+    pub(super) fn turn(&mut self, now: Instant, client: &Client) -> Result<()> {
+        let (pool, Self { keeper, desk }) = (client.pool(), self);
+        while let Ok(Answered { server, is_renewal, answer }) = desk.answers.try_recv() {
+            match is_renewal {
+                true => keeper.handle_renewal(now, pool, server, answer),
+                false => keeper.handle_answer(now, pool, server, answer),
+            }
+        }
+        while let Some((server, call)) = keeper.poll_call(now, pool) {
+            desk.calls.try_send(Asked { server, call, is_renewal: false })?;
+        }
+        while let Some((server, call)) = keeper.poll_renewal(now) {
+            desk.calls.try_send(Asked { server, call, is_renewal: true })?;
+        }
+        while let Some(notice) = keeper.poll_notice() {
+            match notice {
+                Notice::Opened { .. } | Notice::Connected { .. } => {}
+                Notice::Broken { id, reason } => bail!("the {id} broke: {reason}"),
+                Notice::Unfinished { server } => {
+                    bail!("a write to memory server {server} gave up while it had a lock")
+                }
+                Notice::Lost { server } => bail!("memory server {server} has lost its tree"),
+                Notice::OutOfReach { server } => bail!("memory server {server} does not answer"),
+                Notice::Denied { server, denied } => bail!("memory server {server}: {denied}"),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Carrier {
+    /// Carries calls of the client at `roce` as long as the data path may make any. Servers come in the order of their numbers. A server
+    /// that is busy does not delay the others.
+    pub(super) async fn serve(mut self, servers: Vec<grpc::Client>, roce: std::net::Ipv4Addr) -> Result<()> {
+        while let Some(Asked { server, call, is_renewal }) = self.calls.recv().await {
+            let client = servers.get(usize::from(server));
+            let mut client = client.with_context(|| format!("there is no memory server {server}"))?.clone();
+            let answers = self.answers.clone();
+            tokio::spawn(async move {
+                let answer = client.carry(roce, call).await.map_err(Denied::from);
+                // A data path that has ended needs no answer.
+                let _ = answers.send(Answered { server, is_renewal, answer });
+            });
+        }
+        Ok(())
+    }
+}
