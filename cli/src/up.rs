@@ -23,6 +23,7 @@ use crate::topology::{EXAMPLE, example, kinds};
   fatbtree up cluster.toml --data /var/tmp/fatbtree    the same; trees are there again after a restart
   fatbtree up cluster.toml --serve queries       memory servers answer clients without RDMA, too, and switches lead what these ask
   fatbtree up cluster.toml --keys 1000000        with keys at the start; without, `fatbtree load` loads them
+  fatbtree up --page 127.0.0.1:8088              with a live page of the cluster: open http://127.0.0.1:8088 in a browser
   curl http://127.0.0.1:9800/metrics             what core-0 has counted: [metrics] in the file gives every role a port")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML). Without one: an example, whose file lies in a temporary folder while the cluster runs.
@@ -43,6 +44,9 @@ pub(crate) struct Arguments {
     /// Leave a role that dies dead.
     #[arg(long)]
     no_restart: bool,
+    /// Serve a live page for browsers at this address, such as 127.0.0.1:8088.
+    #[arg(long, value_name = "ADDRESS")]
+    page: Option<String>,
     /// Time limit for a role to answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
@@ -77,6 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         data: arguments.data.clone(),
         restart: !arguments.no_restart,
         patience: Duration::from_secs(arguments.patience),
+        page: arguments.page.clone(),
     };
     Supervisor::new(options)?.run(|news| {
         match news {

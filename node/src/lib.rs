@@ -50,6 +50,8 @@ mod ask;
 mod client;
 mod controller;
 mod error;
+mod http;
+mod live_page;
 mod memory_server;
 mod metrics;
 mod query_client;
@@ -63,6 +65,7 @@ pub use adapter::{Adapter, NicSpec};
 pub use client::{ClientOptions, ClientProcess};
 pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
+pub use live_page::LivePage;
 pub use memory_server::{
     MemoryServerOptions, MemoryServerProcess, MemoryServerReport, QueryOptions, QueryReport, TreeSource,
 };

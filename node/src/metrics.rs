@@ -1,24 +1,14 @@
 //! Metrics of a role, for Prometheus: text over HTTP, `GET /metrics`, or `HEAD` to see whether the role answers.
 //!
 //! A scrape asks the role's thread by a message and a waker, as gRPC calls do. Without scrapes, a role pays one atomic load per turn.
-//! Peers are few (8 at a time, others wait), send one request each, and have 5 s for it.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
 
 use fatbtree_client::{LatencyBuckets, OperationLatencies};
 use fatbtree_port::{Counters, Waker};
 use fatbtree_trust::Refused;
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode, header};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, NoLabelSet};
@@ -26,19 +16,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::NodeError;
+use crate::http::{self, Found, PEERS};
 use crate::stop::listen;
-
-/// Maximum number of peers at one time.
-const PEERS: usize = 8;
-/// Time limit of a peer, the role's answer included.
-const DEADLINE: Duration = Duration::from_secs(5);
-/// Pause after the system could not accept a peer.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// One metric of a role: a value for each set of labels.
 #[derive(Clone, Debug)]
@@ -252,71 +235,20 @@ where
     A: Future<Output = Option<Metrics>> + Send + 'static,
 {
     let listener = listen(runtime, address)?;
-    runtime.spawn(accept(listener, ask));
+    let find = move |path: &str| {
+        (path == "/metrics").then(|| {
+            let metrics = ask();
+            async {
+                match metrics.await.and_then(|metrics| metrics.text().ok()) {
+                    Some(text) => Found::Text(CONTENT, text),
+                    None => Found::Unavailable("the role is stopping\n".to_owned()),
+                }
+            }
+        })
+    };
+    runtime.spawn(http::serve(listener, "expected GET /metrics, or HEAD /metrics\n", find));
     Ok(())
-}
-
-async fn accept<F, A>(listener: TcpListener, ask: F)
-where
-    F: Fn() -> A + Clone + Send + 'static,
-    A: Future<Output = Option<Metrics>> + Send + 'static,
-{
-    let places = Arc::new(Semaphore::new(PEERS));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let ask = ask.clone();
-        tokio::spawn(async move {
-            // What goes wrong with a peer is the peer's trouble.
-            let _ = tokio::time::timeout(DEADLINE, answer(stream, ask)).await;
-            drop(place);
-        });
-    }
-}
-
-async fn answer<F, A>(stream: TcpStream, ask: F) -> Result<(), hyper::Error>
-where
-    F: Fn() -> A,
-    A: Future<Output = Option<Metrics>>,
-{
-    let service = service_fn(move |request: Request<Incoming>| {
-        let is_metrics = request.uri().path() == "/metrics";
-        // Of an answer to HEAD, the body stays here.
-        let is_asked = is_metrics && matches!(*request.method(), Method::GET | Method::HEAD);
-        let answer = match is_asked {
-            true => Ok(ask()),
-            false if is_metrics => Err(StatusCode::METHOD_NOT_ALLOWED),
-            false => Err(StatusCode::NOT_FOUND),
-        };
-        async move { Ok::<_, Infallible>(respond(answer).await) }
-    });
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).keep_alive(false).max_buf_size(16 << 10);
-    builder.serve_connection(TokioIo::new(stream), service).await
 }
 
 /// Content type of Prometheus and OpenMetrics.
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Plain text.
-const PLAIN: &str = "text/plain; charset=utf-8";
-
-async fn respond(answer: Result<impl Future<Output = Option<Metrics>>, StatusCode>) -> Response<Full<Bytes>> {
-    let (status, content, text) = match answer {
-        Ok(answer) => match answer.await.and_then(|metrics| metrics.text().ok()) {
-            Some(text) => (StatusCode::OK, CONTENT, text),
-            None => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, "the role is stopping\n".to_owned()),
-        },
-        Err(status) => (status, PLAIN, "expected GET /metrics, or HEAD /metrics\n".to_owned()),
-    };
-    let mut response = Response::new(Full::new(Bytes::from(text)));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content));
-    if status == StatusCode::METHOD_NOT_ALLOWED {
-        response.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static("GET, HEAD"));
-    }
-    response
-}

@@ -12,8 +12,8 @@ use fatbtree_trust::Trust;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::NodeError;
-use crate::stop::{control_runtime, stop_signal};
+use crate::stop::{control_runtime, listen, stop_signal};
+use crate::{LivePage, NodeError};
 use child::Child;
 use roles::Role;
 
@@ -38,6 +38,8 @@ pub struct UpOptions {
     pub restart: bool,
     /// Time limit for a role's first answer.
     pub patience: Duration,
+    /// Address of the live page: `name-or-address:port`. `None`: there is none.
+    pub page: Option<String>,
 }
 
 /// Kind of a role.
@@ -125,11 +127,15 @@ impl Supervisor {
     /// Starts all roles, and keeps them until Ctrl-C or SIGTERM; then stops them.
     ///
     /// # Errors
-    /// When a role does not start. Those that did are stopped.
+    /// When a role does not start, or another process listens at the address of the page. Those that did are stopped.
     pub fn run(mut self, mut tell: impl FnMut(UpNews<'_>)) -> Result<(), NodeError> {
         let runtime = control_runtime()?;
         let roles: Vec<Role> = self.children.iter().map(|child| child.role.clone()).collect();
         runtime.block_on(roles::are_free(&roles, &self.options.cluster))?;
+        if let Some(address) = &self.options.page {
+            let page = LivePage::new(&self.options.cluster, &self.options.trust);
+            runtime.spawn(page.serve(listen(&runtime, address)?));
+        }
         let result = runtime.block_on(async {
             let stop = stop_signal().map_err(NodeError::system("listening for signals"))?;
             tokio::select! {

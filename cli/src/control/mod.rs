@@ -3,7 +3,7 @@
 mod print;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -12,9 +12,11 @@ use fatbtree_controller::grpc::Controllers;
 use fatbtree_controller::operator::{
     Counters, Difference, Drops, Explanation, Planned, Question, Reloaded, SavedPlan, Status, Synced,
 };
+use fatbtree_node::LivePage;
 use fatbtree_trust::{CONTROLLER, OPERATOR};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::net::TcpListener;
 
 use crate::count::{AskedKey, key};
 use crate::output::Output;
@@ -33,6 +35,7 @@ use crate::output::Output;
   fatbtree control explain 4711 --cluster cluster.toml      where an index read for a key ends, and why there
   fatbtree control counters --cluster cluster.toml          where index reads have stopped
   fatbtree control drops --cluster cluster.toml             what switches have dropped, and why; some of the packets
+  fatbtree control page --cluster cluster.toml              a live page of all that at http://127.0.0.1:8088
   fatbtree control sync --cluster cluster.toml              read all switches back, and mend what is wrong
 
 Exit code 1: the controller refuses, or does not answer; with `sync`, a switch that could not be read.")]
@@ -105,6 +108,15 @@ enum Command {
     Rollback {
         #[command(flatten)]
         asked: Asked,
+    },
+    /// Serve a live page of the cluster for browsers, until Ctrl-C.
+    Page {
+        /// Address at which browsers find the page.
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8088")]
+        listen: String,
+        /// Cluster file (TOML): where the controller is.
+        #[arg(long, value_name = "FILE")]
+        cluster: PathBuf,
     },
     /// Read all switches back, and make them hold what they should.
     Sync {
@@ -212,6 +224,7 @@ async fn ask(command: &Command) -> Result<()> {
             let reloaded: Reloaded = asked.ask(Question::Rollback).await?;
             asked.tell(&reloaded, print::reloaded)
         }
+        Command::Page { listen, cluster } => page(listen, cluster).await,
         Command::Sync { asked } => {
             let synced: Synced = asked.ask(Question::Sync).await?;
             asked.tell(&synced, |synced| {
@@ -227,5 +240,19 @@ async fn ask(command: &Command) -> Result<()> {
                 }
             }
         }
+    }
+}
+
+/// Serves the live page until Ctrl-C.
+async fn page(listen: &str, file: &Path) -> Result<()> {
+    let cluster = crate::topology::load(file)?;
+    let trust = crate::topology::trust(&cluster, file, OPERATOR)?;
+    let page = LivePage::new(&cluster, &trust);
+    let listener =
+        TcpListener::bind(listen).await.with_context(|| format!("--listen {listen}: listening there"))?;
+    println!("page at http://{}; Ctrl-C stops it", listener.local_addr()?);
+    tokio::select! {
+        stopped = tokio::signal::ctrl_c() => Ok(stopped?),
+        () = page.serve(listener) => Ok(()),
     }
 }
