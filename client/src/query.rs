@@ -400,7 +400,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever a client asks with, it reads the same of a server that has lost its tree.
+    /// Clients of both protocols get the same message from a server that has lost its tree.
     #[test]
     fn a_lost_tree_is_told_in_the_words_of_rdma_clients() {
         let NoAnswer::Server(words) = refused(Status::TreeLost) else { panic!("nothing was changed") };

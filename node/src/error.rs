@@ -1,4 +1,4 @@
-//! Why a role cannot start, or cannot go on.
+//! Errors that prevent a role from starting or from going on.
 
 use std::io;
 

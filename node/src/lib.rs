@@ -12,8 +12,8 @@
 //!                      Supervisor: all of them as child processes
 //! ```
 //!
-//! Why a crate of its own: `switch` knows no socket, `memserver` and `client` know no NIC, and `cli` holds only arguments and print. What
-//! joins them stands above all of them, and can be tested without a command line.
+//! These loops have a crate of their own because `switch` knows no socket, `memserver` and `client` know no NIC, and `cli` holds only
+//! arguments and print. The code that joins them stands above all of them, and can be tested without a command line.
 //!
 //! [`Adapter`] is a role's device with what moves it: the software NIC and its port, or, with the cargo feature `ibverbs`, an RDMA device of
 //! this machine. The loops are the same over both. Over a card there are no frames, and a thread that waits sleeps until the card signals a

@@ -63,7 +63,7 @@ impl SwitchOptions {
 ///   ports 1, 3 ──▶ worker:       pipe 1                           ──▶ all ports
 /// ```
 ///
-/// What leaves by port [`CPU_PORT`] goes to the controller, from workers by way of the first thread.
+/// Frames that leave by port [`CPU_PORT`] go to the controller, from workers by way of the first thread.
 pub struct SwitchProcess {
     switch: Switch,
     inbox: Inbox,

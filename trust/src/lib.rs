@@ -170,7 +170,7 @@ pub enum TrustError {
     Unusable {
         /// Its owner.
         name: String,
-        /// Where.
+        /// Folder of the files.
         folder: PathBuf,
         /// The problem.
         source: tonic::transport::Error,

@@ -109,7 +109,7 @@ fn day(time: ASN1Time) -> String {
 /// Reads the secret of queries in a folder, [`QUERY_SECRET`](crate::QUERY_SECRET).
 ///
 /// # Errors
-/// When the file is missing, everybody can read it, or it is no secret.
+/// When the file is missing, every user can read it, or it is no secret.
 pub fn query_secret(folder: &Path) -> Result<[u8; 16], TrustError> {
     let file: PathBuf = folder.join(crate::QUERY_SECRET);
     let text = read_secret(&file, "the secret of the memory servers")?;

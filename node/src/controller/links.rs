@@ -1,4 +1,4 @@
-//! The task that watches cables and switches: probes out, probes in, and what comes of them.
+//! The task that watches cables and switches: it sends and receives probes, and derives outages from them.
 //!
 //! ```text
 //!   Keeper ─ channel open, lost ─┐                      ┌─▶ outages ─▶ Driver

@@ -1,5 +1,5 @@
-//! A further thread that forwards packets: it has ports and a pipe of its own, which it lends to the first thread when control software has
-//! something to do with them.
+//! A further thread that forwards packets. It has ports and a pipe of its own, and lends the pipe to the first thread when control software
+//! needs it.
 //!
 //! ```text
 //!  first thread    wanted, wake ──▶  worker, between two batches

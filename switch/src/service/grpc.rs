@@ -34,7 +34,7 @@ const CONNECTIONS: Connections = Connections { all: 128, per_host: 64 };
 /// Serves P4Runtime at a door until `shutdown` completes; where there are certificates, to the controller only.
 ///
 /// # Errors
-/// What tonic says when the listener or a connection fails for good.
+/// Tonic's error when the listener or a connection fails for good.
 pub async fn serve(
     door: impl Into<Door<TcpListener>>,
     mailbox: Mailbox,

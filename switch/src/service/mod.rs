@@ -22,8 +22,8 @@
 //! * A packet from the primary waits for no write: it goes into the pipeline between two parts. Packets for the primary wait in a bounded
 //!   queue, and are lost where its stream has no room for them. Both pass by port [`CPU_PORT`], of programs that declare the headers.
 //!
-//! What peers can make the switch hold is bounded: messages, streams, requests at one time, answers that wait, metadata and replicas. What
-//! a program wants of memory is counted when it is verified ([`LoadError::TooLarge`](crate::LoadError::TooLarge)).
+//! The state that peers can make the switch hold is bounded: messages, streams, concurrent requests, waiting answers, metadata and
+//! replicas. A program's need of memory is counted when it is verified ([`LoadError::TooLarge`](crate::LoadError::TooLarge)).
 //!
 //! [`Switch`] and [`ControlPlane`] do no I/O and can be driven without gRPC: in a simulator, or in tests.
 //!
