@@ -2,21 +2,19 @@
 //!
 //! ```text
 //!              allocate(kind)                 publish                     its session ends
-//!   fresh ────────────────────► held ───────────────────► published ───────────┬─────────────► the tree's: up to the last node
+//!   fresh ────────────────────► held ───────────────────► published ───────────┬─────────────► the structure's: up to the last block
 //!                                │ ▲                                           │
 //!             free, lease ends   ▼ │ allocate(same kind)                       │ what is behind it was never written to
 //!                          free, of its kind ◄─────────────────────────────────┘
 //! ```
 //!
-//! **Kinds.** What a chunk is first used for it is used for always: leaves, internal nodes or records. Nodes of a chunk lie
-//! at multiples of their size from its start. So a stale pointer, in a switch or a client, that led to a node
-//! leads for ever to a node of the same size, or to a freed one. It never leads into a record or into the
-//! middle of another node.
+//! **Kinds.** A chunk keeps its first kind for ever: blocks of another kind never lie in it. Blocks of one size lie at multiples of it
+//! from the chunk's start. So a stale pointer, in a switch or a client, that led to such a block leads for ever to a block of the same
+//! size, or to a freed one. The pointer never leads to a block of another kind or into the middle of another block.
 //!
-//! **Publishing.** A client publishes a chunk *before* it links the first of its nodes (or records) into the tree. From then
-//! on what is written there is the tree's, whatever becomes of the client. A chunk that was not published
-//! holds nothing that a client can reach. When its holder gives it back, or its lease ends, it goes to the
-//! free list of its kind.
+//! **Publishing.** A client publishes a chunk *before* it links the first of its blocks into the structure. From then on the chunk's
+//! content is the structure's, whatever becomes of the client. A chunk that was not published holds nothing that a client can reach.
+//! When its holder gives it back, or its lease ends, it goes to the free list of its kind.
 //!
 //! **Tails.** Clients use a chunk from its start. When a session has ended, its queue pairs are destroyed and nothing is written into
 //! its chunks any more but where blocks are that others know. The [tenant](crate::Tenant::used) finds out where the used part ends; what
@@ -24,12 +22,12 @@
 //! A client whose session has ended must not use what it has left of its chunks.
 //!
 //! **Restarts.** Where the region outlives its server, a word for each chunk says its kind, written before
-//! the chunk is given out. On restart all such chunks belong to the tree and are charged to no client; their
+//! the chunk is given out. On restart all such chunks belong to the structure and are charged to no client; their
 //! unused tails are recovered.
 //!
 //! **Room.** Where the region lies in a file, a chunk has its room on the disk before it is given out.
 //!
-//! How nodes within a chunk are given out is the client's affair; what becomes of single ones is told in `places`.
+//! A client divides its chunk into blocks as it likes. Single blocks that clients have freed are the subject of `free_blocks`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -92,8 +90,7 @@ pub(crate) enum NoGrant {
     Room(ReserveError),
 }
 
-/// Bytes of the table of chunk kinds ([`Loaded::chunk_kinds`](crate::Loaded::chunk_kinds)) of a tree
-/// with this much spare memory.
+/// Bytes of the table of chunk kinds ([`Loaded::chunk_kinds`](crate::Loaded::chunk_kinds)) of a region with this much spare memory.
 #[must_use]
 pub const fn chunk_kinds_bytes(spare_bytes: u64, chunk_bytes: u64) -> u64 {
     match spare_bytes.checked_div(chunk_bytes) {
@@ -112,11 +109,11 @@ const LEAST_OF_SEVERAL: u64 = 4096;
 enum State {
     Free,
     Held(SessionKey),
-    /// The tree's, and its session goes on.
+    /// The structure's, and its session goes on.
     Published(SessionKey),
-    /// The tree's: this client pays for it.
+    /// The structure's: this client pays for it.
     Tree(ClientId),
-    /// The tree's, from before the server was started.
+    /// The structure's, from before the server was started.
     Former,
 }
 
@@ -144,7 +141,7 @@ pub(crate) struct ChunkCounts {
 pub(crate) enum ChunkRefusal {
     /// Not a chunk of this session.
     NotHeld,
-    /// The chunk belongs to the tree.
+    /// The chunk belongs to the structure.
     Published,
 }
 
@@ -250,7 +247,7 @@ impl ChunkTable {
         Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, kind })
     }
 
-    /// Makes a chunk the tree's; once more does no harm.
+    /// Makes a chunk the structure's; once more does no harm.
     pub(crate) fn publish(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<(), ChunkRefusal> {
         let (_, piece) = self.piece(address).ok_or(ChunkRefusal::NotHeld)?;
         match piece.state {
@@ -374,7 +371,7 @@ impl ChunkTable {
         counts
     }
 
-    /// Whether all of these bytes are the tree's, and of one chunk of that kind; where that begins.
+    /// Begin of the chunk of that kind that holds all of these bytes, if the chunk is the structure's.
     fn published(&self, offset: u64, bytes: u64, kind: ChunkKind) -> Option<u64> {
         let (&from, piece) = self.pieces.range(..=offset).next_back()?;
         let fits = offset.checked_add(bytes)? <= from + piece.bytes;

@@ -18,16 +18,16 @@ pub struct FirstHop {
     pub queue_pair: QueuePairNumber,
     /// The server's partition.
     pub partition: u16,
-    /// Key of the tree memory.
+    /// Key of the region.
     pub rkey: u32,
-    /// The root of the partition's tree.
+    /// Root of the structure.
     pub root: GlobalAddress,
     /// The path MTU: the longest READ that is answered in one packet, in bytes.
     pub mtu: u16,
 }
 
 impl fmt::Debug for FirstHop {
-    /// Without the rkey: a peer that knows it can write to the tree.
+    /// Without the rkey: a peer that knows it can write to the region.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { client, server, queue_pair, partition, root, mtu, rkey: _ } = self;
         f.debug_struct("FirstHop")
@@ -50,15 +50,15 @@ pub enum Event<S> {
     Closed(FirstHop),
     /// The structure has another root. What is registered stays right, but entries with the new root save a step.
     NewRoot(S),
-    /// The server was loaded anew: nothing that switches hold of its former tree is true any more, and its keys may be others. All queue pairs
-    /// were closed before.
+    /// The server was loaded anew: nothing that switches hold of its former structure is true any more. The new one's description may be
+    /// another. All queue pairs were closed before.
     NewTree {
-        /// Its keys and root, for instance.
+        /// Description of the new structure: its keys and root, for instance.
         structure: S,
-        /// One more than the former tree's.
+        /// Generation of the new region.
         generation: u64,
     },
-    /// The server has lost its tree: it has begun with an empty one, and there was another one before. It
+    /// The server has lost its structure: it has begun with an empty one, and there was another one before. It
     /// serves no client until it is loaded.
     Lost {
         /// Its partition.
@@ -67,8 +67,8 @@ pub enum Event<S> {
 }
 
 /// A line for people: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024`, `closed …` with the same words,
-/// `root …` and `tree … generation=2` with the words of the structure, or `lost partition=0`. The rkey is not in it: its holder can write to
-/// the region.
+/// `root …` and `tree … generation=2` with the words of the structure, or `lost partition=0`. The rkey is not in it: its holder can write
+/// to the region.
 impl<S: fmt::Display> fmt::Display for Event<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, hop) = match self {
@@ -97,7 +97,7 @@ pub(crate) struct Events<S> {
     next: u64,
     /// The one about the root.
     root: Option<u64>,
-    /// The one about another tree.
+    /// The one about another structure.
     tree: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ impl<S> Events<S> {
         self.next += 1;
         let old = match event {
             Event::NewRoot(_) => [self.root.replace(number), None],
-            // The root of a former tree is not reported any more.
+            // The root of a former structure is not reported any more.
             Event::NewTree { .. } => [self.root.take(), self.tree.replace(number)],
             Event::Opened(_) | Event::Closed(_) | Event::Lost { .. } => [None, None],
         };

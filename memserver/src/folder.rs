@@ -3,31 +3,31 @@
 //!
 //! ```text
 //!   lock         locked by the process that has the folder
-//!   state.json   whose it is, which generation is the tree, and which are leftovers: replaced as a whole (written, synced, renamed)
-//!   state.json.former   what it said before a tree was kept that is not served yet: going back to it is a rename
+//!   state.json   whose it is, which generation is kept, and which are leftovers: replaced as a whole (written, synced, renamed)
+//!   state.json.former   what it said before a region was kept that is not served yet: going back to it is a rename
 //!   tree-7       the region of generation 7, as far as it was loaded or given out, mapped: what clients write is in it
 //!   chunks-7     a word for each chunk that was given out: its kind, mapped
 //!   writes-7     the write that is being carried out, mapped
 //! ```
 //!
 //! **A process that is killed** loses nothing that was acknowledged: mapped files are the operating system's. A packet's write that it was
-//! killed in the middle of is carried out when the server starts again, from `writes-7`; so no node or entry
-//! is half-written. Places that clients had given back are forgotten, and lost to the tree. Sessions and
-//! locks are gone: their clients open new sessions.
+//! killed in the middle of is carried out from `writes-7` when the server starts again, so that none is half done. Free blocks that clients
+//! had given back are forgotten, and lost to the structure. Sessions and locks are gone: their clients open new sessions.
 //!
 //! **A machine that dies** may lose what was written since a file was last synced, and leave a mixture. The
-//! three files of a tree are synced when it is loaded, and when the server stops.
+//! three files of a region are synced when it is loaded, and when the server stops.
 //!
 //! **A file that is not what was written** is refused at the start, by its name. `state.json`, `writes-7` and every word of `chunks-7` have
-//! checksums. What `tree-7` must be, the structure in it says, which reads it whole before it is served.
+//! checksums. The folder checks of `tree-7` that it is long enough. Its content is checked by the structure before it is served: a B-link
+//! tree reads each of its nodes.
 //!
 //! **A folder that was restored in part** is refused, too: the three files of the generation that `state.json` names must be there, and no
 //! files of others. Nothing is removed but what `state.json` calls a leftover.
 //!
 //! **A disk that is full** refuses loads, and then chunks: what is given to clients has its room before. What is there is served on.
 //!
-//! **A load that is refused after its tree was kept** is undone: the former tree's files stay until the new one is served, and so do the new
-//! one's while `state.json` names it.
+//! **A load that is refused after its region was kept** is undone: the former region's files stay until the new one is served, and so do
+//! the new one's while `state.json` names it.
 
 mod state;
 
@@ -53,13 +53,13 @@ use state::{FORMAT, RegionState, State, sync_names};
 
 const LOCK: &str = "lock";
 
-/// The files of a tree.
+/// Files of a region: the first words of their names.
 const KINDS: [&str; 3] = [TREE, CHUNKS, WRITES];
 const TREE: &str = "tree";
 const CHUNKS: &str = "chunks";
 const WRITES: &str = "writes";
 
-/// Whose folder it is.
+/// Memory server to which a folder belongs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FolderOwner {
@@ -82,7 +82,7 @@ pub struct KeptRegion<C> {
     pub spare: Range<u64>,
     /// Whether the structure is the one that is meant.
     pub origin: Origin,
-    /// What the structure has counted when it was loaded.
+    /// Counts of the structure when it was loaded.
     pub counts: C,
 }
 
@@ -122,8 +122,7 @@ pub struct Folder<C> {
     path: PathBuf,
     /// Content of `state.json`.
     state: State<C>,
-    /// Content of `state.json` before a tree was kept that is not served yet: it names the tree that is
-    /// served.
+    /// Content of `state.json` before a region was kept that is not served yet: it names the region that is served.
     former: Option<State<C>>,
     _lock: File,
 }
@@ -165,7 +164,7 @@ pub enum FolderError {
     Owner {
         /// The folder.
         path: PathBuf,
-        /// Whose it is.
+        /// The server to which it belongs.
         found: Box<FolderOwner>,
         /// The server that opens the folder.
         expected: Box<FolderOwner>,
@@ -194,7 +193,7 @@ pub enum FolderError {
     /// A file does not get its room: the disk is full, or fails.
     #[error(transparent)]
     Reserve(#[from] ReserveError),
-    /// A tree that is to be built has the generation of the one that is served.
+    /// A region that is to be filled has the generation of the one that is served.
     #[error("{} holds a tree of generation {generation}, which is served: build one of another generation", .path.display())]
     Served {
         /// The folder.
@@ -219,7 +218,7 @@ impl<C: Counts> Folder<C> {
     /// When another process uses it, or it is another server's or version's, or damaged.
     pub fn open(path: &Path, owner: FolderOwner, chunk_bytes: u64) -> Result<Self, FolderError> {
         let at = |name: &str| path.join(name);
-        // Other users of this machine must not read the tree.
+        // Other users of this machine must not read the region.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(failed(path, "making the folder"))?;
         let lock = private().create(true).truncate(false).write(true).open(at(LOCK));
@@ -246,7 +245,7 @@ impl<C: Counts> Folder<C> {
         Ok(folder)
     }
 
-    /// The region that is in the folder, if there is one.
+    /// The region that is in the folder, if there is one. Its structure is not checked here.
     ///
     /// # Errors
     /// When its files are damaged, or the disk has no room for what it has given to clients.
@@ -274,7 +273,7 @@ impl<C: Counts> Folder<C> {
         Ok(Some(FoundRegion { kept, region, chunk_kinds: words, chunk_bytes, path }))
     }
 
-    /// Whose folder it is.
+    /// Memory server to which the folder belongs.
     pub fn owner(&self) -> &FolderOwner {
         &self.state.owner
     }
@@ -284,7 +283,7 @@ impl<C: Counts> Folder<C> {
     /// # Errors
     /// When the generation is the one that is served, or the file system fails.
     pub fn begin(&mut self, generation: u64) -> Result<(), FolderError> {
-        // A region that was kept and refused gives its generation back first, or nothing is built: its files are what a restart would serve.
+        // A region that was kept and refused gives its generation back first, or nothing is built: a restart would serve its files.
         self.go_back()?;
         if self.state.tree.as_ref().is_some_and(|tree| tree.generation == generation) {
             return Err(FolderError::Served { path: self.path.clone(), generation });
@@ -322,7 +321,7 @@ impl<C: Counts> Folder<C> {
     }
 
     pub(crate) fn keep(&mut self, kept: KeptRegion<C>) -> Result<(), FolderError> {
-        // The first tree of a folder is served from now on: there is no other.
+        // The first region of a folder is served from now on: there is no other.
         if self.former.is_none() && self.state.tree.is_some() {
             self.state.set_aside(&self.path)?;
             self.former = Some(self.state.clone());
@@ -353,7 +352,7 @@ impl<C: Counts> Folder<C> {
         self.forget_others();
     }
 
-    /// Removes the files of leftovers, except those of the tree that is served. What cannot be removed is removed the next time.
+    /// Removes the files of leftovers, except those of the region that is served. What cannot be removed is removed the next time.
     pub(crate) fn forget_others(&mut self) {
         let served = self.former.as_ref().and_then(|former| former.tree.as_ref()).map(|tree| tree.generation);
         if self.former.is_none() {
@@ -382,7 +381,7 @@ impl<C: Counts> Folder<C> {
 
     fn write(&mut self, state: State<C>) -> Result<(), FolderError> {
         state.write(&self.path)?;
-        // It is there, whether or not it outlives the machine.
+        // The new file is there, whether or not it outlives the machine.
         self.state = state;
         sync_names(&self.path)
     }
@@ -435,12 +434,12 @@ impl<C: Counts> Folder<C> {
     }
 }
 
-/// Bytes of a region that have their room from the beginning: what was loaded, and as much behind the last chunk as an index read may reach.
+/// Bytes of a region that have their room from the beginning: what was loaded, and the padding behind the last chunk.
 fn bytes_before_chunks<C>(kept: &KeptRegion<C>) -> u64 {
     kept.spare.start + kept.region_bytes.saturating_sub(kept.spare.end)
 }
 
-/// Checks that all files of the tree are there, and none that are not known.
+/// Checks that all files of the kept region are there, and that all others of their kinds are leftovers.
 fn whole<C: Counts>(folder: &Path, state: Option<&State<C>>) -> Result<(), FolderError> {
     let partial = |reason: String| FolderError::Partial { path: folder.to_owned(), reason };
     let listing = failed(folder, "listing it");
@@ -471,7 +470,7 @@ fn names<C>(tree: &RegionState<C>) -> [String; KINDS.len()] {
     KINDS.map(|kind| format!("{kind}-{}", tree.generation))
 }
 
-/// The generation of a tree's file, by its name.
+/// Generation of a region's file, by its name.
 fn generation_of(name: &str) -> Option<u64> {
     let (kind, number) = name.split_once('-')?;
     KINDS.contains(&kind).then(|| number.parse().ok())?

@@ -1,13 +1,13 @@
-//! Free blocks: memory of single blocks, nodes or records, that clients have freed and given back, to be used again by others.
+//! Free blocks: single blocks that clients have freed and given back, to be used again by others.
 //!
 //! ```text
-//!   client: merges two leaves ─► its own list ─► too many, or it closes ─► give_back ─► list of the server ─► allocate: any client
+//!   client: frees a block ─► its own list ─► too many, or it closes ─► give_back ─► list of the server ─► allocate: any client
 //! ```
 //!
-//! A list for each kind, and of records for each size of place. Oldest go first. Lists are bounded: what is over the bound is
-//! dropped, and lost to the tree. What is given back is checked, as far as a server can: it lies where blocks of this kind lie, begins
-//! where one begins, and the [tenant](crate::Tenant::is_free) finds it free. A client that gives back what
-//! others use damages the tree, as it could by a WRITE.
+//! Each kind has a list, or one for each size of its blocks if there are several. Oldest go first. Lists are bounded: what is over the
+//! bound is dropped, and lost to the structure. A block that is given back is checked, as far as a server can: it lies where blocks of this
+//! kind lie, begins where one begins, and the [tenant](crate::Tenant::is_free) finds it free. A client that gives back what others use
+//! damages the structure, as it could by a WRITE.
 //!
 //! A client forgets what it gives back before it asks, and does not ask again when no answer comes: another
 //! client may have it by then.
@@ -28,7 +28,7 @@ pub const BLOCKS_AT_ONCE: usize = 256;
 pub enum Grant {
     /// A chunk, to be published before it is used.
     Chunk(Chunk),
-    /// Places that were used before; they are the tree's.
+    /// Blocks that were used before; they are the structure's.
     Blocks(FreeBlocks),
 }
 

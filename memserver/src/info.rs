@@ -5,13 +5,13 @@ use std::ops::Deref;
 use fatbtree_remote::{Owner, Writer};
 use fatbtree_verbs::{Mtu, Region, Remote};
 
-/// Origin of a server's tree.
+/// Origin of a server's structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Origin {
-    /// An operator has loaded it, or the server has begun with keys.
+    /// An operator has loaded it, or the server has begun with one that is not empty.
     #[default]
     Meant,
-    /// The server has begun with an empty one. It may be the first of its kind, to be filled by clients; or a former one was lost.
+    /// The server has begun with an empty one. It may be the first one, to be filled by clients; or a former one was lost.
     Begun,
     /// The server has begun with an empty one, and was told that there was another one before. It serves no
     /// client until it is loaded.
@@ -27,7 +27,7 @@ pub struct ServerInfo<S> {
     pub structure: S,
     /// Number of times that the region was filled.
     pub generation: u64,
-    /// The tree memory. Its first byte is address `server << 48`, so that pointers in the tree are addresses.
+    /// The region. Its first byte is address `server << 48`, so that pointers in the structure are addresses.
     pub tree: Region,
     /// Memory for locks, if the server has any.
     pub locks: Option<LockTable>,
@@ -39,7 +39,7 @@ pub struct ServerInfo<S> {
     pub path_mtu: Mtu,
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
-    /// Origin of its tree.
+    /// Origin of the structure.
     pub origin: Origin,
 }
 
@@ -75,7 +75,7 @@ impl<S> ServerInfo<S> {
 /// Memory for locks, zeroed.
 ///
 /// Its first byte is address 0: ConnectX registers memory of the device from there and nowhere else (`ibv_reg_dm_mr` wants
-/// `IBV_ACCESS_ZERO_BASED`), and what is registered under its own rkey cannot be taken for tree memory.
+/// `IBV_ACCESS_ZERO_BASED`), and what is registered under its own rkey cannot be taken for the region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockTable {
     /// Region of the lock table.

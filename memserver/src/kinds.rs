@@ -30,7 +30,7 @@ pub struct DamagedKinds {
     pub chunks: u32,
 }
 
-/// The kinds of all chunks of a tree.
+/// The kinds of all chunks of a region.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkKinds {
     words: Arc<Memory>,
@@ -43,7 +43,7 @@ impl ChunkKinds {
         chunks.saturating_mul(WORD)
     }
 
-    /// Those of the tree of a generation.
+    /// Table in `words`, for the region of a generation.
     pub(crate) fn new(words: Arc<Memory>, generation: u64) -> Self {
         Self { words, generation }
     }

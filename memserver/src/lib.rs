@@ -1,8 +1,8 @@
 //! A memory server: one region of memory with a structure in it, read and written by clients with one-sided RDMA.
 //!
-//! On the data path a memory server does nothing: its device carries out what clients post. Beside it the server shares its memory with the
-//! device, gives queue pairs and memory to clients, and takes them back. What the bytes mean only its [`Tenant`] knows, the structure in the
-//! region.
+//! On the data path a memory server does nothing: its device carries out what clients post. Beside it the server shares its memory with
+//! the device, gives queue pairs and memory to clients, and takes them back. Only its [`Tenant`], the structure in the region, knows what
+//! the bytes mean.
 //!
 //! ```text
 //!                                                        one region, mapped, shared with the device:
@@ -19,7 +19,7 @@
 //! * [`MemoryServer`]: the sans-IO value that the data-path thread owns, over any [`Device`](fatbtree_verbs::Device);
 //!   [`Mailbox`] brings it requests.
 //! * [`Tenant`], [`Load`]: the seam to the structure. Its size classes are [`Class`]es, and [`Layout`] says where a block may lie.
-//! * [`ClientId`], [`Lease`], [`Limits`]: what a client may hold, and for how long. [`Chunk`]: memory for new nodes and records.
+//! * [`ClientId`], [`Lease`], [`Limits`]: what a client may hold, and for how long. [`Chunk`]: memory for new blocks.
 //! * [`ServerOptions::writable`], [`ServerInfo::writer`], [`Lease::owner`]: what clients need to write. [`Grant`], [`FreeBlocks`],
 //!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
 //! * [`Storage`], [`Folder`]: memory that outlives the server, in mapped files.

@@ -44,7 +44,7 @@ pub enum Resource {
     Sessions,
     /// Queue pairs.
     QueuePairs,
-    /// Chunks. One that was published counts as long as it is the tree's, also when its session has ended.
+    /// Chunks. One that was published counts as long as it is the structure's, also when its session has ended.
     Chunks,
     /// Attempts to open a session or to connect a queue pair, refused ones included, in a span of time.
     Attempts,
@@ -96,7 +96,7 @@ pub struct Limits {
     pub server: Bounds,
     /// The span of time in which attempts are counted.
     pub attempt_window: Duration,
-    /// Places of freed nodes, or of records of one size, that are kept for others. One takes about 50 bytes in memory.
+    /// Free blocks of one kind and size that are kept for others, at most. One takes about 50 bytes in memory.
     pub places: usize,
 }
 
@@ -120,7 +120,7 @@ impl Default for Limits {
     }
 }
 
-/// Whose share is used up.
+/// Holder of a share: a client, its host, or all clients together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Payer {
     /// The client's own.
@@ -145,7 +145,7 @@ impl fmt::Display for Payer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{payer} has {limit} {what}, as many as it may have; give some back, or try again later")]
 pub struct OverBound {
-    /// Whose share is used up.
+    /// Holder of the share that is used up.
     pub payer: Payer,
     /// The resource.
     pub what: Resource,

@@ -47,7 +47,7 @@ pub fn mailbox<T: Tenant>(capacity: usize) -> (Handle<T>, Mailbox<T>) {
     mailbox_with_waker(capacity, || {})
 }
 
-/// The same; `wake` is called whenever there is a new request, for a thread that sleeps.
+/// A mailbox for up to `capacity` requests that calls `wake` whenever there is a new one, for a thread that sleeps.
 #[must_use]
 pub fn mailbox_with_waker<T: Tenant>(
     capacity: usize,
@@ -184,7 +184,7 @@ impl<T: Tenant> Handle<T> {
         self.ask(|reply| Request::GiveBack { session, kind, bytes, addresses, reply }).await
     }
 
-    /// Reserves a place in the mailbox for a tree. A tree that is put into it reaches the data path.
+    /// Reserves a place in the mailbox for another structure. One that is put into it reaches the data path.
     ///
     /// # Errors
     /// When the server is gone.
@@ -225,7 +225,7 @@ impl<T: Tenant> Handle<T> {
     }
 }
 
-/// A place in a mailbox for a tree.
+/// A place in a mailbox for another structure.
 #[derive(Debug)]
 pub struct InstallPlace<'h, T: Tenant> {
     handle: &'h Handle<T>,
@@ -244,7 +244,7 @@ impl<'h, T: Tenant> InstallPlace<'h, T> {
     }
 }
 
-/// A tree that is to be installed, or is being installed. It goes on if this is dropped.
+/// A structure that is to be installed, or is being installed. The installation goes on if this is dropped.
 #[derive(Debug)]
 pub struct Installing<'h, T: Tenant> {
     handle: &'h Handle<T>,
@@ -261,7 +261,7 @@ impl<T: Tenant> Installing<'_, T> {
         answered(self.handle, &mut self.begins).await
     }
 
-    /// Returns when the tree is served.
+    /// Returns when the structure is served.
     ///
     /// # Errors
     /// When the server is gone; inside, as [`MemoryServer::install`].

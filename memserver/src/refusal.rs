@@ -20,7 +20,7 @@ pub enum Refusal {
         "there is no {0}: its lease has ended, it was closed, or the server was started anew; open another"
     )]
     UnknownSession(SessionKey),
-    /// The server is the successor of one that had a tree.
+    /// The server is the successor of one that had another structure.
     #[error(
         "memory server of partition {partition} has lost its tree: it was started again with an empty one, which it does not serve; load it \
          again, or say that this is meant (fatbtree load --empty)"
@@ -29,7 +29,7 @@ pub enum Refusal {
         /// Its partition.
         partition: u16,
     },
-    /// The server has begun with an empty tree and does not know yet whether there was another one.
+    /// The server has begun with an empty structure and does not know yet whether there was another one.
     #[error(
         "memory server of partition {partition} has begun with an empty tree and serves it when a controller has said whether there was \
          another one, or after some seconds without a controller; ask again"
@@ -88,7 +88,7 @@ pub enum Refusal {
         /// Expected address.
         address: GlobalAddress,
     },
-    /// A chunk that is the tree's.
+    /// A chunk that is the structure's.
     #[error("the chunk at {address} was published: it is the tree's, and its nodes are freed one by one")]
     Published {
         /// Its address.

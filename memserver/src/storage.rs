@@ -1,4 +1,4 @@
-//! Storage for the memory of structures.
+//! Storage of regions: in memory or in a folder.
 
 use crate::folder::{Counts, Folder, FolderError, KeptRegion};
 

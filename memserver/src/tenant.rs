@@ -12,7 +12,7 @@
 //!   ServerInfo, first-hop entries ◄───────────────────── description(), root()
 //! ```
 //!
-//! What never changes while a region is served, the server keeps itself: the [`Shape`].
+//! The server itself keeps the [`Shape`], which never changes while a region is served.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,9 +25,9 @@ use crate::info::Origin;
 use crate::layout::Class;
 use crate::server::Counter;
 
-/// Bytes of a region's first line, the header. Offset 0 is the null pointer, so no block lies there. A client that moves the root writes the
-/// header, and the server shows it to the tenant. A structure that clients find by its header puts there its magic number, its root, its
-/// configuration, the region's generation, and a checksum.
+/// Bytes of a region's first line, the header. Offset 0 is the null pointer, so no block lies there. A client that moves the root writes
+/// the header, and the server shows it to the tenant. A structure that clients find by its header puts there its magic number, its root,
+/// its configuration, the region's generation, and a checksum.
 pub const HEADER_BYTES: usize = 64;
 
 /// The structure in a region, as its memory server needs to know it. Nothing here is on the data path.
@@ -49,12 +49,12 @@ pub trait Tenant: Sized + fmt::Debug {
     /// Reads the region's header: once at the start, and whenever it has changed.
     fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen;
 
-    /// Finds out where the used part of a chunk ends, whose session has ended and has no queue pair any more. Looks from the end of `chunk`
+    /// Finds the end of the used part of a chunk whose session has ended and has no queue pair any more. Looks from the end of `chunk`
     /// downwards, at up to `budget` blocks, which it takes from the budget. What is behind the end goes to other clients.
     fn used(&self, class: ChunkKind, chunk: Range<u64>, budget: &mut usize) -> Used;
 
-    /// Whether a block, which lies where one of its class may, is free as far as its memory says. By default no block ever is: clients cannot
-    /// give any back.
+    /// Whether a block, which lies where one of its class may, is free as far as its memory says. By default no block ever is: clients
+    /// cannot give any back.
     fn is_free(&self, _class: ChunkKind, _block: Range<u64>) -> bool {
         false
     }

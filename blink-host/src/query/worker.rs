@@ -88,9 +88,9 @@ enum Ended {
 ///
 /// **Driving contract.** Time never goes back. After a bounded number of [`handle`](Self::handle) come some [`step`](Self::step)s; then
 /// everything that [`poll_transmit`](Self::poll_transmit) has is sent, and each call of [`poll_call`](Self::poll_call) is carried to the
-/// memory server as one of a [local](crate::ClientId::local) client, and answered by [`handle_answer`](Self::handle_answer), at once or
-/// later. While a step says that there may be more, the socket is looked at and another step follows. Otherwise there is one when
-/// [`next_deadline`](Self::next_deadline) has come, or the memory server has answered.
+/// memory server as one of a [local](fatbtree_memserver::ClientId::local) client, and answered by [`handle_answer`](Self::handle_answer),
+/// at once or later. While a step says that there may be more, the socket is looked at and another step follows. Otherwise there is one
+/// when [`next_deadline`](Self::next_deadline) has come, or the memory server has answered.
 ///
 /// What it holds is bounded: requests at work by [`ResponderOptions::running`], what clients hold by the others of them.
 pub struct QueryWorker {

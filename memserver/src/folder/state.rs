@@ -1,7 +1,7 @@
-//! `state.json`: whose a folder is, which tree is in it, and which files are leftovers.
+//! `state.json`: the owner of a folder, the region that is kept in it, and its leftovers.
 //!
-//! It is written before any file of a new tree is made. So every file of a tree is named in it, as the tree's
-//! or as a leftover's; one that is not was put there by another program, and is never touched.
+//! The file is written before any file of a new region is made. So it names every region's files, as those of the kept one or as
+//! leftovers. A file that it does not name was put there by another program, and is never touched.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{FolderError, FolderOwner, KeptRegion, failed, private};
 use crate::info::Origin;
 
-/// What a structure counts when it is loaded: named numbers, which `state.json` keeps beside those of the region.
+/// Counts of a structure when it is loaded: named numbers, which `state.json` keeps beside those of the region.
 pub trait Counts: Clone + Eq + std::fmt::Debug + Serialize + DeserializeOwned {}
 
 impl<C: Clone + Eq + std::fmt::Debug + Serialize + DeserializeOwned> Counts for C {}
@@ -33,13 +33,13 @@ const FORMER_STATE: &str = "state.json.former";
 pub(super) struct State<C> {
     pub(super) owner: FolderOwner,
     pub(super) chunk_bytes: u64,
-    /// `None` until the first one is kept.
+    /// Region that was kept last; `None` until the first one is kept.
     pub(super) tree: Option<RegionState<C>>,
-    /// Generations whose files may be removed: of trees that were not kept, or not any more.
+    /// Generations whose files may be removed: of regions that were not kept, or not any more.
     pub(super) leftovers: BTreeSet<u64>,
 }
 
-/// The region that is served. A field that is not known is found by the checksum, which does not cover it.
+/// The region that was kept last. A field that is not known is found by the checksum, which does not cover it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(bound = "C: Counts")]
 pub(super) struct RegionState<C> {
@@ -99,7 +99,7 @@ struct Version {
 }
 
 impl<C: Counts> State<C> {
-    /// Reads it; `None` where there is none.
+    /// Reads the file; `None` if there is none.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, FolderError> {
         let path = folder.join(STATE);
         let text = match fs::read(&path) {

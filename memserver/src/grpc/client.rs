@@ -156,7 +156,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the server has lost its tree.
+    /// Whether the server has lost its structure.
     #[must_use]
     pub fn tree_is_lost(&self) -> bool {
         self.code() == Some(Code::DataLoss)
@@ -197,7 +197,7 @@ impl Client {
         Self::connect_with(to, Deadlines::default()).await
     }
 
-    /// The same with other deadlines.
+    /// Connects to a server with other deadlines.
     ///
     /// # Errors
     /// When no server listens there.
@@ -252,10 +252,10 @@ impl Client {
         self.open_session_after(roce, None).await
     }
 
-    /// The same for a client that has known a tree of the server, of this generation, in a session that has ended.
+    /// Opens a session for a client that has known this generation of the server's structure in a session that has ended.
     ///
     /// # Errors
-    /// Also when that tree was [lost](ClientError::tree_is_lost).
+    /// Also when that structure was [lost](ClientError::tree_is_lost).
     pub async fn open_session_after(
         &mut self,
         roce: Ipv4Addr,
@@ -351,8 +351,8 @@ impl Client {
         self.call("to disconnect a queue pair", ask).await.map(drop)
     }
 
-    /// Takes memory for nodes or records: places that others have given back, or a chunk. `bytes` is the size of a record's place; 0
-    /// asks for a chunk.
+    /// Takes memory for blocks: ones that others have given back, or a chunk. `bytes` is the size of a block where its kind has several
+    /// sizes; 0 asks for a chunk there.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -368,7 +368,7 @@ impl Client {
         self.call("for a chunk", ask).await.map(|reply| grant(kind, reply))
     }
 
-    /// Gives places of freed nodes, or of records of `bytes` each, to others. Whatever the result, they are
+    /// Gives freed blocks to others. `bytes` is the size of each where their kind has several sizes. Whatever the result, they are
     /// not this client's any more.
     ///
     /// # Errors
@@ -392,7 +392,7 @@ impl Client {
         Ok(GivenBack { kept, known, dropped, refused })
     }
 
-    /// Makes a chunk the tree's, before the first of its nodes or records is linked.
+    /// Makes a chunk the structure's, before the first of its blocks is linked.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -402,7 +402,7 @@ impl Client {
         self.call("to publish a chunk", ask).await.map(drop)
     }
 
-    /// Memory that is the tree's: what [`allocate`](Self::allocate) gives, and a chunk [published](Self::publish).
+    /// Takes memory that is the structure's: what [`allocate`](Self::allocate) gives, a chunk [published](Self::publish).
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -419,7 +419,8 @@ impl Client {
         Ok(grant)
     }
 
-    /// Carries a call of a client's [`SessionKeeper`](crate::session_keeper::SessionKeeper). `roce` is the client's address on the data path.
+    /// Carries a call of a client's [`SessionKeeper`](crate::session_keeper::SessionKeeper). `roce` is the client's address on the data
+    /// path.
     ///
     /// # Errors
     /// See [`ClientError`]. [`Denied`] says what an error means for the session.
@@ -431,7 +432,7 @@ impl Client {
         Ok(match call {
             Call::Open { known } => {
                 let session = self.open_session_after(roce, known).await?;
-                // Another tree or another process ends the session: the description is of the server that has it.
+                // Another structure or another process ends the session: the description is of the server that has it.
                 let info = self.info().await?;
                 let Session { id, lease, owner } = self.renew_session(session.id).await?;
                 let lease = fatbtree_verbs::time::Duration::from_nanos(lease.as_nanos() as u64);

@@ -54,7 +54,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         })
     }
 
-    /// The same by a mailbox. What was given to a client that does not wait any more is taken back at once.
+    /// Carries out a call that came by the mailbox. Grants to a client that does not wait any more are taken back at once.
     pub(super) fn handle_call(
         &mut self,
         now: Instant,
@@ -68,13 +68,13 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         match (asked, granted) {
             (_, Granted::Opened(opened)) => drop(self.end(key(opened.session))),
             (Call::Connect { session, .. }, Granted::Connected(end)) => {
-                // It is there: it was connected just now.
+                // The queue pair is there: it was connected just now.
                 drop(self.disconnect(now, key(session), end.queue_pair));
             }
             (Call::Connect { session, .. }, Granted::Attached(attached)) => {
                 self.detach(key(session), attached.endpoint.queue_pair);
             }
-            // A chunk is the tree's by now: what is left of it comes back when the session ends.
+            // A chunk is the structure's by now: what is left of it comes back when the session ends.
             (Call::Allocate { .. }, Granted::Supplied(Grant::Blocks(places))) => {
                 self.places.put_back(&places)
             }

@@ -27,10 +27,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.open_session_after(now, client, None)
     }
 
-    /// The same for a client that has `known` the tree of a generation in a former session: see [`known_before`](Self::known_before).
+    /// Opens a session for a client that has `known` the structure of a generation in a former session: see
+    /// [`known_before`](Self::known_before).
     ///
     /// # Errors
-    /// As there; also when the client's tree was lost, and this one is not meant to be its successor.
+    /// As of `open_session`; also when that structure was lost, and this one is not meant to be its successor.
     pub fn open_session_after(
         &mut self,
         now: Instant,
@@ -96,8 +97,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// One that the session does not have is gone already.
     ///
     /// # Errors
-    /// What was to be replaced is gone all the same. When the session has ended, a bound is met, the client's endpoint is not its own or cannot be, or the device
-    /// refuses.
+    /// When the session has ended, a bound is met, the client's endpoint is not its own or cannot be, or the device refuses. A queue pair
+    /// that was to be replaced is gone then, too.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -165,8 +166,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
 
     // ---- chunks ----
 
-    /// Gives out memory for nodes or records: places that clients have [given back](Self::give_back), if there are any, else a chunk.
-    /// `bytes` is the size of a record's place; 0 asks for a chunk. Nodes have their own size.
+    /// Gives out memory for blocks: ones that clients have [given back](Self::give_back), if there are any, else a chunk.
+    /// `bytes` is the size of a block where its kind has several sizes; 0 asks for a chunk there.
     ///
     /// # Errors
     /// When the session has ended, a bound is met, no chunk of this kind is left, or the disk has no room for it.
@@ -196,8 +197,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         Ok(Grant::Chunk(chunk))
     }
 
-    /// Takes places of freed nodes, or of records of `bytes` each, for others to use. What cannot be such a place is refused, what is
-    /// on a list already is left there.
+    /// Takes freed blocks for others to use. `bytes` is the size of each where their kind has several sizes. What cannot be a free block of
+    /// this kind is refused, what is on a list already is left there.
     ///
     /// The client forgets them before it asks, and does not ask again when no answer comes.
     ///
@@ -220,7 +221,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         Ok(self.places.put(&self.tenant, &self.chunks, kind, bytes, addresses))
     }
 
-    /// Makes a chunk the tree's, before the first of its nodes or records is linked. Once more does no harm.
+    /// Makes a chunk the structure's, before the first of its blocks is linked. Once more does no harm.
     ///
     /// # Errors
     /// When the session has ended or has no such chunk.
@@ -286,7 +287,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         for address in chunks {
             match self.chunks.free(address, key) {
                 Ok(()) => self.accounts.release(client, Resource::Chunks),
-                // It is the tree's, and stays paid for, but for what was not used.
+                // A published chunk is the structure's, and stays paid for as far as it was used.
                 Err(_) => self.chunks.end(address, client),
             }
         }

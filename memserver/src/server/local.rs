@@ -36,7 +36,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// posts is carried out any more. One that it `replaces` ends first.
     ///
     /// # Errors
-    /// What was to be replaced is gone all the same. When the session has ended, a bound is met, or the server has no local clients.
+    /// When the session has ended, a bound is met, or the server has no local clients. A link that was to be replaced is gone then, too.
     pub fn attach(
         &mut self,
         now: Instant,

@@ -39,27 +39,27 @@ pub type Counter = (String, u64);
 /// Options of a server. Start from the default and change what you need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// Rights of clients in tree memory.
+    /// Rights of clients in the region.
     pub access: Access,
     /// Bytes of the lock table, 2 for each lock; 0: none.
     pub lock_table_bytes: u64,
-    /// Bytes of a chunk: a multiple of 64, at least the largest node.
+    /// Bytes of a chunk: a multiple of 64, no less than an index read, or than a block of any class with one size.
     pub chunk_bytes: u64,
     /// Time for which a session lasts without renewal.
     pub lease: Duration,
     /// Limits of clients.
     pub limits: Limits,
-    /// Whether other threads of this process are clients, too ([`MemoryServer::attach`]). They and the device tear lines between them: the
-    /// tree needs checksums.
+    /// Whether other threads of this process are clients, too ([`MemoryServer::attach`]). They and the device tear lines between them: a
+    /// structure that needs whole lines is refused.
     pub local_clients: bool,
-    /// Time for which a server that begins with an empty tree opens no session while no controller has said
-    /// whether there was another tree before ([`MemoryServer::heard`]): from [`Instant::ZERO`] on. Zero where
+    /// Time for which a server that begins with an empty structure opens no session while no controller has said
+    /// whether there was another one before ([`MemoryServer::heard`]): from [`Instant::ZERO`] on. Zero where
     /// no controller will say so.
     pub undecided_for: Duration,
 }
 
 impl ServerOptions {
-    /// The default where clients may write: they read and write tree memory, under 131,072 locks of 2 bytes as Sherman has them.
+    /// The default where clients may write: they read and write the region, under 131,072 locks of 2 bytes as Sherman has them.
     #[must_use]
     pub fn writable() -> Self {
         Self { access: Access::READ | Access::WRITE, lock_table_bytes: 2 << 17, ..Self::default() }
@@ -81,7 +81,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// A memory server: one tree on one device. It knows no socket, clock or thread.
+/// A memory server: one structure on one device. It knows no socket, clock or thread.
 ///
 /// # What clients hold
 ///
@@ -97,8 +97,8 @@ impl Default for ServerOptions {
 ///
 /// * answers what was asked, by [`Mailbox::answer`](crate::Mailbox::answer) or the methods below;
 /// * calls [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) has come;
-/// * calls [`work`](Self::work): it notices queue pairs that broke and roots that were split, and reads snapshots, some nodes
-///   at a time;
+/// * calls [`work`](Self::work): it notices queue pairs that broke and headers that have changed, and lets the tenant work on its
+///   requests, some blocks at a time;
 /// * takes all [events](Self::poll_event).
 ///
 /// Time never goes back. With one seed and one sequence of calls the server does the same.
@@ -136,7 +136,7 @@ pub struct MemoryServer<D, T: Tenant> {
     reach: u32,
     options: ServerOptions,
     info: ServerInfo<T::Description>,
-    /// Until when no session is opened because the empty tree may be in the place of another one; `None` if that is decided.
+    /// Until when no session is opened because the empty structure may be in the place of another one; `None` if that is decided.
     undecided_until: Option<Instant>,
     /// The server's address on the data path.
     address: Ipv4Addr,
@@ -192,11 +192,11 @@ impl<D, T: Tenant> fmt::Debug for MemoryServer<D, T> {
 }
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
-    /// A server of `tree` on `device`, which has nothing else to do. `seed` decides the names of sessions: where clients
+    /// A server of the structure in `tree` on `device`, which has nothing else to do. `seed` decides the names of sessions: where clients
     /// may be hostile it comes from the system's random generator.
     ///
     /// # Errors
-    /// When the tree does not go with the device, or the device refuses.
+    /// When the structure does not go with the device, or the device refuses.
     pub fn new(
         mut device: D,
         tree: impl Load<Tenant = T>,
@@ -279,7 +279,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         &self.tenant
     }
 
-    /// The tree memory.
+    /// The region.
     #[must_use]
     pub fn memory(&self) -> &Arc<Memory> {
         &self.region
@@ -371,8 +371,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         more | self.tenant.work(budget)
     }
 
-    /// Serves another structure in another region instead, if it [may follow](Tenant::may_follow): all sessions end, and the former region's
-    /// memory is given back. Clients find another generation when they connect anew.
+    /// Serves another structure in another region instead, if it [may follow](Tenant::may_follow). All sessions end, and the former
+    /// region's memory is given back. Clients find another generation when they connect anew.
     ///
     /// # Errors
     /// When the structure does not go with the device or may not follow, or the device refuses; then nothing has changed.
@@ -387,7 +387,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let Loaded { region, generation, shape, tenant, .. } = loaded;
         let iova = GlobalAddress::new(id, 0).raw();
         let registered = self.device.register(&region, iova, self.options.access)?;
-        // Queue pairs first: nothing that was posted for the former tree reaches the new one.
+        // Queue pairs first: nothing that was posted for the former structure reaches the new one.
         self.end_all();
         if let Some(local) = &self.local {
             local.withdraw(self.info.tree.rkey);
@@ -398,9 +398,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let former = std::mem::replace(&mut self.tenant, tenant);
         self.tenant.succeed(former);
         self.places = FreeLists::new(id, self.options.limits.places);
-        // Resources that were charged to clients lay in the former tree.
+        // Chunks that were charged to clients lay in the former region.
         self.accounts = Accounts::new(&self.options.limits);
-        // A tree that is installed is meant, empty or not.
+        // A structure that is installed is meant, empty or not.
         let origin = Origin::Meant;
         self.undecided_until = None;
         let structure = self.tenant.description();
@@ -415,13 +415,13 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.events.pop()
     }
 
-    /// Brings the tree and the kinds of its chunks to the disk, where they lie in files, and waits until they are there: for a server that
-    /// stops.
+    /// Brings the region and the kinds of its chunks to the disk, where they lie in files, and waits until they are there: for a server
+    /// that stops.
     ///
     /// # Errors
     /// When the disk fails.
     pub fn sync(&self) -> io::Result<()> {
-        // A node in a chunk without a kind is damage; a kind without nodes is not.
+        // A block in a chunk without a kind is damage; a kind without blocks is not.
         let kinds = self.chunks.sync();
         self.region.sync().and(kinds)
     }
@@ -516,13 +516,13 @@ pub enum ServerError {
     /// An index read does not fit in a packet.
     #[error(transparent)]
     PathMtu(#[from] PathMtu),
-    /// Line versions on a device that tears lines.
+    /// A structure that needs whole lines, on a device that tears them.
     #[error(
         "memory server cannot serve this tree: it has line versions, but its device does not read and write lines of 64 bytes \
          whole, or threads of the server beside it do not (--serve queries); load it with checksums (Integrity::for_device)"
     )]
     Integrity,
-    /// The region's first line is about another tree.
+    /// The region does not begin with the structure's header.
     #[error(
         "memory server cannot serve this tree: its region does not begin with its superblock; load it anew"
     )]
@@ -533,7 +533,7 @@ pub enum ServerError {
          which an index read may reach for; load it anew"
     )]
     Padding {
-        /// Bytes of the largest node.
+        /// Bytes of an index read.
         expected: u64,
     },
     /// Chunks that cannot be.
@@ -542,14 +542,14 @@ pub enum ServerError {
     /// The table of chunk kinds is damaged.
     #[error(transparent)]
     ChunkKinds(#[from] DamagedKinds),
-    /// A tree of another partition or shape.
+    /// A structure for another server, or one that may not follow the present one.
     #[error(
         "expected a tree of partition {expected} and of this server's shape, found one of partition {found}, or of another shape"
     )]
     OtherTree {
-        /// The server's partition.
+        /// The server's number.
         expected: u16,
-        /// The tree's.
+        /// The server of the structure.
         found: u16,
     },
     /// The device has no queue pair.

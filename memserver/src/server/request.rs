@@ -30,7 +30,7 @@ pub enum Request<T: Tenant> {
     Open {
         /// The client.
         client: ClientId,
-        /// The generation of the tree that it has known.
+        /// Generation that the client has known in a former session.
         known: Option<u64>,
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
@@ -44,11 +44,11 @@ pub enum Request<T: Tenant> {
         /// The way back.
         reply: Reply<Result<Granted<T::Description>, Refusal>>,
     },
-    /// The tree that a controller has known before.
+    /// The structure that a controller has known before.
     Heard {
-        /// The generation of the tree, if there was one.
+        /// Its generation, if there was one.
         former: Option<u64>,
-        /// The way back: whether it was another tree, and this one is not meant to be its successor.
+        /// The way back: whether it was another structure, and the present one is not meant to be its successor.
         reply: Reply<bool>,
     },
     /// More time.
@@ -85,40 +85,40 @@ pub enum Request<T: Tenant> {
         /// The way back.
         reply: Reply<Result<(), Refusal>>,
     },
-    /// A chunk.
+    /// Memory for blocks.
     Allocate {
         /// The session.
         session: SessionKey,
         /// Kind of memory.
         kind: ChunkKind,
-        /// The size of a record's place; 0: a chunk.
+        /// Bytes of a block, where its kind has several sizes; 0 asks for a chunk there.
         bytes: u32,
         /// The way back.
         reply: Reply<Result<Grant, Refusal>>,
     },
-    /// Places of freed nodes, or of records.
+    /// Blocks that were freed.
     GiveBack {
         /// The session.
         session: SessionKey,
         /// Kind of memory.
         kind: ChunkKind,
-        /// The size of a record's place.
+        /// Bytes of each block, where their kind has several sizes.
         bytes: u32,
         /// Their addresses.
         addresses: Vec<GlobalAddress>,
         /// The way back.
         reply: Reply<Result<GivenBack, Refusal>>,
     },
-    /// Another tree.
+    /// Another structure.
     Install {
-        /// The tree.
+        /// The structure with its region.
         loaded: Box<Loaded<T>>,
         /// Told when the server begins: from then on it takes as long as the device takes to register the memory.
         begun: Reply<()>,
         /// The way back.
         reply: Reply<Result<ServerInfo<T::Description>, ServerError>>,
     },
-    /// A chunk becomes the tree's.
+    /// A chunk becomes the structure's.
     Publish {
         /// The session.
         session: SessionKey,
@@ -175,7 +175,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             Request::Connect { session, client, replaces, reply } => {
                 let answer = self.connect(now, session, &client, replaces);
                 if let Some(local) = self.tell(reply, answer) {
-                    // It is there: it was connected just now.
+                    // The queue pair is there: it was connected just now.
                     let _ = self.disconnect(now, session, local.queue_pair);
                 }
             }

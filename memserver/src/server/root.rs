@@ -1,14 +1,13 @@
-//! The header of a living region: clients that move the root write it, and the server takes notice. And whether the structure is the one
-//! that should be there.
+//! The header of a living region, which clients write when they move the root; and lost structures.
 //!
-//! A server that begins with an empty tree cannot know by itself whether there was another one before. Its clients know, and the
+//! A server that begins with an empty structure cannot know by itself whether there was another one before. Its clients know, and the
 //! controller: both say which generation they have known. If it was another one, and this one has not been
-//! loaded since, the tree was lost. A client that has known it is refused then, and not told that its keys
-//! are absent. While no client has written to the empty tree, all others are refused as well, until an
-//! operator loads the server, with keys or without.
+//! loaded since, the former structure was lost. A client that has known it is refused then, and not told that its keys
+//! are absent. While no client has written to the empty structure, all others are refused as well, until an
+//! operator loads the server, with content or without.
 //!
 //! One write would end that. So a server that begins empty opens no session at first, where a controller can
-//! say whether there was another tree. It waits until a controller has said so, or a bounded time has passed,
+//! say whether there was another structure. The server waits until a controller has said so, or a bounded time has passed,
 //! because a server must start without a controller, too.
 
 use fatbtree_verbs::Device;
@@ -20,9 +19,9 @@ use crate::info::Origin;
 use crate::tenant::{HEADER_BYTES, Seen, Tenant};
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
-    /// Records that a client or controller has known a tree of this generation here. Returns whether that is
-    /// another tree than the present one, which was not meant to be its successor. If no client has written
-    /// to the present tree yet, no client is served from now on: all sessions end.
+    /// Records that a client or controller has known a structure of this generation here. Returns whether that is
+    /// another one than the present one, which was not meant to be its successor. If the present one is still
+    /// empty, no client is served from now on: all sessions end.
     pub fn known_before(&mut self, generation: u64) -> bool {
         let is_another = generation != self.info.generation && self.info.origin != Origin::Meant;
         if is_another && self.info.origin == Origin::Begun && self.is_empty() {
@@ -33,20 +32,20 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         is_another
     }
 
-    /// A controller has said which tree it has known here before, if any: from now on sessions are opened, unless that tree was lost. Says
-    /// whether it was another one than the present one, as [`known_before`](Self::known_before) does.
+    /// Takes the generation that a controller has known here before, if any: from now on sessions are opened, unless that structure was
+    /// lost. Says whether it was another one than the present one, as [`known_before`](Self::known_before) does.
     pub fn heard(&mut self, former: Option<u64>) -> bool {
         self.undecided_until = None;
         former.is_some_and(|former| self.known_before(former))
     }
 
-    /// Opens no session before it is known whether the tree is in the place of another one, if it may be.
+    /// Opens no session before it is known whether the structure is in the place of another one, if it may be.
     pub(super) fn begin_undecided(&mut self) {
         let waits = self.info.origin == Origin::Begun && self.is_empty();
         self.undecided_until = waits.then(|| Instant::ZERO + self.options.undecided_for);
     }
 
-    /// Whether the tree may be in the place of another one, as far as a controller has had time to say.
+    /// Whether the structure may be in the place of another one, as far as a controller has had time to say.
     #[must_use]
     pub fn is_undecided(&self) -> bool {
         self.undecided_until.is_some_and(|until| self.now < until)

@@ -19,7 +19,7 @@ use crate::server::Attached;
 pub enum Call {
     /// Opens a session.
     Open {
-        /// Generation of the tree that the client has known in a former session.
+        /// Generation that the client has known in a former session.
         known: Option<u64>,
     },
     /// Makes a session last as long as a new one.
@@ -42,10 +42,10 @@ pub enum Call {
         session: SessionId,
         /// Kind of memory.
         kind: ChunkKind,
-        /// Bytes of the node, or of the record's place.
+        /// Bytes of a block.
         bytes: u32,
     },
-    /// Gives back places, at most [`BLOCKS_AT_ONCE`](crate::BLOCKS_AT_ONCE).
+    /// Gives back blocks, at most [`BLOCKS_AT_ONCE`](crate::BLOCKS_AT_ONCE).
     GiveBack(ReturnedBlocks),
     /// Closes a session.
     Close {
@@ -87,7 +87,7 @@ pub enum Granted<S> {
 pub enum Meaning {
     /// The session has ended: open another one.
     Ended,
-    /// The server has lost its tree.
+    /// The server has lost its structure.
     TreeLost,
     /// There was no answer, or the server asks to be asked again.
     Later,

@@ -50,7 +50,7 @@ impl Default for KeeperOptions {
 /// Something that a keeper has done or met; its owner may act on it.
 #[derive(Clone, Debug)]
 pub enum Notice {
-    /// A new session has begun, perhaps with another tree: see [`SessionKeeper::info`].
+    /// A new session has begun, perhaps with another structure: see [`SessionKeeper::info`].
     Opened {
         /// The server.
         server: u16,
@@ -67,7 +67,7 @@ pub enum Notice {
         /// The cause.
         reason: BreakReason,
     },
-    /// A server has lost its tree: operations on it fail until it has another one.
+    /// A server has lost its structure: operations on it fail until it has another one.
     Lost {
         /// The server.
         server: u16,
@@ -94,8 +94,8 @@ pub enum Notice {
 /// Notices that wait for the owner; older ones are dropped.
 const NOTICES: usize = 1024;
 
-/// Keeps one client's sessions with all its memory servers: opens and renews them, connects queue pairs, brings memory, gives places back,
-/// and notices lost trees. It has no clock, socket or thread.
+/// Keeps one client's sessions with all its memory servers: opens and renews them, connects queue pairs, brings memory, gives blocks back,
+/// and notices lost structures. It has no clock, socket or thread.
 ///
 /// **Driving contract.** Time never goes back. After each [turn](fatbtree_remote::RemoteMemory::turn) of the memory, each answer, and when
 /// [`poll_timeout`](Self::poll_timeout) has come:

@@ -17,13 +17,13 @@ use crate::info::ServerInfo;
 /// Parts of a lease: a session is renewed after one of them, so two renewals may be lost.
 const RENEWALS: u64 = 3;
 
-/// Calls that give places back and wait; further places are lost to the tree.
+/// Calls that give blocks back and wait; further blocks are lost to the structure.
 const RETURNS: usize = 64;
 
 /// Reasons for which operations on a server fail instead of waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GivenUp {
-    /// The server has lost its tree.
+    /// The server has lost its structure.
     Lost,
     /// The server refuses, or has not answered for too long.
     OutOfReach,
@@ -295,7 +295,7 @@ impl<S> Server<S> {
                 return;
             }
             (UnderWay::Outdated, _) => return,
-            // Places that are not taken are lost to the tree.
+            // Blocks that are not taken are lost to the structure.
             (UnderWay::GiveBack, Ok(_)) => return,
             (UnderWay::GiveBack, Err(denied)) if denied.meaning != Meaning::Ended => return,
             (UnderWay::Allocate(kind), Err(denied)) if denied.meaning == Meaning::No => {
@@ -308,7 +308,7 @@ impl<S> Server<S> {
             (_, Err(denied)) => denied,
             (_, Ok(_)) => NoAnswer.into(),
         };
-        // It has not answered since then.
+        // The server has not answered since then.
         self.failing_since.get_or_insert(asked);
         self.failed(now, remote, options, notices, &denied);
     }
