@@ -2,7 +2,7 @@
 //! start of a server.
 //!
 //! ```text
-//! cargo run --release -p fatbtree-memserver --example folder_cost -- 1000000 200000
+//! cargo run --release -p fatbtree-blink-host --example folder_cost -- 1000000 200000
 //! ```
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it measures")]
 

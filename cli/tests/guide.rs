@@ -117,6 +117,14 @@ const CLUSTER: &[Line] = &[
     ("fatbtree control counters --cluster cluster.toml", Ends(&[])),
     ("fatbtree control drops --cluster cluster.toml", Ends(&[])),
     ("fatbtree control sync --cluster cluster.toml", Ends(&[])),
+    (
+        "fatbtree control page --cluster cluster.toml",
+        Serves("page at", &[("page ", "page --listen 127.0.0.1:0 ")]),
+    ),
+    (
+        "fatbtree control page --cluster cluster.toml --listen 127.0.0.1:8088",
+        Serves("page at", &[("127.0.0.1:8088", "127.0.0.1:0")]),
+    ),
     ("curl http://127.0.0.1:9800/metrics", Fetches),
 ];
 
@@ -246,6 +254,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "needs root and DPDK; `cli/tests/dpdk.rs` runs roles on virtual devices",
     ),
     ("fatbtree up", "has fixed ports; `cli/tests/up.rs` runs an example in a network of its own"),
+    ("fatbtree up --page 127.0.0.1:8088", "has fixed ports; `scripts/live_page.py` looks at the page"),
     ("fatbtree up --example single", "has fixed ports; `cli/tests/up.rs` runs it in a network of its own"),
     ("cargo install cargo-deb", "installs a program"),
     ("packaging/deb.sh", "a release build, and cargo-deb; `tests/packaging.rs` checks what is packed"),

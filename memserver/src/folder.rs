@@ -327,9 +327,11 @@ impl<C: Counts> Folder<C> {
             self.former = Some(self.state.clone());
         }
         let mut state = self.state.clone();
-        state.leftovers.remove(&kept.generation);
+        let generation = kept.generation;
         let former = state.tree.replace(kept.into());
         state.leftovers.extend(former.map(|former| former.generation));
+        // Last: the region may have been kept before.
+        state.leftovers.remove(&generation);
         self.write(state)
     }
 

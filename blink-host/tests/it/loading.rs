@@ -273,7 +273,7 @@ async fn all_servers_are_loaded_or_none() {
     // The server takes the connection, and never begins to build.
     services[1].freeze(true);
     let failed = load_servers(clients(&services).await, data(1000), |_| {}).await.unwrap_err().to_string();
-    assert!(failed.contains("data path does not answer"), "{failed}");
+    assert!(failed.contains("data path has not answered"), "{failed}");
     services[1].freeze(false);
     let info = services[0].handle.info().await.unwrap();
     assert_eq!((info.generation, info.counts.keys), (1, 0), "it was built long ago, and waited");

@@ -46,6 +46,7 @@ struct Shared {
     network: Drawing,
     /// Addresses of metrics, by the role's name.
     metrics: BTreeMap<String, String>,
+    begun: Instant,
     last: Mutex<Option<(Instant, Arc<str>)>>,
     plan: Mutex<Option<Plan>>,
 }
@@ -95,6 +96,8 @@ struct State<'a> {
     plan_age_s: Option<(f64, bool)>,
     /// Reason for which the controller has not answered.
     trouble: Option<String>,
+    /// Milliseconds from the begin of the page to this state.
+    at_ms: u64,
 }
 
 impl LivePage {
@@ -112,6 +115,7 @@ impl LivePage {
             controllers,
             network: Drawing::of(cluster),
             metrics: metrics.collect(),
+            begun: Instant::now(),
             last: Mutex::default(),
             plan: Mutex::default(),
         }))
@@ -132,7 +136,7 @@ impl LivePage {
         Some(async move {
             match role {
                 Some(address) => match scrape(&address).await {
-                    Ok(text) => Found::Text(METRICS, text),
+                    Ok(text) => Found::Text(METRICS, format!("{text}# at_ms {}\n", shared.at_ms())),
                     Err(error) => Found::Unavailable(format!("{address} does not answer: {error}\n")),
                 },
                 None if is_page => Found::Text(HTML, PAGE.to_owned()),
@@ -164,10 +168,15 @@ impl Shared {
             None => None,
         };
         let metrics = self.metrics.keys().map(String::as_str).collect();
-        let state = State { network: &self.network, metrics, status, counters, plan_age_s, trouble };
+        let at_ms = self.at_ms();
+        let state = State { network: &self.network, metrics, status, counters, plan_age_s, trouble, at_ms };
         let text: Arc<str> = serde_json::to_string(&state).expect("numbers and names become JSON").into();
         *last = Some((Instant::now(), Arc::clone(&text)));
         text
+    }
+
+    fn at_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
     }
 
     async fn plan_age(&self, epoch: Option<u8>) -> Option<(f64, bool)> {

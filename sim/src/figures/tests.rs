@@ -6,7 +6,9 @@ const SMALL: Size = Size { keys: 30_000, depth: 16, warm_up_us: 200, window_us: 
 
 #[test]
 fn sherman_beats_fg_where_many_write_the_same() {
-    let rows = writes(&SMALL, Skew::Skewed, Mix::WriteIntensive).unwrap();
+    // With shorter windows, the few writes that wait longest decide about the first two rows.
+    let size = Size { window_us: 4_000, ..SMALL };
+    let rows = writes(&size, Skew::Skewed, Mix::WriteIntensive).unwrap();
     let [fg, combine, on_chip, hierarchical, sherman] = &rows[..] else { panic!("five steps: {rows:?}") };
     assert!(sherman.mops > 2.0 * fg.mops && sherman.p99_us * 2.0 < fg.p99_us, "{rows:?}");
     assert!(fg.mops < combine.mops && combine.mops < on_chip.mops && on_chip.mops < sherman.mops, "{rows:?}");
