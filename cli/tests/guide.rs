@@ -296,6 +296,7 @@ fn pages() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate has a folder");
     let book = std::fs::read_dir(root.join("docs/src")).expect("the book is there");
     let book = book.map(|entry| entry.expect("a readable folder").path());
+    let book = book.filter(|path| path.extension().is_some_and(|end| end == "md"));
     let others = ["README.md", "scripts/deploy-tofino.md"].map(|name| root.join(name));
     book.chain(others)
         .map(|path| {
