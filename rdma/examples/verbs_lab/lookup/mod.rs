@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use fatbtree_blink::{Event, PoolConfig, Start};
 use fatbtree_client::Client;
-use fatbtree_memserver::grpc;
 use fatbtree_rdma::{Config, RdmaDevice};
 use fatbtree_verbs::time::Instant;
 use futures_core::Stream as _;
