@@ -46,7 +46,7 @@ fn costs(storage: &mut TreeStorage, integrity: Integrity, keys: u64, operations:
     let lease = server.open_session(now, client).unwrap();
     pool.set_writer(0, server.info().writer(lease.owner, true).unwrap()).unwrap();
     let endpoint = server.connect(now, lease.session, &local, None).unwrap();
-    pool.connected(id, RemoteSide { endpoint, rkey: server.info().tree.rkey, registered: false }).unwrap();
+    pool.connected(id, RemoteSide { endpoint, rkey: server.info().region.rkey, registered: false }).unwrap();
     let key = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15) % keys;
 
     let began = Instant::now();
@@ -66,8 +66,8 @@ fn costs(storage: &mut TreeStorage, integrity: Integrity, keys: u64, operations:
                 break;
             }
             pool.turn(now);
-            while let Some(Event::MemoryWanted { server: from, kind, bytes }) = pool.poll_event() {
-                let grant = server.allocate(now, lease.session, kind, bytes).unwrap();
+            while let Some(Event::MemoryWanted { server: from, class, bytes }) = pool.poll_event() {
+                let grant = server.allocate(now, lease.session, class, bytes).unwrap();
                 if let Grant::Chunk(chunk) = &grant {
                     server.publish(now, lease.session, chunk.address).unwrap();
                 }

@@ -69,8 +69,8 @@ pub fn build_in<S: ValueSource>(
         return Err(error.into());
     }
     let tree = built?;
-    let chunk_kinds = Some(folder.fill(generation, &tree.region, &tree.spare)?);
-    Ok(LoadedTree { chunk_kinds, ..tree })
+    let chunk_classes = Some(folder.fill(generation, &tree.region, &tree.spare)?);
+    Ok(LoadedTree { chunk_classes, ..tree })
 }
 
 /// The tree that is in a folder, if there is one. Every node is read.
@@ -94,10 +94,20 @@ pub fn tree_in(folder: &TreeFolder) -> Result<Option<LoadedTree>, FolderError> {
     let may_lie = |kind, offset, bytes| layout.may_lie(kind, offset, bytes);
     verify_at_hand(&memory, &config, partition, may_lie).map_err(|error| found.damaged(error))?;
     let FoundRegion {
-        kept: KeptRegion { generation, spare, origin, counts, .. }, region, chunk_kinds, ..
+        kept: KeptRegion { generation, spare, origin, counts, .. }, region, chunk_classes, ..
     } = found;
-    let (chunk_kinds, walks) = (Some(chunk_kinds), WalkLimits::default());
-    Ok(Some(LoadedTree { region, spare, config, partition, counts, generation, origin, chunk_kinds, walks }))
+    let (chunk_classes, walks) = (Some(chunk_classes), WalkLimits::default());
+    Ok(Some(LoadedTree {
+        region,
+        spare,
+        config,
+        partition,
+        counts,
+        generation,
+        origin,
+        chunk_classes,
+        walks,
+    }))
 }
 
 impl LoadedTree {

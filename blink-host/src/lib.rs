@@ -51,7 +51,7 @@
 //!     let client = ClientId { host: [127, 0, 0, 1].into(), roce: local.ip };
 //!     let lease = server.open_session(now, client)?;
 //!     let endpoint = server.connect(now, lease.session, &local, None)?;
-//!     let rkey = server.info().tree.rkey;
+//!     let rkey = server.info().region.rkey;
 //!     pool.connected(id, RemoteSide { endpoint, rkey, registered: false })?;
 //! }
 //! let found = pool.reactor().block_on(pool.lookup(2_997, Start::Root));

@@ -11,13 +11,12 @@ use std::sync::Arc;
 
 use fatbtree_blink::node::{LINE, MAGIC, NodeHeader};
 use fatbtree_blink::record::{RECORD_HEAD, is_record, place_bytes};
+use fatbtree_blink::size_class::{self, INTERNAL_NODES, LEAVES, RECORDS};
 use fatbtree_blink::{
-    ChunkKind, GlobalAddress, Integrity, MAX_VALUE, Partition, Regions, SUPERBLOCK_BYTES, Superblock, Tree,
-    TreeConfig, TreeTop,
+    GlobalAddress, HEADER_BYTES, Integrity, MAX_VALUE, Partition, Regions, SUPERBLOCK_BYTES, SizeClass,
+    Superblock, Tree, TreeConfig, TreeTop,
 };
-use fatbtree_memserver::{
-    Class, Counter, HEADER_BYTES, Load, Loaded, Reply, Seen, ServerGone, Shape, Tenant, Used,
-};
+use fatbtree_memserver::{Class, Counter, Load, Loaded, Reply, Seen, ServerGone, Shape, Tenant, Used};
 use fatbtree_verbs::{Device, Memory};
 
 use crate::finder::{Finder, KeyPlaces, LocateError};
@@ -98,7 +97,8 @@ impl Load for LoadedTree {
     type Tenant = Blink;
 
     fn loaded(self) -> Loaded<Blink> {
-        let Self { region, spare, config, partition, counts, generation, origin, chunk_kinds, walks } = self;
+        let Self { region, spare, config, partition, counts, generation, origin, chunk_classes, walks } =
+            self;
         let tenant = Blink {
             info: TreeInfo { partition, config, counts },
             generation,
@@ -112,22 +112,24 @@ impl Load for LoadedTree {
             reach: config.max_node_bytes(),
             whole_lines: config.integrity() == Integrity::LineVersions,
         };
-        Loaded { server: partition.id, region, spare, generation, origin, chunk_kinds, shape, tenant }
+        Loaded { server: partition.id, region, spare, generation, origin, chunk_classes, shape, tenant }
     }
 }
 
-/// The size classes of a tree, by [`ChunkKind`], and where it lies that was loaded: leaves, inner nodes, records.
+/// The size classes of a tree, by [number](size_class), and where it lies that was loaded: leaves, inner nodes, records.
 pub(crate) fn classes(config: &TreeConfig, counts: &LoadCounts) -> Vec<Class> {
     let behind = |from: u64, count: u64, bytes: u64| from.saturating_add(count.saturating_mul(bytes));
     let (leaf_bytes, internal_bytes) = (config.leaf_bytes(), config.internal_bytes());
     let leaves_from = u64::from(SUPERBLOCK_BYTES);
     let internal_from = behind(leaves_from, counts.leaf_nodes, leaf_bytes.into());
     let records_from = behind(internal_from, counts.internal_nodes, internal_bytes.into());
-    vec![
-        Class { bytes: leaf_bytes, loaded: leaves_from..internal_from },
-        Class { bytes: internal_bytes, loaded: internal_from..records_from },
-        Class { bytes: 0, loaded: records_from..records_from.saturating_add(counts.record_bytes) },
-    ]
+    let places = [
+        (leaf_bytes, leaves_from..internal_from),
+        (internal_bytes, internal_from..records_from),
+        (0, records_from..records_from.saturating_add(counts.record_bytes)),
+    ];
+    let named = size_class::NAMES.into_iter().zip(places);
+    named.map(|(name, (bytes, loaded))| Class { name, bytes, loaded }).collect()
 }
 
 impl Blink {
@@ -169,23 +171,21 @@ impl Tenant for Blink {
         }
     }
 
-    fn used(&self, class: ChunkKind, chunk: Range<u64>, budget: &mut usize) -> Used {
+    fn used(&self, class: SizeClass, chunk: Range<u64>, budget: &mut usize) -> Used {
         match class {
-            ChunkKind::Leaves => last_node(&self.region, chunk, self.info.config.leaf_bytes(), budget),
-            ChunkKind::InternalNodes => {
-                last_node(&self.region, chunk, self.info.config.internal_bytes(), budget)
-            }
-            ChunkKind::Records => last_record(&self.region, chunk, budget),
+            LEAVES => last_node(&self.region, chunk, self.info.config.leaf_bytes(), budget),
+            INTERNAL_NODES => last_node(&self.region, chunk, self.info.config.internal_bytes(), budget),
+            _ => last_record(&self.region, chunk, budget),
         }
     }
 
-    fn is_free(&self, class: ChunkKind, block: Range<u64>) -> bool {
-        if class != ChunkKind::Records {
+    fn is_free(&self, class: SizeClass, block: Range<u64>) -> bool {
+        if class != RECORDS {
             return node_at(&self.region, block.start).is_some_and(|header| {
                 let is_leaf = header.level == 0;
                 header.is_free()
                     && header.address == GlobalAddress::new(self.info.partition.id, block.start)
-                    && is_leaf == (class == ChunkKind::Leaves)
+                    && is_leaf == (class == LEAVES)
             });
         }
         let Ok(bytes) = u32::try_from(block.end - block.start) else { return false };

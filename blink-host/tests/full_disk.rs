@@ -17,7 +17,7 @@ use fatbtree_blink::{
 };
 use fatbtree_blink_host::{LoadOptions, TreeFolder, TreeServer, TreeStorage, build_in, seeded, tree_in};
 use fatbtree_memserver::{
-    ChunkKind, ClientId, FolderOwner, Grant, MemoryServer, Refusal, ServerOptions, SessionKey,
+    ClientId, FolderOwner, Grant, MemoryServer, Refusal, ServerOptions, SessionKey, SizeClass,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -143,13 +143,13 @@ impl World {
         let lease = server.open_session(now, client).unwrap();
         pool.set_writer(0, server.info().writer(lease.owner, true).unwrap()).unwrap();
         let endpoint = server.connect(now, lease.session, &local, None).unwrap();
-        let remote = RemoteSide { endpoint, rkey: server.info().tree.rkey, registered: false };
+        let remote = RemoteSide { endpoint, rkey: server.info().region.rkey, registered: false };
         pool.connected(id, remote).unwrap();
         Self { server, pool, session: lease.session, refused: Vec::new() }
     }
 
-    fn memory(&mut self, kind: ChunkKind, bytes: u32) -> Result<Grant, Refusal> {
-        let grant = self.server.allocate(Instant::ZERO, self.session, kind, bytes)?;
+    fn memory(&mut self, class: SizeClass, bytes: u32) -> Result<Grant, Refusal> {
+        let grant = self.server.allocate(Instant::ZERO, self.session, class, bytes)?;
         if let Grant::Chunk(chunk) = &grant {
             self.server.publish(Instant::ZERO, self.session, chunk.address)?;
         }
@@ -176,11 +176,11 @@ impl World {
                 assert!(now < Instant::ZERO + Duration::from_secs(60), "it never ends");
                 pool.turn(now);
                 while let Some(event) = pool.poll_event() {
-                    let Event::MemoryWanted { server, kind, bytes } = event else { panic!("{event:?}") };
-                    match self.memory(kind, bytes) {
+                    let Event::MemoryWanted { server, class, bytes } = event else { panic!("{event:?}") };
+                    match self.memory(class, bytes) {
                         Ok(grant) => grant.hand_to(&pool, server, self.session.id),
                         Err(refusal) => {
-                            pool.refuse_memory(server, kind, refusal.shortage());
+                            pool.refuse_memory(server, class, refusal.shortage());
                             self.refused.push(refusal);
                         }
                     }
@@ -214,7 +214,7 @@ fn serves_on(disk: &dyn Disk) {
     let mut storage = TreeStorage::Folder(open(&folder).into());
     let mut world = World::new(&mut storage);
     let room = world.server.memory().len() - 64 * CHUNK;
-    // A first chunk of each kind.
+    // A first chunk of each class.
     for key in KEYS..KEYS + 100 {
         world.upsert(key, SEED).unwrap();
     }

@@ -77,6 +77,7 @@ pub mod plain;
 mod pool;
 mod scan;
 mod separator;
+pub mod size_class;
 mod super_root;
 mod superblock;
 mod techniques;
@@ -92,9 +93,9 @@ pub use config::{
     ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
 };
 pub use fatbtree_remote::{
-    BreakReason, Check, ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, HAND_OVERS, KeyRange,
-    MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide, RemoteStats, ReturnedBlocks, SURPLUS,
-    SessionId, Shortage, Writer, record,
+    BreakReason, Check, ConnectError, ConnectionId, Contention, Event, GlobalAddress, HAND_OVERS,
+    HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide, RemoteStats,
+    ReturnedBlocks, SURPLUS, SessionId, Shortage, SizeClass, Writer, record,
 };
 pub use limits::Limits;
 pub use lookup::{Lookup, Value};

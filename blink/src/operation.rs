@@ -1,8 +1,9 @@
 //! Start, cost and errors of an operation.
 
 use crate::node::NodeFault;
+use crate::size_class;
 
-use fatbtree_remote::{BreakReason, ChunkKind, ConnectionId, GlobalAddress, Shortage};
+use fatbtree_remote::{BreakReason, ConnectionId, GlobalAddress, Shortage, SizeClass};
 use fatbtree_verbs::PostError;
 
 /// First step of an operation.
@@ -107,14 +108,14 @@ pub enum OperationError {
         error: PostError,
     },
     /// The server has no memory left, or gives this client no more.
-    #[error("key {key:#x}: memory server {server} gives no more memory for {kind}: {why}")]
+    #[error("key {key:#x}: memory server {server} gives no more memory for {}: {why}", size_class::name(*class))]
     NoMemory {
         /// The key.
         key: u64,
         /// The server.
         server: u16,
-        /// Kind of memory.
-        kind: ChunkKind,
+        /// Class of memory.
+        class: SizeClass,
         /// Reason of the server.
         why: Shortage,
     },

@@ -1,11 +1,9 @@
 //! The first line of every region: what lies in it, and where its tree begins.
 //!
+//! It is a [`RegionHeader`] of the structure `FatB+Tre`, with the root and this configuration:
+//!
 //! ```text
 //! offset size field
-//!      0    8 magic "FatB+Tre"
-//!      8    8 address of the root
-//!     16    8 generation: one more whenever the region is filled anew
-//!     24    8 bytes of the region
 //!     32    8 low key of the partition, inclusive
 //!     40    8 high key, exclusive; u64::MAX and meaningless when "last" is set
 //!     48    2 partition
@@ -15,13 +13,11 @@
 //!     57    1 format of leaves: 1..=64 bytes in line, 255 pointers
 //!     58    1 flags: bit 0 last (no high key), bit 1 lines have checksums
 //!     59    1 version, one more with every write
-//!     60    4 CRC-32 of all the rest
 //! ```
 //!
-//! Offset 0 is the null pointer of trees, so no node can lie here. The client that splits the root rewrites
-//! this line; a client whose root fails its checks reads it.
+//! The client that splits the root rewrites this line; a client whose root fails its checks reads it.
 
-use fatbtree_remote::{Check, GlobalAddress, KeyRange};
+use fatbtree_remote::{CONFIGURATION_BYTES, Check, GlobalAddress, KeyRange, RegionHeader};
 
 use crate::config::{ConfigError, Integrity, TreeConfig, ValueLayout};
 use crate::node::{FORMAT_OUT_OF_LINE, LINE, MAX_LEVEL, NodeFault};
@@ -30,10 +26,9 @@ use crate::super_root::Partition;
 /// Bytes of a superblock: one line.
 pub const SUPERBLOCK_BYTES: u32 = LINE as u32;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"FatB+Tre");
+const STRUCTURE: [u8; 8] = *b"FatB+Tre";
 const LAST: u8 = 1 << 0;
 const CHECKSUMS: u8 = 1 << 1;
-const SUM: usize = LINE - 4;
 
 /// Content of the first line of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,23 +50,18 @@ impl Superblock {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LINE] {
         let Partition { id, range, root, root_level } = self.partition;
-        let mut line = [0; LINE];
-        let mut put = |at: usize, bytes: &[u8]| line[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, &MAGIC.to_le_bytes());
-        put(8, &root.raw().to_le_bytes());
-        put(16, &self.generation.to_le_bytes());
-        put(24, &self.region_bytes.to_le_bytes());
-        put(32, &range.low.to_le_bytes());
-        put(40, &range.high.unwrap_or(u64::MAX).to_le_bytes());
-        put(48, &id.to_le_bytes());
-        put(50, &self.config.fan_out().to_le_bytes());
-        put(52, &self.config.leaf_bytes().to_le_bytes());
+        let mut configuration = [0; CONFIGURATION_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| configuration[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &range.low.to_le_bytes());
+        put(8, &range.high.unwrap_or(u64::MAX).to_le_bytes());
+        put(16, &id.to_le_bytes());
+        put(18, &self.config.fan_out().to_le_bytes());
+        put(20, &self.config.leaf_bytes().to_le_bytes());
         let last = if range.high.is_none() { LAST } else { 0 };
         let sums = if self.config.integrity() == Integrity::Checksums { CHECKSUMS } else { 0 };
-        put(56, &[root_level, self.config.leaf_shape().format(), last | sums, self.version]);
-        let sum = crc32fast::hash(&line[..SUM]);
-        line[SUM..].copy_from_slice(&sum.to_le_bytes());
-        line
+        put(24, &[root_level, self.config.leaf_shape().format(), last | sums, self.version]);
+        let Self { generation, region_bytes, .. } = *self;
+        RegionHeader { structure: STRUCTURE, root, generation, region_bytes, configuration }.to_bytes()
     }
 
     /// The same with another root, as it is written next.
@@ -89,29 +79,30 @@ impl Superblock {
     pub fn parse(bytes: &[u8]) -> Result<Self, SuperblockError> {
         let line = bytes.first_chunk::<LINE>();
         let line = line.ok_or(NodeFault::Short { found: bytes.len(), expected: LINE })?;
-        let word = |at: usize| line[at..at + 8].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let sum = crc32fast::hash(&line[..SUM]).to_le_bytes();
-        if (word(0) != MAGIC || line[SUM..] != sum) && Check::Superblock.on() {
-            return Err(NodeFault::Superblock { found: word(0) }.into());
+        let header = RegionHeader::from_bytes(line);
+        if RegionHeader::parse(line, &STRUCTURE).is_none() && Check::Superblock.on() {
+            return Err(NodeFault::Superblock { found: u64::from_le_bytes(header.structure) }.into());
         }
-        let (flags, format) = (line[58], line[57]);
+        let RegionHeader { root, generation, region_bytes, configuration, .. } = header;
+        let word =
+            |at: usize| configuration[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let half = |at: usize| u16::from_le_bytes([configuration[at], configuration[at + 1]]);
+        let [.., root_level, format, flags, version] = configuration;
         let values =
             if format == FORMAT_OUT_OF_LINE { ValueLayout::OutOfLine } else { ValueLayout::Inline(format) };
         let integrity = if flags & CHECKSUMS != 0 { Integrity::Checksums } else { Integrity::LineVersions };
-        let numbers = word(48).to_le_bytes();
-        let half = |at: usize| u16::from_le_bytes([numbers[at], numbers[at + 1]]);
-        let leaf_bytes = (word(48) >> 32) as u32;
+        let leaf_bytes = (word(16) >> 32) as u32;
         Ok(Self {
             partition: Partition {
-                id: half(0),
-                range: KeyRange { low: word(32), high: (flags & LAST == 0).then(|| word(40)) },
-                root: GlobalAddress(word(8)),
-                root_level: line[56],
+                id: half(16),
+                range: KeyRange { low: word(0), high: (flags & LAST == 0).then(|| word(8)) },
+                root,
+                root_level,
             },
-            config: TreeConfig::with_integrity(half(2), leaf_bytes, values, integrity)?,
-            generation: word(16),
-            region_bytes: word(24),
-            version: line[59],
+            config: TreeConfig::with_integrity(half(18), leaf_bytes, values, integrity)?,
+            generation,
+            region_bytes,
+            version,
         })
     }
 

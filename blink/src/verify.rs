@@ -19,17 +19,18 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_remote::record::{RecordHead, RecordPointer, read_record, record_bytes};
-use fatbtree_remote::{ChunkKind, GlobalAddress, KeyRange, RemoteMemory};
+use fatbtree_remote::{GlobalAddress, KeyRange, RemoteMemory, SizeClass};
 use fatbtree_verbs::Verbs;
 use futures_buffered::FuturesOrderedBounded;
 use futures_core::Stream;
 
 use crate::config::TreeConfig;
 use crate::descent::Descent;
-use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader, kind_of};
+use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
 use crate::operation::OperationError;
 use crate::pool::Pool;
 use crate::scan::Patience;
+use crate::size_class::{self, RECORDS};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use crate::walk::Regions;
@@ -119,13 +120,13 @@ pub enum VerifyError {
         /// The problem.
         error: SuperblockError,
     },
-    /// A pointer leads where nothing of its kind lies.
-    #[error("the tree leads to {address} for {kind}, where none of them can lie")]
+    /// A pointer leads where nothing of its class lies.
+    #[error("the tree leads to {address} for {}, where none of them can lie", size_class::name(*class))]
     Elsewhere {
         /// The address that it leads to.
         address: GlobalAddress,
-        /// The expected kind.
-        kind: ChunkKind,
+        /// The expected class.
+        class: SizeClass,
     },
     /// A part of the tree lies outside of the memory.
     #[error("{len} bytes at {address} lie outside of the memory")]
@@ -214,7 +215,7 @@ impl<V: Verbs> Pool<V> {
 }
 
 /// Checks all that must be true of the tree of `partition` in memory at hand, as [`Pool::verify`] does, but
-/// for the records: of those only their place. Its `may_lie` says whether an object of a kind may begin at an
+/// for the records: of those only their place. Its `may_lie` says whether an object of a class may begin at an
 /// offset and reach over a number of bytes. Nodes must pass the same check.
 ///
 /// # Errors
@@ -223,7 +224,7 @@ pub fn verify_at_hand(
     memory: &Regions,
     config: &TreeConfig,
     partition: Partition,
-    may_lie: impl Fn(ChunkKind, u64, u64) -> bool,
+    may_lie: impl Fn(SizeClass, u64, u64) -> bool,
 ) -> Result<Verified, VerifyError> {
     let source = AtHand { memory, config, server: partition.id, may_lie };
     let mut walk = pin!(Walk::new(&source, partition).run());
@@ -244,7 +245,7 @@ trait Source {
     async fn read(&self, key: u64, address: GlobalAddress, len: u32) -> Result<Vec<u8>, VerifyError>;
 
     /// Checks that a node or record of `len` bytes may begin there.
-    fn check_place(&self, kind: ChunkKind, address: GlobalAddress, len: u32) -> Result<(), VerifyError>;
+    fn check_place(&self, class: SizeClass, address: GlobalAddress, len: u32) -> Result<(), VerifyError>;
 
     /// Whether records are read.
     const RECORDS: bool;
@@ -260,7 +261,7 @@ impl<V: Verbs> Source for Pool<V> {
     }
 
     /// The checks of what is read suffice here: only servers know more.
-    fn check_place(&self, _: ChunkKind, _: GlobalAddress, _: u32) -> Result<(), VerifyError> {
+    fn check_place(&self, _: SizeClass, _: GlobalAddress, _: u32) -> Result<(), VerifyError> {
         Ok(())
     }
 
@@ -275,7 +276,7 @@ struct AtHand<'m, F> {
     may_lie: F,
 }
 
-impl<F: Fn(ChunkKind, u64, u64) -> bool> Source for AtHand<'_, F> {
+impl<F: Fn(SizeClass, u64, u64) -> bool> Source for AtHand<'_, F> {
     fn tree(&self) -> &TreeConfig {
         self.config
     }
@@ -286,11 +287,11 @@ impl<F: Fn(ChunkKind, u64, u64) -> bool> Source for AtHand<'_, F> {
         read.map_err(|_| VerifyError::Outside { address, len }).map(|()| bytes)
     }
 
-    fn check_place(&self, kind: ChunkKind, address: GlobalAddress, len: u32) -> Result<(), VerifyError> {
+    fn check_place(&self, class: SizeClass, address: GlobalAddress, len: u32) -> Result<(), VerifyError> {
         let is_here = address.server() == self.server;
-        match is_here && (self.may_lie)(kind, address.offset(), len.into()) {
+        match is_here && (self.may_lie)(class, address.offset(), len.into()) {
             true => Ok(()),
-            false => Err(VerifyError::Elsewhere { address, kind }),
+            false => Err(VerifyError::Elsewhere { address, class }),
         }
     }
 
@@ -403,7 +404,7 @@ impl<'p, S: Source> Walk<'p, S> {
         let tree = *self.source.tree();
         let wrong = |damage| VerifyError::Node { address, level, damage };
         let fault = |fault| wrong(Damage::Fault(fault));
-        self.source.check_place(kind_of(level), address, tree.node_bytes(level))?;
+        self.source.check_place(size_class::of_level(level), address, tree.node_bytes(level))?;
         let header = *Node::read(&tree, &bytes).map_err(fault)?.header();
         if header.address != address {
             return Err(fault(NodeFault::Address { found: header.address, expected: address }));
@@ -473,7 +474,7 @@ impl<'p, S: Source> Walk<'p, S> {
     async fn records(&mut self, leaf: GlobalAddress, records: Records) -> Result<(), VerifyError> {
         for (_, record) in &records {
             let len = record_bytes(record.length);
-            self.source.check_place(ChunkKind::Records, record.address, len)?;
+            self.source.check_place(RECORDS, record.address, len)?;
         }
         if !S::RECORDS {
             return Ok(());

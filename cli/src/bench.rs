@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_blink::value::STAMPED_BYTES;
-use fatbtree_blink::{Pool, Start};
+use fatbtree_blink::{Contention, Pool, Start};
 use fatbtree_client::RequesterStats;
 use fatbtree_node::{
     ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
@@ -43,6 +43,7 @@ use ramp::Step;
   fatbtree bench --cluster cluster.toml --operations 100000 --protocol query       without RDMA; servers: fatbtree memserver --serve queries
   fatbtree bench --cluster cluster.toml --operations 100000 --protocol query --root-to-leaf    the same without help of the switches
   fatbtree bench --cluster cluster.toml --operations 10000 --workload e --scan-parts 8   scans in 8 parts at once
+  fatbtree bench --cluster cluster.toml --operations 20000 --workload a --contention smart     SMART's techniques against contention
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
 
@@ -113,6 +114,10 @@ pub(crate) struct Arguments {
     /// File for the progress, a line of JSON ten times a second while operations end; - for standard output.
     #[arg(long, value_name = "FILE")]
     progress: Option<PathBuf>,
+    /// Way to meet other clients at locks, and the bounds of the card. sherman: short pauses, no bound. smart: pauses and operations at once
+    /// follow the share of attempts that fail, and requests under way have a limit that is tried out.
+    #[arg(long, value_name = "sherman|smart", value_enum, default_value = "sherman")]
+    contention: Treatment,
     /// Time limit for memory servers to answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     patience: u64,
@@ -132,6 +137,23 @@ fn rate(text: &str) -> Result<f64, String> {
 enum Protocol {
     Roce,
     Query,
+}
+
+/// Treatment of contention.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Treatment {
+    Sherman,
+    Smart,
+}
+
+impl From<Treatment> for Contention {
+    fn from(treatment: Treatment) -> Self {
+        match treatment {
+            Treatment::Sherman => Self::SHERMAN,
+            Treatment::Smart => Self::SMART,
+        }
+    }
 }
 
 /// A client of either kind.
@@ -169,6 +191,7 @@ impl Process {
             metrics: cluster.metrics(&described.name).map(str::to_owned),
             trust,
             patience,
+            contention: arguments.contention.into(),
         };
         let process = ClientProcess::open(&options)?;
         process.stop_at_signals()?;

@@ -92,6 +92,10 @@ const CLUSTER: &[Line] = &[
         "fatbtree bench --cluster cluster.toml --operations 10000 --workload e --scan-parts 8",
         Ends(&[("10000", "1000")]),
     ),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 20000 --workload a --contention smart",
+        Ends(&[("20000", "2000")]),
+    ),
     ("fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000", Ends(&[("20000", "2000")])),
     (
         "fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg",

@@ -27,6 +27,7 @@ fn client(file: &Path) -> ClientProcess {
         metrics: None,
         lanes: 1,
         patience: Duration::from_secs(30),
+        contention: fatbtree_blink::Contention::default(),
     };
     ClientProcess::open(&options).expect("the servers run")
 }
@@ -266,7 +267,7 @@ fn a_server_that_comes_back_without_its_tree_serves_nobody_until_it_is_loaded() 
             fatbtree_memserver::grpc::Client::connect(left.as_str()).await.expect("it is let in");
         server.open_session(std::net::Ipv4Addr::new(10, 1, 0, 9)).await.expect_err("refused").to_string()
     });
-    assert!(refusal.contains("has lost its tree"), "{refusal}");
+    assert!(refusal.contains("has lost what it held"), "{refusal}");
     let began = Instant::now();
     loop {
         let output = run(&["control", "status", "--cluster", cluster]);

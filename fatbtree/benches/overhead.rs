@@ -57,6 +57,7 @@ fn process(running: &Running) -> ClientProcess {
         trust: Trust::default(),
         metrics: None,
         patience: Duration::from_secs(20),
+        contention: fatbtree_blink::Contention::default(),
     };
     ClientProcess::open(&options).expect("the server runs")
 }

@@ -180,6 +180,7 @@ impl Options {
             trust,
             metrics,
             patience,
+            contention: fatbtree_blink::Contention::default(),
         };
         let process = ClientProcess::open(&options).map_err(Error::connect)?;
         if self.cache_bytes > 0 {

@@ -299,7 +299,7 @@ impl Lab {
         for id in pool.connections() {
             let local = pool.open(id).expect("it is down");
             let attached = self.server.attach(self.now, session, &local, None).expect("there is room");
-            let remote = RemoteSide { endpoint: attached.endpoint, rkey: info.tree.rkey, registered: false };
+            let remote = RemoteSide { endpoint: attached.endpoint, rkey: info.region.rkey, registered: false };
             pool.connected(id, remote).expect("it was opened");
         }
         let mut walk = pin!(pool.verify());

@@ -1,27 +1,27 @@
 //! Chunks: the spare memory of a region, given out in pieces of one size and taken back.
 //!
 //! ```text
-//!              allocate(kind)                 publish                     its session ends
+//!              allocate(class)                 publish                     its session ends
 //!   fresh ────────────────────► held ───────────────────► published ───────────┬─────────────► the structure's: up to the last block
 //!                                │ ▲                                           │
-//!             free, lease ends   ▼ │ allocate(same kind)                       │ what is behind it was never written to
-//!                          free, of its kind ◄─────────────────────────────────┘
+//!             free, lease ends   ▼ │ allocate(same class)                       │ what is behind it was never written to
+//!                          free, of its class ◄─────────────────────────────────┘
 //! ```
 //!
-//! **Kinds.** A chunk keeps its first kind for ever: blocks of another kind never lie in it. Blocks of one size lie at multiples of it
+//! **Classes.** A chunk keeps its first class for ever: blocks of another class never lie in it. Blocks of one size lie at multiples of it
 //! from the chunk's start. So a stale pointer, in a switch or a client, that led to such a block leads for ever to a block of the same
-//! size, or to a freed one. The pointer never leads to a block of another kind or into the middle of another block.
+//! size, or to a freed one. The pointer never leads to a block of another class or into the middle of another block.
 //!
 //! **Publishing.** A client publishes a chunk *before* it links the first of its blocks into the structure. From then on the chunk's
 //! content is the structure's, whatever becomes of the client. A chunk that was not published holds nothing that a client can reach.
-//! When its holder gives it back, or its lease ends, it goes to the free list of its kind.
+//! When its holder gives it back, or its lease ends, it goes to the free list of its class.
 //!
 //! **Tails.** Clients use a chunk from its start. When a session has ended, its queue pairs are destroyed and nothing is written into
 //! its chunks any more but where blocks are that others know. The [tenant](crate::Tenant::used) finds out where the used part ends; what
-//! lies behind it is given out again as a smaller chunk of the same kind.
+//! lies behind it is given out again as a smaller chunk of the same class.
 //! A client whose session has ended must not use what it has left of its chunks.
 //!
-//! **Restarts.** Where the region outlives its server, a word for each chunk says its kind, written before
+//! **Restarts.** Where the region outlives its server, a word for each chunk says its class, written before
 //! the chunk is given out. On restart all such chunks belong to the structure and are charged to no client; their
 //! unused tails are recovered.
 //!
@@ -34,10 +34,10 @@ use std::io;
 use std::sync::Arc;
 
 use fatbtree_remote::record::RECORD_ALIGN;
-use fatbtree_remote::{ChunkKind, GlobalAddress};
+use fatbtree_remote::{GlobalAddress, SizeClass};
 use fatbtree_verbs::{Memory, ReserveError};
 
-use crate::kinds::{ChunkKinds, DamagedKinds};
+use crate::chunk_classes::{ChunkClasses, DamagedClasses, MAX_CLASSES};
 use crate::layout::{Class, Layout};
 use crate::limits::ClientId;
 use crate::session::SessionKey;
@@ -50,23 +50,33 @@ pub struct Chunk {
     pub address: GlobalAddress,
     /// Its size: the same of all chunks of a server, less of one that was used in part.
     pub bytes: u64,
-    /// Kind of content.
-    pub kind: ChunkKind,
+    /// Class of content.
+    pub class: SizeClass,
 }
 
 /// No chunk is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "no chunk is free for {kind}: of {chunks} chunks {used} were given out, and none of them for {kind} is free; load the server with \
+    "no chunk is free for {class}: of {chunks} chunks {used} were given out, and none of them for {class} is free; load the server with \
      more spare bytes"
 )]
 pub struct NoChunk {
-    /// Kind of memory that was wanted.
-    pub kind: ChunkKind,
+    /// Name of the size class that was wanted.
+    pub class: &'static str,
     /// Chunks of the region.
     pub chunks: u32,
-    /// Chunks that have a kind.
+    /// Chunks that have a class.
     pub used: u32,
+}
+
+/// No such size class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the server's structure has no {class}: expected a number below {classes}")]
+pub struct NoClass {
+    /// The requested class.
+    pub class: SizeClass,
+    /// Number of classes.
+    pub classes: usize,
 }
 
 /// Chunks that cannot be.
@@ -88,13 +98,15 @@ pub(crate) enum NoGrant {
     Chunk(NoChunk),
     /// There is a chunk, but no room for it.
     Room(ReserveError),
+    /// The structure has no such size class.
+    Class(NoClass),
 }
 
-/// Bytes of the table of chunk kinds ([`Loaded::chunk_kinds`](crate::Loaded::chunk_kinds)) of a region with this much spare memory.
+/// Bytes of the table of chunk classes ([`Loaded::chunk_classes`](crate::Loaded::chunk_classes)) of a region with this much spare memory.
 #[must_use]
-pub const fn chunk_kinds_bytes(spare_bytes: u64, chunk_bytes: u64) -> u64 {
+pub const fn chunk_classes_bytes(spare_bytes: u64, chunk_bytes: u64) -> u64 {
     match spare_bytes.checked_div(chunk_bytes) {
-        Some(chunks) => ChunkKinds::bytes(chunks),
+        Some(chunks) => ChunkClasses::bytes(chunks),
         None => 0,
     }
 }
@@ -121,7 +133,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     bytes: u64,
-    kind: ChunkKind,
+    class: SizeClass,
     state: State,
 }
 
@@ -167,11 +179,11 @@ pub(crate) struct ChunkTable {
     used: u32,
     /// Pieces by offset, side by side.
     pieces: BTreeMap<u64, Piece>,
-    /// Free pieces, by kind.
-    free: [BTreeSet<u64>; ChunkKind::ALL.len()],
+    /// Free pieces, by class.
+    free: Vec<BTreeSet<u64>>,
     ended: VecDeque<Ended>,
-    /// The kind of each chunk that was given out, where that outlives the server.
-    kinds: Option<ChunkKinds>,
+    /// The class of each chunk that was given out, where that outlives the server.
+    given_out: Option<ChunkClasses>,
     /// Rests of published chunks that came back.
     pub(crate) tails: u64,
 }
@@ -188,6 +200,7 @@ impl ChunkTable {
         if bytes < u64::from(least).max(LINE) || !bytes.is_multiple_of(LINE) {
             return Err(ChunkSize { found: bytes, least });
         }
+        assert!(shape.classes.len() <= MAX_CLASSES, "a structure has up to {MAX_CLASSES} size classes");
         let chunks = spare.end.saturating_sub(spare.start) / bytes;
         Ok(Self {
             server,
@@ -198,23 +211,23 @@ impl ChunkTable {
             chunks: u32::try_from(chunks).unwrap_or(u32::MAX),
             used: 0,
             pieces: BTreeMap::new(),
-            free: Default::default(),
+            free: vec![BTreeSet::new(); shape.classes.len()],
             ended: VecDeque::new(),
-            kinds: None,
+            given_out: None,
             tails: 0,
         })
     }
 
-    /// With the kinds of chunks that were given out before the server was started, and from now on.
-    pub(crate) fn restored(mut self, kinds: Arc<Memory>, generation: u64) -> Result<Self, DamagedKinds> {
-        let kinds = ChunkKinds::new(kinds, generation);
-        for kind in kinds.given_out(self.chunks)? {
+    /// With the classes of chunks that were given out before the server was started, and from now on.
+    pub(crate) fn restored(mut self, classes: Arc<Memory>, generation: u64) -> Result<Self, DamagedClasses> {
+        let classes = ChunkClasses::new(classes, generation);
+        for class in classes.given_out(self.chunks, self.classes.len())? {
             let offset = self.from + u64::from(self.used) * self.bytes;
-            self.pieces.insert(offset, Piece { bytes: self.bytes, kind, state: State::Former });
+            self.pieces.insert(offset, Piece { bytes: self.bytes, class, state: State::Former });
             self.ended.push_back(Ended { offset, to: self.bytes });
             self.used += 1;
         }
-        self.kinds = Some(kinds);
+        self.given_out = Some(classes);
         Ok(self)
     }
 
@@ -222,29 +235,33 @@ impl ChunkTable {
     pub(crate) fn allocate(
         &mut self,
         memory: &Memory,
-        kind: ChunkKind,
+        class: SizeClass,
         holder: SessionKey,
     ) -> Result<Chunk, NoGrant> {
         let state = State::Held(holder);
-        if let Some(offset) = self.free[kind as usize].pop_first()
+        let number = usize::from(class.0);
+        let Some(&Class { name, .. }) = self.classes.get(number) else {
+            return Err(NoGrant::Class(NoClass { class, classes: self.classes.len() }));
+        };
+        if let Some(offset) = self.free[number].pop_first()
             && let Some(piece) = self.pieces.get_mut(&offset)
         {
             piece.state = state;
             let bytes = piece.bytes;
-            return Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, kind });
+            return Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, class });
         }
         if self.used == self.chunks {
-            return Err(NoGrant::Chunk(NoChunk { kind, chunks: self.chunks, used: self.used }));
+            return Err(NoGrant::Chunk(NoChunk { class: name, chunks: self.chunks, used: self.used }));
         }
         let (offset, bytes) = (self.from + u64::from(self.used) * self.bytes, self.bytes);
         // Chunks are given out in order, so that what lies before it has its room already. An index read may run over its end.
         memory.reserve(offset + bytes + self.reach).map_err(NoGrant::Room)?;
-        if let Some(kinds) = &self.kinds {
-            kinds.note(self.used, kind);
+        if let Some(classes) = &self.given_out {
+            classes.note(self.used, class);
         }
         self.used += 1;
-        self.pieces.insert(offset, Piece { bytes, kind, state });
-        Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, kind })
+        self.pieces.insert(offset, Piece { bytes, class, state });
+        Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, class })
     }
 
     /// Makes a chunk the structure's; once more does no harm.
@@ -265,8 +282,8 @@ impl ChunkTable {
         match piece.state {
             State::Held(found) if found == holder => {
                 piece.state = State::Free;
-                let kind = piece.kind;
-                self.free[kind as usize].insert(offset);
+                let class = piece.class;
+                self.free[usize::from(class.0)].insert(offset);
                 Ok(())
             }
             State::Published(found) if found == holder => Err(ChunkRefusal::Published),
@@ -293,7 +310,7 @@ impl ChunkTable {
                 self.ended.pop_front();
                 continue;
             };
-            match tenant.used(piece.kind, offset..offset + to, &mut budget) {
+            match tenant.used(piece.class, offset..offset + to, &mut budget) {
                 Used::Below(end) => {
                     self.ended[0].to = end.saturating_sub(offset).min(to);
                     return (relieved, true);
@@ -314,7 +331,7 @@ impl ChunkTable {
             State::Former => None,
             _ => return None,
         };
-        let least = match self.size(piece.kind) {
+        let least = match self.size(piece.class) {
             0 if used == 0 => 0,
             0 => LEAST_OF_SEVERAL,
             bytes => u64::from(bytes),
@@ -323,7 +340,7 @@ impl ChunkTable {
         if rest > 0 && rest >= least {
             self.tails += 1;
             self.pieces.insert(offset + used, Piece { bytes: rest, state: State::Free, ..piece });
-            self.free[piece.kind as usize].insert(offset + used);
+            self.free[usize::from(piece.class.0)].insert(offset + used);
             if used == 0 {
                 return client;
             }
@@ -347,13 +364,13 @@ impl ChunkTable {
             classes: Arc::clone(&self.classes),
             chunks_from: self.from,
             chunk_bytes: self.bytes,
-            kinds: self.kinds.clone(),
+            given_out: self.given_out.clone(),
         }
     }
 
-    /// Brings the kinds of chunks to the disk, where they outlive the server.
+    /// Brings the classes of chunks to the disk, where they outlive the server.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.kinds.as_ref().map_or(Ok(()), ChunkKinds::sync)
+        self.given_out.as_ref().map_or(Ok(()), ChunkClasses::sync)
     }
 
     pub(crate) fn counts(&self) -> ChunkCounts {
@@ -371,20 +388,22 @@ impl ChunkTable {
         counts
     }
 
-    /// Begin of the chunk of that kind that holds all of these bytes, if the chunk is the structure's.
-    fn published(&self, offset: u64, bytes: u64, kind: ChunkKind) -> Option<u64> {
+    /// Begin of the chunk of that class that holds all of these bytes, if the chunk is the structure's.
+    fn published(&self, offset: u64, bytes: u64, class: SizeClass) -> Option<u64> {
         let (&from, piece) = self.pieces.range(..=offset).next_back()?;
         let fits = offset.checked_add(bytes)? <= from + piece.bytes;
         let is_tree = matches!(piece.state, State::Published(_) | State::Tree(_) | State::Former);
-        (piece.kind == kind && is_tree && fits).then_some(from)
+        (piece.class == class && is_tree && fits).then_some(from)
     }
 
     /// Whether a block of this class, `bytes` long, may begin at `offset`: among those that were loaded, or
     /// in a chunk that was published.
-    pub(crate) fn may_lie(&self, kind: ChunkKind, offset: u64, bytes: u64) -> bool {
-        let Some(Class { bytes: size, loaded }) = self.classes.get(kind as usize) else { return false };
+    pub(crate) fn may_lie(&self, class: SizeClass, offset: u64, bytes: u64) -> bool {
+        let Some(Class { bytes: size, loaded, .. }) = self.classes.get(usize::from(class.0)) else {
+            return false;
+        };
         let is_loaded = loaded.contains(&offset) && bytes <= loaded.end - offset;
-        let area = if is_loaded { Some(loaded.start) } else { self.published(offset, bytes, kind) };
+        let area = if is_loaded { Some(loaded.start) } else { self.published(offset, bytes, class) };
         area.is_some_and(|from| match size {
             0 => offset.is_multiple_of(RECORD_ALIGN),
             &size => bytes == u64::from(size) && (offset - from).is_multiple_of(size.into()),
@@ -392,8 +411,8 @@ impl ChunkTable {
     }
 
     /// Bytes of a block of this class; 0 if there are several sizes.
-    pub(crate) fn size(&self, kind: ChunkKind) -> u32 {
-        self.classes.get(kind as usize).map_or(0, |class| class.bytes)
+    pub(crate) fn size(&self, class: SizeClass) -> u32 {
+        self.classes.get(usize::from(class.0)).map_or(0, |class| class.bytes)
     }
 
     fn piece(&mut self, address: GlobalAddress) -> Option<(u64, &mut Piece)> {

@@ -52,7 +52,7 @@ pub enum Event<S> {
     NewRoot(S),
     /// The server was loaded anew: nothing that switches hold of its former structure is true any more. The new one's description may be
     /// another. All queue pairs were closed before.
-    NewTree {
+    Reloaded {
         /// Description of the new structure: its keys and root, for instance.
         structure: S,
         /// Generation of the new region.
@@ -67,7 +67,7 @@ pub enum Event<S> {
 }
 
 /// A line for people: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024`, `closed …` with the same words,
-/// `root …` and `tree … generation=2` with the words of the structure, or `lost partition=0`. The rkey is not in it: its holder can write
+/// `root …` and `reloaded … generation=2` with the words of the structure, or `lost partition=0`. The rkey is not in it: its holder can write
 /// to the region.
 impl<S: fmt::Display> fmt::Display for Event<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,8 +76,8 @@ impl<S: fmt::Display> fmt::Display for Event<S> {
             Self::Closed(hop) => ("closed", hop),
             Self::NewRoot(structure) => return write!(f, "root {structure}"),
             Self::Lost { partition } => return write!(f, "lost partition={partition}"),
-            Self::NewTree { structure, generation } => {
-                return write!(f, "tree {structure} generation={generation}");
+            Self::Reloaded { structure, generation } => {
+                return write!(f, "reloaded {structure} generation={generation}");
             }
         };
         let FirstHop { client, server, queue_pair, partition, rkey: _, root, mtu } = hop;
@@ -98,12 +98,12 @@ pub(crate) struct Events<S> {
     /// The one about the root.
     root: Option<u64>,
     /// The one about another structure.
-    tree: Option<u64>,
+    reloaded: Option<u64>,
 }
 
 impl<S> Default for Events<S> {
     fn default() -> Self {
-        Self { queue: BTreeMap::new(), next: 0, root: None, tree: None }
+        Self { queue: BTreeMap::new(), next: 0, root: None, reloaded: None }
     }
 }
 
@@ -115,7 +115,7 @@ impl<S> Events<S> {
         let old = match event {
             Event::NewRoot(_) => [self.root.replace(number), None],
             // The root of a former structure is not reported any more.
-            Event::NewTree { .. } => [self.root.take(), self.tree.replace(number)],
+            Event::Reloaded { .. } => [self.root.take(), self.reloaded.replace(number)],
             Event::Opened(_) | Event::Closed(_) | Event::Lost { .. } => [None, None],
         };
         for old in old.into_iter().flatten() {

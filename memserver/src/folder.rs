@@ -6,7 +6,7 @@
 //!   state.json   whose it is, which generation is kept, and which are leftovers: replaced as a whole (written, synced, renamed)
 //!   state.json.former   what it said before a region was kept that is not served yet: going back to it is a rename
 //!   tree-7       the region of generation 7, as far as it was loaded or given out, mapped: what clients write is in it
-//!   chunks-7     a word for each chunk that was given out: its kind, mapped
+//!   chunks-7     a word for each chunk that was given out: its class, mapped
 //!   writes-7     the write that is being carried out, mapped
 //! ```
 //!
@@ -44,9 +44,9 @@ use std::sync::Arc;
 use fatbtree_verbs::{Memory, ReserveError};
 use serde::{Deserialize, Serialize};
 
-use crate::chunk::chunk_kinds_bytes;
+use crate::chunk::chunk_classes_bytes;
+use crate::chunk_classes::{ChunkClasses, MAX_CLASSES};
 use crate::info::Origin;
-use crate::kinds::ChunkKinds;
 use crate::layout::{Class, Layout};
 pub use state::Counts;
 use state::{FORMAT, RegionState, State, sync_names};
@@ -93,8 +93,8 @@ pub struct FoundRegion<C> {
     pub kept: KeptRegion<C>,
     /// The region.
     pub region: Arc<Memory>,
-    /// The table of chunk kinds.
-    pub chunk_kinds: Arc<Memory>,
+    /// The table of chunk classes.
+    pub chunk_classes: Arc<Memory>,
     chunk_bytes: u64,
     path: PathBuf,
 }
@@ -106,7 +106,7 @@ impl<C> FoundRegion<C> {
             classes: classes.into(),
             chunks_from: self.kept.spare.start,
             chunk_bytes: self.chunk_bytes,
-            kinds: Some(ChunkKinds::new(Arc::clone(&self.chunk_kinds), self.kept.generation)),
+            given_out: Some(ChunkClasses::new(Arc::clone(&self.chunk_classes), self.kept.generation)),
         }
     }
 
@@ -256,10 +256,10 @@ impl<C: Counts> Folder<C> {
         let path = self.file(TREE, generation);
         let file = self.open_file(&path, false)?;
         let len = file.metadata().map_err(failed(&path, "asking for its length"))?.len();
-        let words = Arc::new(self.kinds(spare, generation, false)?);
-        let kinds = ChunkKinds::new(Arc::clone(&words), generation);
+        let words = Arc::new(self.chunk_classes(spare, generation, false)?);
+        let classes = ChunkClasses::new(Arc::clone(&words), generation);
         let chunks = u32::try_from((spare.end - spare.start) / chunk_bytes.max(1)).unwrap_or(u32::MAX);
-        let given_out = kinds.given_out(chunks).map_err(|error| FolderError::Damaged {
+        let given_out = classes.given_out(chunks, MAX_CLASSES).map_err(|error| FolderError::Damaged {
             path: self.file(CHUNKS, generation),
             reason: error.to_string(),
         })?;
@@ -270,7 +270,7 @@ impl<C: Counts> Folder<C> {
         }
         // A copy of the file may have holes where zeros were.
         let region = self.map(&path, file, kept.region_bytes, room, generation, false)?.into();
-        Ok(Some(FoundRegion { kept, region, chunk_kinds: words, chunk_bytes, path }))
+        Ok(Some(FoundRegion { kept, region, chunk_classes: words, chunk_bytes, path }))
     }
 
     /// Memory server to which the folder belongs.
@@ -304,7 +304,7 @@ impl<C: Counts> Folder<C> {
         self.map(&path, file, bytes, room, generation, true)
     }
 
-    /// Brings a filled region to the disk, and makes its table of chunk kinds.
+    /// Brings a filled region to the disk, and makes its table of chunk classes.
     ///
     /// # Errors
     /// When the file system fails, or the disk is full.
@@ -314,10 +314,10 @@ impl<C: Counts> Folder<C> {
         region: &Memory,
         spare: &Range<u64>,
     ) -> Result<Arc<Memory>, FolderError> {
-        let kinds = self.kinds(spare, generation, true)?;
-        kinds.sync().map_err(failed(&self.file(CHUNKS, generation), "writing it"))?;
+        let classes = self.chunk_classes(spare, generation, true)?;
+        classes.sync().map_err(failed(&self.file(CHUNKS, generation), "writing it"))?;
         region.sync().map_err(failed(&self.file(TREE, generation), "writing it"))?;
-        Ok(kinds.into())
+        Ok(classes.into())
     }
 
     pub(crate) fn keep(&mut self, kept: KeptRegion<C>) -> Result<(), FolderError> {
@@ -416,8 +416,8 @@ impl<C: Counts> Folder<C> {
         })
     }
 
-    fn kinds(&self, spare: &Range<u64>, generation: u64, anew: bool) -> Result<Memory, FolderError> {
-        let bytes = chunk_kinds_bytes(spare.end - spare.start, self.state.chunk_bytes);
+    fn chunk_classes(&self, spare: &Range<u64>, generation: u64, anew: bool) -> Result<Memory, FolderError> {
+        let bytes = chunk_classes_bytes(spare.end - spare.start, self.state.chunk_bytes);
         self.small_file(CHUNKS, generation, bytes, anew)
     }
 

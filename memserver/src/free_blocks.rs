@@ -4,9 +4,9 @@
 //!   client: frees a block ─► its own list ─► too many, or it closes ─► give_back ─► list of the server ─► allocate: any client
 //! ```
 //!
-//! Each kind has a list, or one for each size of its blocks if there are several. Oldest go first. Lists are bounded: what is over the
+//! Each class has a list, or one for each size of its blocks if there are several. Oldest go first. Lists are bounded: what is over the
 //! bound is dropped, and lost to the structure. A block that is given back is checked, as far as a server can: it lies where blocks of this
-//! kind lie, begins where one begins, and the [tenant](crate::Tenant::is_free) finds it free. A client that gives back what others use
+//! class lie, begins where one begins, and the [tenant](crate::Tenant::is_free) finds it free. A client that gives back what others use
 //! damages the structure, as it could by a WRITE.
 //!
 //! A client forgets what it gives back before it asks, and does not ask again when no answer comes: another
@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fatbtree_remote::{ChunkKind, GlobalAddress, RemoteMemory, SessionId};
+use fatbtree_remote::{GlobalAddress, RemoteMemory, SessionId, SizeClass};
 use fatbtree_verbs::Verbs;
 
 use crate::chunk::{Chunk, ChunkTable};
@@ -36,9 +36,9 @@ impl Grant {
     /// Gives it to the client that has asked `server` for it in `session`. A chunk must have been published.
     pub fn hand_to<V: Verbs>(&self, memory: &RemoteMemory<V>, server: u16, session: SessionId) {
         match self {
-            Self::Chunk(chunk) => memory.grant(session, chunk.address, chunk.bytes, chunk.kind),
+            Self::Chunk(chunk) => memory.grant(session, chunk.address, chunk.bytes, chunk.class),
             Self::Blocks(places) => {
-                memory.grant_blocks(session, server, places.kind, places.bytes, &places.addresses);
+                memory.grant_blocks(session, server, places.class, places.bytes, &places.addresses);
             }
         }
     }
@@ -47,8 +47,8 @@ impl Grant {
 /// Places of one size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FreeBlocks {
-    /// Kind of the places.
-    pub kind: ChunkKind,
+    /// Class of the places.
+    pub class: SizeClass,
     /// Bytes of each.
     pub bytes: u32,
     /// Their addresses.
@@ -64,7 +64,7 @@ pub struct GivenBack {
     pub known: u32,
     /// Places for which the list had no room.
     pub dropped: u32,
-    /// Places that cannot be of the stated kind.
+    /// Places that cannot be of the stated class.
     pub refused: u32,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct FreeLists {
     server: u16,
     /// Places on each list, at most.
     bound: usize,
-    lists: BTreeMap<(ChunkKind, u32), VecDeque<u64>>,
+    lists: BTreeMap<(SizeClass, u32), VecDeque<u64>>,
     /// Bytes of every place that is on a list, by its offset.
     listed: BTreeMap<u64, u32>,
     pub(crate) counts: FreeListCounts,
@@ -108,18 +108,18 @@ impl FreeLists {
         &mut self,
         tenant: &T,
         chunks: &ChunkTable,
-        kind: ChunkKind,
+        class: SizeClass,
         bytes: u32,
         addresses: &[GlobalAddress],
     ) -> GivenBack {
-        let bytes = size(chunks, kind, bytes);
+        let bytes = size(chunks, class, bytes);
         let mut given_back = GivenBack::default();
         for &address in addresses {
-            let outcome = if !self.may_be(tenant, chunks, kind, bytes, address) {
+            let outcome = if !self.may_be(tenant, chunks, class, bytes, address) {
                 &mut given_back.refused
             } else if self.is_listed(address.offset(), bytes) {
                 &mut given_back.known
-            } else if self.add(kind, bytes, address.offset()) {
+            } else if self.add(class, bytes, address.offset()) {
                 &mut given_back.kept
             } else {
                 &mut given_back.dropped
@@ -137,27 +137,27 @@ impl FreeLists {
         &mut self,
         tenant: &T,
         chunks: &ChunkTable,
-        kind: ChunkKind,
+        class: SizeClass,
         bytes: u32,
     ) -> Option<FreeBlocks> {
-        let bytes = size(chunks, kind, bytes);
-        let list = self.lists.get_mut(&(kind, bytes))?;
+        let bytes = size(chunks, class, bytes);
+        let list = self.lists.get_mut(&(class, bytes))?;
         let mut addresses = vec![];
         while addresses.len() < BLOCKS_AT_ONCE
             && let Some(offset) = list.pop_front()
         {
             self.listed.remove(&offset);
-            if tenant.is_free(kind, offset..offset + u64::from(bytes)) {
+            if tenant.is_free(class, offset..offset + u64::from(bytes)) {
                 addresses.push(GlobalAddress::new(self.server, offset));
             } else {
                 self.counts.refused += 1;
             }
         }
         if list.is_empty() {
-            self.lists.remove(&(kind, bytes));
+            self.lists.remove(&(class, bytes));
         }
         self.counts.given_out += addresses.len() as u64;
-        (!addresses.is_empty()).then_some(FreeBlocks { kind, bytes, addresses })
+        (!addresses.is_empty()).then_some(FreeBlocks { class, bytes, addresses })
     }
 
     /// Takes back places that were never announced to a client.
@@ -165,7 +165,7 @@ impl FreeLists {
         self.counts.given_out -= places.addresses.len() as u64;
         for address in places.addresses.iter().rev() {
             self.listed.insert(address.offset(), places.bytes);
-            self.lists.entry((places.kind, places.bytes)).or_default().push_front(address.offset());
+            self.lists.entry((places.class, places.bytes)).or_default().push_front(address.offset());
         }
     }
 
@@ -174,11 +174,11 @@ impl FreeLists {
         self.listed.len()
     }
 
-    fn add(&mut self, kind: ChunkKind, bytes: u32, offset: u64) -> bool {
+    fn add(&mut self, class: SizeClass, bytes: u32, offset: u64) -> bool {
         if self.bound == 0 {
             return false;
         }
-        let list = self.lists.entry((kind, bytes)).or_default();
+        let list = self.lists.entry((class, bytes)).or_default();
         if list.len() >= self.bound {
             return false;
         }
@@ -193,25 +193,25 @@ impl FreeLists {
         below.is_some_and(|(&from, &listed)| from + u64::from(listed) > offset)
     }
 
-    /// Whether a place of this kind and size may lie there, and is free as far as its memory says.
+    /// Whether a place of this class and size may lie there, and is free as far as its memory says.
     fn may_be<T: Tenant>(
         &self,
         tenant: &T,
         chunks: &ChunkTable,
-        kind: ChunkKind,
+        class: SizeClass,
         bytes: u32,
         address: GlobalAddress,
     ) -> bool {
         let (offset, len) = (address.offset(), u64::from(bytes));
         GlobalAddress::new(self.server, offset) == address
-            && chunks.may_lie(kind, offset, len)
-            && tenant.is_free(kind, offset..offset + len)
+            && chunks.may_lie(class, offset, len)
+            && tenant.is_free(class, offset..offset + len)
     }
 }
 
-/// Bytes of a place: blocks of a kind have one size, or the one that the client names.
-fn size(chunks: &ChunkTable, kind: ChunkKind, bytes: u32) -> u32 {
-    match chunks.size(kind) {
+/// Bytes of a place: blocks of a class have one size, or the one that the client names.
+fn size(chunks: &ChunkTable, class: SizeClass, bytes: u32) -> u32 {
+    match chunks.size(class) {
         0 => bytes,
         size => size,
     }

@@ -28,7 +28,7 @@ pub struct ServerInfo<S> {
     /// Number of times that the region was filled.
     pub generation: u64,
     /// The region. Its first byte is address `server << 48`, so that pointers in the structure are addresses.
-    pub tree: Region,
+    pub region: Region,
     /// Memory for locks, if the server has any.
     pub locks: Option<LockTable>,
     /// The server's device carries out masked atomics.

@@ -3,14 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_remote::ChunkKind;
+use fatbtree_remote::SizeClass;
 use fatbtree_remote::record::RECORD_ALIGN;
 
-use crate::kinds::ChunkKinds;
+use crate::chunk_classes::ChunkClasses;
 
 /// Blocks of one size, or of several sizes that share chunks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Class {
+    /// Name for people, in the plural: `leaves`.
+    pub name: &'static str,
     /// Bytes of a block. They lie at multiples of this from where a chunk begins, or the loaded ones. 0: blocks of several sizes, at any
     /// multiple of 8.
     pub bytes: u32,
@@ -26,20 +28,22 @@ pub struct Layout {
     pub(crate) chunks_from: u64,
     pub(crate) chunk_bytes: u64,
     /// `None`: as if no chunk had been given out.
-    pub(crate) kinds: Option<ChunkKinds>,
+    pub(crate) given_out: Option<ChunkClasses>,
 }
 
 impl Layout {
     /// Whether a block of this class, `bytes` long, may begin at `offset`.
     #[must_use]
-    pub fn may_lie(&self, class: ChunkKind, offset: u64, bytes: u64) -> bool {
-        let Some(Class { bytes: size, loaded }) = self.classes.get(class as usize) else { return false };
+    pub fn may_lie(&self, class: SizeClass, offset: u64, bytes: u64) -> bool {
+        let Some(Class { bytes: size, loaded, .. }) = self.classes.get(usize::from(class.0)) else {
+            return false;
+        };
         let (within, len) = if loaded.contains(&offset) {
             (offset - loaded.start, loaded.end - loaded.start)
         } else {
             let Some(from_chunks) = offset.checked_sub(self.chunks_from) else { return false };
             let chunk = from_chunks / self.chunk_bytes.max(1);
-            if self.kinds.as_ref().and_then(|kinds| kinds.get(chunk)) != Some(class) {
+            if self.given_out.as_ref().and_then(|classes| classes.get(chunk)) != Some(class) {
                 return false;
             }
             (from_chunks % self.chunk_bytes, self.chunk_bytes)
@@ -53,7 +57,7 @@ impl Layout {
 
     /// Bytes of a block of this class; 0 if there are several sizes, or no such class.
     #[must_use]
-    pub fn bytes(&self, class: ChunkKind) -> u32 {
-        self.classes.get(class as usize).map_or(0, |class| class.bytes)
+    pub fn bytes(&self, class: SizeClass) -> u32 {
+        self.classes.get(usize::from(class.0)).map_or(0, |class| class.bytes)
     }
 }

@@ -35,8 +35,8 @@
 //! use std::convert::Infallible;
 //! use std::ops::Range;
 //!
-//! use fatbtree_memserver::{Class, ClientId, HEADER_BYTES, Loaded, MemoryServer, Origin, Seen, ServerOptions, Shape, Tenant, Used};
-//! use fatbtree_remote::{ChunkKind, GlobalAddress};
+//! use fatbtree_memserver::{ClientId, Loaded, MemoryServer, Origin, Seen, ServerOptions, Shape, Tenant, Used};
+//! use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 //! use fatbtree_verbs::plain::PlainNetwork;
 //! use fatbtree_verbs::time::Instant;
 //! use fatbtree_verbs::{Memory, Verbs};
@@ -61,7 +61,7 @@
 //!         Seen::Same
 //!     }
 //!
-//!     fn used(&self, _class: ChunkKind, chunk: Range<u64>, _budget: &mut usize) -> Used {
+//!     fn used(&self, _class: SizeClass, chunk: Range<u64>, _budget: &mut usize) -> Used {
 //!         Used::To(chunk.start)
 //!     }
 //!
@@ -72,9 +72,9 @@
 //!
 //! let region = Memory::shared(1 << 20)?;
 //! let spare = 128..1 << 20;
-//! let shape = Shape { classes: vec![Class::default(); ChunkKind::ALL.len()], ..Shape::default() };
-//! let (generation, origin, chunk_kinds) = (1, Origin::Meant, None);
-//! let loaded = Loaded { server: 0, region, spare, generation, origin, chunk_kinds, shape, tenant: Counter };
+//! let shape = Shape::default();
+//! let (generation, origin, chunk_classes) = (1, Origin::Meant, None);
+//! let loaded = Loaded { server: 0, region, spare, generation, origin, chunk_classes, shape, tenant: Counter };
 //!
 //! let network = PlainNetwork::new();
 //! let options = ServerOptions { chunk_bytes: 4096, ..ServerOptions::writable() };
@@ -94,12 +94,12 @@
 //! ```
 
 mod chunk;
+mod chunk_classes;
 mod event;
 mod folder;
 mod free_blocks;
 pub mod grpc;
 mod info;
-mod kinds;
 mod layout;
 mod limits;
 mod mailbox;
@@ -111,13 +111,13 @@ pub mod session_keeper;
 mod storage;
 mod tenant;
 
-pub use chunk::{Chunk, ChunkSize, NoChunk, chunk_kinds_bytes};
+pub use chunk::{Chunk, ChunkSize, NoChunk, NoClass, chunk_classes_bytes};
+pub use chunk_classes::DamagedClasses;
 pub use event::{Event, FirstHop};
-pub use fatbtree_remote::ChunkKind;
+pub use fatbtree_remote::SizeClass;
 pub use folder::{Counts, Folder, FolderError, FolderOwner, FoundRegion, KeptRegion};
 pub use free_blocks::{BLOCKS_AT_ONCE, FreeBlocks, GivenBack, Grant, TooManyBlocks};
 pub use info::{LockTable, Origin, ServerInfo};
-pub use kinds::DamagedKinds;
 pub use layout::{Class, Layout};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};
@@ -126,4 +126,4 @@ pub use refusal::{PathMtu, Refusal};
 pub use server::{Attached, Counter, MemoryServer, Reply, Request, ServerError, ServerOptions};
 pub use session::{Lease, SessionKey};
 pub use storage::Storage;
-pub use tenant::{HEADER_BYTES, Load, Loaded, Seen, Shape, Tenant, Used};
+pub use tenant::{Load, Loaded, Seen, Shape, Tenant, Used};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_remote::{ChunkKind, GlobalAddress};
+use fatbtree_remote::{GlobalAddress, SizeClass};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};
@@ -166,8 +166,8 @@ impl<T: Tenant> Handle<T> {
     ///
     /// # Errors
     /// As there.
-    pub async fn allocate(&self, session: SessionKey, kind: ChunkKind, bytes: u32) -> Answer<Grant> {
-        self.ask(|reply| Request::Allocate { session, kind, bytes, reply }).await
+    pub async fn allocate(&self, session: SessionKey, class: SizeClass, bytes: u32) -> Answer<Grant> {
+        self.ask(|reply| Request::Allocate { session, class, bytes, reply }).await
     }
 
     /// See [`MemoryServer::give_back`].
@@ -177,11 +177,11 @@ impl<T: Tenant> Handle<T> {
     pub async fn give_back(
         &self,
         session: SessionKey,
-        kind: ChunkKind,
+        class: SizeClass,
         bytes: u32,
         addresses: Vec<GlobalAddress>,
     ) -> Answer<GivenBack> {
-        self.ask(|reply| Request::GiveBack { session, kind, bytes, addresses, reply }).await
+        self.ask(|reply| Request::GiveBack { session, class, bytes, addresses, reply }).await
     }
 
     /// Reserves a place in the mailbox for another structure. One that is put into it reaches the data path.
@@ -235,10 +235,10 @@ pub struct InstallPlace<'h, T: Tenant> {
 impl<'h, T: Tenant> InstallPlace<'h, T> {
     /// See [`MemoryServer::install`].
     #[must_use]
-    pub fn install(self, tree: impl Load<Tenant = T>) -> Installing<'h, T> {
+    pub fn install(self, content: impl Load<Tenant = T>) -> Installing<'h, T> {
         let Self { handle, place } = self;
         let ((begun, begins), (reply, answer)) = (oneshot::channel(), oneshot::channel());
-        place.send(Request::Install { loaded: Box::new(tree.loaded()), begun, reply });
+        place.send(Request::Install { loaded: Box::new(content.loaded()), begun, reply });
         (handle.wake)();
         Installing { handle, begins, answer }
     }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use fatbtree_remote::{GlobalAddress, Shortage};
 use fatbtree_verbs::{ConnectError, EndpointError, Mtu, QueuePairNumber, ReserveError};
 
-use crate::chunk::{NoChunk, NoGrant};
+use crate::chunk::{NoChunk, NoClass, NoGrant};
 use crate::free_blocks::TooManyBlocks;
 use crate::limits::OverBound;
 use crate::owners::NoOwner;
@@ -22,17 +22,17 @@ pub enum Refusal {
     UnknownSession(SessionKey),
     /// The server is the successor of one that had another structure.
     #[error(
-        "memory server of partition {partition} has lost its tree: it was started again with an empty one, which it does not serve; load it \
+        "memory server of partition {partition} has lost what it held: it was started again, empty, and does not serve that; load it \
          again, or say that this is meant (fatbtree load --empty)"
     )]
-    TreeLost {
+    Lost {
         /// Its partition.
         partition: u16,
     },
     /// The server has begun with an empty structure and does not know yet whether there was another one.
     #[error(
-        "memory server of partition {partition} has begun with an empty tree and serves it when a controller has said whether there was \
-         another one, or after some seconds without a controller; ask again"
+        "memory server of partition {partition} has begun empty and serves that when a controller has said whether there was something before, \
+          or after some seconds without a controller; ask again"
     )]
     Undecided {
         /// Its partition.
@@ -77,6 +77,9 @@ pub enum Refusal {
     /// The region is full.
     #[error(transparent)]
     NoChunk(#[from] NoChunk),
+    /// The structure has no such size class.
+    #[error(transparent)]
+    NoClass(#[from] NoClass),
     /// A chunk does not get its room: the disk is full, or fails.
     #[error("no chunk can be given out: {0}")]
     Reserve(#[from] ReserveError),
@@ -89,7 +92,9 @@ pub enum Refusal {
         address: GlobalAddress,
     },
     /// A chunk that is the structure's.
-    #[error("the chunk at {address} was published: it is the tree's, and its nodes are freed one by one")]
+    #[error(
+        "the chunk at {address} was published: it is the structure's, and its blocks are freed one by one"
+    )]
     Published {
         /// Its address.
         address: GlobalAddress,
@@ -125,7 +130,7 @@ impl Refusal {
             Self::NoChunk(_) => Shortage::Region,
             Self::Reserve(ReserveError::NoRoom(_)) => Shortage::Disk,
             Self::OverBound(_) => Shortage::Bound,
-            Self::TreeLost { .. } => Shortage::TreeLost,
+            Self::Lost { .. } => Shortage::Lost,
             _ => Shortage::Unknown,
         }
     }
@@ -136,6 +141,7 @@ impl From<NoGrant> for Refusal {
         match none {
             NoGrant::Chunk(none) => none.into(),
             NoGrant::Room(none) => none.into(),
+            NoGrant::Class(none) => none.into(),
         }
     }
 }

@@ -18,17 +18,12 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_remote::{ChunkKind, GlobalAddress};
+use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::info::Origin;
 use crate::layout::Class;
 use crate::server::Counter;
-
-/// Bytes of a region's first line, the header. Offset 0 is the null pointer, so no block lies there. A client that moves the root writes
-/// the header, and the server shows it to the tenant. A structure that clients find by its header puts there its magic number, its root,
-/// its configuration, the region's generation, and a checksum.
-pub const HEADER_BYTES: usize = 64;
 
 /// The structure in a region, as its memory server needs to know it. Nothing here is on the data path.
 ///
@@ -46,16 +41,16 @@ pub trait Tenant: Sized + fmt::Debug {
     /// Address at which an index read begins: the root.
     fn root(&self) -> GlobalAddress;
 
-    /// Reads the region's header: once at the start, and whenever it has changed.
+    /// Reads the region's [header](fatbtree_remote::RegionHeader): once at the start, and whenever it has changed.
     fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen;
 
     /// Finds the end of the used part of a chunk whose session has ended and has no queue pair any more. Looks from the end of `chunk`
     /// downwards, at up to `budget` blocks, which it takes from the budget. What is behind the end goes to other clients.
-    fn used(&self, class: ChunkKind, chunk: Range<u64>, budget: &mut usize) -> Used;
+    fn used(&self, class: SizeClass, chunk: Range<u64>, budget: &mut usize) -> Used;
 
     /// Whether a block, which lies where one of its class may, is free as far as its memory says. By default no block ever is: clients
     /// cannot give any back.
-    fn is_free(&self, _class: ChunkKind, _block: Range<u64>) -> bool {
+    fn is_free(&self, _class: SizeClass, _block: Range<u64>) -> bool {
         false
     }
 
@@ -109,7 +104,7 @@ pub enum Used {
 /// Parts of its server and region that a tenant keeps for its lifetime.
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
-    /// Size classes, by number.
+    /// Size classes, by number: up to 255.
     pub classes: Vec<Class>,
     /// Bytes of an index read, wherever switches let it land: one packet holds them, and there are as many behind the last block. 0 if no
     /// switch leads reads.
@@ -131,8 +126,8 @@ pub struct Loaded<T> {
     pub generation: u64,
     /// Whether the structure is the one that is meant.
     pub origin: Origin,
-    /// The table of chunk kinds, if it outlives the server; see [`chunk_kinds_bytes`](crate::chunk_kinds_bytes).
-    pub chunk_kinds: Option<Arc<Memory>>,
+    /// The table of chunk classes, if it outlives the server; see [`chunk_classes_bytes`](crate::chunk_classes_bytes).
+    pub chunk_classes: Option<Arc<Memory>>,
     /// Size classes and the like.
     pub shape: Shape,
     /// The structure.

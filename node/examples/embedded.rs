@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use fatbtree_blink::Contention;
 use fatbtree_node::{ClientOptions, ClientProcess, NicSpec, host_port};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
@@ -24,6 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         trust: Trust::default(), // plaintext; `Trust::read` takes the certificates of a folder
         metrics: cluster.metrics(&me.name).map(str::to_owned),
         patience: Duration::from_secs(10),
+        contention: Contention::default(), // or `Contention::SMART`, where clients compete for few keys
     })?;
 
     // A clone shares the connections. `run` drives any future that uses it.

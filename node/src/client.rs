@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fatbtree_blink::{Limits, PoolConfig};
+use fatbtree_blink::{Contention, Limits, PoolConfig};
 use fatbtree_blink_host::grpc::super_root;
 use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
 use fatbtree_client::{Client, KeySample, Report};
@@ -51,6 +51,8 @@ pub struct ClientOptions {
     pub metrics: Option<String>,
     /// Time for which operations are tried while a server, or the way to it, does not answer.
     pub patience: Duration,
+    /// Treatment of contention for locks and for the memory of the card.
+    pub contention: Contention,
 }
 
 /// A client with sessions, whose futures it runs.
@@ -144,6 +146,7 @@ impl ClientProcess {
             tree,
             lanes: options.lanes,
             limits: limits(options.patience),
+            contention: options.contention,
             ..PoolConfig::default()
         };
         let client = Client::new(adapter, config, roots, rand::random())?;

@@ -104,7 +104,7 @@ fn after_a_word(former: Option<u64>) -> (Answer, Result<(), grpc::ClientError>) 
         };
         let refused = control.block_on(open_session()).unwrap_err();
         assert!(!refused.is_final(), "{refused}");
-        assert!(refused.to_string().contains("whether there was another one"), "{refused}");
+        assert!(refused.to_string().contains("whether there was something before"), "{refused}");
         assert_eq!(answered.recv_timeout(Duration::from_millis(500)), Err(mpsc::RecvTimeoutError::Timeout));
         word.send(former).unwrap();
         let spoken = Instant::now();
@@ -120,7 +120,7 @@ fn after_a_word(former: Option<u64>) -> (Answer, Result<(), grpc::ClientError>) 
 fn a_write_that_comes_before_the_controller_has_spoken_does_not_bury_the_lost_tree() {
     let (answer, opened) = after_a_word(Some(7));
     assert!(!matches!(answer, Answer::Written | Answer::NotFound), "{answer:?}");
-    assert!(opened.unwrap_err().tree_is_lost());
+    assert!(opened.unwrap_err().has_lost());
 }
 
 #[test]

@@ -232,6 +232,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
             trust: Trust::default(),
             metrics: None,
             patience,
+            contention: fatbtree_blink::Contention::default(),
         };
         let mut process = ClientProcess::open(&options).unwrap();
         let (client, log) = (process.client().clone(), Log::default());

@@ -9,30 +9,16 @@ use crate::checks::Check;
 use crate::locks::SessionId;
 use crate::record::{RECORD_ALIGN, RecordPointer, place_bytes};
 
-/// What lies in a chunk of memory. It is used for nothing else, ever: a stale pointer to a node must meet a node. Kinds are what
-/// servers account for; they are named after the index that there is, and another one takes those whose sizes are like its own.
+/// Number of a size class: blocks of one size, or of several sizes that share chunks. A structure numbers its classes from 0 and registers
+/// them with its memory servers.
+///
+/// A chunk keeps its first class for ever: a stale pointer to a block must meet a block of the same class.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub enum ChunkKind {
-    /// Leaf nodes.
-    Leaves,
-    /// Internal nodes.
-    InternalNodes,
-    /// Records: values out of line.
-    Records,
-}
+pub struct SizeClass(pub u8);
 
-impl ChunkKind {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Leaves, Self::InternalNodes, Self::Records];
-}
-
-impl fmt::Display for ChunkKind {
+impl fmt::Display for SizeClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Leaves => "leaves",
-            Self::InternalNodes => "internal nodes",
-            Self::Records => "records",
-        })
+        write!(f, "size class {}", self.0)
     }
 }
 
@@ -45,8 +31,8 @@ pub enum Shortage {
     Disk,
     /// The client has as much as it may.
     Bound,
-    /// The server has lost its tree.
-    TreeLost,
+    /// The server has lost what it held.
+    Lost,
     /// The server has not said so, or has not answered.
     #[default]
     Unknown,
@@ -58,7 +44,7 @@ impl Shortage {
         ("region", Self::Region),
         ("disk", Self::Disk),
         ("bound", Self::Bound),
-        ("tree-lost", Self::TreeLost),
+        ("lost", Self::Lost),
         ("unknown", Self::Unknown),
     ];
 
@@ -81,13 +67,13 @@ impl fmt::Display for Shortage {
             Self::Region => "its region is full; delete keys, or load it with more spare memory",
             Self::Disk => "its disk is full; make room there",
             Self::Bound => "this client has as much as it may; raise the bound of chunks per client",
-            Self::TreeLost => "it has lost its tree; load it again",
+            Self::Lost => "it has lost what it held; load it again",
             Self::Unknown => "it refuses, or does not answer; the log of the client says how",
         })
     }
 }
 
-/// Places of freed nodes of a kind, or of freed records of a size, on one server that a client keeps for itself.
+/// Freed blocks of one class and size, on one server, that a client keeps for itself.
 pub const SURPLUS: usize = 64;
 
 /// The rest of a chunk.
@@ -97,12 +83,10 @@ struct Rest {
     end: u64,
 }
 
-/// Memory of one kind on one server.
+/// Memory of one class on one server.
 #[derive(Debug, Default)]
 struct ClassPool {
     rest: Rest,
-    /// Nodes that were taken and not used, or merged away.
-    returned: Vec<GlobalAddress>,
     /// The owner was asked for more and has not brought it.
     asked: bool,
     /// Number of refusals so far.
@@ -112,109 +96,96 @@ struct ClassPool {
     waiting: Vec<Waker>,
 }
 
-impl ClassPool {
-    /// Memory that has not been used yet.
-    fn take(&mut self, want: Want) -> Option<GlobalAddress> {
-        let Rest { next, end } = self.rest;
-        let behind = next.checked_add(u64::from(want.bytes).next_multiple_of(RECORD_ALIGN))?;
-        if behind > end {
-            return None;
-        }
-        self.rest.next = behind;
-        Some(GlobalAddress::new(want.server, next))
-    }
-}
-
-/// Places of nodes or records that a client has freed and does not need, for its server's lists.
+/// Freed blocks that a client does not need, for their server's lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReturnedBlocks {
     /// Server of the blocks.
     pub server: u16,
     /// Session in which they were the client's: in another one they must not be given back.
     pub session: SessionId,
-    /// Kind of memory.
-    pub kind: ChunkKind,
-    /// Bytes of each, if they are records'; 0 for nodes, which have their own size.
+    /// Their class.
+    pub class: SizeClass,
+    /// Bytes of each.
     pub bytes: u32,
     /// Start addresses.
     pub addresses: Vec<GlobalAddress>,
 }
 
-/// A place for a record.
+/// A block that is free, or has just been taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RecordBlock {
+pub struct Block {
     /// Start address.
     pub address: GlobalAddress,
     /// The version that the next record there has; none if it follows from what is there, which must be read.
     pub version: Option<u32>,
 }
 
-/// Memory for one node or record.
+/// Memory for one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Want {
     /// Where.
     pub server: u16,
     /// For what.
-    pub kind: ChunkKind,
-    /// Bytes of the node, or of the record's place.
+    pub class: SizeClass,
+    /// Bytes of the block.
     pub bytes: u32,
     /// Whether the memory must not have been used before.
     pub is_fresh: bool,
 }
 
 impl Want {
-    /// A place for the record of a value with `length` bytes.
-    pub const fn record(server: u16, length: u32) -> Self {
-        Self { server, kind: ChunkKind::Records, bytes: place_bytes(length), is_fresh: false }
+    /// A block for the record of a value with `length` bytes.
+    #[must_use]
+    pub const fn record(server: u16, class: SizeClass, length: u32) -> Self {
+        Self { server, class, bytes: place_bytes(length), is_fresh: false }
     }
 }
 
-/// Unused memory that a client has of one server, and the places that it has freed there.
+/// Unused memory that a client has of one server, and the blocks that it has freed there.
 #[derive(Debug)]
 pub struct Allocator {
     server: u16,
-    /// Pools by kind.
-    pools: [ClassPool; ChunkKind::ALL.len()],
-    /// Places of freed records, by their bytes.
-    places: BTreeMap<u32, Vec<RecordBlock>>,
+    /// Pools by class.
+    pools: Vec<ClassPool>,
+    /// Freed blocks, by class and bytes. The last one is used first.
+    free: BTreeMap<(SizeClass, u32), Vec<Block>>,
 }
 
 impl Allocator {
     /// Allocator of a server, without memory.
     #[must_use]
-    pub fn new(server: u16) -> Self {
-        Self { server, pools: Default::default(), places: BTreeMap::new() }
+    pub const fn new(server: u16) -> Self {
+        Self { server, pools: Vec::new(), free: BTreeMap::new() }
     }
 
-    fn pool(&mut self, kind: ChunkKind) -> &mut ClassPool {
-        &mut self.pools[kind as usize]
+    fn pool(&mut self, class: SizeClass) -> &mut ClassPool {
+        let at = usize::from(class.0);
+        if self.pools.len() <= at {
+            self.pools.resize_with(at + 1, ClassPool::default);
+        }
+        &mut self.pools[at]
     }
 
     /// Takes up a chunk. What was left of the one before is given up: it is less than what was wanted.
-    pub fn grant(&mut self, address: GlobalAddress, bytes: u64, kind: ChunkKind) -> Vec<Waker> {
-        let pool = self.pool(kind);
+    pub fn grant(&mut self, address: GlobalAddress, bytes: u64, class: SizeClass) -> Vec<Waker> {
+        let pool = self.pool(class);
         pool.rest = Rest { next: address.offset(), end: address.offset() + bytes };
         pool.asked = false;
         std::mem::take(&mut pool.waiting)
     }
 
-    /// Takes up places that others have freed: of nodes, or of records of `bytes` each.
-    pub fn grant_blocks(&mut self, kind: ChunkKind, bytes: u32, addresses: &[GlobalAddress]) -> Vec<Waker> {
-        let pool = self.pool(kind);
+    /// Takes up blocks of `bytes` each that others have freed.
+    pub fn grant_blocks(&mut self, class: SizeClass, bytes: u32, addresses: &[GlobalAddress]) -> Vec<Waker> {
+        let blocks = addresses.iter().map(|&address| Block { address, version: None });
+        self.free.entry((class, bytes)).or_default().extend(blocks);
+        let pool = self.pool(class);
         pool.asked = false;
-        let waiting = std::mem::take(&mut pool.waiting);
-        if kind == ChunkKind::Records {
-            let places = addresses.iter().map(|&address| RecordBlock { address, version: None });
-            self.places.entry(bytes).or_default().extend(places);
-        } else {
-            pool.returned.extend_from_slice(addresses);
-        }
-        waiting
+        std::mem::take(&mut pool.waiting)
     }
 
     /// Notes that there is no memory. Waiting operations give up.
-    pub fn refuse(&mut self, kind: ChunkKind, why: Shortage) -> Vec<Waker> {
-        let pool = self.pool(kind);
+    pub fn refuse(&mut self, class: SizeClass, why: Shortage) -> Vec<Waker> {
+        let pool = self.pool(class);
         pool.asked = false;
         pool.shortage = why;
         pool.refusals = pool.refusals.wrapping_add(1);
@@ -222,8 +193,8 @@ impl Allocator {
     }
 
     /// Number of refusals, and the reason for the last one.
-    pub fn refusals(&self, kind: ChunkKind) -> (u32, Shortage) {
-        let pool = &self.pools[kind as usize];
+    pub fn refusals(&mut self, class: SizeClass) -> (u32, Shortage) {
+        let pool = self.pool(class);
         (pool.refusals, pool.shortage)
     }
 
@@ -232,70 +203,58 @@ impl Allocator {
         self.pools.iter_mut().flat_map(|pool| std::mem::take(&mut pool.waiting)).collect()
     }
 
-    /// Keeps the rests of chunks and the nodes of a session that has ended, as must not be.
-    pub fn keep_chunks(&mut self, former: &mut Self) {
-        for (pool, former) in self.pools.iter_mut().zip(&mut former.pools) {
-            (pool.rest, pool.returned) = (former.rest, std::mem::take(&mut former.returned));
-        }
+    /// Keeps the rests of chunks of a session that has ended, as must not be.
+    pub fn keep_chunks(&mut self, former: &Self) {
+        let rests = former.pools.iter().map(|pool| ClassPool { rest: pool.rest, ..ClassPool::default() });
+        self.pools = rests.collect();
     }
 
-    /// Keeps the places of records of a session that has ended, as must not be.
+    /// Keeps the freed blocks of a session that has ended, as must not be.
     pub fn keep_blocks(&mut self, former: &mut Self) {
-        self.places = std::mem::take(&mut former.places);
+        self.free = std::mem::take(&mut former.free);
     }
 
-    /// Takes out places that were freed, of each kind and size as many as there are above `keep`: the oldest. They are of `session`.
+    /// Takes out freed blocks, of each class and size as many as there are above `keep`: the oldest. They are of `session`.
     pub fn take_returned(&mut self, session: SessionId, keep: usize) -> Vec<ReturnedBlocks> {
-        let (server, above) = (self.server, |len: usize| len.saturating_sub(keep));
-        let nodes = ChunkKind::ALL.into_iter().zip(&mut self.pools).map(|(kind, pool)| {
-            let addresses = pool.returned.drain(..above(pool.returned.len())).collect();
-            ReturnedBlocks { server, session, kind, bytes: 0, addresses }
+        let server = self.server;
+        let returned = self.free.iter_mut().map(|(&(class, bytes), blocks)| {
+            let above = blocks.len().saturating_sub(keep);
+            let addresses = blocks.drain(..above).map(|block| block.address).collect();
+            ReturnedBlocks { server, session, class, bytes, addresses }
         });
-        let records = self.places.iter_mut().map(|(&bytes, places)| {
-            let addresses = places.drain(..above(places.len())).map(|place| place.address).collect();
-            ReturnedBlocks { server, session, kind: ChunkKind::Records, bytes, addresses }
-        });
-        nodes.chain(records).filter(|returned| !returned.addresses.is_empty()).collect()
+        returned.filter(|returned| !returned.addresses.is_empty()).collect()
     }
 
-    /// Memory for a node; none when the chunk is used up.
-    pub fn take(&mut self, want: Want) -> Option<GlobalAddress> {
-        let pool = self.pool(want.kind);
-        let used = if want.is_fresh { None } else { pool.returned.pop() };
-        used.or_else(|| pool.take(want))
+    /// A block; none when there is no free one and the chunk is used up.
+    pub fn take(&mut self, want: Want) -> Option<Block> {
+        let Want { server, class, bytes, is_fresh } = want;
+        if !is_fresh && let Some(block) = self.free.get_mut(&(class, bytes)).and_then(Vec::pop) {
+            return Some(block);
+        }
+        let rest = &mut self.pool(class).rest;
+        let behind = rest.next.checked_add(u64::from(bytes).next_multiple_of(RECORD_ALIGN))?;
+        if behind > rest.end {
+            return None;
+        }
+        let address = GlobalAddress::new(server, std::mem::replace(&mut rest.next, behind));
+        Some(Block { address, version: Some(1) })
     }
 
-    /// A place for the record of a value; none when there is none and the chunk is used up.
-    pub fn take_record(&mut self, length: u32) -> Option<RecordBlock> {
-        let freed = self.places.get_mut(&place_bytes(length)).and_then(Vec::pop);
-        freed.or_else(|| {
-            let want = Want::record(self.server, length);
-            let address = self.pool(want.kind).take(want)?;
-            Some(RecordBlock { address, version: Some(1) })
-        })
-    }
-
-    /// Takes back the place of a record to which no entry leads any more.
-    pub fn free_record(&mut self, record: RecordPointer) {
+    /// Takes back the block of a record to which no entry leads any more.
+    pub fn free_record(&mut self, class: SizeClass, record: RecordPointer) {
         let RecordPointer { address, length, version } = record;
         let next = if Check::RecordVersionGoesOn.on() { version.wrapping_add(1) } else { version };
-        let place = RecordBlock { address, version: Some(next) };
-        self.put_back_record(place, place_bytes(length));
+        self.put_back(class, place_bytes(length), Block { address, version: Some(next) });
     }
 
-    /// Takes back the place of a record that was never linked.
-    pub fn put_back_record(&mut self, place: RecordBlock, bytes: u32) {
-        self.places.entry(bytes).or_default().push(place);
-    }
-
-    /// Takes back a node that was never linked.
-    pub fn put_back(&mut self, node: GlobalAddress, kind: ChunkKind) {
-        self.pool(kind).returned.push(node);
+    /// Takes back a block that was never linked, or to which nothing leads any more.
+    pub fn put_back(&mut self, class: SizeClass, bytes: u32, block: Block) {
+        self.free.entry((class, bytes)).or_default().push(block);
     }
 
     /// Waits for the next chunk. Says whether the owner has to be asked for it.
-    pub fn wait(&mut self, kind: ChunkKind, waker: &Waker) -> bool {
-        let pool = self.pool(kind);
+    pub fn wait(&mut self, class: SizeClass, waker: &Waker) -> bool {
+        let pool = self.pool(class);
         if !pool.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
             pool.waiting.push(waker.clone());
         }
@@ -303,14 +262,11 @@ impl Allocator {
     }
 
     /// Whether there is room for so much.
-    pub fn has(&self, want: Want) -> bool {
-        let Want { kind, bytes, is_fresh, .. } = want;
-        if kind == ChunkKind::Records && self.places.get(&bytes).is_some_and(|places| !places.is_empty()) {
-            return true;
-        }
-        let pool = &self.pools[kind as usize];
-        !pool.returned.is_empty() && !is_fresh
-            || pool.rest.end - pool.rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
+    pub fn has(&mut self, want: Want) -> bool {
+        let Want { class, bytes, is_fresh, .. } = want;
+        let is_free = !is_fresh && self.free.get(&(class, bytes)).is_some_and(|blocks| !blocks.is_empty());
+        let rest = self.pool(class).rest;
+        is_free || rest.end - rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
     }
 }
 
@@ -318,74 +274,81 @@ impl Allocator {
 mod tests {
     use super::*;
 
-    fn node(server: u16, kind: ChunkKind, bytes: u32) -> Want {
-        Want { server, kind, bytes, is_fresh: false }
+    const NODES: SizeClass = SizeClass(0);
+    const RECORDS: SizeClass = SizeClass(2);
+
+    fn node(server: u16, class: SizeClass, bytes: u32) -> Want {
+        Want { server, class, bytes, is_fresh: false }
+    }
+
+    fn freed(address: GlobalAddress) -> Block {
+        Block { address, version: None }
     }
 
     #[test]
     fn a_chunk_is_used_up_and_the_owner_is_asked_once() {
         let mut allocator = Allocator::new(2);
-        let leaves = ChunkKind::Leaves;
-        assert_eq!(allocator.take(node(2, leaves, 128)), None);
-        assert!(allocator.wait(leaves, Waker::noop()) && !allocator.wait(leaves, Waker::noop()));
-        assert_eq!(allocator.grant(GlobalAddress::new(2, 1024), 256, leaves).len(), 1);
-        let nodes: Vec<_> = std::iter::from_fn(|| allocator.take(node(2, leaves, 128))).collect();
+        let want = node(2, NODES, 128);
+        assert_eq!(allocator.take(want), None);
+        assert!(allocator.wait(NODES, Waker::noop()) && !allocator.wait(NODES, Waker::noop()));
+        assert_eq!(allocator.grant(GlobalAddress::new(2, 1024), 256, NODES).len(), 1);
+        let nodes: Vec<_> = std::iter::from_fn(|| allocator.take(want)).map(|block| block.address).collect();
         assert_eq!(nodes, [GlobalAddress::new(2, 1024), GlobalAddress::new(2, 1152)]);
-        assert!(!allocator.has(node(2, leaves, 128)));
-        allocator.put_back(nodes[0], leaves);
-        assert!(allocator.has(node(2, leaves, 128)));
-        assert_eq!(allocator.take(node(2, leaves, 128)), Some(nodes[0]));
-        assert!(allocator.wait(leaves, Waker::noop()), "it has come once: the next is asked for again");
-        assert_eq!(allocator.take_record(8), None, "kinds do not mix");
+        assert!(!allocator.has(want));
+        allocator.put_back(NODES, 128, freed(nodes[0]));
+        assert!(allocator.has(want) && !allocator.has(Want { is_fresh: true, ..want }));
+        assert_eq!(allocator.take(Want { is_fresh: true, ..want }), None, "it has been used");
+        assert_eq!(allocator.take(want), Some(freed(nodes[0])));
+        assert!(allocator.wait(NODES, Waker::noop()), "it has come once: the next is asked for again");
+        assert_eq!(allocator.take(Want::record(2, RECORDS, 8)), None, "classes do not mix");
     }
 
     #[test]
     fn what_is_returned_goes_to_others_above_a_bound() {
         let (mut allocator, session) = (Allocator::new(2), SessionId(7));
-        let (leaves, inner) = (ChunkKind::Leaves, ChunkKind::InternalNodes);
         let nodes = [1, 2, 3].map(|at| GlobalAddress::new(2, at * 128));
-        nodes.iter().for_each(|&node| allocator.put_back(node, leaves));
-        allocator.put_back(GlobalAddress::new(2, 64), inner);
-        let first =
-            ReturnedBlocks { server: 2, session, kind: leaves, bytes: 0, addresses: nodes[..1].to_vec() };
+        nodes.iter().for_each(|&node| allocator.put_back(NODES, 128, freed(node)));
+        allocator.put_back(SizeClass(1), 64, freed(GlobalAddress::new(2, 64)));
+        let addresses = nodes[..1].to_vec();
+        let first = ReturnedBlocks { server: 2, session, class: NODES, bytes: 128, addresses };
         assert_eq!(allocator.take_returned(session, 2), [first]);
         assert_eq!(allocator.take_returned(session, 2), []);
         let rest = allocator.take_returned(session, 0);
         assert_eq!(rest.iter().map(|found| found.addresses.len()).collect::<Vec<_>>(), [2, 1]);
-        assert_eq!(allocator.take(node(2, leaves, 128)), None);
+        assert_eq!(allocator.take(node(2, NODES, 128)), None);
 
-        assert!(allocator.wait(leaves, Waker::noop()));
-        assert_eq!(allocator.grant_blocks(leaves, 0, &nodes).len(), 1);
-        assert_eq!(allocator.take(node(2, leaves, 128)), Some(nodes[2]));
-        assert!(allocator.wait(inner, Waker::noop()) && allocator.wait(leaves, Waker::noop()));
+        assert!(allocator.wait(NODES, Waker::noop()));
+        assert_eq!(allocator.grant_blocks(NODES, 128, &nodes).len(), 1);
+        assert_eq!(allocator.take(node(2, NODES, 128)), Some(freed(nodes[2])));
+        assert!(allocator.wait(SizeClass(1), Waker::noop()) && allocator.wait(NODES, Waker::noop()));
         assert_eq!(allocator.take_waiting().len(), 2);
     }
 
     #[test]
-    fn places_of_records_go_to_others_and_their_versions_stay_with_them() {
+    fn blocks_of_records_go_to_others_and_their_versions_stay_with_them() {
         let (mut allocator, session) = (Allocator::new(1), SessionId(7));
         let at = GlobalAddress::new(1, 4096);
-        let freed = RecordPointer { address: at, length: 100, version: 7 };
-        allocator.free_record(freed);
-        assert_eq!(allocator.take_record(200), None);
-        assert_eq!(allocator.take_record(100), Some(RecordBlock { address: at, version: Some(8) }));
-        allocator.free_record(freed);
+        let record = RecordPointer { address: at, length: 100, version: 7 };
+        let want = Want::record(1, RECORDS, 100);
+        allocator.free_record(RECORDS, record);
+        assert_eq!(allocator.take(Want::record(1, RECORDS, 200)), None);
+        assert_eq!(allocator.take(want), Some(Block { address: at, version: Some(8) }));
+        allocator.free_record(RECORDS, record);
         let bytes = place_bytes(100);
-        let returned =
-            ReturnedBlocks { server: 1, session, kind: ChunkKind::Records, bytes, addresses: vec![at] };
+        let returned = ReturnedBlocks { server: 1, session, class: RECORDS, bytes, addresses: vec![at] };
         assert_eq!(allocator.take_returned(session, 0), [returned]);
-        assert!(!allocator.has(Want::record(1, 100)));
-        allocator.grant_blocks(ChunkKind::Records, bytes, &[at]);
-        assert!(allocator.has(Want::record(1, 100)));
-        assert_eq!(allocator.take_record(100), Some(RecordBlock { address: at, version: None }));
+        assert!(!allocator.has(want));
+        allocator.grant_blocks(RECORDS, bytes, &[at]);
+        assert!(allocator.has(want));
+        assert_eq!(allocator.take(want), Some(freed(at)));
     }
 
     #[test]
     fn records_begin_at_multiples_of_eight() {
         let mut allocator = Allocator::new(0);
-        allocator.grant(GlobalAddress::new(0, 64), 120, ChunkKind::Records);
-        let records = [13, 8, 21, 8].map(|length| allocator.take_record(length).map(|place| place.address));
-        let at = |offset| Some(GlobalAddress::new(0, offset));
+        allocator.grant(GlobalAddress::new(0, 64), 120, RECORDS);
+        let records = [13, 8, 21, 8].map(|length| allocator.take(Want::record(0, RECORDS, length)));
+        let at = |offset| Some(Block { address: GlobalAddress::new(0, offset), version: Some(1) });
         assert_eq!(records, [at(64), at(104), at(136), None]);
     }
 }

@@ -25,8 +25,6 @@ pub struct Backoff {
 
 /// Growth of the pauses of one operation.
 ///
-/// A growth that follows the retry rate of the whole client, as SMART's does, is another choice here. What it measures belongs to
-/// `Pauses`, which is asked for each pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Growth {
@@ -34,6 +32,9 @@ pub enum Growth {
     None,
     /// Twice as long each time.
     Doubling,
+    /// Twice as long each time, up to a limit that follows the share of the thread's attempts that fail. The random part is one unit on top
+    /// of each (SMART, section 4.3).
+    FailureRate,
 }
 
 impl Backoff {
@@ -55,17 +56,27 @@ impl Backoff {
         growth: Growth::None,
     };
 
+    /// SMART's: a pause behind each attempt, from 1.7 µs (4,096 cycles) to 1.7 ms (section 4.3).
+    pub const SMART: Self = Self {
+        round: 1,
+        unit: Duration::from_nanos(1_700),
+        limit: Duration::from_nanos(1_700 << 10),
+        growth: Growth::FailureRate,
+    };
+
     /// Whether a round ends with this attempt; the first one is number 0.
     pub(crate) fn ends_round(&self, attempt: u32) -> bool {
         let round = self.round.max(1);
         attempt % round == round - 1
     }
 
-    /// Pause behind the round of this attempt, without its random part.
-    fn span(&self, attempt: u32) -> u64 {
+    /// Pause behind the round of this attempt, without its random part. The growth is `most` at most where it follows the rate of failures.
+    fn span(&self, attempt: u32, most: u32) -> u64 {
+        let rounds = attempt / self.round.max(1);
         let grown = match self.growth {
             Growth::None => 0,
-            Growth::Doubling => attempt / self.round.max(1),
+            Growth::Doubling => rounds,
+            Growth::FailureRate => rounds.min(most),
         };
         let factor = 1u64.checked_shl(grown).unwrap_or(u64::MAX);
         self.unit.as_nanos().saturating_mul(factor).min(self.limit.as_nanos())
@@ -83,10 +94,14 @@ impl Pauses {
         Self { random: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// Draws the next pause.
-    pub(crate) fn draw(&mut self, backoff: &Backoff, attempt: u32) -> Duration {
-        let span = backoff.span(attempt);
-        Duration::from_nanos(self.random.random_range(span / 2..=span))
+    /// Draws the next pause. The growth is `most` at most where it follows the rate of failures.
+    pub(crate) fn draw(&mut self, backoff: &Backoff, attempt: u32, most: u32) -> Duration {
+        let span = backoff.span(attempt, most);
+        let range = match backoff.growth {
+            Growth::None | Growth::Doubling => span / 2..=span,
+            Growth::FailureRate => span..=span.saturating_add(backoff.unit.as_nanos()),
+        };
+        Duration::from_nanos(self.random.random_range(range))
     }
 }
 
@@ -96,7 +111,7 @@ mod tests {
 
     fn drawn(backoff: &Backoff, seed: u64, attempts: impl Iterator<Item = u32>) -> Vec<u64> {
         let mut pauses = Pauses::new(seed);
-        attempts.map(|attempt| pauses.draw(backoff, attempt).as_nanos()).collect()
+        attempts.map(|attempt| pauses.draw(backoff, attempt, 0).as_nanos()).collect()
     }
 
     #[test]
@@ -126,9 +141,25 @@ mod tests {
     #[test]
     fn a_round_of_several_attempts_grows_once() {
         let backoff = Backoff { round: 4, ..Backoff::READS };
-        assert_eq!([0, 3, 4, 7, 8].map(|attempt| backoff.span(attempt)), [1_000, 1_000, 2_000, 2_000, 4_000]);
+        assert_eq!(
+            [0, 3, 4, 7, 8].map(|attempt| backoff.span(attempt, 0)),
+            [1_000, 1_000, 2_000, 2_000, 4_000]
+        );
         let no_round = Backoff { round: 0, ..Backoff::READS };
-        assert!(no_round.ends_round(0) && no_round.span(1) == 2_000, "it is taken for 1");
+        assert!(no_round.ends_round(0) && no_round.span(1, 0) == 2_000, "it is taken for 1");
+    }
+
+    #[test]
+    fn the_longest_pause_follows_the_rate_of_failures() {
+        let mut pauses = Pauses::new(7);
+        for (attempt, most, least) in
+            [(0, 10, 1_700), (3, 0, 1_700), (3, 2, 6_800), (u32::MAX, 10, 1_740_800)]
+        {
+            for _ in 0..100 {
+                let pause = pauses.draw(&Backoff::SMART, attempt, most).as_nanos();
+                assert!((least..=least + 1_700).contains(&pause), "{attempt} {most}: {pause}");
+            }
+        }
     }
 
     #[test]

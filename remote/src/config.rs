@@ -1,5 +1,6 @@
 //! A client's figures for what knows no index.
 
+use fatbtree_verbs::Throttling;
 use fatbtree_verbs::time::Duration;
 
 use crate::backoff::Backoff;
@@ -13,14 +14,38 @@ pub struct Locking {
     pub on_chip: bool,
     /// Operations of one client that want the same lock wait in a queue, and hand it over. Off: each asks the server by itself.
     pub hierarchical: bool,
-    /// Pauses between requests for a lock that another client holds.
-    pub backoff: Backoff,
 }
 
 impl Default for Locking {
     /// All on.
     fn default() -> Self {
-        Self { combine: true, on_chip: true, hierarchical: true, backoff: Backoff::LOCKS }
+        Self { combine: true, on_chip: true, hierarchical: true }
+    }
+}
+
+/// Treatment of contention: for the memory of the card, and for what other clients want, too. Each can be chosen by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contention {
+    /// Bound on the requests that the thread has under way (SMART, section 4.2).
+    pub throttling: Throttling,
+    /// Pauses between attempts at a lock, or at another word, that another client was first to change.
+    pub backoff: Backoff,
+    /// Fewer operations compete at once while many attempts fail (SMART, section 4.3). Off: all do.
+    pub bounds_tasks: bool,
+}
+
+impl Contention {
+    /// As Sherman's clients: no bounds, and short pauses.
+    pub const SHERMAN: Self =
+        Self { throttling: Throttling::Off, backoff: Backoff::LOCKS, bounds_tasks: false };
+    /// All of SMART's techniques.
+    pub const SMART: Self =
+        Self { throttling: Throttling::Adaptive, backoff: Backoff::SMART, bounds_tasks: true };
+}
+
+impl Default for Contention {
+    fn default() -> Self {
+        Self::SHERMAN
     }
 }
 
@@ -37,6 +62,8 @@ pub struct RemoteConfig {
     pub reads: Backoff,
     /// Way of taking locks.
     pub locking: Locking,
+    /// Treatment of contention.
+    pub contention: Contention,
 }
 
 impl Default for RemoteConfig {
@@ -48,6 +75,7 @@ impl Default for RemoteConfig {
             reconnects: 4,
             reads: Backoff::READS,
             locking: Locking::default(),
+            contention: Contention::default(),
         }
     }
 }

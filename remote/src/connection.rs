@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use fatbtree_verbs::{Endpoint, Failure, QueuePair, QueuePairNumber};
 
-use crate::allocator::ChunkKind;
+use crate::allocator::SizeClass;
 
 /// Names a connection: memory server and lane, the number of the queue pair to it from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,7 +67,7 @@ pub enum Event {
         /// Why.
         reason: BreakReason,
     },
-    /// Operations wait for memory on a server: the owner allocates a chunk of this kind there, publishes it, and calls
+    /// Operations wait for memory on a server: the owner allocates a chunk of this class there, publishes it, and calls
     /// [`grant`](crate::RemoteMemory::grant); or it gets places that others have freed, and calls
     /// [`grant_blocks`](crate::RemoteMemory::grant_blocks); or there is none, and it calls
     /// [`refuse_memory`](crate::RemoteMemory::refuse_memory).
@@ -75,7 +75,7 @@ pub enum Event {
         /// Where.
         server: u16,
         /// For what.
-        kind: ChunkKind,
+        class: SizeClass,
         /// Bytes of the node, or of the record's place.
         bytes: u32,
     },

@@ -2,8 +2,7 @@
 //!
 //! A client reads and writes memory of other machines, and no CPU there takes part. What that needs besides the index is here:
 //! addresses, sessions, locks, memory for what is new, records that a reader can check. No part of this crate reads
-//! a tree. Two lists still name parts of one: [`ChunkKind`], because servers account by it, and [`Check`], because tests leave out one
-//! check of all.
+//! a tree. One list still names parts of one: [`Check`], because tests leave out one check of all.
 //!
 //! ```text
 //!     an index: which bytes mean what, and in which order they change
@@ -12,7 +11,7 @@
 //!     Session with server 0                          Session with server 1 …
 //!      ├─ Writer      the owner of locks that are taken
 //!      ├─ LocalLocks  operations that wait for a lock        GlobalAddress = server, offset
-//!      └─ Allocator   chunks and places, by kind           record = key, version, checksum, value
+//!      └─ Allocator   chunks and free blocks, by size class  record = key, version, checksum, value
 //!   ────────────────────────────────────────────────────────────────────────────
 //!     Verbs: READ, WRITE, compare-and-swap
 //! ```
@@ -21,8 +20,10 @@
 //! * [`Kept`]: the same for a keeper of sessions, which an index may put itself in front of.
 //! * [`GlobalAddress`]: where a byte lies. [`KeyRange`]: keys that belong together.
 //! * [`Writer`]: the owner under which a client takes locks, of one session. [`LockGuard`]: a lock while an operation has it.
-//! * [`Allocator`]: memory for what is new, by kind and size.
+//! * [`Allocator`]: memory for what is new, by size class.
+//! * [`RegionHeader`]: a region's first line, which says what lies in it.
 //! * [`record`]: values out of line, with key, version and checksum.
+//! * [`structures`]: a counter, a spin lock and a ring buffer in some 40 lines each.
 //! * [`Check`]: the comparisons that keep stale or torn data from becoming an answer.
 //!
 //! # Example
@@ -31,12 +32,14 @@
 //!
 //! ```
 //! use fatbtree_remote::record::{RecordFault, RecordPointer, published, read_record, record_bytes, write_record};
-//! use fatbtree_remote::{ChunkKind, GlobalAddress, Allocator};
+//! use fatbtree_remote::{Allocator, GlobalAddress, SizeClass, Want};
 //!
 //! let mut allocator = Allocator::new(3);
-//! assert!(allocator.take_record(5).is_none(), "the server has given nothing");
-//! allocator.grant(GlobalAddress::new(3, 4096), 1024, ChunkKind::Records);
-//! let place = allocator.take_record(5).expect("a chunk has room");
+//! let class = SizeClass(0);
+//! let want = Want::record(3, class, 5);
+//! assert!(allocator.take(want).is_none(), "the server has given nothing");
+//! allocator.grant(GlobalAddress::new(3, 4096), 1024, class);
+//! let place = allocator.take(want).expect("a chunk has room");
 //! assert_eq!(place.address, GlobalAddress::new(3, 4096));
 //!
 //! let version = place.version.expect("nothing has been there");
@@ -53,22 +56,27 @@ mod backoff;
 mod chain;
 mod checks;
 mod config;
+mod conflict;
 mod connection;
+mod header;
 mod kept;
 mod keys;
 mod locks;
 mod memory;
 pub mod record;
 mod session;
+pub mod structures;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
-pub use allocator::{Allocator, ChunkKind, RecordBlock, ReturnedBlocks, SURPLUS, Shortage, Want};
+pub use allocator::{Allocator, Block, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
 pub use backoff::{Backoff, Growth};
 pub use chain::Part;
 pub use checks::Check;
-pub use config::{Locking, RemoteConfig};
+pub use config::{Contention, Locking, RemoteConfig};
+pub use conflict::Rein;
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
+pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
 pub use kept::Kept;
 pub use keys::KeyRange;
 pub use locks::{HAND_OVERS, LockError, LockGuard, Owner, SessionId, Writer, restructure_all};
-pub use memory::{RemoteMemory, Trouble};
+pub use memory::{RemoteMemory, Trouble, Turn};

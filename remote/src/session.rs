@@ -35,7 +35,7 @@ impl Session {
         let mut waiting = former.allocator.take_waiting();
         waiting.extend(former.locks.take_waiting());
         if !Check::ForgetsChunks.on() {
-            self.allocator.keep_chunks(&mut former.allocator);
+            self.allocator.keep_chunks(&former.allocator);
         }
         if !Check::ForgetsPlaces.on() {
             self.allocator.keep_blocks(&mut former.allocator);

@@ -74,6 +74,7 @@ mod request;
 mod room;
 mod stack;
 pub mod time;
+mod wait_queue;
 
 pub use access::Access;
 pub use buffer::{Buffer, BufferClass, BufferPool};
@@ -83,7 +84,8 @@ pub use device::{Device, QueuePair, QueuePairState, Region, Verbs};
 pub use endpoint::{Agreed, Endpoint, EndpointError, Mtu, QueuePairNumber};
 pub use error::{ConnectError, DeviceMemoryError, Error, PostError, RegisterError};
 pub use memory::{Memory, OutOfBounds};
-pub use reactor::{Alarm, Batch, Broken, Chain, MAX_BATCH, Reactor, Sleep};
+pub use reactor::{Alarm, Batch, Broken, Chain, MAX_BATCH, Reactor, Sleep, Throttling};
 pub use redo::DamagedLog;
 pub use request::{IndexTarget, Operation, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote, WorkRequest};
 pub use room::{NoRoom, ReserveError};
+pub use wait_queue::{Place, Step, WaitQueue};

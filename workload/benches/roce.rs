@@ -4,10 +4,13 @@
 
 use std::time::Instant as Clock;
 
-use fatbtree_blink::{GlobalAddress, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout};
+use fatbtree_blink::{
+    Contention, GlobalAddress, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
+};
 use fatbtree_blink_host::{LoadOptions, bulk_load, seeded};
 use fatbtree_client::Client;
 use fatbtree_nic::{Nic, NicConfig};
+
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Access, Device};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
@@ -18,9 +21,13 @@ const STRETCH: u64 = 1000;
 const SEED: u64 = 7;
 
 fn main() {
-    for (name, layout, len) in
-        [("in line", ValueLayout::Inline(8), 8), ("out of line", ValueLayout::OutOfLine, 52)]
-    {
+    // Few operations at a time, so that no limit holds any back.
+    for (name, layout, len, contention, depth) in [
+        ("in line", ValueLayout::Inline(8), 8, Contention::SHERMAN, 16),
+        ("out of line", ValueLayout::OutOfLine, 52, Contention::SHERMAN, 16),
+        ("in line, depth 4", ValueLayout::Inline(8), 8, Contention::SHERMAN, 4),
+        ("in line, depth 4, SMART", ValueLayout::Inline(8), 8, Contention::SMART, 4),
+    ] {
         let tree = TreeConfig::new(16, 1024, layout).unwrap();
         let mut properties = builtin("c").unwrap();
         properties.set("recordcount", &RECORDS.to_string());
@@ -37,7 +44,8 @@ fn main() {
         let region = server.register(&loaded.region, iova, Access::READ).unwrap();
         let nic = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 1], [10, 0, 0, 1].into()), 2).unwrap();
         let roots = SuperRoot::new(vec![loaded.partition]).unwrap();
-        let client = Client::new(nic, PoolConfig { tree, ..PoolConfig::default() }, roots, 1).unwrap();
+        let client =
+            Client::new(nic, PoolConfig { tree, contention, ..PoolConfig::default() }, roots, 1).unwrap();
         let id = client.pool().connections()[0];
         let local = client.pool().open(id).unwrap();
         let queue_pair = server.create().unwrap();
@@ -60,7 +68,7 @@ fn main() {
             }
             now
         };
-        let options = LoopOptions { start: Start::Root, depth: 16 };
+        let options = LoopOptions { start: Start::Root, depth };
         let mut workload = Workload::new(&spec, keys, 1).unwrap();
         let values = Values::new(SEED, len as usize);
         let (mut best, mut allocations) = (f64::MAX, u64::MAX);
@@ -76,7 +84,7 @@ fn main() {
         let summary = run.summary(&client);
         assert!(summary.verified(), "{:?}", run.first_wrong());
         println!(
-            "values {name:12} {:8.0} lookups/s, best {:8.0}; {:.1} reads each; best {:.0} ns per read (both NICs, all checks); \
+            "values {name:24} {:8.0} lookups/s, best {:8.0}; {:.1} reads each; best {:.0} ns per read (both NICs, all checks); \
              {allocations} allocations in {STRETCH} lookups, those of beginning a loop among them",
             summary.ops_per_s,
             1e9 / best,

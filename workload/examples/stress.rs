@@ -167,7 +167,7 @@ fn connect(client: &Client<Nic>, server: &mut TreeServer<Nic>) -> Result<(), Fai
         let endpoint = server.connect(now, lease.session, &local, None)?;
         let writer = server.info().writer(lease.owner, true).ok_or("the server has no locks")?;
         client.pool().set_writer(id.server, writer)?;
-        let rkey = server.info().tree.rkey;
+        let rkey = server.info().region.rkey;
         client.pool().connected(id, RemoteSide { endpoint, rkey, registered: false })?;
     }
     Ok(())

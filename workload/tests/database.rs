@@ -49,7 +49,7 @@ impl Database {
             let id = ClientId { host: [127, 0, 0, 1].into(), roce: local.ip };
             let lease = server.open_session(NOW, id).unwrap();
             let endpoint = server.connect(NOW, lease.session, &local, None).unwrap();
-            let rkey = server.info().tree.rkey;
+            let rkey = server.info().region.rkey;
             pool.set_writer(connection.server, server.info().writer(lease.owner, true).unwrap()).unwrap();
             pool.connected(connection, RemoteSide { endpoint, rkey, registered: false }).unwrap();
             (server, lease.session)
@@ -67,13 +67,13 @@ impl Database {
                 return done;
             }
             while let Some(event) = client.poll_event() {
-                let Event::MemoryWanted { server, kind, bytes } = event else { panic!("{event:?}") };
+                let Event::MemoryWanted { server, class, bytes } = event else { panic!("{event:?}") };
                 let (memory, session) = &mut self.servers[usize::from(server)];
-                let Grant::Chunk(chunk) = memory.allocate(NOW, *session, kind, bytes).unwrap() else {
+                let Grant::Chunk(chunk) = memory.allocate(NOW, *session, class, bytes).unwrap() else {
                     panic!("nobody has given places back")
                 };
                 memory.publish(NOW, *session, chunk.address).unwrap();
-                client.pool().grant(session.id, chunk.address, chunk.bytes, kind);
+                client.pool().grant(session.id, chunk.address, chunk.bytes, class);
             }
             self.now += Duration::from_micros(1);
             client.turn(self.now);

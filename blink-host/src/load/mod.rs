@@ -57,7 +57,7 @@ pub struct LoadOptions {
     /// third more or less, for the sake of short separators, where they have room. The default, 0.75, leaves
     /// room for insertions and is what a B+Tree settles at under random insertions, a little above ln 2.
     pub fill: f64,
-    /// Bytes of the region that the load leaves free, for [chunks](fatbtree_memserver::ChunkKind).
+    /// Bytes of the region that the load leaves free, for [chunks](fatbtree_memserver::SizeClass).
     pub spare_bytes: u64,
     /// The [generation](LoadedTree::generation) of new memory: 1 where there was no tree before.
     pub generation: u64,
@@ -102,8 +102,8 @@ pub struct LoadedTree {
     /// has loaded it.
     pub origin: Origin,
     /// A word for each chunk that was ever given out, which says its kind, where the region outlives its server: see
-    /// [`TreeFolder`](crate::TreeFolder). [`chunk_kinds_bytes`](fatbtree_memserver::chunk_kinds_bytes) long, zeros in the beginning.
-    pub chunk_kinds: Option<Arc<Memory>>,
+    /// [`TreeFolder`](crate::TreeFolder). [`chunk_classes_bytes`](fatbtree_memserver::chunk_classes_bytes) long, zeros in the beginning.
+    pub chunk_classes: Option<Arc<Memory>>,
     /// Bounds of walks on behalf of clients.
     pub walks: WalkLimits,
 }
@@ -232,7 +232,7 @@ fn fill<S: ValueSource>(
         },
         generation: superblock.generation,
         origin: if keys.is_empty() { Origin::Begun } else { Origin::Meant },
-        chunk_kinds: None,
+        chunk_classes: None,
         walks: WalkLimits::default(),
     })
 }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_blink::{ChunkKind, GlobalAddress, Start};
+use fatbtree_blink::size_class::{INTERNAL_NODES, LEAVES};
+use fatbtree_blink::{GlobalAddress, SizeClass, Start};
 use fatbtree_memserver::{Attached, Layout};
 use fatbtree_verbs::Memory;
 
@@ -45,10 +46,10 @@ impl NodeMap {
         if GlobalAddress::new(self.server, offset) != address {
             return None;
         }
-        let kind = self.kind_at(offset)?;
+        let class = self.class_at(offset)?;
         let header = node_at(&self.region, offset)?;
         let is_leaf = header.level == 0;
-        let fits = is_leaf == (kind == ChunkKind::Leaves)
+        let fits = is_leaf == (class == LEAVES)
             && header.address == address
             && !header.is_free()
             && header.low <= key
@@ -56,9 +57,9 @@ impl NodeMap {
         fits.then_some(Start::Node { address, level: header.level })
     }
 
-    /// Kind of a node that may begin at `offset`, if any.
-    fn kind_at(&self, offset: u64) -> Option<ChunkKind> {
-        let kinds = [ChunkKind::Leaves, ChunkKind::InternalNodes];
-        kinds.into_iter().find(|&kind| self.layout.may_lie(kind, offset, self.layout.bytes(kind).into()))
+    /// Class of a node that may begin at `offset`, if any.
+    fn class_at(&self, offset: u64) -> Option<SizeClass> {
+        let classes = [LEAVES, INTERNAL_NODES];
+        classes.into_iter().find(|&class| self.layout.may_lie(class, offset, self.layout.bytes(class).into()))
     }
 }

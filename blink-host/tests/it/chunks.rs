@@ -1,11 +1,12 @@
-//! Chunks keep their kind for ever; what was published stays the tree's, what was not comes back.
+//! Chunks keep their class for ever; what was published stays the tree's, what was not comes back.
 use crate::common;
 
 use common::lab::{Lab, SERVER, options};
 use fatbtree_blink::record::{UNPUBLISHED, place_bytes, record_bytes, write_record};
+use fatbtree_blink::size_class::{CLASSES, INTERNAL_NODES, LEAVES, RECORDS};
 use fatbtree_blink::{GlobalAddress, MAX_VALUE};
 use fatbtree_memserver::{
-    Bounds, Chunk, ChunkKind, Limits, NoChunk, OverBound, Payer, Refusal, Resource, ServerOptions,
+    Bounds, Chunk, Limits, NoChunk, OverBound, Payer, Refusal, Resource, ServerOptions,
 };
 use fatbtree_verbs::time::Duration;
 
@@ -21,21 +22,21 @@ fn chunks_lie_side_by_side_in_the_spare_memory_and_not_in_the_padding() {
     let session = lab.open(&client).unwrap();
     let mut chunks: Vec<Chunk> = vec![];
     let refusal = loop {
-        let kind = ChunkKind::ALL[chunks.len() % 3];
-        match lab.allocate(session, kind) {
+        let class = CLASSES[chunks.len() % 3];
+        match lab.allocate(session, class) {
             Ok(chunk) => chunks.push(chunk),
             Err(refusal) => break refusal,
         }
     };
-    let full = NoChunk { kind: ChunkKind::InternalNodes, chunks: 10, used: 10 };
+    let full = NoChunk { class: "internal nodes", chunks: 10, used: 10 };
     assert_eq!((chunks.len(), refusal), (10, Refusal::NoChunk(full)));
     // A chunk that is not to be had costs nothing, however often it is asked for.
     for _ in 0..2000 {
-        let refused = lab.allocate(session, ChunkKind::InternalNodes);
+        let refused = lab.allocate(session, INTERNAL_NODES);
         assert_eq!(refused, Err(Refusal::NoChunk(full)));
     }
     lab.server.free(lab.now, session, chunks[0].address).unwrap();
-    assert_eq!(lab.allocate(session, ChunkKind::Leaves), Ok(chunks[0]));
+    assert_eq!(lab.allocate(session, LEAVES), Ok(chunks[0]));
     let end = lab.server.memory().len() - u64::from(lab.server.info().config.max_node_bytes());
     for (at, chunk) in chunks.iter().enumerate() {
         let address = chunk.address;
@@ -56,11 +57,11 @@ fn a_chunk_never_changes_its_kind() {
         let session = lab.open(&client).unwrap();
         for _ in 0..8 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
-            let kind = ChunkKind::ALL[(random >> 60) as usize % 3];
-            if let Ok(chunk) = lab.allocate(session, kind) {
+            let class = CLASSES[(random >> 60) as usize % 3];
+            if let Ok(chunk) = lab.allocate(session, class) {
                 assert_eq!(
-                    *kinds.entry(chunk.address).or_insert(kind),
-                    kind,
+                    *kinds.entry(chunk.address).or_insert(class),
+                    class,
                     "{} in round {round}",
                     chunk.address
                 );
@@ -80,7 +81,7 @@ fn published_chunks_stay_the_trees() {
     let mut lab = lab();
     let client = lab.client();
     let session = lab.open(&client).unwrap();
-    let mut allocate = || lab.allocate(session, ChunkKind::Leaves).unwrap().address;
+    let mut allocate = || lab.allocate(session, LEAVES).unwrap().address;
     let (published, kept, given_back) = (allocate(), allocate(), allocate());
     let now = lab.now;
     lab.server.publish(now, session, published).unwrap();
@@ -118,10 +119,10 @@ fn published_chunks_stay_the_trees() {
     let unknown = |address| Err(Refusal::UnknownChunk { session, address });
     assert_eq!(lab.server.free(now, session, published), unknown(published));
     assert_eq!(lab.server.publish(now, session, published), unknown(published));
-    let again: Vec<_> = (0..2).map(|_| lab.allocate(session, ChunkKind::Leaves).unwrap().address).collect();
+    let again: Vec<_> = (0..2).map(|_| lab.allocate(session, LEAVES).unwrap().address).collect();
     assert_eq!(again, [kept, given_back], "those that nobody could reach are used again");
     assert_eq!(lab.server.free(now, session, published), unknown(published));
-    let fresh = lab.allocate(session, ChunkKind::Leaves).unwrap().address;
+    let fresh = lab.allocate(session, LEAVES).unwrap().address;
     assert!(fresh > given_back && fresh != published);
 }
 
@@ -136,38 +137,38 @@ fn who_takes_chunks_without_end_is_refused() {
     let over = |payer, limit| Refusal::OverBound(OverBound { payer, what: Resource::Chunks, limit });
     for _ in 0..3 {
         let session = lab.open(&hostile).unwrap();
-        let chunk = lab.allocate(session, ChunkKind::Leaves).unwrap();
+        let chunk = lab.allocate(session, LEAVES).unwrap();
         lab.server.publish(lab.now, session, chunk.address).unwrap();
         lab.put_node(GlobalAddress(chunk.address.raw() + 3072), 0, true);
         lab.server.close_session(lab.now, session).unwrap();
     }
     let session = lab.open(&hostile).unwrap();
-    let refused = lab.allocate(session, ChunkKind::Leaves);
+    let refused = lab.allocate(session, LEAVES);
     assert_eq!(refused, Err(over(Payer::Client(hostile.id()), 3)));
     // Under another address it gets what its host may have, and no more.
     let second = lab.client().on_host(1);
     let session = lab.open(&second).unwrap();
     for _ in 0..2 {
-        lab.allocate(session, ChunkKind::Leaves).unwrap();
+        lab.allocate(session, LEAVES).unwrap();
     }
-    let refused = lab.allocate(session, ChunkKind::Leaves);
+    let refused = lab.allocate(session, LEAVES);
     assert_eq!(refused, Err(over(Payer::Host(hostile.id().host), 5)));
     let other = lab.client().on_host(2);
     let session = lab.open(&other).unwrap();
     for _ in 0..3 {
-        lab.allocate(session, ChunkKind::Records).unwrap();
+        lab.allocate(session, RECORDS).unwrap();
     }
     // A chunk that comes back is not charged any more.
     lab.pass(Duration::from_secs(10));
     assert_eq!((lab.counter("chunks_published"), lab.counter("chunks_held")), (3, 0));
     let session = lab.open(&second).unwrap();
     for _ in 0..2 {
-        lab.allocate(session, ChunkKind::Leaves).unwrap();
+        lab.allocate(session, LEAVES).unwrap();
     }
     let other = lab.client().on_host(3);
     let session = lab.open(&other).unwrap();
     let mut taken = vec![];
-    while let Ok(chunk) = lab.allocate(session, ChunkKind::Records) {
+    while let Ok(chunk) = lab.allocate(session, RECORDS) {
         taken.push(chunk.address);
     }
     assert_eq!(taken.len(), 3);
@@ -183,14 +184,13 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
         let mut lab = lab();
         let client = lab.client();
         let session = lab.open(&client).unwrap();
-        let mut take = |kind| {
-            let chunk = lab.allocate(session, kind).unwrap();
+        let mut take = |class| {
+            let chunk = lab.allocate(session, class).unwrap();
             lab.server.publish(lab.now, session, chunk.address).unwrap();
             chunk
         };
         let [leaves, inner, fresh, records] =
-            [ChunkKind::Leaves, ChunkKind::InternalNodes, ChunkKind::InternalNodes, ChunkKind::Records]
-                .map(&mut take);
+            [LEAVES, INTERNAL_NODES, INTERNAL_NODES, RECORDS].map(&mut take);
         let inner_bytes = u64::from(lab.server.info().config.internal_bytes());
         // A gap is not given out: a client may have its address.
         lab.put_node(leaves.address, 0, false);
@@ -214,12 +214,12 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
         assert_eq!((lab.counter("chunk_tails_came_back"), lab.counter("chunks_published")), (3, 3));
         let other = lab.client();
         let session = lab.open(&other).unwrap();
-        let mut take = |kind| lab.allocate(session, kind).unwrap();
+        let mut take = |class| lab.allocate(session, class).unwrap();
         let rest = Chunk { address: at(leaves, 3072), bytes: 1024, ..leaves };
-        assert_eq!(take(ChunkKind::Leaves), rest);
+        assert_eq!(take(LEAVES), rest);
         let rest = Chunk { address: at(inner, inner_bytes), bytes: 4096 - inner_bytes, ..inner };
-        assert_eq!([take(ChunkKind::InternalNodes), take(ChunkKind::InternalNodes)], [rest, fresh]);
-        let next = take(ChunkKind::Records);
+        assert_eq!([take(INTERNAL_NODES), take(INTERNAL_NODES)], [rest, fresh]);
+        let next = take(RECORDS);
         assert!(next.address > records.address && next.bytes == 4096, "{next:?}");
         // An unpublished chunk goes back as it is; a published one is cut once more.
         lab.server.publish(lab.now, session, rest.address).unwrap();
@@ -227,10 +227,10 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
         lab.server.close_session(lab.now, session).unwrap();
         lab.server.work(lab.now, 1000);
         let session = lab.open(&other).unwrap();
-        let mut take = |kind| lab.allocate(session, kind).unwrap();
-        assert_eq!(take(ChunkKind::Leaves).address, at(leaves, 3072));
-        assert_eq!(take(ChunkKind::InternalNodes).address, at(inner, 2 * inner_bytes));
-        assert_eq!(take(ChunkKind::InternalNodes), fresh);
+        let mut take = |class| lab.allocate(session, class).unwrap();
+        assert_eq!(take(LEAVES).address, at(leaves, 3072));
+        assert_eq!(take(INTERNAL_NODES).address, at(inner, 2 * inner_bytes));
+        assert_eq!(take(INTERNAL_NODES), fresh);
     }
 }
 
@@ -243,7 +243,7 @@ fn what_is_left_of_a_chunk_of_records_begins_behind_any_record_there_may_be() {
     let mut lab = Lab::with_spare(options, u64::MAX, 2 * CHUNK + 64);
     let client = lab.client();
     let session = lab.open(&client).unwrap();
-    let chunk = lab.allocate(session, ChunkKind::Records).unwrap();
+    let chunk = lab.allocate(session, RECORDS).unwrap();
     lab.server.publish(lab.now, session, chunk.address).unwrap();
     let mut record = vec![0; record_bytes(MAX_VALUE) as usize];
     write_record(&mut record, 7, 1, UNPUBLISHED, |value| value.fill(0));
@@ -253,7 +253,7 @@ fn what_is_left_of_a_chunk_of_records_begins_behind_any_record_there_may_be() {
     while lab.server.work(lab.now, 100) {}
 
     let session = lab.open(&client).unwrap();
-    let rest = lab.allocate(session, ChunkKind::Records).unwrap();
+    let rest = lab.allocate(session, RECORDS).unwrap();
     let end = at(chunk, CHUNK);
     assert!(rest.address < end && rest.address.raw() + rest.bytes == end.raw(), "it is a rest: {rest:?}");
     let used = before + u64::from(place_bytes(MAX_VALUE));
@@ -271,7 +271,7 @@ fn a_client_that_crashes_again_and_again_uses_up_what_it_uses() {
     let mut places = vec![];
     for _ in 0..8 {
         let session = lab.open(&client).unwrap();
-        let chunk = lab.allocate(session, ChunkKind::Leaves).unwrap();
+        let chunk = lab.allocate(session, LEAVES).unwrap();
         lab.server.publish(lab.now, session, chunk.address).unwrap();
         lab.put_node(chunk.address, 0, false);
         places.push(chunk.address);
@@ -279,8 +279,8 @@ fn a_client_that_crashes_again_and_again_uses_up_what_it_uses() {
     }
     assert!(places.windows(2).all(|pair| pair[1].raw() == pair[0].raw() + 1024), "{places:?}");
     let session = lab.open(&client).unwrap();
-    lab.allocate(session, ChunkKind::Leaves).unwrap();
-    let refused = lab.allocate(session, ChunkKind::Leaves);
+    lab.allocate(session, LEAVES).unwrap();
+    let refused = lab.allocate(session, LEAVES);
     assert!(
         matches!(refused, Err(Refusal::OverBound(_))),
         "eight nodes are two chunks, and this was the third"

@@ -42,7 +42,7 @@ async fn server(path: &Path, chunk_bytes: u64) -> Service {
     let loading = Loading { storage, spare_bytes: 64 << 10, region_bytes: 32 << 20, ..Loading::in_memory() };
     let server = ServerOptions { chunk_bytes: CHUNK, ..options() };
     let service = ServiceOptions { answer: Duration::from_millis(300), ..ServiceOptions::default() }.into();
-    Service::start_with(LoadedTree { chunk_kinds: None, ..tree }, server, service, Some(loading)).await
+    Service::start_with(LoadedTree { chunk_classes: None, ..tree }, server, service, Some(loading)).await
 }
 
 /// A load of one key.

@@ -55,7 +55,7 @@ impl World {
         let local = self.pool.open(id).unwrap();
         let lab = &mut *self.lab.borrow_mut();
         let endpoint = lab.server.connect(lab.now, self.session, &local, self.pool.replaces(id))?;
-        let rkey = lab.server.info().tree.rkey;
+        let rkey = lab.server.info().region.rkey;
         self.pool.connected(id, RemoteSide { endpoint, rkey, registered: true }).unwrap();
         self.control(lab);
         Ok(())

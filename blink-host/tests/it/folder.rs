@@ -8,9 +8,8 @@ use std::path::Path;
 use common::lab::options;
 use fatbtree_blink::node::{LeafBuilder, Node, NodeHeader, NodeSpec, write_internal};
 use fatbtree_blink::record::RecordPointer;
-use fatbtree_blink::{
-    ChunkKind, GlobalAddress, Integrity, KeyRange, Regions, Tree, TreeConfig, ValueLayout, value,
-};
+use fatbtree_blink::size_class::{LEAVES, RECORDS};
+use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, Regions, Tree, TreeConfig, ValueLayout, value};
 use fatbtree_blink_host::{
     LoadOptions, LoadedTree, TreeFolder, TreeServer, TreeStorage, build_in, seeded, tree_in,
 };
@@ -92,8 +91,7 @@ fn a_tree_comes_back_with_what_was_written_and_its_chunks() {
         Grant::Chunk(chunk) => chunk,
         Grant::Blocks(_) => panic!("nothing was given back"),
     };
-    let (leaves, records, unused) =
-        (chunk(ChunkKind::Leaves), chunk(ChunkKind::Records), chunk(ChunkKind::Leaves));
+    let (leaves, records, unused) = (chunk(LEAVES), chunk(RECORDS), chunk(LEAVES));
     for chunk in [leaves, records] {
         server.publish(NOW, lease.session, chunk.address).unwrap();
     }
@@ -118,20 +116,20 @@ fn a_tree_comes_back_with_what_was_written_and_its_chunks() {
     while server.work(NOW, 64) {}
     let lease = server.open_session(NOW, client()).unwrap();
     let mut kinds = vec![];
-    while let Ok(Grant::Chunk(chunk)) = server.allocate(NOW, lease.session, ChunkKind::Records, 0) {
+    while let Ok(Grant::Chunk(chunk)) = server.allocate(NOW, lease.session, RECORDS, 0) {
         assert!(chunk.address != leaves.address && chunk.address != unused.address, "they are for leaves");
         assert_ne!(chunk.address, records.address, "it is in use");
         kinds.push(chunk);
     }
     assert_eq!(kinds.len(), 7);
-    let rest = server.allocate(NOW, lease.session, ChunkKind::Leaves, 0).unwrap();
+    let rest = server.allocate(NOW, lease.session, LEAVES, 0).unwrap();
     let Grant::Chunk(rest) = rest else { panic!("nothing was given back") };
     assert_eq!(
         (rest.address.offset(), rest.bytes),
         (leaves.address.offset() + 1024, CHUNK - 1024),
         "behind its node"
     );
-    let rest = server.allocate(NOW, lease.session, ChunkKind::Leaves, 0).unwrap();
+    let rest = server.allocate(NOW, lease.session, LEAVES, 0).unwrap();
     assert!(matches!(rest, Grant::Chunk(chunk) if chunk.address == unused.address));
 }
 
@@ -250,7 +248,7 @@ fn a_server_that_stops_has_all_files_of_its_tree_on_the_disk() {
     storage.keep(tree.kept()).unwrap();
     let mut server = serve(tree);
     let session = server.open_session(NOW, client()).unwrap().session;
-    server.allocate(NOW, session, ChunkKind::Leaves, 0).unwrap();
+    server.allocate(NOW, session, LEAVES, 0).unwrap();
     server.memory().write(64, &[1; 8]).unwrap();
     assert!(all_dirty().into_iter().all(|dirty| dirty > 0), "{:?}", all_dirty());
     server.sync().unwrap();
@@ -374,8 +372,8 @@ fn no_byte_that_is_wrong_is_served() {
     let loaded = tree.spare.start;
     let mut server = serve(tree);
     let session = server.open_session(NOW, client()).unwrap().session;
-    server.allocate(NOW, session, ChunkKind::Leaves, 0).unwrap();
-    server.allocate(NOW, session, ChunkKind::Records, 0).unwrap();
+    server.allocate(NOW, session, LEAVES, 0).unwrap();
+    server.allocate(NOW, session, RECORDS, 0).unwrap();
     drop((server, storage));
 
     for (name, whole) in contents(path).iter().filter(|(name, _)| *name != "lock") {

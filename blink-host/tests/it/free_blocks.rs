@@ -6,15 +6,13 @@ use std::collections::BTreeSet;
 use common::lab::{Lab, SERVER, options};
 use fatbtree_blink::GlobalAddress;
 use fatbtree_blink::record::{RECORD_HEAD, UNPUBLISHED, write_record};
+use fatbtree_blink::size_class::{INTERNAL_NODES, LEAVES, RECORDS};
 use fatbtree_memserver::{
-    BLOCKS_AT_ONCE, Chunk, ChunkKind, GivenBack, Grant, Limits, Refusal, Request, ServerOptions, SessionKey,
+    BLOCKS_AT_ONCE, Chunk, GivenBack, Grant, Limits, Refusal, Request, ServerOptions, SessionKey, SizeClass,
     TooManyBlocks,
 };
 use fatbtree_verbs::time::Duration;
 use proptest::prelude::*;
-
-const LEAVES: ChunkKind = ChunkKind::Leaves;
-const RECORDS: ChunkKind = ChunkKind::Records;
 
 /// A lab with a session that has a published chunk full of freed leaves.
 fn lab(places: usize) -> (Lab, SessionKey, Chunk) {
@@ -35,11 +33,11 @@ fn leaf(chunk: Chunk, at: u64) -> GlobalAddress {
 fn back(
     lab: &mut Lab,
     session: SessionKey,
-    kind: ChunkKind,
+    class: SizeClass,
     bytes: u32,
     places: &[GlobalAddress],
 ) -> GivenBack {
-    lab.server.give_back(lab.now, session, kind, bytes, places).unwrap()
+    lab.server.give_back(lab.now, session, class, bytes, places).unwrap()
 }
 
 fn refused(count: u32) -> GivenBack {
@@ -59,14 +57,14 @@ fn what_a_client_gives_back_another_gets_and_gets_once() {
     let other = lab.client();
     let session = lab.open(&other).unwrap();
     let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Allocate { session, kind: LEAVES, bytes: 0, reply });
+    lab.server.handle(lab.now, Request::Allocate { session, class: LEAVES, bytes: 0, reply });
     assert_eq!(lab.counter("free_blocks"), 3, "no client waited for the answer");
     // In use again, by whatever client.
     lab.put_node(first, 0, false);
     match lab.server.allocate(lab.now, session, LEAVES, 0).unwrap() {
         Grant::Blocks(places) => {
             assert_eq!(
-                (places.kind, places.bytes, &places.addresses[..]),
+                (places.class, places.bytes, &places.addresses[..]),
                 (LEAVES, 1024, &[third, second][..])
             );
         }
@@ -87,7 +85,7 @@ fn what_a_client_gives_back_another_gets_and_gets_once() {
 #[test]
 fn what_cannot_be_a_free_node_is_refused() {
     let (mut lab, session, chunk) = lab(100);
-    let inner = lab.allocate(session, ChunkKind::InternalNodes).unwrap();
+    let inner = lab.allocate(session, INTERNAL_NODES).unwrap();
     let unpublished = lab.allocate(session, LEAVES).unwrap();
     for (address, level) in [(inner.address, 1), (unpublished.address, 0)] {
         lab.put_node(address, level, true);
@@ -114,10 +112,10 @@ fn what_cannot_be_a_free_node_is_refused() {
     ];
     let all = wrong.len() as u32;
     assert_eq!(back(&mut lab, session, LEAVES, 0, &wrong), refused(all));
-    assert_eq!(back(&mut lab, session, ChunkKind::InternalNodes, 0, &wrong), refused(all), "not published");
+    assert_eq!(back(&mut lab, session, INTERNAL_NODES, 0, &wrong), refused(all), "not published");
     lab.server.publish(lab.now, session, inner.address).unwrap();
     let one = GivenBack { kept: 1, ..refused(all - 1) };
-    assert_eq!(back(&mut lab, session, ChunkKind::InternalNodes, 7, &wrong), one);
+    assert_eq!(back(&mut lab, session, INTERNAL_NODES, 7, &wrong), one);
     // A leaf of the loaded tree that was freed.
     let loaded = GlobalAddress::new(SERVER, 64 + 1024);
     lab.put_node(loaded, 0, true);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::lab::options;
 use common::service::{Service, soon};
+use fatbtree_blink::size_class::LEAVES;
 use fatbtree_blink::{SessionId, TreeConfig, ValueLayout};
 use fatbtree_blink_host::grpc::proto::tree_client::TreeClient;
 use fatbtree_blink_host::grpc::{TreeCalls, TreeServiceOptions, proto as tree_proto};
@@ -91,9 +92,16 @@ async fn every_field_is_checked() {
     for (request, text) in bad {
         refused(stub.connect_queue_pair(request).await, Code::InvalidArgument, text);
     }
-    for kind in [0, 4, -1, i32::MAX] {
-        let request = proto::AllocateChunkRequest { session, kind, place_bytes: 0 };
-        refused(stub.allocate_chunk(request).await, Code::InvalidArgument, "kind: expected 1 leaves");
+    let classes = [
+        (None, "size_class"),
+        (Some(3), "the server's structure has no size class 3: expected a number below 3"),
+        (Some(255), "no size class 255"),
+        (Some(256), "size_class: expected 0 to 254"),
+        (Some(u32::MAX), "size_class: expected 0 to 254"),
+    ];
+    for (size_class, text) in classes {
+        let request = proto::AllocateChunkRequest { session, size_class, place_bytes: 64 };
+        refused(stub.allocate_chunk(request).await, Code::InvalidArgument, text);
     }
     for queue_pair in [0, 17, u32::MAX] {
         let request = proto::DisconnectRequest { session, queue_pair };
@@ -305,7 +313,7 @@ async fn a_frozen_server_is_named_after_the_deadline() {
     let session = SessionId(1);
     let endpoint = good_endpoint();
     let null = fatbtree_blink::GlobalAddress::NULL;
-    let kind = fatbtree_memserver::ChunkKind::Leaves;
+    let kind = LEAVES;
     let errors = [
         client.info::<TreeInfo>().await.map(drop),
         client.snapshot().await.map(drop),
@@ -526,10 +534,10 @@ async fn a_server_that_lies_is_not_believed() {
     assert!(matches!(error, ClientError::Deadline { .. }), "{error}");
 
     let infos: [fn(&mut proto::ServerInfo); 7] = [
-        |info| info.locks = info.tree,
+        |info| info.locks = info.region,
         |info| info.server = 1 << 16,
-        |info| info.tree = None,
-        |info| info.tree = Some(proto::Region::default()),
+        |info| info.region = None,
+        |info| info.region = Some(proto::Region::default()),
         |info| info.path_mtu = 1000,
         |info| info.structure = "hash table".to_owned(),
         |info| info.description = vec![255; 3],
@@ -559,7 +567,7 @@ async fn a_server_that_lies_is_not_believed() {
     let mut client = lie(honest.clone()).await;
     assert!(matches!(client.statistics().await, Err(ClientError::Refused { .. })), "three megabytes");
     let session = client.open_session(Ipv4Addr::LOCALHOST).await.unwrap();
-    let chunk = client.allocate(session.id, fatbtree_memserver::ChunkKind::Leaves, 0).await.unwrap_err();
+    let chunk = client.allocate(session.id, LEAVES, 0).await.unwrap_err();
     assert_eq!(chunk.code(), Some(Code::Unimplemented));
     // A lease of no time at all does not make it renew without a pause.
     let kept = tokio::time::timeout(Duration::from_millis(200), client.keep_session(session)).await;

@@ -92,7 +92,7 @@ async fn servers_are_filled_and_their_sessions_end() {
     fatbtree_blink_host::grpc::super_root(&infos).unwrap();
 
     assert_eq!(client.info::<TreeInfo>().await.unwrap(), infos[0]);
-    assert_ne!(before.tree.rkey, infos[0].tree.rkey);
+    assert_ne!(before.region.rkey, infos[0].region.rkey);
     assert!(client.renew_session(session.id).await.unwrap_err().session_has_ended());
     let top = client.snapshot().await.unwrap();
     assert_eq!(top.nodes.len() as u64, infos[0].counts.internal_nodes);
@@ -102,8 +102,8 @@ async fn servers_are_filled_and_their_sessions_end() {
     let statistics = client.statistics().await.unwrap();
     assert!(statistics.contains(&("trees_installed".to_owned(), 2)), "{statistics:?}");
     let told = services[0].stop_data_path();
-    let mut trees = told.iter().filter(|event| matches!(event, TreeEvent::NewTree { .. }));
-    let last = TreeEvent::NewTree { structure: infos[0].structure, generation: 3 };
+    let mut trees = told.iter().filter(|event| matches!(event, TreeEvent::Reloaded { .. }));
+    let last = TreeEvent::Reloaded { structure: infos[0].structure, generation: 3 };
     assert_eq!(trees.next_back(), Some(&last));
 }
 
@@ -133,8 +133,8 @@ async fn a_server_that_has_lost_its_tree_is_loaded_with_an_empty_one() {
     client.open_session_after(roce, Some(before.generation)).await.unwrap();
     for known in [Some(4711), None] {
         let lost = client.open_session_after(roce, known).await.unwrap_err();
-        assert!(lost.tree_is_lost() && lost.is_final(), "{lost}");
-        assert!(lost.to_string().contains("has lost its tree"), "{lost}");
+        assert!(lost.has_lost() && lost.is_final(), "{lost}");
+        assert!(lost.to_string().contains("has lost what it held"), "{lost}");
     }
     assert_eq!(client.info::<TreeInfo>().await.unwrap().origin, Origin::Lost);
     let range = KeyRange { high: Some(700), ..before.partition.range };

@@ -12,7 +12,7 @@ use fatbtree_verbs::time::{Duration, Instant};
 const NOW: Instant = Instant::ZERO;
 const FORMER: u64 = 7;
 const PRESENT: u64 = 8;
-const LOST: Refusal = Refusal::TreeLost { partition: 2 };
+const LOST: Refusal = Refusal::Lost { partition: 2 };
 const UNDECIDED: Refusal = Refusal::Undecided { partition: 2 };
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -56,7 +56,7 @@ fn an_empty_successor_serves_nobody_until_it_is_loaded() {
     for known in [None, Some(PRESENT), Some(FORMER)] {
         assert_eq!(server.open_session_after(NOW, client(4), known), Err(LOST));
     }
-    assert!(LOST.to_string().contains("has lost its tree") && LOST.to_string().contains("--empty"));
+    assert!(LOST.to_string().contains("has lost what it held") && LOST.to_string().contains("--empty"));
     // Told once.
     assert!(server.known_before(FORMER) && server.poll_event().is_none());
 

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::lab::{Client, Lab, Pair, options};
 use fatbtree_blink::GlobalAddress;
+use fatbtree_blink::size_class::CLASSES;
 use fatbtree_blink_host::TreeEvent;
 use fatbtree_memserver::{
-    Bounds, ChunkKind, ClientId, Limits, Payer, Refusal, Resource, ServerOptions, SessionKey,
+    Bounds, ClientId, Limits, Payer, Refusal, Resource, ServerOptions, SessionKey, SizeClass,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use proptest::prelude::*;
@@ -36,7 +37,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => n.clone().prop_map(Op::Connect),
         2 => (n.clone(), n.clone()).prop_map(|(s, at)| Op::Disconnect(s, at)),
         2 => (n.clone(), n.clone()).prop_map(|(s, at)| Op::Break(s, at)),
-        6 => (n.clone(), 0..3_usize).prop_map(|(s, kind)| Op::Allocate(s, kind)),
+        6 => (n.clone(), 0..3_usize).prop_map(|(s, class)| Op::Allocate(s, class)),
         2 => (n.clone(), n.clone()).prop_map(|(s, at)| Op::Publish(s, at)),
         2 => (n.clone(), n).prop_map(|(s, at)| Op::Free(s, at)),
         3 => (0..6000_u64).prop_map(Op::Pass),
@@ -57,7 +58,7 @@ struct Model {
     clients: Vec<Client>,
     limits: Limits,
     sessions: Vec<Session>,
-    kinds: BTreeMap<GlobalAddress, ChunkKind>,
+    kinds: BTreeMap<GlobalAddress, SizeClass>,
     /// Published chunks, and the clients that they are charged to.
     published: BTreeMap<GlobalAddress, ClientId>,
     /// Connections that the owner believes to be open.
@@ -188,23 +189,23 @@ impl Model {
                     self.lab.server.disconnect(now, key, pair.there).unwrap();
                 }
             }
-            Op::Allocate(_, kind) => {
-                let kind = ChunkKind::ALL[kind];
+            Op::Allocate(_, class) => {
+                let class = CLASSES[class];
                 let taken: BTreeSet<_> =
                     self.sessions.iter().flat_map(|s| s.chunks.iter().copied()).collect();
-                match self.lab.allocate(key, kind) {
+                match self.lab.allocate(key, class) {
                     Ok(chunk) => {
                         assert_eq!(self.bound(client, Resource::Chunks), None);
                         let free =
                             !taken.contains(&chunk.address) && !self.published.contains_key(&chunk.address);
                         assert!(free, "{} is somebody's", chunk.address);
-                        assert_eq!(*self.kinds.entry(chunk.address).or_insert(kind), kind);
+                        assert_eq!(*self.kinds.entry(chunk.address).or_insert(class), class);
                         self.sessions[at].chunks.push(chunk.address);
                     }
                     Err(Refusal::NoChunk(_)) => {
                         assert_eq!(self.kinds.len(), CHUNKS);
-                        let free = |(address, found): (&GlobalAddress, &ChunkKind)| {
-                            *found == kind
+                        let free = |(address, found): (&GlobalAddress, &SizeClass)| {
+                            *found == class
                                 && !taken.contains(address)
                                 && !self.published.contains_key(address)
                         };
@@ -245,7 +246,7 @@ impl Model {
                 TreeEvent::Closed(hop) => {
                     assert!(self.open.remove(&hop.queue_pair.0), "{hop:?} was not open")
                 }
-                TreeEvent::NewRoot(_) | TreeEvent::NewTree { .. } | TreeEvent::Lost { .. } => {
+                TreeEvent::NewRoot(_) | TreeEvent::Reloaded { .. } | TreeEvent::Lost { .. } => {
                     panic!("nobody splits the root or loads")
                 }
             }

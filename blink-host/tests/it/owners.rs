@@ -83,7 +83,7 @@ fn what_a_client_needs_to_write_comes_from_one_place() {
 
     // Tree memory is written; the table of owners is only read.
     let pair = lab.connect(&mut client, lease.session).unwrap();
-    let to = Remote { address: info.tree.iova + 64, rkey: info.tree.rkey };
+    let to = Remote { address: info.region.iova + 64, rkey: info.region.rkey };
     client.post(pair, Operation::Write { to, data: b"node" }).unwrap();
     let write = Operation::Write { to: expected.owners, data: &[0; 8] };
     assert_eq!(client.post(pair, write).unwrap_err(), Failure::RemoteAccess);
@@ -113,7 +113,7 @@ fn a_number_lives_until_nothing_of_its_owner_can_be_written() {
     lab.server.close_session(lab.now, first.session).unwrap();
     assert_eq!(lab.watch().alive_at_destroy, [0b1110; 3], "it lives until the last queue pair is gone");
     assert!(!lives(&lab, &mut watcher, pair, 2) && lives(&lab, &mut watcher, pair, 3));
-    let to = Remote { address: lab.server.info().tree.iova + 64, rkey: lab.server.info().tree.rkey };
+    let to = Remote { address: lab.server.info().region.iova + 64, rkey: lab.server.info().region.rkey };
     for pair in mine {
         assert!(client.post(pair, Operation::Write { to, data: b"late" }).is_err());
     }
@@ -189,7 +189,7 @@ fn who_connects_anew_is_not_met_by_what_it_posted_before() {
     let session = lab.open(&client).unwrap();
     let other = lab.open(&client).unwrap();
     let info = *lab.server.info();
-    let at = |offset| Remote { address: info.tree.iova + offset, rkey: info.tree.rkey };
+    let at = |offset| Remote { address: info.region.iova + offset, rkey: info.region.rkey };
     let old = lab.connect(&mut client, session).unwrap();
     let theirs = lab.connect(&mut client, other).unwrap();
     client.post(old, Operation::Write { to: at(64), data: b"in time!" }).unwrap();

@@ -15,13 +15,13 @@ fn the_tree_is_registered_where_its_pointers_lead() {
     let mut lab = Lab::new(options());
     let info = *lab.server.info();
     assert_eq!((info.partition.id, info.generation, info.counts.keys), (SERVER, 1, 1000));
-    assert_eq!((info.tree.iova, info.tree.len), (u64::from(SERVER) << 48, lab.server.memory().len()));
+    assert_eq!((info.region.iova, info.region.len), (u64::from(SERVER) << 48, lab.server.memory().len()));
     assert_eq!((info.path_mtu, info.masked_atomics, info.line_atomicity), (Mtu::B4096, true, true));
     assert_eq!((info.locks, info.chunk_bytes), (None, 4096));
     let mut client = lab.client();
     let session = lab.open(&client).unwrap();
     let pair = lab.connect(&mut client, session).unwrap();
-    let at = |address: GlobalAddress| Remote { address: address.raw(), rkey: info.tree.rkey };
+    let at = |address: GlobalAddress| Remote { address: address.raw(), rkey: info.region.rkey };
     // The device and the server have one memory.
     let from = at(info.partition.root);
     let Ok(Output::Read(bytes)) = client.post(pair, Operation::Read { from, len: LINE as u32 }) else {
@@ -45,7 +45,7 @@ fn locks_lie_on_the_device_if_it_has_room_for_them() {
         let server = MemoryServer::new(device, tree, &options.clone(), 1).unwrap();
         let locks = server.info().locks.unwrap();
         assert_eq!((locks.on_device, locks.region.iova, locks.region.len), (on_device, 0, 1 << 18));
-        assert_ne!(locks.region.rkey, server.info().tree.rkey);
+        assert_ne!(locks.region.rkey, server.info().region.rkey);
 
         let mut lab = Lab::new(options);
         let mut client = lab.client();
@@ -94,7 +94,7 @@ fn a_tree_that_does_not_go_with_the_device_is_not_served() {
     let tree = load(Integrity::LineVersions);
     tree.region.write(8, &[0xff]).unwrap();
     let refused = MemoryServer::new(tears(false), tree, &options(), 1).map(drop);
-    assert_eq!(refused, Err(ServerError::Superblock));
+    assert_eq!(refused, Err(ServerError::Header));
 
     for chunk_bytes in [0, 512, 1000, 1025, 1056] {
         let options = ServerOptions { chunk_bytes, ..options() };
@@ -126,8 +126,8 @@ fn a_region_is_filled_anew_by_its_next_server() {
     drop(memory);
     let server = MemoryServer::new(device, tree, &options(), 1).unwrap();
     assert_eq!((server.info().generation, server.info().counts.keys), (2, 3));
-    assert_ne!(server.info().tree.rkey, before.tree.rkey, "who still has the old key is refused");
-    let from = Remote { address: before.partition.root.raw(), rkey: before.tree.rkey };
+    assert_ne!(server.info().region.rkey, before.region.rkey, "who still has the old key is refused");
+    let from = Remote { address: before.partition.root.raw(), rkey: before.region.rkey };
     assert!(client.post(pair, Operation::Read { from, len: 8 }).is_err());
 }
 
@@ -152,7 +152,7 @@ fn another_root_is_noticed_and_told() {
     superblock.partition.root = root;
     superblock.partition.root_level += 1;
     superblock.version += 1;
-    let to = Remote { address: info.tree.iova, rkey: info.tree.rkey };
+    let to = Remote { address: info.region.iova, rkey: info.region.rkey };
     client.post(pair, Operation::Write { to, data: &superblock.to_bytes() }).unwrap();
     // A client that connects now is told the new one.
     lab.connect(&mut client, session).unwrap();

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use common::lab::options;
 use common::service::{Service, soon};
+use fatbtree_blink::size_class::{CLASSES, LEAVES};
 use fatbtree_blink::{GlobalAddress, Owner, ReturnedBlocks, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_blink_host::grpc::{TreeCalls, TreeServiceOptions};
 use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeEvent, TreeInfo};
 use fatbtree_memserver::grpc::ClientError;
 use fatbtree_memserver::session_keeper::{Call, Denied, Granted, Meaning};
-use fatbtree_memserver::{ChunkKind, GivenBack, Grant, ServerOptions, grpc};
+use fatbtree_memserver::{GivenBack, Grant, ServerOptions, grpc};
 use fatbtree_verbs::{Access, Endpoint, Mtu, QueuePairNumber};
 use tonic::Code;
 
@@ -63,10 +64,10 @@ async fn round_trip_over_loopback() {
 
     let info = client.info::<TreeInfo>().await.unwrap();
     assert_eq!((info.partition, info.counts, info.config), (partition, counts, config));
-    assert_eq!((info.tree.iova, info.tree.len, info.generation), (4 << 48, bytes, 1));
+    assert_eq!((info.region.iova, info.region.len, info.generation), (4 << 48, bytes, 1));
     let locks = info.locks.unwrap();
     assert_eq!((locks.on_device, locks.region.iova, locks.region.len), (true, 0, 4096));
-    assert_ne!(locks.region.rkey, info.tree.rkey);
+    assert_ne!(locks.region.rkey, info.region.rkey);
     assert!(info.masked_atomics && info.line_atomicity);
     assert_eq!((info.path_mtu, info.chunk_bytes), (Mtu::B4096, 4096));
     assert_eq!(service.handle.info().await.unwrap(), info, "nothing is lost on the wire");
@@ -88,14 +89,14 @@ async fn round_trip_over_loopback() {
     assert!(refused.is_final());
 
     let mut chunks = vec![];
-    for kind in ChunkKind::ALL {
-        let Grant::Chunk(chunk) = client.allocate(session.id, kind, 0).await.unwrap() else {
+    for class in CLASSES {
+        let Grant::Chunk(chunk) = client.allocate(session.id, class, 0).await.unwrap() else {
             panic!("nothing was given back")
         };
-        assert_eq!((chunk.address.server(), chunk.bytes, chunk.kind), (4, 4096, kind));
+        assert_eq!((chunk.address.server(), chunk.bytes, chunk.class), (4, 4096, class));
         chunks.push(chunk.address);
     }
-    let full = client.allocate(session.id, ChunkKind::Leaves, 0).await.unwrap_err();
+    let full = client.allocate(session.id, LEAVES, 0).await.unwrap_err();
     assert_eq!(full.code(), Some(Code::ResourceExhausted));
     assert!(full.to_string().contains("no chunk is free for leaves: of 3 chunks 3 were given out"), "{full}");
     client.publish(session.id, chunks[0]).await.unwrap();
@@ -105,11 +106,10 @@ async fn round_trip_over_loopback() {
     assert_eq!(unknown.code(), Some(Code::NotFound));
 
     // A leaf of the loaded tree is not free; a record that was freed is.
-    let given_back =
-        client.give_back(session.id, ChunkKind::Leaves, 0, &[GlobalAddress::new(4, 64)]).await.unwrap();
+    let given_back = client.give_back(session.id, LEAVES, 0, &[GlobalAddress::new(4, 64)]).await.unwrap();
     assert_eq!(given_back, GivenBack { refused: 1, ..GivenBack::default() });
     let many = vec![GlobalAddress::NULL; 257];
-    let refused = client.give_back(session.id, ChunkKind::Leaves, 0, &many).await.unwrap_err();
+    let refused = client.give_back(session.id, LEAVES, 0, &many).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::InvalidArgument), "{refused}");
     assert_eq!(session.owner, Some(Owner { session: session.id, number: 1 }));
 
@@ -123,7 +123,7 @@ async fn round_trip_over_loopback() {
     for ended in [
         client.close_session(session.id).await.unwrap_err(),
         client.renew_session(session.id).await.unwrap_err(),
-        client.allocate(session.id, ChunkKind::Leaves, 0).await.unwrap_err(),
+        client.allocate(session.id, LEAVES, 0).await.unwrap_err(),
     ] {
         assert!(ended.session_has_ended(), "{ended}");
     }
@@ -172,10 +172,10 @@ async fn calls_of_a_session_keeper_are_carried() {
     assert_eq!((opened.lease, opened.info.generation), (options().lease, 1));
     let connect = Call::Connect { session, local: client_end(Mtu::B1024), replaces: None };
     assert!(matches!(client.carry::<TreeInfo>(HERE, connect).await, Ok(Granted::Connected(_))));
-    let allocate = Call::Allocate { session, kind: ChunkKind::Leaves, bytes: 0 };
+    let allocate = Call::Allocate { session, class: LEAVES, bytes: 0 };
     assert!(matches!(client.carry::<TreeInfo>(HERE, allocate).await, Ok(Granted::Supplied(Grant::Chunk(_)))));
     let (server, addresses) = (4, Vec::new());
-    let surplus = ReturnedBlocks { server, session, kind: ChunkKind::Leaves, bytes: 0, addresses };
+    let surplus = ReturnedBlocks { server, session, class: LEAVES, bytes: 0, addresses };
     for call in [Call::GiveBack(surplus), Call::Renew { session }, Call::Close { session }] {
         assert!(matches!(client.carry::<TreeInfo>(HERE, call).await, Ok(Granted::Done)));
     }

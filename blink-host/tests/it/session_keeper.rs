@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use common::lab::{config, options};
-use fatbtree_blink::{ChunkKind, GlobalAddress, RemoteMemory, Shortage};
+use fatbtree_blink::size_class::{CLASSES, INTERNAL_NODES, LEAVES, RECORDS};
+use fatbtree_blink::{GlobalAddress, RemoteMemory, Shortage, SizeClass};
 use fatbtree_blink_host::{LoadOptions, TreeInfo, TreeServer};
 use fatbtree_memserver::session_keeper::{Call, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, Refusal, ServerOptions};
@@ -98,7 +99,7 @@ impl Lab {
                 let _ = carry_out();
                 return self.tell(server, Err(NoAnswer));
             }
-            Fate::TreeLost => Err(Refusal::TreeLost { partition }),
+            Fate::TreeLost => Err(Refusal::Lost { partition }),
             Fate::Undecided => Err(Refusal::Undecided { partition }),
             Fate::Refused => Err(Refusal::Published { address: GlobalAddress::NULL }),
             Fate::Senseless if is_open => Ok(Granted::Done),
@@ -155,8 +156,8 @@ impl Lab {
     }
 
     /// Begins to wait for memory, as an operation does.
-    fn want(&mut self, server: u16, kind: ChunkKind) {
-        let (memory, want) = (Rc::clone(&self.memory), Want { server, kind, bytes: 1024, is_fresh: true });
+    fn want(&mut self, server: u16, class: SizeClass) {
+        let (memory, want) = (Rc::clone(&self.memory), Want { server, class, bytes: 1024, is_fresh: true });
         self.waiting.push(Box::pin(async move { memory.until_memory(want).await }));
         self.go_on();
     }
@@ -298,8 +299,8 @@ fn a_session_that_has_ended_is_replaced_at_once_with_all_its_connections() {
 fn memory_is_brought_or_refused_with_the_reason() {
     let mut lab = Lab::new(KeeperOptions::default());
     lab.settle(Fate::Answered);
-    for kind in [ChunkKind::Leaves, ChunkKind::Records] {
-        lab.want(1, kind);
+    for class in [LEAVES, RECORDS] {
+        lab.want(1, class);
     }
     lab.settle(Fate::Answered);
     lab.poll();
@@ -309,9 +310,9 @@ fn memory_is_brought_or_refused_with_the_reason() {
 
     // All that is left.
     let session = lab.keeper.session(1).unwrap();
-    let all = Call::Allocate { session, kind: ChunkKind::Leaves, bytes: 0 };
+    let all = Call::Allocate { session, class: LEAVES, bytes: 0 };
     while lab.servers[1].carry_out(lab.now, lab.client, all.clone()).is_ok() {}
-    lab.want(1, ChunkKind::InternalNodes);
+    lab.want(1, INTERNAL_NODES);
     lab.settle(Fate::Answered);
     lab.poll();
     assert_eq!(lab.ended.pop(), Some(Err(Shortage::Region)));
@@ -328,10 +329,10 @@ fn a_lost_tree_fails_operations_until_there_is_another() {
     lab.run(Duration::from_secs(2), Fate::TreeLost);
     assert!(matches!(lab.trouble(0), Some(Trouble::Lost(0))), "{:?}", lab.trouble(0));
     assert_eq!(lab.count(|notice| matches!(notice, Notice::Lost { server: 0 })), 1);
-    lab.want(0, ChunkKind::Leaves);
+    lab.want(0, LEAVES);
     lab.settle(Fate::TreeLost);
     lab.poll();
-    assert_eq!(lab.ended.pop(), Some(Err(Shortage::TreeLost)));
+    assert_eq!(lab.ended.pop(), Some(Err(Shortage::Lost)));
     lab.run(Duration::from_secs(2), Fate::Answered);
     assert!(lab.is_up());
 }
@@ -378,7 +379,7 @@ fn pauses_double_up_to_the_longest() {
 fn places_are_given_back_and_sessions_closed_in_the_end() {
     let mut lab = Lab::new(KeeperOptions::default());
     lab.settle(Fate::Answered);
-    lab.want(0, ChunkKind::Records);
+    lab.want(0, RECORDS);
     lab.settle(Fate::Answered);
     lab.keeper.close(&*lab.memory);
     lab.poll();
@@ -403,7 +404,7 @@ enum Op {
     EndSession(u16),
     Break(u16),
     Doubt(u16),
-    Want(u16, ChunkKind),
+    Want(u16, SizeClass),
     Pass(u64),
 }
 
@@ -426,7 +427,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..SERVERS).prop_map(Op::EndSession),
         2 => (0..SERVERS).prop_map(Op::Break),
         1 => (0..SERVERS).prop_map(Op::Doubt),
-        2 => (0..SERVERS, prop::sample::select(&ChunkKind::ALL[..])).prop_map(|(server, kind)| Op::Want(server, kind)),
+        2 => (0..SERVERS, prop::sample::select(&CLASSES[..])).prop_map(|(server, class)| Op::Want(server, class)),
         4 => (0..4_000_u64).prop_map(Op::Pass),
     ]
 }
@@ -449,7 +450,7 @@ proptest! {
                 Op::EndSession(server) => lab.end_session(server),
                 Op::Break(server) => lab.memory.sever(server),
                 Op::Doubt(server) => lab.keeper.doubt(server),
-                Op::Want(server, kind) => lab.want(server, kind),
+                Op::Want(server, class) => lab.want(server, class),
                 Op::Pass(time) => lab.pass(Duration::from_millis(time)),
             }
         }

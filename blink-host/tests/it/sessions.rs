@@ -7,10 +7,9 @@ use std::net::Ipv4Addr;
 
 use common::lab::{Lab, SERVER, options};
 use fatbtree_blink::SessionId;
+use fatbtree_blink::size_class::{INTERNAL_NODES, LEAVES, RECORDS};
 use fatbtree_blink_host::TreeEvent;
-use fatbtree_memserver::{
-    Bounds, ChunkKind, ClientId, Limits, Payer, Refusal, Request, Resource, ServerOptions,
-};
+use fatbtree_memserver::{Bounds, ClientId, Limits, Payer, Refusal, Request, Resource, ServerOptions};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{ConnectError, Endpoint, Mtu, Operation, QueuePairNumber, Remote};
 
@@ -36,8 +35,8 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     let mut client = lab.client();
     let session = lab.open(&client).unwrap();
     let pairs: Vec<_> = (0..3).map(|_| lab.connect(&mut client, session).unwrap()).collect();
-    let leaves = lab.allocate(session, ChunkKind::Leaves).unwrap();
-    let inner = lab.allocate(session, ChunkKind::InternalNodes).unwrap();
+    let leaves = lab.allocate(session, LEAVES).unwrap();
+    let inner = lab.allocate(session, INTERNAL_NODES).unwrap();
     lab.server.publish(lab.now, session, inner.address).unwrap();
     let last = fatbtree_blink::GlobalAddress(inner.address.raw() + 4096 / 384 * 384 - 384);
     lab.put_node(last, 1, false);
@@ -47,7 +46,7 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
         let TreeEvent::Opened(hop) = event else { panic!("{event:?}") };
         let info = lab.server.info();
         assert_eq!((hop.client, hop.queue_pair, hop.partition), (client.roce, pair.there, SERVER));
-        assert_eq!((hop.rkey, hop.root), (info.tree.rkey, info.partition.root));
+        assert_eq!((hop.rkey, hop.root), (info.region.rkey, info.partition.root));
     }
 
     lab.pass(Duration::from_secs(9));
@@ -69,11 +68,11 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     assert_eq!(counters.map(|name| lab.counter(name)), [0, 1, 0, 0, 1]);
     assert_eq!(lab.server.renew_session(lab.now, session), Err(Refusal::UnknownSession(session)));
     // Nothing that was posted before can be written into the chunk that another client gets now.
-    let to = Remote { address: leaves.address.raw(), rkey: lab.server.info().tree.rkey };
+    let to = Remote { address: leaves.address.raw(), rkey: lab.server.info().region.rkey };
     assert!(client.post(pairs[0], Operation::Write { to, data: b"late" }).is_err());
     let other = lab.client();
     let session = lab.open(&other).unwrap();
-    assert_eq!(lab.allocate(session, ChunkKind::Leaves), Ok(leaves));
+    assert_eq!(lab.allocate(session, LEAVES), Ok(leaves));
 }
 
 #[test]
@@ -89,7 +88,7 @@ fn closing_and_disconnecting_give_back_at_once() {
     let again = Refusal::UnknownQueuePair { session: first, queue_pair: pair.there };
     assert_eq!(lab.server.disconnect(lab.now, first, pair.there), Err(again));
     let _ = lab.connect(&mut client, first).unwrap();
-    lab.allocate(first, ChunkKind::Records).unwrap();
+    lab.allocate(first, RECORDS).unwrap();
     lab.server.close_session(lab.now, first).unwrap();
     assert_eq!(lab.server.close_session(lab.now, first), Err(Refusal::UnknownSession(first)));
     let counters = ["sessions", "queue_pairs", "chunks_held", "chunks_free_again"];
@@ -123,7 +122,7 @@ fn a_queue_pair_that_breaks_is_destroyed_and_makes_room() {
     lab.connect(&mut client, session).unwrap();
     let gone = Refusal::UnknownQueuePair { session, queue_pair: pairs[2].there };
     assert_eq!(lab.server.disconnect(lab.now, session, pairs[2].there), Err(gone));
-    let from = Remote { address: lab.server.info().tree.iova, rkey: lab.server.info().tree.rkey };
+    let from = Remote { address: lab.server.info().region.iova, rkey: lab.server.info().region.rkey };
     assert!(other.post(well, Operation::Read { from, len: 64 }).is_ok(), "the other is not disturbed");
 }
 
@@ -289,7 +288,7 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     let mut client = lab.client().on_host(1);
     let session = lab.open(&client).unwrap();
     let pair = lab.connect(&mut client, session).unwrap();
-    let chunk = lab.allocate(session, ChunkKind::Leaves).unwrap();
+    let chunk = lab.allocate(session, LEAVES).unwrap();
     let mut stolen = session;
     stolen.host = lab.client().on_host(2).id().host;
     let unknown = Refusal::UnknownSession(stolen);
@@ -297,7 +296,7 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     assert_eq!(server.renew_session(lab.now, stolen), Err(unknown.clone()));
     assert_eq!(server.connect(lab.now, stolen, &pair.local, None), Err(unknown.clone()));
     assert_eq!(server.disconnect(lab.now, stolen, pair.there), Err(unknown.clone()));
-    assert_eq!(server.allocate(lab.now, stolen, ChunkKind::Leaves, 0), Err(unknown.clone()));
+    assert_eq!(server.allocate(lab.now, stolen, LEAVES, 0), Err(unknown.clone()));
     assert_eq!(server.publish(lab.now, stolen, chunk.address), Err(unknown.clone()));
     assert_eq!(server.free(lab.now, stolen, chunk.address), Err(unknown.clone()));
     assert_eq!(server.close_session(lab.now, stolen), Err(unknown));
@@ -349,7 +348,7 @@ fn an_answer_that_nobody_waits_for_is_taken_back() {
     let (reply, _) = tokio::sync::oneshot::channel();
     lab.server.handle(lab.now, Request::Connect { session, client: local, replaces: None, reply });
     let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Allocate { session, kind: ChunkKind::Leaves, bytes: 0, reply });
+    lab.server.handle(lab.now, Request::Allocate { session, class: LEAVES, bytes: 0, reply });
     let counters = ["queue_pairs", "queue_pairs_opened", "chunks_held", "chunks_free_again"];
     assert_eq!(counters.map(|name| lab.counter(name)), [0, 1, 0, 1]);
     let (reply, mut answer) = tokio::sync::oneshot::channel();

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use fatbtree_blink::size_class::RECORDS;
 use fatbtree_blink::{
     IndexCache, Integrity, KeyRange, Owner, Pool, PoolConfig, RemoteSide, SessionId, TreeConfig, ValueLayout,
     value,
@@ -148,8 +149,8 @@ pub(crate) fn rdma(lab: &mut Lab) -> Pool<PlainDevice> {
     let lease = lab.server.open_session(lab.now, client).unwrap();
     let endpoint = lab.server.connect(lab.now, lease.session, &local, None).unwrap();
     pool.set_writer(1, info.writer(lease.owner, true).unwrap()).unwrap();
-    pool.connected(id, RemoteSide { endpoint, rkey: info.tree.rkey, registered: false }).unwrap();
-    let records = fatbtree_memserver::ChunkKind::Records;
+    pool.connected(id, RemoteSide { endpoint, rkey: info.region.rkey, registered: false }).unwrap();
+    let records = RECORDS;
     let grant = lab.server.allocate(lab.now, lease.session, records, 0).unwrap();
     let Grant::Chunk(chunk) = &grant else { panic!("{grant:?}") };
     lab.server.publish(lab.now, lease.session, chunk.address).unwrap();

@@ -78,11 +78,11 @@ impl<V: Verbs> Descent<'_, V> {
             Reason::Locked => return Err(OperationError::Locked { key }),
             Reason::Unknown(last) => return Err(OperationError::Unknown { key, last }),
             Reason::Memory(want) => {
-                let (server, kind) = (want.server, want.kind);
+                let (server, class) = (want.server, want.class);
                 let granted = self.pool.until_memory(want).await;
                 return granted.map_err(|why| match why {
-                    Shortage::TreeLost => OperationError::TreeLost { key, server },
-                    why => OperationError::NoMemory { key, server, kind, why },
+                    Shortage::Lost => OperationError::TreeLost { key, server },
+                    why => OperationError::NoMemory { key, server, class, why },
                 });
             }
             Reason::Fault(fault) => fault,

@@ -38,7 +38,7 @@ pub(crate) use leaf::each_key_once;
 pub use leaf::{EntryValue, LeafBuilder, LeafNode, LeafShape};
 
 use fatbtree_remote::record::{MARK_BYTES, RecordFault};
-use fatbtree_remote::{Check, ChunkKind, GlobalAddress, KeyRange};
+use fatbtree_remote::{Check, GlobalAddress, KeyRange};
 
 use crate::config::{MAX_PATH_MTU, TreeConfig};
 use line::Marks;
@@ -53,11 +53,6 @@ pub const MAX_LEVEL: u8 = 64;
 
 // An index read's answer is a node or a record, told apart by what both have at one place.
 const _: () = assert!(MARK_BYTES == offsets::MAGIC);
-
-/// Kind of the chunks in which the nodes of a level lie.
-pub(crate) const fn kind_of(level: u8) -> ChunkKind {
-    if level == 0 { ChunkKind::Leaves } else { ChunkKind::InternalNodes }
-}
 
 /// Reasons for which bytes that were read are not the expected node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -7,8 +7,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use fatbtree_remote::{
-    ConnectError, ConnectionId, GlobalAddress, Kept, Locking, RemoteConfig, RemoteMemory, RemoteSide,
-    Trouble, Writer,
+    ConnectError, ConnectionId, Contention, GlobalAddress, Kept, Locking, RemoteConfig, RemoteMemory,
+    RemoteSide, Trouble, Writer,
 };
 use fatbtree_verbs::{Agreed, Buffer, IndexTarget, Operation, Verbs};
 
@@ -37,6 +37,8 @@ pub struct PoolConfig {
     pub techniques: Techniques,
     /// Choice of the memory server for new nodes.
     pub allocation: Allocation,
+    /// Treatment of contention.
+    pub contention: Contention,
 }
 
 impl Default for PoolConfig {
@@ -48,6 +50,7 @@ impl Default for PoolConfig {
             limits: Limits::default(),
             techniques: Techniques::default(),
             allocation: Allocation::default(),
+            contention: Contention::default(),
         }
     }
 }
@@ -57,8 +60,15 @@ impl PoolConfig {
     fn remote(&self) -> RemoteConfig {
         let Techniques { combine, on_chip, hierarchical, two_level_versions: _ } = self.techniques;
         let Limits { patience, reconnects, .. } = self.limits;
-        let locking = Locking { combine, on_chip, hierarchical, ..Locking::default() };
-        RemoteConfig { lanes: self.lanes, patience, reconnects, locking, ..RemoteConfig::default() }
+        let (locking, contention) = (Locking { combine, on_chip, hierarchical }, self.contention);
+        RemoteConfig {
+            lanes: self.lanes,
+            patience,
+            reconnects,
+            locking,
+            contention,
+            ..RemoteConfig::default()
+        }
     }
 }
 

@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use fatbtree_remote::record::{
-    RECORD_HEAD, RecordPointer, UNPUBLISHED, next_record_version, place_bytes, published, record_bytes,
-    write_record,
+    RECORD_HEAD, RecordPointer, UNPUBLISHED, next_record_version, published, record_bytes, write_record,
 };
 use fatbtree_remote::{Check, ConnectionId, GlobalAddress, LockGuard, Part, Want, Writer};
 use fatbtree_verbs::{Buffer, Verbs};
@@ -12,8 +11,9 @@ use fatbtree_verbs::{Buffer, Verbs};
 use super::Mutation;
 use super::merge::is_thin;
 use crate::descent::{Descent, LockedPlace, Reason};
-use crate::node::{EntryValue, LeafEditor, NewValue, kind_of, next_version};
+use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
 use crate::operation::Start;
+use crate::size_class::{RECORDS, of_level};
 
 /// A node that is locked, where it is, and what it held when it was locked.
 pub(super) struct Locked<'p, V: Verbs> {
@@ -217,11 +217,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
         level: u8,
         is_fresh: bool,
     ) -> Result<NewNode, Reason> {
-        let (kind, bytes) = (kind_of(level), self.pool().config().tree.node_bytes(level));
-        let want = Want { server, kind, bytes, is_fresh };
+        let (class, bytes) = (of_level(level), self.pool().config().tree.node_bytes(level));
+        let want = Want { server, class, bytes, is_fresh };
         let writer = self.pool().writer(server)?;
         let taken = self.pool().with_allocator(server, &writer, |allocator| allocator.take(want));
-        let address = taken.flatten().ok_or(Reason::Memory(want))?;
+        let block = taken.flatten().ok_or(Reason::Memory(want))?;
+        let address = block.address;
         // Versions go on from what is there.
         match self.pool().read(self.lane(), address, bytes).await {
             Ok(found) => {
@@ -229,7 +230,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Ok(NewNode { address, version: next_version(&found), writer })
             }
             Err(trouble) => {
-                self.pool().with_allocator(server, &writer, |allocator| allocator.put_back(address, kind));
+                self.pool()
+                    .with_allocator(server, &writer, |allocator| allocator.put_back(class, bytes, block));
                 Err(trouble.into())
             }
         }
@@ -242,18 +244,20 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         let (pool, length) = (self.pool(), value.len() as u32);
         let writer = pool.writer(server)?;
-        let place = pool.with_allocator(server, &writer, |allocator| allocator.take_record(length));
-        let place = place.flatten().ok_or(Reason::Memory(Want::record(server, length)))?;
-        let version = match place.version {
+        let want = Want::record(server, RECORDS, length);
+        let block = pool.with_allocator(server, &writer, |allocator| allocator.take(want));
+        let block = block.flatten().ok_or(Reason::Memory(want))?;
+        let version = match block.version {
             Some(version) => version,
-            None => match pool.read(self.lane(), place.address, RECORD_HEAD as u32).await {
+            None => match pool.read(self.lane(), block.address, RECORD_HEAD as u32).await {
                 Ok(found) => {
                     self.trips_mut().round_trips += 1;
                     next_record_version(&found)
                 }
                 Err(trouble) => {
-                    let bytes = place_bytes(length);
-                    pool.with_allocator(server, &writer, |allocator| allocator.put_back_record(place, bytes));
+                    pool.with_allocator(server, &writer, |allocator| {
+                        allocator.put_back(want.class, want.bytes, block);
+                    });
                     return Err(trouble.into());
                 }
             },
@@ -261,7 +265,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let mut bytes = vec![0; record_bytes(length) as usize];
         let mark = if Check::PublishedLast.on() { UNPUBLISHED } else { published(version) };
         write_record(&mut bytes, self.key(), version, mark, |room| room.copy_from_slice(value));
-        let pointer = RecordPointer { address: place.address, length, version };
+        let pointer = RecordPointer { address: block.address, length, version };
         Ok(Some(NewRecord { pointer, bytes }))
     }
 
@@ -270,7 +274,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     fn free_record(&self, record: RecordPointer, writer: &Writer) {
         self.pool().note_moved(self.key());
         let server = record.address.server();
-        self.pool().with_allocator(server, writer, |allocator| allocator.free_record(record));
+        self.pool().with_allocator(server, writer, |allocator| allocator.free_record(RECORDS, record));
     }
 }
 

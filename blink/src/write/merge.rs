@@ -33,7 +33,7 @@
 //! A merge locks three nodes, and locks are shared by nodes. So that two merges never wait for each other, one that does not get its
 //! second or third lock at once gives up: another delete tries again.
 
-use fatbtree_remote::{Check, GlobalAddress, KeyRange, LockGuard, Part, Writer, restructure_all};
+use fatbtree_remote::{Block, Check, GlobalAddress, KeyRange, LockGuard, Part, Writer, restructure_all};
 use fatbtree_verbs::Verbs;
 
 use super::leaf::Locked;
@@ -41,8 +41,9 @@ use super::split::again;
 use super::whole::{Whole, first_line};
 use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
-use crate::node::{Node, NodeHeader, NodeSpec, kind_of, mark_free, set_partner};
+use crate::node::{Node, NodeHeader, NodeSpec, mark_free, set_partner};
 use crate::operation::Start;
+use crate::size_class::of_level;
 use crate::super_root::Partition;
 use crate::superblock::SUPERBLOCK_BYTES;
 
@@ -182,8 +183,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Lets a node's memory be used again that was freed in the session of `writer`.
     fn put_back(&self, node: GlobalAddress, level: u8, writer: &Writer) {
-        let kind = kind_of(level);
-        self.pool().with_allocator(node.server(), writer, |allocator| allocator.put_back(node, kind));
+        let (class, bytes) = (of_level(level), self.pool().config().tree.node_bytes(level));
+        let block = Block { address: node, version: None };
+        self.pool()
+            .with_allocator(node.server(), writer, |allocator| allocator.put_back(class, bytes, block));
     }
 
     async fn leave(&mut self, locked: Locked<'p, V>, merge: Merge) -> Result<Merge, Reason> {

@@ -43,10 +43,10 @@ fn run<T>(lab: &mut Lab, client: &Client, work: impl Future<Output = T>) -> T {
         }
         while let Some(event) = client.poll_event() {
             match event {
-                Event::MemoryWanted { server, kind, .. } => {
+                Event::MemoryWanted { server, class, .. } => {
                     let next = &lab.servers[usize::from(server)].next_chunk;
                     let at = next.replace(next.get() + 4096);
-                    client.grant(SESSION, GlobalAddress::new(server, at), 4096, kind);
+                    client.grant(SESSION, GlobalAddress::new(server, at), 4096, class);
                 }
                 Event::ConnectionBroken { id, .. } => {
                     lab.connect(client, id, Owner { session: SESSION, number: 1 }, true);

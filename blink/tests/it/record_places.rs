@@ -5,7 +5,8 @@ use crate::common;
 
 use common::{Client, Lab, SESSION, configs, value_of};
 use fatbtree_blink::record::RecordPointer;
-use fatbtree_blink::{ChunkKind, Mutation, Start, ValueLayout};
+use fatbtree_blink::size_class::RECORDS;
+use fatbtree_blink::{Mutation, Start, ValueLayout};
 
 const KEY: u64 = 5;
 
@@ -58,9 +59,9 @@ fn a_client_that_gets_anothers_place_goes_on_with_what_is_there() {
     let old = write(&lab, &first, 1);
     lab.run(&first, first.mutate(KEY, Mutation::Delete, Start::Root)).result.unwrap();
     let returned = first.take_returned();
-    let places = returned.iter().find(|places| places.kind == ChunkKind::Records).unwrap();
+    let places = returned.iter().find(|places| places.class == RECORDS).unwrap();
     assert_eq!(places.addresses, [old.address]);
-    second.grant_blocks(SESSION, 0, places.kind, places.bytes, &places.addresses);
+    second.grant_blocks(SESSION, 0, places.class, places.bytes, &places.addresses);
     let new = write(&lab, &second, 2);
     assert_eq!((new.address, new.version), (old.address, old.version + 1));
 }

@@ -53,7 +53,7 @@ fn mutate(lab: &Lab, client: &Client, key: u64, mutation: Mutation<'_>) -> Resul
     lab.run(client, client.mutate(key, mutation, Start::Root)).result
 }
 
-/// Leaves the client with the rest of a chunk of each kind, with nodes that were merged away, and with places of records.
+/// Leaves the client with the rest of a chunk of each class, with nodes that were merged away, and with places of records.
 fn write_and_delete(lab: &Lab, client: &Client) {
     for key in 0..60 {
         mutate(lab, client, key, Mutation::Upsert(&value_of(&lab.config, key))).unwrap();
@@ -105,19 +105,19 @@ fn memory_that_was_given_in_a_former_session_is_left_alone_and_asked_for_again()
     let mut asked = || {
         for _ in 0..20 {
             assert!(turn().is_pending());
-            if let Some(Event::MemoryWanted { kind, .. }) = client.poll_event() {
-                return kind;
+            if let Some(Event::MemoryWanted { class, .. }) = client.poll_event() {
+                return class;
             }
         }
         panic!("the operation does not ask for memory");
     };
-    let kind = asked();
+    let class = asked();
     restart_among_others(&mut lab);
     reopen(&mut lab, &client);
-    client.grant(SESSION, GlobalAddress::new(0, 8192), 4096, kind);
-    client.grant_blocks(SESSION, 0, kind, 64, &[GlobalAddress::new(0, 16384)]);
-    assert_eq!(asked(), kind, "what came late was not taken");
-    client.grant(NEXT.session, GlobalAddress::new(0, OURS), 4096, kind);
+    client.grant(SESSION, GlobalAddress::new(0, 8192), 4096, class);
+    client.grant_blocks(SESSION, 0, class, 64, &[GlobalAddress::new(0, 16384)]);
+    assert_eq!(asked(), class, "what came late was not taken");
+    client.grant(NEXT.session, GlobalAddress::new(0, OURS), 4096, class);
     assert!((0..20).any(|_| matches!(turn(), Poll::Ready(change) if change.result == Ok(true))));
     assert_others_are_left_alone(&lab);
 }

@@ -133,7 +133,7 @@ impl DataPath {
         Ok(Some(Registration {
             client: local.ip,
             queue_pair: server.0,
-            rkey: info.tree.rkey,
+            rkey: info.region.rkey,
             root: info.partition.root.raw(),
             mtu: mtu.try_into().context("an MTU is 4096 bytes at most")?,
         }))

@@ -239,7 +239,7 @@ fn told(server: String, info: &TreeServerInfo) -> LoadedServer {
         high: format!("{:#x}", range.high.map_or(u64::MAX, |high| high - 1)),
         levels: u32::from(info.partition.root_level) + 1,
         generation: info.generation,
-        region_bytes: info.tree.len,
+        region_bytes: info.region.len,
     }
 }
 

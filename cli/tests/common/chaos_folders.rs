@@ -211,6 +211,7 @@ fn writer(file: &Path) -> ClientProcess {
         metrics: None,
         lanes: 1,
         patience: PATIENCE,
+        contention: fatbtree_blink::Contention::default(),
     };
     ClientProcess::open(&options).expect("the servers run")
 }

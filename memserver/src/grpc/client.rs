@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_remote::{ChunkKind, GlobalAddress, Owner, ReturnedBlocks, SessionId, Shortage};
+use fatbtree_remote::{GlobalAddress, Owner, ReturnedBlocks, SessionId, Shortage, SizeClass};
 use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tonic::transport::Channel;
@@ -138,7 +138,7 @@ impl From<ClientError> for Denied {
     fn from(error: ClientError) -> Self {
         let meaning = match &error {
             error if error.session_has_ended() => Meaning::Ended,
-            error if error.tree_is_lost() => Meaning::TreeLost,
+            error if error.has_lost() => Meaning::Lost,
             error if error.is_final() => Meaning::No,
             _ => Meaning::Later,
         };
@@ -158,7 +158,7 @@ impl ClientError {
 
     /// Whether the server has lost its structure.
     #[must_use]
-    pub fn tree_is_lost(&self) -> bool {
+    pub fn has_lost(&self) -> bool {
         self.code() == Some(Code::DataLoss)
     }
 
@@ -255,7 +255,7 @@ impl Client {
     /// Opens a session for a client that has known this generation of the server's structure in a session that has ended.
     ///
     /// # Errors
-    /// Also when that structure was [lost](ClientError::tree_is_lost).
+    /// Also when that structure was [lost](ClientError::has_lost).
     pub async fn open_session_after(
         &mut self,
         roce: Ipv4Addr,
@@ -351,7 +351,7 @@ impl Client {
         self.call("to disconnect a queue pair", ask).await.map(drop)
     }
 
-    /// Takes memory for blocks: ones that others have given back, or a chunk. `bytes` is the size of a block where its kind has several
+    /// Takes memory for blocks: ones that others have given back, or a chunk. `bytes` is the size of a block where its class has several
     /// sizes; 0 asks for a chunk there.
     ///
     /// # Errors
@@ -359,16 +359,19 @@ impl Client {
     pub async fn allocate(
         &mut self,
         session: SessionId,
-        kind: ChunkKind,
+        class: SizeClass,
         bytes: u32,
     ) -> Result<Grant, ClientError> {
-        let number = proto::ChunkKind::from(kind).into();
-        let request = proto::AllocateChunkRequest { session: session.0, kind: number, place_bytes: bytes };
+        let request = proto::AllocateChunkRequest {
+            session: session.0,
+            size_class: Some(class.0.into()),
+            place_bytes: bytes,
+        };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.allocate_chunk(request).await };
-        self.call("for a chunk", ask).await.map(|reply| grant(kind, reply))
+        self.call("for a chunk", ask).await.map(|reply| grant(class, reply))
     }
 
-    /// Gives freed blocks to others. `bytes` is the size of each where their kind has several sizes. Whatever the result, they are
+    /// Gives freed blocks to others. `bytes` is the size of each where their class has several sizes. Whatever the result, they are
     /// not this client's any more.
     ///
     /// # Errors
@@ -376,13 +379,13 @@ impl Client {
     pub async fn give_back(
         &mut self,
         session: SessionId,
-        kind: ChunkKind,
+        class: SizeClass,
         bytes: u32,
         addresses: &[GlobalAddress],
     ) -> Result<GivenBack, ClientError> {
         let request = proto::GiveBackRequest {
             session: session.0,
-            kind: proto::ChunkKind::from(kind).into(),
+            size_class: Some(class.0.into()),
             place_bytes: bytes,
             places: addresses.iter().map(|address| address.raw()).collect(),
         };
@@ -409,10 +412,10 @@ impl Client {
     pub async fn memory(
         &mut self,
         session: SessionId,
-        kind: ChunkKind,
+        class: SizeClass,
         bytes: u32,
     ) -> Result<Grant, ClientError> {
-        let grant = self.allocate(session, kind, bytes).await?;
+        let grant = self.allocate(session, class, bytes).await?;
         if let Grant::Chunk(chunk) = &grant {
             self.publish(session, chunk.address).await?;
         }
@@ -442,11 +445,11 @@ impl Client {
             Call::Connect { session, local, replaces } => {
                 Granted::Connected(self.connect_queue_pair(session, local, replaces).await?)
             }
-            Call::Allocate { session, kind, bytes } => {
-                Granted::Supplied(self.memory(session, kind, bytes).await?)
+            Call::Allocate { session, class, bytes } => {
+                Granted::Supplied(self.memory(session, class, bytes).await?)
             }
-            Call::GiveBack(ReturnedBlocks { session, kind, bytes, addresses, .. }) => {
-                self.give_back(session, kind, bytes, &addresses).await.map(|_| Granted::Done)?
+            Call::GiveBack(ReturnedBlocks { session, class, bytes, addresses, .. }) => {
+                self.give_back(session, class, bytes, &addresses).await.map(|_| Granted::Done)?
             }
             Call::Close { session } => self.close_session(session).await.map(|()| Granted::Done)?,
         })

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 
-use fatbtree_remote::{ChunkKind, GlobalAddress, Owner, SessionId};
+use fatbtree_remote::{GlobalAddress, Owner, SessionId, SizeClass};
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, RKEY_NODE_OR_RECORD, Region};
 
 use super::{Describe, proto};
@@ -149,35 +149,19 @@ impl TryFrom<proto::Lease> for super::Session {
 
 // ---- chunks ----
 
-impl From<ChunkKind> for proto::ChunkKind {
-    fn from(kind: ChunkKind) -> Self {
-        match kind {
-            ChunkKind::Leaves => Self::Leaves,
-            ChunkKind::InternalNodes => Self::InternalNodes,
-            ChunkKind::Records => Self::Records,
-        }
-    }
-}
-
-/// The kind of chunk a peer names by number.
-pub(super) fn chunk_kind(number: i32) -> Result<ChunkKind, MessageError> {
-    match proto::ChunkKind::try_from(number) {
-        Ok(proto::ChunkKind::Leaves) => Ok(ChunkKind::Leaves),
-        Ok(proto::ChunkKind::InternalNodes) => Ok(ChunkKind::InternalNodes),
-        Ok(proto::ChunkKind::Records) => Ok(ChunkKind::Records),
-        Ok(proto::ChunkKind::Unspecified) | Err(_) => {
-            Err(field("kind", "1 leaves, 2 internal nodes or 3 records", u64::from(number.cast_unsigned())))
-        }
-    }
+/// The size class that a peer names by number.
+pub(super) fn size_class(number: Option<u32>) -> Result<SizeClass, MessageError> {
+    let number = number.ok_or_else(|| missing("size_class"))?;
+    u8::try_from(number).map(SizeClass).map_err(|_| field("size_class", "0 to 254", number.into()))
 }
 
 impl From<Grant> for proto::AllocateChunkReply {
     fn from(grant: Grant) -> Self {
         match grant {
-            Grant::Chunk(Chunk { address, bytes, kind: _ }) => {
+            Grant::Chunk(Chunk { address, bytes, class: _ }) => {
                 Self { address: address.raw(), bytes, ..Self::default() }
             }
-            Grant::Blocks(FreeBlocks { kind: _, bytes, addresses }) => {
+            Grant::Blocks(FreeBlocks { class: _, bytes, addresses }) => {
                 let places = addresses.iter().map(|address| address.raw()).collect();
                 Self { places, place_bytes: bytes, ..Self::default() }
             }
@@ -185,13 +169,13 @@ impl From<Grant> for proto::AllocateChunkReply {
     }
 }
 
-/// Memory in the answer to a request for this kind.
-pub(super) fn grant(kind: ChunkKind, reply: proto::AllocateChunkReply) -> Grant {
+/// Memory in the answer to a request for this class.
+pub(super) fn grant(class: SizeClass, reply: proto::AllocateChunkReply) -> Grant {
     if reply.places.is_empty() {
-        return Grant::Chunk(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, kind });
+        return Grant::Chunk(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, class });
     }
     let addresses = reply.places.into_iter().map(GlobalAddress).collect();
-    Grant::Blocks(FreeBlocks { kind, bytes: reply.place_bytes, addresses })
+    Grant::Blocks(FreeBlocks { class, bytes: reply.place_bytes, addresses })
 }
 
 // ---- info ----
@@ -220,7 +204,7 @@ impl<S: Describe> From<ServerInfo<S>> for proto::ServerInfo {
             generation: info.generation,
             structure: S::STRUCTURE.to_owned(),
             description: info.structure.encode(),
-            tree: Some(info.tree.into()),
+            region: Some(info.region.into()),
             locks: info.locks.map(|locks| locks.region.into()),
             owners: info.locks.map(|locks| locks.owners.into()),
             locks_on_device: info.locks.is_some_and(|locks| locks.on_device),
@@ -257,7 +241,7 @@ impl<S: Describe> TryFrom<proto::ServerInfo> for ServerInfo<S> {
             server,
             structure: S::decode(server, &info.description)?,
             generation: info.generation,
-            tree: info.tree.ok_or_else(|| missing("tree"))?.try_into()?,
+            region: info.region.ok_or_else(|| missing("region"))?.try_into()?,
             locks,
             masked_atomics: info.masked_atomics,
             line_atomicity: info.line_atomicity,

@@ -14,7 +14,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
 
-use super::convert::{MessageError, chunk_kind, missing};
+use super::convert::{MessageError, missing, size_class};
 use super::{Describe, SHORTAGE, proto};
 use crate::free_blocks::GivenBack;
 use crate::limits::ClientId;
@@ -151,14 +151,14 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal {
             Refusal::UnknownSession(_) => Code::Unauthenticated,
-            Refusal::TreeLost { .. } => Code::DataLoss,
+            Refusal::Lost { .. } => Code::DataLoss,
             Refusal::Undecided { .. } => Code::Unavailable,
             Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
             Refusal::OverBound(_)
             | Refusal::NoChunk(_)
             | Refusal::Reserve(ReserveError::NoRoom(_))
             | Refusal::NoOwner(NoOwner::InUse) => Code::ResourceExhausted,
-            Refusal::Endpoint(_) | Refusal::TooManyBlocks(_) => Code::InvalidArgument,
+            Refusal::Endpoint(_) | Refusal::TooManyBlocks(_) | Refusal::NoClass(_) => Code::InvalidArgument,
             Refusal::OtherAddress { .. } => Code::PermissionDenied,
             Refusal::PathMtu(_) | Refusal::Published { .. } => Code::FailedPrecondition,
             Refusal::Reserve(ReserveError::Io { .. }) => Code::Internal,
@@ -253,18 +253,19 @@ where
         &self,
         request: Request<proto::AllocateChunkRequest>,
     ) -> Reply<proto::AllocateChunkReply> {
-        let &proto::AllocateChunkRequest { session: id, kind, place_bytes } = request.get_ref();
+        let &proto::AllocateChunkRequest { session: id, size_class: class, place_bytes } = request.get_ref();
         let session = SessionKey { host: host(&request)?, id: SessionId(id) };
-        let grant = self.granted(self.handle.allocate(session, chunk_kind(kind)?, place_bytes)).await?;
+        let grant = self.granted(self.handle.allocate(session, size_class(class)?, place_bytes)).await?;
         Ok(Response::new(grant.into()))
     }
 
     async fn give_back(&self, request: Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {
         let host = host(&request)?;
-        let proto::GiveBackRequest { session: id, kind, place_bytes, places } = request.into_inner();
-        let (session, kind) = (SessionKey { host, id: SessionId(id) }, chunk_kind(kind)?);
+        let proto::GiveBackRequest { session: id, size_class: class, place_bytes, places } =
+            request.into_inner();
+        let (session, class) = (SessionKey { host, id: SessionId(id) }, size_class(class)?);
         let places = places.into_iter().map(GlobalAddress).collect();
-        let given_back = self.granted(self.handle.give_back(session, kind, place_bytes, places)).await?;
+        let given_back = self.granted(self.handle.give_back(session, class, place_bytes, places)).await?;
         let GivenBack { kept, known, dropped, refused } = given_back;
         Ok(Response::new(proto::GiveBackReply { kept, known, dropped, refused }))
     }

@@ -39,15 +39,15 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             Call::Connect { session, local, replaces } => {
                 Granted::Connected(self.connect(now, key(session), &local, replaces)?)
             }
-            Call::Allocate { session, kind, bytes } => {
-                let grant = self.allocate(now, key(session), kind, bytes)?;
+            Call::Allocate { session, class, bytes } => {
+                let grant = self.allocate(now, key(session), class, bytes)?;
                 if let Grant::Chunk(chunk) = &grant {
                     self.publish(now, key(session), chunk.address)?;
                 }
                 Granted::Supplied(grant)
             }
             Call::GiveBack(places) => {
-                self.give_back(now, key(places.session), places.kind, places.bytes, &places.addresses)?;
+                self.give_back(now, key(places.session), places.class, places.bytes, &places.addresses)?;
                 Granted::Done
             }
             Call::Close { session } => self.close_session(now, key(session)).map(|()| Granted::Done)?,

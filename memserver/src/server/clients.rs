@@ -1,6 +1,6 @@
 //! Sessions, queue pairs and chunks: given out within bounds, and taken back.
 
-use fatbtree_remote::{ChunkKind, GlobalAddress, SessionId};
+use fatbtree_remote::{GlobalAddress, SessionId, SizeClass};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Agreed, Device, Endpoint, QueuePair, QueuePairNumber};
 use rand::RngExt;
@@ -22,7 +22,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`Refusal::OverBound`], [`Refusal::NoOwner`], [`Refusal::TreeLost`], [`Refusal::Undecided`].
+    /// [`Refusal::OverBound`], [`Refusal::NoOwner`], [`Refusal::Lost`], [`Refusal::Undecided`].
     pub fn open_session(&mut self, now: Instant, client: ClientId) -> Result<Lease, Refusal> {
         self.open_session_after(now, client, None)
     }
@@ -41,7 +41,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.advance(now);
         let is_another = known.is_some_and(|known| self.known_before(known));
         if is_another || self.info.origin == Origin::Lost {
-            return Err(Refusal::TreeLost { partition: self.info.server });
+            return Err(Refusal::Lost { partition: self.info.server });
         }
         if self.is_undecided() {
             return Err(Refusal::Undecided { partition: self.info.server });
@@ -134,7 +134,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             server: self.address,
             queue_pair: local.queue_pair,
             partition: self.info.server,
-            rkey: self.info.tree.rkey,
+            rkey: self.info.region.rkey,
             root: self.tenant.root(),
             mtu: u16::try_from(Agreed::between(&local, client).mtu.bytes()).expect("4096 at most"),
         };
@@ -167,24 +167,24 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     // ---- chunks ----
 
     /// Gives out memory for blocks: ones that clients have [given back](Self::give_back), if there are any, else a chunk.
-    /// `bytes` is the size of a block where its kind has several sizes; 0 asks for a chunk there.
+    /// `bytes` is the size of a block where its class has several sizes; 0 asks for a chunk there.
     ///
     /// # Errors
-    /// When the session has ended, a bound is met, no chunk of this kind is left, or the disk has no room for it.
+    /// When the session has ended, a bound is met, no chunk of this class is left, or the disk has no room for it.
     pub fn allocate(
         &mut self,
         now: Instant,
         session: SessionKey,
-        kind: ChunkKind,
+        class: SizeClass,
         bytes: u32,
     ) -> Result<Grant, Refusal> {
         self.advance(now);
         let payer = self.session(session)?.client;
-        if let Some(places) = self.places.take(&self.tenant, &self.chunks, kind, bytes) {
+        if let Some(places) = self.places.take(&self.tenant, &self.chunks, class, bytes) {
             return Ok(Grant::Blocks(places));
         }
         self.accounts.charge(payer, Resource::Chunks)?;
-        let chunk = match self.chunks.allocate(&self.region, kind, session) {
+        let chunk = match self.chunks.allocate(&self.region, class, session) {
             Ok(chunk) => chunk,
             Err(none) => {
                 self.accounts.release(payer, Resource::Chunks);
@@ -197,8 +197,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         Ok(Grant::Chunk(chunk))
     }
 
-    /// Takes freed blocks for others to use. `bytes` is the size of each where their kind has several sizes. What cannot be a free block of
-    /// this kind is refused, what is on a list already is left there.
+    /// Takes freed blocks for others to use. `bytes` is the size of each where their class has several sizes. What cannot be a free block of
+    /// this class is refused, what is on a list already is left there.
     ///
     /// The client forgets them before it asks, and does not ask again when no answer comes.
     ///
@@ -208,7 +208,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         &mut self,
         now: Instant,
         session: SessionKey,
-        kind: ChunkKind,
+        class: SizeClass,
         bytes: u32,
         addresses: &[GlobalAddress],
     ) -> Result<GivenBack, Refusal> {
@@ -218,7 +218,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         if found > BLOCKS_AT_ONCE {
             return Err(TooManyBlocks { found }.into());
         }
-        Ok(self.places.put(&self.tenant, &self.chunks, kind, bytes, addresses))
+        Ok(self.places.put(&self.tenant, &self.chunks, class, bytes, addresses))
     }
 
     /// Makes a chunk the structure's, before the first of its blocks is linked. Once more does no harm.

@@ -12,23 +12,23 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote::{GlobalAddress, HEADER_BYTES};
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, Mtu, QueuePair, Region, RegisterError};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::chunk::{ChunkSize, ChunkTable, chunk_kinds_bytes};
+use crate::chunk::{ChunkSize, ChunkTable, chunk_classes_bytes};
+use crate::chunk_classes::DamagedClasses;
 use crate::event::{Event, Events, FirstHop};
 use crate::free_blocks::FreeLists;
 use crate::info::{LockTable, Origin, ServerInfo};
-use crate::kinds::DamagedKinds;
 use crate::limits::{Accounts, Limits, Resource};
 use crate::owners::{Locks, Owners};
 use crate::refusal::PathMtu;
 use crate::session::{SessionKey, Sessions};
-use crate::tenant::{HEADER_BYTES, Load, Loaded, Seen, Tenant};
+use crate::tenant::{Load, Loaded, Seen, Tenant};
 
 pub use local::Attached;
 pub use request::{Reply, Request};
@@ -182,7 +182,7 @@ struct Counters {
     queue_pairs_replaced: u64,
     roots_seen: u64,
     superblocks_refused: u64,
-    trees_installed: u64,
+    reloads: u64,
 }
 
 impl<D, T: Tenant> fmt::Debug for MemoryServer<D, T> {
@@ -192,18 +192,18 @@ impl<D, T: Tenant> fmt::Debug for MemoryServer<D, T> {
 }
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
-    /// A server of the structure in `tree` on `device`, which has nothing else to do. `seed` decides the names of sessions: where clients
+    /// A server of the structure in `content` on `device`, which has nothing else to do. `seed` decides the names of sessions: where clients
     /// may be hostile it comes from the system's random generator.
     ///
     /// # Errors
     /// When the structure does not go with the device, or the device refuses.
     pub fn new(
         mut device: D,
-        tree: impl Load<Tenant = T>,
+        content: impl Load<Tenant = T>,
         options: &ServerOptions,
         seed: u64,
     ) -> Result<Self, ServerError> {
-        let mut loaded = tree.loaded();
+        let mut loaded = content.loaded();
         let capabilities = device.capabilities();
         let local = probe(&mut device)?;
         let (header, chunks) = fit(&device, &mut loaded, options, local.mtu)?;
@@ -223,7 +223,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             server,
             structure: tenant.description(),
             generation,
-            tree: registered,
+            region: registered,
             locks,
             masked_atomics: capabilities.masked_atomics,
             line_atomicity: capabilities.line_atomicity && !options.local_clients,
@@ -322,7 +322,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ("queue_pairs_broken", counters.queue_pairs_broken),
             ("queue_pairs_opened", counters.queue_pairs_opened),
             ("queue_pairs_replaced", counters.queue_pairs_replaced),
-            ("region_bytes", self.info.tree.len),
+            ("region_bytes", self.info.region.len),
             ("region_bytes_used", chunks.used_bytes),
             ("refused", counters.refused),
             ("requests", counters.requests),
@@ -332,7 +332,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ("sessions_opened", counters.sessions_opened),
             ("superblocks_refused", counters.superblocks_refused),
             ("tree_lost", u64::from(self.info.origin == Origin::Lost)),
-            ("trees_installed", counters.trees_installed),
+            ("trees_installed", counters.reloads),
             ("undecided", u64::from(self.is_undecided())),
         ]
         .map(|(name, count)| (name.to_owned(), count))
@@ -376,12 +376,12 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     ///
     /// # Errors
     /// When the structure does not go with the device or may not follow, or the device refuses; then nothing has changed.
-    pub fn install(&mut self, now: Instant, tree: impl Load<Tenant = T>) -> Result<(), ServerError> {
+    pub fn install(&mut self, now: Instant, content: impl Load<Tenant = T>) -> Result<(), ServerError> {
         self.advance(now);
-        let mut loaded = tree.loaded();
+        let mut loaded = content.loaded();
         let id = self.info.server;
         if loaded.server != id || !loaded.tenant.may_follow(&self.tenant) {
-            return Err(ServerError::OtherTree { expected: id, found: loaded.server });
+            return Err(ServerError::OtherRegion { expected: id, found: loaded.server });
         }
         let (header, chunks) = fit(&self.device, &mut loaded, &self.options, self.info.path_mtu)?;
         let Loaded { region, generation, shape, tenant, .. } = loaded;
@@ -390,10 +390,10 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         // Queue pairs first: nothing that was posted for the former structure reaches the new one.
         self.end_all();
         if let Some(local) = &self.local {
-            local.withdraw(self.info.tree.rkey);
+            local.withdraw(self.info.region.rkey);
             local.share(registered, &region, self.options.access);
         }
-        self.device.deregister(self.info.tree.rkey);
+        self.device.deregister(self.info.region.rkey);
         (self.region, self.header, self.chunks, self.reach) = (region, header, chunks, shape.reach);
         let former = std::mem::replace(&mut self.tenant, tenant);
         self.tenant.succeed(former);
@@ -404,9 +404,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let origin = Origin::Meant;
         self.undecided_until = None;
         let structure = self.tenant.description();
-        self.info = ServerInfo { structure, generation, tree: registered, origin, ..self.info };
-        self.counters.trees_installed += 1;
-        self.events.push(Event::NewTree { structure, generation });
+        self.info = ServerInfo { structure, generation, region: registered, origin, ..self.info };
+        self.counters.reloads += 1;
+        self.events.push(Event::Reloaded { structure, generation });
         Ok(())
     }
 
@@ -415,15 +415,15 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.events.pop()
     }
 
-    /// Brings the region and the kinds of its chunks to the disk, where they lie in files, and waits until they are there: for a server
+    /// Brings the region and the classes of its chunks to the disk, where they lie in files, and waits until they are there: for a server
     /// that stops.
     ///
     /// # Errors
     /// When the disk fails.
     pub fn sync(&self) -> io::Result<()> {
-        // A block in a chunk without a kind is damage; a kind without blocks is not.
-        let kinds = self.chunks.sync();
-        self.region.sync().and(kinds)
+        // A block in a chunk without a class is damage; a class without blocks is not.
+        let classes = self.chunks.sync();
+        self.region.sync().and(classes)
     }
 
     /// Ends all sessions and takes the memory back from the device, to be filled anew by
@@ -431,7 +431,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     #[must_use]
     pub fn stop(mut self) -> (D, Arc<Memory>) {
         self.end_all();
-        self.device.deregister(self.info.tree.rkey);
+        self.device.deregister(self.info.region.rkey);
         if let Some(locks) = &self.info.locks {
             self.device.deregister(locks.region.rkey);
             self.device.deregister(locks.owners.rkey);
@@ -447,28 +447,28 @@ fn fit<D: Device, T: Tenant>(
     options: &ServerOptions,
     mtu: Mtu,
 ) -> Result<([u8; HEADER_BYTES], ChunkTable), ServerError> {
-    let Loaded { server, region, spare, generation, chunk_kinds, shape, tenant, .. } = loaded;
+    let Loaded { server, region, spare, generation, chunk_classes, shape, tenant, .. } = loaded;
     let tears = options.local_clients || !device.capabilities().line_atomicity;
     if shape.whole_lines && tears {
         return Err(ServerError::Integrity);
     }
     PathMtu::check(shape.reach, mtu)?;
     let chunks = ChunkTable::new(*server, spare, options.chunk_bytes, shape)?;
-    let chunk_kinds = match chunk_kinds {
+    let chunk_classes = match chunk_classes {
         // Local clients look there what may be a block.
         None if options.local_clients => {
-            let bytes = chunk_kinds_bytes(spare.end - spare.start, options.chunk_bytes);
+            let bytes = chunk_classes_bytes(spare.end - spare.start, options.chunk_bytes);
             Some(Memory::shared(bytes).map_err(|_| ServerError::OutOfMemory { bytes })?)
         }
-        kinds => kinds.clone(),
+        classes => classes.clone(),
     };
-    let chunks = match &chunk_kinds {
-        Some(kinds) => chunks.restored(Arc::clone(kinds), *generation)?,
+    let chunks = match &chunk_classes {
+        Some(classes) => chunks.restored(Arc::clone(classes), *generation)?,
         None => chunks,
     };
     let mut header = [0; HEADER_BYTES];
     if region.read(0, &mut header).is_err() || tenant.see(&header) != Seen::Same {
-        return Err(ServerError::Superblock);
+        return Err(ServerError::Header);
     }
     let padding = u64::from(shape.reach);
     if region.len().saturating_sub(spare.end) < padding {
@@ -482,7 +482,7 @@ fn share<D: Device, S>(device: &D, info: &ServerInfo<S>, access: Access) -> Resu
     let host = LocalHost::new();
     let locks =
         info.locks.iter().flat_map(|locks| [(locks.region, Access::ALL), (locks.owners, Access::READ)]);
-    for (region, access) in locks.chain([(info.tree, access)]) {
+    for (region, access) in locks.chain([(info.region, access)]) {
         let memory = device.shared_memory(region.rkey).ok_or(ServerError::NotShared)?;
         host.share(region, &memory, access);
     }
@@ -518,18 +518,18 @@ pub enum ServerError {
     PathMtu(#[from] PathMtu),
     /// A structure that needs whole lines, on a device that tears them.
     #[error(
-        "memory server cannot serve this tree: it has line versions, but its device does not read and write lines of 64 bytes \
+        "memory server cannot serve this region: it has line versions, but its device does not read and write lines of 64 bytes \
          whole, or threads of the server beside it do not (--serve queries); load it with checksums (Integrity::for_device)"
     )]
     Integrity,
     /// The region does not begin with the structure's header.
     #[error(
-        "memory server cannot serve this tree: its region does not begin with its superblock; load it anew"
+        "memory server cannot serve this region: it does not begin with the header of its structure; load it anew"
     )]
-    Superblock,
+    Header,
     /// Index reads would run over the region's end.
     #[error(
-        "memory server cannot serve this tree: behind everything that may be a node its region has less than {expected} bytes, \
+        "memory server cannot serve this region: behind everything that may be a block it has less than {expected} bytes, \
          which an index read may reach for; load it anew"
     )]
     Padding {
@@ -539,14 +539,14 @@ pub enum ServerError {
     /// Chunks that cannot be.
     #[error(transparent)]
     Chunks(#[from] ChunkSize),
-    /// The table of chunk kinds is damaged.
+    /// The table of chunk classes is damaged.
     #[error(transparent)]
-    ChunkKinds(#[from] DamagedKinds),
+    ChunkClasses(#[from] DamagedClasses),
     /// A structure for another server, or one that may not follow the present one.
     #[error(
-        "expected a tree of partition {expected} and of this server's shape, found one of partition {found}, or of another shape"
+        "expected a region of partition {expected} and of this server's shape, found one of partition {found}, or of another shape"
     )]
-    OtherTree {
+    OtherRegion {
         /// The server's number.
         expected: u16,
         /// The server of the structure.

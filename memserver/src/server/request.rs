@@ -1,6 +1,6 @@
 //! Requests from another thread, each with the way back.
 
-use fatbtree_remote::{ChunkKind, GlobalAddress};
+use fatbtree_remote::{GlobalAddress, SizeClass};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
@@ -89,9 +89,9 @@ pub enum Request<T: Tenant> {
     Allocate {
         /// The session.
         session: SessionKey,
-        /// Kind of memory.
-        kind: ChunkKind,
-        /// Bytes of a block, where its kind has several sizes; 0 asks for a chunk there.
+        /// Class of memory.
+        class: SizeClass,
+        /// Bytes of a block, where its class has several sizes; 0 asks for a chunk there.
         bytes: u32,
         /// The way back.
         reply: Reply<Result<Grant, Refusal>>,
@@ -100,9 +100,9 @@ pub enum Request<T: Tenant> {
     GiveBack {
         /// The session.
         session: SessionKey,
-        /// Kind of memory.
-        kind: ChunkKind,
-        /// Bytes of each block, where their kind has several sizes.
+        /// Class of memory.
+        class: SizeClass,
+        /// Bytes of each block, where their class has several sizes.
         bytes: u32,
         /// Their addresses.
         addresses: Vec<GlobalAddress>,
@@ -183,16 +183,16 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 let answer = self.disconnect(now, session, queue_pair);
                 self.tell(reply, answer);
             }
-            Request::Allocate { session, kind, bytes, reply } => {
-                let answer = self.allocate(now, session, kind, bytes);
+            Request::Allocate { session, class, bytes, reply } => {
+                let answer = self.allocate(now, session, class, bytes);
                 match self.tell(reply, answer) {
                     Some(Grant::Chunk(chunk)) => drop(self.free(now, session, chunk.address)),
                     Some(Grant::Blocks(places)) => self.places.put_back(&places),
                     None => {}
                 }
             }
-            Request::GiveBack { session, kind, bytes, addresses, reply } => {
-                let answer = self.give_back(now, session, kind, bytes, &addresses);
+            Request::GiveBack { session, class, bytes, addresses, reply } => {
+                let answer = self.give_back(now, session, class, bytes, &addresses);
                 self.tell(reply, answer);
             }
             Request::Install { loaded, begun, reply } => {

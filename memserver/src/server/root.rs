@@ -10,13 +10,14 @@
 //! say whether there was another structure. The server waits until a controller has said so, or a bounded time has passed,
 //! because a server must start without a controller, too.
 
+use fatbtree_remote::HEADER_BYTES;
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
 
 use super::MemoryServer;
 use crate::event::Event;
 use crate::info::Origin;
-use crate::tenant::{HEADER_BYTES, Seen, Tenant};
+use crate::tenant::{Seen, Tenant};
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Records that a client or controller has known a structure of this generation here. Returns whether that is

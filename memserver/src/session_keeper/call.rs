@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_remote::{ChunkKind, Owner, ReturnedBlocks, SessionId, Shortage};
+use fatbtree_remote::{Owner, ReturnedBlocks, SessionId, Shortage, SizeClass};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 
@@ -40,8 +40,8 @@ pub enum Call {
     Allocate {
         /// The session.
         session: SessionId,
-        /// Kind of memory.
-        kind: ChunkKind,
+        /// Class of memory.
+        class: SizeClass,
         /// Bytes of a block.
         bytes: u32,
     },
@@ -88,7 +88,7 @@ pub enum Meaning {
     /// The session has ended: open another one.
     Ended,
     /// The server has lost its structure.
-    TreeLost,
+    Lost,
     /// There was no answer, or the server asks to be asked again.
     Later,
     /// The server refuses.
@@ -127,7 +127,7 @@ impl From<Refusal> for Denied {
     fn from(refusal: Refusal) -> Self {
         let meaning = match &refusal {
             Refusal::UnknownSession(_) => Meaning::Ended,
-            Refusal::TreeLost { .. } => Meaning::TreeLost,
+            Refusal::Lost { .. } => Meaning::Lost,
             Refusal::Undecided { .. } => Meaning::Later,
             _ => Meaning::No,
         };

@@ -295,16 +295,16 @@ impl<S> SessionKeeper<S> {
                         server.broke(id, remote);
                     }
                 }
-                Event::MemoryWanted { server, kind, bytes } => {
+                Event::MemoryWanted { server, class, bytes } => {
                     let kept = self.servers.get_mut(&server);
                     let why = match kept.as_ref().map(|kept| kept.given_up()) {
                         Some(None) if !self.is_closing => None,
-                        Some(Some(GivenUp::Lost)) => Some(Shortage::TreeLost),
+                        Some(Some(GivenUp::Lost)) => Some(Shortage::Lost),
                         _ => Some(Shortage::Unknown),
                     };
                     match (why, kept) {
-                        (None, Some(kept)) => kept.want(kind, bytes),
-                        (why, _) => remote.refuse_memory(server, kind, why.unwrap_or_default()),
+                        (None, Some(kept)) => kept.want(class, bytes),
+                        (why, _) => remote.refuse_memory(server, class, why.unwrap_or_default()),
                     }
                 }
                 Event::Unfinished { server } => self.notices.push(Notice::Unfinished { server }),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fatbtree_remote::{
-    ChunkKind, ConnectError, ConnectionId, Kept, RemoteMemory, RemoteSide, ReturnedBlocks, SessionId,
-    Shortage,
+    ConnectError, ConnectionId, Kept, RemoteMemory, RemoteSide, ReturnedBlocks, SessionId, Shortage,
+    SizeClass,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Device as _, Verbs};
@@ -35,7 +35,7 @@ enum UnderWay {
     Open,
     Renew,
     Connect(ConnectionId),
-    Allocate(ChunkKind),
+    Allocate(SizeClass),
     GiveBack,
     Close,
     /// A call in a session that has ended meanwhile.
@@ -62,8 +62,8 @@ pub(super) struct Server<S> {
     session: Option<Session>,
     /// The server's description of itself when the last session was opened.
     said: Option<ServerInfo<S>>,
-    /// Memory that operations wait for: kind, and bytes.
-    wanted: BTreeMap<ChunkKind, u32>,
+    /// Memory that operations wait for: class, and bytes.
+    wanted: BTreeMap<SizeClass, u32>,
     returned: VecDeque<ReturnedBlocks>,
     /// The call under way, and when it was made.
     under_way: Option<(UnderWay, Instant)>,
@@ -140,8 +140,8 @@ impl<S> Server<S> {
         }
     }
 
-    pub(super) fn want(&mut self, kind: ChunkKind, bytes: u32) {
-        self.wanted.insert(kind, bytes);
+    pub(super) fn want(&mut self, class: SizeClass, bytes: u32) {
+        self.wanted.insert(class, bytes);
     }
 
     pub(super) fn give_back(&mut self, places: ReturnedBlocks) {
@@ -194,8 +194,8 @@ impl<S> Server<S> {
                 }
             }
         }
-        if let Some((&kind, &bytes)) = self.wanted.first_key_value() {
-            return self.begin(now, UnderWay::Allocate(kind), Call::Allocate { session, kind, bytes });
+        if let Some((&class, &bytes)) = self.wanted.first_key_value() {
+            return self.begin(now, UnderWay::Allocate(class), Call::Allocate { session, class, bytes });
         }
         let returned = self.next_returned(now);
         returned.or_else(|| is_due.then(|| self.begin(now, UnderWay::Renew, renewal))?)
@@ -270,7 +270,7 @@ impl<S> Server<S> {
                 return;
             }
             (UnderWay::Connect(id), Ok(Granted::Connected(endpoint))) => {
-                let rkey = self.info().map_or(0, |info| info.tree.rkey);
+                let rkey = self.info().map_or(0, |info| info.region.rkey);
                 match memory.join(id, RemoteSide { endpoint, rkey, registered: false }) {
                     Ok(()) => {
                         self.down.remove(&id);
@@ -282,8 +282,8 @@ impl<S> Server<S> {
                     Err(error) => Denied::new(Meaning::No, error),
                 }
             }
-            (UnderWay::Allocate(kind), Ok(Granted::Supplied(grant))) => {
-                self.wanted.remove(&kind);
+            (UnderWay::Allocate(class), Ok(Granted::Supplied(grant))) => {
+                self.wanted.remove(&class);
                 if let Some(session) = self.session {
                     grant.hand_to(remote, self.number(), session.id);
                 }
@@ -298,9 +298,9 @@ impl<S> Server<S> {
             // Blocks that are not taken are lost to the structure.
             (UnderWay::GiveBack, Ok(_)) => return,
             (UnderWay::GiveBack, Err(denied)) if denied.meaning != Meaning::Ended => return,
-            (UnderWay::Allocate(kind), Err(denied)) if denied.meaning == Meaning::No => {
-                self.wanted.remove(&kind);
-                remote.refuse_memory(self.number(), kind, denied.shortage);
+            (UnderWay::Allocate(class), Err(denied)) if denied.meaning == Meaning::No => {
+                self.wanted.remove(&class);
+                remote.refuse_memory(self.number(), class, denied.shortage);
                 let server = self.number();
                 notices.push(Notice::Denied { server, denied });
                 return;
@@ -394,13 +394,13 @@ impl<S> Server<S> {
         let since = *self.failing_since.get_or_insert(now);
         self.retry = Some(now + self.pause);
         self.pause = (self.pause * 2).clamp(options.first_pause, options.longest_pause);
-        if matches!(denied.meaning, Meaning::Ended | Meaning::TreeLost) {
+        if matches!(denied.meaning, Meaning::Ended | Meaning::Lost) {
             self.session = None;
             remote.sever(server);
             self.down.clone_from(&self.all);
         }
         let given_up = match denied.meaning {
-            Meaning::TreeLost => Some(GivenUp::Lost),
+            Meaning::Lost => Some(GivenUp::Lost),
             Meaning::No => Some(GivenUp::OutOfReach),
             _ if options.patience.is_some_and(|patience| now >= since + patience) => {
                 self.given_up.or(Some(GivenUp::OutOfReach))
@@ -418,11 +418,11 @@ impl<S> Server<S> {
         self.down.iter().for_each(|&id| self.fail_operations(id, remote));
         let why = match self.given_up {
             None => return,
-            Some(GivenUp::Lost) => Shortage::TreeLost,
+            Some(GivenUp::Lost) => Shortage::Lost,
             Some(GivenUp::OutOfReach) => Shortage::Unknown,
         };
-        for (kind, _) in std::mem::take(&mut self.wanted) {
-            remote.refuse_memory(server, kind, why);
+        for (class, _) in std::mem::take(&mut self.wanted) {
+            remote.refuse_memory(server, class, why);
         }
     }
 

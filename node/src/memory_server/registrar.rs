@@ -121,7 +121,7 @@ impl Registrar {
                 self.hello.lost = true;
                 ServerNews::Lost
             }
-            TreeEvent::NewTree { structure: TreeInfo { partition, .. }, generation } => {
+            TreeEvent::Reloaded { structure: TreeInfo { partition, .. }, generation } => {
                 self.hello.generation = generation_of(generation, &partition);
                 self.hello.root = partition.root.raw();
                 self.hello.lost = false;

@@ -1,17 +1,21 @@
 //! The memory of all servers as one client reaches it: queue pairs to each of them, reads by address, and chains under locks.
 
+mod atomics;
 mod connect;
+mod contention;
 mod operate;
 mod sessions;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+pub use contention::Turn;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Broken, Failure, PostError, QueuePair, Reactor, Verbs};
 
 use crate::backoff::Pauses;
 use crate::config::RemoteConfig;
+use crate::conflict::Conflicts;
 use crate::connection::{BreakReason, ConnectError, ConnectionId, Connections, Event, RemoteStats};
 use crate::session::Session;
 
@@ -33,6 +37,7 @@ struct State {
     connections: Connections,
     next_lane: u8,
     pauses: Pauses,
+    conflicts: Conflicts,
     stats: RemoteStats,
     /// Present sessions, by server.
     sessions: BTreeMap<u16, Session>,
@@ -86,10 +91,12 @@ impl<V: Verbs> RemoteMemory<V> {
             connections: Connections::new(servers, config.lanes),
             next_lane: 0,
             pauses: Pauses::new(seed),
+            conflicts: Conflicts::new(config.contention.bounds_tasks),
             stats: RemoteStats::default(),
             sessions: BTreeMap::new(),
         });
-        Ok(Self { reactor: Reactor::new(verbs), config, state })
+        let reactor = Reactor::throttled(verbs, config.contention.throttling);
+        Ok(Self { reactor, config, state })
     }
 
     /// Takes what has come by `now`, and wakes the operations that wait for it. Says whether there was anything.
@@ -98,6 +105,8 @@ impl<V: Verbs> RemoteMemory<V> {
         while let Some(broken) = self.reactor.poll_broken() {
             self.broke(broken);
         }
+        self.state.borrow_mut().conflicts.tick(self.reactor.now());
+        self.call_competitors();
         any
     }
 

@@ -10,7 +10,6 @@ use fatbtree_verbs::{
 
 use super::{RemoteMemory, Trouble};
 use crate::address::GlobalAddress;
-use crate::backoff::Backoff;
 use crate::checks::Check;
 use crate::connection::{BreakReason, ConnectionId, Link};
 use crate::locks::Writer;
@@ -69,7 +68,7 @@ impl<V: Verbs> RemoteMemory<V> {
 
     /// Queue pair and rkey of a connection, as soon as it is up.
     #[inline]
-    async fn link_when_up(&self, id: ConnectionId) -> Result<(QueuePair, u32), Trouble> {
+    pub(super) async fn link_when_up(&self, id: ConnectionId) -> Result<(QueuePair, u32), Trouble> {
         match self.link(id) {
             Err(Trouble::Broke(_)) => {
                 self.until_up(id).await?;
@@ -164,16 +163,10 @@ impl<V: Verbs> RemoteMemory<V> {
         self.back_off(&self.config.reads, attempt).await;
     }
 
-    /// Pauses behind a failed attempt.
-    pub(crate) async fn back_off(&self, backoff: &Backoff, attempt: u32) {
-        let span = self.state.borrow_mut().pauses.draw(backoff, attempt);
-        self.reactor.sleep(span).await;
-    }
-
     /// Why an operation failed. What broke its connection is known already in most cases, and better than by an operation that was
     /// only flushed.
     #[cold]
-    fn failed(&self, id: ConnectionId, queue_pair: QueuePair, error: Error) -> Trouble {
+    pub(super) fn failed(&self, id: ConnectionId, queue_pair: QueuePair, error: Error) -> Trouble {
         let failure = match error {
             Error::Post(error) if error.queue_pair_survived() => return Trouble::Refused(error),
             Error::Post(_) => Failure::Flushed,

@@ -8,7 +8,7 @@ use fatbtree_verbs::Verbs;
 
 use super::{RemoteMemory, Trouble};
 use crate::address::GlobalAddress;
-use crate::allocator::{Allocator, ChunkKind, ReturnedBlocks, SURPLUS, Shortage, Want};
+use crate::allocator::{Allocator, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
 use crate::checks::Check;
 use crate::connection::{ConnectError, ConnectionId, Event};
 use crate::locks::{LockId, SessionId, Writer};
@@ -41,21 +41,21 @@ impl<V: Verbs> RemoteMemory<V> {
 
     /// Brings a chunk of memory for what is new, as [`Event::MemoryWanted`] asks for. It must be published as the index's already: it is
     /// not given back. What was given in another session than the present one is not the client's any more, and is left alone.
-    pub fn grant(&self, session: SessionId, address: GlobalAddress, bytes: u64, kind: ChunkKind) {
-        self.granted(session, address.server(), |allocator| allocator.grant(address, bytes, kind));
+    pub fn grant(&self, session: SessionId, address: GlobalAddress, bytes: u64, class: SizeClass) {
+        self.granted(session, address.server(), |allocator| allocator.grant(address, bytes, class));
     }
 
     /// Brings places that others have freed, as [`grant`](Self::grant) brings a chunk. `bytes` is the size of a record's place; other
-    /// kinds have their own.
+    /// classes have their own.
     pub fn grant_blocks(
         &self,
         session: SessionId,
         server: u16,
-        kind: ChunkKind,
+        class: SizeClass,
         bytes: u32,
         addresses: &[GlobalAddress],
     ) {
-        self.granted(session, server, |allocator| allocator.grant_blocks(kind, bytes, addresses));
+        self.granted(session, server, |allocator| allocator.grant_blocks(class, bytes, addresses));
     }
 
     fn granted(&self, session: SessionId, server: u16, grant: impl FnOnce(&mut Allocator) -> Vec<Waker>) {
@@ -71,14 +71,14 @@ impl<V: Verbs> RemoteMemory<V> {
 
     /// Says that there is no memory, as [`Event::MemoryWanted`] asks for. The operations that wait for it end;
     /// later ones ask again.
-    pub fn refuse_memory(&self, server: u16, kind: ChunkKind, why: Shortage) {
+    pub fn refuse_memory(&self, server: u16, class: SizeClass, why: Shortage) {
         let mut state = self.state.borrow_mut();
-        let waiting = state.sessions.get_mut(&server).map(|session| session.allocator.refuse(kind, why));
+        let waiting = state.sessions.get_mut(&server).map(|session| session.allocator.refuse(class, why));
         drop(state);
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
-    /// Places that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind and size on each server.
+    /// Places that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each class and size on each server.
     /// They are not the client's any more: their server takes them, in the session that they name, and is asked once.
     pub fn surplus(&self) -> Vec<ReturnedBlocks> {
         self.returned(SURPLUS)
@@ -146,19 +146,19 @@ impl<V: Verbs> RemoteMemory<V> {
     /// # Errors
     /// When the owner says that there is none.
     pub async fn until_memory(&self, want: Want) -> Result<(), Shortage> {
-        let Want { server, kind, bytes, .. } = want;
+        let Want { server, class, bytes, .. } = want;
         let Ok(writer) = self.writer(server) else { return Ok(()) };
         let mut before = None;
         poll_fn(|context| {
             let wait = |session: &mut Session| {
-                let (refusals, shortage) = session.allocator.refusals(kind);
+                let (refusals, shortage) = session.allocator.refusals(class);
                 if session.allocator.has(want) {
                     return Ok(Ok(()));
                 }
                 if *before.get_or_insert(refusals) != refusals {
                     return Ok(Err(shortage));
                 }
-                Err(session.allocator.wait(kind, context.waker()))
+                Err(session.allocator.wait(class, context.waker()))
             };
             match self.in_session(server, &writer, wait) {
                 // The next attempt asks in the next session.
@@ -166,7 +166,7 @@ impl<V: Verbs> RemoteMemory<V> {
                 Some(Ok(has)) => Poll::Ready(has),
                 Some(Err(asks)) => {
                     if asks {
-                        self.push_event(Event::MemoryWanted { server, kind, bytes });
+                        self.push_event(Event::MemoryWanted { server, class, bytes });
                     }
                     Poll::Pending
                 }

@@ -3,14 +3,33 @@
 use std::rc::Rc;
 
 use fatbtree_remote::{
-    ChunkKind, ConnectionId, GlobalAddress, LockError, LockGuard, Part, RemoteMemory, Trouble, Want,
+    ConnectionId, GlobalAddress, HEADER_BYTES, LockError, LockGuard, Part, RegionHeader, RemoteMemory,
+    SizeClass, Trouble, Want,
 };
 use fatbtree_verbs::Verbs;
 
-use crate::header::{Header, LINE};
-
 /// Bytes from one counter to the next: a line each, so that a READ never sees half of one.
 const STRIDE: u32 = 64;
+
+const HEADER: u32 = HEADER_BYTES as u32;
+
+/// Name of the structure. Its root is the array; the array's bytes are its configuration.
+const STRUCTURE: [u8; 8] = *b"counters";
+
+/// Memory of the array.
+pub(crate) const ARRAY: SizeClass = SizeClass(0);
+
+/// Address and bytes of the array that a header names, if there is one and the header is not being written.
+pub(crate) fn array_of(header: &[u8]) -> Option<(GlobalAddress, u64)> {
+    let header = RegionHeader::parse(header.first_chunk()?, &STRUCTURE)?;
+    Some((header.root, u64::from_le_bytes(*header.configuration.first_chunk()?)))
+}
+
+fn header(base: GlobalAddress, bytes: u64) -> [u8; HEADER_BYTES] {
+    let configuration = std::array::from_fn(|at| bytes.to_le_bytes().get(at).copied().unwrap_or(0));
+    let (generation, region_bytes) = (1, 0);
+    RegionHeader { structure: STRUCTURE, root: base, generation, region_bytes, configuration }.to_bytes()
+}
 
 /// A fixed array of counters in one server's memory.
 pub(crate) struct Counters<V> {
@@ -43,28 +62,29 @@ impl<V: Verbs> Counters<V> {
         len: u32,
     ) -> Result<Option<GlobalAddress>, LockError> {
         let (at, lane) = (GlobalAddress::new(server, 0), memory.take_lane());
-        if let Some(found) = Header::parse(&memory.read(lane, at, LINE).await?) {
-            return Ok(Some(found.base));
+        if let Some((base, _)) = array_of(&memory.read(lane, at, HEADER).await?) {
+            return Ok(Some(base));
         }
         let writer = memory.writer(server)?;
-        let want = Want { server, kind: ChunkKind::Records, bytes: len * STRIDE, is_fresh: true };
-        let Some(Some(base)) = memory.with_allocator(server, &writer, |allocator| allocator.take(want))
+        let want = Want { server, class: ARRAY, bytes: len * STRIDE, is_fresh: true };
+        let Some(Some(block)) = memory.with_allocator(server, &writer, |allocator| allocator.take(want))
         else {
             memory.until_memory(want).await.expect("the server has memory");
             return Ok(None);
         };
+        let base = block.address;
         let zeros = vec![0; want.bytes as usize];
         memory
             .write_chain(ConnectionId { server, lane }, &writer, &[Part { at: base, bytes: &zeros }], &[])
             .await?;
         // The header names it: from then on the memory is the array's, whatever becomes of this session.
         let mut trips = 0;
-        let (lock, found) = LockGuard::lock_and_read(memory, lane, at, LINE, &mut trips).await?;
-        if Header::parse(&found).is_some() || lock.writer() != writer {
+        let (lock, found) = LockGuard::lock_and_read(memory, lane, at, HEADER, &mut trips).await?;
+        if array_of(&found).is_some() || lock.writer() != writer {
             lock.release(&mut trips).await?;
             return Ok(None);
         }
-        let header = Header { base, bytes: want.bytes.into() }.to_bytes();
+        let header = header(base, want.bytes.into());
         lock.write_back(&[Part { at, bytes: &header }], &mut trips).await?;
         Ok(Some(base))
     }
@@ -103,6 +123,7 @@ impl<V: Verbs> Counters<V> {
         change: impl Fn(u64) -> u64,
     ) -> Result<(u64, u32), LockError> {
         let (at, lane) = (self.at(number), self.memory.take_lane());
+        let _turn = self.memory.compete().await;
         loop {
             match self.try_change(at, lane, &change).await {
                 // Nothing was written: once more, on the next connection or in the next session.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
-use fatbtree_remote::{RemoteConfig, RemoteMemory};
+use fatbtree_remote::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_sim::world::{Machine, Random, SimDevice};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
@@ -45,8 +45,8 @@ pub(crate) fn serve(machine: &Machine, operator: &Machine) -> Server {
 }
 
 /// Makes a client on a machine that has just booted, and a task that keeps its session and connections.
-pub(crate) fn begin(machine: &Machine, server: &Server, draw: &mut Random) -> Client {
-    let config = RemoteConfig { lanes: draw.random_range(1..=2), ..RemoteConfig::default() };
+pub(crate) fn begin(machine: &Machine, server: &Server, contention: Contention, draw: &mut Random) -> Client {
+    let config = RemoteConfig { lanes: draw.random_range(1..=2), contention, ..RemoteConfig::default() };
     let seed = draw.random_range(0..=u64::MAX);
     let memory = RemoteMemory::new(machine.device(), [SERVER].into_iter(), config, seed);
     let memory = Rc::new(memory.expect("there are lanes"));

@@ -1,6 +1,7 @@
 //! The array under the load generator of all indexes: round trips, rate and latency in virtual time.
 
 use fatbtree_client::{Answered, NoAnswer};
+use fatbtree_remote::Contention;
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::{Summary, Troubles};
@@ -55,7 +56,7 @@ fn run(depth: usize) -> Summary {
     let world = World::new(1, Options::default());
     let server = serve(&world.machine(MachineOptions::named("server")), world.operator());
     let machine = world.machine(MachineOptions::named("client"));
-    let client = begin(&machine, &server, &mut random(1, 52));
+    let client = begin(&machine, &server, Contention::SHERMAN, &mut random(1, 52));
     let records = machine.clone();
     let running = machine.spawn(async move {
         let counters = Counters::open(client, SERVER, COUNTERS).await.expect("the server lives");

@@ -5,7 +5,6 @@
 //! has made the array may die as all others, and what it has not used goes to others, which write all over it.
 
 mod array;
-mod header;
 mod lab;
 mod load;
 mod tenant;
@@ -14,7 +13,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use array::Counters;
-use fatbtree_remote::{ChunkKind, ConnectionId, LockError, Part, Want};
+use fatbtree_remote::{ConnectionId, Contention, LockError, Part, Want};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, World, random};
 use fatbtree_verbs::time::Duration;
 use lab::{Client, SERVER, begin, serve};
@@ -59,19 +58,24 @@ async fn work(client: Client, told: Rc<RefCell<Told>>, mut random: Random) {
 
 /// Takes memory that no other client has, and writes all over it.
 async fn scribble(memory: Client) {
-    let want = Want { server: SERVER, kind: ChunkKind::Records, bytes: 1024, is_fresh: true };
+    let want = Want { server: SERVER, class: array::ARRAY, bytes: 1024, is_fresh: true };
     loop {
         let Ok(writer) = memory.writer(SERVER) else {
             memory.pause(1).await;
             continue;
         };
-        if let Some(Some(at)) = memory.with_allocator(SERVER, &writer, |allocator| allocator.take(want)) {
-            let parts = [Part { at, bytes: &[0xff; 1024] }];
+        if let Some(Some(block)) = memory.with_allocator(SERVER, &writer, |allocator| allocator.take(want)) {
+            let parts = [Part { at: block.address, bytes: &[0xff; 1024] }];
             drop(memory.write_chain(ConnectionId { server: SERVER, lane: 0 }, &writer, &parts, &[]).await);
             return;
         }
         memory.until_memory(want).await.expect("the server has memory");
     }
+}
+
+/// SMART's techniques, or none.
+fn contention(draw: &mut Random) -> Contention {
+    if draw.random_bool(0.5) { Contention::SMART } else { Contention::SHERMAN }
 }
 
 /// Returns locks that were taken from dead owners, and sessions that ended.
@@ -92,7 +96,7 @@ fn run(seed: u64) -> (u64, u64) {
                 }
                 machine.boot();
             }
-            let client = begin(machine, &server, draw);
+            let client = begin(machine, &server, contention(draw), draw);
             for _ in 0..2 {
                 let random = random(draw.random_range(0..=u64::MAX), 51);
                 drop(machine.spawn(work(client.clone(), Rc::clone(&told), random)));
@@ -113,7 +117,7 @@ fn run(seed: u64) -> (u64, u64) {
 
     // Whatever the dead have left: a client that lives adds to each counter, soon.
     let last = world.machine(MachineOptions::named("last"));
-    let client = begin(&last, &server, draw);
+    let client = begin(&last, &server, contention(draw), draw);
     let open = Counters::open(Rc::clone(&client), SERVER, COUNTERS);
     let opening = last.spawn(async move { open.await.expect("the server lives") });
     world.run_until(|| opening.has_ended(), SOON).expect("nothing is in the way");

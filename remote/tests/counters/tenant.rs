@@ -3,15 +3,15 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-use fatbtree_memserver::{Class, HEADER_BYTES, Loaded, Origin, Seen, Shape, Tenant, Used};
-use fatbtree_remote::{ChunkKind, GlobalAddress};
+use fatbtree_memserver::{Class, Loaded, Origin, Seen, Shape, Tenant, Used};
+use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
-use crate::header::Header;
+use crate::array::array_of;
 
-/// The array that the header names, if there is one.
+/// Address and bytes of the array that the header names, if there is one.
 #[derive(Debug)]
-pub(crate) struct Array(Option<Header>);
+pub(crate) struct Array(Option<(GlobalAddress, u64)>);
 
 impl Array {
     /// A region without an array, and memory for chunks.
@@ -23,8 +23,11 @@ impl Array {
             spare: begin..begin + spare_bytes,
             generation: 1,
             origin: Origin::Meant,
-            chunk_kinds: None,
-            shape: Shape { classes: vec![Class::default(); ChunkKind::ALL.len()], ..Shape::default() },
+            chunk_classes: None,
+            shape: Shape {
+                classes: vec![Class { name: "counters", ..Class::default() }],
+                ..Shape::default()
+            },
             tenant: Self(None),
         }
     }
@@ -39,11 +42,11 @@ impl Tenant for Array {
     }
 
     fn root(&self) -> GlobalAddress {
-        self.0.map_or(GlobalAddress::NULL, |header| header.base)
+        self.0.map_or(GlobalAddress::NULL, |(base, _)| base)
     }
 
     fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen {
-        match Header::parse(header) {
+        match array_of(header) {
             found if found == self.0 => Seen::Same,
             // There is one array for ever.
             Some(found) if self.0.is_none() => {
@@ -54,10 +57,10 @@ impl Tenant for Array {
         }
     }
 
-    fn used(&self, _class: ChunkKind, chunk: Range<u64>, _budget: &mut usize) -> Used {
+    fn used(&self, _class: SizeClass, chunk: Range<u64>, _budget: &mut usize) -> Used {
         match self.0 {
-            Some(array) if chunk.contains(&array.base.offset()) => {
-                Used::To(array.base.offset().saturating_add(array.bytes))
+            Some((base, bytes)) if chunk.contains(&base.offset()) => {
+                Used::To(base.offset().saturating_add(bytes))
             }
             _ => Used::To(chunk.start),
         }

@@ -263,7 +263,7 @@ fn serve(world: &World, tree: &LoadedTree, techniques: Techniques) -> Result<Tre
         ..ServerOptions::writable()
     };
     let (region, spare) = (Arc::clone(&tree.region), tree.spare.clone());
-    let tree = LoadedTree { region, spare, chunk_kinds: None, ..*tree };
+    let tree = LoadedTree { region, spare, chunk_classes: None, ..*tree };
     MemoryServer::new(machine.device(), tree, &options, 1).map_err(|error| error.to_string())
 }
 
@@ -315,7 +315,7 @@ fn connected(
     for (_, client) in clients {
         for id in client.pool().connections() {
             let queue_pair = client.pool().queue_pair(id).ok_or_else(|| format!("{id} is not up"))?;
-            rkeys.insert(queue_pair, servers[usize::from(id.server)].borrow().info().tree.rkey);
+            rkeys.insert(queue_pair, servers[usize::from(id.server)].borrow().info().region.rkey);
         }
     }
     Ok(rkeys)

@@ -299,7 +299,7 @@ impl<'s> Run<'s> {
         };
         self.sessions.insert(id.server, session);
         let endpoint = server.connect(now, session, &local, None).map_err(said)?;
-        let rkey = server.info().tree.rkey;
+        let rkey = server.info().region.rkey;
         self.follow_servers()?;
         // An unregistered client believes that it is registered until the server has refused it once.
         let registered = !self.scenario.unregistered || self.outcome.refused_index_reads == 0;
@@ -321,7 +321,7 @@ impl<'s> Run<'s> {
                         self.control.controller.closed(hop.partition, hop.client, hop.queue_pair.0);
                     }
                     memserver::Event::NewRoot(_)
-                    | memserver::Event::NewTree { .. }
+                    | memserver::Event::Reloaded { .. }
                     | memserver::Event::Lost { .. } => {
                         return Err("a tree that nobody writes has a new root".into());
                     }

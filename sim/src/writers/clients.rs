@@ -44,8 +44,14 @@ impl Living {
         let (tree, techniques) = (scenario.config, scenario.techniques);
         let is_round_robin = scenario.round_robin > 0 && random.random_range(0..100) < scenario.round_robin;
         let allocation = if is_round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
-        let config =
-            PoolConfig { tree, lanes: scenario.lanes, techniques, allocation, limits: scenario.limits };
+        let config = PoolConfig {
+            tree,
+            lanes: scenario.lanes,
+            techniques,
+            allocation,
+            limits: scenario.limits,
+            contention: scenario.contention,
+        };
         let client =
             Client::new(machine.device(), config, setting.roots(), random.random_range(0..=u64::MAX));
         let client = client.expect("a scenario has at least one lane");

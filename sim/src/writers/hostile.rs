@@ -85,7 +85,7 @@ async fn blow(
             // The memory of a server that has died, or been loaded anew, is another's: the WRITE breaks the queue pair.
             let root = server.superblock().map_or(info.partition.root, |partition| partition.root);
             let target = Target::new(&memory, &info.config, server.id, root);
-            (info.tree.iova, info.tree.rkey, target.strike(damage, random))
+            (info.region.iova, info.region.rkey, target.strike(damage, random))
         }
     };
     setting.count(|outcome| outcome.strikes += u64::from(!writes.is_empty()));

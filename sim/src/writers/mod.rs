@@ -28,11 +28,14 @@ mod run;
 mod server;
 mod setting;
 
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 use fatbtree_blink::{
     Integrity, KeyRange, Limits, OperationError, Techniques, TreeConfig, Trips, Value, ValueLayout,
 };
+use fatbtree_remote::{Backoff, Contention};
+use fatbtree_verbs::Throttling;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
@@ -66,6 +69,8 @@ pub struct Scenario {
     pub(crate) cache: Option<u64>,
     /// Sherman's techniques: all of them, or any.
     pub(crate) techniques: Techniques,
+    /// SMART's techniques: none of them, or any.
+    pub(crate) contention: Contention,
     pub(crate) world: Options,
     /// Memory servers, each with a partition.
     pub(crate) servers: u16,
@@ -295,6 +300,7 @@ impl Scenario {
             world: Options::rough(draw),
             cache: draw.random_bool(0.5).then(|| draw.random_range(0..4_000)),
             techniques: draw_techniques(draw),
+            contention: draw_contention(&mut random(seed, 90)),
             servers,
             first_id: 0,
             round_robin,
@@ -410,6 +416,20 @@ fn draw_techniques(draw: &mut Random) -> Techniques {
     }
     let [combine, on_chip, hierarchical, two_level_versions] = std::array::from_fn(|_| draw.random_bool(0.5));
     Techniques { combine, on_chip, hierarchical, two_level_versions }
+}
+
+/// Drawn by itself: seeds without SMART's techniques are what they were before there were any.
+fn draw_contention(draw: &mut Random) -> Contention {
+    if draw.random_bool(0.5) {
+        return Contention::SHERMAN;
+    }
+    let throttling = match draw.random_range(0..3) {
+        0 => Throttling::Off,
+        1 => Throttling::Fixed(NonZeroU32::MIN.saturating_add(draw.random_range(0..8))),
+        _ => Throttling::Adaptive,
+    };
+    let backoff = if draw.random_bool(0.5) { Backoff::SMART } else { Backoff::LOCKS };
+    Contention { throttling, backoff, bounds_tasks: draw.random_bool(0.5) }
 }
 
 #[cfg(test)]

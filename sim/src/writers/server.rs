@@ -12,7 +12,7 @@ use fatbtree_blink_host::{
 };
 use fatbtree_memserver::session_keeper::{Call, Granted};
 use fatbtree_memserver::{
-    Bounds, ClientId, Limits, MemoryServer, Origin, Refusal, ServerOptions, SessionKey, chunk_kinds_bytes,
+    Bounds, ClientId, Limits, MemoryServer, Origin, Refusal, ServerOptions, SessionKey, chunk_classes_bytes,
     mailbox,
 };
 use fatbtree_verbs::{
@@ -142,14 +142,14 @@ impl Server {
             let place = GlobalAddress::new(self.id, litter::FROM);
             *self.landings.borrow_mut() = litter::scatter(&config, &tree.region, place, keys, random);
         }
-        let kinds = Memory::shared(chunk_kinds_bytes(tree.spare.end - tree.spare.start, CHUNK));
-        LoadedTree { chunk_kinds: Some(kinds.expect("there is memory for a table")), ..tree }
+        let kinds = Memory::shared(chunk_classes_bytes(tree.spare.end - tree.spare.start, CHUNK));
+        LoadedTree { chunk_classes: Some(kinds.expect("there is memory for a table")), ..tree }
     }
 
     fn keep(&self, tree: &LoadedTree) {
-        let LoadedTree { region, spare, counts, generation, chunk_kinds, .. } = tree;
+        let LoadedTree { region, spare, counts, generation, chunk_classes, .. } = tree;
         let (region, spare) = (Arc::clone(region), spare.clone());
-        let kinds = chunk_kinds.clone().expect("the load has made it");
+        let kinds = chunk_classes.clone().expect("the load has made it");
         *self.kept.borrow_mut() =
             Some(Kept { region, kinds, spare, counts: *counts, generation: *generation });
     }
@@ -164,7 +164,7 @@ impl Server {
                 let superblock = Superblock::parse(&line).expect("it is written whole");
                 let (partition, config) = (superblock.partition, superblock.config);
                 let origin = Origin::Meant;
-                let (chunk_kinds, walks) = (Some(kinds), WalkLimits::default());
+                let (chunk_classes, walks) = (Some(kinds), WalkLimits::default());
                 LoadedTree {
                     region,
                     spare,
@@ -173,7 +173,7 @@ impl Server {
                     counts,
                     generation,
                     origin,
-                    chunk_kinds,
+                    chunk_classes,
                     walks,
                 }
             }
@@ -229,7 +229,7 @@ impl Server {
     pub(super) fn die(&self, keeps_memory: bool) {
         self.lapsed.set(self.lapsed());
         if let Some(mut process) = self.process.borrow_mut().take() {
-            let rkey = process.info().tree.rkey;
+            let rkey = process.info().region.rkey;
             process.device_mut().deregister(rkey);
         }
         if !keeps_memory {

@@ -71,7 +71,7 @@ fn long_answers_wait_for_room() {
     let who = ClientId { host: local.ip.into(), roce: local.ip };
     let session = servers[0].open_session(now, who).unwrap().session;
     let endpoint = servers[0].connect(now, session, &local, None).unwrap();
-    let rkey = servers[0].info().tree.rkey;
+    let rkey = servers[0].info().region.rkey;
     client.pool().connected(id, RemoteSide { endpoint, rkey, registered: false }).unwrap();
 
     let network = Network::new(tree, Placement::from_iter([(0, server_host)]));

@@ -2,6 +2,7 @@
 
 mod alarm;
 mod slots;
+mod throttle;
 
 use std::cell::{RefCell, RefMut};
 use std::cmp::Reverse;
@@ -17,9 +18,12 @@ use crate::device::{QueuePair, Verbs};
 use crate::error::{Error, PostError};
 use crate::request::{Operation, WorkRequest};
 use crate::time::{Duration, Instant};
+use crate::wait_queue::{Place, Step, WaitQueue};
 
 pub use alarm::Alarm;
 use slots::{Slot, Slots};
+use throttle::Throttle;
+pub use throttle::Throttling;
 
 /// Turns the operations of one device into futures, any number of them at a time, for one thread.
 ///
@@ -42,6 +46,9 @@ struct Inner<V> {
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     /// Futures that found a send queue full or no buffer free.
     starved: VecDeque<Waker>,
+    throttle: Throttle,
+    /// Chains that wait for credits.
+    throttled: WaitQueue,
     /// Broken queue pairs that the owner has not taken yet.
     broken: VecDeque<Broken>,
 }
@@ -66,6 +73,12 @@ impl<V> std::fmt::Debug for Reactor<V> {
 impl<V: Verbs> Reactor<V> {
     /// Creates a reactor for `verbs`; its time is zero until the first [`turn`](Self::turn).
     pub fn new(verbs: V) -> Self {
+        Self::throttled(verbs, Throttling::Off)
+    }
+
+    /// Creates a reactor that has no more requests under way than `throttling` says. A chain waits until it fits, in the order in which they
+    /// come; one that is longer than the limit goes alone.
+    pub fn throttled(verbs: V, throttling: Throttling) -> Self {
         Self {
             inner: RefCell::new(Inner {
                 verbs,
@@ -73,6 +86,8 @@ impl<V: Verbs> Reactor<V> {
                 slots: Slots::default(),
                 timers: BinaryHeap::new(),
                 starved: VecDeque::new(),
+                throttle: Throttle::new(throttling),
+                throttled: WaitQueue::default(),
                 broken: VecDeque::new(),
             }),
         }
@@ -105,7 +120,7 @@ impl<V: Verbs> Reactor<V> {
         queue_pair: QueuePair,
         operations: [Operation<'d>; N],
     ) -> Chain<'r, 'd, V, N> {
-        Chain(Batch { reactor: self, queue_pair, operations, slots: ArrayVec::new() })
+        Chain(self.batch_of(queue_pair, operations))
     }
 
     /// Posts a number of operations that is known only at run time, from 1 to [`MAX_BATCH`].
@@ -119,7 +134,17 @@ impl<V: Verbs> Reactor<V> {
     where
         O: IntoIterator<Item = Operation<'d>> + Clone + Unpin,
     {
-        Batch { reactor: self, queue_pair, operations, slots: ArrayVec::new() }
+        self.batch_of(queue_pair, operations)
+    }
+
+    #[inline]
+    fn batch_of<O, const MOST: usize>(&self, queue_pair: QueuePair, operations: O) -> Batch<'_, V, O, MOST> {
+        Batch { reactor: self, queue_pair, operations, place: Place::default(), slots: ArrayVec::new() }
+    }
+
+    /// Present limit of the requests under way; none if all are let through.
+    pub fn limit(&self) -> Option<u32> {
+        self.inner.borrow().throttle.limit()
     }
 
     /// Waits for a span of time.
@@ -139,6 +164,10 @@ impl<V: Verbs> Reactor<V> {
             if let Err(failure) = completion.result {
                 let (queue_pair, index_read) = (completion.queue_pair, slots::is_index_read(completion.tag));
                 inner.broke(Broken { queue_pair, failure, index_read });
+            }
+            if inner.throttle.is_on() {
+                let requests = inner.slots.take_requests(completion.tag);
+                inner.throttle.done(requests);
             }
             let woken = inner.slots.complete(completion.tag, completion.result);
             let starved = inner.starved.pop_front();
@@ -161,6 +190,9 @@ impl<V: Verbs> Reactor<V> {
             let woken = inner.slots.complete(tag, Ok(Output::Written));
             inner = self.wake(inner, woken);
         }
+        let now = inner.now;
+        inner.throttle.tick(now);
+        inner = self.call(inner);
         // With nothing in flight they would never be woken again: they end with an error.
         while inner.slots.posted() == 0
             && let Some(waker) = inner.starved.pop_front()
@@ -183,6 +215,19 @@ impl<V: Verbs> Reactor<V> {
         if let Some(unwanted) = inner.slots.put_back(slot, waker) {
             drop(inner);
             drop(unwanted);
+            inner = self.inner.borrow_mut();
+        }
+        inner
+    }
+
+    /// Calls the chains for which there is room, in their order.
+    #[inline]
+    fn call<'r>(&'r self, mut inner: RefMut<'r, Inner<V>>) -> RefMut<'r, Inner<V>> {
+        while let Inner { throttle, throttled, .. } = &mut *inner
+            && let Some(waker) = throttled.call(|requests| throttle.admits(requests))
+        {
+            drop(inner);
+            waker.wake();
             inner = self.inner.borrow_mut();
         }
         inner
@@ -261,6 +306,8 @@ pub struct Batch<'r, V: Verbs, O, const MOST: usize = MAX_BATCH> {
     reactor: &'r Reactor<V>,
     queue_pair: QueuePair,
     operations: O,
+    /// Place among the chains that wait for credits.
+    place: Place,
     /// Once posted: a slot for each operation that is signalled. Empty before and afterwards.
     slots: ArrayVec<Option<Slot>, MOST>,
 }
@@ -285,13 +332,34 @@ where
         let mut borrowed = this.reactor.inner.borrow_mut();
         let inner = &mut *borrowed;
         if this.slots.is_empty() {
+            let mut requests = 0;
+            if inner.throttle.is_on() {
+                requests = this.operations.clone().into_iter().count() as u32;
+                let has_room = inner.throttle.admits(requests);
+                match inner.throttled.poll(&mut this.place, requests, has_room, context.waker()) {
+                    Step::Go => {}
+                    Step::Wait => return Poll::Pending,
+                    Step::Yield => {
+                        drop(borrowed);
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+            }
             match inner.post(this.queue_pair, this.operations.clone()) {
-                Ok(slots) => this.slots = slots,
+                Ok(slots) => {
+                    this.slots = slots;
+                    inner.throttle.take(requests);
+                }
                 Err(Error::Post(error)) if error.is_temporary() && inner.slots.posted() > 0 => {
                     inner.starved.push_back(context.waker().clone());
                     return Poll::Pending;
                 }
-                Err(error) => return Poll::Ready(Err(error)),
+                Err(error) => {
+                    drop(borrowed);
+                    this.forgo();
+                    return Poll::Ready(Err(error));
+                }
             }
         }
         // Per queue pair completions come in order: when the last is there, all are.
@@ -316,8 +384,21 @@ where
     }
 }
 
+impl<V: Verbs, O, const MOST: usize> Batch<'_, V, O, MOST> {
+    /// Gives up its place among the chains that wait for credits, and lets those behind it pass.
+    #[inline]
+    fn forgo(&mut self) {
+        if self.place.is_taken() {
+            let mut inner = self.reactor.inner.borrow_mut();
+            inner.throttled.leave(&mut self.place);
+            drop(self.reactor.call(inner));
+        }
+    }
+}
+
 impl<V: Verbs, O, const MOST: usize> Drop for Batch<'_, V, O, MOST> {
     fn drop(&mut self) {
+        self.forgo();
         if !self.slots.is_empty() {
             let mut inner = self.reactor.inner.borrow_mut();
             self.slots.drain(..).flatten().for_each(|slot| inner.slots.abandon(slot));
@@ -379,7 +460,13 @@ impl<V: Verbs> Inner<V> {
         }
         match self.verbs.post(queue_pair, &requests) {
             Ok(()) => {
-                slots.iter().flatten().for_each(|&slot| self.slots.posted_now(slot));
+                let mut requests = 0;
+                for slot in &slots {
+                    requests += 1;
+                    if let Some(slot) = slot {
+                        self.slots.posted_now(*slot, std::mem::take(&mut requests));
+                    }
+                }
                 Ok(slots)
             }
             Err(error) => {

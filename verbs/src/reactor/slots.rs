@@ -61,6 +61,8 @@ struct Place {
     wants_waking: bool,
     /// Whether a request was posted for the slot, so that a completion will come.
     posted: bool,
+    /// Requests that have ended when the completion comes: the slot's, and those before it that are not signalled.
+    requests: u32,
     state: State,
     cause: Option<Failure>,
 }
@@ -82,6 +84,7 @@ impl Slots {
                 waker: None,
                 wants_waking: false,
                 posted: false,
+                requests: 0,
                 state: State::Free,
                 cause: None,
             });
@@ -96,9 +99,18 @@ impl Slots {
     }
 
     #[inline]
-    pub(super) fn posted_now(&mut self, slot: Slot) {
-        self.places[slot.index as usize].posted = true;
+    pub(super) fn posted_now(&mut self, slot: Slot, requests: u32) {
+        let place = &mut self.places[slot.index as usize];
+        (place.posted, place.requests) = (true, requests);
         self.posted += 1;
+    }
+
+    /// Requests that end with the completion of this tag.
+    #[inline]
+    pub(super) fn take_requests(&mut self, tag: u64) -> u32 {
+        let slot = Slot::of_tag(tag);
+        let place = self.places.get_mut(slot.index as usize).filter(|p| p.generation == slot.generation);
+        place.filter(|_| tag & CAUSE == 0).map_or(0, |place| std::mem::take(&mut place.requests))
     }
 
     #[cfg(test)]

@@ -1,3 +1,5 @@
+mod throttling;
+
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::sync::Arc;

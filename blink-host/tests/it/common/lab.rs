@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
 use fatbtree_blink::node::{LeafBuilder, NodeSpec, mark_free, write_internal};
+use fatbtree_blink::size_class::{INTERNAL_NODES, LEAVES};
 use fatbtree_blink::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeEvent, TreeServer, WalkLimits};
 use fatbtree_memserver::{
-    Chunk, ChunkKind, ClientId, Grant, MemoryServer, Refusal, ServerOptions, SessionKey,
+    Chunk, ClientId, Grant, MemoryServer, Refusal, ServerOptions, SessionKey, SizeClass,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -106,8 +107,8 @@ impl Lab {
     }
 
     /// A chunk, where there are no places.
-    pub fn allocate(&mut self, session: SessionKey, kind: ChunkKind) -> Result<Chunk, Refusal> {
-        match self.server.allocate(self.now, session, kind, 0)? {
+    pub fn allocate(&mut self, session: SessionKey, class: SizeClass) -> Result<Chunk, Refusal> {
+        match self.server.allocate(self.now, session, class, 0)? {
             Grant::Chunk(chunk) => Ok(chunk),
             Grant::Blocks(places) => panic!("a chunk was expected: {places:?}"),
         }
@@ -155,13 +156,13 @@ impl Lab {
     }
 
     /// Uses the end of a chunk of 4096 bytes.
-    pub fn fill(&self, chunk: GlobalAddress, kind: ChunkKind) {
+    pub fn fill(&self, chunk: GlobalAddress, class: SizeClass) {
         let config = self.server.info().config;
         let last = |bytes: u32| GlobalAddress(chunk.raw() + u64::from(4096 / bytes * bytes - bytes));
-        match kind {
-            ChunkKind::Leaves => self.put_node(last(config.leaf_bytes()), 0, false),
-            ChunkKind::InternalNodes => self.put_node(last(config.internal_bytes()), 1, false),
-            ChunkKind::Records => {
+        match class {
+            LEAVES => self.put_node(last(config.leaf_bytes()), 0, false),
+            INTERNAL_NODES => self.put_node(last(config.internal_bytes()), 1, false),
+            _ => {
                 self.server.memory().write(last(8).offset(), b"a record").expect("inside of the region");
             }
         }

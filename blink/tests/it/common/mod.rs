@@ -187,8 +187,8 @@ impl Lab {
     /// Brings memory that a client asks for.
     pub(crate) fn serve(&self, client: &Client) {
         while let Some(event) = client.poll_event() {
-            let (server, kind) = match event {
-                Event::MemoryWanted { server, kind, .. } => (server, kind),
+            let (server, class) = match event {
+                Event::MemoryWanted { server, class, .. } => (server, class),
                 // The client's next change finishes it.
                 Event::Unfinished { .. } => continue,
                 Event::ConnectionBroken { .. } => panic!("{event:?}"),
@@ -196,12 +196,12 @@ impl Lab {
             let next = &self.servers[usize::from(server)].next_chunk;
             let at = next.get();
             if at + 2 * CHUNK > REGION {
-                client.refuse_memory(server, kind, Shortage::Region);
+                client.refuse_memory(server, class, Shortage::Region);
                 continue;
             }
             next.set(at + CHUNK);
             let session = self.session.get();
-            client.grant(session, GlobalAddress::new(server, at), CHUNK, kind);
+            client.grant(session, GlobalAddress::new(server, at), CHUNK, class);
         }
     }
 

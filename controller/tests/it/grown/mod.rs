@@ -69,11 +69,11 @@ fn insert(cluster: &Cluster, config: TreeConfig, keys: &[u64]) -> Result<(), Fai
                 break;
             }
             while let Some(event) = pool.poll_event() {
-                let Event::MemoryWanted { server, kind, .. } = event else {
+                let Event::MemoryWanted { server, class, .. } = event else {
                     return Err(format!("{event:?}").into());
                 };
                 let next = &mut spare[usize::from(server)];
-                pool.grant(SESSION, GlobalAddress::new(server, *next), CHUNK, kind);
+                pool.grant(SESSION, GlobalAddress::new(server, *next), CHUNK, class);
                 *next += CHUNK;
             }
             pool.turn(pool.reactor().now());

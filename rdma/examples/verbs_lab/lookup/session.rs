@@ -43,7 +43,7 @@ impl ServerSession {
             })
             .map_err(said)?;
         let keeper = runtime.spawn(server.clone().keep_session(session));
-        let rkey = info.tree.rkey;
+        let rkey = info.region.rkey;
         Ok((Self { runtime, server, session, keeper, roce, rkey }, info))
     }
 

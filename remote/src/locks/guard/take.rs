@@ -7,6 +7,7 @@ use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
 
 use super::{LockError, LockGuard, Place, bytes_of, with_locks, word_of};
 use crate::address::GlobalAddress;
+use crate::backoff::Growth;
 use crate::checks::Check;
 use crate::connection::ConnectionId;
 use crate::locks::{Admission, End, LockId, Taken, Unfinished, Writer};
@@ -175,7 +176,7 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
 
     /// Asks for the global lock until it is this client's. From time to time it asks whether the owner is alive.
     async fn take_in_the_end(&mut self, mut believed: u64, trips: &mut u32) -> Result<(), LockError> {
-        let backoff = &self.pool.config().locking.backoff;
+        let backoff = &self.pool.config().contention.backoff;
         let began = self.pool.reactor().now();
         let mut attempt = 0;
         loop {
@@ -209,7 +210,8 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
                     if self.pool.reactor().now() - began > self.pool.config().patience {
                         return Err(LockError::Locked);
                     }
-                    if round_ends && !races {
+                    // Without a queue, Sherman's clients never pause.
+                    if round_ends && (!races || backoff.growth != Growth::None) {
                         self.pool.back_off(backoff, attempt).await;
                     }
                     self.may_be_taken();
@@ -248,7 +250,9 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
             Taken::Before if self.place == Place::Racing => Taken::Not(self.writer.owner.number),
             taken => taken,
         };
-        if let Taken::Not(_) = taken {
+        let failed = matches!(taken, Taken::Not(_));
+        self.pool.note_attempt(failed);
+        if failed {
             self.pool.count(|stats| stats.lock_retries += 1);
         }
         Ok(taken)

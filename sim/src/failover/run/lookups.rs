@@ -23,7 +23,7 @@ impl Run<'_> {
             }
         };
         let endpoint = server.connect(now, session, &local, replaces).map_err(said)?;
-        let rkey = server.info().tree.rkey;
+        let rkey = server.info().region.rkey;
         let asker = &mut self.askers[client];
         asker.sessions.insert(id.server, session);
         if let Some(gone) = replaces {

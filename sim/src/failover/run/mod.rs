@@ -360,7 +360,7 @@ impl<'s> Run<'s> {
                 let news = ServerNews::Closed { client: hop.client, queue_pair: hop.queue_pair.0 };
                 self.control.primary.server_news(STREAM, hop.partition, news);
             }
-            TreeEvent::NewRoot(_) | TreeEvent::NewTree { .. } | TreeEvent::Lost { .. } => {
+            TreeEvent::NewRoot(_) | TreeEvent::Reloaded { .. } | TreeEvent::Lost { .. } => {
                 return Err("a tree that nobody writes has a new root".into());
             }
         }

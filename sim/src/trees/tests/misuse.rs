@@ -1,6 +1,6 @@
 //! The reason for which a chunk's kind is permanent: a record can look like a node, and a node like a record. Keys
 //! and values are a user's, so readers with stale pointers cannot tell. Clients and servers keep the kinds apart by
-//! construction: a client's pools ([`Allocator`](fatbtree_blink::ChunkKind)) and a server's chunks and places have
+//! construction: a client's allocator and a server's chunks and places have
 //! one kind each.
 
 use fatbtree_blink::node::{EntryValue, LINE, LeafBuilder, Node, NodeSpec, write_internal};

@@ -148,7 +148,7 @@ impl Bench {
                 client: self.client_host,
                 partition,
                 dest_qp: remote.queue_pair.0,
-                rkey: info.tree.rkey,
+                rkey: info.region.rkey,
                 root: info.partition.root.raw(),
                 mtu: 1024,
             };

@@ -134,7 +134,7 @@ impl Living {
             lease.session
         });
         let endpoint = server.connect(now, *session, &local, replaces).unwrap();
-        let rkey = server.info().tree.rkey;
+        let rkey = server.info().region.rkey;
         self.follow_servers();
         pool_of(&self.clients, client).connected(id, RemoteSide { endpoint, rkey, registered }).unwrap();
     }
@@ -153,7 +153,7 @@ impl Living {
                     memserver::Event::Closed(hop) => {
                         controller.closed(hop.partition, hop.client, hop.queue_pair.0);
                     }
-                    memserver::Event::NewRoot(tree) | memserver::Event::NewTree { structure: tree, .. } => {
+                    memserver::Event::NewRoot(tree) | memserver::Event::Reloaded { structure: tree, .. } => {
                         controller.rerooted(tree.partition.id, tree.partition.root.raw());
                     }
                     memserver::Event::Lost { .. } => unreachable!("no server is started again"),
@@ -376,18 +376,18 @@ impl Living {
             while let Some(event) = self.clients[client].poll_event() {
                 any = true;
                 match event {
-                    Event::MemoryWanted { server, kind, bytes } => {
+                    Event::MemoryWanted { server, class, bytes } => {
                         let now = self.clock.now();
                         let session = self.sessions[&(client, server)];
                         let memory = &mut self.cluster.servers_mut()[usize::from(server)];
                         let pool = self.clients[client].pool();
-                        match memory.allocate(now, session, kind, bytes).unwrap() {
+                        match memory.allocate(now, session, class, bytes).unwrap() {
                             Grant::Chunk(chunk) => {
                                 memory.publish(now, session, chunk.address).unwrap();
-                                pool.grant(session.id, chunk.address, chunk.bytes, kind);
+                                pool.grant(session.id, chunk.address, chunk.bytes, class);
                             }
                             Grant::Blocks(places) => {
-                                pool.grant_blocks(session.id, server, kind, places.bytes, &places.addresses);
+                                pool.grant_blocks(session.id, server, class, places.bytes, &places.addresses);
                             }
                         }
                     }
