@@ -241,6 +241,41 @@ struct ibv_mr *fatbtree_register_device_memory(struct ibv_pd *pd, struct ibv_dm 
     return region;
 }
 
+/* --- domains of threads ----------------------------------------------------------------------------------------------- */
+
+/* A thread domain: what is made in it is used by one thread at a time, so that it needs no locks, and has a doorbell register of its
+ * own. Null with errno = EOPNOTSUPP where the driver has none. */
+struct ibv_td *fatbtree_thread_domain(struct ibv_context *context)
+{
+    struct ibv_td_init_attr attributes = {.comp_mask = 0};
+    errno = 0;
+    struct ibv_td *domain = ibv_alloc_td(context, &attributes);
+    if (!domain && (errno == 0 || errno == ENOSYS || errno == ENOTSUP)) errno = EOPNOTSUPP;
+    return domain;
+}
+
+int fatbtree_free_thread_domain(struct ibv_td *domain) { return error_of(ibv_dealloc_td(domain)); }
+
+/* A protection domain, which is `pd` for a thread. */
+struct ibv_pd *fatbtree_parent_domain(struct ibv_context *context, struct ibv_pd *pd, struct ibv_td *thread)
+{
+    struct ibv_parent_domain_init_attr attributes = {.pd = pd, .td = thread};
+    return ibv_alloc_parent_domain(context, &attributes);
+}
+
+/* A completion queue that one thread at a time polls, without a lock where the driver can do without. */
+struct ibv_cq *fatbtree_completion_queue(struct ibv_context *context, int entries, struct ibv_comp_channel *channel)
+{
+    struct ibv_cq_init_attr_ex attributes = {
+        .cqe = (uint32_t)entries,
+        .channel = channel,
+        .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
+        .flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+    };
+    struct ibv_cq_ex *queue = ibv_create_cq_ex(context, &attributes);
+    return queue ? ibv_cq_ex_to_cq(queue) : ibv_create_cq(context, entries, NULL, channel, 0);
+}
+
 /* --- queue pairs ------------------------------------------------------------------------------------------------------ */
 
 struct fatbtree_queue_pair {

@@ -21,6 +21,7 @@ opaque! {
     ibv_dm: "Memory on the device.",
     ibv_cq: "A completion queue.",
     ibv_qp: "A queue pair.",
+    ibv_td: "A thread domain.",
     ibv_comp_channel: "Where completion queues tell that something has come.",
 }
 
@@ -189,6 +190,18 @@ unsafe extern "C" {
     pub(crate) fn fatbtree_connect(queue_pair: *mut ibv_qp, to: *const Connection, step: *mut u32) -> c_int;
     pub(crate) fn fatbtree_leave(queue_pair: *mut ibv_qp, error: u32) -> c_int;
     pub(crate) fn fatbtree_post(queue_pair: *mut ibv_qp, requests: *const Request, count: u32) -> c_int;
+    pub(crate) fn fatbtree_thread_domain(context: *mut ibv_context) -> *mut ibv_td;
+    pub(crate) fn fatbtree_free_thread_domain(domain: *mut ibv_td) -> c_int;
+    pub(crate) fn fatbtree_parent_domain(
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        thread: *mut ibv_td,
+    ) -> *mut ibv_pd;
+    pub(crate) fn fatbtree_completion_queue(
+        context: *mut ibv_context,
+        entries: c_int,
+        channel: *mut ibv_comp_channel,
+    ) -> *mut ibv_cq;
     pub(crate) fn fatbtree_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
     pub(crate) fn fatbtree_channel_fd(channel: *mut ibv_comp_channel) -> c_int;
     pub(crate) fn fatbtree_forget_told(channel: *mut ibv_comp_channel);
@@ -201,13 +214,6 @@ unsafe extern "C" {
     pub(crate) fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
     pub(crate) fn ibv_dereg_mr(region: *mut ibv_mr) -> c_int;
     pub(crate) fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
-    pub(crate) fn ibv_create_cq(
-        context: *mut ibv_context,
-        entries: c_int,
-        of_caller: *mut c_void,
-        channel: *mut ibv_comp_channel,
-        vector: c_int,
-    ) -> *mut ibv_cq;
     pub(crate) fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int;
     pub(crate) fn ibv_destroy_qp(queue_pair: *mut ibv_qp) -> c_int;
 }

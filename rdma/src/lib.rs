@@ -139,6 +139,6 @@ mod table;
 #[cfg(feature = "ibverbs")]
 pub use config::Config;
 #[cfg(feature = "ibverbs")]
-pub use device::RdmaDevice;
+pub use device::{RdmaContext, RdmaDevice};
 #[cfg(feature = "ibverbs")]
 pub use error::OpenError;

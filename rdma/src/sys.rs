@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use fatbtree_verbs::{BufferPool, DeviceMemoryError, Memory, OutOfBounds};
@@ -109,6 +109,8 @@ impl Drop for Context {
 /// A protection domain: queue pairs and memory regions that may be used together.
 pub(crate) struct ProtectionDomain {
     raw: NonNull<ffi::ibv_pd>,
+    /// If it is for one thread: its thread domain, and the protection domain that it is for others.
+    of_thread: Option<(NonNull<ffi::ibv_td>, Arc<ProtectionDomain>)>,
     context: Arc<Context>,
 }
 
@@ -121,7 +123,27 @@ impl ProtectionDomain {
     pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: the device is open, and stays so as long as the protection domain lives, which has a share in it.
         let raw = given(unsafe { ffi::ibv_alloc_pd(context.0.as_ptr()) })?;
-        Ok(Arc::new(Self { raw, context: Arc::clone(context) }))
+        Ok(Arc::new(Self { raw, of_thread: None, context: Arc::clone(context) }))
+    }
+
+    /// The same for queue pairs that one thread at a time uses: they have a doorbell register of their own, and no locks.
+    /// [`Unsupported`](io::ErrorKind::Unsupported): the driver has none.
+    pub(crate) fn of_thread(parent: &Arc<Self>) -> io::Result<Arc<Self>> {
+        let context = Arc::clone(&parent.context);
+        // SAFETY: the device is open, and stays so as long as the thread domain, whose owner has a share in it.
+        let thread = given(unsafe { ffi::fatbtree_thread_domain(context.0.as_ptr()) })?;
+        // SAFETY: device, protection domain and thread domain live as long as what is made of them, whose owner has them or a share in
+        // them.
+        let raw =
+            unsafe { ffi::fatbtree_parent_domain(context.0.as_ptr(), parent.raw.as_ptr(), thread.as_ptr()) };
+        match given(raw) {
+            Ok(raw) => Ok(Arc::new(Self { raw, of_thread: Some((thread, Arc::clone(parent))), context })),
+            Err(error) => {
+                // SAFETY: nothing was made of it.
+                unsafe { ffi::fatbtree_free_thread_domain(thread.as_ptr()) };
+                Err(error)
+            }
+        }
     }
 }
 
@@ -129,6 +151,10 @@ impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         // SAFETY: this is the only owner, and regions and queue pairs keep it alive: there are none left.
         unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
+        if let Some((thread, _)) = &self.of_thread {
+            // SAFETY: what was made of it has just gone.
+            unsafe { ffi::fatbtree_free_thread_domain(thread.as_ptr()) };
+        }
     }
 }
 
@@ -321,17 +347,17 @@ pub(crate) struct CompletionQueue {
 
 // SAFETY: libibverbs allows every call from any thread, whichever made the queue.
 unsafe impl Send for CompletionQueue {}
-// SAFETY: libibverbs locks a completion queue while it is polled.
+// SAFETY: the device that has made the queue polls and arms it, while it is borrowed mutably; queue pairs only keep it alive.
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue that reports through `channel` when it is [armed](Self::arm).
+    /// A queue that reports through `channel` when it is [armed](Self::arm). One thread at a time polls it.
     pub(crate) fn new(channel: &Arc<Channel>, entries: u32) -> io::Result<Arc<Self>> {
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
         let (context, raw) = (channel.context.0.as_ptr(), channel.raw.as_ptr());
         // SAFETY: channel and device are open, and stay so as long as the queue lives, which has a share in the channel, and that one in
         // the device.
-        let raw = unsafe { ffi::ibv_create_cq(context, entries, ptr::null_mut(), raw, 0) };
+        let raw = unsafe { ffi::fatbtree_completion_queue(context, entries, raw) };
         Ok(Arc::new(Self { raw: given(raw)?, _channel: Arc::clone(channel) }))
     }
 

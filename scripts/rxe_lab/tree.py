@@ -253,6 +253,17 @@ def tree_lookups(report, network, guest):
         return (f"400 lookups, {counts['per_lookup']:.2f} round trips each instead of {state['ordinary']:.2f}; "
                 f"index reads landed {landed}; {planned}")
 
+    def threads():
+        client = state["client"]
+        first = client.counts("threads 3 80")
+        said = client.said("^RdmaContext")
+        for counts in (first, client.counts(), client.counts()):
+            all_right(counts, 80)
+        if not any(re.search(r"threads: 1, .*doorbells: the driver's$", line) for line in said):
+            raise LabError(f"expected one context, and no thread domains, found {said}")
+        network.follow(6)
+        return "3 threads on one device context, 80 lookups each; soft RoCE has no thread domains, and it is said"
+
     def counters():
         found = network.answer("counters")
         hits = {name: int(value) for name, value in (word.split("=") for word in found.split())}
@@ -306,6 +317,7 @@ def tree_lookups(report, network, guest):
     steps = [
         ("a session with the memory server, its software NIC behind five switches", connect),
         ("lookups by ordinary READs", ordinary),
+        ("lookups by several threads", threads),
         ("index reads without registration", refused),
         ("index reads with empty caches", empty_caches),
         ("index reads rewritten by our switches", rewritten),

@@ -1,6 +1,6 @@
 //! The device: memory regions and queue pairs.
 
-mod open;
+mod context;
 mod post;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,15 +18,19 @@ use fatbtree_verbs::{
 use crate::config::Config;
 use crate::ffi::{self, Connection, WorkCompletion};
 use crate::queue::SendQueue;
-use crate::sys::{Channel, CompletionQueue, Context, MemoryRegion, ProtectionDomain, RawQueuePair, Step};
+use crate::sys::{Channel, CompletionQueue, MemoryRegion, ProtectionDomain, RawQueuePair, Step};
 use crate::table::Table;
+
+pub use context::RdmaContext;
+use context::Seat;
 
 /// Bytes of a page: the unit in which the kernel maps addresses of requests to memory.
 const PAGE: u64 = 4096;
 /// Bad address, as Linux numbers errors.
 const EFAULT: i32 = 14;
 
-/// An RDMA device of this machine, by libibverbs. Any number of them may be open at a time, also on the same card.
+/// An RDMA device of this machine as one thread uses it, by libibverbs. Any number of them may be open at a time, also on the same card;
+/// those of one [`RdmaContext`] share what threads should share.
 ///
 /// The owner drives the device: between calls, only the card acts. [`poll`](fatbtree_verbs::Verbs::poll) takes
 /// completions. [`poll_broken`](Device::poll_broken) looks for queue pairs that have failed; a memory server calls it
@@ -36,7 +40,6 @@ const EFAULT: i32 = 14;
 /// Only [`connect`](Device::connect) waits for another machine, while the kernel resolves the other side's MAC
 /// address. That takes about a second if no machine answers.
 pub struct RdmaDevice {
-    name: String,
     config: Config,
     port: Port,
     capabilities: Capabilities,
@@ -57,8 +60,12 @@ pub struct RdmaDevice {
     queues: [Arc<CompletionQueue>; 2],
     /// Channel through which the completion queues report news.
     channel: Arc<Channel>,
+    /// Domain of queue pairs: this thread's own, if the driver has such.
+    threads_domain: Arc<ProtectionDomain>,
+    /// Domain of registrations.
     domain: Arc<ProtectionDomain>,
-    context: Arc<Context>,
+    /// Last: queue pairs have gone when its number is free again.
+    seat: Seat,
 }
 
 /// Properties of this side that the other side must know.
@@ -82,7 +89,7 @@ struct Pair {
 impl fmt::Debug for RdmaDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RdmaDevice")
-            .field("name", &self.name)
+            .field("name", &self.seat.device_name())
             .field("port", &self.port)
             .field("queue_pairs", &self.pairs.len())
             .field("under_way", &self.under_way)
@@ -94,7 +101,7 @@ impl RdmaDevice {
     /// Name of the device in the kernel.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.seat.device_name()
     }
 
     /// Address of this side, as given in its endpoints.
@@ -139,7 +146,7 @@ impl RdmaDevice {
     /// File descriptors, one of which is readable when there may be something to take, after [`arm`](Self::arm).
     #[must_use]
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        [self.channel.fd(), self.context.event_fd()]
+        [self.channel.fd(), self.seat.context().event_fd()]
     }
 
     /// Marks a queue pair as failed, and reports it once.
@@ -211,9 +218,9 @@ impl RdmaDevice {
     /// Looks for queue pairs that have failed without a request of this side: asynchronous events, and ended
     /// receives.
     fn look(&mut self) {
-        while let Some(event) = self.context.event() {
+        while let Some(event) = self.seat.event() {
             match event.kind {
-                ffi::EVENT_QUEUE_PAIR => self.break_pair(QueuePair(event.queue_pair)),
+                ffi::EVENT_QUEUE_PAIR => self.break_pair(Seat::queue_pair(event.queue_pair)),
                 ffi::EVENT_DEVICE => self.break_all(),
                 _ => {}
             }
@@ -222,7 +229,7 @@ impl RdmaDevice {
         loop {
             let Some(count) = self.queues[1].poll(&mut found) else { return self.break_all() };
             for completion in &found[..count] {
-                let name = QueuePair(completion.id);
+                let name = Seat::queue_pair(completion.id);
                 // Somebody has sent something, which is no part of this protocol: watch on.
                 let goes_on = completion.status == 0
                     && self.pairs.get(name).is_some_and(|pair| pair.raw.watch(completion.id).is_ok());
@@ -323,7 +330,8 @@ impl Device for RdmaDevice {
         let capabilities = &self.capabilities;
         let (send_queue, inline) = (capabilities.send_queue as u16, capabilities.inline_bytes as u32);
         let name = self.pairs.next_name();
-        let raw = RawQueuePair::new(&self.domain, &self.queues, name.0, send_queue.into(), inline);
+        let name = self.seat.driver_name(name);
+        let raw = RawQueuePair::new(&self.threads_domain, &self.queues, name, send_queue.into(), inline);
         let raw = raw.map_err(|error| ConnectError::Driver {
             what: "create a queue pair",
             reason: error.to_string(),

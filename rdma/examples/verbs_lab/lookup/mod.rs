@@ -5,6 +5,7 @@
 //!   walk 400            lookups=400 found=300 not_found=100 wrong=0 failed=0 round_trips=2300 per_lookup=5.75 …
 //!   index 400           the same keys, beginning with index reads where the connection is registered
 //!   get 20              keys that are there, one after the other, by `Client::get`
+//!   threads 3 80        as `walk 80`, by three threads at once with sessions of their own; a line for each of them
 //!   registered          the switches have been told of all connections
 //!   expect failures     what cannot be answered from now on is counted, and is no failure of this program
 //!   end                 as the end of the input
@@ -25,7 +26,7 @@ use std::time::Duration;
 
 use fatbtree_blink::{Event, PoolConfig, Start};
 use fatbtree_client::Client;
-use fatbtree_rdma::{Config, RdmaDevice};
+use fatbtree_rdma::{Config, RdmaContext, RdmaDevice};
 use fatbtree_verbs::time::Instant;
 use futures_core::Stream as _;
 
@@ -47,6 +48,13 @@ pub(crate) fn run(device: &str, url: &str) -> Result<(), String> {
             ["walk", count] => lab.look_up(number(count)?, Start::Root),
             ["index", count] => lab.look_up(number(count)?, Start::IndexRead),
             ["get", count] => lab.get(number(count)?),
+            ["threads", threads, count] => {
+                for counts in lab.in_threads(number(threads)?, number(count)?)? {
+                    println!("{counts}");
+                    wrong += counts.wrong + counts.failed;
+                }
+                continue;
+            }
             ["registered"] => {
                 lab.registered()?;
                 println!("registered");
@@ -67,11 +75,18 @@ pub(crate) fn run(device: &str, url: &str) -> Result<(), String> {
     if wrong == 0 { Ok(()) } else { Err(format!("{wrong} lookups were wrong or failed")) }
 }
 
+/// A quarter of a second, and two until the server is given up.
+fn config() -> Config {
+    Config { timeout: 16, ..crate::config() }
+}
+
 fn number(word: &str) -> Result<u64, String> {
     word.parse().map_err(|_| format!("expected a number of lookups, found {word:?}"))
 }
 
 struct Lab {
+    /// Name of the device, and address of the memory server's gRPC.
+    peers: (String, String),
     client: Client<RdmaDevice>,
     session: ServerSession,
     /// Keys there are, and how far they are apart.
@@ -82,9 +97,8 @@ struct Lab {
 
 impl Lab {
     fn new(device: &str, url: &str) -> Result<Self, String> {
-        // A quarter of a second, and two until the server is given up.
-        let config = Config { timeout: 16, ..crate::config() };
-        let device = RdmaDevice::open(device, &config).map_err(|error| error.to_string())?;
+        let peers = (device.to_owned(), url.to_owned());
+        let device = RdmaDevice::open(device, &config()).map_err(|error| error.to_string())?;
         let (session, info) = ServerSession::open(url, &device)?;
         let keys = info.counts.keys;
         let roots = fatbtree_blink_host::grpc::super_root([&info]).map_err(|error| error.to_string())?;
@@ -92,11 +106,33 @@ impl Lab {
         let client = Client::new(device, pool, roots, 1).map_err(|error| error.to_string())?;
         println!("server keys={keys} levels={}", u32::from(info.partition.root_level) + 1);
         let began = std::time::Instant::now();
-        let mut lab = Self { client, session, keys, step: u64::MAX / keys.max(1), began };
+        let mut lab = Self { peers, client, session, keys, step: u64::MAX / keys.max(1), began };
         for id in lab.client.pool().connections() {
             lab.session.connect(lab.client.pool(), id)?;
         }
         Ok(lab)
+    }
+
+    /// Looks keys up in several threads, each with a device of the one context that this process has open.
+    fn in_threads(&self, threads: u64, count: u64) -> Result<Vec<Counts>, String> {
+        let (device, url) = &self.peers;
+        let context = RdmaContext::open(device, &config()).map_err(|error| error.to_string())?;
+        let of_one = || {
+            let mut lab = Self::new(device, url)?;
+            let counts = lab.look_up(count, Start::Root);
+            lab.session.close();
+            Ok(counts)
+        };
+        let counts = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(of_one)).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread has panicked".to_owned())))
+                .collect::<Result<Vec<_>, String>>()
+        })?;
+        let doorbells = if context.has_thread_domains() { "one a thread" } else { "the driver's" };
+        println!("{context:?}; doorbells: {doorbells}");
+        Ok(counts)
     }
 
     fn registered(&self) -> Result<(), String> {
