@@ -91,7 +91,7 @@ pub fn tree_in(folder: &TreeFolder) -> Result<Option<LoadedTree>, FolderError> {
     }
     let layout = found.layout(classes(&config, &found.kept.counts));
     let memory = Regions::new([(partition.id, Arc::clone(&found.region))]);
-    let may_lie = |kind, offset, bytes| layout.may_lie(kind, offset, bytes);
+    let may_lie = |class, offset, bytes| layout.may_lie(class, offset, bytes);
     verify_at_hand(&memory, &config, partition, may_lie).map_err(|error| found.damaged(error))?;
     let FoundRegion {
         kept: KeptRegion { generation, spare, origin, counts, .. }, region, chunk_classes, ..

@@ -114,7 +114,7 @@ pub(crate) struct Arguments {
     /// File for the progress, a line of JSON ten times a second while operations end; - for standard output.
     #[arg(long, value_name = "FILE")]
     progress: Option<PathBuf>,
-    /// Way to meet other clients at locks, and the bounds of the card. sherman: short pauses, no bound. smart: pauses and operations at once
+    /// With RDMA: way to meet other clients at locks, and the bounds of the card. sherman: short pauses, no bound. smart: pauses and operations at once
     /// follow the share of attempts that fail, and requests under way have a limit that is tried out.
     #[arg(long, value_name = "sherman|smart", value_enum, default_value = "sherman")]
     contention: Treatment,

@@ -49,11 +49,11 @@ pub(crate) struct Conflicts {
 
 /// Bounds by which a thread avoids conflicts now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rein {
+pub(crate) struct Rein {
     /// Longest pause: this power of 2, in units of [`Backoff`](crate::Backoff).
-    pub growth: u32,
+    pub(crate) growth: u32,
     /// Operations that may compete at once; `None`: all.
-    pub tasks: Option<u32>,
+    pub(crate) tasks: Option<u32>,
 }
 
 impl Conflicts {
@@ -84,10 +84,11 @@ impl Conflicts {
     /// Adapts the bounds to what was noted, if a window has ended. Then tasks may go on: see [`call`](Self::call).
     #[inline]
     pub(crate) fn tick(&mut self, now: Instant) {
-        let windows = (now - self.since).as_nanos() / WINDOW.as_nanos();
-        if windows == 0 {
+        let elapsed = now - self.since;
+        if elapsed < WINDOW {
             return;
         }
+        let windows = elapsed.as_nanos() / WINDOW.as_nanos();
         self.since = now;
         let (attempts, failed) = (std::mem::take(&mut self.attempts), std::mem::take(&mut self.failed));
         // All attempts were in the first window: the others were quiet.
@@ -143,9 +144,6 @@ impl Conflicts {
     #[inline]
     pub(crate) fn call(&mut self) -> Option<Waker> {
         let Self { competing, most, waiting, .. } = self;
-        if waiting.is_empty() {
-            return None;
-        }
         waiting.call(|tasks| *competing == 0 || competing.saturating_add(tasks) <= *most)
     }
 }

@@ -73,7 +73,6 @@ pub use backoff::{Backoff, Growth};
 pub use chain::Part;
 pub use checks::Check;
 pub use config::{Contention, Locking, RemoteConfig};
-pub use conflict::Rein;
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
 pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
 pub use kept::Kept;

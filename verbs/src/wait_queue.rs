@@ -55,13 +55,6 @@ struct Waiting {
 }
 
 impl WaitQueue {
-    /// Whether no task waits.
-    #[must_use]
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
     /// Next step of the task at `place`, which wants a share of this size; `has_room`: there is room for it.
     #[inline]
     pub fn poll(&mut self, place: &mut Place, share: u32, has_room: bool, waker: &Waker) -> Step {

@@ -57,7 +57,7 @@ pub struct LoadOptions {
     /// third more or less, for the sake of short separators, where they have room. The default, 0.75, leaves
     /// room for insertions and is what a B+Tree settles at under random insertions, a little above ln 2.
     pub fill: f64,
-    /// Bytes of the region that the load leaves free, for [chunks](fatbtree_memserver::SizeClass).
+    /// Bytes of the region that the load leaves free, for [chunks](fatbtree_memserver::Chunk).
     pub spare_bytes: u64,
     /// The [generation](LoadedTree::generation) of new memory: 1 where there was no tree before.
     pub generation: u64,
@@ -84,7 +84,8 @@ pub struct LoadCounts {
     pub record_bytes: u64,
 }
 
-/// A region with a tree in it, ready to be registered with `iova = server << 48`.
+/// A region with a tree in it, ready to be registered with `iova = server << 48`. A clone is the same region.
+#[derive(Clone)]
 pub struct LoadedTree {
     /// The region, from offset 0. It is shared with the device that serves it.
     pub region: Arc<Memory>,
@@ -101,7 +102,7 @@ pub struct LoadedTree {
     /// Whether it is the one that is meant. One with keys is; an empty one may be the successor of one that was lost, but where an operator
     /// has loaded it.
     pub origin: Origin,
-    /// A word for each chunk that was ever given out, which says its kind, where the region outlives its server: see
+    /// A word for each chunk that was ever given out, which says its class, where the region outlives its server: see
     /// [`TreeFolder`](crate::TreeFolder). [`chunk_classes_bytes`](fatbtree_memserver::chunk_classes_bytes) long, zeros in the beginning.
     pub chunk_classes: Option<Arc<Memory>>,
     /// Bounds of walks on behalf of clients.

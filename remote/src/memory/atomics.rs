@@ -1,10 +1,10 @@
 //! Words that several clients change without a lock.
 
-use fatbtree_verbs::{Failure, Operation, Output, Remote, Verbs};
+use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 
-use super::{RemoteMemory, Trouble};
+use super::{RemoteMemory, Trouble, no_answer, word_of};
 use crate::address::GlobalAddress;
-use crate::connection::{BreakReason, ConnectionId};
+use crate::connection::ConnectionId;
 
 impl<V: Verbs> RemoteMemory<V> {
     /// Posts operations on one server's memory with one doorbell, when the connection there is up, and waits until all are done.
@@ -65,10 +65,7 @@ impl<V: Verbs> RemoteMemory<V> {
     /// As [`read`](Self::read).
     pub async fn read_word(&self, lane: u8, at: GlobalAddress) -> Result<u64, Trouble> {
         let bytes = self.read(lane, at, 8).await?;
-        bytes
-            .first_chunk()
-            .map(|bytes| u64::from_le_bytes(*bytes))
-            .ok_or(Trouble::Broke(BreakReason::Failed(Failure::Other)))
+        bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).ok_or_else(no_answer)
     }
 
     /// Replaces a word by what `change` makes of it, however often other clients are quicker: behind each such attempt it
@@ -104,10 +101,7 @@ impl<V: Verbs> RemoteMemory<V> {
         operation: impl FnOnce(Remote) -> Operation<'static>,
     ) -> Result<u64, Trouble> {
         let id = ConnectionId { server: at.server(), lane };
-        match self.post(id, |rkey| [operation(Remote { address: at.raw(), rkey })]).await? {
-            [Output::Atomic(found)] => Ok(found),
-            // A device that answers an atomic with something else is broken.
-            _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other))),
-        }
+        let [found] = self.post(id, |rkey| [operation(Remote { address: at.raw(), rkey })]).await?;
+        word_of(&found)
     }
 }

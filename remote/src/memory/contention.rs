@@ -8,7 +8,6 @@ use fatbtree_verbs::{Place, Step, Verbs};
 
 use super::{RemoteMemory, State};
 use crate::backoff::Backoff;
-use crate::conflict::Rein;
 
 /// A turn among the operations of one thread that compete with others; see [`RemoteMemory::compete`]. It ends when it is dropped.
 #[derive(Debug)]
@@ -81,11 +80,5 @@ impl<V: Verbs> RemoteMemory<V> {
     fn draw_pause(&self, backoff: &Backoff, attempt: u32) -> Duration {
         let State { pauses, conflicts, .. } = &mut *self.state.borrow_mut();
         pauses.draw(backoff, attempt, conflicts.rein().growth)
-    }
-
-    /// Bounds by which conflicts are avoided now.
-    #[must_use]
-    pub fn rein(&self) -> Rein {
-        self.state.borrow().conflicts.rein()
     }
 }

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 pub use contention::Turn;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Broken, Failure, PostError, QueuePair, Reactor, Verbs};
+use operate::no_answer;
+pub(crate) use operate::{bytes_of, word_of};
 
 use crate::backoff::Pauses;
 use crate::config::RemoteConfig;

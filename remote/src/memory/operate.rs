@@ -178,3 +178,30 @@ impl<V: Verbs> RemoteMemory<V> {
         Trouble::Broke(reason.unwrap_or(BreakReason::Failed(failure)))
     }
 }
+
+/// Trouble with a device that answers an operation with what no such operation has.
+pub(super) const fn no_answer() -> Trouble {
+    Trouble::Broke(BreakReason::Failed(Failure::Other))
+}
+
+/// The bytes that a READ has brought.
+///
+/// # Errors
+/// When the device answers with something else.
+pub(crate) fn bytes_of(output: Output) -> Result<Buffer, Trouble> {
+    match output {
+        Output::Read(bytes) => Ok(bytes),
+        _ => Err(no_answer()),
+    }
+}
+
+/// The word that an atomic has found.
+///
+/// # Errors
+/// When the device answers with something else.
+pub(crate) fn word_of(output: &Output) -> Result<u64, Trouble> {
+    match output {
+        Output::Atomic(found) => Ok(*found),
+        _ => Err(no_answer()),
+    }
+}

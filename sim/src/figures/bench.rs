@@ -262,9 +262,7 @@ fn serve(world: &World, tree: &LoadedTree, techniques: Techniques) -> Result<Tre
         lease: LEASE,
         ..ServerOptions::writable()
     };
-    let (region, spare) = (Arc::clone(&tree.region), tree.spare.clone());
-    let tree = LoadedTree { region, spare, chunk_classes: None, ..*tree };
-    MemoryServer::new(machine.device(), tree, &options, 1).map_err(|error| error.to_string())
+    MemoryServer::new(machine.device(), tree.clone(), &options, 1).map_err(|error| error.to_string())
 }
 
 /// A client's memory under its keeper: all of its queue pairs are registered with the switches.

@@ -2,13 +2,11 @@
 //! without, and another tree takes the place of the one that it has.
 
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Regions, Superblock, Tree, ValueLayout};
 use fatbtree_blink_host::{
-    LoadCounts, LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeMailbox, TreeServer, WalkLimits,
-    bulk_load, varying,
+    LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeMailbox, TreeServer, bulk_load, varying,
 };
 use fatbtree_memserver::session_keeper::{Call, Granted};
 use fatbtree_memserver::{
@@ -36,15 +34,6 @@ const ROOT: u64 = 8;
 /// Requests that wait in a process's mailbox.
 const MAIL: usize = 16;
 
-/// State that outlives a server's process where it has a folder.
-struct Kept {
-    region: Arc<Memory>,
-    kinds: Arc<Memory>,
-    spare: Range<u64>,
-    counts: LoadCounts,
-    generation: u64,
-}
-
 /// A memory server, in all its lives.
 pub(super) struct Server {
     pub(super) machine: Machine,
@@ -55,7 +44,8 @@ pub(super) struct Server {
     process: RefCell<Option<TreeServer<Card>>>,
     /// Both ends of the process's mailbox, as long as the process lives.
     mailbox: RefCell<Option<(TreeHandle, TreeMailbox)>>,
-    kept: RefCell<Option<Kept>>,
+    /// The tree, which outlives the process where it has a folder.
+    kept: RefCell<Option<LoadedTree>>,
     /// Sessions that were opened, some of which have ended.
     opened: RefCell<Vec<SessionKey>>,
     /// Sessions that lapsed in former lives.
@@ -147,35 +137,19 @@ impl Server {
     }
 
     fn keep(&self, tree: &LoadedTree) {
-        let LoadedTree { region, spare, counts, generation, chunk_classes, .. } = tree;
-        let (region, spare) = (Arc::clone(region), spare.clone());
-        let kinds = chunk_classes.clone().expect("the load has made it");
-        *self.kept.borrow_mut() =
-            Some(Kept { region, kinds, spare, counts: *counts, generation: *generation });
+        *self.kept.borrow_mut() = Some(tree.clone());
     }
 
     /// Starts the process on a machine that has just booted, with the tree that was kept, or with a new one of these pairs.
     pub(super) fn begin(&self, pairs: &[(u64, u64)], random: &mut Random) {
         let kept = self.kept.borrow_mut().take();
         let tree = match kept {
-            Some(Kept { region, kinds, spare, counts, generation }) => {
+            Some(kept) => {
                 let mut line = [0; 64];
-                region.read(0, &mut line).expect("a region has a first line");
+                kept.region.read(0, &mut line).expect("a region has a first line");
                 let superblock = Superblock::parse(&line).expect("it is written whole");
                 let (partition, config) = (superblock.partition, superblock.config);
-                let origin = Origin::Meant;
-                let (chunk_classes, walks) = (Some(kinds), WalkLimits::default());
-                LoadedTree {
-                    region,
-                    spare,
-                    config,
-                    partition,
-                    counts,
-                    generation,
-                    origin,
-                    chunk_classes,
-                    walks,
-                }
+                LoadedTree { partition, config, origin: Origin::Meant, ..kept }
             }
             None => self.load(pairs),
         };

@@ -142,11 +142,6 @@ impl<V: Verbs> Reactor<V> {
         Batch { reactor: self, queue_pair, operations, place: Place::default(), slots: ArrayVec::new() }
     }
 
-    /// Present limit of the requests under way; none if all are let through.
-    pub fn limit(&self) -> Option<u32> {
-        self.inner.borrow().throttle.limit()
-    }
-
     /// Waits for a span of time.
     pub fn sleep(&self, span: Duration) -> Sleep<'_, V> {
         Sleep { reactor: self, deadline: self.now() + span, slot: None }

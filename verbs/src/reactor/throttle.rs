@@ -77,7 +77,8 @@ impl Throttle {
     }
 
     /// Present limit; none if all are let through.
-    pub(super) fn limit(&self) -> Option<u32> {
+    #[cfg(test)]
+    fn limit(&self) -> Option<u32> {
         (self.limit != u32::MAX).then_some(self.limit)
     }
 

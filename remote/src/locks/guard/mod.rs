@@ -5,11 +5,11 @@ mod take;
 
 use std::task::Waker;
 
-use fatbtree_verbs::{Buffer, Failure, Output, Verbs};
+use fatbtree_verbs::{Output, Verbs};
 
 use super::{End, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
 use crate::connection::{BreakReason, ConnectionId, Event};
-use crate::memory::{RemoteMemory, Trouble};
+use crate::memory::{RemoteMemory, Trouble, word_of};
 
 pub use give_back::restructure_all;
 
@@ -76,10 +76,7 @@ impl<V: Verbs> LockGuard<'_, V> {
     }
 
     fn judge(&self, found: &Output, believed: u64) -> Result<Taken, LockError> {
-        match found {
-            Output::Atomic(found) => Ok(self.writer.taken(self.lock, believed, *found)),
-            _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
-        }
+        Ok(self.writer.taken(self.lock, believed, word_of(found)?))
     }
 
     fn connection(&self) -> ConnectionId {
@@ -111,20 +108,6 @@ fn with_locks<V: Verbs, T>(
     work: impl FnOnce(&mut LocalLocks) -> T,
 ) -> Result<T, Trouble> {
     pool.in_session(lock.server, writer, |session| work(&mut session.locks)).ok_or(Trouble::Lapsed)
-}
-
-fn bytes_of(output: Output) -> Result<Buffer, LockError> {
-    match output {
-        Output::Read(bytes) => Ok(bytes),
-        _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
-    }
-}
-
-fn word_of(output: &Output) -> Result<u64, LockError> {
-    match output {
-        Output::Atomic(found) => Ok(*found),
-        _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
-    }
 }
 
 impl<V: Verbs> RemoteMemory<V> {

@@ -5,13 +5,13 @@ use std::task::Poll;
 
 use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
 
-use super::{LockError, LockGuard, Place, bytes_of, with_locks, word_of};
+use super::{LockError, LockGuard, Place, with_locks};
 use crate::address::GlobalAddress;
 use crate::backoff::Growth;
 use crate::checks::Check;
 use crate::connection::ConnectionId;
 use crate::locks::{Admission, End, LockId, Taken, Unfinished, Writer};
-use crate::memory::RemoteMemory;
+use crate::memory::{RemoteMemory, bytes_of, word_of};
 
 impl<'p, V: Verbs> LockGuard<'p, V> {
     /// Waits for this operation's turn among the client's own; then takes the lock of what begins at an address and reads it, with one
