@@ -217,9 +217,9 @@ impl Lab {
             while self.server.poll_event().is_some() {}
             self.worker.turn(self.now);
             self.take_answers();
-            let Some(call) = self.worker.poll_call(self.now) else { return };
+            let Some((id, call)) = self.worker.poll_call(self.now) else { return };
             let answer = self.server.carry_out(self.now, ClientId::local(0), call);
-            self.worker.handle_answer(self.now, answer).expect("the tree stays");
+            self.worker.handle_answer(self.now, id, answer).expect("the tree stays");
         }
         panic!("a worker makes calls without an end");
     }

@@ -16,7 +16,7 @@ use fatbtree_blink_host::grpc::super_root;
 use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::{ClientReport, Controllers};
-use fatbtree_memserver::session_keeper::{Call, Denied, KeeperOptions, Notice, SessionKeeper};
+use fatbtree_memserver::session_keeper::{Call, CallId, Denied, KeeperOptions, Notice, SessionKeeper};
 use fatbtree_port::{Counters, Waiter, Waker};
 use fatbtree_topology::{Host, MemoryServer};
 use fatbtree_trust::{CONTROLLER, Trust};
@@ -326,30 +326,22 @@ impl ClientProcess {
         while let Ok(answer) = self.answers.try_recv() {
             let Self { client, keeper, .. } = self;
             match answer {
-                Answer::Call { server, is_renewal: true, answer } => {
-                    keeper.handle_renewal(now, client.pool(), server, answer);
-                }
-                Answer::Call { server, is_renewal: false, answer } => {
-                    keeper.handle_answer(now, client.pool(), server, answer);
-                }
+                Answer::Call { call, answer } => keeper.handle_answer(now, client.pool(), call, answer),
                 Answer::Registered { partition, queue_pair } => {
                     self.registered.insert((partition, queue_pair));
                     self.tell_registered();
                 }
             }
         }
-        while let Some((server, call)) = self.keeper.poll_call(now, self.client.pool()) {
-            self.carry(server, call, false);
-        }
-        while let Some((server, call)) = self.keeper.poll_renewal(now) {
-            self.carry(server, call, true);
+        while let Some((id, call)) = self.keeper.poll_call(now, self.client.pool()) {
+            self.carry(id, call);
         }
         self.take_notices()
     }
 
-    fn carry(&self, server: u16, call: Call, is_renewal: bool) {
-        if let Some(link) = self.links.get(&server) {
-            self.control.spawn(Arc::clone(link).carry(call, is_renewal));
+    fn carry(&self, id: CallId, call: Call) {
+        if let Some(link) = self.links.get(&id.server()) {
+            self.control.spawn(Arc::clone(link).carry(id, call));
         }
     }
 

@@ -12,7 +12,7 @@ use fatbtree_blink::{
     Start, SuperRoot, SuperRootError,
 };
 use fatbtree_memserver::session_keeper::{
-    Call, Denied, Granted, KeeperOptions, Meaning, Notice, SessionKeeper,
+    Call, CallId, Denied, Granted, KeeperOptions, Meaning, Notice, SessionKeeper,
 };
 use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
 use fatbtree_verbs::Alarm;
@@ -331,28 +331,29 @@ impl QueryWorker {
         }
     }
 
-    /// The next call for the memory server, if none is under way.
-    pub fn poll_call(&mut self, now: Instant) -> Option<Call> {
-        let call = self.keeper.poll_call(now, &*self.pool).map(|(_, call)| call);
+    /// The next call for the memory server.
+    pub fn poll_call(&mut self, now: Instant) -> Option<(CallId, Call)> {
+        let call = self.keeper.poll_call(now, &*self.pool);
         while let Some(notice) = self.keeper.poll_notice() {
             self.handle_notice(&notice);
         }
         call
     }
 
-    /// The memory server has answered the call that is under way.
+    /// The memory server has answered a call that is under way.
     ///
     /// # Errors
     /// When a new session is with a tree that this worker cannot serve. Then another worker of [`info`](Self::info) takes its place.
     pub fn handle_answer(
         &mut self,
         now: Instant,
+        call: CallId,
         answer: Result<Granted<TreeInfo>, impl Into<Denied>>,
     ) -> Result<(), WorkerError> {
         if let Ok(Granted::Attached(attached)) = &answer {
             self.nodes = Some(NodeMap::new(self.connection.server, attached));
         }
-        self.keeper.handle_answer(now, &*self.pool, self.connection.server, answer);
+        self.keeper.handle_answer(now, &*self.pool, call, answer);
         let mut result = Ok(());
         while let Some(notice) = self.keeper.poll_notice() {
             match notice {
@@ -383,6 +384,11 @@ impl QueryWorker {
             }
             notice => tracing::debug!(?notice, "a query worker's session"),
         }
+    }
+
+    /// Takes the calls under way for unanswered: their carrier is gone.
+    pub fn abandon_calls(&mut self, now: Instant) {
+        self.keeper.abandon_calls(now, &*self.pool);
     }
 
     /// Closes the session: the last calls follow.

@@ -100,7 +100,7 @@ async fn servers_are_filled_and_their_sessions_end() {
     let infos = load_servers(clients(&services).await, data(2), |_| {}).await.unwrap();
     assert!(infos.iter().all(|info| (info.counts.keys, info.generation) == (1, 3)));
     let statistics = client.statistics().await.unwrap();
-    assert!(statistics.contains(&("trees_installed".to_owned(), 2)), "{statistics:?}");
+    assert!(statistics.contains(&("reloads".to_owned(), 2)), "{statistics:?}");
     let told = services[0].stop_data_path();
     let mut trees = told.iter().filter(|event| matches!(event, TreeEvent::Reloaded { .. }));
     let last = TreeEvent::Reloaded { structure: infos[0].structure, generation: 3 };

@@ -139,23 +139,23 @@ async fn round_trip_over_loopback() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_is_kept_as_long_as_somebody_keeps_it() {
+async fn a_session_lasts_as_long_as_it_is_renewed() {
     let server = ServerOptions { lease: fatbtree_verbs::time::Duration::from_millis(400), ..options() };
     let service = Service::start(tree(10), server, TreeServiceOptions::default()).await;
     let mut client = service.client().await;
     let session = client.open_session(HERE).await.unwrap();
     client.connect_queue_pair(session.id, client_end(Mtu::B1024), None).await.unwrap();
-    let keeper = tokio::spawn(client.clone().keep_session(session));
-    tokio::time::sleep(Duration::from_millis(1200)).await;
-    client.renew_session(session.id).await.expect("it was renewed three times as long as it lasts");
-    keeper.abort();
+    for _ in 0..9 {
+        tokio::time::sleep(Duration::from_millis(130)).await;
+        client.renew_session(session.id).await.expect("it lasts as long as it is renewed");
+    }
     let counter = async |name: &str| {
         let counters = service.client().await.statistics().await.unwrap();
         counters.into_iter().find(|(found, _)| found == name).unwrap().1
     };
     soon(async || (counter("queue_pairs").await == 0).then_some(())).await;
-    // A client that keeps a session which has ended is told.
-    let ended = tokio::time::timeout(Duration::from_secs(5), client.keep_session(session)).await.unwrap();
+    // A client that renews a session which has ended is told.
+    let ended = client.renew_session(session.id).await.unwrap_err();
     assert!(ended.session_has_ended(), "{ended}");
 }
 

@@ -10,7 +10,9 @@ use common::lab::{config, options};
 use fatbtree_blink::size_class::{CLASSES, INTERNAL_NODES, LEAVES, RECORDS};
 use fatbtree_blink::{GlobalAddress, RemoteMemory, Shortage, SizeClass};
 use fatbtree_blink_host::{LoadOptions, TreeInfo, TreeServer};
-use fatbtree_memserver::session_keeper::{Call, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper};
+use fatbtree_memserver::session_keeper::{
+    Call, CallId, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper,
+};
 use fatbtree_memserver::{ClientId, MemoryServer, Refusal, ServerOptions};
 use fatbtree_remote::{RemoteConfig, Trouble, Want};
 use fatbtree_verbs::Endpoint;
@@ -29,7 +31,9 @@ struct Lab {
     keeper: SessionKeeper<TreeInfo>,
     client: ClientId,
     now: Instant,
-    under_way: BTreeMap<u16, Call>,
+    under_way: BTreeMap<CallId, Call>,
+    /// The last call of each server that was answered.
+    answered: BTreeMap<u16, CallId>,
     notices: Vec<Notice>,
     /// Operations that wait for memory.
     waiting: Vec<Waits>,
@@ -71,33 +75,50 @@ impl Lab {
             client: ClientId { host: [127, 0, 0, 1].into(), roce: ip },
             now: Instant::ZERO,
             under_way: BTreeMap::new(),
+            answered: BTreeMap::new(),
             notices: Vec::new(),
             waiting: Vec::new(),
             ended: Vec::new(),
         }
     }
 
-    /// Takes all calls. None may be for a server that has one under way.
+    /// Takes all calls. A server that has one under way gets a renewal at most.
     fn poll(&mut self) {
         self.memory.turn(self.now);
-        while let Some((server, call)) = self.keeper.poll_call(self.now, &*self.memory) {
-            let other = self.under_way.insert(server, call);
-            assert!(other.is_none(), "two calls are under way at a server: {other:?}");
+        while let Some((id, call)) = self.keeper.poll_call(self.now, &*self.memory) {
+            let other = self.under_way.insert(id, call);
+            assert!(other.is_none(), "two calls are under way: {other:?}");
         }
         self.notices.extend(std::iter::from_fn(|| self.keeper.poll_notice()));
         self.go_on();
     }
 
+    /// The call under way at a server; where there is a renewal beside it, the renewal if `renews`.
+    fn take(&mut self, server: u16, renews: bool) -> Option<(CallId, Call)> {
+        let mut there = self.under_way.iter().filter(|(id, _)| id.server() == server);
+        let is_it = |call: &Call| matches!(call, Call::Renew { .. }) == renews;
+        let id = *there.clone().find(|(_, call)| is_it(call)).or_else(|| there.next())?.0;
+        Some((id, self.under_way.remove(&id)?))
+    }
+
+    /// Answers the call under way at a server, and the renewal beside it.
     fn answer(&mut self, server: u16, fate: Fate) {
-        let Some(call) = self.under_way.remove(&server) else { return };
+        while let Some((id, call)) = self.take(server, false) {
+            self.answer_with(id, call, fate);
+        }
+    }
+
+    fn answer_with(&mut self, id: CallId, call: Call, fate: Fate) {
+        let server = id.server();
+        self.answered.insert(server, id);
         let (now, partition, is_open) = (self.now, server, matches!(call, Call::Open { .. }));
         let carry_out = || self.servers[usize::from(server)].carry_out(now, self.client, call);
         let answer = match fate {
             Fate::Answered => carry_out(),
-            Fate::RequestLost => return self.tell(server, Err(NoAnswer)),
+            Fate::RequestLost => return self.tell(id, Err(NoAnswer)),
             Fate::AnswerLost => {
                 let _ = carry_out();
-                return self.tell(server, Err(NoAnswer));
+                return self.tell(id, Err(NoAnswer));
             }
             Fate::TreeLost => Err(Refusal::Lost { partition }),
             Fate::Undecided => Err(Refusal::Undecided { partition }),
@@ -108,15 +129,15 @@ impl Lab {
                 opened.or(Ok(Granted::Done))
             }
         };
-        self.tell(server, answer);
+        self.tell(id, answer);
     }
 
     fn tell(
         &mut self,
-        server: u16,
+        id: CallId,
         answer: Result<Granted<TreeInfo>, impl Into<fatbtree_memserver::session_keeper::Denied>>,
     ) {
-        self.keeper.handle_answer(self.now, &*self.memory, server, answer);
+        self.keeper.handle_answer(self.now, &*self.memory, id, answer);
     }
 
     fn pass(&mut self, time: Duration) {
@@ -234,6 +255,29 @@ fn slow_calls_leave_room_for_others_than_renewals() {
     assert_eq!(lab.count(opened), usize::from(SERVERS));
 }
 
+/// A server grants a lease of no time. A renewal follows another after the first pause at the earliest.
+#[test]
+fn a_lease_of_no_time_is_not_renewed_without_a_pause() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    lab.poll();
+    let (id, open) = lab.take(0, false).unwrap();
+    let mut answer = lab.servers[0].carry_out(lab.now, lab.client, open);
+    if let Ok(Granted::Opened(opened)) = &mut answer {
+        opened.lease = Duration::ZERO;
+    }
+    lab.tell(id, answer);
+    let mut renewals = 0;
+    for _ in 0..200 {
+        lab.pass(Duration::from_millis(1));
+        lab.poll();
+        let is_renewal =
+            |(id, call): (&CallId, &Call)| id.server() == 0 && matches!(call, Call::Renew { .. });
+        renewals += lab.under_way.iter().filter(|there| is_renewal(*there)).count();
+        lab.settle(Fate::Answered);
+    }
+    assert!((1..=25).contains(&renewals), "{renewals} renewals in a fifth of a second");
+}
+
 /// A call takes longer than the lease. A renewal beside it keeps the session.
 #[test]
 fn a_session_lasts_through_a_slow_call_by_renewals_beside_it() {
@@ -242,14 +286,15 @@ fn a_session_lasts_through_a_slow_call_by_renewals_beside_it() {
         lab.poll();
         lab.answer(0, Fate::Answered);
         lab.poll();
-        assert!(matches!(lab.under_way.get(&0), Some(Call::Connect { .. })));
-        assert!(lab.keeper.poll_renewal(lab.now).is_none(), "none is due");
+        let at_0 = |lab: &Lab| lab.under_way.iter().filter(|(id, _)| id.server() == 0).count();
+        assert!(matches!(lab.under_way.values().next(), Some(Call::Connect { .. })));
+        assert_eq!(at_0(&lab), 1, "no renewal is due");
         for _ in 0..5 {
             lab.pass(Duration::from_secs(4));
-            if let Some((0, renewal)) = lab.keeper.poll_renewal(lab.now).filter(|_| is_renewed) {
-                assert!(lab.keeper.poll_renewal(lab.now).is_none(), "it is under way");
-                let answer = lab.servers[0].carry_out(lab.now, lab.client, renewal);
-                lab.keeper.handle_renewal(lab.now, &*lab.memory, 0, answer);
+            lab.poll();
+            assert_eq!(at_0(&lab), 2, "a renewal is under way");
+            if is_renewed && let Some((id, renewal)) = lab.take(0, true) {
+                lab.answer_with(id, renewal, Fate::Answered);
             }
         }
         lab.settle(Fate::Answered);
@@ -266,17 +311,17 @@ fn an_answer_from_a_session_that_has_ended_connects_nothing() {
     lab.poll();
     lab.answer(0, Fate::Answered);
     lab.poll();
-    let connect = lab.under_way.remove(&0).unwrap();
+    let (id, connect) = lab.take(0, false).unwrap();
     let late = lab.servers[0].carry_out(lab.now, lab.client, connect);
     lab.end_session(0);
     lab.pass(Duration::from_secs(4));
-    let (_, renewal) = lab.keeper.poll_renewal(lab.now).unwrap();
-    let refused = lab.servers[0].carry_out(lab.now, lab.client, renewal);
-    lab.keeper.handle_renewal(lab.now, &*lab.memory, 0, refused);
+    lab.poll();
+    let (renewal, refused) = lab.take(0, true).unwrap();
+    lab.answer_with(renewal, refused, Fate::Answered);
     assert_eq!(lab.keeper.session(0), None);
     lab.poll();
-    assert!(!lab.under_way.contains_key(&0), "the call to the former session is under way");
-    lab.tell(0, late);
+    assert!(lab.take(0, false).is_none(), "the call to the former session is under way");
+    lab.tell(id, late);
     assert_eq!(lab.count(|notice| matches!(notice, Notice::Connected { .. })), 0);
     lab.settle(Fate::Answered);
     assert!(lab.is_up());
@@ -399,6 +444,7 @@ fn places_are_given_back_and_sessions_closed_in_the_end() {
 enum Op {
     Poll,
     Answer(u16, Fate),
+    AnswerRenewal(u16, Fate),
     /// An answer to nothing.
     Stray(u16),
     EndSession(u16),
@@ -423,6 +469,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => Just(Op::Poll),
         8 => (0..SERVERS, prop::sample::select(&FATES[..])).prop_map(|(server, fate)| Op::Answer(server, fate)),
+        2 => (0..SERVERS, prop::sample::select(&FATES[..]))
+            .prop_map(|(server, fate)| Op::AnswerRenewal(server, fate)),
         1 => (0..SERVERS).prop_map(Op::Stray),
         1 => (0..SERVERS).prop_map(Op::EndSession),
         2 => (0..SERVERS).prop_map(Op::Break),
@@ -433,7 +481,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// One call under way at a server at most; what the keeper believes is so; and in the end everything is up, and nothing waits.
+    /// One call under way at a server at most, and a renewal; what the keeper believes is so; and in the end everything is up, and nothing waits.
     #[test]
     fn any_order_of_answers_ends_connected(ops in prop::collection::vec(op(), 0..120), patience in any::<bool>()) {
         let patience = patience.then_some(Duration::from_secs(5));
@@ -445,8 +493,16 @@ proptest! {
                     prop_assert_eq!(lab.keeper.is_connected(), lab.is_up());
                 }
                 Op::Answer(server, fate) => lab.answer(server, fate),
-                Op::Stray(server) if !lab.under_way.contains_key(&server) => lab.tell(server, Err(NoAnswer)),
-                Op::Stray(_) => {}
+                Op::AnswerRenewal(server, fate) => {
+                    if let Some((id, call)) = lab.take(server, true) {
+                        lab.answer_with(id, call, fate);
+                    }
+                }
+                Op::Stray(server) => {
+                    if let Some(id) = lab.answered.get(&server).copied().filter(|id| !lab.under_way.contains_key(id)) {
+                        lab.tell(id, Err(NoAnswer));
+                    }
+                }
                 Op::EndSession(server) => lab.end_session(server),
                 Op::Break(server) => lab.memory.sever(server),
                 Op::Doubt(server) => lab.keeper.doubt(server),

@@ -80,12 +80,12 @@ impl Worker {
     pub(crate) fn settle(&mut self, lab: &mut Lab) {
         loop {
             self.worker.turn(lab.now);
-            let Some(call) = self.worker.poll_call(lab.now) else { return };
+            let Some((id, call)) = self.worker.poll_call(lab.now) else { return };
             let answer = lab.server.carry_out(lab.now, ClientId::local(self.number), call);
             if let Ok(Granted::Opened(opened)) = &answer {
                 self.opened.push((opened.session, opened.owner));
             }
-            self.worker.handle_answer(lab.now, answer).unwrap();
+            self.worker.handle_answer(lab.now, id, answer).unwrap();
         }
     }
 }

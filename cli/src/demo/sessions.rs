@@ -3,7 +3,9 @@
 use anyhow::{Context, Result, bail};
 use fatbtree_blink_host::TreeInfo;
 use fatbtree_memserver::grpc;
-use fatbtree_memserver::session_keeper::{Call, Denied, Granted, KeeperOptions, Notice, SessionKeeper};
+use fatbtree_memserver::session_keeper::{
+    Call, CallId, Denied, Granted, KeeperOptions, Notice, SessionKeeper,
+};
 use fatbtree_sim::Client;
 use fatbtree_verbs::time::Instant;
 use tokio::sync::mpsc as tokio_mpsc;
@@ -12,19 +14,10 @@ use tokio::sync::mpsc as tokio_mpsc;
 const ON_THE_WAY: usize = 256;
 
 /// A call to a server.
-struct Asked {
-    server: u16,
-    call: Call,
-    /// Whether the call is a renewal beside another call.
-    is_renewal: bool,
-}
+type Asked = (CallId, Call);
 
 /// The answer to a call.
-struct Answered {
-    server: u16,
-    is_renewal: bool,
-    answer: Result<Granted<TreeInfo>, Denied>,
-}
+type Answered = (CallId, Result<Granted<TreeInfo>, Denied>);
 
 /// End of the data path's thread: calls go out, answers come in.
 pub(super) struct Desk {
@@ -68,17 +61,11 @@ impl Sessions {
     /// When a server refuses, or a connection breaks: nothing is ever lost here.
     pub(super) fn turn(&mut self, now: Instant, client: &Client) -> Result<()> {
         let (pool, Self { keeper, desk }) = (client.pool(), self);
-        while let Ok(Answered { server, is_renewal, answer }) = desk.answers.try_recv() {
-            match is_renewal {
-                true => keeper.handle_renewal(now, pool, server, answer),
-                false => keeper.handle_answer(now, pool, server, answer),
-            }
+        while let Ok((call, answer)) = desk.answers.try_recv() {
+            keeper.handle_answer(now, pool, call, answer);
         }
-        while let Some((server, call)) = keeper.poll_call(now, pool) {
-            desk.calls.try_send(Asked { server, call, is_renewal: false })?;
-        }
-        while let Some((server, call)) = keeper.poll_renewal(now) {
-            desk.calls.try_send(Asked { server, call, is_renewal: true })?;
+        while let Some(asked) = keeper.poll_call(now, pool) {
+            desk.calls.try_send(asked)?;
         }
         while let Some(notice) = keeper.poll_notice() {
             match notice {
@@ -100,14 +87,15 @@ impl Carrier {
     /// Carries calls of the client at `roce` as long as the data path may make any. Servers come in the order of their numbers. A server
     /// that is busy does not delay the others.
     pub(super) async fn serve(mut self, servers: Vec<grpc::Client>, roce: std::net::Ipv4Addr) -> Result<()> {
-        while let Some(Asked { server, call, is_renewal }) = self.calls.recv().await {
+        while let Some((id, call)) = self.calls.recv().await {
+            let server = id.server();
             let client = servers.get(usize::from(server));
             let mut client = client.with_context(|| format!("there is no memory server {server}"))?.clone();
             let answers = self.answers.clone();
             tokio::spawn(async move {
                 let answer = client.carry(roce, call).await.map_err(Denied::from);
                 // A data path that has ended needs no answer.
-                let _ = answers.send(Answered { server, is_renewal, answer });
+                let _ = answers.send((id, answer));
             });
         }
         Ok(())

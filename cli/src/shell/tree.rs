@@ -156,9 +156,9 @@ impl Network {
         let Self { now, servers, keeper, .. } = self;
         let [net, host] = CLIENT;
         let id = ClientId { host: [127, 0, 0, 1].into(), roce: [10, 0, net, host].into() };
-        while let Some((server, call)) = keeper.poll_call(*now, client.pool()) {
-            let answer = servers[usize::from(server)].carry_out(*now, id, call);
-            keeper.handle_answer(*now, client.pool(), server, answer);
+        while let Some((asked, call)) = keeper.poll_call(*now, client.pool()) {
+            let answer = servers[usize::from(asked.server())].carry_out(*now, id, call);
+            keeper.handle_answer(*now, client.pool(), asked, answer);
         }
         while let Some(notice) = keeper.poll_notice() {
             if let Notice::Broken { id, reason } = notice {

@@ -35,15 +35,6 @@ impl Default for Deadlines {
     }
 }
 
-/// Renewals of a session within its lease.
-const RENEWALS: u32 = 3;
-
-/// Least time to wait for the answer to a renewal, however short the lease: the machine may be busy.
-const RENEWAL: Duration = Duration::from_millis(500);
-
-/// Shortest interval between renewals, whatever lease a server grants.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-
 /// Bytes of the largest message that is read.
 const MESSAGE_BYTES: usize = 1 << 20;
 
@@ -243,8 +234,8 @@ impl Client {
         Ok(counters)
     }
 
-    /// Opens a session for queue pairs at `roce`. Keep it by [`renew_session`](Self::renew_session), or by
-    /// [`keep_session`](Self::keep_session) in a task of its own.
+    /// Opens a session for queue pairs at `roce`. Keep it by [`renew_session`](Self::renew_session).
+    /// A [`SessionKeeper`](crate::session_keeper::SessionKeeper) does so, over [`carry`](Self::carry).
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -274,33 +265,6 @@ impl Client {
         let request = proto::RenewSessionRequest { session: session.0 };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.renew_session(request).await };
         self.session("to renew a session", ask).await
-    }
-
-    /// Renews a session again and again, and returns when it has ended, with the reason. A server that is out of reach is asked
-    /// again until as many renewals have failed as last for the lease. Renewals are counted, not time: a process that was suspended has not
-    /// waited.
-    pub async fn keep_session(mut self, mut session: Session) -> ClientError {
-        const CALL: &str = "to renew a session";
-        let mut failed = 0;
-        loop {
-            // A third of the lease: two renewals may be lost.
-            let part = (session.lease / RENEWALS).max(SHORTEST_PAUSE);
-            tokio::time::sleep(part).await;
-            let patience = part.max(RENEWAL);
-            let renewed = tokio::time::timeout(patience, self.renew_session(session.id)).await;
-            let late = |_| {
-                let (address, call) = (self.address.clone(), CALL);
-                Err(ClientError::Deadline { address, call, after: patience })
-            };
-            match renewed.unwrap_or_else(late) {
-                Ok(again) => (session, failed) = (again, 0),
-                Err(error) if error.session_has_ended() || failed + 1 >= RENEWALS => return error,
-                Err(error) => {
-                    failed += 1;
-                    tracing::info!(%error, "session not renewed");
-                }
-            }
-        }
     }
 
     /// Ends a session: the server takes back what was taken in it.

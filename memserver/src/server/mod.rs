@@ -331,8 +331,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ("sessions_lapsed", counters.sessions_lapsed),
             ("sessions_opened", counters.sessions_opened),
             ("superblocks_refused", counters.superblocks_refused),
-            ("tree_lost", u64::from(self.info.origin == Origin::Lost)),
-            ("trees_installed", counters.reloads),
+            ("region_lost", u64::from(self.info.origin == Origin::Lost)),
+            ("reloads", counters.reloads),
             ("undecided", u64::from(self.is_undecided())),
         ]
         .map(|(name, count)| (name.to_owned(), count))

@@ -14,6 +14,22 @@ use crate::mailbox::ServerGone;
 use crate::refusal::Refusal;
 use crate::server::Attached;
 
+/// A call's name until it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CallId {
+    pub(super) server: u16,
+    /// The call is a renewal beside another call.
+    pub(super) is_beside: bool,
+}
+
+impl CallId {
+    /// The server that carries the call out.
+    #[must_use]
+    pub fn server(self) -> u16 {
+        self.server
+    }
+}
+
 /// A call of a [`SessionKeeper`](super::SessionKeeper), carried out by [`MemoryServer::carry_out`](crate::MemoryServer::carry_out).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {

@@ -19,7 +19,7 @@ use fatbtree_verbs::time::{Duration, Instant};
 
 use crate::info::ServerInfo;
 
-pub use call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
+pub use call::{Call, CallId, Denied, Granted, Meaning, NoAnswer, Opened};
 use server::{GivenUp, Server};
 
 /// Options of a keeper.
@@ -102,11 +102,9 @@ const NOTICES: usize = 1024;
 /// * carry all calls of [`poll_call`](Self::poll_call) to their servers;
 /// * take all [notices](Self::poll_notice).
 ///
-/// Each call is answered once by [`handle_answer`](Self::handle_answer), with [`NoAnswer`] if need be: a server has at most one call under
-/// way. The keeper takes the memory's events; nothing else does.
-///
-/// A carrier over which a call may take a part of a lease also takes [renewals](Self::poll_renewal) beside the call under way, so that the
-/// session does not end behind it. [`handle_renewal`](Self::handle_renewal) answers those.
+/// Each call is answered once by [`handle_answer`](Self::handle_answer), with [`NoAnswer`] if need be. A server has at most one call under
+/// way, and a renewal beside it where the call takes a part of the lease: so the session does not end behind a slow call. The keeper takes
+/// the memory's events; nothing else does.
 ///
 /// ```
 /// use fatbtree_remote::RemoteMemory;
@@ -122,10 +120,10 @@ const NOTICES: usize = 1024;
 ///     now: Instant,
 ///     (client, mut process): (ClientId, Option<&mut MemoryServer<D, T>>),
 /// ) {
-///     while let Some((server, call)) = keeper.poll_call(now, memory) {
+///     while let Some((id, call)) = keeper.poll_call(now, memory) {
 ///         match &mut process {
-///             Some(process) => keeper.handle_answer(now, memory, server, process.carry_out(now, client, call)),
-///             None => keeper.handle_answer(now, memory, server, Err(NoAnswer)),
+///             Some(process) => keeper.handle_answer(now, memory, id, process.carry_out(now, client, call)),
+///             None => keeper.handle_answer(now, memory, id, Err(NoAnswer)),
 ///         }
 ///     }
 ///     while let Some(notice) = keeper.poll_notice() {
@@ -195,8 +193,8 @@ impl<S> SessionKeeper<S> {
 
     // ---- driving ----
 
-    /// The next call, for a server that has none under way.
-    pub fn poll_call(&mut self, now: Instant, memory: &impl Kept) -> Option<(u16, Call)> {
+    /// The next call: for a server that has none under way, or a renewal that is due beside one.
+    pub fn poll_call(&mut self, now: Instant, memory: &impl Kept) -> Option<(CallId, Call)> {
         self.take_events(memory);
         if now >= self.surplus_due && !self.is_closing {
             self.surplus_due = now + self.options.surplus;
@@ -205,46 +203,42 @@ impl<S> SessionKeeper<S> {
             }
         }
         let Self { options, servers, notices, is_closing, .. } = self;
-        servers.iter_mut().find_map(|(&id, server)| {
+        let call = servers.iter_mut().find_map(|(&server, kept)| {
             let call = match is_closing {
-                true => server.next_last_call(now),
-                false => server.next_call(now, memory.remote(), options, notices),
+                true => kept.next_last_call(now),
+                false => kept.next_call(now, memory.remote(), options, notices),
             };
-            Some((id, call?))
+            Some((CallId { server, is_beside: false }, call?))
+        });
+        call.or_else(|| {
+            let mut renewals = servers.iter_mut().map(|(&server, kept)| (server, kept.next_renewal(now)));
+            renewals.find_map(|(server, call)| Some((CallId { server, is_beside: true }, call?)))
         })
     }
 
-    /// Takes the answer to the call that is under way at a server. Without one, an answer changes nothing.
+    /// Takes the answer to a call under way. An answer to no call changes nothing.
     pub fn handle_answer(
         &mut self,
         now: Instant,
         memory: &impl Kept,
-        server: u16,
+        call: CallId,
         answer: Result<Granted<S>, impl Into<Denied>>,
     ) {
         let Self { options, servers, notices, .. } = self;
-        if let Some(kept) = servers.get_mut(&server) {
-            kept.handle_answer(now, memory, options, notices, answer.map_err(Into::into));
+        let Some(kept) = servers.get_mut(&call.server) else { return };
+        let answer = answer.map_err(Into::into);
+        match call.is_beside {
+            true => kept.handle_renewal(now, memory.remote(), options, notices, answer.map(drop)),
+            false => kept.handle_answer(now, memory, options, notices, answer),
         }
     }
 
-    /// A renewal that is due while another call to its server is under way.
-    pub fn poll_renewal(&mut self, now: Instant) -> Option<(u16, Call)> {
-        self.servers.iter_mut().find_map(|(&id, server)| Some((id, server.next_renewal(now)?)))
-    }
-
-    /// Takes the answer to a renewal of [`poll_renewal`](Self::poll_renewal).
-    pub fn handle_renewal(
-        &mut self,
-        now: Instant,
-        memory: &impl Kept,
-        server: u16,
-        answer: Result<Granted<S>, impl Into<Denied>>,
-    ) {
+    /// Takes all calls under way for unanswered: their carrier is gone.
+    pub fn abandon_calls(&mut self, now: Instant, memory: &impl Kept) {
         let Self { options, servers, notices, .. } = self;
-        if let Some(kept) = servers.get_mut(&server) {
-            let answer = answer.map(drop).map_err(Into::into);
-            kept.handle_renewal(now, memory.remote(), options, notices, answer);
+        for kept in servers.values_mut() {
+            kept.handle_renewal(now, memory.remote(), options, notices, Err(NoAnswer.into()));
+            kept.handle_answer(now, memory, options, notices, Err(NoAnswer.into()));
         }
     }
 

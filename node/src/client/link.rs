@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
 use fatbtree_memserver::grpc::{Client, ClientError};
-use fatbtree_memserver::session_keeper::{Call, Denied, Granted, NoAnswer};
+use fatbtree_memserver::session_keeper::{Call, CallId, Denied, Granted, NoAnswer};
 use fatbtree_port::Waker;
 use fatbtree_topology::MemoryServer;
 use fatbtree_trust::{Peer, Trust};
@@ -17,12 +17,7 @@ use crate::ask::ask_within;
 /// Message from the control plane to the data path.
 pub(super) enum Answer {
     /// Answer to a call of the session keeper.
-    Call {
-        server: u16,
-        /// Whether the call was a renewal beside another call.
-        is_renewal: bool,
-        answer: Result<Granted<TreeInfo>, Denied>,
-    },
+    Call { call: CallId, answer: Result<Granted<TreeInfo>, Denied> },
     /// The first switch admits index reads to this queue pair of the server.
     Registered { partition: u16, queue_pair: u32 },
 }
@@ -44,7 +39,6 @@ impl Out {
 
 /// Control channel of one memory server.
 pub(super) struct Link {
-    number: u16,
     peer: Peer,
     /// The client's address on the data path.
     roce: Ipv4Addr,
@@ -62,8 +56,8 @@ impl Link {
         patience: Duration,
         out: Out,
     ) -> Arc<Self> {
-        let (number, peer) = (described.partition, trust.to(&described.grpc, &described.name));
-        Arc::new(Self { number, peer, roce, patience, out, server: OnceCell::new() })
+        let peer = trust.to(&described.grpc, &described.name);
+        Arc::new(Self { peer, roce, patience, out, server: OnceCell::new() })
     }
 
     async fn server(&self) -> Result<Client, ClientError> {
@@ -77,10 +71,10 @@ impl Link {
     }
 
     /// Carries a call to the server and its answer to the data path. A server that hangs does not delay the others.
-    pub(super) async fn carry(self: Arc<Self>, call: Call, is_renewal: bool) {
+    pub(super) async fn carry(self: Arc<Self>, id: CallId, call: Call) {
         let carried = async { self.server().await?.carry(self.roce, call).await };
         let answer = tokio::time::timeout(self.patience, carried).await;
         let answer = answer.map_or_else(|_| Err(NoAnswer.into()), |answer| answer.map_err(Denied::from));
-        self.out.tell(Answer::Call { server: self.number, is_renewal, answer });
+        self.out.tell(Answer::Call { call: id, answer });
     }
 }

@@ -65,8 +65,8 @@ const KNOWN: [(&str, Kind, &str); 42] = [
     ("snapshots_failed", Counts, "Snapshots that could not be taken"),
     ("snapshots_waiting", Gauge, "Snapshots that are being taken"),
     ("superblocks_refused", Counts, "Times that what clients wrote of the root could not be"),
-    ("tree_lost", Gauge, "1 while the server has lost its tree and refuses all clients until it is loaded"),
-    ("trees_installed", Counts, "Trees that were loaded while the server ran"),
+    ("region_lost", Gauge, "1 while the server has lost its tree and refuses all clients until it is loaded"),
+    ("reloads", Counts, "Trees that were loaded while the server ran"),
     (
         "undecided",
         Gauge,

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use fatbtree_blink_host::query::{QueryWorker, WorkerOptions, WorkerStats, worker_cache};
 use fatbtree_blink_host::{TreeHandle, TreeInfo, TreeServerInfo};
 use fatbtree_memserver::ClientId;
-use fatbtree_memserver::session_keeper::{Call, Denied, Granted, KeeperOptions, NoAnswer};
+use fatbtree_memserver::session_keeper::{Call, CallId, Denied, Granted, KeeperOptions, NoAnswer};
 use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, share_address};
 use fatbtree_query::{ResponderOptions, Secret};
 use fatbtree_topology::Host;
@@ -279,9 +279,10 @@ impl Queries {
             let (to_worker, answers) = mpsc::channel();
             let handle = handle.clone();
             control.spawn(async move {
-                while let Some(call) = from_worker.recv().await {
+                while let Some((id, call)) = from_worker.recv().await {
+                    let answer = handle.call(ClientId::local(number as u32), call).await;
                     // A thread that has ended needs no answer.
-                    let _ = to_worker.send(handle.call(ClientId::local(number as u32), call).await);
+                    let _ = to_worker.send((id, answer));
                     waker.wake();
                 }
             });
@@ -344,8 +345,8 @@ fn work(
     begin: Begin,
     place: Place,
     waiter: Waiter,
-    calls: calls::Sender<Call>,
-    answers: mpsc::Receiver<Result<Granted<TreeInfo>, Denied>>,
+    calls: calls::Sender<(CallId, Call)>,
+    answers: mpsc::Receiver<(CallId, Result<Granted<TreeInfo>, Denied>)>,
 ) -> Result<(), NodeError> {
     let mut lanes = place.open()?;
     let mut worker = begin.worker(&begin.info)?;
@@ -355,8 +356,8 @@ fn work(
         let more = lanes.receive(|_| true);
         let mut now = watch.now();
         lanes.each(|_, from, datagram| worker.handle(now, from, datagram));
-        while let Ok(answer) = answers.try_recv() {
-            if let Err(error) = worker.handle_answer(now, answer) {
+        while let Ok((call, answer)) = answers.try_recv() {
+            if let Err(error) = worker.handle_answer(now, call, answer) {
                 // Another tree, with other keys: what clients have asked for is forgotten with the old one.
                 tracing::info!(%error, "a query worker begins anew");
                 worker = begin.worker(worker.info())?;
@@ -373,9 +374,9 @@ fn work(
                 break true;
             }
         };
-        while let Some(call) = worker.poll_call(now) {
-            if calls.try_send(call).is_err() {
-                worker.handle_answer(now, Err(NoAnswer))?;
+        while let Some((id, call)) = worker.poll_call(now) {
+            if calls.try_send((id, call)).is_err() {
+                worker.handle_answer(now, id, Err(NoAnswer))?;
             }
         }
         while let Some(answer) = worker.poll_transmit() {
@@ -394,10 +395,10 @@ fn work(
     let now = watch.now();
     worker.close();
     // For answers there is no time.
-    worker.handle_answer(now, Err(NoAnswer))?;
-    while let Some(call) = worker.poll_call(now) {
-        let _ = calls.try_send(call);
-        worker.handle_answer(now, Err(NoAnswer))?;
+    worker.abandon_calls(now);
+    while let Some((id, call)) = worker.poll_call(now) {
+        let _ = calls.try_send((id, call));
+        worker.handle_answer(now, id, Err(NoAnswer))?;
     }
     Ok(())
 }

@@ -170,10 +170,10 @@ impl Worker {
     fn settle(&mut self, lab: &mut Lab) -> Result<(), Failed> {
         loop {
             self.worker.turn(lab.now);
-            let Some(call) = self.worker.poll_call(lab.now) else { return Ok(()) };
+            let Some((id, call)) = self.worker.poll_call(lab.now) else { return Ok(()) };
             let number = Kind::ALL.iter().position(|(kind, _)| *kind == self.kind).unwrap_or(0);
             let answer = lab.server.carry_out(lab.now, ClientId::local(number as u32), call)?;
-            self.worker.handle_answer(lab.now, Ok::<_, NoAnswer>(answer))?;
+            self.worker.handle_answer(lab.now, id, Ok::<_, NoAnswer>(answer))?;
         }
     }
 

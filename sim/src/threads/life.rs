@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 use fatbtree_blink_host::{TreeHandle, TreeInfo};
 use fatbtree_client::{Client, ComputeServer};
 use fatbtree_memserver::ClientId;
-use fatbtree_memserver::session_keeper::{KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper};
+use fatbtree_memserver::session_keeper::{KeeperOptions, Meaning, Notice, SessionKeeper};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Duration;
 
@@ -106,10 +106,10 @@ impl<'p> Life<'p> {
         let roce = [10, 0, 0, self.place.number].into();
         let id = ClientId { host: IpAddr::from([127, 0, 0, 1]), roce };
         // The chores that were dropped before may have left a call.
-        self.keeper.borrow_mut().handle_answer(clock.now(), pool, 0, Err(NoAnswer));
+        self.keeper.borrow_mut().abandon_calls(clock.now(), pool);
         loop {
             let call = self.keeper.borrow_mut().poll_call(clock.now(), pool);
-            let Some((server, call)) = call else {
+            let Some((asked, call)) = call else {
                 while let Some(notice) = self.keeper.borrow_mut().poll_notice() {
                     match notice {
                         Notice::Unfinished { .. } => self.unfinished.set(true),
@@ -123,7 +123,7 @@ impl<'p> Life<'p> {
                 continue;
             };
             let answer = self.place.handle.call(id, call).await;
-            self.keeper.borrow_mut().handle_answer(clock.now(), pool, server, answer);
+            self.keeper.borrow_mut().handle_answer(clock.now(), pool, asked, answer);
         }
     }
 

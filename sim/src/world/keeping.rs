@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_micros(10);
 
 impl Machine {
     /// Keeps the sessions of a client on this machine as long as the machine lives. `carry` takes each call to its
-    /// server, in a task of its own. Renewals run beside other calls. Locks that were left are given back; `told`
+    /// server, in a task of its own. Locks that were left are given back; `told`
     /// receives every notice of the keeper.
     pub async fn keep_sessions<K, S, C>(
         self,
@@ -30,20 +30,15 @@ impl Machine {
     {
         let carry = Rc::new(carry);
         loop {
-            while let Some(((server, call), is_beside)) = {
-                let (mut keeper, now) = (keeper.borrow_mut(), self.now());
-                let call = keeper.poll_call(now, &*memory).map(|call| (call, false));
-                call.or_else(|| Some((keeper.poll_renewal(now)?, true)))
+            while let Some((id, call)) = {
+                let mut keeper = keeper.borrow_mut();
+                keeper.poll_call(self.now(), &*memory)
             } {
                 let (machine, memory, keeper) = (self.clone(), Rc::clone(&memory), Rc::clone(&keeper));
                 let carry = Rc::clone(&carry);
                 drop(self.spawn(async move {
-                    let answer = carry(server, call).await;
-                    let (mut keeper, now) = (keeper.borrow_mut(), machine.now());
-                    match is_beside {
-                        true => keeper.handle_renewal(now, &*memory, server, answer),
-                        false => keeper.handle_answer(now, &*memory, server, answer),
-                    }
+                    let answer = carry(id.server(), call).await;
+                    keeper.borrow_mut().handle_answer(machine.now(), &*memory, id, answer);
                 }));
             }
             while let Some(notice) = {

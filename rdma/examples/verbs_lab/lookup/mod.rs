@@ -11,8 +11,8 @@
 //!   end                 as the end of the input
 //! ```
 //!
-//! Beside these it prints `connected …` for each new connection, `broke …` and `lost …`. A connection that breaks is made
-//! anew, and counts as not registered. The keys are those of `memserver/examples/udp_memserver`: number i of n is
+//! Beside these it prints `connected …` for each new connection, `broke …`, `lost …` and `denied …`. A connection that breaks is
+//! made anew, and counts as not registered. The keys are those of `memserver/examples/udp_memserver`: number i of n is
 //! i · ⌊(2⁶⁴ - 1) / n⌋, and no key is there between two of them.
 
 mod counts;
@@ -24,14 +24,14 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use fatbtree_blink::{Event, PoolConfig, Start};
+use fatbtree_blink::{PoolConfig, Start};
 use fatbtree_client::Client;
 use fatbtree_rdma::{Config, RdmaContext, RdmaDevice};
 use fatbtree_verbs::time::Instant;
 use futures_core::Stream as _;
 
 use counts::Counts;
-use session::ServerSession;
+use session::{LANES, ServerSession};
 
 /// Lookups at a time.
 const AT_ONCE: usize = 8;
@@ -71,7 +71,7 @@ pub(crate) fn run(device: &str, url: &str) -> Result<(), String> {
         println!("{counts}");
         wrong += counts.wrong + if failures_are_expected { 0 } else { counts.failed };
     }
-    lab.session.close();
+    lab.session.close(&lab.client, lab.began);
     if wrong == 0 { Ok(()) } else { Err(format!("{wrong} lookups were wrong or failed")) }
 }
 
@@ -99,17 +99,15 @@ impl Lab {
     fn new(device: &str, url: &str) -> Result<Self, String> {
         let peers = (device.to_owned(), url.to_owned());
         let device = RdmaDevice::open(device, &config()).map_err(|error| error.to_string())?;
-        let (session, info) = ServerSession::open(url, &device)?;
+        let (session, info) = ServerSession::new(url, &device)?;
         let keys = info.counts.keys;
         let roots = fatbtree_blink_host::grpc::super_root([&info]).map_err(|error| error.to_string())?;
-        let pool = PoolConfig { tree: info.config, lanes: 2, ..PoolConfig::default() };
+        let pool = PoolConfig { tree: info.config, lanes: LANES, ..PoolConfig::default() };
         let client = Client::new(device, pool, roots, 1).map_err(|error| error.to_string())?;
         println!("server keys={keys} levels={}", u32::from(info.partition.root_level) + 1);
         let began = std::time::Instant::now();
         let mut lab = Self { peers, client, session, keys, step: u64::MAX / keys.max(1), began };
-        for id in lab.client.pool().connections() {
-            lab.session.connect(lab.client.pool(), id)?;
-        }
+        lab.session.connect(&lab.client, lab.began)?;
         Ok(lab)
     }
 
@@ -120,7 +118,7 @@ impl Lab {
         let of_one = || {
             let mut lab = Self::new(device, url)?;
             let counts = lab.look_up(count, Start::Root);
-            lab.session.close();
+            lab.session.close(&lab.client, lab.began);
             Ok(counts)
         };
         let counts = std::thread::scope(|scope| {
@@ -143,7 +141,7 @@ impl Lab {
             .map_err(|error| error.to_string())
     }
 
-    /// The same keys for all who ask: three of four are there.
+    /// The same keys in each run: three of four are there.
     fn key(&self, number: u64) -> u64 {
         let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.keys * self.step;
         key + u64::from(number % 4 == 3)
@@ -180,7 +178,12 @@ impl Lab {
     }
 }
 
-/// Runs `work` to its end, and makes connections anew that break meanwhile.
+/// Time of a run that began then.
+fn now(began: std::time::Instant) -> Instant {
+    Instant::from_nanos(began.elapsed().as_nanos() as u64)
+}
+
+/// Runs `work` to its end. Connections that break meanwhile are made anew.
 fn drive<F: Future>(
     client: &Client<RdmaDevice>,
     session: &mut ServerSession,
@@ -188,21 +191,14 @@ fn drive<F: Future>(
     work: F,
 ) -> F::Output {
     let mut work = pin!(work);
-    // Nobody sleeps: it is asked again in each turn.
+    // Each turn polls it again.
     let mut context = Context::from_waker(Waker::noop());
     loop {
         if let Poll::Ready(output) = work.as_mut().poll(&mut context) {
             return output;
         }
-        let busy = client.turn(Instant::from_nanos(began.elapsed().as_nanos() as u64));
-        while let Some(Event::ConnectionBroken { id, reason }) = client.poll_event() {
-            println!("broke lane={} reason={reason}", id.lane);
-            if let Err(error) = session.connect(client.pool(), id) {
-                println!("lost lane={} reason={error}", id.lane);
-                // It is a connection of the pool.
-                let _ = client.pool().abandon(id);
-            }
-        }
+        let busy = client.turn(now(began));
+        session.turn(now(began), client);
         if !busy {
             std::thread::sleep(PAUSE);
         }

@@ -38,8 +38,8 @@ impl Rdma {
             }
         });
         client.turn(now);
-        while let Some((partition, call)) = keeper.poll_call(now, pool) {
-            keeper.handle_answer(now, pool, partition, server.carry_out(now, *id, call));
+        while let Some((asked, call)) = keeper.poll_call(now, pool) {
+            keeper.handle_answer(now, pool, asked, server.carry_out(now, *id, call));
         }
         while let Some(notice) = keeper.poll_notice() {
             match notice {

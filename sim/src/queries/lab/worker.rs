@@ -67,11 +67,11 @@ impl Worker {
                 break;
             }
         }
-        while let Some(call) = worker.poll_call(now) {
+        while let Some((id, call)) = worker.poll_call(now) {
             busy = true;
             let answer = server.carry_out(now, self.id, call).map_err(Denied::from);
             answer.as_ref().map_or_else(check, |_| Ok(()))?;
-            worker.handle_answer(now, answer).map_err(|error| error.to_string())?;
+            worker.handle_answer(now, id, answer).map_err(|error| error.to_string())?;
         }
         Ok(busy)
     }
