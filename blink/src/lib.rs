@@ -93,7 +93,7 @@ pub use config::{
     ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
 };
 pub use fatbtree_remote::{
-    BreakReason, Check, ConnectError, ConnectionId, Contention, Event, GlobalAddress, HAND_OVERS,
+    Attempts, BreakReason, Check, ConnectError, ConnectionId, Contention, Event, GlobalAddress, HAND_OVERS,
     HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide, RemoteStats,
     ReturnedBlocks, SURPLUS, SessionId, Shortage, SizeClass, Writer, record,
 };

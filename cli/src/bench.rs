@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_blink::value::STAMPED_BYTES;
-use fatbtree_blink::{Contention, Pool, Start};
+use fatbtree_blink::{Attempts, Contention, Pool, Start};
 use fatbtree_client::RequesterStats;
 use fatbtree_node::{
     ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
@@ -114,8 +114,8 @@ pub(crate) struct Arguments {
     /// File for the progress, a line of JSON ten times a second while operations end; - for standard output.
     #[arg(long, value_name = "FILE")]
     progress: Option<PathBuf>,
-    /// With RDMA: way to meet other clients at locks, and the bounds of the card. sherman: short pauses, no bound. smart: pauses and operations at once
-    /// follow the share of attempts that fail, and requests under way have a limit that is tried out.
+    /// Way to meet other clients at locks, and bounds of the card, over RDMA. sherman: short pauses, no bound. smart: pauses and operations
+    /// at once follow the share of attempts that fail, and requests under way have a limit that is tried out.
     #[arg(long, value_name = "sherman|smart", value_enum, default_value = "sherman")]
     contention: Treatment,
     /// Time limit for memory servers to answer.
@@ -164,6 +164,9 @@ enum Process {
 
 impl Process {
     fn open(arguments: &Arguments, cluster: &Cluster, described: &Client) -> Result<Self> {
+        if arguments.protocol == Protocol::Query && arguments.contention == Treatment::Smart {
+            bail!("--contention smart is for RDMA: with --protocol query, the memory servers take the locks");
+        }
         let trust = crate::topology::trust(cluster, &arguments.cluster, &described.name)?;
         let patience = Duration::from_secs(arguments.patience);
         if arguments.protocol == Protocol::Query {
@@ -274,10 +277,30 @@ struct BenchResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     system_calls: Option<f64>,
     percentiles: Vec<Percentiles>,
+    /// Attempts at locks, if there were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<AttemptsAtLocks>,
     /// Open loops, from little load to much.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     load: Vec<Step>,
     first_wrong: Option<String>,
+}
+
+/// Attempts that an operation needs to take a lock.
+#[derive(Serialize)]
+struct AttemptsAtLocks {
+    /// Locks taken.
+    locks: u64,
+    p50: u64,
+    p99: u64,
+    p999: u64,
+}
+
+impl AttemptsAtLocks {
+    fn of(attempts: &Attempts) -> Option<Self> {
+        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| attempts.quantile(quantile));
+        (attempts.wins() > 0).then(|| Self { locks: attempts.wins(), p50, p99, p999 })
+    }
 }
 
 /// Latencies of operations of one kind.
@@ -439,6 +462,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             done.summary_of(&Troubles::default())
         }
     };
+    let attempts = match &process {
+        Process::Roce(process) => AttemptsAtLocks::of(&process.client().pool().attempts()),
+        Process::Query(_) => None,
+    };
     let all = || std::iter::once(&done).chain(&ramp);
     let count = |outcomes: &[Outcome]| {
         all().flat_map(|done| outcomes.iter().map(|outcome| done.recorder().count(*outcome))).sum()
@@ -457,6 +484,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         redirected: asked.map(|asked| asked.redirects),
         system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
         percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),
+        attempts,
         load: steps,
         first_wrong: all().find_map(LoadGenerator::first_wrong).map(str::to_owned),
     };
@@ -565,6 +593,9 @@ fn print(result: &BenchResult) {
         table.add_row(named.into_iter().chain(kind.latencies.columns()));
     }
     println!("{table}");
+    if let Some(AttemptsAtLocks { locks, p50, p99, p999 }) = &result.attempts {
+        println!("{locks} locks taken; attempts at one: {p50} at p50, {p99} at p99, {p999} at p99.9");
+    }
     let unknown = match result.unknown {
         0 => String::new(),
         unknown => {

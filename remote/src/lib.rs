@@ -52,6 +52,7 @@
 
 mod address;
 mod allocator;
+mod attempts;
 mod backoff;
 mod chain;
 mod checks;
@@ -69,6 +70,7 @@ pub mod structures;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use allocator::{Allocator, Block, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
+pub use attempts::Attempts;
 pub use backoff::{Backoff, Growth};
 pub use chain::Part;
 pub use checks::Check;

@@ -7,6 +7,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Place, Step, Verbs};
 
 use super::{RemoteMemory, State};
+use crate::attempts::Attempts;
 use crate::backoff::Backoff;
 
 /// A turn among the operations of one thread that compete with others; see [`RemoteMemory::compete`]. It ends when it is dropped.
@@ -62,12 +63,28 @@ impl<V: Verbs> RemoteMemory<V> {
     /// Notes an attempt at what others want, too: whether it has failed because another client was first.
     #[inline]
     pub fn note_attempt(&self, failed: bool) {
-        self.state.borrow_mut().conflicts.note(failed);
+        let State { conflicts, attempts, .. } = &mut *self.state.borrow_mut();
+        conflicts.note(failed);
+        if !failed {
+            attempts.won();
+        }
+    }
+
+    /// Counts a failed attempt of an operation for [`attempts`](Self::attempts): the first is number 0.
+    #[inline]
+    pub(crate) fn count_loss(&self, attempt: u32) {
+        self.state.borrow_mut().attempts.lost(attempt);
+    }
+
+    /// Distribution of the attempts that this client's operations have needed.
+    pub fn attempts(&self) -> Attempts {
+        self.state.borrow().attempts.clone()
     }
 
     /// Pauses behind a failed attempt, the first of which is number 0, for as long as
     /// [`Contention::backoff`](crate::Contention::backoff) says.
     pub async fn pause_after_conflict(&self, attempt: u32) {
+        self.count_loss(attempt);
         self.back_off(&self.config.contention.backoff, attempt).await;
     }
 

@@ -15,6 +15,7 @@ use fatbtree_verbs::{Broken, Failure, PostError, QueuePair, Reactor, Verbs};
 use operate::no_answer;
 pub(crate) use operate::{bytes_of, word_of};
 
+use crate::attempts::Attempts;
 use crate::backoff::Pauses;
 use crate::config::RemoteConfig;
 use crate::conflict::Conflicts;
@@ -40,6 +41,7 @@ struct State {
     next_lane: u8,
     pauses: Pauses,
     conflicts: Conflicts,
+    attempts: Attempts,
     stats: RemoteStats,
     /// Present sessions, by server.
     sessions: BTreeMap<u16, Session>,
@@ -94,6 +96,7 @@ impl<V: Verbs> RemoteMemory<V> {
             next_lane: 0,
             pauses: Pauses::new(seed),
             conflicts: Conflicts::new(config.contention.bounds_tasks),
+            attempts: Attempts::default(),
             stats: RemoteStats::default(),
             sessions: BTreeMap::new(),
         });

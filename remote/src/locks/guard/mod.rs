@@ -37,6 +37,8 @@ pub struct LockGuard<'p, V: Verbs> {
     lock: LockId,
     lane: u8,
     place: Place,
+    /// Attempts that found the lock taken.
+    losses: u32,
     /// Work that remains before the lock is free: there as long as the global lock is, or may be, this client's.
     unfinished: Option<Unfinished>,
 }

@@ -72,7 +72,7 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
             }
         })?;
         let Some(place) = place else { return Ok(None) };
-        let mut guard = LockGuard { pool, writer, lock, lane, place, unfinished: None };
+        let mut guard = LockGuard { pool, writer, lock, lane, place, losses: 0, unfinished: None };
         let mut believed = 0;
         loop {
             guard.may_be_taken();
@@ -118,7 +118,7 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
         let place = with_locks(pool, lock, &writer, |locks| {
             if !queues && locks.race(lock) { Place::Racing } else { Place::Queued(locks.enter(lock)) }
         })?;
-        let mut guard = LockGuard { pool, writer, lock, lane, place, unfinished: None };
+        let mut guard = LockGuard { pool, writer, lock, lane, place, losses: 0, unfinished: None };
         let taken = guard.be_admitted(trips).await?;
         Ok((guard, taken))
     }
@@ -245,7 +245,7 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
     }
 
     /// Result of an attempt to take the lock. A racing operation has not taken it if another one of this client has.
-    fn judge_taken(&self, found: &Output, believed: u64) -> Result<Taken, LockError> {
+    fn judge_taken(&mut self, found: &Output, believed: u64) -> Result<Taken, LockError> {
         let taken = match self.judge(found, believed)? {
             Taken::Before if self.place == Place::Racing => Taken::Not(self.writer.owner.number),
             taken => taken,
@@ -254,6 +254,8 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
         self.pool.note_attempt(failed);
         if failed {
             self.pool.count(|stats| stats.lock_retries += 1);
+            self.pool.count_loss(self.losses);
+            self.losses = self.losses.saturating_add(1);
         }
         Ok(taken)
     }
