@@ -14,9 +14,10 @@ use std::rc::Rc;
 
 use array::Counters;
 use fatbtree_remote::{ConnectionId, Contention, LockError, Part, Want};
-use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, World, random};
+use fatbtree_sim::world::trial::{Alive, Deaths, Disturbances, Ended, Stage, Trial};
+use fatbtree_sim::world::{FinalOperation, Machine, MachineOptions, Options, Random, World, random};
 use fatbtree_verbs::time::Duration;
-use lab::{Client, SERVER, begin, serve};
+use lab::{Client, SERVER, Server, begin, serve};
 use rand::RngExt as _;
 
 const COUNTERS: u32 = 4;
@@ -78,79 +79,118 @@ fn contention(draw: &mut Random) -> Contention {
     if draw.random_bool(0.5) { Contention::SMART } else { Contention::SHERMAN }
 }
 
-/// Returns locks that were taken from dead owners, and sessions that ended.
-fn run(seed: u64) -> (u64, u64) {
-    let draw = &mut random(seed, 50);
-    let world = World::new(seed, Options::rough(draw));
-    let server = serve(&world.machine(MachineOptions::named("server")), world.operator());
-    let told = Told { sums: vec![Vec::new(); COUNTERS as usize], begun: vec![0; COUNTERS as usize] };
-    let told = Rc::new(RefCell::new(told));
-    let machines =
-        [1, 2, 3].map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)));
-    let mut clients = Vec::new();
-    for round in 0..20 {
-        for machine in &machines {
-            if round > 0 {
-                if machine.is_up() {
-                    continue;
-                }
-                machine.boot();
-            }
-            let client = begin(machine, &server, contention(draw), draw);
+/// The array's clients and its server.
+struct Scene {
+    machines: [Machine; 3],
+    /// Of the client that lives.
+    last: Machine,
+    server: (Machine, Server),
+    clients: RefCell<Vec<Client>>,
+    told: Rc<RefCell<Told>>,
+}
+
+impl Scene {
+    fn client(&self, machine: &Machine, draw: &mut Random) -> Client {
+        let client = begin(machine, &self.server.1, contention(draw), draw);
+        self.clients.borrow_mut().push(Rc::clone(&client));
+        client
+    }
+}
+
+impl Stage for Scene {
+    fn clients(&self) -> &[Machine] {
+        &self.machines
+    }
+
+    fn any_server(&self, _: &mut Random) -> &Machine {
+        &self.server.0
+    }
+
+    fn begin_mishap(self: &Rc<Self>, draw: &mut Random) -> bool {
+        self.machines.iter().filter(|machine| machine.is_mute()).for_each(Machine::kill);
+        for machine in self.machines.iter().filter(|machine| !machine.is_up()) {
+            machine.boot();
+            let client = self.client(machine, draw);
             for _ in 0..2 {
                 let random = random(draw.random_range(0..=u64::MAX), 51);
-                drop(machine.spawn(work(client.clone(), Rc::clone(&told), random)));
+                drop(machine.spawn(work(client.clone(), Rc::clone(&self.told), random)));
             }
-            drop(machine.spawn(scribble(client.clone())));
-            clients.push(client);
+            drop(machine.spawn(scribble(client)));
         }
-        let victim = &machines[draw.random_range(0..machines.len())];
-        if draw.random_bool(0.5) {
-            victim.kill_after_polls(draw.random_range(0..100));
-        } else {
-            victim.mute_after_writes(draw.random_range(1..6));
-        }
-        world.run_for(Duration::from_micros(draw.random_range(200..2_000)));
-        machines.iter().filter(|machine| machine.is_mute()).for_each(Machine::kill);
+        false
     }
-    machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
 
-    // Whatever the dead have left: a client that lives adds to each counter, soon.
-    let last = world.machine(MachineOptions::named("last"));
-    let client = begin(&last, &server, contention(draw), draw);
-    let open = Counters::open(Rc::clone(&client), SERVER, COUNTERS);
-    let opening = last.spawn(async move { open.await.expect("the server lives") });
-    world.run_until(|| opening.has_ended(), SOON).expect("nothing is in the way");
-    let array = Rc::new(opening.take().expect("it was opened"));
-    assert_eq!(server.borrow().info().structure, array.base(), "seed {seed}: the server knows the array");
-    clients.push(client);
-    let ended = world.final_phase(SOON, || {
-        let adds = |number| {
-            let (array, told) = (Rc::clone(&array), Rc::clone(&told));
-            let task = last.spawn(async move {
-                told.borrow_mut().begun[number as usize] += 1;
-                let sum = array.add(number, 1).await.map_err(|error| format!("{error:?}"))?;
-                told.borrow_mut().sums[number as usize].push(sum);
+    /// Whatever the dead have left: a client that lives adds to each counter.
+    fn begin_last(self: &Rc<Self>) -> Vec<FinalOperation<String>> {
+        self.machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
+        let client = self.client(&self.last, &mut random(0, 53));
+        let adds = |number: u32| {
+            let (scene, client) = (Rc::clone(self), Rc::clone(&client));
+            let task = self.last.spawn(async move {
+                let failed = |error| format!("{error:?}");
+                let array = Counters::open(client, SERVER, COUNTERS).await.map_err(failed)?;
+                scene.told.borrow_mut().begun[number as usize] += 1;
+                let sum = array.add(number, 1).await.map_err(failed)?;
+                scene.told.borrow_mut().sums[number as usize].push(sum);
                 let read = array.get(number).await.map_err(|error| format!("{error:?}"))?;
-                if read == sum { Ok(()) } else { Err(format!("{read} was read after {sum}")) }
+                let structure = scene.server.1.borrow().info().structure;
+                match read == sum && structure == array.base() {
+                    true => Ok(()),
+                    false => Err(format!("{read} was read after {sum}, and the server knows {structure}")),
+                }
             });
             (format!("counter {number}"), task)
         };
         (0..COUNTERS).map(adds).collect()
-    });
-    ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    let taken_over = clients.iter().map(|client| client.counters().inherited_locks).sum();
+    }
+}
 
-    let Told { sums, begun } = &mut *told.borrow_mut();
+/// Each addition is in the counter once, or perhaps if its client was not told.
+fn counted(ended: &Ended<'_, Scene>) -> Result<(), String> {
+    let Told { sums, begun } = &mut *ended.stage.told.borrow_mut();
     for (sums, begun) in sums.iter_mut().zip(begun) {
         let told = sums.len();
         sums.sort_unstable();
         sums.dedup();
-        assert_eq!(sums.len(), told, "seed {seed}: two additions were told the same sum");
-        let last = *sums.last().expect("the last client has added");
-        assert!((told as u64..=*begun).contains(&last), "seed {seed}: {told} <= {last} <= {begun}");
+        let last = sums.last().copied().unwrap_or(0);
+        if sums.len() != told || !(told as u64..=*begun).contains(&last) {
+            return Err(format!(
+                "{last} is counted: {told} additions were told, {} sums, {begun} begun",
+                sums.len()
+            ));
+        }
     }
-    let lapsed = server.borrow().statistics().into_iter().find(|(name, _)| name == "sessions_lapsed");
+    Ok(())
+}
+
+/// Returns locks that were taken from dead owners, and sessions that ended.
+fn run(seed: u64) -> (u64, u64) {
+    let draw = &mut random(seed, 50);
+    let world = World::new(seed, Options::rough(draw));
+    let machine = world.machine(MachineOptions::named("server"));
+    let server = serve(&machine, world.operator());
+    let told = Told { sums: vec![Vec::new(); COUNTERS as usize], begun: vec![0; COUNTERS as usize] };
+    let machines =
+        [1, 2, 3].map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)));
+    machines.iter().for_each(Machine::kill);
+    let scene = Rc::new(Scene {
+        machines,
+        last: world.machine(MachineOptions::named("last")),
+        server: (machine, server),
+        clients: RefCell::default(),
+        told: Rc::new(RefCell::new(told)),
+    });
+    let trial = Trial {
+        faults: vec![Box::new(Deaths { percent: 60 }), Box::new(Disturbances)],
+        calm: Duration::from_millis(1),
+        lasts: Duration::from_millis(20),
+        soon: SOON,
+        properties: vec![Box::new(Alive), Box::new(counted)],
+    };
+    trial.run(&world, &scene).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let taken_over = scene.clients.borrow().iter().map(|client| client.counters().inherited_locks).sum();
+    let statistics = scene.server.1.borrow().statistics();
+    let lapsed = statistics.into_iter().find(|(name, _)| name == "sessions_lapsed");
     (taken_over, lapsed.map_or(0, |(_, count)| count))
 }
 

@@ -29,6 +29,7 @@
 //! * [`Options`], [`MachineOptions`]: how rough it is. [`Timing`], [`ServiceTimes`]: how long things take.
 //! * [`Switches`], [`CachedSwitches`]: where index reads land.
 //! * [`World::final_phase`]: after the faults, everything must succeed again.
+//! * [`trial`]: a structure under a list of faults, and the list of properties that hold afterwards.
 //!
 //! **Determinism.** One thread; ordered maps; every number is drawn from [`Random`]s that the seed made; no clock. Two runs of a
 //! seed have the same [`fingerprint`](World::fingerprint).
@@ -83,6 +84,7 @@ mod serve;
 mod shared;
 mod switches;
 mod timing;
+pub mod trial;
 
 pub use device::SimDevice;
 pub use driven::{Driven, MachineReactor};

@@ -7,90 +7,183 @@ use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use rand::seq::{IndexedRandom as _, IteratorRandom as _};
 
+use super::Scenario;
 use super::clients::Living;
 use super::server::Server;
 use super::setting::Setting;
-use crate::world::{Machine, Random, random};
+use crate::world::trial::{Deaths, Disturbances, Fault, Stage};
+use crate::world::{FinalOperation, Machine, Random, Task, random};
 
 /// Interval at which a server looks for sessions that have ended, and for what they have left.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// The clients in their present lives.
-pub(super) type Lives = Rc<RefCell<Vec<Living>>>;
+/// The clients in their present lives, on the stage of their servers.
+pub(super) struct Scene {
+    pub(super) setting: Rc<Setting>,
+    pub(super) lives: RefCell<Vec<Living>>,
+    /// Tasks of a hostile client.
+    pub(super) hostile: Vec<Task<()>>,
+    /// Decides about the last lives.
+    pub(super) draw: RefCell<Random>,
+}
 
-/// Starts a client's life.
-pub(super) fn live(setting: &Rc<Setting>, lives: &Lives, number: usize, random: &mut Random) {
-    let living = Living::begin(&setting.clients[number], setting, random);
-    for _ in 0..setting.scenario.tasks {
-        let draw = crate::world::random(random.random_range(0..=u64::MAX), 2);
-        let task = living.machine.spawn(living.clone().work(setting.scenario.operations, draw));
-        setting.lives.borrow_mut().push(task);
+impl Scene {
+    /// Starts a client's life.
+    pub(super) fn live(&self, number: usize, random: &mut Random) {
+        let setting = &self.setting;
+        let living = Living::begin(&setting.clients[number], setting, random);
+        for _ in 0..setting.scenario.tasks {
+            let draw = crate::world::random(random.random_range(0..=u64::MAX), 2);
+            let task = living.machine.spawn(living.clone().work(setting.scenario.operations, draw));
+            setting.lives.borrow_mut().push(task);
+        }
+        let mut lives = self.lives.borrow_mut();
+        if number == lives.len() {
+            lives.push(living);
+        } else {
+            std::mem::replace(&mut lives[number], living).count();
+        }
     }
-    let mut lives = lives.borrow_mut();
-    if number == lives.len() {
-        lives.push(living);
-    } else {
-        std::mem::replace(&mut lives[number], living).count();
+
+    /// Boots servers and clients that died, or whose card did.
+    fn bring_back(&self, random: &mut Random) {
+        let setting = &self.setting;
+        for server in setting.servers.iter().filter(|server| !server.machine.is_up()) {
+            serve(setting, server, random);
+        }
+        for number in 0..setting.clients.len() {
+            if setting.clients[number].is_mute() {
+                setting.clients[number].kill();
+            }
+            if !setting.clients[number].is_up() {
+                setting.count(|outcome| outcome.deaths += 1);
+                setting.clients[number].boot();
+                self.live(number, random);
+            }
+        }
     }
 }
 
-/// Lets things happen until it is cancelled.
-pub(super) async fn play(operator: Machine, setting: Rc<Setting>, lives: Lives, seed: u64) {
-    let random = &mut random(seed, 95);
-    let longest = setting.scenario.calm.as_nanos();
-    loop {
-        operator.sleep(Duration::from_nanos(random.random_range(1..=longest))).await;
+impl Stage for Scene {
+    fn clients(&self) -> &[Machine] {
+        &self.setting.clients
+    }
+
+    fn any_server(&self, random: &mut Random) -> &Machine {
+        &self.setting.any_server(random).machine
+    }
+
+    fn begin_mishap(self: &Rc<Self>, random: &mut Random) -> bool {
+        let setting = &self.setting;
         setting.look_around();
         for _ in 0..random.random_range(0..4) {
-            reload(&setting, random);
+            reload(setting, random);
         }
         if setting.scenario.torn_superblocks && random.random_bool(0.05) {
-            tear(&setting, random);
+            tear(setting, random);
         }
-        bring_back(&setting, &lives, random);
-        if let Some(again) = setting.once_more.take() {
-            restart(setting.server(again), &setting, random);
-            setting.count(|outcome| outcome.second_restarts += 1);
-            continue;
+        self.bring_back(random);
+        let Some(again) = setting.once_more.take() else { return false };
+        restart(setting.server(again), setting, random);
+        setting.count(|outcome| outcome.second_restarts += 1);
+        true
+    }
+
+    fn freeze_server(&self, random: &mut Random) {
+        let server = &self.setting.any_server(random).machine;
+        // A processor renews and ends sessions: without others, nothing goes on.
+        if self.setting.servers.len() > 1 && random.random_bool(0.5) {
+            server.freeze();
+        } else {
+            server.freeze_card();
         }
-        let client = &setting.clients[random.random_range(0..setting.clients.len())];
-        if random.random_range(0..100) < setting.scenario.deadly {
-            if random.random_bool(0.5) {
-                client.kill_after_polls(random.random_range(0..100));
-            } else {
-                client.mute_after_writes(random.random_range(1..12));
-            }
-            continue;
-        }
-        let (restarting, loading) = (setting.scenario.restarting, setting.scenario.loading);
-        if restarting > 0 && random.random_range(0..100) < restarting {
-            let server = setting.any_server(random);
-            restart(server, &setting, random);
-            // Clients may not have noticed the first time, or be about to connect.
-            setting.once_more.set(random.random_bool(0.3).then_some(server.id));
-            continue;
-        }
-        if loading > 0 && random.random_range(0..100) < loading {
-            load(setting.any_server(random), &setting);
-            continue;
-        }
-        let ending = setting.scenario.ending;
-        if ending > 0 && random.random_range(0..100) < ending {
-            setting.any_server(random).end_one(random);
-            continue;
-        }
-        match random.random_range(0..9) {
-            0..3 => client.set_link_down(random.random_bool(0.5)),
-            3 => client.freeze(),
-            4 | 5 => client.thaw(),
-            6 => freeze(setting.any_server(random), &setting, random),
-            7 => {
-                let server = &setting.any_server(random).machine;
-                server.thaw_card();
-                server.thaw();
-            }
-            _ => setting.switches.cached.set_dark(random.random_bool(0.5)),
-        }
+    }
+
+    fn disturb(&self, random: &mut Random) {
+        self.setting.switches.cached.set_dark(random.random_bool(0.5));
+    }
+
+    fn begin_last(self: &Rc<Self>) -> Vec<FinalOperation<String>> {
+        let (setting, draw) = (&self.setting, &mut *self.draw.borrow_mut());
+        setting.calm.set(true);
+        self.hostile.iter().for_each(Task::cancel);
+        setting.lives.take().iter().for_each(Task::cancel);
+        setting.switches.cached.heal();
+        // Also those that were about to die.
+        self.bring_back(draw);
+        setting.lives.take().iter().for_each(Task::cancel);
+        let is_damaged = setting.scenario.hostile.is_some();
+        self.lives.borrow().iter().map(|living| begin_last(living, is_damaged, draw)).collect()
+    }
+}
+
+/// Starts the operations of a client that must succeed in the end.
+fn begin_last(living: &Living, is_damaged: bool, draw: &mut Random) -> FinalOperation<String> {
+    let keys: Vec<u64> = (0..8).map(|_| living.draw_key(draw)).collect();
+    let random = random(draw.random_range(0..=u64::MAX), 3);
+    let (name, machine, living) = (living.machine.name(), &living.machine, living.clone());
+    match is_damaged {
+        true => (name, machine.spawn(living.end_damaged(keys, random))),
+        false => (name, machine.spawn(living.end(keys, random))),
+    }
+}
+
+/// Kinds of mishaps of a scenario.
+pub(super) fn faults(scenario: &Scenario) -> Vec<Box<dyn Fault<Scene>>> {
+    vec![
+        Box::new(Deaths { percent: scenario.deadly }),
+        Box::new(Restarts { percent: scenario.restarting }),
+        Box::new(Loads { percent: scenario.loading }),
+        Box::new(EndedSessions { percent: scenario.ending }),
+        Box::new(Disturbances),
+    ]
+}
+
+/// Servers' processes that die.
+struct Restarts {
+    percent: u32,
+}
+
+impl Fault<Scene> for Restarts {
+    fn percent(&self) -> u32 {
+        self.percent
+    }
+
+    fn strike(&self, scene: &Rc<Scene>, _: &Machine, random: &mut Random) {
+        let server = scene.setting.any_server(random);
+        restart(server, &scene.setting, random);
+        // Clients may not have noticed the first time, or be about to connect.
+        scene.setting.once_more.set(random.random_bool(0.3).then_some(server.id));
+    }
+}
+
+/// Trees that take the place of others.
+struct Loads {
+    percent: u32,
+}
+
+impl Fault<Scene> for Loads {
+    fn percent(&self) -> u32 {
+        self.percent
+    }
+
+    fn strike(&self, scene: &Rc<Scene>, _: &Machine, random: &mut Random) {
+        load(scene.setting.any_server(random), &scene.setting);
+    }
+}
+
+/// Sessions that end, each with one server.
+struct EndedSessions {
+    percent: u32,
+}
+
+impl Fault<Scene> for EndedSessions {
+    fn percent(&self) -> u32 {
+        self.percent
+    }
+
+    fn strike(&self, scene: &Rc<Scene>, _: &Machine, random: &mut Random) {
+        scene.setting.any_server(random).end_one(random);
     }
 }
 
@@ -139,32 +232,6 @@ pub(super) fn serve(setting: &Rc<Setting>, server: &Server, random: &mut Random)
             server.machine.sleep(LOOK).await;
         }
     }));
-}
-
-/// Boots servers and clients that died, or whose card did.
-pub(super) fn bring_back(setting: &Rc<Setting>, lives: &Lives, random: &mut Random) {
-    for server in setting.servers.iter().filter(|server| !server.machine.is_up()) {
-        serve(setting, server, random);
-    }
-    for number in 0..setting.clients.len() {
-        if setting.clients[number].is_mute() {
-            setting.clients[number].kill();
-        }
-        if !setting.clients[number].is_up() {
-            setting.count(|outcome| outcome.deaths += 1);
-            setting.clients[number].boot();
-            live(setting, lives, number, random);
-        }
-    }
-}
-
-/// Freezes a server's card or, where there are others, its processor, which renews and ends sessions.
-fn freeze(server: &Server, setting: &Setting, random: &mut Random) {
-    if setting.servers.len() > 1 && random.random_bool(0.5) {
-        server.machine.freeze();
-    } else {
-        server.machine.freeze_card();
-    }
 }
 
 /// Tells the switches where the record of a key is or was, sometimes of another key; where values are in line, its leaf.
