@@ -4,6 +4,19 @@ use std::net::Ipv4Addr;
 
 use fatbtree_verbs::{BufferClass, Mtu};
 
+/// Doorbell registers of threads that share a [context](crate::RdmaContext) (SMART, section 3.1).
+///
+/// A queue pair belongs to one thread in either case: one that several threads share is slower than any other way with more than one
+/// thread (figure 3), so there is none here. The modelled card has it (`fatbtree figures --of smart`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doorbells {
+    /// A register for each thread, by thread domains. Where the driver has none, this is the driver's choice.
+    #[default]
+    PerThread,
+    /// The driver's choice: threads share a few registers without knowing it, each with a lock. For comparison.
+    Driver,
+}
+
 /// Options for opening a device. [`Config::default`] suits most uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -36,6 +49,8 @@ pub struct Config {
     /// Whether the device reads and writes each line of 64 bytes whole, if its owner knows. If `None`, see
     /// [`Capabilities::line_atomicity`](fatbtree_verbs::Capabilities::line_atomicity) and the crate's page.
     pub line_atomicity: Option<bool>,
+    /// Doorbell registers of threads.
+    pub doorbells: Doorbells,
     /// Registered buffers for the results of READs and for data that waits to be written. The largest one limits the
     /// length of READs and WRITEs.
     pub buffers: Vec<BufferClass>,
@@ -57,6 +72,7 @@ impl Default for Config {
             traffic_class: 0,
             hop_limit: 64,
             line_atomicity: None,
+            doorbells: Doorbells::default(),
             buffers: vec![
                 BufferClass { count: 1024, bytes: 64 },
                 BufferClass { count: 512, bytes: 4096 },

@@ -137,7 +137,7 @@ mod sys;
 mod table;
 
 #[cfg(feature = "ibverbs")]
-pub use config::Config;
+pub use config::{Config, Doorbells};
 #[cfg(feature = "ibverbs")]
 pub use device::{RdmaContext, RdmaDevice};
 #[cfg(feature = "ibverbs")]

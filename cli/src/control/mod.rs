@@ -243,16 +243,19 @@ async fn ask(command: &Command) -> Result<()> {
     }
 }
 
-/// Serves the live page until Ctrl-C.
+/// Serves the live page until Ctrl-C or SIGTERM.
 async fn page(listen: &str, file: &Path) -> Result<()> {
     let cluster = crate::topology::load(file)?;
     let trust = crate::topology::trust(&cluster, file, OPERATOR)?;
     let page = LivePage::new(&cluster, &trust);
     let listener =
         TcpListener::bind(listen).await.with_context(|| format!("--listen {listen}: listening there"))?;
+    // Before the line that a reader may answer by Ctrl-C.
+    let stopped = crate::interrupted::signalled()?;
     println!("page at http://{}; Ctrl-C stops it", listener.local_addr()?);
     tokio::select! {
-        stopped = tokio::signal::ctrl_c() => Ok(stopped?),
-        () = page.serve(listener) => Ok(()),
+        () = stopped => {}
+        () = page.serve(listener) => {}
     }
+    Ok(())
 }

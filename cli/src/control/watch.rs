@@ -12,13 +12,13 @@ use super::{Asked, CONNECT, print};
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Prints the status again and again until Ctrl-C. A controller that is gone later is reported, and asked again.
+/// Prints the status again and again until Ctrl-C or SIGTERM. A controller that is gone later is reported, and asked again.
 pub(super) async fn watch(asked: &Asked) -> Result<()> {
     let mut before: BTreeMap<String, TableCounters> = BTreeMap::new();
     let controllers = asked.controllers()?;
     let patience = Duration::from_secs(asked.patience);
     // One for all the time: a Ctrl-C while the table is printed counts as well.
-    let mut stopped = pin!(tokio::signal::ctrl_c());
+    let mut stopped = pin!(crate::interrupted::signalled()?);
     let mut is_first = true;
     loop {
         let answers = async {

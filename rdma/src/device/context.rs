@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use fatbtree_verbs::{BufferPool, Capabilities, Mtu, QueuePair};
 
 use super::{Port, RdmaDevice, down_to_power_of_two};
-use crate::config::Config;
+use crate::config::{Config, Doorbells};
 use crate::error::OpenError;
 use crate::ffi::{self, Event, Limits};
 use crate::host::Host;
@@ -47,7 +47,7 @@ struct Opened {
     line_atomicity: bool,
     domain: Arc<ProtectionDomain>,
     context: Arc<Context>,
-    /// Whether the driver has thread domains, as far as is known.
+    /// Whether threads get domains of their own: they are wanted, and the driver has them, as far as is known.
     has_thread_domains: AtomicBool,
     threads: Mutex<BTreeSet<u16>>,
     /// Asynchronous events that one thread has taken and another one wants.
@@ -121,7 +121,7 @@ impl RdmaContext {
             line_atomicity: config.line_atomicity.unwrap_or_else(|| host.keeps_lines_whole()),
             domain,
             context,
-            has_thread_domains: AtomicBool::new(true),
+            has_thread_domains: AtomicBool::new(config.doorbells == Doorbells::PerThread),
             threads: Mutex::default(),
             inboxes: Mutex::default(),
             has_events: AtomicBool::new(false),
