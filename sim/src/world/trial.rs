@@ -181,12 +181,12 @@ async fn play<S: Stage>(
             continue;
         }
         let client = &stage.clients()[random.random_range(0..stage.clients().len())];
-        let mut is_it = |fault: &&Box<dyn Fault<S>>| match fault.percent() {
+        let mut is_of = |percent: u32| match percent {
             0 => false,
             100.. => true,
             percent => random.random_range(0..100) < percent,
         };
-        if let Some(fault) = faults.iter().find(&mut is_it) {
+        if let Some(fault) = faults.iter().find(|fault| is_of(fault.percent())) {
             fault.strike(&stage, client, random);
         }
     }
