@@ -8,7 +8,7 @@
     scripts/interop_lab.sh                # installs what this needs, then runs it
     python3 scripts/interop_hosts.py --fatbtree BINARY --kernel DIR --forge FORGE --work DIR
 
-Nobody tells the guests a MAC address. They ping each other and their gateway, with a hop limit of 1 as well; rping, ibv_rc_pingpong (hop
+The guests are not told any MAC address. They ping each other and their gateway, with a hop limit of 1 as well; rping, ibv_rc_pingpong (hop
 limit 1), ib_read_lat and ib_write_bw run between them, then ib_read_lat in a VLAN and with jumbo frames. Then both are roles of
 Fat-B+Tree: gRPC between them goes through the switches like all else, index reads go through both, and the client's machine forges
 what only switches may send (rxe_guest/forge.c).
@@ -159,8 +159,8 @@ def plain(report, network, guests, gids):
         now = {where: count - before.get(where, 0) for where, count in network.drops().items()}
         drops = {where: count for where, count in now.items() if count and where[1] not in ("IPv6", "ARP")}
         if drops:
-            raise LabError(f"expected nothing dropped but IPv6 and ARP for nobody, found {drops}")
-        return "but IPv6 and ARP for nobody"
+            raise LabError(f"expected nothing dropped but IPv6 and unanswered ARP, found {drops}")
+        return "but IPv6 and unanswered ARP"
 
     report.check("hosts: nothing was dropped", silent)
 
@@ -172,7 +172,7 @@ def vlan(report, guests):
         gids = {name: configure(guest, name, vlan=VLAN) for name, guest in guests.items()}
         said = ping(guests["client"], ADDRESS["server"])
         row = perftest(guests["server"], guests["client"], gids, "ib_read_lat", "-m 1024", 1024, 100)
-        # Whatever passed did so with a tag: on the cards themselves nobody has an address.
+        # All packets that passed had a tag: the cards themselves have no address.
         sent = [guest.run(f"cat /sys/class/net/vlan{VLAN}/statistics/tx_packets")[-1] for guest in guests.values()]
         return f"{said}; ib_read_lat: {row}; {' and '.join(sent)} packets in it"
 

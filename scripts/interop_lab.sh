@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks this code against software that nobody here wrote: scapy, p4runtime-shell, and Linux's soft RoCE in two emulated
+# Checks this code against software of other projects: scapy, p4runtime-shell, and Linux's soft RoCE in two emulated
 # machines behind our switch, driven by a C program, by our verbs and by our roles.  One line per check; ends with 1 if any fails.  What
 # cannot run fails, nothing is skipped.
 #

@@ -198,7 +198,7 @@ def server_on_soft_roce(report, network, guest):
         ("bench, half of it writes", writes),
         ("bench, with inserts", inserts),
         ("reloads while answers are lost", reload_and_loss),
-        ("it sleeps when nobody asks", sleeps),
+        ("it sleeps while there are no requests", sleeps),
         ("it ends at SIGTERM", stops),
     ], guest, WHY)
 

@@ -12,7 +12,7 @@
 Checks, one line each: perftest's ib_read_lat between the guests; then the conformance suite of the verbs seam, our
 libibverbs implementation in both guests (rdma/examples/verbs_lab); then READs by rxe_guest/index_peer.c, ordinary ones and
 index reads (rkey = 0, the key in the address) that end at the root, at a child of the fat root, and at a child of a node in
-node set A; and an index read on a connection that nobody registered, which the server has to refuse. Then the tree client in
+node set A; and an index read on an unregistered connection, which the server has to refuse. Then the tree client in
 the client guest looks keys up on our memory server, through five switches (rxe_lab/tree.py). Exits with 1 when one fails.
 
 --kernel is a folder in which a linux-image package was unpacked. Emulation only (`-accel tcg`), no root, loopback only.
@@ -233,7 +233,7 @@ def index_reads(report, tables, server, client):
             raise LabError(f"expected status 10 (remote access error), found {status} ({text})")
         return f"refused by the server's kernel: {text}"
 
-    report.check("soft RoCE: index read on a connection that nobody registered", refused)
+    report.check("soft RoCE: index read on an unregistered connection", refused)
     client.say("")
     client.expect(r"\[\[done 0\]\]", COMMAND_SECONDS)
 

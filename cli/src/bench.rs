@@ -50,7 +50,7 @@ use ramp::Step;
 Exit code 1: an answer was wrong, or an operation has failed; 130: interrupted, and what was done until then is told.
 Every value that a run writes says by itself which write of which run it comes from, and for which key. So runs may follow one another,
 and several may write at once (each as another client of the file); damaged values, other keys' values and values that were replaced
-are found all the same. Only when another run's value was written nobody here knows: one that was never read before is believed.
+are found all the same. Only the time of another run's write is unknown: such a value is believed if it was never read before.
 Inserts of each run are keys of its own. `fatbtree load` begins anew.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
@@ -369,7 +369,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         [spec.proportions.insert, spec.proportions.update, spec.proportions.read_modify_write];
     if insert + update + read_modify_write > 0.0 && (arguments.value_bytes as usize) < STAMPED_BYTES {
         bail!(
-            "--value-bytes {}: --workload {} writes, and a value must have at least {STAMPED_BYTES} bytes to say who wrote it",
+            "--value-bytes {}: --workload {} writes, and a value must have at least {STAMPED_BYTES} bytes to name its writer",
             arguments.value_bytes,
             arguments.workload
         );
@@ -420,7 +420,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             registered,
         };
         let line = serde_json::to_string(&line).expect("numbers always serialise");
-        // Whoever reads along may stop doing so.
+        // The reader of these lines may close the pipe.
         broken = writeln!(lines, "{line}").and_then(|()| lines.flush()).err().or(broken.take());
     };
     let mut load = Load { process: &mut process, start, workload: &mut workload, values: &values };

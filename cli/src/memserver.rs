@@ -218,7 +218,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let whose = if needs_keys {
             "of clients with certificates"
         } else {
-            "OPEN: whoever reaches it reads and writes"
+            "OPEN: any host that reaches it reads and writes"
         };
         println!("queries on {address}, {}, {whose}", count::of(serve.workers, "worker"));
     }

@@ -88,7 +88,7 @@ impl Arguments {
             let ports = self.ports.iter().map(|Port { number, spec }| (*number, spec.clone()));
             if !self.grpc.ip().is_loopback() {
                 bail!(
-                    "--grpc {}: plaintext off loopback is refused, everybody could program the switch; a cluster file names certificates, or \
+                    "--grpc {}: plaintext off loopback is refused, any host could program the switch; a cluster file names certificates, or \
                      says in words that they are not wanted: fatbtree switch NAME --cluster FILE",
                     self.grpc
                 );

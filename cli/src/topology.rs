@@ -45,7 +45,7 @@ enum Command {
     /// Make an authority, and a certificate and key for every role of a cluster file and its operator, in the folder that it names.
     #[command(
         after_help = "Each machine gets ca.pem, and NAME.pem and NAME.key of the roles that run there; memory servers that answer queries also get
-queries.secret, of which the keys of clients are made. `operator` is whoever uses `fatbtree load` and `fatbtree control`.
+queries.secret, of which the keys of clients are made. `operator` is for `fatbtree load` and `fatbtree control`.
 The authority's own key is not kept: for a further role make a new set. No certificate can be taken back: a new set keeps out its
 former owner. An authority of your own can do both: its certificates are used as they are, renewed ones when a role is started again."
     )]

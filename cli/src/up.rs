@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 println!("{name:<12} {:<10} {address:<21} {state}", kind.name());
             }
         }
-        // Whoever reads the lines waits for them.
+        // The reader of these lines waits for them.
         let _ = std::io::stdout().flush();
     })?;
     Ok(())

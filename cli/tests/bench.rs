@@ -40,7 +40,7 @@ fn runs_that_write_follow_one_another_and_run_side_by_side() {
     let short =
         run(&["bench", "--cluster", cluster, "--operations", "1", "--workload", "a", "--value-bytes", "8"]);
     let refused = String::from_utf8_lossy(&short.stderr).into_owned();
-    assert!(refused.contains("at least 16 bytes to say who wrote it"), "{refused}");
+    assert!(refused.contains("at least 16 bytes to name its writer"), "{refused}");
     assert!(up.stop("INT").success());
 }
 

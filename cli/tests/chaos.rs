@@ -389,7 +389,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Whether a process has ended. One that nobody has waited for yet has ended, too.
+/// Whether a process has ended. A zombie, for which its parent has not waited yet, has ended, too.
 fn is_gone(process: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return true };
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))

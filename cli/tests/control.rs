@@ -149,7 +149,7 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     assert!(operator.refused(&["reload", "--plan", &path("none.json")]).contains("control plan --save"));
     assert_eq!(operator.epoch(), fourth);
 
-    // A switch that is frozen is named, and holds up nobody.
+    // A frozen switch is named, and holds up no other.
     assert!(kill("STOP", edge));
     operator.waits("it is missed", |operator| operator.switch("edge-0-1")["state"] == "silent");
     let reason = operator.switch("edge-0-1")["reason"].as_str().expect("a reason").to_owned();

@@ -152,7 +152,7 @@ fn a_server_with_a_folder_comes_back_with_its_tree_after_a_kill() {
     let taken = Path::new(data).join("left");
     let taken = taken.to_str().expect("a plain path");
     let args = |data| ["memserver", "left", "--cluster", cluster, "--data", data];
-    // Its ports are in use, too, but a folder is locked by whoever has it.
+    // Its ports are in use, too, but a folder is locked by the process that has it.
     assert!(std::fs::File::open(Path::new(taken).join("lock")).is_ok_and(|lock| lock.try_lock().is_err()));
 
     let mut process = client(&file);
@@ -173,7 +173,7 @@ fn a_server_with_a_folder_comes_back_with_its_tree_after_a_kill() {
     while !kills.is_finished() || keys < 300 || !is_known {
         let value = format!("written {keys}").into_bytes();
         let written = process.run(client.upsert(keys, &value)).expect("it is not stopped");
-        // Whether it was carried out nobody knows: it is done again.
+        // After an error the outcome of the write is unknown: it is done again.
         is_known = written.is_ok();
         keys += u64::from(is_known);
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use common::run;
 use processes::{Role, cluster_file};
 
-/// Exit status, and what was said, of a memory server and of a client with this device; nobody else runs.
+/// Exit status and output of a memory server and of a client with this device; no other role runs.
 fn with(file: &Path, nic: &str) -> [(Option<i32>, String); 2] {
     let file = file.to_str().expect("UTF-8");
     let server = ["memserver", "left", "--cluster", file, "--nic", nic];

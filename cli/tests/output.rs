@@ -1,4 +1,4 @@
-//! What becomes of answers that nobody reads.
+//! Output to a pipe whose reader has closed it.
 
 use std::process::{Command, Stdio};
 

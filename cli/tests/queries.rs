@@ -62,7 +62,7 @@ fn clients_of_both_kinds_work_on_one_tree_whatever_else_comes() {
     let cluster = &cluster_with_sockets(folder.path());
     let up = Role::start(&["up", cluster, "--serve", "queries", "--workers", "2"]);
     up.until("ready");
-    // It moves the borders between servers, and workers know of it by the time that somebody asks.
+    // The load moves the borders between servers, and workers know them before the first query.
     assert!(run(&["load", "--cluster", cluster, "--keys", "5000"]).status.success());
     for workload in ["c", "a", "f", "d", "e"] {
         right(cluster, &["--protocol", "query", "--workload", workload]);
@@ -74,7 +74,7 @@ fn clients_of_both_kinds_work_on_one_tree_whatever_else_comes() {
     assert!(calls > 0.0 && calls.is_finite(), "{calls} system calls for each operation");
     assert_eq!(result["protocol"], "query");
 
-    // Rubbish comes all the time: noise, and requests of clients that nobody knows, with addresses of nodes that are none.
+    // Garbage comes all the time: noise, and requests of unknown clients with addresses at which there is no node.
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -94,7 +94,7 @@ fn clients_of_both_kinds_work_on_one_tree_whatever_else_comes() {
                 }
                 let length = random.random_range(0..bytes.len());
                 let to = &addresses[random.random_range(0..addresses.len())];
-                // What finds no room is dropped, and so is the error of who is not there.
+                // Datagrams without room are dropped, and so is the error of an absent receiver.
                 let _ = socket.send_to(&bytes[..length], to);
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -136,7 +136,7 @@ fn a_server_that_is_killed_answers_again_from_its_folder() {
         bench.join().expect("every answer was right");
     });
     up.until("ready");
-    // What was acknowledged is there for whoever comes by RDMA.
+    // RDMA clients find all acknowledged writes.
     right(cluster, &["--workload", "c"]);
 }
 
@@ -185,7 +185,7 @@ fn switches_lead_queries_while_plans_change() {
         over.store(true, Ordering::Relaxed);
         assert!(reloads.join().expect("no panic") > 0);
     });
-    // What queries have written is there for whoever comes by RDMA.
+    // RDMA clients find all that queries have written.
     right(cluster, &["--workload", "c"]);
     assert!(up.stop("INT").success());
 }
@@ -233,7 +233,7 @@ fn queries_bear_keys_where_there_are_certificates() {
     assert_eq!(asks_without_key(&addresses[0]), Status::NoKey);
     up.stop("TERM");
 
-    // In the file's words they are open to everybody, and clients notice.
+    // With `query_open = true`, servers answer queries without keys, and clients notice.
     trusting("query_open = true");
     let up = Role::start(&["up", cluster, "--serve", "queries", "--keys", "2000"]);
     up.until("ready");

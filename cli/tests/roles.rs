@@ -59,7 +59,7 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
     };
     writing("a");
     assert!(up.stop("INT").success());
-    // Nobody is left: their ports are free again.
+    // No process is left: their ports are free again.
     let up = Role::start(&["up", cluster, "--keys", "1000"]);
     up.until("ready");
     writing("e");
@@ -143,7 +143,7 @@ fn roles_start_one_by_one_and_end_with_their_counters() {
     servers[0].until("opened client=10.1.0.2 server=10.0.0.2");
     servers[0].until("closed client=10.1.0.2");
 
-    // The same port again: who has it is asked.
+    // The same port again: the error asks whether another process has it.
     let twice = run(&["switch", "core-0", "--cluster", cluster]);
     assert_eq!(twice.status.code(), Some(1));
     assert!(

@@ -123,7 +123,7 @@ fn lookups_go_on_by_the_other_spine_and_come_back_to_the_first() {
     for (spine, name, freeze) in [(spines[0], "spine-0", false), (spines[1], "spine-1", true)] {
         let dies = Instant::now();
         if freeze {
-            // Nobody starts it again: the other has to do.
+            // A frozen spine is not restarted: the other one has to do.
             assert!(kill("STOP", spine));
             waits(cluster, "it is missed", |status| !is_whole(status));
             bench.goes_on(4000);

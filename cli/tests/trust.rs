@@ -1,4 +1,4 @@
-//! Who may talk to whom: processes with certificates, and others that knock.
+//! Access control between processes: certificates of the cluster are accepted, all others are refused.
 
 mod common;
 #[path = "common/processes.rs"]
@@ -73,7 +73,7 @@ fn roles_with_certificates_work_and_others_are_refused() {
     let loaded = run(&["load", "--cluster", path, "--keys", "30000", "--replace"]);
     assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
 
-    // Nothing to show, or another authority's.
+    // Clients without a certificate, or with one of another authority.
     let nothing = beside(&folder.path().join("nothing"), &plain, |_| {});
     refused(&["control", "status", "--cluster", &nothing], "controller");
     refused(&["load", "--cluster", &nothing, "--keys", "1000"], "memory server");
@@ -83,7 +83,7 @@ fn roles_with_certificates_work_and_others_are_refused() {
     assert!(run(&["topology", "certificates", "--cluster", &other]).status.success());
     refused(&["control", "status", "--cluster", &other], "controller");
     refused(&["bench", "--cluster", &other, "--operations", "10", "--patience", "1"], "memory server");
-    // Its own clients believe the false authority, and it lets nobody of theirs in.
+    // A client that believes our authority, but has a certificate of the other one: the controller refuses it.
     let half = beside(
         &folder.path().join("half"),
         &text,
@@ -106,7 +106,7 @@ fn roles_with_certificates_work_and_others_are_refused() {
         &["bench", "--cluster", &posing, "--operations", "10"],
         "expected the certificate of client, found that of right",
     );
-    // A key that everybody on the machine can read.
+    // A key that every user of the machine can read.
     let exposed =
         beside(&folder.path().join("exposed"), &text, stolen(&certificates, &[(OPERATOR, OPERATOR)]));
     let key = folder.path().join("exposed/certificates/operator.key");
@@ -135,14 +135,14 @@ async fn knock(cluster: &Cluster, certificates: &Path) {
         client.register(hello, &mut none, |_| {}).await.expect_err("refused").to_string()
     };
     assert!(registered("right", 0).await.contains("only left may do this"));
-    assert!(registered("left", 7).await.contains("nobody of the cluster file has partition 7"));
+    assert!(registered("left", 7).await.contains("no role of the cluster file has partition 7"));
     // A client opens a session for an address that is not its own.
     let left = cluster.server(0).expect("left");
     let address = cluster.tree().host(cluster.clients()[0].host).ip;
     let mut client = ToServer::connect(of("right").to(&left.grpc, &left.name)).await.expect("it is let in");
     let error = client.open_session(address).await.expect_err("refused").to_string();
     assert!(error.contains("only client may do this"), "{error}");
-    // Whoever is at a memory server's address is not the other one.
+    // The server at left's address cannot pass for right.
     let elsewhere = ToServer::connect(of(OPERATOR).to(&left.grpc, "right")).await;
     assert!(elsewhere.is_err(), "left's certificate is not right's");
     // An operator programs a switch.

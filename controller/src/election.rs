@@ -121,7 +121,7 @@ impl Seen {
             Mastership::Backup { highest } => leads(highest).map_or(Self::Vacant(None), Self::Led),
             Mastership::Vacant { highest } => Self::Vacant(leads(highest)),
             Mastership::Ended { reason } => Self::Silent(reason.clone()),
-            other => Self::Silent(format!("expected a notice of who is primary, found {other:?}")),
+            other => Self::Silent(format!("expected a notice of the primary, found {other:?}")),
         }
     }
 }

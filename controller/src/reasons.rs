@@ -1,4 +1,4 @@
-//! Why packets were dropped, and index reads not admitted: what programs count it under, by their numbers.
+//! Reasons for dropped packets and refused index reads, by the numbers under which the programs count them.
 
 /// A counter of a program that has an entry for each reason.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub(crate) struct Reasons {
     names: &'static [&'static str],
 }
 
-/// Packets that went nowhere (`p4/include/hosts.p4`). Number 0 is for those that go on, which are not counted.
+/// Dropped packets (`p4/include/hosts.p4`). Number 0 is for forwarded packets, which are not counted.
 const DROPS: Reasons = Reasons {
     counter: "drops",
     first: 1,
@@ -22,7 +22,7 @@ const DROPS: Reasons = Reasons {
         "TTL",
         "no route",
         "forged index header",
-        "ARP for nobody",
+        "unanswered ARP",
         "to the switch itself",
     ],
 };
@@ -39,7 +39,7 @@ const SECOND_PASS_DROPS: Reasons =
     Reasons { counter: "second_pass_drops", first: 0, names: &["no way back from the second pass"] };
 
 impl Reasons {
-    /// All that there are.
+    /// All counters with reasons.
     pub(crate) const ALL: [Self; 3] = [DROPS, REFUSED_INDEX_READS, SECOND_PASS_DROPS];
 
     /// Reason with a number; `None` for one that is not counted. A program that is newer than this one may have more.

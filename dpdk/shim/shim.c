@@ -195,7 +195,7 @@ int fatbtree_dpdk_start(uint16_t port)
     return rte_eth_dev_start(port);
 }
 
-/* Stops and starts a device again whose driver of this name says every time that nobody is there. */
+/* Stops a device and starts it again, with this log off: the driver logs at each start that it has no peer. */
 int fatbtree_dpdk_restart(uint16_t port, const char *log)
 {
     int type = rte_log_register(log), level = rte_log_get_level(type);

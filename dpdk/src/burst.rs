@@ -13,7 +13,7 @@ pub const BURST: usize = ffi::BURST;
 /// The memory is given back when the burst is [cleared](Self::clear) or dropped.
 pub struct Burst(Vec<ffi::RawFrame>);
 
-// SAFETY: an mbuf belongs to whoever has received it, in any thread, and may be given back by any.
+// SAFETY: a received mbuf belongs to its receiver, in any thread, and any thread may give it back.
 unsafe impl Send for Burst {}
 // SAFETY: with a shared burst, frames can only be read.
 unsafe impl Sync for Burst {}
@@ -64,8 +64,8 @@ impl Burst {
     #[inline]
     pub fn frame(&self, number: usize) -> &[u8] {
         let frame = &self.0[number];
-        // SAFETY: the mbuf is ours until it is freed, for which `self` must be borrowed mutably; it has so many bytes there, which the
-        // device has written, and nobody writes any more.
+        // SAFETY: the mbuf is ours until it is freed, for which `self` must be borrowed mutably; it has so many bytes there. The device
+        // has written them, and neither the device nor a thread writes them any more.
         unsafe { std::slice::from_raw_parts(frame.data, frame.length) }
     }
 

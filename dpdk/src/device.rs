@@ -140,7 +140,7 @@ impl Device {
         let opened = Self::on(port, name, is_ours, threads);
         match &opened {
             Ok(_) => drop(open.insert(port)),
-            // SAFETY: this port was made here, and nobody else knows of it.
+            // SAFETY: this port was made here, and no other code knows of it.
             Err(_) if is_ours => unsafe { ffi::fatbtree_dpdk_remove(port) },
             Err(_) => {}
         }
@@ -190,7 +190,7 @@ impl Device {
         };
         let mut step = c"".as_ptr();
         let mut configure = |setup: &ffi::Setup| {
-            // SAFETY: the port is not started, and nobody else has it; `setup` is complete, and the pool lives as long as the process.
+            // SAFETY: the port is not started, and no other code has it; `setup` is complete, and the pool lives as long as the process.
             unsafe { ffi::fatbtree_dpdk_configure(port, setup, &raw mut step) }
         };
         let mut error = configure(&setup);
@@ -208,7 +208,7 @@ impl Device {
         let calls = (driver == CALLER).then(|| Mutex::new(Instant::now()));
         let error = match &calls {
             Some(_) => restart(port),
-            // SAFETY: it is configured, and nobody has it yet.
+            // SAFETY: it is configured, and no other code has it yet.
             None => unsafe { ffi::fatbtree_dpdk_start(port) },
         };
         if error != 0 && calls.is_none() {
@@ -283,7 +283,7 @@ impl Device {
         if !self.is_started() {
             return 0;
         }
-        // SAFETY: the device is started as long as we are inside, has the queue, and the gate lets nobody else in.
+        // SAFETY: the device is started as long as we are inside, has the queue, and the gate admits no other thread.
         unsafe { burst.receive(self.port, queue as u16, LONGEST_FRAME) }
     }
 
@@ -311,8 +311,8 @@ impl Device {
                 *slice = ffi::RawSlice { data: frame.as_ptr(), length: frame.len() };
             }
             let (pool, count) = (self.pool.0.as_ptr(), fit as c_uint);
-            // SAFETY: the device is started as long as we are inside, has the queue, and the gate lets nobody else in; there are so many slices
-            // of living frames, each of which fits an mbuf of the pool.
+            // SAFETY: the device is started as long as we are inside, has the queue, and the gate admits no other thread. There are so many
+            // slices of living frames, each of which fits an mbuf of the pool.
             let taken = unsafe {
                 ffi::fatbtree_dpdk_send(self.port, queue as u16, pool, slices.as_ptr(), count) as usize
             };

@@ -53,7 +53,7 @@ impl Eal {
     /// # Errors
     /// When it does not start, or was started with other ones.
     pub fn start(arguments: &str) -> Result<&'static Self, DpdkError> {
-        // A thread that panics here has told nobody that it started.
+        // A thread that panics here leaves `STARTED` empty, so a poisoned lock is usable.
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         let (told, done) = first(&mut started, arguments);
         if told != arguments {
@@ -166,7 +166,7 @@ fn take_a_seat() -> Seat {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     if BINDS.load(Ordering::Acquire) {
         // A core that is not there any more: then the thread runs where the system puts it.
-        // SAFETY: the EAL has started, or nobody could have asked for a seat.
+        // SAFETY: the EAL has started: threads ask for seats only after that.
         let _ = unsafe { ffi::fatbtree_dpdk_bind_thread(NEXT.fetch_add(1, Ordering::Relaxed)) };
     }
     // All seats are taken when there are more than a hundred threads; the others do without caches of their own.

@@ -154,7 +154,7 @@ fn nobody_at_the_other_end_is_no_error() {
         let peer = Echo::start(&socket);
         let began = Instant::now();
         while burst.is_empty() {
-            assert!(began.elapsed() < PATIENCE, "nobody answers");
+            assert!(began.elapsed() < PATIENCE, "no answer");
             alone.mend();
             alone.send(0, &[&short]);
             std::thread::sleep(Duration::from_millis(1));

@@ -41,7 +41,7 @@ impl Switches {
         let config = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).expect("there is room for entries");
         let keys: Vec<u64> = (0..4000).map(|n| n * STEP).collect();
         let loaded = load_cluster(&LoadOptions::new(config, 0), 2, &keys, &mut seeded(1, 8));
-        let tops = loaded.expect("the keys are sorted").tops().expect("nobody writes to it");
+        let tops = loaded.expect("the keys are sorted").tops().expect("no client writes to it");
         let tree = Tree::new(&tops).expect("it was just built");
         let budget = Budget { fat_root_ranges: 12, set_nodes: [4; 10], ..Budget::bmv2() };
         let frequencies = Frequencies::from_keys(&tree, &keys);

@@ -24,9 +24,9 @@ static MEMORY: Counting = Counting;
 const SEED: u64 = 42;
 const KEYS: u64 = 60;
 const VALUE: usize = 16;
-/// Nobody but the honest client writes these: in the first leaf, in the last, and between.
+/// Keys that only the honest client writes: in the first leaf, in the last, and between.
 const HONEST: [u64; 3] = [key_of(0), key_of(KEYS / 2), key_of(KEYS - 1)];
-/// What requests come from: two are one host's.
+/// Source addresses of requests; two belong to one host.
 const FROM: [([u8; 4], u16); 4] =
     [([10, 0, 0, 1], 1), ([10, 0, 0, 1], 2), ([10, 0, 0, 2], 1), ([10, 0, 0, 3], 1)];
 const BOUNDS: ResponderOptions = ResponderOptions {
@@ -84,11 +84,11 @@ struct Lab {
     server: TreeServer<Nic>,
     worker: QueryWorker,
     now: Instant,
-    /// What the server has told who asks from there.
+    /// Cookies that the server has sent to unknown clients, by address.
     cookies: BTreeMap<SocketAddr, u64>,
-    /// What the honest client was answered last.
+    /// Last answer to the honest client.
     answer: Option<(QueryHeader, Vec<u8>)>,
-    /// Something came that may change what the server holds: no garbage and no reads.
+    /// Whether a request came that may change the tree: neither garbage nor a read.
     changes: bool,
 }
 
@@ -256,12 +256,12 @@ impl Lab {
         let open = QueryHeader::request(Op::Open, 0, client, floor);
         self.worker.handle(self.now, from, &open.to_bytes());
         self.take_answers();
-        let range_end = self.cookies.get(&from).copied().expect("a server tells who does not know it");
+        let range_end = self.cookies.get(&from).copied().expect("an unknown client gets a cookie");
         self.worker.handle(self.now, from, &QueryHeader { range_end, ..open }.to_bytes());
         self.take_answers();
     }
 
-    /// What was asked ends; an honest client reads what was there, and then writes; the tree is one.
+    /// Ends all requests. Then an honest client reads its keys and writes, and the tree is verified.
     fn end(&mut self) {
         self.finish();
         for key in HONEST {

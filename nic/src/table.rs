@@ -256,7 +256,7 @@ mod tests {
         one
     }
 
-    /// While the link is full nobody polls, and connections come and go.
+    /// While the link is full, the driver does not poll, and connections come and go.
     #[test]
     fn the_list_of_those_with_something_to_send_is_bounded() {
         let mut nic = nic();
@@ -267,7 +267,7 @@ mod tests {
         assert!(nic.table.ready.len() <= 1, "{}", nic.table.ready.len());
         let one = busy(&mut nic);
         let mut frame = Vec::new();
-        assert!(nic.poll_transmit(Instant::ZERO, &mut frame), "the turn is that of whoever lives there now");
+        assert!(nic.poll_transmit(Instant::ZERO, &mut frame), "the slot's new queue pair has the turn");
         nic.destroy(one);
         assert!(!nic.poll_transmit(Instant::ZERO, &mut frame));
     }

@@ -86,7 +86,7 @@ impl Drop for Running {
     }
 }
 
-/// What the thread with the frames has seen since somebody asked.
+/// What the thread with the frames has seen since the last report.
 #[derive(Default)]
 struct Seen {
     over: AtomicBool,
@@ -252,7 +252,7 @@ fn measure(entries: u64) -> Result<(), Failure> {
         };
         let took = set(Action::Verify, &config).await?;
         seen.report("verify, the same program", None, took);
-        // The same program to whoever reads it, but not the same text.
+        // The same program in another text.
         let mut other = config.clone();
         other.p4_device_config.extend_from_slice(b"\n");
         let took = set(Action::Verify, &other).await?;

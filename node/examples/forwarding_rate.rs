@@ -11,7 +11,7 @@
 //!      └──────────────┘ port 0, to a host
 //! ```
 //!
-//! Nobody else puts load on it: the one thread is busy with nothing but forwarding, with what the kernel does in its calls. The switch has the
+//! The switch has no other load: its one thread only forwards, including the kernel's work in its calls. The switch has the
 //! project's program and the entries of a switch with hosts, written by a controller over P4Runtime, which also hands in the frames
 //! (PacketOut). Its ports are
 //! * `udp`: two sockets on loopback; frames that leave together are one message;

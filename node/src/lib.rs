@@ -1,7 +1,7 @@
 //! Roles as processes: each value here is a role's whole loop, which joins a sans-IO core with ports, gRPC and the clock.
 //!
 //! ```text
-//!   cluster file ──► where am I, who is next to me                   tokio, one thread
+//!   cluster file ──► this role's place, neighbours                   tokio, one thread
 //!                         │                                       ┌─────────────────────────┐
 //!    ports ◄─────────► the role's thread ◄───── mailbox ◄─────────│ gRPC: P4Runtime, memory │◄──► controller, clients
 //!    (frames)          SwitchProcess: Switch       waker          │ server, Ctrl-C          │

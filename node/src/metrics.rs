@@ -166,16 +166,16 @@ impl Questions {
         !self.0.is_empty()
     }
 
-    /// Answers what was asked.
+    /// Answers all pending questions.
     pub(crate) fn answer(&mut self, metrics: impl Fn() -> Metrics) {
         while let Ok(reply) = self.0.try_recv() {
-            // Whoever asked may have given up.
+            // Fails only if the caller has given up.
             let _ = reply.send(metrics());
         }
     }
 }
 
-/// Way to a role's thread for questions.
+/// Channel for questions to a role's thread.
 #[derive(Clone)]
 pub(crate) struct Asker {
     ask: mpsc::Sender<oneshot::Sender<Metrics>>,

@@ -118,8 +118,7 @@ struct Place {
 const FIRST_PORT: u16 = 49_152;
 
 /// Maximum number of sockets that lanes share. Fewer sockets put more datagrams into one system call; more sockets give work to more
-/// threads
-/// of a server.
+/// threads of a server.
 const SOCKETS: u16 = 4;
 
 impl fmt::Debug for QueryClientProcess {
@@ -146,7 +145,7 @@ impl QueryClientProcess {
             QueryWay::Sockets => sockets(servers, count.min(SOCKETS))?,
             QueryWay::Wire { host, port, hosts } => {
                 let known = hosts.iter().map(|host| (host.ip, host.mac.0));
-                // Answers to who had the wire before go to other ports, mostly.
+                // Random, so that late answers to the wire's previous user rarely reach these ports.
                 let first = rand::random_range(FIRST_PORT..=u16::MAX - count);
                 let ports = first..first + count;
                 let frames = FrameDatagrams::new(port.open()?, host.mac.0, host.ip, ports).with_hosts(known);
@@ -259,7 +258,7 @@ impl QueryClientProcess {
         let ports = lanes.count();
         for lane in 0..client.lanes() {
             while let Some(datagram) = client.poll_transmit(lane) {
-                // A server that nobody knows: a redirect has named it. It will not answer.
+                // A redirect may name an unknown server: the datagram is dropped.
                 if let Some(place) = servers.get(&datagram.server) {
                     let direct = datagram.direct || *root_to_leaf;
                     lanes.send(lane % ports, if direct { place.direct } else { place.led }, datagram.bytes);
@@ -274,7 +273,7 @@ impl QueryClientProcess {
         let Self { client, lanes, servers, watch, .. } = self;
         let more = lanes.receive(|place| !waited || watch.is_ready(place));
         lanes.each(|_, from, datagram| {
-            // Whoever is not one of the servers has nothing to say.
+            // Datagrams from other addresses than the servers' are ignored.
             if servers.values().any(|place| place.led == from) {
                 client.handle(datagram);
             }

@@ -158,7 +158,7 @@ impl Supervisor {
         }
         let (looked, mut looks) = mpsc::channel(1);
         let roles: Vec<Role> = self.children.iter().map(|child| child.role.clone()).collect();
-        // It ends with this future: nobody takes what it has seen.
+        // The task ends with this future, which owns the receiver of its channel.
         tokio::spawn(roles::watch(roles, looked));
         let mut was_ready = false;
         let mut warned = Vec::new();

@@ -11,7 +11,7 @@ fn a_plan_of_empty_trees_leads_every_key_to_its_leaf() {
     let lows: Vec<u64> = cluster.servers().iter().map(|server| server.low).collect();
     let options = LoadOptions::new(TreeConfig::default(), 0);
     let trees = load_ranges(&options, &lows, &[], &mut seeded(0, 8)).expect("empty trees are trees");
-    let tops = trees.tops().expect("nobody writes to them");
+    let tops = trees.tops().expect("no client writes to them");
     assert!(tops.iter().all(|top| top.nodes.is_empty() && top.partition.root_level == 0));
     let tree = Tree::new(&tops).expect("leaves are roots, too");
     let (frequencies, placement) = (Frequencies::from_keys(&tree, &[]), Placement::of(&cluster));

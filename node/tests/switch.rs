@@ -70,7 +70,7 @@ fn frames_pass_in_several_threads() {
     pass_between_the_parts_of_a_large_write(2);
 }
 
-#[expect(clippy::print_stdout, reason = "figures for whoever runs it by hand")]
+#[expect(clippy::print_stdout, reason = "figures for a run by hand")]
 fn pass_between_the_parts_of_a_large_write(threads: usize) {
     let cluster = cluster();
     let switch = cluster.tree().switch_by_name("edge-0-0").expect("k = 2 has it").id;

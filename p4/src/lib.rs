@@ -9,7 +9,7 @@
 //!                                       build/tofino/sizes.json               ─▶ the planner's budgets
 //! ```
 //!
-//! Nobody needs p4c to build or run the project: the compiled program is committed beside the sources it came from, with
+//! The project builds and runs without p4c: the compiled program is committed beside the sources it came from, with
 //! their hashes. Change P4, run `p4/compile.sh`, commit both.
 //!
 //! ```

@@ -44,7 +44,7 @@ impl fmt::Display for Counters {
         let losses = [
             ("lost in a full queue", self.queue_full),
             ("too long", self.too_long),
-            ("sent to nobody", self.no_peer),
+            ("sent without a peer", self.no_peer),
             ("failed", self.failed),
         ];
         losses

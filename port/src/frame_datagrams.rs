@@ -219,7 +219,7 @@ mod tests {
         let mut client = FrameDatagrams::new(Box::new(other), CLIENT.0, CLIENT.1, 50_000..50_003)
             .with_hosts([(SERVER.1, SERVER.0)]);
         let to = SocketAddr::from((SERVER.1, 4794));
-        // Nobody has told the server where the client is.
+        // The server has not been told where the client is.
         server.send(0, (CLIENT.1, 50_001).into(), b"too early");
         assert_eq!(server.counts().dropped, 1);
         for n in 0..100u8 {

@@ -26,7 +26,7 @@ fn gather(ports: &mut [Box<dyn Port>], at: usize, count: usize) -> Vec<Vec<u8>> 
     frames
 }
 
-/// A frame that says which it is. The first bytes are addresses and a type that nobody knows.
+/// A frame that says which it is. The first bytes are addresses and an EtherType for experiments.
 fn frame(n: usize, length: usize) -> Vec<u8> {
     let mut frame = vec![n as u8; length];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
@@ -148,7 +148,7 @@ fn a_full_queue_takes_no_more_and_nothing_is_lost() {
     assert_eq!(one.send(&slices[4..]), 2);
     assert_eq!(gather(&mut ports, 0, 2), frames[4..]);
     ports.clear();
-    assert_eq!(one.send(&slices), 6, "to nobody");
+    assert_eq!(one.send(&slices), 6, "without a peer");
     assert_eq!(one.counters().no_peer, 6);
 }
 

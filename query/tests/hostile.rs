@@ -111,10 +111,10 @@ fn a_client_that_writes_nothing_makes_room_for_another_of_its_host() {
     assert_eq!(say(1, delete(1, 1)).status, Some(Status::Done), "it is remembered");
     let gone = say(2, delete(2, 1));
     assert_eq!(gone.status, Some(Status::NotOpen));
-    // An open of it that is still on its way would have old writes carried out again. And the two others have just written.
+    // A delayed Open of the client would have old writes carried out again. The two other clients have just written.
     assert_eq!(say(2, opens(2, 1, late)).status, Some(Status::NotOpen));
     assert_eq!(say(2, opens(2, 2, gone.range_end)).status, Some(Status::Busy));
-    // Nobody else is taken for one who was forgotten.
+    // Another client is not taken for the forgotten one: its cookie is still valid, but there is no room.
     assert_eq!(say(4, opens(4, 1, another.range_end)).status, Some(Status::Busy));
 }
 
@@ -244,8 +244,8 @@ fn a_long_answer_comes_to_a_client_that_never_writes() {
     assert_eq!((client.stats().opens, client.stats().again), (1, 0));
 }
 
-/// Requests at work: each host has as many as it leaves to others, and whatever addresses somebody makes up, together
-/// they are one host.
+/// Running requests: each host may have as many as it leaves to others. Clients that are not open, at whatever forged
+/// addresses, count as one host together.
 #[test]
 fn hosts_that_ask_for_everything_leave_room_for_others() {
     let options = ResponderOptions { running: 64, ..ResponderOptions::default() };
@@ -395,7 +395,7 @@ fn a_write_at_work_ends_no_other() {
     assert_eq!(again.status, Some(Status::NotFound), "its own outcome");
 }
 
-/// A response that somebody made up, who does not know the client's number, answers nothing.
+/// A forged response without the client's number is ignored.
 #[test]
 fn answers_of_strangers_are_stray() {
     let mut client = Requester::new(RequesterOptions::default(), 1);

@@ -148,7 +148,7 @@ fn without_a_key_or_with_anothers_nothing_is_done() {
 fn a_server_that_wants_no_key_answers_everybody() {
     for identity in [None, Some(SECRET.identity(77))] {
         let mut world = World::new(None, identity);
-        // A client that has a key believes nobody without: it learns from its server that none is needed.
+        // A client with a key ignores answers without a tag: its server tells it beforehand if no key is needed.
         let answer = world.ask(Ask::put(5, vec![1; 9]));
         assert_eq!(answer, identity.is_none().then_some(Answer::Written));
     }
@@ -187,7 +187,7 @@ fn what_was_captured_brings_nothing_elsewhere_and_changes_nothing() {
     assert_eq!(world.ask(Ask::put(6, vec![7; 250])), Some(Answer::Written));
     let written = world.written.clone();
     for bytes in world.requests.clone() {
-        // At an address of somebody else: no value, no client is opened, no more bytes than came.
+        // From another address: no value, no client is opened, no more bytes than came.
         for answer in world.server_takes(at(9, 9), &bytes) {
             assert!(matches!(status(&answer), Status::NotOpen), "{:?}", status(&answer));
             assert!(answer.len() <= bytes.len());
@@ -220,7 +220,7 @@ fn answers_without_the_right_tag_are_not_believed() {
     let sent = world.client.poll_transmit().unwrap().bytes;
     let asked = Query::parse(&sent).unwrap().header;
     assert_eq!((asked.client, asked.request), (world.identity.client, id));
-    // Somebody on the way sees the request, and answers it.
+    // An attacker on the path sees the request, and answers it.
     let forged = asked.response(Status::NotFound);
     for tag in [0, asked.tag, 1] {
         world.client.handle(NOW, &QueryHeader { tag, ..forged }.to_bytes());

@@ -39,7 +39,7 @@ int fatbtree_device_names(char (*names)[NAME_BYTES], int max)
     return count;
 }
 
-/* Whoever reads from it never waits; 0 or an error number. */
+/* Makes reads from the descriptor return without waiting. Returns 0 or an error number. */
 static int never_wait(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -302,7 +302,7 @@ struct ibv_qp *fatbtree_create(struct ibv_pd *pd, struct ibv_cq *sends, struct i
     return queue_pair;
 }
 
-/* A receive without room. Nobody sends: it ends when the queue pair fails, for whatever reason, and so tells of that. */
+/* Posts a receive without room. The peer sends nothing: the receive ends when the queue pair fails, and so reports the failure. */
 int fatbtree_watch(struct ibv_qp *queue_pair, uint64_t name)
 {
     struct ibv_recv_wr receive = {.wr_id = name}, *refused;
@@ -353,7 +353,7 @@ int fatbtree_connect(struct ibv_qp *queue_pair, const struct fatbtree_connection
         .dest_qp_num = to->number,
         .rq_psn = to->receive_psn,
         .max_dest_rd_atomic = to->responder_reads,
-        .min_rnr_timer = 12, /* 0.64 ms; nobody sends what needs a receive */
+        .min_rnr_timer = 12, /* 0.64 ms; no peer sends what needs a receive */
         .ah_attr = {
             .is_global = 1,
             .port_num = to->port,

@@ -110,7 +110,7 @@
 //! `Capabilities::line_atomicity` is a promise that trees rely on, and no standard makes it: PCI Express says how an access may be
 //! cut, not what a processor does to the memory meanwhile. It is made here for ConnectX cards (driver `mlx5_core`) on x86-64,
 //! where DMA takes part in cache coherence by lines; FaRM (NSDI 2014) builds on that. Devices of software are never trusted, nor
-//! unknown cards. An owner who knows better sets `Config::line_atomicity`. A WRITE that does not
+//! unknown cards. For a card that is known to keep lines whole, set `Config::line_atomicity`. A WRITE that does not
 //! begin on a line may be cut within a line, where one packet ends and the next begins: the promise is for what lies in one
 //! packet.
 //!

@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(said(&mut queue, 2, Ok(())), [(2, None)]);
         assert_eq!((queue.len(), queue.awaits_nothing()), (1, false));
         assert_eq!(said(&mut queue, 2, Ok(())), [], "answered twice");
-        assert_eq!(said(&mut queue, 3, Ok(())), [], "nobody wants to hear of it");
+        assert_eq!(said(&mut queue, 3, Ok(())), [], "it is not signalled");
         assert_eq!((queue.len(), queue.awaits_nothing()), (0, true));
         queue.push(write(4, true));
         queue.refuse(1);

@@ -208,7 +208,7 @@ impl MemoryRegion {
     ) -> io::Result<Self> {
         let mut keys = Keys::default();
         // SAFETY: `first` and `len` are a mapping that `reach` owns a share of, and `reach` is kept until the region has been taken
-        // back. Whoever touches the mapping from Rust does so by atomics, or in a buffer that no posted request names.
+        // back. Rust code touches the mapping only by atomics, or in a buffer that no posted request names.
         let raw = unsafe {
             ffi::fatbtree_register(domain.raw.as_ptr(), first.cast(), len, iova, rights.into(), &mut keys)
         };
@@ -236,7 +236,7 @@ impl MemoryRegion {
                 Ok(Self { raw, keys, reach, _domain: Arc::clone(domain) })
             }
             Err(error) => {
-                // SAFETY: no region was made of the memory, and nobody else has the pointer.
+                // SAFETY: no region was made of the memory, and no other code has the pointer.
                 unsafe { ffi::fatbtree_free_device_memory(memory.as_ptr()) };
                 Err(error)
             }
@@ -259,7 +259,7 @@ impl MemoryRegion {
         let mut words = vec![0_u32; (lead + len).div_ceil(4) as usize];
         let wanted = (words.len() as u64 * 4).min(size - (offset - lead));
         // SAFETY: the memory is on the device as long as the region, with `size` bytes, of which `wanted` from there on are asked
-        // for; `words` has room for as many, and nobody else has it.
+        // for; `words` has room for as many, and no other code has it.
         let error = unsafe {
             ffi::fatbtree_read_device_memory(
                 memory.as_ptr(),
@@ -480,7 +480,7 @@ impl RawQueuePair {
     /// Posts a chain with one doorbell; at most [`ffi::LONGEST_CHAIN`].
     ///
     /// # Safety
-    /// For each request `local` and `len` must be memory that stays and that nobody else touches: when it is inlined until
+    /// For each request `local` and `len` must be memory that stays and that no other code touches: when it is inlined until
     /// this returns, otherwise in the region of `local_key`, and until the request has completed or the queue pair is
     /// destroyed.
     pub(crate) unsafe fn post(&self, chain: &[Request]) -> io::Result<()> {

@@ -105,7 +105,7 @@ static struct ibv_qp *connect_qp(int socket)
     if ((errno = ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                              IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC)))
         die("queue pair to RTS");
-    /* Nobody reads before both ends are ready. */
+    /* Both ends are ready before one of them reads. */
     struct hello ready = mine;
     exchange(socket, &ready, &theirs);
     printf("connection qpn=%u\n", qp->qp_num);

@@ -28,7 +28,7 @@ class Cluster:
         self.file.write_text(self.text(f"127.0.0.1:{self.controller_grpc}", f"127.0.0.1:{self.server_grpc}"))
 
     def text(self, controller, server):
-        """The cluster file for those who find the controller and the memory server at these addresses."""
+        """The cluster file with the controller and the memory server at these addresses."""
         of_server, of_client = self.hosts
         lines = ["[network]", *self.network, "[wires]", "first_port = 1024", "[controller]", f'grpc = "{controller}"',
                  "[trust]", 'plaintext = "I trust everybody on this network"',

@@ -84,7 +84,7 @@ class Relay:
 
 
 class TreeNetwork:
-    """Switches, memory server and controller, running; the guest is somebody else's."""
+    """Switches, memory server and controller, running; the guest belongs to the caller."""
 
     def __init__(self, arguments, processes):
         work = arguments.work

@@ -53,7 +53,7 @@ impl Lab {
                         })
                         .collect();
                     for job in jobs {
-                        job.await.expect("nobody dies");
+                        job.await.expect("no task dies");
                     }
                 })
             })

@@ -42,7 +42,7 @@ pub(crate) struct Pipes {
 impl Pipes {
     /// All pipes, to be changed alike.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pipe> {
-        assert_eq!(1 + self.others.len(), self.count, "whoever changes a pipeline has taken its pipes back");
+        assert_eq!(1 + self.others.len(), self.count, "a pipeline is changed only with all its pipes");
         std::iter::once(&mut self.first).chain(&mut self.others)
     }
 

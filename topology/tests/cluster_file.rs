@@ -448,7 +448,7 @@ fn roles_have_names() {
     }
     assert!(matches!(cluster.named("client"), Some(Named::Client(_))));
     assert!(matches!(cluster.named("agg-1-0"), Some(Named::Switch(switch)) if switch.pod == 1));
-    assert_eq!(cluster.named("host-3-1-1"), None, "nobody is there");
+    assert_eq!(cluster.named("host-3-1-1"), None, "no role is there");
     let server = |name: &str| {
         good_but("grpc = \"localhost:2\"", &format!("grpc = \"localhost:2\"\nname = \"{name}\""))
     };

@@ -122,7 +122,7 @@ impl Caller {
         match name {
             Some(name) => self.admit(&[name]),
             None if self.0.is_none() => Ok(()),
-            None => Err(Status::permission_denied(format!("nobody of the cluster file has {}", what()))),
+            None => Err(Status::permission_denied(format!("no role of the cluster file has {}", what()))),
         }
     }
 }

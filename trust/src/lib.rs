@@ -91,8 +91,8 @@ pub enum TrustError {
     },
     /// A secret file that others on this machine can read.
     #[error(
-        "{}: expected {what}, readable by its owner alone, found that everybody on this machine can read it (mode {mode:o}): \
-         `chmod 600` it, and make a new set if somebody may have read it",
+        "{}: expected {what}, readable by its owner alone, found that every user of this machine can read it (mode {mode:o}): \
+         `chmod 600` it, and make a new set if another user may have read it",
         file.display()
     )]
     Exposed {

@@ -83,7 +83,7 @@ fn check_pem(file: &Path, pem: &Pem, name: Option<&str>, now: SystemTime) -> Res
             })
             .collect();
         if !names.contains(&name) {
-            let found = if names.is_empty() { "nobody".to_owned() } else { names.join(", ") };
+            let found = if names.is_empty() { "no role".to_owned() } else { names.join(", ") };
             let (file, name) = (file.to_owned(), name.to_owned());
             return Err(TrustError::OtherRole { file, name, found, ends: day(ends) });
         }

@@ -104,7 +104,7 @@ fn secrets_that_everybody_can_read_are_refused() {
         set("left.key", mode);
         let exposed = told(folder.path(), "left", SystemTime::now());
         let expected = format!(
-            "left.key: expected the key of left, readable by its owner alone, found that everybody on this machine \
+            "left.key: expected the key of left, readable by its owner alone, found that every user of this machine \
              can read it (mode {mode:o})"
         );
         assert!(exposed.contains(&expected), "{exposed}");

@@ -1,4 +1,4 @@
-//! Who is let in, and who is not: each by one thing that is wrong.
+//! Callers that are let in, and callers that are refused, each for one wrong thing.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -21,7 +21,7 @@ use tonic_prost::ProstCodec;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 
-/// Asks its door, and says what it said: `ABORTED` is for who is let in.
+/// A service that returns its door's verdict: `ABORTED` if the caller is let in.
 #[derive(Clone)]
 struct Guarded(Door<()>);
 
@@ -54,7 +54,7 @@ impl Service<http::Request<Body>> for Guarded {
     }
 }
 
-/// A service that shows this certificate, and where it is.
+/// Starts a service with this certificate; returns its address and its door.
 async fn serve(trust: Trust, bound: Connections) -> (String, Door<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -72,7 +72,7 @@ async fn serve(trust: Trust, bound: Connections) -> (String, Door<()>) {
 
 const MANY: Connections = Connections { all: 64, per_host: 64 };
 
-/// What somebody is told: by the service, or by the transport.
+/// Status that a caller gets, from the service or from the transport.
 async fn asks(peer: Peer, what: &str) -> Status {
     asks_at(peer.endpoint().expect("an address"), what).await
 }
@@ -147,7 +147,7 @@ async fn certificates_of_another_authority_open_nothing() {
     let nameless = Endpoint::from_shared(format!("https://{address}")).expect("an address").tls_config(tls);
     refused_at(nameless.expect("good certificates")).await;
     refused(Peer::from(&address)).await;
-    // Whoever connects does not believe another authority's service, nor one with another name.
+    // A client does not believe another authority's service, nor one with another name.
     refused(of(&ours).to(&address, "right")).await;
     let (false_one, _door) = serve(Trust::read(&theirs, "left").expect("a certificate"), MANY).await;
     refused(of(&ours).to(&false_one, "left")).await;
@@ -161,7 +161,7 @@ async fn in_plaintext_everybody_may_do_everything() {
     }
 }
 
-/// Says nothing, for ever: is it closed at once?
+/// Whether the service closes a silent connection at once.
 async fn is_closed(stream: &mut TcpStream) -> bool {
     let read = tokio::time::timeout(Duration::from_millis(300), stream.read(&mut [0; 100])).await;
     matches!(read, Ok(Ok(0) | Err(_)))
@@ -177,7 +177,7 @@ async fn connections_are_bounded_and_counted_before_anything_is_read() {
         let from = async |host: u8| {
             let socket = TcpSocket::new_v4().expect("a socket");
             socket.bind(([127, 0, 0, host], 0).into()).expect("loopback");
-            socket.connect(address.parse().expect("an address")).await.expect("somebody listens")
+            socket.connect(address.parse().expect("an address")).await.expect("the service listens")
         };
         let mut held = Vec::new();
         for n in 0..6 {
@@ -199,7 +199,7 @@ async fn connections_are_bounded_and_counted_before_anything_is_read() {
         assert!(more.ends_with(&[true, true]) && more.starts_with(&[false]), "{more:?}: five in all");
         let refused = door.refused.count();
         assert!(refused >= 5, "{refused} counted");
-        // Who leaves makes room.
+        // Connections that end make room.
         drop(held);
         let came = async {
             while asks(peer.clone(), "controller").await.code() != Code::Aborted {

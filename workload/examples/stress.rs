@@ -101,7 +101,7 @@ impl Clock {
     }
 }
 
-/// An end of the wires between two threads. Whoever has taken a frame sends its buffer back, to be used again.
+/// An end of the wires between two threads. The receiver of a frame sends its buffer back, to be used again.
 struct Port {
     to: rtrb::Producer<Vec<u8>>,
     from: rtrb::Consumer<Vec<u8>>,
@@ -135,7 +135,7 @@ impl Port {
         while !self.to.is_full() && nic.poll_transmit(now, &mut self.frame) {
             any = true;
             let next = self.spare.pop().unwrap_or_default();
-            // It is not full, and nobody else fills it.
+            // The queue is not full, and no other thread fills it.
             let _ = self.to.push(std::mem::replace(&mut self.frame, next));
         }
         self.idle = if any { 0 } else { self.idle + 1 };

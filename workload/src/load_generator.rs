@@ -116,7 +116,7 @@ impl LoadGenerator {
             while under_way.len() < most
                 && let Some(due) = schedule.next_due(store.now())
             {
-                // Whoever sleeps until then is late.
+                // A sleep until then would be late.
                 nap.set(None);
                 match workload.next_operation() {
                     Ok(operation) => under_way.push(perform(store, operation, values, due, parts)),

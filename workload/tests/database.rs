@@ -70,7 +70,7 @@ impl Database {
                 let Event::MemoryWanted { server, class, bytes } = event else { panic!("{event:?}") };
                 let (memory, session) = &mut self.servers[usize::from(server)];
                 let Grant::Chunk(chunk) = memory.allocate(NOW, *session, class, bytes).unwrap() else {
-                    panic!("nobody has given places back")
+                    panic!("no places were given back")
                 };
                 memory.publish(NOW, *session, chunk.address).unwrap();
                 client.pool().grant(session.id, chunk.address, chunk.bytes, class);

@@ -38,7 +38,7 @@ impl Queue {
                 return output;
             }
             let Some(((at, _), waker)) = self.sleeping.borrow_mut().pop_first() else {
-                panic!("nobody sleeps, and it has not ended");
+                panic!("no task sleeps, and it has not ended");
             };
             self.now.set(at);
             waker.wake();
@@ -139,7 +139,7 @@ fn a_queue_that_grows_is_said() {
     assert!(!punctuality.kept_up());
 }
 
-/// A server that stands still for 10 ms delays everybody who would have come meanwhile. A closed loop has two of them.
+/// A server that stands still for 10 ms delays all requests that are due meanwhile. A closed loop has two of them.
 #[test]
 fn nobody_who_should_have_come_during_a_stall_is_left_out() {
     let slow = |pace| {

@@ -33,7 +33,7 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys keys.txt         a key a line, decimal or 0x...; values are made
   fatbtree load --cluster cluster.toml --keys people.csv       lines of key,value; a first line \"key,value\" is passed over
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
-  fatbtree load --cluster cluster.toml --empty left            an empty tree for one server, which has lost its own and serves nobody
+  fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
 
 Each memory server gets as many keys as the others: the partitions' borders follow from the keys, whatever the cluster file says. A server
 that holds a tree refuses the load (1), unless --replace is given. Its tree is replaced when all servers have built their new trees; a load

@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Ok(Lines { failed: 0, .. }) => Ok(()),
         Ok(_) if is_terminal => Ok(()),
         Ok(Lines { failed, all }) => bail!("{failed} of {all} lines failed"),
-        // Who read the answers wants no more.
+        // The reader of the answers has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(error).context("reading commands and writing answers"),
     }

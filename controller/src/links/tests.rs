@@ -190,7 +190,7 @@ proptest! {
         prop_assert_eq!(&network.told[1], &(back + ms(1000), Outages::default()));
     }
 
-    /// Frames that anybody may send say nothing: other tokens, other places, and what has arrived before.
+    /// Forged and replayed frames are ignored: other tokens, other places, and what has arrived before.
     #[test]
     fn forged_probes_change_nothing(seed in any::<u64>(), bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         let mut network = Network::new(seed, 0.0);
@@ -331,7 +331,7 @@ fn without_packets_nothing_is_sent_and_nothing_is_judged() {
     network.run(Duration::from_secs(100));
     assert_eq!((network.sent, network.told.len()), (0, 0));
     assert_eq!(network.monitor.next_deadline(), None);
-    // With them again, and down; and then without: nobody can know.
+    // With packets again, a cable is found down; without them, its state is unknown.
     for switch in 0..6 {
         network.set(switch, OPEN);
     }
@@ -363,7 +363,7 @@ fn a_monitor_that_was_held_up_blames_nobody() {
     let mut network = Network::new(8, 0.0);
     for _ in 0..20 {
         network.run(ms(777));
-        // Time passes, and nobody looks.
+        // Time passes, and the monitor is not called.
         network.now += Duration::from_secs(5);
         network.run(ms(1));
     }

@@ -248,7 +248,7 @@ mod tests {
         plan.hot_keys().iter().map(|hot| hot.key).collect()
     }
 
-    /// A memory server that says of its keys that they lie on another one leads nobody there.
+    /// A place on another memory server than the one that reported it is ignored.
     #[test]
     fn places_on_other_servers_are_left_out() {
         let lie = Located { key: 1, address: (SERVER + 1) << 48 | 64 };
@@ -313,12 +313,12 @@ mod tests {
         let weights = weights(&plan.visits(counted, &sampled));
         let (hot, other) = (weights[&1], weights[&other]);
         assert!(hot.abs_diff(other) <= 1, "{hot} {other}");
-        // Of nothing that was counted, each sample is one visit.
+        // Without counts, each sample is one visit.
         let weights = super::weights(&plan.visits([], &sampled));
         assert!(weights[&1].abs_diff(weights[&(40 << 20)]) <= 1);
     }
 
-    /// A key that nobody has sampled this time makes room for those that somebody has, and for nobody else.
+    /// A key without samples this time makes room for keys with samples, and for no others.
     #[test]
     fn hot_keys_stay_while_there_is_room() {
         let first = plan(&[(1, 9), (2, 5)], &[at(1, 1), at(2, 2)], 2, None);
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(in_leaves(&tree, &[leaf(1), leaf(7)], &[2, 5]).unwrap(), [leaf(2), leaf(5)]);
         let record = Located { key: 7, address: 1 << 40 };
         assert_eq!(in_leaves(&tree, &[leaf(1), record], rest), None);
-        assert_eq!(in_leaves(&tree, &[], rest), None, "none of the first keys is there: nobody knows");
+        assert_eq!(in_leaves(&tree, &[], rest), None, "none of the first keys is there: unknown");
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
         let at = |key: u64| Located { key, address: key << 8 };
         let leaf = |key: u64| Located { key, address: *naive_path(&tops, key).last().unwrap() };
         let (hot, rest) = HotKeys::choose(&tree, &visits, &[at(1), at(2), at(3)], 2, None);
-        assert_eq!(rest, [(3, 1), (4, 8)], "4 is hot, but nobody knows where it lies");
+        assert_eq!(rest, [(3, 1), (4, 8)], "4 is hot, but its place is unknown");
         assert_eq!(
             hot.keys.iter().map(|hot| (hot.key, hot.weight)).collect::<Vec<_>>(),
             [(2, 10), (1, 5), (3, 1)]

@@ -126,7 +126,7 @@ mod tests {
         let few = plan([10, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let next = few.next_blocks();
         let of = |name: &str| next.iter().find(|next| next.table == name).unwrap();
-        // A block of the core holds all that are left but one, which nobody visits.
+        // A block of the core holds all that are left but one, which has no visits.
         assert_eq!((of("core A").entries, of("core A").saves), (53, (0..54).sum()));
         assert_eq!(of("edge B").switches, [topology.edge_of(HostId(0)).id]);
         assert_eq!(

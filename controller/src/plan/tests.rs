@@ -40,7 +40,7 @@ fn keys(tops: &[TreeTop], random: &[u64]) -> Vec<u64> {
         .collect()
 }
 
-/// A network, and who is where in it.
+/// A network, and the places of its memory servers.
 type Place = (Network, Placement);
 
 fn of_cluster(cluster: &Cluster) -> Place {

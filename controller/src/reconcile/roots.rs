@@ -1,13 +1,13 @@
-//! Which of the switches with the fat root get index packets to look up.
+//! Choice of the fat-root switches that get index packets.
 //!
 //! ```text
 //!   lost ──► gone ──read──► back at a version ──settled at that version──► ready
 //!                                                                          │
-//!   ready, up, reaching everybody ──► used: has path numbers  ◄────────────┘
+//!   ready, up, reaching every end ──► used: has path numbers  ◄────────────┘
 //! ```
 //!
-//! One that was away may hold a plan of long ago, or nothing: it gets no packets until it holds what is active. What it holds meanwhile does
-//! no harm, because no packet is sent there. Where no other is there it is used as it is, as a network with one fat root does.
+//! A switch that was away may hold an old plan, or nothing: it gets no packets until it holds the active plan. Its old entries do no
+//! harm, because no packet is sent there. If no other fat root is ready, it is used as it is, as in a network with one fat root.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -359,7 +359,7 @@ impl World {
                 let number = self.trees.1[&0].number + 1;
                 self.trees = trees(&mut self.random, number);
                 self.connections.clear();
-                // Whoever fills a server anew has ended its sessions before.
+                // A server's sessions end before it is filled anew.
                 self.servers_join();
             }
             16..26 => self.split(),

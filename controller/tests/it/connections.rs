@@ -29,7 +29,7 @@ async fn connections_are_bounded() {
     let mut client = Client::connect(address.as_str(), PATIENCE).await.expect("there is room");
     let mut held = Vec::new();
     for _ in 0..3 {
-        held.push(TcpStream::connect(&address).await.expect("somebody listens"));
+        held.push(TcpStream::connect(&address).await.expect("the server listens"));
     }
     // The last of them: at its end, not at the server's first bytes.
     let last = held.last_mut().expect("three");

@@ -149,8 +149,8 @@ fn destroying_flushes_signalled_requests_once() {
     }
     let flushed = Some(Failure::Flushed);
     assert_eq!(pair.outcomes(), [(1, flushed), (3, flushed)]);
-    assert_eq!(pair.client.poll_broken(), None, "who destroys it knows");
-    assert_eq!(memory.update(0, |x| x), Ok(0x0101_0101_0101_0178), "it was carried out, and nobody knows");
+    assert_eq!(pair.client.poll_broken(), None, "the caller destroyed it");
+    assert_eq!(memory.update(0, |x| x), Ok(0x0101_0101_0101_0178), "it was carried out all the same");
     // As often as one likes: nothing is used up.
     for _ in 0..300 {
         let (new, peer) = connect(&mut pair.client, &mut pair.server, QueuePairOptions::default());

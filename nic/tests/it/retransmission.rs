@@ -120,7 +120,7 @@ fn an_acknowledgement_behind_a_read_asks_for_the_read_again() {
     }
     pair.drive();
     assert_eq!(pair.outcomes(), [(1, None), (2, None)]);
-    assert_eq!(pair.now, Instant::ZERO + LATENCY, "nobody had to wait for a timeout");
+    assert_eq!(pair.now, Instant::ZERO + LATENCY, "no timeout was needed");
 }
 
 /// A switch between the two that writes the address into index reads; a duplicate gets another address, as after a reload.

@@ -307,7 +307,7 @@ mod tests {
         }
         assert_eq!(whose.len(), 40);
         assert!(whose.values().all(|numbers| numbers.len() == 2 && numbers[0] == numbers[1]));
-        // Nobody takes what comes: the rest is lost, and counted.
+        // The threads take no datagrams: those beyond the queues are lost and counted.
         for _ in 0..2 * QUEUE {
             diversion.divert(&batch, |_| ());
         }

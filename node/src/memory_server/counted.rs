@@ -59,7 +59,7 @@ const KNOWN: [(&str, Kind, &str); 42] = [
     ("requests", Counts, "Requests of the control plane"),
     ("roots_seen", Counts, "Times that the tree was found to have another root"),
     ("sessions", Gauge, "Sessions of clients"),
-    ("sessions_lapsed", Counts, "Sessions that have ended because nobody renewed them"),
+    ("sessions_lapsed", Counts, "Sessions that have ended because their clients did not renew them"),
     ("sessions_opened", Counts, "Sessions that were opened"),
     ("snapshots", Counts, "Snapshots of the tree's top that were taken"),
     ("snapshots_failed", Counts, "Snapshots that could not be taken"),

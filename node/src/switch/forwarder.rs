@@ -149,7 +149,7 @@ impl Forwarder {
         self.numbers.iter().zip(&self.ports).enumerate().map(|(place, (number, port))| {
             let mut counters = port.counters();
             if place >= self.receives && !port.is_polled() {
-                // The wire has one queue, and whoever receives tells of it.
+                // The wire has one queue: only the thread that receives from it counts its losses.
                 counters.queue_full = 0;
             }
             (*number, counters)

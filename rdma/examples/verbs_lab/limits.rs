@@ -24,9 +24,9 @@ type Check = (&'static str, fn(&str, &str) -> Verdict);
 pub(crate) const CHECKS: [Check; 7] = [
     ("a device hands out as many queue pairs as it was told to, then refuses", count_of_queue_pairs),
     ("100 queue pairs come and go, each broken by a refused READ, through queues for 16", come_and_go),
-    ("completions that nobody takes are bounded", untaken_completions),
-    ("who sleeps is told of what has come, and of nothing else", sleeping),
-    ("connecting to nobody is refused, and the queue pair is as new", connect_to_nobody),
+    ("completions that the caller does not take are bounded", untaken_completions),
+    ("a sleeper is told of what has come, and of nothing else", sleeping),
+    ("connecting to an unused address is refused, and the queue pair is as new", connect_to_nobody),
     ("memory at an address that is not on a page is refused with a reason", off_page),
     ("eight tasks, 800 chains of WRITE, FAA and READ by a reactor", futures),
 ];
@@ -108,7 +108,7 @@ fn come_and_go(device: &str, address: &str) -> Verdict {
             let found = take(&mut bench)?.result.err();
             ensure!(found == expected, "round {round}: {expected:?} expected, found {found:?}");
         }
-        // Nobody asks which are broken: what tells of that must not pile up.
+        // The caller does not poll for broken queue pairs: their names must not pile up.
         bench.verbs.destroy(queue_pair);
         bench.responder.disconnect(peer)?;
     }
@@ -166,7 +166,7 @@ fn sleeping(device: &str, address: &str) -> Verdict {
     }
     ensure!(bench.verbs.has_news(), "a broken queue pair is no news");
     ensure!(bench.verbs.poll_broken() == Some(queue_pair), "the queue pair is not named as broken");
-    ensure!(bench.verbs.arm().map_err(said)?, "there is news of which nobody speaks");
+    ensure!(bench.verbs.arm().map_err(said)?, "there is news, but nothing is left to take");
     Ok(())
 }
 
@@ -175,7 +175,7 @@ fn connect_to_nobody(device: &str, address: &str) -> Verdict {
     let region = bench.responder.register(4096, Access::ALL)?;
     let queue_pair = bench.verbs.create().map_err(said)?;
     let local = bench.verbs.endpoint(queue_pair).map_err(said)?;
-    // In the same network, where nobody has this address.
+    // An unused address in the same network.
     let ip = Ipv4Addr::from_bits(local.ip.to_bits() ^ 0x77);
     let refused = bench.verbs.connect(queue_pair, &Endpoint { ip, ..local });
     ensure!(matches!(refused, Err(ConnectError::Driver { .. })), "connecting to {ip}: {refused:?}");

@@ -11,7 +11,7 @@ use crate::control::{self, Lines};
 /// behind is gone when the next one comes.
 pub(crate) fn serve(device: &str, address: &str) -> Result<(), String> {
     let listener = TcpListener::bind(address).map_err(|error| format!("listening on {address}: {error}"))?;
-    // Better now than to the first who connects.
+    // A device that cannot be opened is an error now, not at the first connection.
     drop(open(device)?);
     println!("responder ready");
     loop {

@@ -230,7 +230,7 @@ impl RdmaDevice {
             let Some(count) = self.queues[1].poll(&mut found) else { return self.break_all() };
             for completion in &found[..count] {
                 let name = Seat::queue_pair(completion.id);
-                // Somebody has sent something, which is no part of this protocol: watch on.
+                // The peer has sent a message, which is no part of this protocol: watch on.
                 let goes_on = completion.status == 0
                     && self.pairs.get(name).is_some_and(|pair| pair.raw.watch(completion.id).is_ok());
                 if !goes_on {
@@ -246,7 +246,7 @@ impl RdmaDevice {
     /// Destroys a queue pair that is no longer in the table. Unanswered requests are reported as flushed.
     fn close(&mut self, name: QueuePair, mut pair: Pair) {
         let gone = pair.raw.destroy();
-        // Answers that came in between belong to others, or to nobody. They must not fill the queues.
+        // Completions that came in between belong to other queue pairs, or to none. They must not fill the queues.
         self.collect();
         self.look();
         self.under_way -= pair.queue.len();
@@ -380,7 +380,7 @@ impl Device for RdmaDevice {
             unused: [0; 3],
         };
         if let Err((step, error)) = pair.raw.connect(&connection) {
-            // As new as before; where even that fails, whoever connects again will be told.
+            // Back to RESET. If even that fails, the next attempt to connect returns the error.
             let _ = pair.raw.reset();
             let what = match step {
                 Step::Init => "bring the queue pair to INIT",

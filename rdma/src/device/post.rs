@@ -144,7 +144,7 @@ impl Verbs for RdmaDevice {
         self.under_way += requests.len();
         // SAFETY: data that goes inline is borrowed from the caller until this function returns. Everything else lies in buffers
         // of the registered pool, which the queue now owns and gives up only when the card has answered or the queue
-        // pair is gone; nobody else has a reference to them.
+        // pair is gone; no other code has a reference to them.
         let Err(error) = (unsafe { pair.raw.post(requests) }) else { return Ok(()) };
 
         // The card may have taken a part of the chain. A queue pair that has failed carries out none of it that has not begun.

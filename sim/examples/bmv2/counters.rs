@@ -32,13 +32,13 @@ pub(crate) fn counts(
         let (name, packets) = match entity.entity {
             Some(entity::Entity::CounterEntry(entry)) => {
                 let counter =
-                    info.counter_by_id(entry.counter_id).ok_or("a counter that nobody has declared")?;
+                    info.counter_by_id(entry.counter_id).ok_or("a counter that is not in the P4Info")?;
                 let index = entry.index.map_or(0, |index| index.index);
                 let data = entry.data.as_ref().map_or(0, |data| counter_values(data).0);
                 (format!("{}[{index}]", counter.name), data)
             }
             Some(entity::Entity::TableEntry(raw)) => {
-                let table = info.table_by_id(raw.table_id).ok_or("a table that nobody has declared")?;
+                let table = info.table_by_id(raw.table_id).ok_or("a table that is not in the P4Info")?;
                 let entry = tables.read(&raw)?;
                 let packets = table.view(&raw).ok().as_ref().and_then(EntryView::counter).map_or(0, |c| c.0);
                 (format!("{entry:?}"), packets)

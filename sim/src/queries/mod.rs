@@ -235,7 +235,7 @@ mod tests {
             ("splits by workers", sum.worker_splits),
             ("splits by RDMA", sum.splits),
             ("merges", sum.merges),
-            ("writes of which nobody can tell", sum.unknown),
+            ("writes with unknown outcomes", sum.unknown),
             ("answers from nodes that switches had found", sum.led),
             ("requests with a stale hint", sum.stale_hints),
             ("plans loaded", sum.reloads),

@@ -139,7 +139,7 @@ impl World {
                 return Err(format!("it is not well by itself: {}", self.describe()));
             }
         }
-        let leader = self.leader().ok_or("nobody leads")?;
+        let leader = self.leader().ok_or("no controller leads")?;
         let (terms, reloads, until) = (self.outcome.terms, self.outcome.reloads, self.now + STAYS);
         self.asks_for_plan(leader);
         while self.now < until {

@@ -323,7 +323,7 @@ impl<'s> Run<'s> {
                     memserver::Event::NewRoot(_)
                     | memserver::Event::Reloaded { .. }
                     | memserver::Event::Lost { .. } => {
-                        return Err("a tree that nobody writes has a new root".into());
+                        return Err("a tree without writers has a new root".into());
                     }
                 }
                 // Clients are told when their first switch has the entry.

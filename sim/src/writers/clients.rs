@@ -278,7 +278,7 @@ impl Living {
     /// The word of a value that was read.
     fn opened(&self, key: u64, value: &[u8]) -> Result<u64, String> {
         values::open(key, value).ok_or_else(|| {
-            let why = format!("key {key:#x}: a value of {} bytes that nobody wrote", value.len());
+            let why = format!("key {key:#x}: a value of {} bytes that no client wrote", value.len());
             self.setting.wrong(why.clone());
             why
         })

@@ -275,7 +275,7 @@ pub enum ClusterProblem {
     },
     /// Memory servers would answer queries of every host on a network.
     #[error(
-        "queries at {address} would be answered whoever asks, and change the tree: without certificates they bear no keys. Give the \
+        "any host could read and change the tree by queries at {address}: without certificates they bear no keys. Give the \
          file certificates (folder = \"certificates\"), or say that it is meant: query_open = true"
     )]
     OpenQueries {

@@ -156,7 +156,7 @@ fn owner_reads<B: Bench>(lab: &mut Lab<B>) -> Verdict {
     let region = lab.bench.responder().register_device_memory(4096, Access::ALL)?;
     let read = |lab: &mut Lab<B>, offset, len| lab.bench.responder().read(region.rkey, offset, len);
     let zeros = read(lab, 0, 4096)?;
-    ensure!(zeros == [0; 4096], "device memory that nobody has written to is not zero");
+    ensure!(zeros == [0; 4096], "device memory that was never written is not zero");
     let end = Remote { address: region.iova + 4088, rkey: region.rkey };
     let at = Remote { address: region.iova + 64, ..end };
     let chain = [

@@ -16,7 +16,7 @@ pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
         Case { name: "after a failure everything posted completes once, as flushed", run: flush },
         Case { name: "one queue pair breaks, another goes on", run: independent },
         Case {
-            name: "who refuses a request breaks its own queue pair as well, and names it once",
+            name: "a responder that refuses a request breaks its own queue pair too, and names it once",
             run: refuser,
         },
         Case { name: "a broken queue pair is replaced by a new one", run: reconnect },
@@ -185,7 +185,7 @@ fn late<B: Bench>(lab: &mut Lab<B>) -> Verdict {
     for tag in 0..8 {
         lab.post_on(old, tag, &[Operation::Read { from, len: 64 }]).map_err(|error| error.to_string())?;
     }
-    // Requests are on their way; their answers come to nobody.
+    // Requests are on their way; their answers find no queue pair.
     lab.bench.advance(0);
     lab.bench.verbs().destroy(old);
     lab.bench.responder().disconnect(peer)?;
@@ -219,7 +219,7 @@ fn peer_gone<B: Bench>(lab: &mut Lab<B>) -> Verdict {
     let read = Operation::Read { from: lab.at(0), len: 8 };
     lab.post(&[read, read]).map_err(|error| error.to_string())?;
     let found: Vec<_> = lab.take(2)?.into_iter().map(|completion| completion.result.err()).collect();
-    // Silence, or an answer that says there is nobody.
+    // No answer, or one that says that there is no such queue pair.
     let fine = matches!(
         found[..],
         [

@@ -84,7 +84,7 @@ impl<D: Device> Responder for LocalResponder<D> {
             let found = self.queue_pairs.iter().find(|(_, known)| *known == queue_pair);
             found
                 .map(|(number, _)| *number)
-                .ok_or_else(|| format!("{queue_pair} broke, which nobody has connected"))
+                .ok_or_else(|| format!("{queue_pair} broke, which was never connected"))
         };
         broken.iter().map(number).collect()
     }

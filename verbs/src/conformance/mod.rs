@@ -294,7 +294,7 @@ impl<B: Bench> Lab<B> {
     fn no_more(&mut self) -> Verdict {
         self.settle();
         match self.bench.verbs().poll() {
-            Some(completion) => Err(format!("a completion nobody waits for: {completion:?}")),
+            Some(completion) => Err(format!("an unexpected completion: {completion:?}")),
             None => Ok(()),
         }
     }

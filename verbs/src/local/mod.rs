@@ -10,7 +10,7 @@
 //!        └──────────────► LocalHost ────────────┘ owner of each link, and its end
 //! ```
 //!
-//! A [`LocalHost`] belongs to the server's owner, who shares the regions that a device has registered, and makes links. A
+//! A [`LocalHost`] belongs to the server's owner, shares the regions that a device has registered, and makes links. A
 //! [`LocalVerbs`] is a client's device: its queue pairs are connected to links, and what is posted is carried out before
 //! [`post`](crate::Verbs::post) returns.
 //!

@@ -473,7 +473,7 @@ impl<V: Verbs> Inner<V> {
 }
 
 /// Future that waits for a point in time; see [`Reactor::sleep`].
-#[must_use = "nobody sleeps before it is awaited"]
+#[must_use = "a sleep does nothing until it is awaited"]
 pub struct Sleep<'r, V: Verbs> {
     reactor: &'r Reactor<V>,
     deadline: Instant,

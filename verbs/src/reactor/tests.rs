@@ -178,7 +178,7 @@ fn a_chain_that_is_dropped_gives_its_slots_and_buffers_back() {
         let mut chain = lab.read(8);
         assert!(poll_once(&mut chain, &woken).is_pending());
         drop(chain);
-        // The result comes to nobody; the slot is not given to another before.
+        // The result of the dropped chain is discarded; its slot is not reused before.
         let mut other = lab.read(16);
         assert!(poll_once(&mut other, &woken).is_pending());
         lab.reactor.turn(Instant::ZERO);
@@ -217,11 +217,11 @@ fn who_finds_the_queue_full_waits_for_a_completion() {
         assert_eq!(lab.reactor.turn(Instant::ZERO), !chains.is_empty());
         assert!(
             chains.is_empty() || woken.0.load(Ordering::Relaxed) > before,
-            "somebody is woken, or all would stand still"
+            "a chain is woken, or all would stand still"
         );
     }
     assert_eq!(done, 1000);
-    // As many as can be under way; who is refused keeps none.
+    // As many slots as chains can be under way; a refused chain keeps none.
     assert!(lab.reactor.inner.borrow().slots.len() <= 129);
     assert_eq!(lab.memory.update(0, |x| x), Ok(0x0707_0707_0707_0707));
 }
@@ -297,7 +297,7 @@ fn sleepers_give_their_slots_back() {
     assert_eq!(bytes.len(), 16);
 }
 
-/// A completion whose tag has another generation than the slot that it names is nobody's.
+/// A completion is dropped if its tag has another generation than the slot that the tag names.
 #[test]
 fn a_completion_of_an_earlier_generation_is_nobodys() {
     let lab = Lab::new();
@@ -336,7 +336,7 @@ fn a_reason_goes_with_its_chain() {
     }
 }
 
-/// What no waiting helps is told at once; whoever waits for a place is woken when nobody will make one any more.
+/// Errors that waiting cannot mend are returned at once. A chain that waits for a place is woken when no operation will free one.
 #[test]
 fn only_what_may_pass_is_waited_for() {
     let lab = Lab::new();
@@ -432,6 +432,6 @@ fn waiting_for_what_never_comes_ends_though_a_queue_pair_is_broken() {
         [Operation::Read { from: Remote { address: 0, rkey: lab.region.rkey ^ 1 }, len: 8 }],
     );
     assert!(lab.reactor.block_on(refused).is_err());
-    // Nobody asks which queue pair broke.
+    // The caller does not poll for the broken queue pair.
     lab.reactor.block_on(std::future::pending::<()>());
 }

@@ -99,7 +99,7 @@ impl Controller {
         }
         plan.check_network(&self.cluster)?;
         let old = self.desired.active.plan().cloned();
-        // Ids are given again only where everybody is known to have forgotten whose they were.
+        // Ids are reused only if all switches are known to have dropped their old meaning.
         let is_difference = self.all_are_settled() && self.source == source;
         let staged = old.as_ref().filter(|_| is_difference).and_then(|old| plan.difference_to(old.plan()));
         let plan = match staged {

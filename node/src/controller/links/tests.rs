@@ -144,7 +144,7 @@ async fn notices_what_is_cut_and_what_is_killed(threads: usize) {
     frame[12..14].copy_from_slice(&[0x12, 0x34]);
     for number in 0..=255 {
         frame[199] = number;
-        // Sent to the relay, which takes frames from anybody.
+        // Sent to the relay, which takes frames from any address.
         host.send_to(&frame, relay.ends[1].1).unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

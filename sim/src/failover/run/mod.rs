@@ -153,7 +153,7 @@ impl<'s> Run<'s> {
         }
         let server_hosts: Vec<HostId> = nics.iter().map(|(host, _)| *host).collect();
         let mut nics = nics.into_iter();
-        // Sessions last: nobody renews them here.
+        // A long lease: clients do not renew their sessions here.
         let options = ServerOptions { lease: Duration::from_secs(3_600), ..ServerOptions::default() };
         let servers = loaded.serve(&options, random.next_u64(), |_| nics.next().expect("one for each").1);
         let servers = server_hosts.into_iter().zip(servers.map_err(said)?).collect();
@@ -361,7 +361,7 @@ impl<'s> Run<'s> {
                 self.control.primary.server_news(STREAM, hop.partition, news);
             }
             TreeEvent::NewRoot(_) | TreeEvent::Reloaded { .. } | TreeEvent::Lost { .. } => {
-                return Err("a tree that nobody writes has a new root".into());
+                return Err("a tree without writers has a new root".into());
             }
         }
         Ok(())

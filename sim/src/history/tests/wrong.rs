@@ -27,7 +27,7 @@ fn check_from(initial: Option<u64>, lines: &[Line]) -> Result<(), Violation> {
         let (.., call, answer) = lines[number];
         match (is_answer, answer) {
             (true, Some(answer)) => history.answer(ids[number].unwrap(), at, answer),
-            _ => ids[number] = Some(history.ask("somebody", at, 1, call)),
+            _ => ids[number] = Some(history.ask("client 1", at, 1, call)),
         }
     }
     history.check().map(drop)
@@ -208,11 +208,11 @@ fn the_message_names_the_answer_and_what_was_around_it() {
     );
     assert_eq!(
         violation.unwrap_err().to_string(),
-        "key 1: no order of operations explains \"get: found 3\" of somebody; up to there:\n  \
+        "key 1: no order of operations explains \"get: found 3\" of client 1; up to there:\n  \
          initially 3\n  \
-         0 ns to 10 ns, somebody: upsert 7: applied\n  \
-         15 ns to 18 ns, somebody: get: found 7\n  \
-         20 ns to 30 ns, somebody: get: found 3\n  \
-         2 ns to ?, somebody: delete"
+         0 ns to 10 ns, client 1: upsert 7: applied\n  \
+         15 ns to 18 ns, client 1: get: found 7\n  \
+         20 ns to 30 ns, client 1: get: found 3\n  \
+         2 ns to ?, client 1: delete"
     );
 }

@@ -27,7 +27,7 @@ const SECOND_LINE: &[(Check, &str)] = &[
     (
         Check::Structure,
         "pivots in any order, or a range without keys, make a walk take another child or go on to a sibling, each of which is checked for \
-         itself; it is who writes the node again that must not trust it",
+         itself; only a client that rewrites the node must not trust it",
     ),
     (
         Check::LevelOrder,

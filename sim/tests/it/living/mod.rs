@@ -260,14 +260,14 @@ impl Living {
         let spec = self.spec(0.0, 1.0);
         let mut workload = Workload::new(&spec, KeyMap::Hashed, SEED).unwrap();
         self.work(vec![(0, &mut workload, count)]);
-        assert_eq!(self.records, self.next, "after a mix, nobody knows which records are there");
+        assert_eq!(self.records, self.next, "after a mix, the set of records is unknown");
         (self.records, self.next) = (self.records + count, self.next + count);
     }
 
     /// Deletes all records but the first `left`, by the first client, which then finds none of them. Those that it inserts later lie in
     /// nodes that were freed.
     pub fn shrink(&mut self, left: u64) {
-        assert_eq!(self.records, self.next, "after a mix, nobody knows which records are there");
+        assert_eq!(self.records, self.next, "after a mix, the set of records is unknown");
         let (client, gone) = (self.clients[0].clone(), left..self.records);
         let work = async move {
             for key in gone.clone().filter_map(|record| KeyMap::Hashed.key(record)) {
