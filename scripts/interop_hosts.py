@@ -157,7 +157,7 @@ def plain(report, network, guests, gids):
 
     def silent():
         now = {where: count - before.get(where, 0) for where, count in network.drops().items()}
-        drops = {where: count for where, count in now.items() if count and where[1] not in ("IPv6", "ARP")}
+        drops = {where: count for where, count in now.items() if count and where[1] not in ("IPv6", "unanswered ARP")}
         if drops:
             raise LabError(f"expected nothing dropped but IPv6 and unanswered ARP, found {drops}")
         return "but IPv6 and unanswered ARP"
