@@ -68,7 +68,7 @@
 mod table;
 
 use fatbtree_remote::record::{RECORD_HEAD, read_hinted, record_bytes};
-use fatbtree_remote::{ConnectionId, GlobalAddress};
+use fatbtree_remote::{ConnectionId, GlobalAddress, Trouble};
 use fatbtree_verbs::Verbs;
 
 use crate::config::MAX_VALUE;
@@ -133,7 +133,12 @@ impl<V: Verbs> Descent<'_, V> {
         let at = GlobalAddress(address.raw() + lines.start as u64);
         let id = self.connection_to(EntryPlace { address, part });
         let places = [(address, LINE as u32), (at, lines.len() as u32)];
-        let [header, lines] = pool.fetch_both(id, pool.link(id)?, places).await?;
+        let [header, lines] = match pool.fetch_both(id, pool.link(id)?, places).await {
+            Ok(lines) => lines,
+            // There may be one buffer, which is enough for the ordinary lookup.
+            Err(Trouble::Refused(_)) => return Ok(None),
+            Err(trouble) => return Err(trouble.into()),
+        };
         self.trips_mut().round_trips += 1;
         let found = read_entry(tree, address, slot, self.key(), &header, &lines).ok();
         Ok(found.map(|value| Value::within(lines, value)))
