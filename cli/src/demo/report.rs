@@ -9,7 +9,7 @@ use plotters::prelude::*;
 use super::result::{DemoResult, GrowthResult, WayResult};
 
 /// Colours of the ways, used again and again.
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 10] = [
     RGBColor(0xb0, 0x5a, 0x2c),
     RGBColor(0x8f, 0xb8, 0xc7),
     RGBColor(0x1f, 0x6f, 0x8b),
@@ -18,6 +18,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0xc9, 0x9f, 0xc2),
     RGBColor(0x7b, 0x3f, 0x72),
     RGBColor(0x4c, 0x8c, 0x4a),
+    RGBColor(0x55, 0x55, 0x55),
+    RGBColor(0xc2, 0x3b, 0x3b),
 ];
 
 /// The page as HTML. `picture` is the drawing of the network as SVG.
