@@ -156,13 +156,20 @@ impl<V: Verbs> Descent<'_, V> {
 
     /// Start of a change: at the leaf that the entry cache names, if the index cache does not know the leaf.
     pub(crate) fn start_of_change(&self, start: Start) -> Start {
-        let may_be_led = matches!(start, Start::Cached | Start::CachedOrIndexRead)
-            && self.pool().config().tree.leaf_shape().is_inline()
-            && self.pool().cached(|cache| cache.leaf_of(self.key())).is_none();
-        let place = self.pool().entries(|entries| entries.get(self.key()).filter(|_| may_be_led));
-        let Some(EntryPlace { address, .. }) = place.flatten() else { return start };
-        self.pool().count_entries(|stats| stats.starts += 1);
-        Start::Node { address, level: 0 }
+        let asks_caches = matches!(start, Start::Cached | Start::CachedOrIndexRead);
+        if !asks_caches || !self.pool().config().tree.leaf_shape().is_inline() {
+            return start;
+        }
+        let place = self.pool().entries(|entries| entries.get(self.key())).flatten();
+        match place {
+            Some(EntryPlace { address, .. })
+                if self.pool().cached(|cache| cache.leaf_of(self.key())).is_none() =>
+            {
+                self.pool().count_entries(|stats| stats.starts += 1);
+                Start::Node { address, level: 0 }
+            }
+            _ => start,
+        }
     }
 
     /// Notes where the key's entry or record lies.

@@ -79,6 +79,24 @@ fn aim(check: Check, scenario: &mut Scenario) -> bool {
             (scenario.deadly, scenario.servers, scenario.round_robin, scenario.ending) = (95, 1, 0, 0);
             out_of_line
         }
+        Check::SpeculatedTree
+        | Check::SpeculatedLeaf
+        | Check::SpeculatedFree
+        | Check::SpeculatedPartner
+        | Check::SpeculatedVersion
+        | Check::SpeculatedChecksum
+        | Check::SpeculatedKey
+        | Check::SpeculatedEntryVersion => {
+            // Places of all keys, and few keys, so that each is changed behind the back of its place.
+            (scenario.entries, scenario.hot, scenario.scans) = (Some(4_000), 0.3, 0);
+            if check == Check::SpeculatedPartner {
+                // Splits that stay half done.
+                (scenario.deadly, scenario.deletes, scenario.servers) = (95, 40, 1);
+                (scenario.round_robin, scenario.ending) = (0, 0);
+                (scenario.restarting, scenario.loading) = (0, 0);
+            }
+            !out_of_line
+        }
         _ => true,
     }
 }
