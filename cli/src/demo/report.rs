@@ -9,7 +9,7 @@ use plotters::prelude::*;
 use super::result::{DemoResult, GrowthResult, WayResult};
 
 /// Colours of the ways, used again and again.
-const COLOURS: [RGBColor; 10] = [
+const COLOURS: [RGBColor; 11] = [
     RGBColor(0xb0, 0x5a, 0x2c),
     RGBColor(0x8f, 0xb8, 0xc7),
     RGBColor(0x1f, 0x6f, 0x8b),
@@ -20,6 +20,7 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(0x4c, 0x8c, 0x4a),
     RGBColor(0x55, 0x55, 0x55),
     RGBColor(0xc2, 0x3b, 0x3b),
+    RGBColor(0x2e, 0x4a, 0x9e),
 ];
 
 /// The page as HTML. `picture` is the drawing of the network as SVG.

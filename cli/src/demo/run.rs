@@ -150,8 +150,8 @@ fn kinds(planned: &Planned) -> Vec<Kind> {
     let cached = |name, cache| Kind { name, start: Start::Cached, cache, entries: None, in_switches: 0 };
     let hot_keys = planned.plan.hot_key_bytes() as u64;
     let speculating =
-        |name, cache| Kind { entries: Some(Arc::new(EntryCache::new(hot_keys))), ..cached(name, cache) };
-    vec![
+        |name, cache, bytes| Kind { entries: Some(Arc::new(EntryCache::new(bytes))), ..cached(name, cache) };
+    let mut kinds = vec![
         Kind { name: "root-to-leaf", start: Start::Root, cache: Cache::None, entries: None, in_switches: 0 },
         in_network.clone(),
         cached("client cache, as many bytes as the switches, cold", Cache::Cold(as_many)),
@@ -164,12 +164,19 @@ fn kinds(planned: &Planned) -> Vec<Kind> {
             cache: warm(one_percent),
             ..in_network
         },
-        speculating("entry cache, as many bytes as the switches' hot keys, warm", Cache::None),
+        speculating("entry cache, as many bytes as the switches, warm", Cache::None, as_many),
         speculating(
-            "client cache and entry cache, as many bytes as the switches' nodes and hot keys, warm",
-            warm(as_many - hot_keys),
+            "client cache and entry cache, half of these bytes each, warm",
+            warm(as_many / 2),
+            as_many / 2,
         ),
-    ]
+    ];
+    // Where nodes lead to all leaves that are asked for, no key needs an entry of its own.
+    if hot_keys > 0 {
+        let name = "entry cache, as many bytes as the switches' hot keys, warm";
+        kinds.push(speculating(name, Cache::None, hot_keys));
+    }
+    kinds
 }
 
 /// A client's caches of several sizes, alone and with the switches, over the servers' memory as it lies there.

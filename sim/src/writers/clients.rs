@@ -180,11 +180,13 @@ impl Living {
 
     fn draw_start(&self, level: impl Fn(u8) -> bool, random: &mut Random) -> Start {
         let scenario = &self.setting.scenario;
-        let with_cache = scenario.cache.is_some() || scenario.entries.is_some();
+        let with_cache = scenario.cache.is_some();
+        // Without an index cache both begin at the root; one of them asks the entry cache first.
+        let root = if scenario.entries.is_some() { Start::Cached } else { Start::Root };
         match random.random_range(0..6) {
             0 if with_cache => Start::Cached,
             2..4 if with_cache => Start::CachedOrIndexRead,
-            0..2 => Start::Root,
+            0..2 => root,
             2..5 => Start::IndexRead,
             _ => {
                 let seen = self.setting.seen.borrow();

@@ -28,6 +28,7 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
     assert!(total.restarts > 500 && total.lost_trees > 100 && total.loads > 500, "{total:?}");
     assert!(total.second_restarts > 100, "{total:?}");
     assert!(total.cache_hits > 10_000 && total.stale_starts > 1_000, "{total:?}");
+    assert!(total.speculated > 5_000 && total.stale_places > 200, "{total:?}");
 }
 
 #[test]
