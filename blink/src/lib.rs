@@ -32,7 +32,7 @@
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::mutate`].
 //! * [`Pool::scan`]: ranges of pairs, as a stream. [`Pool::len`], [`Pool::verify`]: the whole tree, counted and checked.
 //! * [`Writer`]: what a client needs to lock nodes. [`Mutation`], [`MutationResult`]: what it wants changed, and what came of it.
-//! * [`IndexCache`]: what a client remembers of the inner nodes.
+//! * [`IndexCache`]: what a client remembers of the inner nodes. [`EntryCache`]: places of single keys, for speculative lookups.
 //! * [`SuperRoot`]: where they begin. [`separator()`], [`cut_keys`], [`cut_nodes`]: where nodes end.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
 //! * [`plain`]: a client without a network. [`value`]: values that can be checked.
@@ -78,6 +78,7 @@ mod pool;
 mod scan;
 mod separator;
 pub mod size_class;
+mod speculation;
 mod super_root;
 mod superblock;
 mod techniques;
@@ -103,6 +104,7 @@ pub use operation::{OperationError, Start, Trips, ValueBytes};
 pub use pool::{Pool, PoolConfig, PoolError, PoolStats};
 pub use scan::{Order, Scan, ScanOptions, ScanTrips};
 pub use separator::{cut_keys, cut_nodes, separator};
+pub use speculation::{EntryCache, EntryCacheStats, EntryPlace};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use techniques::Techniques;

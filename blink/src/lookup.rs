@@ -1,9 +1,10 @@
 //! Lookups: a descent to the leaf, and to the record if the value lies in one.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
-use fatbtree_remote::record::{RecordPointer, read_record, record_bytes};
+use fatbtree_remote::GlobalAddress;
+use fatbtree_remote::record::{RecordHead, RecordPointer, read_record, record_bytes};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Buffer, Verbs};
 
@@ -17,6 +18,13 @@ pub struct Value {
     buffer: Buffer,
     start: u32,
     len: u32,
+}
+
+impl Value {
+    /// The part of a buffer that is the value.
+    pub(crate) fn within(buffer: Buffer, value: Range<usize>) -> Self {
+        Self { buffer, start: value.start as u32, len: value.len() as u32 }
+    }
 }
 
 impl Deref for Value {
@@ -56,7 +64,7 @@ pub struct Lookup {
 /// Place of a key's value in a leaf.
 enum Place {
     Nowhere,
-    Inline { start: u32, len: u32 },
+    Inline { leaf: GlobalAddress, slot: u32, value: Range<usize> },
     Record(RecordPointer),
 }
 
@@ -66,13 +74,16 @@ impl<V: Verbs> Pool<V> {
     pub async fn lookup(&self, key: u64, start: Start) -> Lookup {
         self.count(|stats| stats.lookups += 1);
         let mut descent = Descent::new(self, key);
+        let mut attempt = descent.speculate(start).await.transpose();
         let result = loop {
-            let attempt = descent.begin(start).await;
-            let attempt = match attempt {
-                Ok(start) => descent.get(start).await,
-                Err(reason) => Err(reason),
+            let ended = match attempt.take() {
+                Some(speculated) => speculated.map(Some),
+                None => match descent.begin(start).await {
+                    Ok(start) => descent.get(start).await,
+                    Err(reason) => Err(reason),
+                },
             };
-            match attempt {
+            match ended {
                 Ok(value) => break Ok(value),
                 Err(reason) => {
                     if let Err(error) = descent.recover(reason).await {
@@ -96,10 +107,7 @@ impl<V: Verbs> Descent<'_, V> {
             start == Start::IndexRead && !self.pool().config().tree.leaf_shape().is_inline();
         if may_be_led_to_record && !self.pool().avoids_record(key) {
             match self.ask_switches().await? {
-                HintResult::Record { record, value } => {
-                    let (start, len) = (value.start as u32, value.len() as u32);
-                    return Ok(Some(Value { buffer: record, start, len }));
-                }
+                HintResult::Record { record, value } => return Ok(Some(Value::within(record, value))),
                 HintResult::Node(node) => first = Some(node),
                 HintResult::Stale => {}
             }
@@ -108,11 +116,25 @@ impl<V: Verbs> Descent<'_, V> {
         let (leaf, place) = self.descend_from(start, first, 0, arrive).await?;
         match place {
             Place::Nowhere => Ok(None),
-            Place::Inline { start, len } => Ok(Some(Value { buffer: leaf, start, len })),
+            Place::Inline { leaf: address, slot, value } => {
+                self.note_place(address, slot);
+                Ok(Some(Value::within(leaf, value)))
+            }
             Place::Record(pointer) => {
                 drop(leaf);
-                self.read_value(pointer).await.map(Some)
+                let value = self.read_value(pointer).await?;
+                self.note_record(pointer, &value);
+                Ok(Some(value))
             }
+        }
+    }
+
+    /// Notes the place of a record that was read, if it has its mark: without it a speculative lookup would not be answered there.
+    #[inline]
+    fn note_record(&self, pointer: RecordPointer, value: &Value) {
+        let head = value.buffer.first_chunk().map(RecordHead::parse);
+        if head.is_some_and(|head| head.is_published(self.key(), pointer)) {
+            self.note_place(pointer.address, pointer.length);
         }
     }
 
@@ -135,12 +157,14 @@ fn place_of(node: &Node<'_>, bytes: &[u8], key: u64) -> Result<Place, NodeFault>
         // Only without the check of levels does another node come here.
         return Ok(Place::Nowhere);
     };
-    Ok(match leaf.find(key)? {
+    Ok(match leaf.find_slot(key)? {
         None => Place::Nowhere,
-        Some(EntryValue::Inline(value)) => {
-            Place::Inline { start: offset_in(bytes, value), len: value.len() as u32 }
+        Some((slot, EntryValue::Inline(value))) => {
+            let start = offset_in(bytes, value) as usize;
+            let value = start..start + value.len();
+            Place::Inline { leaf: leaf.header().address, slot: slot as u32, value }
         }
-        Some(EntryValue::Record(pointer)) => Place::Record(pointer),
+        Some((_, EntryValue::Record(pointer))) => Place::Record(pointer),
     })
 }
 

@@ -48,6 +48,8 @@ pub struct Trips {
     pub landed: Option<u8>,
     /// The index read landed on the record of the key, which was the answer.
     pub landed_on_record: bool,
+    /// The answer lay where the client's entry cache said.
+    pub speculated: bool,
 }
 
 /// Errors from an operation.

@@ -1,8 +1,11 @@
-//! Allocations of the index cache. Alone in its process: what other tests free would be counted too.
+//! Allocations of the index cache and of the entry cache. Alone in its process: what other tests free would be counted too.
 #![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
 use fatbtree_blink::node::{Node, NodeSpec, write_internal};
-use fatbtree_blink::{GlobalAddress, IndexCache, Integrity, KeyRange, Partition, TreeConfig, ValueLayout};
+use fatbtree_blink::{
+    EntryCache, EntryPlace, GlobalAddress, IndexCache, Integrity, KeyRange, Partition, TreeConfig,
+    ValueLayout,
+};
 
 /// Puts a level-1 node of the keys 160·n to 160·(n + 1) with children that begin 160 / `children` apart.
 fn put_number(cache: &IndexCache, number: u64, children: u64) {
@@ -24,6 +27,24 @@ fn what_is_counted_is_allocated_and_a_hit_allocates_nothing() {
     counted_as_allocated();
     a_hit_allocates_nothing();
     what_was_evicted_is_freed();
+    an_entry_cache_takes_its_memory_at_once();
+}
+
+/// Exactly what is counted, and nothing more for fills and hits.
+fn an_entry_cache_takes_its_memory_at_once() {
+    let mut cache = None;
+    let taken = allocation_counter::measure(|| cache = Some(EntryCache::new(1 << 20)));
+    let cache = cache.unwrap();
+    assert_eq!((taken.bytes_current, taken.count_current), (cache.bytes() as i64, 1));
+    assert!(cache.bytes() <= 1 << 20 && cache.bytes() > (1 << 20) - 96);
+    let used = allocation_counter::measure(|| {
+        for key in 0..200_000 {
+            cache.put(key, EntryPlace { address: GlobalAddress::new(0, 64), part: 1 }, cache.tree());
+            assert!(cache.get(key).is_some());
+            cache.clear();
+        }
+    });
+    assert_eq!(used.count_total, 0);
 }
 
 /// The count covers the allocations: never less, and not much more.

@@ -1,5 +1,6 @@
 //! `fatbtree bench`: a client of a cluster, measured, every answer checked.
 
+mod entry_cache;
 mod keys;
 mod latencies;
 mod ramp;
@@ -29,6 +30,7 @@ use crate::interrupted::Interrupted;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::{count, progress};
+use entry_cache::EntryCacheResult;
 use keys::Keys;
 use latencies::Latencies;
 use ramp::Step;
@@ -44,6 +46,7 @@ use ramp::Step;
   fatbtree bench --cluster cluster.toml --operations 100000 --protocol query --root-to-leaf    the same without help of the switches
   fatbtree bench --cluster cluster.toml --operations 10000 --workload e --scan-parts 8   scans in 8 parts at once
   fatbtree bench --cluster cluster.toml --operations 20000 --workload a --contention smart     SMART's techniques against contention
+  fatbtree bench --cluster cluster.toml --operations 100000 --entry-cache 1M        places of 40,000 keys, one round trip each
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
 
@@ -118,6 +121,10 @@ pub(crate) struct Arguments {
     /// at once follow the share of attempts that fail, and requests under way have a limit that is tried out.
     #[arg(long, value_name = "sherman|smart", value_enum, default_value = "sherman")]
     contention: Treatment,
+    /// With RDMA: bytes for places of single keys, 24 each. A lookup of such a key reads its entry or record first, and verifies it:
+    /// one round trip.
+    #[arg(long, value_name = "BYTES", value_parser = count::positive)]
+    entry_cache: Option<u64>,
     /// Time limit for memory servers to answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     patience: u64,
@@ -273,6 +280,9 @@ struct BenchResult {
     /// Queries that went to a server that does not have their key, and then to the one that has.
     #[serde(skip_serializing_if = "Option::is_none")]
     redirected: Option<u64>,
+    /// Use of the entry cache; `None` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entry_cache: Option<EntryCacheResult>,
     /// System calls of the client per operation, if it has sockets of its own for queries.
     #[serde(skip_serializing_if = "Option::is_none")]
     system_calls: Option<f64>,
@@ -341,6 +351,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             _ => bail!("no client {name:?} in {named}"),
         },
     };
+    let entries = entry_cache::of(arguments.entry_cache, arguments.protocol)?;
     let mut properties = crate::workload::properties(&arguments.workload)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
@@ -389,7 +400,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let values = keys.loaded_with(values);
     let with_controller = cluster.controller().is_some() && !arguments.root_to_leaf;
-    let start = if with_controller { Start::CachedOrIndexRead } else { Start::Root };
+    // Without an index cache, both ways without a controller begin at the root where the entry cache has no place.
+    let start = match (with_controller, &entries) {
+        (true, _) => Start::CachedOrIndexRead,
+        (false, None) => Start::Root,
+        (false, Some(_)) => Start::Cached,
+    };
+    if let Process::Roce(process) = &process {
+        process.client().set_entry_cache(entries.clone());
+    }
     if let Process::Roce(process) = &mut process
         && with_controller
         && !arguments.at_once
@@ -482,6 +501,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         round_trips: summary.round_trips,
         led: asked.map(|asked| asked.led),
         redirected: asked.map(|asked| asked.redirects),
+        entry_cache: match &process {
+            Process::Roce(process) => entries.map(|_| process.client().entry_cache_stats().into()),
+            Process::Query(_) => None,
+        },
         system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
         percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),
         attempts,
@@ -620,6 +643,9 @@ fn print(result: &BenchResult) {
         0 => String::new(),
         redirected => format!(", {:.1} % redirected", share(redirected)),
     };
+    if let Some(cache) = &result.entry_cache {
+        println!("{cache}");
+    }
     println!(
         "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each{led}{redirected}{calls}; {} wrong, {} failed{unknown}",
         result.operations, result.seconds, result.ops_per_s, result.round_trips, result.wrong, result.failed

@@ -62,6 +62,15 @@ fn every_answer_is_right_and_takes_few_round_trips() {
         assert_eq!(figure(&result, &warm, "cache_bytes"), in_switches);
         assert!(round_trips(&result, &warm) + 1.0 < levels, "it holds more than half of the nodes");
         assert!(round_trips(&result, &warm) < round_trips(&result, &cold));
+        // A place of a key that was asked for before costs one round trip, and less than a leaf of 1 KB where values are in line.
+        let entries = "entry cache, as many bytes as the switches, warm";
+        assert_eq!(figure(&result, entries, "cache_bytes"), in_switches);
+        assert!(round_trips(&result, entries) + 0.5 < levels);
+        assert!(figure(&result, entries, "read_bytes") < figure(&result, "root-to-leaf", "read_bytes"));
+        assert!(
+            round_trips(&result, "client cache and entry cache, half of these bytes each, warm") + 0.5
+                < levels
+        );
         assert!(
             round_trips(&result, "client cache, 1 % of the inner nodes, warm") > 2.0,
             "there is room for none"

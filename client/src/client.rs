@@ -10,8 +10,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use fatbtree_blink::{
-    CacheStats, Event, IndexCache, KeyRange, Lookup, Mutation, MutationResult, OperationError, Order, Pool,
-    PoolConfig, Scan, ScanOptions, Start, SuperRoot, Value, Verified, VerifyError,
+    CacheStats, EntryCache, EntryCacheStats, Event, IndexCache, KeyRange, Lookup, Mutation, MutationResult,
+    OperationError, Order, Pool, PoolConfig, Scan, ScanOptions, Start, SuperRoot, Value, Verified,
+    VerifyError,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -89,7 +90,19 @@ impl<V: Verbs> Client<V> {
         self.pool.cache_stats()
     }
 
-    /// Returns the value of `key`; `None` if there is no such key. Begins at the leaf if the client's [cache](Self::set_cache) knows it,
+    /// Gives the client a cache of places of single keys, or takes it away. A lookup of such a key reads its entry or record in one round
+    /// trip, and verifies it. Clients of other threads can share it: make one for each process, with a limit in bytes.
+    pub fn set_entry_cache(&self, entries: Option<Arc<EntryCache>>) {
+        self.pool.set_entry_cache(entries);
+    }
+
+    /// Counters of this client's use of the entry cache, and the size of its content, which all clients share.
+    pub fn entry_cache_stats(&self) -> EntryCacheStats {
+        self.pool.entry_cache_stats()
+    }
+
+    /// Returns the value of `key`; `None` if there is no such key. Reads first where the client's [entry
+    /// cache](Self::set_entry_cache) says, if it knows the key. Begins at the leaf if the client's [cache](Self::set_cache) knows it,
     /// otherwise with an index read if the connection is registered.
     ///
     /// # Errors

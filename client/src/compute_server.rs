@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fatbtree_blink::{IndexCache, PoolConfig, PoolError, SuperRoot};
+use fatbtree_blink::{EntryCache, IndexCache, PoolConfig, PoolError, SuperRoot};
 use fatbtree_verbs::Verbs;
 
 use crate::client::Client;
@@ -14,12 +14,13 @@ use crate::client::Client;
 ///   thread 1: Client ─ device, queue pairs, session ─┐
 ///   thread 2: Client ─ device, queue pairs, session ─┼─► memory servers
 ///   thread 3: Client ─ device, queue pairs, session ─┘
-///        └──────┴──────┴── one IndexCache
+///        └──────┴──────┴── one IndexCache, one EntryCache
 /// ```
 ///
 /// A compute server is given to threads by reference or as a clone. Each thread makes its own client, which stays there.
 ///
-/// **What is shared** is the index cache, as in Sherman: what one thread has read saves all of them a walk.
+/// **What is shared** is the index cache, as in Sherman: what one thread has read saves all of them a walk. So is the entry cache, as in
+/// SMART.
 ///
 /// **What is not shared** are the queues for locks, which are each client's own. Sherman has one table of them for all threads
 /// of a compute server, so that these do not compete for the same lock over the network. Here the operations of a thread are those
@@ -76,12 +77,20 @@ pub struct ComputeServer {
     config: PoolConfig,
     roots: SuperRoot,
     cache: Arc<IndexCache>,
+    entries: Arc<EntryCache>,
 }
 
 impl ComputeServer {
     /// Compute server whose clients have this configuration, and together a cache of up to `cache_bytes` (0: no cache).
     pub fn new(config: PoolConfig, roots: SuperRoot, cache_bytes: u64) -> Self {
-        Self { config, roots, cache: Arc::new(IndexCache::new(cache_bytes)) }
+        let (cache, entries) = (Arc::new(IndexCache::new(cache_bytes)), Arc::new(EntryCache::new(0)));
+        Self { config, roots, cache, entries }
+    }
+
+    /// The same with a cache of single keys' places of up to `bytes` beside it, for speculative lookups (0: none).
+    #[must_use]
+    pub fn with_entry_cache(self, bytes: u64) -> Self {
+        Self { entries: Arc::new(EntryCache::new(bytes)), ..self }
     }
 
     /// Creates a client for the calling thread, over its own device or its own handle to one. Give each thread another seed, so that two
@@ -94,11 +103,17 @@ impl ComputeServer {
     pub fn client<V: Verbs>(&self, verbs: V, seed: u64) -> Result<Client<V>, PoolError> {
         let client = Client::new(verbs, self.config, self.roots.clone(), seed)?;
         client.set_cache(Some(Arc::clone(&self.cache)));
+        client.set_entry_cache(Some(Arc::clone(&self.entries)));
         Ok(client)
     }
 
-    /// The cache that all clients share.
+    /// The index cache that all clients share.
     pub fn cache(&self) -> &Arc<IndexCache> {
         &self.cache
+    }
+
+    /// The entry cache that all clients share.
+    pub fn entries(&self) -> &Arc<EntryCache> {
+        &self.entries
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_blink::IndexCache;
+use fatbtree_blink::{EntryCache, IndexCache};
 use fatbtree_node::{
     ClientOptions, ClientProcess, NicSpec, QueryClientOptions, QueryClientProcess, QueryWay, host_port,
     trust_of,
@@ -47,6 +47,7 @@ pub struct Options {
     lanes: u8,
     root_to_leaf: bool,
     cache_bytes: u64,
+    entry_cache_bytes: u64,
     patience: Duration,
     pub(crate) time_limit: Duration,
 }
@@ -62,6 +63,7 @@ impl Options {
             lanes: 2,
             root_to_leaf: false,
             cache_bytes: 0,
+            entry_cache_bytes: 0,
             patience: Duration::from_secs(10),
             time_limit: Duration::from_secs(30),
         }
@@ -106,6 +108,13 @@ impl Options {
     #[must_use]
     pub fn cache(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
+        self
+    }
+
+    /// Bytes of a cache of single keys' places (RDMA only), 24 each: a lookup of such a key takes one round trip. Default: 0, no cache.
+    #[must_use]
+    pub fn entry_cache(mut self, bytes: u64) -> Self {
+        self.entry_cache_bytes = bytes;
         self
     }
 
@@ -185,6 +194,9 @@ impl Options {
         let process = ClientProcess::open(&options).map_err(Error::connect)?;
         if self.cache_bytes > 0 {
             process.client().set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
+        }
+        if self.entry_cache_bytes > 0 {
+            process.client().set_entry_cache(Some(Arc::new(EntryCache::new(self.entry_cache_bytes))));
         }
         Ok(Engine::Rdma(process))
     }

@@ -108,6 +108,22 @@ checks! {
     PublishedLast,
     /// The superblock is one, whole.
     Superblock,
+    /// A place in the entry cache is of the tree that the client was last told of.
+    SpeculatedTree,
+    /// The header beside a speculated entry is that of a leaf of this tree, at its address, for keys with the one looked for.
+    SpeculatedLeaf,
+    /// The leaf of a speculated entry has not been freed.
+    SpeculatedFree,
+    /// The leaf of a speculated entry is not being split or merged.
+    SpeculatedPartner,
+    /// A speculated entry and its leaf's header are of one whole write of the leaf.
+    SpeculatedVersion,
+    /// The lines of a speculated entry are as they were written, where lines are not read whole.
+    SpeculatedChecksum,
+    /// A speculated entry is the key's.
+    SpeculatedKey,
+    /// A speculated entry of two lines has one version.
+    SpeculatedEntryVersion,
 }
 
 #[cfg(not(feature = "switchable-checks"))]

@@ -123,6 +123,8 @@ pub enum ConnectError {
 pub struct RemoteStats {
     /// Reads posted, index reads included.
     pub reads: u64,
+    /// Bytes that these reads asked for.
+    pub read_bytes: u64,
     /// Queue pairs that failed.
     pub broken_connections: u64,
     /// Queue pairs among them that failed because an index read was not admitted.

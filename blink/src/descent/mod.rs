@@ -11,6 +11,7 @@ use fatbtree_verbs::time::{Duration, Instant};
 
 use crate::operation::{Start, Trips};
 use crate::pool::Pool;
+use crate::speculation::EntryCache;
 use crate::super_root::Partition;
 
 pub(crate) use decide::LockedPlace;
@@ -57,6 +58,8 @@ pub(crate) struct Descent<'p, V: Verbs> {
     key: u64,
     lane: u8,
     partition: Partition,
+    /// Number of the tree, by the entry cache, when the descent began.
+    entry_tree: u32,
     started: Instant,
     /// Time of the first node that was refused.
     lost_since: Option<Instant>,
@@ -93,6 +96,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             key,
             lane,
             partition: pool.partition_of(key),
+            entry_tree: pool.entries(EntryCache::tree).unwrap_or_default(),
             started: pool.reactor().now(),
             lost_since: None,
             walks: false,
@@ -116,6 +120,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     pub(crate) fn lane(&self) -> u8 {
         self.lane
+    }
+
+    pub(crate) fn entry_tree(&self) -> u32 {
+        self.entry_tree
     }
 
     pub(crate) fn partition(&self) -> &Partition {

@@ -174,6 +174,15 @@ impl<'a> LeafNode<'a> {
     /// When the entry was written while it was read, or points nowhere.
     #[inline]
     pub fn find(&self, key: u64) -> Result<Option<EntryValue<'a>>, NodeFault> {
+        Ok(self.find_slot(key)?.map(|(_, value)| value))
+    }
+
+    /// The entry of `key`, and its slot.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    #[inline]
+    pub fn find_slot(&self, key: u64) -> Result<Option<(usize, EntryValue<'a>)>, NodeFault> {
         // Entry sizes that matter get loops with constant offsets.
         let slot = match (self.shape.first, self.shape.per_line, self.shape.entry_bytes()) {
             (1, 3, POINTER_ENTRY) => self.position::<3, POINTER_ENTRY>(key),
@@ -182,7 +191,7 @@ impl<'a> LeafNode<'a> {
         };
         match slot {
             None => Ok(None),
-            Some(slot) => self.value(slot).map(Some),
+            Some(slot) => self.value(slot).map(|value| Some((slot, value))),
         }
     }
 

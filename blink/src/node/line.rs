@@ -72,6 +72,12 @@ impl Marks {
         line[at..at + CHECKSUM].copy_from_slice(&sum.to_le_bytes());
     }
 
+    /// Whether line `index` of a node matches its checksum.
+    pub(super) fn is_summed(self, line: &[u8; LINE], index: usize) -> bool {
+        let at = self.checksum(index);
+        line[at..at + CHECKSUM] == checksum(line, at).to_le_bytes()
+    }
+
     /// Whether the lines were written together and read whole.
     #[inline]
     pub(super) fn check(self, lines: &[[u8; LINE]], integrity: Integrity) -> Result<(), NodeFault> {
@@ -106,8 +112,7 @@ impl Marks {
 
     fn check_sums(self, lines: &[[u8; LINE]]) -> Result<(), NodeFault> {
         for (index, line) in lines.iter().enumerate() {
-            let at = self.checksum(index);
-            if line[at..at + CHECKSUM] != checksum(line, at).to_le_bytes() {
+            if !self.is_summed(line, index) {
                 return Err(NodeFault::TornLine { line: index });
             }
         }

@@ -23,19 +23,21 @@
 //!
 //! * [`NodeHeader`]: what all nodes share, line 0.
 //! * [`InternalNode`]: sorted pivots and children.
-//! * [`LeafNode`]: unsorted entries. [`LeafEditor`]: changes one of them.
+//! * [`LeafNode`]: unsorted entries. [`LeafEditor`]: changes one of them. [`read_entry`]: reads one of them by itself.
 
 mod edit;
 mod header;
 mod internal;
 mod leaf;
 mod line;
+mod speculated;
 
 pub use edit::{LeafEditor, NewValue};
 pub use header::{FIRST_CHILD, FORMAT_INTERNAL, FORMAT_OUT_OF_LINE, MAGIC, NodeHeader, NodeSpec, offsets};
 pub use internal::{CHILDREN_PER_LINE, InternalNode, internal_bytes, write_internal};
 pub(crate) use leaf::each_key_once;
 pub use leaf::{EntryValue, LeafBuilder, LeafNode, LeafShape};
+pub use speculated::{MAX_ENTRY_LINES, entry_lines, read_entry};
 
 use fatbtree_remote::record::{MARK_BYTES, RecordFault};
 use fatbtree_remote::{Check, GlobalAddress, KeyRange};
@@ -180,6 +182,18 @@ pub enum NodeFault {
         found: GlobalAddress,
         /// The server that answered.
         server: u16,
+    },
+    /// The node is being split or merged: its header alone does not say which keys it has.
+    #[error("node is being split or merged: its partner is {partner}")]
+    Partner {
+        /// The node's partner.
+        partner: GlobalAddress,
+    },
+    /// A leaf's slot has no entry, or another key's: the place that led here is stale.
+    #[error("slot {slot} of the leaf has no entry of the key")]
+    OtherEntry {
+        /// The slot.
+        slot: usize,
     },
     /// The key lies left of the node: the pointer that led here is stale.
     #[error("key is below the node's low fence {low:#x}")]

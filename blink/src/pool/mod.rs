@@ -18,6 +18,7 @@ use crate::config::{ConfigError, TreeConfig};
 use crate::descent::Child;
 use crate::limits::Limits;
 use crate::moved::MovedKeys;
+use crate::speculation::{EntryCache, EntryCacheStats};
 use crate::super_root::{Partition, SuperRoot};
 use crate::techniques::Techniques;
 
@@ -91,6 +92,9 @@ struct State {
     /// None: it has none, or one of no bytes.
     cache: Option<Arc<IndexCache>>,
     cache_stats: CacheStats,
+    /// None: it has none, or one without room.
+    entries: Option<Arc<EntryCache>>,
+    entry_stats: EntryCacheStats,
     /// The server that got the last new node.
     last_allocated: u16,
     moved: MovedKeys,
@@ -174,6 +178,8 @@ impl<V: Verbs> Pool<V> {
             stats: PoolStats::default(),
             cache: None,
             cache_stats: CacheStats::default(),
+            entries: None,
+            entry_stats: EntryCacheStats::default(),
             last_allocated: u16::MAX,
             moved: MovedKeys::new(),
         });
@@ -213,8 +219,15 @@ impl<V: Verbs> Pool<V> {
         self.state.borrow_mut().cache = cache.filter(|cache| cache.limit() > 0);
     }
 
+    /// Gives the client a cache of places of single keys, or takes it away. All threads of its process can share one. Operations fill it;
+    /// lookups with [`Start::Cached`](crate::Start::Cached) and [`Start::CachedOrIndexRead`](crate::Start::CachedOrIndexRead) read
+    /// first where it says.
+    pub fn set_entry_cache(&self, entries: Option<Arc<EntryCache>>) {
+        self.state.borrow_mut().entries = entries.filter(|entries| entries.capacity() > 0);
+    }
+
     /// Replaces the super-root, as when a root was split or a server came back with another. Operations under way finish
-    /// on the old one. The cache begins anew.
+    /// on the old one. The caches begin anew.
     ///
     /// # Errors
     /// When it names other partitions than the one before.
@@ -232,6 +245,9 @@ impl<V: Verbs> Pool<V> {
         state.roots = roots;
         if let Some(cache) = &state.cache {
             cache.clear();
+        }
+        if let Some(entries) = &state.entries {
+            entries.clear();
         }
         Ok(())
     }
@@ -259,6 +275,14 @@ impl<V: Verbs> Pool<V> {
         let CacheStats { hits, misses, stale, .. } = state.cache_stats;
         let all = state.cache.as_ref().map(|cache| cache.stats()).unwrap_or_default();
         CacheStats { hits, misses, stale, ..all }
+    }
+
+    /// Counters of this pool's use of the entry cache, and the cache's content for all pools, which are counted one by one.
+    pub fn entry_cache_stats(&self) -> EntryCacheStats {
+        let state = self.state.borrow();
+        let EntryCacheStats { hits, misses, stale, starts, .. } = state.entry_stats;
+        let all = state.entries.as_ref().map(|entries| entries.stats()).unwrap_or_default();
+        EntryCacheStats { hits, misses, stale, starts, ..all }
     }
 
     // ---- for operations ----
@@ -292,6 +316,16 @@ impl<V: Verbs> Pool<V> {
         if let Some(cache) = &self.state.borrow().cache {
             tell(cache);
         }
+    }
+
+    /// Asks the entry cache something, if there is one.
+    #[inline]
+    pub(crate) fn entries<T>(&self, ask: impl FnOnce(&EntryCache) -> T) -> Option<T> {
+        self.state.borrow().entries.as_deref().map(ask)
+    }
+
+    pub(crate) fn count_entries(&self, work: impl FnOnce(&mut EntryCacheStats)) {
+        work(&mut self.state.borrow_mut().entry_stats);
     }
 
     /// Tells the cache of a node that its copy of the parent may not know.

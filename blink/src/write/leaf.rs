@@ -85,6 +85,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             let left = editor.count();
             let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
             self.write_entry(guard, entry, old, None).await?;
+            self.forget_place();
             let is_thin = is_thin(&self.pool().config().tree, 0, left);
             return Ok(if is_thin { Outcome::Thin } else { Outcome::Done(true) });
         };
@@ -106,6 +107,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let changed = self.written_back(editor.put(slot, self.key(), new));
         let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
         self.write_entry(guard, entry, old, record.as_ref()).await?;
+        match &record {
+            Some(record) => self.note_place(record.pointer.address, record.pointer.length),
+            None => self.note_place(address, slot as u32),
+        }
         Ok(Outcome::Done(true))
     }
 

@@ -140,7 +140,7 @@ impl<V: Verbs> Pool<V> {
             }
         }
         self.finish().await;
-        let mut start = start;
+        let mut start = descent.start_of_change(start);
         let applied = loop {
             let attempt = match descent.begin(start).await {
                 Ok(start) => descent.mutate(start, mutation).await,

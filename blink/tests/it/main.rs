@@ -19,6 +19,7 @@ mod published_failures;
 mod record_places;
 mod scan;
 mod session_identity;
+mod speculation;
 mod top;
 mod verify;
 mod write;

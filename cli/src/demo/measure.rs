@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use fatbtree_blink::{IndexCache, Start};
+use fatbtree_blink::{EntryCache, IndexCache, Start};
 use fatbtree_client::{KeySample, Report};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
 use fatbtree_workload::{LoadGenerator, LoopOptions, Values};
@@ -39,6 +39,8 @@ pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) start: Start,
     pub(super) cache: Cache,
+    /// The client's cache of single keys' places, kept from turn to turn and warmed as a warm cache is.
+    pub(super) entries: Option<Arc<EntryCache>>,
     /// Bytes that the switches keep for it.
     pub(super) in_switches: u64,
 }
@@ -48,6 +50,8 @@ pub(super) struct Way {
     pub(super) kind: Kind,
     workload: Workload,
     pub(super) done: LoadGenerator,
+    /// Bytes that its READs asked for, those of locked nodes excepted.
+    pub(super) read_bytes: u64,
 }
 
 /// Makes ways do a workload. The tree belongs to all of them: what one writes the others read.
@@ -112,7 +116,7 @@ impl Runner {
         }
         let spec = WorkloadSpec::from_properties(&properties)?;
         let workload = Workload::new(&spec, KeyMap::File(Arc::new(keys.into())), self.seed)?;
-        let mut ways = vec![Way { kind: kind.clone(), workload, done: LoadGenerator::new() }];
+        let mut ways = vec![Way::new(kind.clone(), workload)];
         self.turns(&mut ways, "inserting", count).await?;
         Ok(ways.remove(0))
     }
@@ -134,7 +138,7 @@ impl Runner {
 
     /// Fills the warm caches, by operations from another seed than those that are measured.
     pub(super) async fn warm(&mut self, spec: &WorkloadSpec, kinds: &[Kind], operations: u64) -> Result<()> {
-        let warm = kinds.iter().filter(|kind| matches!(kind.cache, Cache::Warm(_)));
+        let warm = kinds.iter().filter(|kind| matches!(kind.cache, Cache::Warm(_)) || kind.entries.is_some());
         let ways = warm.map(|kind| self.way(spec, kind.clone(), self.seed ^ 0x5a5a));
         let mut ways = ways.collect::<Result<Vec<_>>>()?;
         self.turns(&mut ways, "warming the client's caches", operations).await
@@ -153,7 +157,7 @@ impl Runner {
         let warm_up = (TURN * WARM_UP_TURNS).min(operations);
         self.turns(&mut ways, "warming up", warm_up).await?;
         for way in &mut ways {
-            way.done = LoadGenerator::new();
+            (way.done, way.read_bytes) = (LoadGenerator::new(), 0);
         }
         self.turns(&mut ways, what, operations).await?;
         Ok(ways)
@@ -164,7 +168,7 @@ impl Runner {
         let (number, of) = if spec.proportions.insert > 0.0 { (self.ways, MOST_WAYS) } else { (0, 1) };
         self.ways += 1;
         let workload = Workload::for_client(spec, self.keys.clone(), seed, number, of)?;
-        Ok(Way { kind, workload, done: LoadGenerator::new() })
+        Ok(Way::new(kind, workload))
     }
 
     /// Does `operations` in each of the ways, in turns; which goes first changes.
@@ -192,14 +196,19 @@ impl Runner {
 }
 
 impl Way {
-    /// Bytes that it keeps of inner nodes, in switches and client together.
+    fn new(kind: Kind, workload: Workload) -> Self {
+        Self { kind, workload, done: LoadGenerator::new(), read_bytes: 0 }
+    }
+
+    /// Bytes that it keeps of inner nodes and of keys' places, in switches and client together.
     pub(super) fn cache_bytes(&self) -> u64 {
         let in_client = match &self.kind.cache {
             Cache::None => 0,
             Cache::Cold(limit) => *limit,
             Cache::Warm(cache) => cache.limit(),
         };
-        self.kind.in_switches + in_client
+        let entries = self.kind.entries.as_ref().map_or(0, |entries| entries.limit());
+        self.kind.in_switches + in_client + entries
     }
 
     fn run(&mut self, path: &mut DataPath, operations: u64, depth: usize, values: &Values) -> Result<()> {
@@ -209,7 +218,11 @@ impl Way {
             Cache::Cold(limit) => Some(Arc::new(IndexCache::new(*limit))),
             Cache::Warm(cache) => Some(Arc::clone(cache)),
         });
+        client.set_entry_cache(self.kind.entries.clone());
         let options = LoopOptions { start: self.kind.start, depth };
-        Ok(path.run(self.done.run(&client, &mut self.workload, operations, options, values))??)
+        let before = client.pool().stats().remote.read_bytes;
+        path.run(self.done.run(&client, &mut self.workload, operations, options, values))??;
+        self.read_bytes += client.pool().stats().remote.read_bytes - before;
+        Ok(())
     }
 }

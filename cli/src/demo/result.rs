@@ -58,10 +58,12 @@ pub(crate) struct DemoResult {
 #[derive(Debug, Serialize)]
 pub(crate) struct WayResult {
     pub name: String,
-    /// Bytes of inner nodes that it keeps, in switches and client together.
+    /// Bytes of inner nodes and keys' places that it keeps, in switches and client together.
     pub cache_bytes: u64,
     /// Mean round trips per operation.
     pub round_trips: f64,
+    /// Mean bytes that READs asked for per operation, those of locked nodes excepted.
+    pub read_bytes: f64,
     /// Operations by the number of round trips they took.
     pub round_trip_histogram: Vec<(u32, u64)>,
     pub mean_us: f64,
@@ -148,6 +150,7 @@ impl From<&Way> for WayResult {
             name: way.kind.name.to_owned(),
             cache_bytes: way.cache_bytes(),
             round_trips: summary.round_trips,
+            read_bytes: way.read_bytes as f64 / recorder.operations().max(1) as f64,
             round_trip_histogram: summary.round_trip_histogram,
             mean_us: summary.mean_us,
             p50_us: summary.p50_us,
@@ -177,7 +180,7 @@ impl WayResult {
 impl DemoResult {
     /// The ways as a table: what was counted first, then what the emulator took.
     pub(crate) fn ways_table(&self) -> Vec<Vec<String>> {
-        let heads = ["", "cache, KB", "round trips", "one", "two", "more", "emulator, µs"];
+        let heads = ["", "cache, KB", "round trips", "one", "two", "more", "bytes read", "emulator, µs"];
         let percent = |share: f64| format!("{share:.1} %");
         let row = |way: &WayResult| {
             vec![
@@ -187,6 +190,7 @@ impl DemoResult {
                 percent(way.share_of(|trips| trips <= 1)),
                 percent(way.share_of(|trips| trips == 2)),
                 percent(way.share_of(|trips| trips > 2)),
+                format!("{:.0}", way.read_bytes),
                 format!("{:.1}", way.emulator_us()),
             ]
         };
@@ -232,7 +236,7 @@ impl DemoResult {
         format!(
             "{keys} keys, values of {size} bytes, workload {workload}, {distribution}, {depth} operations under way. \
              The switches hold {share:.0} % of the tree's {nodes} inner nodes ({target}), by what they counted and the client sampled. \
-             Round trips per operation are counted and exact. The emulator's time is what one operation costs the processors of this \
+             Round trips and bytes read per operation are counted and exact. The emulator's time is what one operation costs the processors of this \
              machine, in software switches and NICs; it says nothing about a network, where a round trip costs distance.",
             keys = self.keys,
             size = self.value_size,

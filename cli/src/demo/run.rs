@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use fatbtree_blink::record::record_bytes;
-use fatbtree_blink::{IndexCache, PoolConfig, Start, SuperRoot, ValueLayout};
+use fatbtree_blink::{EntryCache, IndexCache, PoolConfig, Start, SuperRoot, ValueLayout};
 use fatbtree_blink_host::{Cluster as Loaded, LoadOptions, load_cluster, seeded};
 use fatbtree_client::{Client, Report};
 use fatbtree_controller::Summary;
@@ -139,7 +139,7 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
 /// Index reads under a plan.
 fn in_network(name: &'static str, planned: &Planned) -> Kind {
     let in_switches = planned.plan.entry_bytes() as u64;
-    Kind { name, start: Start::IndexRead, cache: Cache::None, in_switches }
+    Kind { name, start: Start::IndexRead, cache: Cache::None, entries: None, in_switches }
 }
 
 /// All ways under a plan; the first two are without a client's cache.
@@ -147,9 +147,12 @@ fn kinds(planned: &Planned) -> Vec<Kind> {
     let in_network = in_network("in-network", planned);
     let (as_many, one_percent) = (in_network.in_switches, planned.inner_bytes / 100);
     let warm = |bytes| Cache::Warm(Arc::new(IndexCache::new(bytes)));
-    let cached = |name, cache| Kind { name, start: Start::Cached, cache, in_switches: 0 };
-    vec![
-        Kind { name: "root-to-leaf", start: Start::Root, cache: Cache::None, in_switches: 0 },
+    let cached = |name, cache| Kind { name, start: Start::Cached, cache, entries: None, in_switches: 0 };
+    let hot_keys = planned.plan.hot_key_bytes() as u64;
+    let speculating =
+        |name, cache, bytes| Kind { entries: Some(Arc::new(EntryCache::new(bytes))), ..cached(name, cache) };
+    let mut kinds = vec![
+        Kind { name: "root-to-leaf", start: Start::Root, cache: Cache::None, entries: None, in_switches: 0 },
         in_network.clone(),
         cached("client cache, as many bytes as the switches, cold", Cache::Cold(as_many)),
         cached("client cache, as many bytes as the switches, warm", warm(as_many)),
@@ -161,7 +164,19 @@ fn kinds(planned: &Planned) -> Vec<Kind> {
             cache: warm(one_percent),
             ..in_network
         },
-    ]
+        speculating("entry cache, as many bytes as the switches, warm", Cache::None, as_many),
+        speculating(
+            "client cache and entry cache, half of these bytes each, warm",
+            warm(as_many / 2),
+            as_many / 2,
+        ),
+    ];
+    // Where nodes lead to all leaves that are asked for, no key needs an entry of its own.
+    if hot_keys > 0 {
+        let name = "entry cache, as many bytes as the switches' hot keys, warm";
+        kinds.push(speculating(name, Cache::None, hot_keys));
+    }
+    kinds
 }
 
 /// A client's caches of several sizes, alone and with the switches, over the servers' memory as it lies there.

@@ -81,6 +81,26 @@ fn values_that_are_kept_use_the_buffers_up_and_the_error_says_so() {
 }
 
 #[test]
+fn a_known_place_needs_no_more_buffers_than_there_are() {
+    let (client, _server) = lab();
+    client.set_entry_cache(Some(Arc::new(EntryCache::new(1 << 12))));
+    client.pool().reactor().block_on(async {
+        assert!(client.get(3).await.is_ok());
+        let lookup = client.lookup(3, Start::CachedOrIndexRead).await;
+        assert!(lookup.trips.speculated && value::check(3, 1, &lookup.result.unwrap().unwrap()));
+        let mut kept = Vec::new();
+        while let Ok(value) = client.get(4).await {
+            kept.extend(value);
+        }
+        kept.pop();
+        // Header and line would take two.
+        assert!(value::check(3, 1, &client.get(3).await.unwrap().unwrap()));
+        let stats = client.entry_cache_stats();
+        assert_eq!((stats.stale > 0, stats.hits > 1, stats.entries), (true, true, 1));
+    });
+}
+
+#[test]
 fn as_many_as_asked_for_are_under_way() {
     let (client, _server) = lab();
     let mut many = std::pin::pin!(client.get_many(0..20, 16));

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::Plan;
+use crate::tables::Entry;
 use crate::tree::{NONE, Tree};
 
 impl Plan {
@@ -24,6 +25,13 @@ impl Plan {
     /// Bytes of all entries: what each matches and what it says, every field in whole bytes, and nothing of how a chip stores them.
     /// A client that keeps nodes needs so much for the same keys and addresses.
     pub fn entry_bytes(&self) -> usize {
-        self.entries().values().flatten().map(|entry| entry.bytes()).sum()
+        self.entries().values().flatten().map(Entry::bytes).sum()
+    }
+
+    /// Bytes among them of the entries for hot keys.
+    pub fn hot_key_bytes(&self) -> usize {
+        let entries = self.entries();
+        let hot = entries.values().flatten().filter(|entry| matches!(entry, Entry::HotKey(..)));
+        hot.map(Entry::bytes).sum()
     }
 }

@@ -111,13 +111,46 @@ impl<V: Verbs> RemoteMemory<V> {
         queue_pair: QueuePair,
         operation: Operation<'_>,
     ) -> Result<Buffer, Trouble> {
-        self.count(|stats| stats.reads += 1);
+        self.count_read(&operation);
         match self.reactor.chain(queue_pair, [operation]).await {
             Ok([Output::Read(bytes)]) => Ok(bytes),
             // A device that answers a READ with something else than bytes is broken, and so is what it says.
             Ok(_) => Err(self.failed(id, queue_pair, Failure::Other.into())),
             Err(error) => Err(self.failed(id, queue_pair, error)),
         }
+    }
+
+    /// Reads two places of one server with one doorbell, each of so many bytes, on a [`link`](Self::link) that is up. Nothing is
+    /// promised about the order in which they are read.
+    ///
+    /// # Errors
+    /// When they cannot be posted, or the connection breaks.
+    #[inline]
+    pub async fn fetch_both(
+        &self,
+        id: ConnectionId,
+        (queue_pair, rkey): (QueuePair, u32),
+        places: [(GlobalAddress, u32); 2],
+    ) -> Result<[Buffer; 2], Trouble> {
+        let read = |(at, len): (GlobalAddress, u32)| Operation::Read {
+            from: Remote { address: at.raw(), rkey },
+            len,
+        };
+        let operations = places.map(read);
+        operations.iter().for_each(|operation| self.count_read(operation));
+        match self.reactor.chain(queue_pair, operations).await {
+            Ok([Output::Read(first), Output::Read(second)]) => Ok([first, second]),
+            Ok(_) => Err(self.failed(id, queue_pair, Failure::Other.into())),
+            Err(error) => Err(self.failed(id, queue_pair, error)),
+        }
+    }
+
+    fn count_read(&self, operation: &Operation<'_>) {
+        let (Operation::Read { len, .. } | Operation::IndexRead { len, .. }) = *operation else { return };
+        self.count(|stats| {
+            stats.reads += 1;
+            stats.read_bytes += u64::from(len);
+        });
     }
 
     /// Posts operations on one server's memory and locks with one doorbell, when the connection there is up. `operations` is told

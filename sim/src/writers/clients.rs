@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    Allocation, BreakReason, ConnectionId, IndexCache, KeyRange, Mutation, OperationError, Order, Partition,
-    PoolConfig, PoolError, RemoteMemory, RemoteSide, ScanOptions, Start, SuperRoot, Value, ValueLayout,
-    Writer,
+    Allocation, BreakReason, ConnectionId, EntryCache, IndexCache, KeyRange, Mutation, OperationError, Order,
+    Partition, PoolConfig, PoolError, RemoteMemory, RemoteSide, ScanOptions, Start, SuperRoot, Value,
+    ValueLayout, Writer,
 };
 use fatbtree_blink_host::TreeInfo;
 use fatbtree_client::Client;
@@ -56,6 +56,8 @@ impl Living {
             Client::new(machine.device(), config, setting.roots(), random.random_range(0..=u64::MAX));
         let client = client.expect("a scenario has at least one lane");
         client.set_cache(scenario.cache.map(|bytes| Arc::new(IndexCache::new(bytes))));
+        let own = || scenario.entries.map(|bytes| Arc::new(EntryCache::new(bytes)));
+        client.set_entry_cache(setting.shared_entries.clone().or_else(own));
         machine.set_driven(Rc::new(client.clone()));
         let pauses = KeeperOptions { first_pause: LOOK, longest_pause: LOOK, ..KeeperOptions::default() };
         let keeper = Rc::new(RefCell::new(SessionKeeper::new(client.pool().connections(), pauses)));
@@ -177,11 +179,14 @@ impl Living {
     }
 
     fn draw_start(&self, level: impl Fn(u8) -> bool, random: &mut Random) -> Start {
-        let with_cache = self.setting.scenario.cache.is_some();
+        let scenario = &self.setting.scenario;
+        let with_cache = scenario.cache.is_some();
+        // Without an index cache both begin at the root; one of them asks the entry cache first.
+        let root = if scenario.entries.is_some() { Start::Cached } else { Start::Root };
         match random.random_range(0..6) {
             0 if with_cache => Start::Cached,
             2..4 if with_cache => Start::CachedOrIndexRead,
-            0..2 => Start::Root,
+            0..2 => root,
             2..5 => Start::IndexRead,
             _ => {
                 let seen = self.setting.seen.borrow();
@@ -343,7 +348,10 @@ impl Living {
     /// Adds what this life has counted.
     pub(super) fn count(&self) {
         let (stats, cache) = (self.client.pool().stats(), self.client.cache_stats());
+        let entries = self.client.entry_cache_stats();
         self.setting.count(|outcome| {
+            outcome.speculated += entries.hits;
+            outcome.stale_places += entries.stale;
             outcome.cache_hits += cache.hits;
             outcome.stale_starts += cache.stale;
             outcome.records += stats.records;

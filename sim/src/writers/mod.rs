@@ -67,6 +67,10 @@ pub struct Scenario {
     pub(crate) deadly: u32,
     /// Bytes of each client's index cache; none: they have none.
     pub(crate) cache: Option<u64>,
+    /// Bytes of each client's entry cache; none: they have none.
+    pub(crate) entries: Option<u64>,
+    /// Whether all clients have one entry cache, as threads of a process do.
+    pub(crate) shares_entries: bool,
     /// Sherman's techniques: all of them, or any.
     pub(crate) techniques: Techniques,
     /// SMART's techniques: none of them, or any.
@@ -167,6 +171,10 @@ pub struct Outcome {
     pub stale_records: u64,
     /// Starts that a cache gave and that led to a wrong node, or to one that had been split.
     pub stale_starts: u64,
+    /// Lookups that were answered at a place that an entry cache named.
+    pub speculated: u64,
+    /// Lookups that such a place did not answer.
+    pub stale_places: u64,
     /// Pieces of damage that a hostile writer has written.
     pub strikes: u64,
     /// Damaged trees that were not served again after a restart.
@@ -242,6 +250,8 @@ impl std::ops::AddAssign for Outcome {
         self.stale_starts += other.stale_starts;
         self.records += other.records;
         self.stale_records += other.stale_records;
+        self.speculated += other.speculated;
+        self.stale_places += other.stale_places;
         self.strikes += other.strikes;
         self.refused_trees += other.refused_trees;
         self.snapshots += other.snapshots;
@@ -281,6 +291,8 @@ impl Scenario {
         let round_robin = if servers > 1 && more.random_bool(0.8) { more.random_range(20..=100) } else { 0 };
         // Servers that die and trees that are replaced, drawn by themselves as well.
         let lives = &mut random(seed, 94);
+        // Entry caches, drawn by themselves: seeds without one are what they were before there was any.
+        let caching = &mut random(seed, 89);
         let (restarts, loads) = (lives.random_bool(0.4), lives.random_bool(0.3));
         Self {
             seed,
@@ -301,6 +313,8 @@ impl Scenario {
             cache: draw.random_bool(0.5).then(|| draw.random_range(0..4_000)),
             techniques: draw_techniques(draw),
             contention: draw_contention(&mut random(seed, 90)),
+            entries: caching.random_bool(0.5).then(|| caching.random_range(96..4_000)),
+            shares_entries: caching.random_bool(0.5),
             servers,
             first_id: 0,
             round_robin,

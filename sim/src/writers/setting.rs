@@ -2,9 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fatbtree_blink::node::EntryValue;
-use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree};
+use fatbtree_blink::{EntryCache, GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree};
 use rand::RngExt as _;
 
 use super::server::Server;
@@ -25,6 +26,8 @@ pub(super) struct Setting {
     pub(super) seen: RefCell<Vec<(KeyRange, GlobalAddress, u8)>>,
     /// Present and former places of keys' records; where values are in line, their leaves.
     pub(super) seen_keys: RefCell<Vec<(u64, GlobalAddress)>>,
+    /// Entry cache of all clients, where they are threads of one process.
+    pub(super) shared_entries: Option<Arc<EntryCache>>,
     pub(super) history: History,
     words: Cell<u64>,
     pub(super) outcome: RefCell<Outcome>,
@@ -62,6 +65,10 @@ impl Setting {
             switches,
             seen: RefCell::new(seen),
             seen_keys: RefCell::default(),
+            shared_entries: scenario
+                .entries
+                .filter(|_| scenario.shares_entries)
+                .map(|bytes| Arc::new(EntryCache::new(bytes))),
             history: History::default(),
             words: Cell::new(0),
             outcome: RefCell::default(),

@@ -28,6 +28,7 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
     assert!(total.restarts > 500 && total.lost_trees > 100 && total.loads > 500, "{total:?}");
     assert!(total.second_restarts > 100, "{total:?}");
     assert!(total.cache_hits > 10_000 && total.stale_starts > 1_000, "{total:?}");
+    assert!(total.speculated > 5_000 && total.stale_places > 200, "{total:?}");
 }
 
 #[test]
@@ -72,6 +73,7 @@ const MECHANISMS: &[Check] = &[
     Check::Published,
     Check::UnpublishedFirst,
     Check::PublishedLast,
+    Check::SpeculatedPartner,
 ];
 
 /// Faults that this code once had, by what keeps each away: a seed finds each where it is switched back on.
@@ -126,6 +128,19 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
             scenario = Scenario::hostile(seed);
             // A server would walk on in no virtual time at all: only clients are to meet them.
             (scenario.asked, scenario.restarting, scenario.deadly) = (false, 0, 0);
+        }
+        // Splits that are left half done, keys that are changed behind them, and places of all keys.
+        Check::SpeculatedPartner => {
+            let (fan_out, leaf, integrity) =
+                (scenario.config.fan_out(), scenario.config.leaf_bytes(), scenario.config.integrity());
+            let inline = TreeConfig::with_integrity(fan_out, leaf, ValueLayout::Inline(8), integrity);
+            scenario.config = inline.expect("these are the smallest entries");
+            (scenario.entries, scenario.shares_entries, scenario.cache) = (Some(4_000), false, None);
+            (scenario.deadly, scenario.deletes, scenario.scans, scenario.reads) = (95, 5, 0, 60);
+            scenario.keys = scenario.keys.min(12);
+            (scenario.servers, scenario.round_robin, scenario.ending) = (1, 0, 0);
+            // One WRITE after the other: more of them are never made.
+            scenario.techniques.combine = false;
         }
         // Few keys, whose records take the places of one another, and clients that die between two WRITEs.
         Check::UnpublishedFirst | Check::PublishedLast => {

@@ -50,6 +50,7 @@ const OF_WRITERS: &[Check] = &[
     Check::ChildThere,
     Check::UnpublishedFirst,
     Check::PublishedLast,
+    Check::SpeculatedPartner,
 ];
 
 /// Checks that no seed finds missing, with the tests of the index that do. They matter where a READ lasts as long as
@@ -67,6 +68,13 @@ const OF_THE_INDEX: &[(Check, &str)] = &[
         "blink/tests/it/merges.rs: a_split_onto_another_server_takes_memory_that_was_no_node",
     ),
     (Check::RecordChecksum, "remote/src/record.rs: a_new_middle_in_an_old_record_is_noticed"),
+    // A place is of another tree, or of memory that is used again between two READs of one chain: nothing here is so fast.
+    (Check::SpeculatedTree, "blink/tests/it/speculation.rs: places_of_a_former_tree_are_not_asked_for"),
+    (Check::SpeculatedLeaf, "blink/tests/it/speculation.rs: memory_that_is_no_leaf_of_the_tree_is_noticed"),
+    (
+        Check::SpeculatedVersion,
+        "blink/tests/it/speculation.rs: a_header_of_another_leaf_in_the_same_memory_is_noticed",
+    ),
 ];
 
 /// Makes a scenario in which a check matters more often; false where it cannot.
@@ -78,6 +86,14 @@ fn aim(check: Check, scenario: &mut Scenario) -> bool {
             (scenario.hot, scenario.keys, scenario.longest, scenario.scans) = (0.8, 4, 8, 0);
             (scenario.deadly, scenario.servers, scenario.round_robin, scenario.ending) = (95, 1, 0, 0);
             out_of_line
+        }
+        Check::SpeculatedFree
+        | Check::SpeculatedChecksum
+        | Check::SpeculatedKey
+        | Check::SpeculatedEntryVersion => {
+            // Places of all keys, and few keys, so that each is changed behind the back of its place.
+            (scenario.entries, scenario.hot, scenario.scans) = (Some(4_000), 0.3, 0);
+            !out_of_line
         }
         _ => true,
     }

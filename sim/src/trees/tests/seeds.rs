@@ -30,6 +30,7 @@ fn the_seeds_are_rough() {
     assert!(total.landed > total.lookups / 4 && total.records > seeds / 3, "{total:?}");
     assert!(total.retries > seeds / 2 && total.walks_again > 10 * seeds, "{total:?}");
     assert!(total.siblings > 30 * seeds && total.overlapped > 5 * seeds, "{total:?}");
+    assert!(total.speculated > 10 * seeds && total.stale_places > seeds / 2, "{total:?}");
     assert!(total.broken_connections > 5 * seeds && total.refused_index_reads > seeds / 3, "{total:?}");
 }
 

@@ -1,0 +1,191 @@
+//! Speculative lookups: a cache names the place of a key's entry, and one round trip reads that place instead of a leaf (SMART §5.2).
+//!
+//! ```text
+//!   values in line                                     values out of line
+//!
+//!   entry cache: key ─► leaf, slot                     entry cache: key ─► record, bytes of the value
+//!            │                                                  │
+//!            │ one doorbell                                     │
+//!     READ 64 │ READ 64                                    READ 24 + n
+//!            ▼                                                  ▼
+//!   leaf [header│ ... │ line with the entry│ ... ]     record [mark, version, key, length, CRC-32, value]
+//!            └── checked against each other ──┘                └── checked by itself
+//! ```
+//!
+//! A place that does not answer is forgotten, and the ordinary lookup follows; so it costs a round trip, never a wrong answer.
+//! Lookups with [`Start::Cached`] and [`Start::CachedOrIndexRead`] speculate. All lookups and changes fill the cache with what they
+//! read or write anyway. A change by [`Start::Cached`] begins at the leaf of the place if the index cache does not know the leaf.
+//!
+//! # Values in line: why two lines
+//!
+//! SMART reads the entry's line alone. It frees no leaf, so an entry that was right is right or gone. Here that line proves too little:
+//!
+//! * A merge frees the right leaf with a WRITE of its header. The entries stay in its lines, and their keys are changed elsewhere.
+//! * A split moves keys at the moment in which the new leaf is there. The old leaf's lines are written after that, or much later, if
+//!   the writer dies. The new leaf has another lock, so that its entries can change before.
+//! * Memory that was freed becomes another leaf.
+//!
+//! Only the header says that a leaf is freed, is being split, or is another one. So the header is read with the line, by one chain.
+//! That is 128 bytes instead of a leaf of 1024, two requests for the card, and one round trip. (A wide entry has two lines: 192 bytes.)
+//!
+//! # Values in line: why that is enough
+//!
+//! Let a whole write *W* of a leaf at this address carry version *v*, and the next one another version. Header and line are accepted
+//! ([`read_entry`]) if both carry *v*, the header is a leaf's of this tree, at its own address, for a range with the key, not freed,
+//! and without partner, and the line has an occupied entry of the key. Call the moment at which the header was read *h*, and the
+//! moment at which the line was read *e*. Both are moments of the lookup, in any order: cards promise none for two READs.
+//!
+//! Between *W* and the next whole write the leaf has the key for one span of time. That span begins with *W* or, after a merge, when
+//! the merged leaf is freed; it ends when a split's new leaf is there, when this leaf is freed, or with the next whole write. A
+//! header without partner that is not freed was read within the span. There are three cases for the line:
+//!
+//! * *e* lies within the span. The entry was the key's at *e*, and the lookup takes effect then.
+//! * *e* lies before the span. Then *W* wrote the line: it is a copy of the entry that the key had in another leaf, for a split or a
+//!   merge. That leaf's lock is held from before the copy until the span has begun. So the copy was the key's value at *e* as well.
+//! * *e* lies after the span, so *h* < end of the span ≤ *e*. An entry is written under the leaf's lock only. The writer that ends
+//!   the span has held that lock since it read the leaf, and entries of a leaf that has a partner or is freed are not
+//!   written until the next whole write. So the line shows the entry as it was at the end of the span. That moment is one of the
+//!   lookup, and the lookup takes effect then.
+//!
+//! A new leaf on another server is the one leaf that lies in memory without partner before it has its keys. It is written to memory that
+//! was no node before in this tree ([`write::split`](crate::node)), so no place names it.
+//!
+//! As everywhere, versions are told apart by their low byte: 256 whole writes of one leaf between *h* and *e* are not noticed.
+//!
+//! # Values out of line: the record by itself
+//!
+//! The place leads past the leaf, to the record. It is checked as a record to which a switch has led: key, checksum, and the mark that a
+//! record has as long as an entry leads to it ([`record`](crate::record), "By a switch"). So a lookup takes one round trip instead of
+//! two, and no bytes of a leaf are read. To lead to the entry's line instead would save bytes, but no round trip.
+//!
+//! # Other trees
+//!
+//! A region can get another tree, where other things lie at the same addresses; a user's value there may look like a leaf. So places
+//! carry the number of the tree, which changes whenever a client is told of new roots. An operation fills the cache under the
+//! number that it found before its first READ. The server destroys the queue pairs of the former tree before a client hears of the
+//! next one, so what was read from the former tree has a former number.
+
+mod table;
+
+use fatbtree_remote::record::{RECORD_HEAD, read_hinted, record_bytes};
+use fatbtree_remote::{ConnectionId, GlobalAddress, Trouble};
+use fatbtree_verbs::Verbs;
+
+use crate::config::MAX_VALUE;
+use crate::descent::{Descent, Reason};
+use crate::lookup::Value;
+use crate::node::{LINE, entry_lines, read_entry};
+use crate::operation::Start;
+
+pub use table::{EntryCache, EntryCacheStats, EntryPlace};
+
+impl<V: Verbs> Descent<'_, V> {
+    /// Reads the place that the entry cache names for the key. `None` if there is none, or if it does not answer.
+    #[inline]
+    pub(crate) async fn speculate(&mut self, start: Start) -> Result<Option<Value>, Reason> {
+        if !matches!(start, Start::Cached | Start::CachedOrIndexRead) {
+            return Ok(None);
+        }
+        let Some(place) = self.place_of_entry() else { return Ok(None) };
+        let value = if self.pool().config().tree.leaf_shape().is_inline() {
+            self.read_entry_at(place).await?
+        } else {
+            self.read_record_at(place).await?
+        };
+        let key = self.key();
+        match &value {
+            Some(_) => {
+                self.trips_mut().speculated = true;
+                self.pool().count_entries(|stats| stats.hits += 1);
+            }
+            None => {
+                self.pool().entries(|entries| entries.forget(key, place));
+                self.pool().count_entries(|stats| stats.stale += 1);
+            }
+        }
+        Ok(value)
+    }
+
+    /// The place of the key's entry, if its server can be reached now.
+    #[inline]
+    fn place_of_entry(&self) -> Option<EntryPlace> {
+        let found = self.pool().entries(|entries| entries.get(self.key()))?;
+        if found.is_none() {
+            self.pool().count_entries(|stats| stats.misses += 1);
+        }
+        let shape = self.pool().config().tree.leaf_shape();
+        let parts = if shape.is_inline() { shape.capacity() } else { MAX_VALUE as usize + 1 };
+        found.filter(|place| {
+            (place.part as usize) < parts && self.pool().link(self.connection_to(*place)).is_ok()
+        })
+    }
+
+    fn connection_to(&self, place: EntryPlace) -> ConnectionId {
+        ConnectionId { server: place.address.server(), lane: self.lane() }
+    }
+
+    async fn read_entry_at(
+        &mut self,
+        EntryPlace { address, part }: EntryPlace,
+    ) -> Result<Option<Value>, Reason> {
+        let (pool, tree, slot) = (self.pool(), &self.pool().config().tree, part as usize);
+        let lines = entry_lines(tree.leaf_shape(), slot);
+        let at = GlobalAddress(address.raw() + lines.start as u64);
+        let id = self.connection_to(EntryPlace { address, part });
+        let places = [(address, LINE as u32), (at, lines.len() as u32)];
+        let [header, lines] = match pool.fetch_both(id, pool.link(id)?, places).await {
+            Ok(lines) => lines,
+            // There may be one buffer, which is enough for the ordinary lookup.
+            Err(Trouble::Refused(_)) => return Ok(None),
+            Err(trouble) => return Err(trouble.into()),
+        };
+        self.trips_mut().round_trips += 1;
+        let found = read_entry(tree, address, slot, self.key(), &header, &lines).ok();
+        Ok(found.map(|value| Value::within(lines, value)))
+    }
+
+    async fn read_record_at(
+        &mut self,
+        EntryPlace { address, part }: EntryPlace,
+    ) -> Result<Option<Value>, Reason> {
+        let bytes = self.pool().read(self.lane(), address, record_bytes(part)).await?;
+        self.trips_mut().round_trips += 1;
+        let found = read_hinted(&bytes, self.key()).ok().map(|value| RECORD_HEAD..RECORD_HEAD + value.len());
+        Ok(found.map(|value| Value::within(bytes, value)))
+    }
+
+    /// Start of a change: at the leaf that the entry cache names, if the index cache does not know the leaf.
+    pub(crate) fn start_of_change(&self, start: Start) -> Start {
+        let asks_caches = matches!(start, Start::Cached | Start::CachedOrIndexRead);
+        if !asks_caches || !self.pool().config().tree.leaf_shape().is_inline() {
+            return start;
+        }
+        let place = self.pool().entries(|entries| entries.get(self.key())).flatten();
+        match place {
+            Some(EntryPlace { address, .. })
+                if self.pool().cached(|cache| cache.leaf_of(self.key())).is_none() =>
+            {
+                self.pool().count_entries(|stats| stats.starts += 1);
+                Start::Node { address, level: 0 }
+            }
+            _ => start,
+        }
+    }
+
+    /// Notes where the key's entry or record lies.
+    #[inline]
+    pub(crate) fn note_place(&self, address: GlobalAddress, part: u32) {
+        let (key, tree) = (self.key(), self.entry_tree());
+        self.pool().entries(|entries| entries.put(key, EntryPlace { address, part }, tree));
+    }
+
+    /// The key has no entry any more.
+    pub(crate) fn forget_place(&self) {
+        let key = self.key();
+        self.pool().entries(|entries| {
+            if let Some(place) = entries.get(key) {
+                entries.forget(key, place);
+            }
+        });
+    }
+}

@@ -1,0 +1,59 @@
+//! `--entry-cache`: speculative lookups of the measured client.
+
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use fatbtree_blink::{EntryCache, EntryCacheStats};
+use serde::Serialize;
+
+use super::Protocol;
+
+/// Creates the cache, or refuses what cannot work.
+pub(super) fn of(bytes: Option<u64>, protocol: Protocol) -> Result<Option<Arc<EntryCache>>> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    if protocol == Protocol::Query {
+        bail!(
+            "--entry-cache {bytes}: a client that asks by --protocol query reads no memory itself; use --protocol roce, or leave it out"
+        );
+    }
+    let cache = EntryCache::new(bytes);
+    if cache.capacity() == 0 {
+        bail!("--entry-cache {bytes}: four places take 96 bytes, and fewer cannot be kept");
+    }
+    Ok(Some(Arc::new(cache)))
+}
+
+/// Use of the cache.
+#[derive(Serialize)]
+pub(super) struct EntryCacheResult {
+    /// Bytes that it occupies.
+    bytes: u64,
+    /// Places in it.
+    entries: u64,
+    /// Lookups that were answered at the place that it named.
+    hits: u64,
+    /// Lookups of keys that it did not have.
+    misses: u64,
+    /// Lookups that the named place did not answer.
+    stale: u64,
+}
+
+impl From<EntryCacheStats> for EntryCacheResult {
+    fn from(stats: EntryCacheStats) -> Self {
+        let EntryCacheStats { hits, misses, stale, starts: _, bytes, entries } = stats;
+        Self { bytes, entries, hits, misses, stale }
+    }
+}
+
+impl fmt::Display for EntryCacheResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, entries, hits, misses, stale } = self;
+        let share = 100.0 * *hits as f64 / (hits + misses + stale).max(1) as f64;
+        write!(
+            f,
+            "entry cache: {entries} places in {bytes} bytes; {hits} lookups answered there ({share:.1} %), {misses} without a place, \
+             {stale} stale"
+        )
+    }
+}
