@@ -20,9 +20,9 @@ use fatbtree_workload::measure::LatencyHistogram;
 use fatbtree_workload::ycsb::{Zipfian, fnv_hash64};
 use rand::RngExt as _;
 
-use super::stations::Stations;
+use super::card::{self, Calibration};
 use super::{Mix, Row, Size, Skew};
-use crate::world::{Machine, MachineOptions, Options, Random, Retry, ServiceTimes, SimDevice, World, random};
+use crate::world::{Machine, MachineOptions, Options, Random, Retry, SimDevice, World, random};
 
 /// Number of clients, as in Sherman's cluster (section 5.1.1).
 pub(super) const CLIENTS: u16 = 8;
@@ -50,6 +50,8 @@ pub(super) struct Setup {
     pub(super) skew: Skew,
     pub(super) start: Start,
     pub(super) cache: Cache,
+    /// Cards, links and processors.
+    pub(super) calibration: Calibration,
     /// Switches between a client and a server.
     pub(super) switches: u32,
 }
@@ -155,11 +157,10 @@ pub(super) fn run(
     cluster: &Cluster,
     switches: impl FnOnce(&World, &BTreeMap<QueuePair, u32>),
 ) -> Result<Row, String> {
-    let times = ServiceTimes { switches: setup.switches, ..ServiceTimes::default() };
     // Nothing is lost here, and under FG+ an atomic can wait for long.
     let retry = Retry { timeout: Duration::from_millis(50), limit: 7 };
-    let world = World::new(size.seed, Options { times, retry, ..Options::default() });
-    world.set_timing(Stations::new(times));
+    let world = World::new(size.seed, Options { retry, ..Options::default() });
+    world.set_timing(card::Cluster::new(setup.calibration, setup.switches));
     let servers: Servers = cluster
         .trees
         .iter()
@@ -200,8 +201,14 @@ pub(super) fn run(
             let ranks = Ranks::new(setup.skew, size.keys);
             let slot = tally.begun.borrow().len();
             tally.begun.borrow_mut().push(world.now());
-            let work =
-                Work { machine: machine.clone(), client: client.clone(), tally: Rc::clone(&tally), slot };
+            let own = setup.calibration.operation();
+            let work = Work {
+                machine: machine.clone(),
+                client: client.clone(),
+                tally: Rc::clone(&tally),
+                slot,
+                own,
+            };
             drop(machine.spawn(work.run(ranks, setup.mix.writes_percent(), setup.start, draw)));
         }
     }
@@ -325,6 +332,8 @@ struct Work {
     client: Client<SimDevice>,
     tally: Rc<Tally>,
     slot: usize,
+    /// The client's own time for an operation.
+    own: Duration,
 }
 
 impl Work {
@@ -334,6 +343,9 @@ impl Work {
             let writes = random.random_range(0..100) < writes_percent;
             let begun = self.machine.now();
             self.tally.begun.borrow_mut()[self.slot] = begun;
+            if self.own > Duration::ZERO {
+                self.machine.sleep(self.own).await;
+            }
             let trips = if writes { self.write(key, start).await } else { self.read(key, start).await };
             let trips = match trips {
                 Ok(trips) => u64::from(trips),

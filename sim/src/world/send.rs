@@ -432,7 +432,7 @@ impl Fabric {
         let requester = &mut self.pairs[completion.queue_pair.0 as usize].requester;
         let before = requester.places();
         requester.unpolled.pop_front();
-        let polled = before - requester.places();
+        let polled = before.saturating_sub(requester.places());
         self.timing.polled(machine, polled as u32);
         Some(completion)
     }
