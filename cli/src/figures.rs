@@ -6,14 +6,14 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_sim::figures::{
-    Mix, PaperFigure, Row, Size, Skew, SmartFigure, SmartResult, fat_btree, reads, smart, writes,
+    Mix, PaperFigure, Row, Size, Skew, SmartFigure, SmartResult, fat_btree, locks, reads, smart, writes,
 };
 use serde::Serialize;
 
 use crate::output::Output;
 use crate::progress;
 
-/// Sherman's figures 10 and 11 in virtual time, and reads with switches; figures 7 to 9 of the Fat-B+Tree paper; or SMART's figures
+/// Sherman's figures 10, 11 and 16 in virtual time, and reads with switches; figures 7 to 9 of the Fat-B+Tree paper; or SMART's figures
 /// 3, 4 and 13 and its table 1.
 ///
 /// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code over modelled cards, buses, links and atomics of
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn of_sherman(size: &Size) -> Result<Vec<Figure>> {
-    let bar = progress::bar("figures", 2 * (Mix::WRITING.len() as u64 + 1));
+    let bar = progress::bar("figures", 2 * (Mix::WRITING.len() as u64 + 1) + 1);
     let mut figures = Vec::new();
     for (skew, title) in [(Skew::Skewed, "Figure 10, skewed"), (Skew::Uniform, "Figure 11, uniform")] {
         for mix in Mix::WRITING {
@@ -94,6 +94,9 @@ fn of_sherman(size: &Size) -> Result<Vec<Figure>> {
             bar.inc(1);
         }
     }
+    let (title, skew, mix) = ("Figure 16, locks taken and given back", Skew::Skewed, Mix::WriteOnly);
+    figures.push(Figure { title, skew, mix, rows: locks(size).map_err(|why| anyhow!(why))? });
+    bar.inc(1);
     for (skew, title) in [(Skew::Skewed, "Reads, skewed"), (Skew::Uniform, "Reads, uniform")] {
         let rows = reads(size, skew).map_err(|why| anyhow!(why))?;
         figures.push(Figure { title, skew, mix: Mix::ReadOnly, rows });

@@ -85,6 +85,7 @@ pub fn fat_btree(size: &Size, figure: PaperFigure) -> Result<Vec<Row>, String> {
         cache: Cache::None,
         calibration: Calibration::CX5_40_EVENTS,
         switches: SWITCHES,
+        locks: None,
     };
     let mut rows = Vec::new();
     let mut last_skew = None;

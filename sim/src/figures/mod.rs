@@ -16,6 +16,7 @@
 mod bench;
 mod card;
 mod fat_btree;
+mod locks;
 mod reads;
 mod smart;
 mod writes;
@@ -24,6 +25,7 @@ use fatbtree_workload::ycsb::DEFAULT_THETA;
 use serde::Serialize;
 
 pub use fat_btree::{PaperFigure, fat_btree};
+pub use locks::locks;
 pub use reads::reads;
 pub use smart::{Check, SmartFigure, SmartResult, SmartRow, smart};
 pub use writes::writes;

@@ -85,5 +85,5 @@ pub fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
 fn setup(name: String, tree: TreeConfig, skew: Skew, start: Start, cache: Cache) -> Setup {
     let calibration = Calibration::CX5_100_IB.over_ethernet();
     let (techniques, mix, switches) = (Techniques::SHERMAN, Mix::ReadOnly, PATH);
-    Setup { name, tree, techniques, mix, skew, start, cache, calibration, switches }
+    Setup { name, tree, techniques, mix, skew, start, cache, calibration, switches, locks: None }
 }

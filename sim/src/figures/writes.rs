@@ -24,7 +24,8 @@ pub fn writes(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let measure = |(name, techniques): (&str, Techniques)| {
         let (start, cache, name) = (Start::Cached, Cache::Full, name.to_owned());
         let calibration = Calibration::CX5_100_IB;
-        let setup = Setup { name, tree, techniques, mix, skew, start, cache, calibration, switches: 1 };
+        let setup =
+            Setup { name, tree, techniques, mix, skew, start, cache, calibration, switches: 1, locks: None };
         run(&setup, size, &load(tree, size, false)?, |_, _| {})
     };
     Techniques::steps().into_iter().map(measure).collect()

@@ -110,6 +110,13 @@ impl Calibration {
         Self { wire: Wire { frame: ROCE, switch: Duration::from_nanos(300), ..self.wire }, ..self }
     }
 
+    /// The same without a client's own work for an operation, where operations are no index's.
+    #[must_use]
+    pub(crate) fn without_own_work(self) -> Self {
+        let processor = Processor { operation: Duration::ZERO, ..self.processor };
+        Self { processor, ..self }
+    }
+
     /// The same with a bus of half the speed, to see what a limit is due to.
     #[must_use]
     pub(crate) fn with_half_the_bus(self) -> Self {
