@@ -5,28 +5,33 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_sim::figures::{Mix, PaperFigure, Row, Size, Skew, fat_btree, reads, writes};
+use fatbtree_sim::figures::{
+    Mix, PaperFigure, Row, Size, Skew, SmartFigure, SmartResult, fat_btree, locks, reads, smart, writes,
+};
 use serde::Serialize;
 
 use crate::output::Output;
 use crate::progress;
 
-/// Sherman's figures 10 and 11 in virtual time, and reads with switches; or figures 7 to 9 of the Fat-B+Tree paper.
+/// Sherman's figures 10, 11 and 16 in virtual time, and reads with switches; figures 7 to 9 of the Fat-B+Tree paper; or SMART's figures
+/// 3, 4 and 13 and its table 1.
 ///
-/// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code, the simulator's table of service times, and lines
-/// at cards, links and atomics. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
+/// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code over modelled cards, buses, links and atomics of
+/// each paper's cluster. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
 /// clients that cache little, with and without switches. With --of fat-btree lookups by clients that cache nothing, one at a time each, through two
-/// switches: from the root and with plans of other sizes. Nothing here takes real time into account.
+/// switches: from the root and with plans of other sizes. With --of smart up to 96 threads of one client on one card, as many requests as
+/// they can post, the paper's values beside them, and checks of the causes. Nothing here takes real time into account.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
   fatbtree figures --of fat-btree --keys 2000000   figures 7 to 9 of the Fat-B+Tree paper, with as many keys
+  fatbtree figures --of smart --window 1000  SMART's figures: some minutes
   fatbtree figures --keys 30000 --window 500   small and quick
   fatbtree figures --json figures.json       the same rows as JSON, too
   fatbtree figures --depth 32                32 operations of each client in flight instead of 16")]
 pub(crate) struct Arguments {
     /// Paper whose figures are made.
-    #[arg(long, value_name = "sherman|fat-btree", value_enum, default_value = "sherman")]
+    #[arg(long, value_name = "sherman|fat-btree|smart", value_enum, default_value = "sherman")]
     of: Paper,
     /// Keys that operations are about; two of three are in the tree at first.
     #[arg(long, default_value_t = Size::default().keys, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
@@ -49,6 +54,7 @@ pub(crate) struct Arguments {
 enum Paper {
     Sherman,
     FatBtree,
+    Smart,
 }
 
 /// Rows of one workload.
@@ -67,6 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let figures = match arguments.of {
         Paper::Sherman => of_sherman(&size)?,
         Paper::FatBtree => of_fat_btree(&size)?,
+        Paper::Smart => return of_smart(&size, json),
     };
     for figure in &figures {
         println!("{}, {:?}\n{}\n", figure.title, figure.mix, table(figure));
@@ -78,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn of_sherman(size: &Size) -> Result<Vec<Figure>> {
-    let bar = progress::bar("figures", 2 * (Mix::WRITING.len() as u64 + 1));
+    let bar = progress::bar("figures", 2 * (Mix::WRITING.len() as u64 + 1) + 1);
     let mut figures = Vec::new();
     for (skew, title) in [(Skew::Skewed, "Figure 10, skewed"), (Skew::Uniform, "Figure 11, uniform")] {
         for mix in Mix::WRITING {
@@ -87,6 +94,9 @@ fn of_sherman(size: &Size) -> Result<Vec<Figure>> {
             bar.inc(1);
         }
     }
+    let (title, skew, mix) = ("Figure 16, locks taken and given back", Skew::Skewed, Mix::WriteOnly);
+    figures.push(Figure { title, skew, mix, rows: locks(size).map_err(|why| anyhow!(why))? });
+    bar.inc(1);
     for (skew, title) in [(Skew::Skewed, "Reads, skewed"), (Skew::Uniform, "Reads, uniform")] {
         let rows = reads(size, skew).map_err(|why| anyhow!(why))?;
         figures.push(Figure { title, skew, mix: Mix::ReadOnly, rows });
@@ -107,6 +117,61 @@ fn of_fat_btree(size: &Size) -> Result<Vec<Figure>> {
     }
     bar.finish_and_clear();
     Ok(figures)
+}
+
+fn of_smart(size: &Size, json: Option<Output>) -> Result<()> {
+    let bar = progress::bar("figures", SmartFigure::ALL.len() as u64);
+    let mut figures = Vec::new();
+    for figure in SmartFigure::ALL {
+        figures.push(smart(size, figure).map_err(|why| anyhow!(why))?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    for figure in figures.iter().filter(|figure| !figure.rows.is_empty()) {
+        println!("{}\n{}", figure.title, smart_table(figure));
+        for check in &figure.checks {
+            println!("{} {}: {}", if check.holds { "holds:" } else { "FAILS:" }, check.claim, check.found);
+        }
+        println!();
+    }
+    if let Some(file) = json {
+        file.write("rows", &(serde_json::to_string_pretty(&figures)? + "\n"))?;
+    }
+    Ok(())
+}
+
+fn smart_table(figure: &SmartResult) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "",
+        "threads",
+        "batch",
+        "Mop/s",
+        "paper",
+        "off by %",
+        "in registers %",
+        "in queue pairs %",
+        "bus %",
+        "cache lost %",
+        "bytes of memory",
+    ]);
+    for row in &figure.rows {
+        table.add_row([
+            row.name.clone(),
+            row.threads.to_string(),
+            row.batch.to_string(),
+            format!("{:.2}", row.mops),
+            format!("{:.2}", row.paper),
+            format!("{:+.0}", 100.0 * (row.mops / row.paper - 1.0)),
+            format!("{:.0}", row.in_registers_percent),
+            format!("{:.0}", row.in_queue_pairs_percent),
+            format!("{:.0}", row.bus_percent),
+            format!("{:.0}", row.missed_percent),
+            format!("{:.0}", row.memory_bytes),
+        ]);
+    }
+    table
 }
 
 fn table(figure: &Figure) -> Table {

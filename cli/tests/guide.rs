@@ -207,6 +207,10 @@ const ALONE: &[Line] = &[
 const ELSEWHERE: &[(&str, &str)] = &[
     ("cargo test", "this is it"),
     ("cargo doc --open", "opens a browser"),
+    (
+        "fatbtree figures --of smart --window 1000",
+        "minutes in a test build; the simulator's tests run small sizes of each figure",
+    ),
     ("cargo build --release -p fatbtree-cli", "the tests have built it"),
     (
         "cargo run --release -p fatbtree-cli -- demo --keys 100000 --lookups 20000",

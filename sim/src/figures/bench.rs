@@ -13,16 +13,16 @@ use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, l
 use fatbtree_client::Client;
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
-use fatbtree_remote::Kept;
+use fatbtree_remote::{GlobalAddress, Kept, LockGuard};
 use fatbtree_verbs::QueuePair;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;
 use fatbtree_workload::ycsb::{Zipfian, fnv_hash64};
 use rand::RngExt as _;
 
-use super::stations::Stations;
+use super::card::{self, Calibration};
 use super::{Mix, Row, Size, Skew};
-use crate::world::{Machine, MachineOptions, Options, Random, Retry, ServiceTimes, SimDevice, World, random};
+use crate::world::{Machine, MachineOptions, Options, Random, Retry, SimDevice, World, random};
 
 /// Number of clients, as in Sherman's cluster (section 5.1.1).
 pub(super) const CLIENTS: u16 = 8;
@@ -50,8 +50,21 @@ pub(super) struct Setup {
     pub(super) skew: Skew,
     pub(super) start: Start,
     pub(super) cache: Cache,
+    /// Cards, links and processors.
+    pub(super) calibration: Calibration,
     /// Switches between a client and a server.
     pub(super) switches: u32,
+    /// Only locks are taken and given back, in tables of this kind; otherwise operations are the tree's.
+    pub(super) locks: Option<LockTable>,
+}
+
+/// A server's locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LockTable {
+    /// Locks of the server.
+    pub(super) count: u32,
+    /// Whether they lie in the memory of the card.
+    pub(super) on_card: bool,
 }
 
 /// A client's index cache.
@@ -95,12 +108,17 @@ impl Ranks {
 
 /// Trees over all servers, nodes 80 % full (section 5.1.3); all of the keys, or two of three.
 pub(super) fn load(tree: TreeConfig, size: &Size, all: bool) -> Result<Cluster, String> {
+    load_on(SERVERS, tree, size, all)
+}
+
+/// The same over some servers.
+pub(super) fn load_on(servers: u16, tree: TreeConfig, size: &Size, all: bool) -> Result<Cluster, String> {
     let mut keys: Vec<u64> = (0..size.keys).filter(|rank| all || rank % 3 != 2).map(key_of).collect();
     keys.sort_unstable();
     keys.dedup();
     let options = LoadOptions { fill: 0.8, spare_bytes: 64 << 20, ..LoadOptions::new(tree, 0) };
     let mut values = fixed(8, |key, room| value::fill(key, VALUES, room));
-    load_cluster(&options, SERVERS, &keys, &mut values).map_err(|error| error.to_string())
+    load_cluster(&options, servers, &keys, &mut values).map_err(|error| error.to_string())
 }
 
 /// Bytes that all inner nodes take in a client's cache.
@@ -155,15 +173,16 @@ pub(super) fn run(
     cluster: &Cluster,
     switches: impl FnOnce(&World, &BTreeMap<QueuePair, u32>),
 ) -> Result<Row, String> {
-    let times = ServiceTimes { switches: setup.switches, ..ServiceTimes::default() };
     // Nothing is lost here, and under FG+ an atomic can wait for long.
     let retry = Retry { timeout: Duration::from_millis(50), limit: 7 };
-    let world = World::new(size.seed, Options { times, retry, ..Options::default() });
-    world.set_timing(Stations::new(times));
+    let world = World::new(size.seed, Options { retry, ..Options::default() });
+    world.set_timing(card::Cluster::new(setup.calibration, setup.switches));
+    let usual = LockTable { count: LOCKS, on_card: setup.techniques.on_chip };
+    let table = setup.locks.unwrap_or(usual);
     let servers: Servers = cluster
         .trees
         .iter()
-        .map(|tree| serve(&world, tree, setup.techniques).map(RefCell::new))
+        .map(|tree| serve(&world, tree, table).map(RefCell::new))
         .collect::<Result<Vec<_>, _>>()?
         .into();
     let (tally, mut clients) = (Rc::new(Tally::default()), Vec::new());
@@ -200,8 +219,15 @@ pub(super) fn run(
             let ranks = Ranks::new(setup.skew, size.keys);
             let slot = tally.begun.borrow().len();
             tally.begun.borrow_mut().push(world.now());
-            let work =
-                Work { machine: machine.clone(), client: client.clone(), tally: Rc::clone(&tally), slot };
+            let own = setup.calibration.operation();
+            let work = Work {
+                machine: machine.clone(),
+                client: client.clone(),
+                tally: Rc::clone(&tally),
+                slot,
+                own,
+                locks: setup.locks.is_some(),
+            };
             drop(machine.spawn(work.run(ranks, setup.mix.writes_percent(), setup.start, draw)));
         }
     }
@@ -249,15 +275,14 @@ fn stats(clients: &[(Machine, Client<SimDevice>)]) -> RemoteStats {
 /// Memory servers, by number. Calls reach them at once.
 type Servers = Rc<[RefCell<TreeServer<SimDevice>>]>;
 
-/// Starts a memory server of a tree on a machine of its own. The tree's memory is shared with its caller. The lock table is on the card
-/// where the techniques want it there.
-fn serve(world: &World, tree: &LoadedTree, techniques: Techniques) -> Result<TreeServer<SimDevice>, String> {
+/// Starts a memory server of a tree on a machine of its own. The tree's memory is shared with its caller.
+fn serve(world: &World, tree: &LoadedTree, locks: LockTable) -> Result<TreeServer<SimDevice>, String> {
     let name = format!("server {}", tree.partition.id);
     let default = MachineOptions::named(name);
-    let device_memory = if techniques.on_chip { default.device_memory } else { 0 };
+    let device_memory = if locks.on_card { default.device_memory } else { 0 };
     let machine = world.machine(MachineOptions { device_memory, ..default });
     let options = ServerOptions {
-        lock_table_bytes: u64::from(LOCKS) * 2,
+        lock_table_bytes: u64::from(locks.count) * 2,
         chunk_bytes: CHUNK,
         lease: LEASE,
         ..ServerOptions::writable()
@@ -325,16 +350,30 @@ struct Work {
     client: Client<SimDevice>,
     tally: Rc<Tally>,
     slot: usize,
+    /// The client's own time for an operation.
+    own: Duration,
+    /// Only locks are taken.
+    locks: bool,
 }
 
 impl Work {
     async fn run(self, ranks: Ranks, writes_percent: u32, start: Start, mut random: Random) {
         loop {
-            let key = key_of(ranks.draw(&mut random));
+            let rank = ranks.draw(&mut random);
+            let key = key_of(rank);
             let writes = random.random_range(0..100) < writes_percent;
             let begun = self.machine.now();
             self.tally.begun.borrow_mut()[self.slot] = begun;
-            let trips = if writes { self.write(key, start).await } else { self.read(key, start).await };
+            if self.own > Duration::ZERO {
+                self.machine.sleep(self.own).await;
+            }
+            let trips = if self.locks {
+                self.lock(rank).await
+            } else if writes {
+                self.write(key, start).await
+            } else {
+                self.read(key, start).await
+            };
             let trips = match trips {
                 Ok(trips) => u64::from(trips),
                 Err(why) => return self.tally.fail(why),
@@ -350,6 +389,18 @@ impl Work {
             add(count, 1);
             add(sum, trips);
         }
+    }
+
+    /// Takes a lock of the first server, reads a word, and gives the lock back. Each task has a queue pair of its own.
+    async fn lock(&self, rank: u64) -> Result<u32, String> {
+        let (at, mut trips) = (GlobalAddress::new(0, 64 * (1 + rank)), 0);
+        let lane = (self.slot % usize::from(LANES)) as u8;
+        let pool: &RemoteMemory<SimDevice> = self.client.pool();
+        let (lock, _) = LockGuard::lock_and_read(pool, lane, at, 8, &mut trips)
+            .await
+            .map_err(|error| format!("{error:?}"))?;
+        lock.release(&mut trips).await.map_err(|error| format!("{error:?}"))?;
+        Ok(trips)
     }
 
     async fn write(&self, key: u64, start: Start) -> Result<u32, String> {

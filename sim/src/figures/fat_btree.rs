@@ -9,6 +9,7 @@ use fatbtree_topology::Network as Topology;
 use serde::Serialize;
 
 use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
+use super::card::Calibration;
 use super::reads::{Planned, SAMPLES};
 use super::{Mix, Row, Size, Skew};
 use crate::world::random;
@@ -82,7 +83,9 @@ pub fn fat_btree(size: &Size, figure: PaperFigure) -> Result<Vec<Row>, String> {
         skew,
         start,
         cache: Cache::None,
+        calibration: Calibration::CX5_40_EVENTS,
         switches: SWITCHES,
+        locks: None,
     };
     let mut rows = Vec::new();
     let mut last_skew = None;

@@ -1,28 +1,33 @@
-//! Published figures in virtual time: those of Sherman and of the Fat-B+Tree paper.
+//! Published figures in virtual time: those of Sherman, of the Fat-B+Tree paper and of SMART.
 //!
 //! Sherman's figures 10 and 11 show the effect of each technique on writes; another figure shows the effect of
-//! switches on reads. Figures 7 to 9 of the Fat-B+Tree paper show the effect of skew, nodes and layers on lookups.
+//! switches on reads. Figures 7 to 9 of the Fat-B+Tree paper show the effect of skew, nodes and layers on lookups. SMART's
+//! figures 3, 4 and 13 and its table 1 show how threads of one client share a card.
 //!
 //! ```text
 //!   8 clients × 16 operations at once ── cards, links, buckets of atomics ── 8 memory servers, trees bulk loaded
-//!        │ Pool with Techniques, IndexCache        (stations)                  lock tables in memory or on the card
+//!        │ Pool with Techniques, IndexCache        (card)                      lock tables in memory or on the card
 //!        └─ the code that runs in production                                   no faults
 //! ```
 //!
-//! The code is that of the index. Time is the table of [`ServiceTimes`](crate::world::ServiceTimes) with queues where
-//! requests wait for each other. Every answer is checked. A run follows from its seed. Results: `sim/FIGURES.md`.
+//! The code is that of the index. Time is a model of cards, buses, links and threads in a named calibration of published
+//! clusters: requests wait for each other where they do there. Every answer is checked. A run follows from its seed. Results: `sim/FIGURES.md`.
 
 mod bench;
+mod card;
 mod fat_btree;
+mod locks;
 mod reads;
-mod stations;
+mod smart;
 mod writes;
 
 use fatbtree_workload::ycsb::DEFAULT_THETA;
 use serde::Serialize;
 
 pub use fat_btree::{PaperFigure, fat_btree};
+pub use locks::locks;
 pub use reads::reads;
+pub use smart::{Check, SmartFigure, SmartResult, SmartRow, smart};
 pub use writes::writes;
 
 /// Size of a run.

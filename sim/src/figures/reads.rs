@@ -9,6 +9,7 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{QueuePair, Remote};
 
 use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
+use super::card::Calibration;
 use super::writes::sherman_tree;
 use super::{Mix, Row, Size, Skew};
 use crate::world::{IndexRead, Random, Resolved, Switches, random};
@@ -82,6 +83,7 @@ pub fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
 }
 
 fn setup(name: String, tree: TreeConfig, skew: Skew, start: Start, cache: Cache) -> Setup {
+    let calibration = Calibration::CX5_100_IB.over_ethernet();
     let (techniques, mix, switches) = (Techniques::SHERMAN, Mix::ReadOnly, PATH);
-    Setup { name, tree, techniques, mix, skew, start, cache, switches }
+    Setup { name, tree, techniques, mix, skew, start, cache, calibration, switches, locks: None }
 }

@@ -3,6 +3,7 @@
 use fatbtree_blink::{Start, Techniques, TreeConfig, ValueLayout};
 
 use super::bench::{Cache, Setup, load, run};
+use super::card::Calibration;
 use super::{Mix, Row, Size, Skew};
 
 /// A tree as Sherman's: nodes of 1 KB, keys and values of 8 bytes.
@@ -22,7 +23,9 @@ pub fn writes(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let tree = sherman_tree()?;
     let measure = |(name, techniques): (&str, Techniques)| {
         let (start, cache, name) = (Start::Cached, Cache::Full, name.to_owned());
-        let setup = Setup { name, tree, techniques, mix, skew, start, cache, switches: 1 };
+        let calibration = Calibration::CX5_100_IB;
+        let setup =
+            Setup { name, tree, techniques, mix, skew, start, cache, calibration, switches: 1, locks: None };
         run(&setup, size, &load(tree, size, false)?, |_, _| {})
     };
     Techniques::steps().into_iter().map(measure).collect()

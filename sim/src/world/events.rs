@@ -32,6 +32,10 @@ pub(super) enum Event {
     Retry { pair: u32 },
     /// A sleeping task of a machine is due.
     Wake { machine: u32, generation: u32 },
+    /// The thread of a machine has handed a chain to the card.
+    Posted { machine: u32, generation: u32 },
+    /// The thread of a machine takes a completion.
+    Taken { machine: u32, generation: u32 },
 }
 
 /// All that is to happen.

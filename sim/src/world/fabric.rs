@@ -14,6 +14,7 @@ use super::events::{Event, Events, Place};
 use super::options::{LinkFaults, MachineOptions, Options, Rkeys};
 use super::pair::Pair;
 use super::pool::Pool;
+use super::processor::Thread;
 use super::switches::{NoSwitches, Passage, Switches};
 use super::timing::{Kind, Timing, Work};
 use super::{Counts, MachineId, Random};
@@ -56,6 +57,7 @@ pub(super) struct Host {
     pub(super) owns_memory: bool,
     pub(super) completions: VecDeque<Completion>,
     pub(super) broken: VecDeque<QueuePair>,
+    pub(super) thread: Thread,
     /// Events that came while it was frozen.
     held: Vec<Event>,
     has_news: bool,
@@ -143,6 +145,7 @@ impl Fabric {
             owns_memory: false,
             completions: VecDeque::new(),
             broken: VecDeque::new(),
+            thread: Thread::default(),
             held: Vec::new(),
             has_news: false,
             wake: None,
@@ -172,6 +175,8 @@ impl Fabric {
             Event::Arrive { packet } => self.arrived(packet),
             Event::Answer { access } => self.answered(access),
             Event::Retry { pair } => self.retry(pair),
+            Event::Posted { machine, generation } => self.posted(MachineId(machine), generation),
+            Event::Taken { machine, generation } => self.taken(MachineId(machine), generation),
             Event::Wake { machine, generation } => {
                 let host = &mut self.hosts[machine as usize];
                 if host.generation == generation {
@@ -204,6 +209,8 @@ impl Fabric {
             Event::Answer { access } => (4, access),
             Event::Retry { pair } => (5, pair),
             Event::Wake { machine, .. } => (6, machine),
+            Event::Posted { machine, .. } => (7, machine),
+            Event::Taken { machine, .. } => (8, machine),
         };
         for word in [self.now.at.as_nanos(), kind << 32 | u64::from(number)] {
             self.fingerprint = (self.fingerprint ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
@@ -304,6 +311,7 @@ impl Fabric {
         host.regions.clear();
         host.completions.clear();
         host.broken.clear();
+        host.thread = Thread::default();
         host.wake = None;
         host.device_memory = 0;
         host.frozen = false;
@@ -390,7 +398,19 @@ impl Fabric {
         let pair = &self.pairs[requester as usize];
         let to = pair.peer.map_or(pair.owner, |peer| self.pairs[peer as usize].owner);
         let arrived = Instant::ZERO;
-        Work { from: pair.owner, to, kind, bytes, address: 0, arrived, device_memory, doorbell: false }
+        Work {
+            from: pair.owner,
+            to,
+            kind,
+            bytes,
+            address: 0,
+            arrived,
+            device_memory,
+            doorbell: false,
+            follows: false,
+            signalled: true,
+            changed: false,
+        }
     }
 
     /// A queue pair that can still be named by its owner.

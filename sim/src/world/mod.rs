@@ -26,7 +26,8 @@
 //!
 //! * [`World`]: makes machines, runs until something holds. [`Machine`]: runs tasks, dials, dies, boots, freezes.
 //! * [`SimDevice`]: its card, a [`Verbs`](fatbtree_verbs::Verbs) that passes the conformance suite.
-//! * [`Options`], [`MachineOptions`]: how rough it is. [`Timing`], [`ServiceTimes`]: how long things take.
+//! * [`Options`], [`MachineOptions`]: how rough it is. [`Timing`], [`ServiceTimes`]: how long things take, for the thread
+//!   of a machine, too.
 //! * [`Switches`], [`CachedSwitches`]: where index reads land.
 //! * [`World::final_phase`]: after the faults, everything must succeed again.
 //! * [`trial`]: a structure under a list of faults, and the list of properties that hold afterwards.
@@ -78,6 +79,7 @@ mod machine;
 mod options;
 mod pair;
 mod pool;
+mod processor;
 mod run;
 mod send;
 mod serve;
@@ -95,7 +97,7 @@ pub use options::{Calls, Duplicates, LinkFaults, MachineOptions, Options, Retry,
 pub use rand_chacha::ChaCha8Rng as Random;
 pub use run::{Counts, Stuck, World};
 pub use switches::{CachedSwitches, IndexRead, NoSwitches, Passage, Resolved, Switches};
-pub use timing::{Kind, Sending, ServiceTimes, Serving, Timing, Work};
+pub use timing::{Kind, Posting, Sending, ServiceTimes, Serving, Timing, Work};
 
 /// A machine of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

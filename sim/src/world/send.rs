@@ -63,7 +63,7 @@ impl Fabric {
             }
             self.counts.index_reads += u64::from(operation.as_index_read().is_some());
         }
-        self.send_on(number, true);
+        self.hand_over(number, chain.len() as u32);
         Ok(())
     }
 
@@ -155,6 +155,9 @@ impl Fabric {
             }
             let requester = &mut pair.requester;
             let next = requester.next;
+            if next >= requester.rung {
+                return;
+            }
             let Some(posted) = requester.get(next) else { return };
             if kind_of(&posted.operation) != Kind::Write {
                 let limit = pair.agreed.map_or(1, |agreed| agreed.outstanding_reads);
@@ -173,10 +176,12 @@ impl Fabric {
 
     /// Puts one request on the wire.
     fn transmit(&mut self, number: u32, request: u64, doorbell: bool) {
-        let Some(posted) = self.pairs[number as usize].requester.get(request) else { return };
+        let requester = &self.pairs[number as usize].requester;
+        let Some(posted) = requester.get(request) else { return };
         let (operation, len, from) = (posted.operation, posted.len, posted.received);
+        let (signalled, follows) = (posted.signalled, requester.first < request);
         let mut work = self.work(number, kind_of(&operation), len, false);
-        work.doorbell = doorbell;
+        (work.doorbell, work.signalled, work.follows) = (doorbell, signalled, follows);
         let now = self.now.at;
         let sending = self.timing.send(now, &work, &mut self.random);
         let journey = self.journey(work.from, work.to);
@@ -347,15 +352,22 @@ impl Fabric {
         let Some(posted) = requester.queue.pop_front() else { return };
         let request = requester.first;
         requester.first += 1;
-        requester.reads -= u8::from(kind_of(&posted.operation) != Kind::Write);
-        let owner = pair.owner;
+        let kind = kind_of(&posted.operation);
+        requester.reads -= u8::from(kind != Kind::Write);
+        let (owner, now) = (pair.owner, self.now.at);
+        let mut taken = now;
+        if result.is_ok() {
+            let mut work = self.work(number, kind, posted.len, false);
+            work.signalled = posted.signalled;
+            taken = self.timing.complete(now, &work);
+        }
         if posted.data.capacity() > 0 {
             let mut data = posted.data;
             data.clear();
             self.spare.push(data);
         }
         if posted.signalled || result.is_err() {
-            self.complete(owner, number, request, posted.tag, result);
+            self.complete(owner, number, request, posted.tag, result, taken);
         }
     }
 
@@ -366,11 +378,11 @@ impl Fabric {
         request: u64,
         tag: u64,
         result: Result<Output, Failure>,
+        taken: Instant,
     ) {
         let completion = Completion { queue_pair: QueuePair(u64::from(number)), tag, result };
-        self.host_mut(owner).completions.push_back(completion);
         self.pairs[number as usize].requester.unpolled.push_back(request);
-        self.news_for(owner);
+        self.hand_back(owner, completion, taken);
     }
 
     /// A queue pair fails: the earliest request because of `cause`, where there is one, the others with it.
@@ -399,7 +411,7 @@ impl Fabric {
         }
         let mut failure = cause;
         for (request, tag) in flushed {
-            self.complete(owner, number, request, tag, Err(failure));
+            self.complete(owner, number, request, tag, Err(failure), self.now.at);
             failure = Failure::Flushed;
         }
     }
@@ -417,7 +429,11 @@ impl Fabric {
 
     pub(super) fn poll(&mut self, machine: MachineId) -> Option<Completion> {
         let completion = self.host_mut(machine).completions.pop_front()?;
-        self.pairs[completion.queue_pair.0 as usize].requester.unpolled.pop_front();
+        let requester = &mut self.pairs[completion.queue_pair.0 as usize].requester;
+        let before = requester.places();
+        requester.unpolled.pop_front();
+        let polled = before.saturating_sub(requester.places());
+        self.timing.polled(machine, polled as u32);
         Some(completion)
     }
 }

@@ -321,7 +321,12 @@ impl Fabric {
             Deed::Atomic(_) => Kind::Atomic,
         };
         let (answers, on_device) = (access.answers, access.on_device);
-        let work = self.work(requester, kind, bytes, on_device);
+        let changed = match access.deed {
+            Deed::Atomic(operation) => operation.apply(access.found).is_some_and(|word| word != access.found),
+            _ => false,
+        };
+        let mut work = self.work(requester, kind, bytes, on_device);
+        work.changed = changed;
         let mut arrives = self.timing.answer(answers.max(self.now.at), &work, &mut self.random);
         match self.journey(work.to, work.from) {
             Journey::Arrives(delay) => arrives += delay,

@@ -35,6 +35,21 @@ pub struct Work {
     pub device_memory: bool,
     /// Whether it is the first of its chain: it comes with the doorbell.
     pub doorbell: bool,
+    /// Whether earlier requests of its queue pair are not complete when it is sent.
+    pub follows: bool,
+    /// Whether its completion is reported: the card writes a completion entry.
+    pub signalled: bool,
+    /// Whether the atomic has changed its word; known when the answer is sent.
+    pub changed: bool,
+}
+
+/// A chain that the thread of a machine hands to its card.
+#[derive(Clone, Copy, Debug)]
+pub struct Posting {
+    /// Machine that posts.
+    pub from: MachineId,
+    /// Requests of the chain.
+    pub requests: u32,
 }
 
 /// A request on its way.
@@ -59,21 +74,42 @@ pub struct Serving {
     pub answers: Instant,
 }
 
-/// Durations of requests. The simulator asks three questions about each request, each when it comes up. So the answer
-/// may depend on what else waits for the same card, bus or link. Questions of one kind about one machine come in the
-/// order of time.
+/// Durations of requests. The simulator asks up to six questions about each request, each when it comes up. So the
+/// answer may depend on what else waits for the same card, bus or link. Questions of one kind about one machine come in
+/// the order of time.
 ///
 /// Queue pairs keep their own order: a request never overtakes its queue pair's earlier ones, whichever times are
 /// answered here.
 pub trait Timing {
+    /// Time at which a chain is with the card. The thread of the machine posts one chain after the other: it is asked
+    /// about the next one at that time. Without a model of threads, at once.
+    fn post(&mut self, now: Instant, posting: &Posting, random: &mut Random) -> Instant {
+        let _ = (posting, random);
+        now
+    }
+
     /// Times of a request that a network card takes from its send queue at `now`.
     fn send(&mut self, now: Instant, work: &Work, random: &mut Random) -> Sending;
 
     /// Times of a request at the responder; its queue pair lets it begin at `earliest`, which is now or later.
     fn serve(&mut self, earliest: Instant, work: &Work, random: &mut Random) -> Serving;
 
-    /// Time at which the completion can be polled of a request whose answer is sent at `now`.
+    /// Time at which the answer that is sent at `now` is with the requester's card.
     fn answer(&mut self, now: Instant, work: &Work, random: &mut Random) -> Instant;
+
+    /// Time at which the requester's thread takes the completion of a request whose answer is with its card. A thread
+    /// that posts takes nothing before all its chains are with the card. Requests that fail are not asked about.
+    /// Without a model of threads, at once.
+    fn complete(&mut self, now: Instant, work: &Work) -> Instant {
+        let _ = work;
+        now
+    }
+
+    /// Notes that a machine has polled a completion, and with it the end of so many requests: those before it that are not
+    /// signalled, too.
+    fn polled(&mut self, machine: MachineId, requests: u32) {
+        let _ = (machine, requests);
+    }
 }
 
 /// A table of times without queues: nothing waits for anything but its own queue pair.
@@ -218,6 +254,9 @@ mod tests {
                 arrived: Instant::ZERO,
                 device_memory,
                 doorbell: true,
+                follows: false,
+                signalled: true,
+                changed: false,
             };
             let sending = times.send(Instant::ZERO, &work, &mut random);
             let serving = times.serve(sending.arrives, &work, &mut random);

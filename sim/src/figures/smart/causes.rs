@@ -1,0 +1,130 @@
+//! Checks of what SMART's figures show, and of the cause.
+
+use super::threads::{Setup, run};
+use super::{Check, SmartRow};
+
+/// Looks whether a value is within some percent of another one.
+fn near(value: f64, of: f64, percent: f64) -> bool {
+    (value - of).abs() <= of * percent / 100.0
+}
+
+fn within(what: &str, row: &SmartRow, of: f64, percent: f64) -> Check {
+    Check {
+        claim: format!("{what}: {of} Mop/s ± {percent} %"),
+        found: format!("{:.1}", row.mops),
+        holds: near(row.mops, of, percent),
+    }
+}
+
+fn find<'r>(rows: &'r [SmartRow], name: &str, threads: u32, batch: u32) -> Option<&'r SmartRow> {
+    rows.iter().find(|row| row.name == name && row.threads == threads && row.batch == batch)
+}
+
+/// Figure 3: registers that threads share are what stops them.
+pub(super) fn resources(rows: &[SmartRow]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let (pairs, doorbells) = ("READ, a queue pair a thread", "READ, a doorbell a thread");
+    let most = rows.iter().filter(|row| row.name == pairs).max_by(|a, b| a.mops.total_cmp(&b.mops));
+    if let Some(most) = most {
+        checks.push(Check {
+            claim: "a queue pair a thread: most at 24 or 32 threads".to_owned(),
+            found: format!("at {}", most.threads),
+            holds: [24, 32].contains(&most.threads),
+        });
+        checks.push(within("its most", most, 39.0, 15.0));
+    }
+    if let Some(last) = find(rows, pairs, 96, 8) {
+        checks.push(within("with 96 threads", last, 19.0, 20.0));
+        checks.push(Check {
+            claim: "cause: of their time, 96 threads wait at least 60 % for registers (the paper: 74 %)"
+                .to_owned(),
+            found: format!("{:.0} %", last.in_registers_percent),
+            holds: last.in_registers_percent >= 60.0,
+        });
+    }
+    if let Some(last) = find(rows, doorbells, 96, 8) {
+        checks.push(within("a doorbell a thread, 96 threads", last, 111.0, 5.0));
+        checks.push(Check {
+            claim: "cause: with registers of their own they wait for none, and the bus is busy".to_owned(),
+            found: format!("{:.0} %, bus {:.0} %", last.in_registers_percent, last.bus_percent),
+            holds: last.in_registers_percent == 0.0 && last.bus_percent > 95.0,
+        });
+    }
+    checks
+}
+
+/// Figure 4: the card's cache makes READs of many threads slower, and the bus is the ceiling.
+pub(super) fn batches(rows: &[SmartRow], base: &Setup) -> Result<Vec<Check>, String> {
+    let reads = || rows.iter().filter(|row| row.name == "READ");
+    let Some(most) = reads().max_by(|a, b| a.mops.total_cmp(&b.mops)) else { return Ok(Vec::new()) };
+    let posted = most.threads * most.batch;
+    let mut checks = vec![Check {
+        claim: "READs: most with 768 to 1152 posted at once".to_owned(),
+        found: format!("{:.1} Mop/s with {} × {} = {posted}", most.mops, most.threads, most.batch),
+        holds: (768..=1152).contains(&posted),
+    }];
+    if let Some(last) = find(rows, "READ", 96, 32) {
+        checks.push(Check {
+            claim: "96 × 32 do half as many (the paper: 49.5 %)".to_owned(),
+            found: format!("{:.1} %", 100.0 * last.mops / most.mops),
+            holds: near(last.mops / most.mops, 0.5, 10.0),
+        });
+        checks.push(Check {
+            claim: "cause: the cache has lost nearly all of their requests".to_owned(),
+            found: format!(
+                "{:.0} %, {:.0} bytes of memory a request (the paper: 180)",
+                last.missed_percent, last.memory_bytes
+            ),
+            holds: last.missed_percent > 90.0,
+        });
+    }
+    checks.extend(halved(base)?);
+    Ok(checks)
+}
+
+/// Half the bus: the ceiling moves, the place of the drop does not.
+fn halved(base: &Setup) -> Result<Option<Check>, String> {
+    let threads = 96;
+    let line = |setup: &Setup| -> Result<Vec<f64>, String> {
+        [4, 8, 16, 32].into_iter().map(|batch| Ok(run(&Setup { threads, batch, ..*setup })?.mops)).collect()
+    };
+    let whole = line(base)?;
+    let half = line(&Setup { calibration: base.calibration.with_half_the_bus(), ..*base })?;
+    let ceiling = |line: &[f64]| line.iter().copied().fold(0.0, f64::max);
+    // The first batch that does 3 % less than a smaller one.
+    let drop = |line: &[f64]| (1..line.len()).find(|&at| line[at] < 0.97 * ceiling(&line[..at]));
+    let found =
+        format!("ceiling {:.1} → {:.1} Mop/s; {whole:.1?} → {half:.1?}", ceiling(&whole), ceiling(&half));
+    Ok(Some(Check {
+        claim: "cause: half the bus halves the ceiling, and the drop stays at the same batch (96 threads: 4, 8, 16, 32)".to_owned(),
+        found,
+        holds: near(ceiling(&half), ceiling(&whole) / 2.0, 5.0) && drop(&half) == drop(&whole),
+    }))
+}
+
+/// Figure 13: throttled threads stay at the ceiling.
+pub(super) fn throttling(rows: &[SmartRow]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for batch in [8, 16, 32] {
+        if let Some(row) = find(rows, "throttled", 96, batch) {
+            checks.push(within(&format!("throttled, 96 threads, batches of {batch}"), row, 110.0, 3.0));
+        }
+    }
+    if let (Some(free), Some(row)) =
+        (find(rows, "a doorbell a thread", 96, 32), find(rows, "throttled", 96, 32))
+    {
+        checks.push(Check {
+            claim: "cause: the cache of the card loses requests without throttling, and with it hardly any"
+                .to_owned(),
+            found: format!("{:.0} % → {:.0} %", free.missed_percent, row.missed_percent),
+            holds: free.missed_percent > 90.0 && row.missed_percent < 10.0,
+        });
+    }
+    checks
+}
+
+/// Table 1: as the paper's.
+pub(super) fn changing(rows: &[SmartRow]) -> Vec<Check> {
+    let each = |row: &SmartRow| within(&row.name, row, row.paper, 10.0);
+    rows.iter().map(each).collect()
+}

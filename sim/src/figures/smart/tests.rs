@@ -1,0 +1,93 @@
+//! Small runs whose results must have the right cause.
+
+use std::num::NonZeroU32;
+
+use fatbtree_verbs::Throttling;
+
+use super::threads::{Measured, Setup, percent, run};
+use super::{SmartFigure, base, causes, measure, resources, smart};
+use crate::figures::Size;
+use crate::figures::card::Resources;
+use crate::world::Kind;
+
+const SMALL: Size = Size { keys: 0, depth: 0, warm_up_us: 100, window_us: 150, seed: 1 };
+
+fn measured(of: impl FnOnce(&mut Setup)) -> Measured {
+    let mut setup = base(&SMALL);
+    of(&mut setup);
+    run(&setup).unwrap()
+}
+
+/// Figure 3, without the policies that its checks do not name.
+#[test]
+fn threads_that_share_registers_wait_for_them() {
+    let points: Vec<_> = resources(&SMALL)
+        .into_iter()
+        .filter(|point| {
+            point.name.starts_with("READ, a ") && [16, 24, 32, 48, 96].contains(&point.setup.threads)
+        })
+        .collect();
+    let rows = measure(&points).unwrap();
+    let checks = causes::resources(&rows);
+    assert!(checks.len() == 6 && checks.iter().all(|check| check.holds), "{checks:#?}\n{rows:#?}");
+}
+
+/// Figure 4's checks on rows of 96 threads.
+#[test]
+fn too_many_requests_thrash_the_cache_and_the_bus_is_the_ceiling() {
+    let size = Size { window_us: 300, ..SMALL };
+    let points: Vec<_> = super::batches(&size)
+        .into_iter()
+        .filter(|point| point.name == "READ" && point.setup.threads == 96 && point.setup.batch > 4)
+        .collect();
+    let rows = measure(&points).unwrap();
+    let checks = causes::batches(&rows, &base(&size)).unwrap();
+    assert!(checks.len() == 4 && checks.iter().all(|check| check.holds), "{checks:#?}\n{rows:#?}");
+}
+
+/// WRITEs have a cliff of their own.
+#[test]
+fn writes_are_slower_beyond_the_cliff() {
+    let writes =
+        |batch| measured(|setup| (setup.kind, setup.threads, setup.batch) = (Kind::Write, 96, batch)).mops;
+    let (below, beyond) = (writes(8), writes(24));
+    assert!((85.0..97.0).contains(&below) && (60.0..66.0).contains(&beyond), "{below} {beyond}");
+}
+
+/// The production reactor's limit keeps the card's cache large enough.
+#[test]
+fn throttled_threads_stay_at_the_ceiling() {
+    let of =
+        |throttling| measured(|setup| (setup.throttling, setup.threads, setup.batch) = (throttling, 96, 32));
+    let free = of(Throttling::Off);
+    let throttled = of(Throttling::Fixed(NonZeroU32::new(10).unwrap()));
+    assert!(free.mops < 70.0 && throttled.mops > 105.0, "{free:?} {throttled:?}");
+    assert!(throttled.usage.missed < 0.05 * throttled.usage.requests as f64, "{throttled:?}");
+}
+
+/// A completion is a third of what a READ of 8 bytes moves over the bus, and the ceiling is the bus.
+#[test]
+fn one_doorbell_register_each_means_no_queue() {
+    let of = |resources| measured(|setup| (setup.resources, setup.threads) = (resources, 48));
+    let (shared, own) = (of(Resources::QueuePairPerThread), of(Resources::DoorbellPerThread));
+    let window = base(&SMALL).window;
+    assert!(
+        percent(shared.usage.in_registers, window) / 48.0 > 20.0 && own.mops > 1.8 * shared.mops,
+        "{shared:?} {own:?}"
+    );
+}
+
+#[test]
+fn a_run_follows_from_its_seed() {
+    let of = |seed| measured(|setup| (setup.threads, setup.seed) = (5, seed)).usage;
+    assert_eq!(of(1), of(1));
+    assert_ne!(of(1), of(2));
+}
+
+/// A window too short for two intervals has no row; one of 16 ms has that of 8 ms.
+#[test]
+fn a_changing_number_of_threads_has_the_rows_that_fit() {
+    let rows = smart(&Size { window_us: 100, ..SMALL }, SmartFigure::Changing).unwrap().rows;
+    assert!(rows.is_empty(), "{rows:?}");
+    assert_eq!(super::changing(&Size { window_us: 800, ..SMALL }).len(), 2);
+}
