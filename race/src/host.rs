@@ -2,6 +2,9 @@
 //!
 //! It reads no table. What clients have used of a chunk is seen in the chunk: a pair of subtables is never all zeros, and neither is a
 //! record. So a restarted server finds the same, also where no slot leads to a block.
+//!
+//! Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
+//! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): slots are changed by atomics.
 
 use std::convert::Infallible;
 use std::io;

@@ -81,12 +81,14 @@
 //! use fatbtree_race::host::HashTable;
 //! use fatbtree_race::{Shape, Table};
 //! use fatbtree_remote::{RemoteConfig, RemoteMemory};
+//! use fatbtree_verbs::Access;
 //! use fatbtree_verbs::plain::PlainNetwork;
 //! use fatbtree_verbs::time::{Duration, Instant};
 //!
 //! let network = PlainNetwork::new();
 //! let content = HashTable::make(0, Shape::default(), 32 << 20)?;
-//! let mut server = MemoryServer::new(network.device(), content, &ServerOptions::writable(), 1)?;
+//! let options = ServerOptions { access: Access::ALL, ..ServerOptions::writable() };
+//! let mut server = MemoryServer::new(network.device(), content, &options, 1)?;
 //! let memory = RemoteMemory::new(network.device(), [0].into_iter(), RemoteConfig::default(), 1)?;
 //! let memory = Rc::new(memory);
 //! let mut keeper = SessionKeeper::new(memory.connections(), KeeperOptions::default());

@@ -10,7 +10,7 @@ use fatbtree_race::host::HashTable;
 use fatbtree_race::Shape;
 use fatbtree_remote::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, World};
-use fatbtree_verbs::Memory;
+use fatbtree_verbs::{Access, Memory};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
@@ -32,14 +32,14 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server with its part of an empty table.
     pub(crate) fn new(world: &World, number: u16, shape: Shape, spare: u64, lease: Duration) -> Rc<Self> {
-        let chunk_bytes = 16 << 10;
+        let chunk_bytes = 32 << 10;
         let mut content = HashTable::make(number, shape, spare).expect("the shape is possible");
         let classes = Memory::shared(chunk_classes_bytes(spare, chunk_bytes));
         content.chunk_classes = Some(classes.expect("there is memory for a table"));
         let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
         let options =
-            ServerOptions { lock_table_bytes: 64, chunk_bytes, lease, limits, ..ServerOptions::writable() };
+            ServerOptions { access: Access::ALL, lock_table_bytes: 64, chunk_bytes, lease, limits, ..ServerOptions::writable() };
         let machine = world.machine(MachineOptions::named(format!("server {number}")));
         let server = Rc::new(Self { machine, options, content, process: RefCell::default() });
         server.begin(u64::from(number) + 1);

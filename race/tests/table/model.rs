@@ -28,7 +28,7 @@ pub(crate) fn with_table<T: 'static>(
         let table = Table::open(memory, shape.server(0)).await.expect("the server lives");
         work(table).await
     });
-    world.run_until(|| task.has_ended(), Duration::from_secs(100)).expect("nothing is in the way");
+    world.run_until(|| task.has_ended(), Duration::from_secs(10)).expect("nothing is in the way");
     task.take().expect("the machine lives")
 }
 
