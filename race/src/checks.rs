@@ -23,6 +23,8 @@ checks! {
     Duplicates,
     /// Readers take no notice of insertions under way.
     Tentative,
+    /// An insertion that another one was to take away has gone, and does not count by now.
+    Removed,
     /// The version of a block goes on from the one that its place had before, so that no slot holds the same word twice.
     VersionGoesOn,
     /// A client that meets a split that does not go on completes it.

@@ -67,13 +67,19 @@ impl<V: Verbs> Table<V> {
                     for rival in rivals {
                         let of = behind(buckets.leaf.place.address(), rival.offset);
                         let swung = self.swing(of, rival.slot, Slot::EMPTY, op).await;
-                        // What is frozen while tentative never counts. All others came later, and see this one.
-                        let counts = matches!(swung, Ok(Swung::No(found)) if found.thawed() == rival.slot.committed());
-                        if counts || matches!(swung, Err(Stop::Failed(_))) {
+                        // Taken away, by this client or its own; or frozen while tentative, so that it never counts. All others came
+                        // later, and see this one. Any other word: it counts by now, and may have been updated since.
+                        let is_gone = match swung {
+                            Ok(Swung::Yes) => true,
+                            Ok(Swung::No(found)) => {
+                                found.thawed().is_empty() || found == rival.slot.frozen() || !Check::Removed.on()
+                            }
+                            Err(_) => false,
+                        };
+                        if !is_gone {
                             self.swing(at, tentative, Slot::EMPTY, op).await.ok();
                             return Err(Stop::Later);
                         }
-                        swung?;
                     }
                 }
                 outcome => {
