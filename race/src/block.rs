@@ -3,7 +3,9 @@
 //! RACE's block has key, value and checksum. The product's record has them, too, and a version. A block is a record that begins at a
 //! multiple of 64 bytes; it is read, and checked, as it was written or not at all.
 
-use fatbtree_remote::record::{RECORD_HEAD, RecordHead, RecordPointer, UNPUBLISHED, read_record, record_bytes, write_record};
+use fatbtree_remote::record::{
+    RECORD_HEAD, RecordHead, RecordPointer, UNPUBLISHED, read_record, record_bytes, write_record,
+};
 
 use crate::slot::{BlockPointer, UNIT};
 

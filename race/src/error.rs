@@ -17,10 +17,14 @@ pub enum TableError {
         server: u16,
     },
     /// The connection broke while a slot was being changed, and another client has changed it since.
-    #[error("the change may have been made or not: the connection broke under it ({0}); read the key to find out")]
+    #[error(
+        "the change may have been made or not: the connection broke under it ({0}); read the key to find out"
+    )]
     Unknown(BreakReason),
     /// Too many attempts in vain: other clients change the same, or connections break.
-    #[error("gave up after {attempts} attempts, because others change the same keys or connections break; try again")]
+    #[error(
+        "gave up after {attempts} attempts, because others change the same keys or connections break; try again"
+    )]
     GaveUp {
         /// Attempts that were made.
         attempts: u32,

@@ -30,7 +30,9 @@ pub enum MakeError {
     #[error(transparent)]
     Shape(#[from] BadShape),
     /// The server is not one of the table's, or pointers do not reach it.
-    #[error("memory server {0} is not in the table's list of servers; those are numbered below {MAX_SERVERS}")]
+    #[error(
+        "memory server {0} is not in the table's list of servers; those are numbered below {MAX_SERVERS}"
+    )]
     Server(u16),
     /// The region is larger than pointers reach.
     #[error("a region of {0} bytes: pointers of a table reach {MAX_REGION}")]
@@ -81,7 +83,8 @@ impl HashTable {
             return Err(MakeError::Region(bytes));
         }
         let region = Memory::shared(bytes).map_err(|why| MakeError::Memory { bytes, why })?;
-        let write = |offset: u64, bytes: &[u8]| region.write(offset, bytes).expect("the region has room for both");
+        let write =
+            |offset: u64, bytes: &[u8]| region.write(offset, bytes).expect("the region has room for both");
         if is_first {
             let place = Place::of(GlobalAddress::new(server, root)).ok_or(MakeError::Region(bytes))?;
             write(header + entry_offset(0), &Leaf { place, depth: 0 }.word().to_le_bytes());
@@ -144,7 +147,9 @@ impl Tenant for HashTable {
         let from = last.saturating_sub(farthest).max(chunk.start);
         let first = chunk.start + (from - chunk.start) / UNIT * UNIT;
         let ends = (first..=last).step_by(UNIT as usize).filter_map(|at| self.block_end(at));
-        Used::To(ends.chain([last + 1]).max().map_or(chunk.end, |end| end.next_multiple_of(UNIT)).min(chunk.end))
+        Used::To(
+            ends.chain([last + 1]).max().map_or(chunk.end, |end| end.next_multiple_of(UNIT)).min(chunk.end),
+        )
     }
 
     fn is_free(&self, class: SizeClass, block: Range<u64>) -> bool {

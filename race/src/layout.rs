@@ -165,7 +165,8 @@ impl Shape {
     #[must_use]
     pub fn of_header(line: &[u8; HEADER_BYTES]) -> Option<(Self, GlobalAddress)> {
         let RegionHeader { root, configuration, .. } = RegionHeader::parse(line, &STRUCTURE)?;
-        let word = |at: usize| configuration[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        let word =
+            |at: usize| configuration[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
         let shape =
             Self { groups: word(4), directory_bits: configuration[1], servers: word(8), max_value: word(12) };
         let fits = configuration[0] == FORMAT && shape.check().is_ok() && Place::of(root).is_some();

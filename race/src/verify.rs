@@ -9,7 +9,8 @@ use crate::block::{self, block_bytes};
 use crate::error::TableError;
 use crate::hash::Hash;
 use crate::layout::{
-    BUCKET_BYTES, BucketHeader, Leaf, SUCCESSORS, Shape, behind, buckets_of, entry_offset, slot_offsets, word_at,
+    BUCKET_BYTES, BucketHeader, Leaf, SUCCESSORS, Shape, behind, buckets_of, entry_offset, slot_offsets,
+    word_at,
 };
 use crate::slot::{Place, Slot, State};
 use crate::table::Table;

@@ -42,9 +42,8 @@ impl Buckets {
 
     /// Slots whose pointer has this fingerprint.
     pub(super) fn matching(&self, hash: Hash) -> impl Iterator<Item = Seen> + '_ {
-        let matches = move |slot: Slot| {
-            slot.pointer().is_some_and(|pointer| pointer.fingerprint == hash.fingerprint())
-        };
+        let matches =
+            move |slot: Slot| slot.pointer().is_some_and(|pointer| pointer.fingerprint == hash.fingerprint());
         self.slots().filter(move |seen| matches(seen.slot))
     }
 
@@ -69,7 +68,8 @@ impl Buckets {
         let free_in = |which: usize| {
             let from = combined_offset(self.numbers[which]);
             let free = self.slots().filter(move |seen| seen.slot.is_empty());
-            free.map(|seen| seen.offset).filter(move |offset| (from..from + u64::from(COMBINED_BYTES)).contains(offset))
+            free.map(|seen| seen.offset)
+                .filter(move |offset| (from..from + u64::from(COMBINED_BYTES)).contains(offset))
         };
         let which = usize::from(free_in(1).count() > free_in(0).count());
         let main = combined_offset(self.numbers[which]) + main_bucket(self.numbers[which]);

@@ -72,7 +72,9 @@ impl<V: Verbs> Table<V> {
                         let is_gone = match swung {
                             Ok(Swung::Yes) => true,
                             Ok(Swung::No(found)) => {
-                                found.thawed().is_empty() || found == rival.slot.frozen() || !Check::Removed.on()
+                                found.thawed().is_empty()
+                                    || found == rival.slot.frozen()
+                                    || !Check::Removed.on()
                             }
                             Err(_) => false,
                         };
@@ -99,13 +101,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// The second round trip: puts the tentative pointer, and reads the buckets behind it.
-    async fn put(
-        &self,
-        buckets: &Buckets,
-        offset: u64,
-        fresh: &Fresh,
-        op: &mut Op,
-    ) -> Result<Buckets, Stop> {
+    async fn put(&self, buckets: &Buckets, offset: u64, fresh: &Fresh, op: &mut Op) -> Result<Buckets, Stop> {
         let leaf = buckets.leaf;
         let at = behind(leaf.place.address(), offset);
         let id = ConnectionId { server: at.server(), lane: op.lane };

@@ -116,8 +116,7 @@ impl<V: Verbs> Table<V> {
         let most = block::block_bytes(self.shape.max_value).saturating_sub(first);
         let rest = u64::from(rest.min(most));
         let mut bytes = head.to_vec();
-        let rest =
-            read_pieces(&self.memory, op.lane, behind(at, first.into()), rest, &mut op.trips).await?;
+        let rest = read_pieces(&self.memory, op.lane, behind(at, first.into()), rest, &mut op.trips).await?;
         bytes.extend_from_slice(&rest);
         Ok(Bytes::Pieces(bytes))
     }

@@ -62,9 +62,8 @@ impl<V: Verbs> Table<V> {
     pub(super) fn put_back(&self, writer: &Writer, class: SizeClass, bytes: u32, block: Block) {
         let server = block.address.server();
         // A session that has ended has no allocator.
-        let _ended = self
-            .memory
-            .with_allocator(server, writer, |allocator| allocator.put_back(class, bytes, block));
+        let _ended =
+            self.memory.with_allocator(server, writer, |allocator| allocator.put_back(class, bytes, block));
     }
 
     /// Takes a block for a value and fills it in this client's memory. A block that was taken before, for the same operation, is kept as

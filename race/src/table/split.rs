@@ -32,11 +32,9 @@ use crate::block;
 use crate::checks::Check;
 use crate::error::{Stop, TableError};
 use crate::hash::Hash;
-use crate::layout::{
-    BucketHeader, Leaf, PAIRS, behind, slot_offsets, word_at, write_subtable,
-};
-use fatbtree_remote::record::RECORD_HEAD;
+use crate::layout::{BucketHeader, Leaf, PAIRS, behind, slot_offsets, word_at, write_subtable};
 use crate::slot::{Place, Slot, State};
+use fatbtree_remote::record::RECORD_HEAD;
 
 /// Pauses, each twice as long as the one before, in which another client may finish a split: from 1 µs to some 100 µs in all.
 const PATIENT: u32 = 8;
@@ -89,10 +87,8 @@ impl<V: Verbs> Table<V> {
             // A block was freed, so another client has finished.
             return Err(Stop::Later);
         };
-        let header = BucketHeader::from_word(word_at(&frozen, 0)).ok_or(TableError::Damaged {
-            at: leaf.place.address(),
-            expected: "the header of a subtable",
-        })?;
+        let header = BucketHeader::from_word(word_at(&frozen, 0))
+            .ok_or(TableError::Damaged { at: leaf.place.address(), expected: "the header of a subtable" })?;
         let pair = self.copy(header, &keys, op).await?;
         let announced = self.announce(leaf, pair, op).await?;
         self.follow(leaf, announced, op);
@@ -127,9 +123,9 @@ impl<V: Verbs> Table<V> {
         // A doorbell rings for one server.
         left.sort_by_key(|(.., pointer)| pointer.place);
         let mut keys = Vec::with_capacity(left.len());
-        for of_one in left.chunk_by(|(.., one), (.., other)| {
-            one.place.address().server() == other.place.address().server()
-        }) {
+        for of_one in left
+            .chunk_by(|(.., one), (.., other)| one.place.address().server() == other.place.address().server())
+        {
             let Some((.., first)) = of_one.first() else { continue };
             let id = ConnectionId { server: first.place.address().server(), lane: op.lane };
             let writer = self.writer(id.server, op.lane).await?;
@@ -161,9 +157,12 @@ impl<V: Verbs> Table<V> {
         let half = self.shape.subtable_bytes();
         let mut bytes = vec![0; 2 * half as usize];
         let (lower, upper) = bytes.split_at_mut(half as usize);
-        for (is_upper, (bytes, of)) in [false, true].into_iter().zip([lower, upper].into_iter().zip(header.halves())) {
+        for (is_upper, (bytes, of)) in
+            [false, true].into_iter().zip([lower, upper].into_iter().zip(header.halves()))
+        {
             write_subtable(bytes, of, |_| Slot::EMPTY);
-            for &(offset, slot, _) in keys.iter().filter(|(.., hash)| hash.is_upper(header.depth) == is_upper) {
+            for &(offset, slot, _) in keys.iter().filter(|(.., hash)| hash.is_upper(header.depth) == is_upper)
+            {
                 bytes[offset as usize..][..8].copy_from_slice(&slot.0.to_le_bytes());
             }
         }

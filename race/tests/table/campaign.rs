@@ -13,7 +13,8 @@ use rand::RngExt as _;
 
 use crate::lab::{Client, Server, begin, serve};
 
-const SOON: Duration = Duration::from_secs(2);
+/// Time for the last operations: far more than they take.
+const SOON: Duration = Duration::from_millis(200);
 const CLIENTS: usize = 3;
 const ROUNDS: u64 = 14;
 
@@ -196,7 +197,7 @@ pub(crate) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
         longest,
         aim,
     });
-    let servers = serve(&world, shape, 8 << 20, Duration::from_micros(1_500));
+    let servers = serve(&world, shape, 16 << 20, Duration::from_micros(1_500));
     let machines: Vec<_> = (0..CLIENTS)
         .map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)))
         .collect();
@@ -263,7 +264,9 @@ fn end(
     let alive = world.final_phase(SOON, || {
         machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
         let share = |number: u64| (0..setting.keys).filter(|key| key % 4 == number).collect::<Vec<_>>();
-        (0..4).map(|number| (format!("keys {number}"), last.spawn(living.clone().end(share(number))))).collect()
+        (0..4)
+            .map(|number| (format!("keys {number}"), last.spawn(living.clone().end(share(number)))))
+            .collect()
     });
     if let Some(wrong) = setting.wrong.take() {
         return Err(wrong);
@@ -275,7 +278,9 @@ fn end(
         let table = Table::open(memory, home).await.map_err(|error| error.to_string())?;
         table.verify().await.map_err(|fault| fault.to_string())
     });
-    world.run_until(|| task.has_ended(), SOON).map_err(|_| "the walk over the table does not end".to_owned())?;
+    world
+        .run_until(|| task.has_ended(), SOON)
+        .map_err(|_| "the walk over the table does not end".to_owned())?;
     outcome.verified = task.take().ok_or("the machine that walks over the table died")??;
     if outcome.verified.keys != setting.keys {
         return Err(format!("{} keys were put last, {} are there", setting.keys, outcome.verified.keys));
@@ -289,9 +294,8 @@ fn end(
 
 /// First seed of a run; `SEED` and `SEEDS` in the environment choose others.
 fn seeds(count: u64) -> std::ops::Range<u64> {
-    let number = |name: &str, default| {
-        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-    };
+    let number =
+        |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let first = number("SEED", 0);
     first..first + number("SEEDS", count)
 }
@@ -317,10 +321,15 @@ fn campaign(aim: Aim, count: u64) -> Outcome {
     sum
 }
 
+/// Whether the seeds are the usual ones, whose sums are known.
+fn is_usual() -> bool {
+    std::env::var_os("SEED").is_none() && std::env::var_os("SEEDS").is_none()
+}
+
 #[test]
 fn all_kinds_of_operations() {
     let sum = campaign(Aim::All, 60);
-    assert!(sum.deaths > 100 && sum.restarts > 20 && sum.lapsed > 100, "{sum:?}");
+    assert!(!is_usual() || sum.deaths > 100 && sum.restarts > 20 && sum.lapsed > 100, "{sum:?}");
 }
 
 #[test]
@@ -336,5 +345,5 @@ fn insertions_of_the_same_keys() {
 #[test]
 fn splits_under_way() {
     let sum = campaign(Aim::Splits, 60);
-    assert!(sum.verified.former > 300, "{sum:?}");
+    assert!(!is_usual() || sum.verified.former > 300, "{sum:?}");
 }

@@ -5,13 +5,15 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, SessionKeeper};
-use fatbtree_memserver::{Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, chunk_classes_bytes};
-use fatbtree_race::host::HashTable;
+use fatbtree_memserver::{
+    Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, chunk_classes_bytes,
+};
 use fatbtree_race::Shape;
+use fatbtree_race::host::HashTable;
 use fatbtree_remote::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, World};
-use fatbtree_verbs::{Access, Memory};
 use fatbtree_verbs::time::Duration;
+use fatbtree_verbs::{Access, Memory};
 use rand::RngExt as _;
 
 /// Interval in which a client and a server look for something to be done.
@@ -32,14 +34,20 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server with its part of an empty table.
     pub(crate) fn new(world: &World, number: u16, shape: Shape, spare: u64, lease: Duration) -> Rc<Self> {
-        let chunk_bytes = 32 << 10;
+        let chunk_bytes = 64 << 10;
         let mut content = HashTable::make(number, shape, spare).expect("the shape is possible");
         let classes = Memory::shared(chunk_classes_bytes(spare, chunk_bytes));
         content.chunk_classes = Some(classes.expect("there is memory for a table"));
         let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
-        let options =
-            ServerOptions { access: Access::ALL, lock_table_bytes: 64, chunk_bytes, lease, limits, ..ServerOptions::writable() };
+        let options = ServerOptions {
+            access: Access::ALL,
+            lock_table_bytes: 64,
+            chunk_bytes,
+            lease,
+            limits,
+            ..ServerOptions::writable()
+        };
         let machine = world.machine(MachineOptions::named(format!("server {number}")));
         let server = Rc::new(Self { machine, options, content, process: RefCell::default() });
         server.begin(u64::from(number) + 1);
@@ -99,7 +107,10 @@ pub(crate) fn begin(
     contention: Contention,
     draw: &mut Random,
 ) -> Client {
-    let config = RemoteConfig { lanes: draw.random_range(1..=2), contention, ..RemoteConfig::default() };
+    // Far more than an operation takes when nothing is in the way.
+    let patience = Duration::from_millis(30);
+    let lanes = draw.random_range(1..=2);
+    let config = RemoteConfig { lanes, contention, patience, ..RemoteConfig::default() };
     let seed = draw.random_range(0..=u64::MAX);
     let numbers: Vec<u16> = servers.iter().map(|server| server.content.server).collect();
     let memory = RemoteMemory::new(machine.device(), numbers.iter().copied(), config, seed);

@@ -100,11 +100,18 @@ fn a_table_under_ycsb() {
         let [one, many] = [1, 8].map(|depth| {
             let summary = run(name, depth);
             let Summary { ops_per_s, round_trips, p50_us, p99_us, .. } = summary;
-            println!("{name:8}   {depth:9}   {ops_per_s:12.0}   {round_trips:11.2}   {p50_us:6.2}   {p99_us:6.2}");
+            println!(
+                "{name:8}   {depth:9}   {ops_per_s:12.0}   {round_trips:11.2}   {p50_us:6.2}   {p99_us:6.2}"
+            );
             assert!(summary.verified(), "{summary:?}");
             summary
         });
         assert!((least..most).contains(&one.round_trips), "{name}: {}", one.round_trips);
-        assert!(many.ops_per_s > 4.0 * one.ops_per_s, "{} and {} operations/s", many.ops_per_s, one.ops_per_s);
+        assert!(
+            many.ops_per_s > 4.0 * one.ops_per_s,
+            "{} and {} operations/s",
+            many.ops_per_s,
+            one.ops_per_s
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The hash table on memory servers of production, in a simulated network.
 
-mod lab;
-mod model;
 mod campaign;
+mod lab;
 mod load;
 mod missing;
+mod model;

@@ -147,9 +147,18 @@ fn round_trips() {
             let search = table.search(key).await;
             let absent = table.search(key + most).await;
             let update = table.update(key, &value).await;
-            assert!(update.result.is_ok_and(|applied| applied) && again.result.is_ok_and(|applied| !applied), "{key}");
+            assert!(
+                update.result.is_ok_and(|applied| applied) && again.result.is_ok_and(|applied| !applied),
+                "{key}"
+            );
             let upsert = table.upsert(key, &value).await;
-            let of = [insert.round_trips, search.round_trips, absent.round_trips, update.round_trips, upsert.round_trips];
+            let of = [
+                insert.round_trips,
+                search.round_trips,
+                absent.round_trips,
+                update.round_trips,
+                upsert.round_trips,
+            ];
             trips.iter_mut().zip(of).for_each(|(sum, trips)| *sum += trips);
         }
         for key in 0..most {
@@ -159,7 +168,10 @@ fn round_trips() {
         for (found, expected) in trips.into_iter().zip(expected) {
             let mean = f64::from(found) / most as f64;
             println!("{mean:.3} round trips, {expected} expected");
-            assert!((f64::from(expected)..f64::from(expected) + 0.06).contains(&mean), "{mean} for {expected}");
+            assert!(
+                (f64::from(expected)..f64::from(expected) + 0.06).contains(&mean),
+                "{mean} for {expected}"
+            );
         }
         assert_eq!(table.verify().await.expect("the structure is right").keys, 0);
     });
@@ -168,15 +180,18 @@ fn round_trips() {
 /// A value of any length up to the bound, also where a slot cannot tell it.
 #[test]
 fn long_values() {
-    let shape = Shape { max_value: 12_000, ..SMALL };
+    let shape = Shape { max_value: 40_000, ..SMALL };
     with_table(shape, 8 << 20, async move |table| {
-        for length in [0, 1, 39, 40, 41, 1_000, 4_096, 11_999, 12_000] {
+        for length in [0, 1, 39, 40, 41, 1_000, 4_096, 16_232, 16_296, 16_297, 39_999, 40_000] {
             let value = value(1, length as u64, length);
             assert!(done(table.upsert(1, &value).await));
-            assert_eq!(got(table.search(1).await), Some(value));
+            let found = table.search(1).await;
+            // A slot tells up to 16,320 bytes.
+            assert!(length > 16_296 || found.round_trips == 2, "{length}: {} round trips", found.round_trips);
+            assert_eq!(got(found), Some(value));
         }
-        let long = table.upsert(1, &[0; 12_001]).await.result.unwrap_err();
-        assert_eq!(long, TableError::TooLong { found: 12_001, most: 12_000 });
+        let long = table.upsert(1, &[0; 40_001]).await.result.unwrap_err();
+        assert_eq!(long, TableError::TooLong { found: 40_001, most: 40_000 });
     });
 }
 
@@ -205,6 +220,29 @@ fn memory_is_used_again() {
         servers[0].count("chunks_published")
     };
     assert_eq!(chunks(30), chunks(2));
+}
+
+/// Subtables and blocks are spread over three servers.
+#[test]
+fn a_table_on_several_servers() {
+    let shape = Shape { servers: 0b1_0101, ..SMALL };
+    let servers = with_table(shape, 4 << 20, async move |table| {
+        let mut splits = 0;
+        for key in 0..600 {
+            splits += u32::from(table.insert(key, &value(key, 0, 30)).await.round_trips > 20);
+        }
+        for key in 0..600 {
+            let expected = (key % 3 != 0).then(|| value(key, 0, 30));
+            if expected.is_none() {
+                assert!(done(table.delete(key).await));
+            }
+            assert_eq!(got(table.search(key).await), expected, "{key}");
+        }
+        let verified = table.verify().await.expect("the structure is right");
+        assert_eq!((verified.keys, verified.former), (400, u64::from(splits)));
+        table.memory().connections().iter().filter(|id| table.memory().writer(id.server).is_ok()).count()
+    });
+    assert!(servers >= 3);
 }
 
 /// Several operations of one client at once.
