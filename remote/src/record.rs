@@ -238,6 +238,24 @@ impl RecordHead {
         }
     }
 
+    /// Key of the record.
+    #[must_use]
+    pub const fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Version of the record.
+    #[must_use]
+    pub const fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Bytes of the value.
+    #[must_use]
+    pub const fn length(&self) -> u32 {
+        self.length
+    }
+
     /// Whether a switch may lead readers here: it is the record that its key's entry names, and is marked so.
     #[must_use]
     pub fn is_published(&self, key: u64, pointer: RecordPointer) -> bool {

@@ -1,0 +1,77 @@
+//! The checks that keep the table right among others that change it, by name.
+//!
+//! With the cargo feature `switchable-checks`, which only tests turn on, one can be left out for the current thread: a simulation that does
+//! not notice has not tried hard enough. The published protocol, or the code that came with it, leaves out the first five.
+
+macro_rules! checks {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A check by name.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+        pub enum Check {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Check {
+            /// All of them.
+            pub const ALL: &[Check] = &[$(Check::$name,)*];
+        }
+    };
+}
+
+checks! {
+    /// An insertion looks for others of its key before it counts.
+    Duplicates,
+    /// Readers take no notice of insertions under way.
+    Tentative,
+    /// An insertion that another one was to take away has gone, and does not count by now.
+    Removed,
+    /// The version of a block goes on from the one that its place had before, so that no slot holds the same word twice.
+    VersionGoesOn,
+    /// A client that meets a split that does not go on completes it.
+    Helping,
+    /// A client that finds frozen slots asks whether the subtable has successors.
+    Successors,
+    /// The suffix in a bucket's header is the key's.
+    Suffix,
+    /// A subtable is copied when all of its slots are frozen.
+    FrozenAll,
+}
+
+#[cfg(not(feature = "switchable-checks"))]
+impl Check {
+    /// Whether the check is made: always.
+    #[inline(always)]
+    pub fn on(self) -> bool {
+        true
+    }
+}
+
+#[cfg(feature = "switchable-checks")]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Check;
+
+    thread_local!(static OFF: Cell<u64> = const { Cell::new(0) });
+
+    impl Check {
+        /// Whether the check is made in this thread.
+        #[inline]
+        pub fn on(self) -> bool {
+            OFF.get() & 1 << self as u64 == 0
+        }
+
+        /// Does something without the check, in this thread.
+        pub fn without<T>(self, work: impl FnOnce() -> T) -> T {
+            struct Restore(u64);
+            impl Drop for Restore {
+                fn drop(&mut self) {
+                    OFF.set(self.0);
+                }
+            }
+            let _restore = Restore(OFF.get());
+            OFF.set(OFF.get() | 1 << self as u64);
+            work()
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What a memory server does for a table: it makes an empty one, and knows which memory is used.
+//!
+//! It reads no table. What clients have used of a chunk is seen in the chunk: a pair of subtables is never all zeros, and neither is a
+//! record. So a restarted server finds the same, also where no slot leads to a block.
+//!
+//! Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
+//! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): slots are changed by atomics.
+
+use std::convert::Infallible;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use fatbtree_memserver::{Class, Loaded, Origin, Seen, Shape as Classes, Tenant, Used};
+use fatbtree_remote::record::{RECORD_HEAD, RecordHead, is_record};
+use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
+use fatbtree_verbs::Memory;
+
+use crate::block::block_bytes;
+use crate::layout::{BLOCKS, BadShape, BucketHeader, Leaf, PAIRS, Shape, entry_offset, write_subtable};
+use crate::slot::{MAX_REGION, MAX_SERVERS, Place, Slot, UNIT};
+
+/// Bytes that are looked at in one step of a walk over a chunk.
+const BLOCK: u64 = 4096;
+
+/// Errors from making a table.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    /// Such a table cannot be.
+    #[error(transparent)]
+    Shape(#[from] BadShape),
+    /// The server is not one of the table's, or pointers do not reach it.
+    #[error(
+        "memory server {0} is not in the table's list of servers; those are numbered below {MAX_SERVERS}"
+    )]
+    Server(u16),
+    /// The region is larger than pointers reach.
+    #[error("a region of {0} bytes: pointers of a table reach {MAX_REGION}")]
+    Region(u64),
+    /// The system gives no memory.
+    #[error("no memory for a region of {bytes} bytes: {why}")]
+    Memory {
+        /// Bytes of the region.
+        bytes: u64,
+        /// The system's reason.
+        why: io::Error,
+    },
+}
+
+/// A memory server's description of its part of a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableInfo {
+    /// Shape of the table.
+    pub shape: Shape,
+    /// Address of the directory, on the table's first server.
+    pub directory: GlobalAddress,
+}
+
+/// One server's part of a table.
+#[derive(Clone, Debug)]
+pub struct HashTable {
+    info: TableInfo,
+    region: Arc<Memory>,
+}
+
+impl HashTable {
+    /// A region with an empty table, or with memory for a part of one: the first of the table's servers has directory and first subtable.
+    ///
+    /// # Errors
+    /// When such a table cannot be, or there is no memory.
+    pub fn make(server: u16, shape: Shape, spare_bytes: u64) -> Result<Loaded<Self>, MakeError> {
+        shape.check()?;
+        if server >= MAX_SERVERS || shape.servers >> server & 1 == 0 {
+            return Err(MakeError::Server(server));
+        }
+        let header = HEADER_BYTES as u64;
+        let directory = GlobalAddress::new(shape.server(0), header);
+        let is_first = directory.server() == server;
+        let root = header + shape.directory_bytes();
+        let begin = if is_first { root + shape.subtable_bytes() } else { header };
+        let bytes = begin.saturating_add(spare_bytes);
+        if bytes > MAX_REGION {
+            return Err(MakeError::Region(bytes));
+        }
+        let region = Memory::shared(bytes).map_err(|why| MakeError::Memory { bytes, why })?;
+        let write =
+            |offset: u64, bytes: &[u8]| region.write(offset, bytes).expect("the region has room for both");
+        if is_first {
+            let place = Place::of(GlobalAddress::new(server, root)).ok_or(MakeError::Region(bytes))?;
+            write(header + entry_offset(0), &Leaf { place, depth: 0 }.word().to_le_bytes());
+            let mut subtable = vec![0; shape.subtable_bytes() as usize];
+            write_subtable(&mut subtable, BucketHeader { depth: 0, suffix: 0 }, |_| Slot::EMPTY);
+            write(root, &subtable);
+        }
+        write(0, &shape.header(directory, 1, bytes).to_bytes());
+        let pair = u32::try_from(2 * shape.subtable_bytes()).unwrap_or(u32::MAX);
+        let classes = vec![
+            Class { name: "blocks", ..Class::default() },
+            Class { name: "pairs of subtables", bytes: pair, ..Class::default() },
+        ];
+        let info = TableInfo { shape, directory };
+        Ok(Loaded {
+            server,
+            region: Arc::clone(&region),
+            spare: begin..bytes,
+            generation: 1,
+            origin: Origin::Meant,
+            chunk_classes: None,
+            shape: Classes { classes, ..Classes::default() },
+            tenant: Self { info, region },
+        })
+    }
+}
+
+impl Tenant for HashTable {
+    type Description = TableInfo;
+    type Request = Infallible;
+
+    fn description(&self) -> TableInfo {
+        self.info
+    }
+
+    fn root(&self) -> GlobalAddress {
+        self.info.directory
+    }
+
+    /// No client changes the header.
+    fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen {
+        let TableInfo { shape, directory } = self.info;
+        if Shape::of_header(header) == Some((shape, directory)) { Seen::Same } else { Seen::Refused }
+    }
+
+    fn used(&self, class: SizeClass, chunk: Range<u64>, budget: &mut usize) -> Used {
+        let last = match last_byte(&self.region, &chunk, budget) {
+            Ok(Some(last)) => last,
+            Ok(None) => return Used::To(chunk.start),
+            Err(below) => return Used::Below(below),
+        };
+        if class == PAIRS {
+            let pair = 2 * self.info.shape.subtable_bytes();
+            let number = (last - chunk.start) / pair;
+            return Used::To((chunk.start + (number + 1) * pair).min(chunk.end));
+        }
+        // A value may end in zeros: the block reaches as far as its head says. Bytes of a value that look like a head only move the end
+        // away.
+        let farthest = u64::from(block_bytes(self.info.shape.max_value));
+        let from = last.saturating_sub(farthest).max(chunk.start);
+        let first = chunk.start + (from - chunk.start) / UNIT * UNIT;
+        let ends = (first..=last).step_by(UNIT as usize).filter_map(|at| self.block_end(at));
+        Used::To(
+            ends.chain([last + 1]).max().map_or(chunk.end, |end| end.next_multiple_of(UNIT)).min(chunk.end),
+        )
+    }
+
+    fn is_free(&self, class: SizeClass, block: Range<u64>) -> bool {
+        class == BLOCKS && block.start.is_multiple_of(UNIT) && self.block_end(block.start) == Some(block.end)
+    }
+
+    fn handle(&mut self, request: Infallible) {
+        match request {}
+    }
+
+    /// A table of the same shape in the same place.
+    fn may_follow(&self, former: &Self) -> bool {
+        self.info == former.info
+    }
+}
+
+impl HashTable {
+    /// End of the block of which a record begins at an offset.
+    fn block_end(&self, at: u64) -> Option<u64> {
+        let mut head = [0; RECORD_HEAD];
+        self.region.read(at, &mut head).ok()?;
+        let length = RecordHead::parse(&head).length();
+        (is_record(&head) && length <= self.info.shape.max_value).then(|| at + u64::from(block_bytes(length)))
+    }
+}
+
+/// Offset of the last byte of a chunk that is not 0.
+///
+/// # Errors
+/// The offset down to which there is none, when the budget is used up.
+fn last_byte(memory: &Memory, chunk: &Range<u64>, budget: &mut usize) -> Result<Option<u64>, u64> {
+    let mut to = chunk.end;
+    while to > chunk.start {
+        if *budget == 0 {
+            return Err(to);
+        }
+        *budget -= 1;
+        let from = to.saturating_sub(BLOCK).max(chunk.start);
+        let mut block = [0; BLOCK as usize];
+        let block = &mut block[..(to - from) as usize];
+        let last = memory.read(from, block).ok().and_then(|()| block.iter().rposition(|&byte| byte != 0));
+        if let Some(last) = last {
+            return Ok(Some(from + last as u64));
+        }
+        to = from;
+    }
+    Ok(None)
+}

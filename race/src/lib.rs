@@ -1,0 +1,144 @@
+//! RACE hashing: a lock-free extendible hash table in pooled memory. Its clients use one-sided verbs only, and no CPU of a memory server
+//! takes part.
+//!
+//! ```text
+//!   client's copy of the directory        subtables, on any server          blocks, on any server
+//!
+//!   suffix 00 ─┐                          ┌ header ─ successors ┐
+//!   suffix 10 ─┴────────────────────────► │ main   │ 7 slots    │ ─────────► key, version, CRC, value
+//!   suffix 01 ───────────► …              │ overfl │ 7 slots    │
+//!   suffix 11 ───────────► …              │ main   │ 7 slots    │
+//!                                         └ …                   ┘
+//! ```
+//!
+//! A key has two combined buckets of 128 bytes in one subtable, and so 28 slots. A slot names a block by fingerprint, length and address.
+//!
+//! | operation | round trips | verbs |
+//! |---|---|---|
+//! | [search](Table::search) | 2 | [READ 128 × 2]; READ block |
+//! | [update](Table::update), [upsert](Table::upsert) | 3 | [WRITE block, READ 128 × 2]; READ old block; CAS |
+//! | [insert](Table::insert) | 3 | [WRITE block, READ 128 × 2]; [CAS, READ 128 × 2]; CAS |
+//! | [delete](Table::delete) | 3 | [READ 128 × 2]; READ block; CAS |
+//!
+//! An operation takes a round trip more for another key of its fingerprint in its buckets, for a block that another client has freed (its
+//! version must be read), and for a split that the client did not know. Each [`Answer`] says how many there were.
+//!
+//! Sources: RACE (Zuo et al., USENIX ATC 2021, sections 3 and 4); SMART-HT (SMART, ASPLOS 2024, section 5.2). Both leave holes that are
+//! closed here. Pauses and bounds under contention are SMART's, in [`Contention`](fatbtree_remote::Contention).
+//!
+//! # Changes take effect with one CAS
+//!
+//! Every slot is changed by compare-and-swap alone. An update or a deletion takes effect when its CAS replaces the pointer that it has read.
+//! An insertion puts a *tentative* pointer, looks for others of its key, and takes effect when a second CAS makes its pointer *committed*.
+//! Of several insertions of one key, one comes so far; RACE's duplicates are never seen.
+//!
+//! A search takes effect when it reads the slot, although it reads the block later. What it finds there belongs to the slot:
+//!
+//! * The block's version is the slot's. A block that was freed and written anew has another one, and the search begins anew.
+//! * Key and checksum are right. So the block is not a mixture, and not another key's of the same fingerprint.
+//! * A block that was freed, and not yet written anew, still has the value. It was the key's when the slot was read, within the operation.
+//!
+//! # Blocks are used again, without ABA
+//!
+//! A client frees the block that its own CAS has unlinked, and uses it for any other key. Another client may still hold the slot's old word
+//! in hand, and CAS it. If the same word had come back meanwhile, for another key, that CAS would replace the wrong key.
+//!
+//! The same word does not come back, because it has the *version* of the block: 11 bits. Each record that is written to a place has the
+//! version behind the one before, whichever client writes it: one that got the block from the server reads the version in memory first. So a
+//! word returns after 2048 uses of one place, all of them within one operation of another client, from its READ to its CAS. Each use takes
+//! at least three round trips, and the operation two. This bound is the same as for the product's other index, whose entries have 11 bits of
+//! version for the same reason.
+//!
+//! An empty slot has no version. An insertion that finds a slot empty, filled and empty again has missed nothing: it looks behind its CAS.
+//!
+//! # Splits need no lock
+//!
+//! A subtable whose buckets are full is frozen slot by slot, copied into two new ones, and names them as its successors. Every client can do
+//! each of these steps, once more or at the same time. One that finds a split standing still does all of it. Nothing hangs on the client
+//! that began, so there is no lock to be inherited. Subtables never come back: an old pointer to one, in a client's copy or in the
+//! directory, leads on. Old subtables cost as much memory as the present ones.
+//!
+//! A client's copy of the directory may be read while the directory grows. The suffix in each bucket's header then says that a subtable is
+//! not the key's.
+//!
+//! # Bounds
+//!
+//! 32 servers with numbers below 32, each with 64 GiB at most; 2^16 subtables of up to 65,536 groups; values of up to 1 MiB, and no longer
+//! than a chunk of the server. A client that dies leaves up to one block for each operation under way, and blocks that it had freed and not
+//! used again: at most [`SURPLUS`](fatbtree_remote::SURPLUS) of each size.
+//!
+//! # Example
+//!
+//! A memory server, a client and the network between them in one process. In production the server is another process.
+//!
+//! ```
+//! use std::pin::pin;
+//! use std::rc::Rc;
+//! use std::task::{Context, Poll, Waker};
+//!
+//! use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
+//! use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
+//! use fatbtree_race::host::HashTable;
+//! use fatbtree_race::{Shape, Table};
+//! use fatbtree_remote::{RemoteConfig, RemoteMemory};
+//! use fatbtree_verbs::Access;
+//! use fatbtree_verbs::plain::PlainNetwork;
+//! use fatbtree_verbs::time::{Duration, Instant};
+//!
+//! let network = PlainNetwork::new();
+//! let content = HashTable::make(0, Shape::default(), 32 << 20)?;
+//! let options = ServerOptions { access: Access::ALL, ..ServerOptions::writable() };
+//! let mut server = MemoryServer::new(network.device(), content, &options, 1)?;
+//! let memory = RemoteMemory::new(network.device(), [0].into_iter(), RemoteConfig::default(), 1)?;
+//! let memory = Rc::new(memory);
+//! let mut keeper = SessionKeeper::new(memory.connections(), KeeperOptions::default());
+//!
+//! let mut work = pin!(async {
+//!     let table = Table::open(Rc::clone(&memory), 0).await?;
+//!     let inserted = table.insert(7, b"seven").await;
+//!     assert!(inserted.result? && inserted.round_trips == 3);
+//!     let found = table.search(7).await;
+//!     assert_eq!(found.round_trips, 2);
+//!     assert_eq!(found.result?.as_deref(), Some(&b"seven"[..]));
+//!     assert!(table.delete(7).await.result?);
+//!     table.search(7).await.result.map(|value| value.is_none())
+//! });
+//! let (mut now, host) = (Instant::ZERO, [127, 0, 0, 1].into());
+//! let is_gone = loop {
+//!     memory.turn(now);
+//!     while let Some((_, call)) = keeper.poll_call(now, &*memory) {
+//!         let client = ClientId { host, roce: [0, 0, 0, 1].into() };
+//!         keeper.handle_answer(now, &*memory, 0, server.carry_out(now, client, call));
+//!     }
+//!     if let Poll::Ready(result) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+//!         break result?;
+//!     }
+//!     now = now + Duration::from_micros(1);
+//! };
+//! assert!(is_gone);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod block;
+mod checks;
+mod directory;
+mod error;
+mod hash;
+mod layout;
+mod slot;
+mod table;
+mod verify;
+
+#[cfg(feature = "host")]
+pub mod host;
+
+pub use checks::Check;
+pub use error::TableError;
+pub use hash::Hash;
+pub use layout::{
+    BLOCKS, BUCKET_BYTES, BadShape, BucketHeader, COMBINED_BYTES, Leaf, MAX_DIRECTORY_BITS, PAIRS, SLOTS,
+    STRUCTURE, Shape,
+};
+pub use slot::{BlockPointer, MAX_REGION, MAX_SERVERS, Place, Slot, State, UNIT};
+pub use table::{Answer, Change, Table, Value};
+pub use verify::{Fault, Verified};

@@ -1,0 +1,69 @@
+//! The directory in memory after a split. It decides nothing: what is left undone costs others round trips.
+
+use fatbtree_remote::GlobalAddress;
+use fatbtree_verbs::Verbs;
+
+use super::{Op, Table, read_pieces};
+use crate::error::Stop;
+use crate::layout::{BucketHeader, Leaf, behind, entry_offset, word_at};
+use crate::slot::Place;
+
+impl<V: Verbs> Table<V> {
+    /// Replaces all entries of a subtable by its successors. The directory grows first, if it has but one entry for the two.
+    pub(super) async fn advertise(
+        &self,
+        header: BucketHeader,
+        old: Leaf,
+        pair: Place,
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let depth = self.grow(old.depth + 1, op).await?;
+        let Some(halves) = old.halves(pair, &self.shape) else { return Ok(()) };
+        let numbers = (header.suffix..1 << depth).step_by(1 << old.depth);
+        let swap = |number: u32| {
+            let half = halves[(number >> old.depth & 1) as usize];
+            (self.entry(number), old.word(), half.word())
+        };
+        self.swap_all(self.home.server(), op, &numbers.map(swap).collect::<Vec<_>>()).await
+    }
+
+    /// Replaces the entry by which this client has come: its own client may have died before it did. The others are replaced by those that
+    /// come by them.
+    pub(super) async fn advertise_one(&self, old: Leaf, pair: Place, op: &mut Op) -> Result<(), Stop> {
+        let depth = self.memory.read_word(op.lane, self.home).await?;
+        op.trips += 1;
+        if depth <= old.depth.into() {
+            self.grow(old.depth + 1, op).await?;
+        }
+        let depth = u8::try_from(depth).unwrap_or(u8::MAX).clamp(old.depth + 1, self.shape.directory_bits);
+        let Some(halves) = old.halves(pair, &self.shape) else { return Ok(()) };
+        let number = op.hash.suffix(depth);
+        let half = halves[usize::from(op.hash.is_upper(old.depth))];
+        self.swap_all(self.home.server(), op, &[(self.entry(number), old.word(), half.word())]).await
+    }
+
+    /// Doubles the directory until its depth is `least`. Returns its depth.
+    async fn grow(&self, least: u8, op: &mut Op) -> Result<u8, Stop> {
+        loop {
+            let depth = self.memory.read_word(op.lane, self.home).await?;
+            op.trips += 1;
+            let known = u8::try_from(depth).unwrap_or(u8::MAX).min(self.shape.directory_bits);
+            if known >= least.min(self.shape.directory_bits) {
+                return Ok(known);
+            }
+            // The upper half is a copy of the lower one. It may be old before it is used.
+            let count = 1_u32 << known;
+            let lower = self.entry(0);
+            let bytes =
+                read_pieces(&self.memory, op.lane, lower, u64::from(count) * 8, &mut op.trips).await?;
+            let copy = |number: u32| (self.entry(count + number), 0, word_at(&bytes, u64::from(number) * 8));
+            self.swap_all(self.home.server(), op, &(0..count).map(copy).collect::<Vec<_>>()).await?;
+            op.trips += 1;
+            self.memory.compare_swap(op.lane, self.home, depth, depth + 1).await?;
+        }
+    }
+
+    fn entry(&self, number: u32) -> GlobalAddress {
+        behind(self.home, entry_offset(number))
+    }
+}

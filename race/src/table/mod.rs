@@ -1,0 +1,248 @@
+//! The table as one client uses it.
+
+mod buckets;
+mod grow;
+mod mutate;
+mod place;
+mod search;
+mod space;
+mod split;
+mod swing;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fatbtree_remote::{ConnectionId, GlobalAddress, HEADER_BYTES, RemoteMemory, Writer};
+use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Output, Remote, Verbs};
+
+pub use mutate::Change;
+pub use search::Value;
+
+use crate::block::{self, Found};
+use crate::directory::Directory;
+use crate::error::{Stop, TableError};
+use crate::hash::Hash;
+use crate::layout::{Leaf, Shape, entry_offset, word_at};
+use crate::slot::BlockPointer;
+
+/// Bytes of a READ of many slots or entries.
+const PIECE: u64 = 1024;
+
+/// Result of an operation, and what it took.
+#[derive(Debug)]
+pub struct Answer<T> {
+    /// The result.
+    pub result: Result<T, TableError>,
+    /// Round trips, one after the other.
+    pub round_trips: u32,
+}
+
+/// A hash table in the memory of one or several servers, as one thread uses it. Any number of its operations run at once.
+///
+/// A table is opened on a [`RemoteMemory`] whose sessions a keeper keeps. Operations wait for connections that are being made. After a
+/// server has lost its memory and was loaded anew, open the table anew.
+pub struct Table<V: Verbs> {
+    memory: Rc<RemoteMemory<V>>,
+    shape: Shape,
+    /// Address of the directory.
+    home: GlobalAddress,
+    directory: RefCell<Directory>,
+    /// Bytes of blocks that were written, to be used again.
+    scratch: RefCell<Vec<Vec<u8>>>,
+}
+
+impl<V: Verbs> std::fmt::Debug for Table<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("shape", &self.shape).field("home", &self.home).finish_non_exhaustive()
+    }
+}
+
+/// One operation on its way.
+struct Op {
+    key: u64,
+    hash: Hash,
+    lane: u8,
+    trips: u32,
+    attempts: u32,
+}
+
+impl<V: Verbs> Table<V> {
+    /// Opens the table whose directory lies on a server: reads the region's header and the directory.
+    ///
+    /// # Errors
+    /// [`TableError::NoTable`]; and when the connection is given up, or breaks too often.
+    pub async fn open(memory: Rc<RemoteMemory<V>>, server: u16) -> Result<Self, TableError> {
+        let lane = memory.take_lane();
+        let began = memory.reactor().now();
+        for attempts in 0.. {
+            match Self::try_open(&memory, server, lane).await {
+                Ok(table) => return Ok(table),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(_) if memory.reactor().now() - began > memory.config().patience => {
+                    return Err(TableError::GaveUp { attempts });
+                }
+                Err(_) => memory.pause(attempts).await,
+            }
+        }
+        unreachable!("it ends when time has passed")
+    }
+
+    async fn try_open(memory: &Rc<RemoteMemory<V>>, server: u16, lane: u8) -> Result<Self, Stop> {
+        let header = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await?;
+        let line = header.first_chunk().ok_or(Stop::Later)?;
+        let (shape, home) = Shape::of_header(line).ok_or(TableError::NoTable { server })?;
+        let directory = load_directory(memory, &shape, home, lane, &mut 0).await?;
+        let (memory, scratch) = (Rc::clone(memory), RefCell::default());
+        Ok(Self { memory, shape, home, directory: RefCell::new(directory), scratch })
+    }
+
+    /// The table's shape.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Address of the directory.
+    pub fn home(&self) -> GlobalAddress {
+        self.home
+    }
+
+    /// The memory that the table lies in.
+    pub fn memory(&self) -> &Rc<RemoteMemory<V>> {
+        &self.memory
+    }
+
+    fn op(&self, key: u64) -> Op {
+        Op { key, hash: Hash::of(key), lane: self.memory.take_lane(), trips: 0, attempts: 0 }
+    }
+
+    /// Subtable for a hash, as far as this client knows.
+    fn leaf(&self, hash: Hash) -> Leaf {
+        self.directory.borrow().leaf(hash)
+    }
+
+    /// Reads the directory anew.
+    async fn reload(&self, op: &mut Op) -> Result<(), Stop> {
+        let directory = load_directory(&self.memory, &self.shape, self.home, op.lane, &mut op.trips).await?;
+        *self.directory.borrow_mut() = directory;
+        Ok(())
+    }
+
+    /// Identity under which the client writes to a server, when a session is there.
+    async fn writer(&self, server: u16, lane: u8) -> Result<Writer, Stop> {
+        // A session begins before its first connection.
+        self.memory.until_up(ConnectionId { server, lane }).await?;
+        Ok(self.memory.writer(server)?)
+    }
+
+    /// Compares and swaps words on one server, [`MAX_BATCH`] with a doorbell. Others may have been quicker: the result is not looked at.
+    async fn swap_all(
+        &self,
+        server: u16,
+        op: &mut Op,
+        swaps: &[(GlobalAddress, u64, u64)],
+    ) -> Result<(), Stop> {
+        let writer = self.writer(server, op.lane).await?;
+        for some in swaps.chunks(MAX_BATCH) {
+            let swap = |rkey: u32| {
+                some.iter().map(move |&(at, compare, swap)| {
+                    let at = Remote { address: at.raw(), rkey };
+                    Operation::CompareSwap { at, compare, swap }
+                })
+            };
+            self.memory.batch(ConnectionId { server, lane: op.lane }, &writer, swap).await?;
+            op.trips += 1;
+        }
+        Ok(())
+    }
+
+    /// Does an operation again and again until it has an answer.
+    async fn answer<T>(
+        &self,
+        mut op: Op,
+        mut attempt: impl AsyncFnMut(&mut Op) -> Result<T, Stop>,
+    ) -> Answer<T> {
+        let began = self.memory.reactor().now();
+        let result = loop {
+            match attempt(&mut op).await {
+                Ok(value) => break Ok(value),
+                Err(Stop::Failed(error)) => break Err(error),
+                Err(Stop::Anew | Stop::Later)
+                    if self.memory.reactor().now() - began > self.memory.config().patience =>
+                {
+                    break Err(TableError::GaveUp { attempts: op.attempts + 1 });
+                }
+                Err(Stop::Anew) => {}
+                Err(Stop::Later) => self.memory.pause_after_conflict(op.attempts).await,
+            }
+            op.attempts += 1;
+        };
+        Answer { result, round_trips: op.trips }
+    }
+}
+
+/// Reads bytes in pieces, each with a round trip.
+async fn read_pieces<V: Verbs>(
+    memory: &RemoteMemory<V>,
+    lane: u8,
+    at: GlobalAddress,
+    bytes: u64,
+    trips: &mut u32,
+) -> Result<Vec<u8>, Stop> {
+    let mut all = Vec::with_capacity(bytes as usize);
+    while (all.len() as u64) < bytes {
+        let from = GlobalAddress::new(at.server(), at.offset() + all.len() as u64);
+        let len = (bytes - all.len() as u64).min(PIECE) as u32;
+        all.extend_from_slice(&memory.read(lane, from, len).await?);
+        *trips += 1;
+    }
+    Ok(all)
+}
+
+/// Reads a directory: the global depth first, then as many entries.
+async fn load_directory<V: Verbs>(
+    memory: &RemoteMemory<V>,
+    shape: &Shape,
+    home: GlobalAddress,
+    lane: u8,
+    trips: &mut u32,
+) -> Result<Directory, Stop> {
+    let damaged = TableError::Damaged { at: home, expected: "the directory of a hash table" };
+    let depth = memory.read_word(lane, home).await?;
+    *trips += 1;
+    let depth = u8::try_from(depth).ok().filter(|&depth| depth <= shape.directory_bits);
+    let depth = depth.ok_or_else(|| damaged.clone())?;
+    let first = GlobalAddress::new(home.server(), home.offset() + entry_offset(0));
+    let bytes = read_pieces(memory, lane, first, 8 << depth, trips).await?;
+    let entries = (0..1_u64 << depth).map(|number| Leaf::from_word(word_at(&bytes, number * 8)));
+    let leaves: Option<Vec<Leaf>> = entries.collect();
+    Ok(leaves.and_then(|leaves| Directory::new(depth, leaves)).ok_or(damaged)?)
+}
+
+/// The bytes of a READ of a chain.
+fn bytes_of(output: Output) -> Result<Buffer, Stop> {
+    match output {
+        Output::Read(bytes) => Ok(bytes),
+        // A device that answers with something else is broken.
+        _ => Err(Stop::Later),
+    }
+}
+
+/// Reads of a walk over the whole table.
+impl<V: Verbs> Table<V> {
+    /// Reads a word.
+    pub(crate) async fn word(&self, at: GlobalAddress) -> Result<u64, TableError> {
+        self.answer(self.op(0), async |op| Ok(self.memory.read_word(op.lane, at).await?)).await.result
+    }
+
+    /// Reads bytes in pieces.
+    pub(crate) async fn read_all(&self, at: GlobalAddress, bytes: u64) -> Result<Vec<u8>, TableError> {
+        let read = async |op: &mut Op| read_pieces(&self.memory, op.lane, at, bytes, &mut op.trips).await;
+        self.answer(self.op(0), read).await.result
+    }
+
+    /// Reads the record that a slot leads to. `None`: another one lies there.
+    pub(crate) async fn read_found(&self, pointer: BlockPointer) -> Result<Option<Found>, TableError> {
+        let read = async |op: &mut Op| Ok(block::find(&self.read_block(pointer, op).await?, pointer));
+        self.answer(self.op(0), read).await.result
+    }
+}

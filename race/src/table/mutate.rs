@@ -1,0 +1,165 @@
+//! Insert, update, upsert and delete.
+//!
+//! ```text
+//!              1                              2                         3
+//!   update     [WRITE block, READ 128 × 2]    READ old block            CAS old → new
+//!   delete     [READ 128 × 2]                 READ block                CAS old → 0
+//!   insert     [WRITE block, READ 128 × 2]    [CAS 0 → tentative,       CAS tentative → committed
+//!                                              READ 128 × 2]
+//! ```
+//!
+//! Each takes effect with its last CAS.
+
+use fatbtree_remote::ConnectionId;
+use fatbtree_verbs::{Output, Verbs};
+
+use super::buckets::Buckets;
+use super::search::Hit;
+use super::space::Fresh;
+use super::swing::Swung;
+use super::{Answer, Op, Table};
+use crate::error::{Stop, TableError};
+use crate::layout::{Leaf, behind};
+use crate::slot::Slot;
+
+/// A change of one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change<'v> {
+    /// Puts a value where none is.
+    Insert(&'v [u8]),
+    /// Replaces the value where one is.
+    Update(&'v [u8]),
+    /// Puts a value, whether one is there or not.
+    Upsert(&'v [u8]),
+    /// Takes the value away where one is.
+    Delete,
+}
+
+impl<'v> Change<'v> {
+    const fn value(self) -> Option<&'v [u8]> {
+        match self {
+            Self::Insert(value) | Self::Update(value) | Self::Upsert(value) => Some(value),
+            Self::Delete => None,
+        }
+    }
+}
+
+impl<V: Verbs> Table<V> {
+    /// Puts a value where none is; says whether it did. Three round trips.
+    ///
+    /// # Errors
+    /// In the answer, as of all changes: see [`TableError`]. Behind [`TableError::Unknown`] the change may have been made.
+    pub async fn insert(&self, key: u64, value: &[u8]) -> Answer<bool> {
+        self.change(key, Change::Insert(value)).await
+    }
+
+    /// Replaces the value where one is; says whether it did. Three round trips.
+    pub async fn update(&self, key: u64, value: &[u8]) -> Answer<bool> {
+        self.change(key, Change::Update(value)).await
+    }
+
+    /// Puts a value, whether one is there or not; always true. Three round trips.
+    pub async fn upsert(&self, key: u64, value: &[u8]) -> Answer<bool> {
+        self.change(key, Change::Upsert(value)).await
+    }
+
+    /// Takes the value away where one is; says whether it did. Three round trips.
+    pub async fn delete(&self, key: u64) -> Answer<bool> {
+        self.change(key, Change::Delete).await
+    }
+
+    /// Changes a key; says whether the change applied.
+    ///
+    /// One more round trip for each key of the same fingerprint in its buckets, and for each split that the client did not know. More,
+    /// where others change the same, after pauses of [`Contention`](fatbtree_remote::Contention).
+    pub async fn change(&self, key: u64, change: Change<'_>) -> Answer<bool> {
+        let mut fresh = None;
+        let answer = {
+            let _turn = self.memory.compete().await;
+            self.answer(self.op(key), async |op| self.try_change(change, &mut fresh, op).await).await
+        };
+        match &answer.result {
+            // The table may have the block.
+            Err(TableError::Unknown(_)) => self.recycle(fresh),
+            _ => self.discard(fresh),
+        }
+        answer
+    }
+
+    async fn try_change(
+        &self,
+        change: Change<'_>,
+        fresh: &mut Option<Fresh>,
+        op: &mut Op,
+    ) -> Result<bool, Stop> {
+        let leaf = self.leaf(op.hash);
+        if let Some(value) = change.value() {
+            self.prepare(fresh, value, leaf.place.address().server(), op).await?;
+        }
+        let buckets = self.write_and_read(leaf, fresh.as_mut(), op).await?;
+        if buckets.any_frozen() {
+            return self.await_split(leaf, op).await;
+        }
+        let hit = self.find(&buckets, op).await?;
+        let filled = fresh.as_ref().map_or(Slot::EMPTY, |fresh| fresh.slot);
+        match (hit, change) {
+            (Some(_), Change::Insert(_)) | (None, Change::Update(_) | Change::Delete) => Ok(false),
+            (Some(hit), Change::Update(_) | Change::Upsert(_) | Change::Delete) => {
+                self.replace(leaf, &hit, filled, op).await?;
+                self.recycle(fresh.take());
+                Ok(true)
+            }
+            (None, Change::Insert(_) | Change::Upsert(_)) => {
+                let filled = fresh.as_ref().ok_or(Stop::Later)?;
+                let is_placed = self.place(&buckets, filled, op).await?;
+                if is_placed {
+                    self.recycle(fresh.take());
+                } else if let Change::Upsert(_) = change {
+                    return Err(Stop::Anew);
+                }
+                Ok(is_placed)
+            }
+        }
+    }
+
+    /// The first round trip: reads the key's buckets, and writes the block on the way.
+    async fn write_and_read(
+        &self,
+        leaf: Leaf,
+        fresh: Option<&mut Fresh>,
+        op: &mut Op,
+    ) -> Result<Buckets, Stop> {
+        let server = leaf.place.address().server();
+        let Some(fresh) = fresh.filter(|fresh| !fresh.is_written) else {
+            return self.read_buckets(leaf, op).await;
+        };
+        if fresh.at.server() != server {
+            self.write_block(fresh, op).await?;
+            return self.read_buckets(leaf, op).await;
+        }
+        let id = ConnectionId { server, lane: op.lane };
+        let chain = |rkey| {
+            let [one, other] = Self::bucket_reads(&self.shape, leaf, op.hash, rkey);
+            [fresh.write(rkey), one, other]
+        };
+        let [_, one, other]: [Output; 3] = self.memory.chain(id, &fresh.writer, chain).await?;
+        op.trips += 1;
+        fresh.is_written = true;
+        self.buckets(leaf, op, [one, other]).await
+    }
+
+    /// Replaces the slot of a key, and frees its block.
+    async fn replace(&self, leaf: Leaf, hit: &Hit, new: Slot, op: &mut Op) -> Result<(), Stop> {
+        // The block is freed in the session in which it was found, or left alone: another session may be with another region.
+        let server = hit.pointer.place.address().server();
+        let writer = self.writer(server, op.lane).await?;
+        let at = behind(leaf.place.address(), hit.seen.offset);
+        match self.swing(at, hit.seen.slot, new, op).await? {
+            Swung::Yes => {
+                self.free(&writer, hit.pointer, hit.found.length, hit.found.version);
+                Ok(())
+            }
+            Swung::No(_) => Err(Stop::Later),
+        }
+    }
+}

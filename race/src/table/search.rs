@@ -1,0 +1,123 @@
+//! Search: [READ 128 × 2], then READ of the block. Two round trips.
+
+use std::ops::Deref;
+
+use fatbtree_remote::ConnectionId;
+use fatbtree_remote::record::RECORD_HEAD;
+use fatbtree_verbs::{Buffer, Operation, Remote, Verbs};
+
+use super::buckets::{Buckets, Seen};
+use super::{Answer, Op, Table, read_pieces};
+use crate::block::{self, Found};
+use crate::checks::Check;
+use crate::error::Stop;
+use crate::layout::behind;
+use crate::slot::BlockPointer;
+
+/// A value that was read.
+#[derive(Debug)]
+pub struct Value {
+    bytes: Bytes,
+    length: usize,
+}
+
+/// Bytes of a block, head included.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    /// As one READ has brought them.
+    Whole(Buffer),
+    /// Put together from several READs.
+    Pieces(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Whole(buffer) => buffer,
+            Self::Pieces(bytes) => bytes,
+        }
+    }
+}
+
+impl Deref for Value {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[RECORD_HEAD..][..self.length]
+    }
+}
+
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// The slot that leads to a key's block, and what lies there.
+pub(super) struct Hit {
+    pub(super) seen: Seen,
+    pub(super) pointer: BlockPointer,
+    pub(super) found: Found,
+    pub(super) bytes: Bytes,
+}
+
+impl<V: Verbs> Table<V> {
+    /// Finds the value of a key. Two round trips, if the client's directory is right and no other key has the fingerprint; one more while
+    /// the subtable is being split, one for each split that the client did not know, and those of a value longer than 16 KB.
+    ///
+    /// # Errors
+    /// In the answer: see [`TableError`](crate::TableError).
+    pub async fn search(&self, key: u64) -> Answer<Option<Value>> {
+        self.answer(self.op(key), async |op| self.try_search(op).await).await
+    }
+
+    async fn try_search(&self, op: &mut Op) -> Result<Option<Value>, Stop> {
+        let leaf = self.leaf(op.hash);
+        let buckets = self.read_buckets(leaf, op).await?;
+        // What is not frozen was in use when it was read. What is frozen stays as it is, and counts if no successor took its place: then
+        // it did still when the successors were asked for.
+        if buckets.any_frozen()
+            && Check::Successors.on()
+            && let Some(pair) = self.successors(leaf, op).await?
+        {
+            self.follow(leaf, pair, op);
+            return Err(Stop::Anew);
+        }
+        let hit = self.find(&buckets, op).await?;
+        Ok(hit.map(|hit| Value { bytes: hit.bytes, length: hit.found.length as usize }))
+    }
+
+    /// Finds the block of a key by its buckets.
+    pub(super) async fn find(&self, buckets: &Buckets, op: &mut Op) -> Result<Option<Hit>, Stop> {
+        for seen in buckets.candidates(op.hash) {
+            let Some(pointer) = seen.slot.pointer() else { continue };
+            let bytes = self.read_block(pointer, op).await?;
+            // A block that was freed since the slot was read: the slot has changed.
+            let found = block::find(&bytes, pointer).ok_or(Stop::Later)?;
+            if found.key == op.key {
+                return Ok(Some(Hit { seen, pointer, found, bytes }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads a block: a round trip, or several if it is longer than a slot can tell.
+    pub(super) async fn read_block(&self, pointer: BlockPointer, op: &mut Op) -> Result<Bytes, Stop> {
+        let (at, first) = (pointer.place.address(), block::first_bytes(pointer));
+        let id = ConnectionId { server: at.server(), lane: op.lane };
+        let read = |rkey| [Operation::Read { from: Remote { address: at.raw(), rkey }, len: first }];
+        let [output] = self.memory.post(id, read).await?;
+        op.trips += 1;
+        let head = super::bytes_of(output)?;
+        let Some(rest) = block::rest_bytes(pointer, &head) else { return Ok(Bytes::Whole(head)) };
+        // The head may be another record's by now: the bound keeps the READ within the region.
+        let most = block::block_bytes(self.shape.max_value).saturating_sub(first);
+        let rest = u64::from(rest.min(most));
+        let mut bytes = head.to_vec();
+        let rest = read_pieces(&self.memory, op.lane, behind(at, first.into()), rest, &mut op.trips).await?;
+        bytes.extend_from_slice(&rest);
+        Ok(Bytes::Pieces(bytes))
+    }
+}

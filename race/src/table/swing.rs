@@ -1,0 +1,50 @@
+//! Compare-and-swap of a slot, with an answer also where the connection breaks under it.
+
+use fatbtree_remote::{GlobalAddress, Trouble};
+use fatbtree_verbs::Verbs;
+
+use super::{Op, Table};
+use crate::error::{Stop, TableError};
+use crate::slot::Slot;
+
+/// Outcome of a compare-and-swap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Swung {
+    /// The slot was what was expected, and is changed.
+    Yes,
+    /// The slot was this, and was not changed.
+    No(Slot),
+}
+
+impl<V: Verbs> Table<V> {
+    /// Replaces a slot that is `old` by `new`: a round trip. No word comes twice to a slot, except 0, so a slot that is `new` behind a
+    /// break was changed, and one that is `old` was not: the broken queue pair is gone by then, and nothing comes late.
+    ///
+    /// # Errors
+    /// [`TableError::Unknown`] if the connection broke and others have changed the slot since, or the new word is 0.
+    pub(super) async fn swing(
+        &self,
+        at: GlobalAddress,
+        old: Slot,
+        new: Slot,
+        op: &mut Op,
+    ) -> Result<Swung, Stop> {
+        op.trips += 1;
+        let reason = match self.memory.compare_swap(op.lane, at, old.0, new.0).await {
+            Ok(found) if found == old.0 => return Ok(Swung::Yes),
+            Ok(found) => return Ok(Swung::No(Slot(found))),
+            Err(Trouble::Broke(reason)) => reason,
+            // Nothing was posted.
+            Err(trouble) => return Err(trouble.into()),
+        };
+        loop {
+            op.trips += 1;
+            match self.memory.read_word(op.lane, at).await.map(Slot) {
+                Ok(found) if found.thawed() == old => return Ok(Swung::No(found)),
+                Ok(found) if found.thawed() == new && !new.is_empty() => return Ok(Swung::Yes),
+                Err(Trouble::Broke(_)) => self.memory.pause(op.attempts).await,
+                Ok(_) | Err(_) => return Err(TableError::Unknown(reason).into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Faults by seed: clients and servers that die, links that are cut, memory that tears. Every answer is explained, and in the end every key
+//! is answered and the structure is right.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use fatbtree_race::{Change, Shape, Table, TableError, Verified};
+use fatbtree_remote::Contention;
+use fatbtree_sim::history::{Answer, Call, History};
+use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
+use fatbtree_verbs::time::Duration;
+use rand::RngExt as _;
+
+use crate::lab::{Client, Server, begin, serve};
+
+/// Time for the last operations: far more than they take.
+const SOON: Duration = Duration::from_millis(200);
+const CLIENTS: usize = 3;
+const ROUNDS: u64 = 14;
+
+/// What a campaign tries most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Aim {
+    /// Everything.
+    All,
+    /// Few keys, values of one size: blocks are used again and again, for other keys.
+    Blocks,
+    /// Few keys that come and go.
+    Insertions,
+    /// Many keys: splits.
+    Splits,
+}
+
+/// What a seed has seen.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) answered: u64,
+    pub(crate) unknown: u64,
+    pub(crate) refused: u64,
+    pub(crate) deaths: u64,
+    pub(crate) restarts: u64,
+    pub(crate) lapsed: u64,
+    pub(crate) verified: Verified,
+}
+
+/// Everything that tasks of a seed share.
+struct Setting {
+    history: History,
+    words: Cell<u64>,
+    wrong: RefCell<Option<String>>,
+    refused: Cell<u64>,
+    keys: u64,
+    longest: usize,
+    aim: Aim,
+}
+
+impl Setting {
+    fn wrong(&self, what: String) {
+        self.wrong.borrow_mut().get_or_insert(what);
+    }
+
+    /// A value of its own: its word, and as many bytes more as the word says.
+    fn draw_value(&self) -> (u64, Vec<u8>) {
+        let word = self.words.get() + 1;
+        self.words.set(word);
+        let length = if self.longest == 8 { 8 } else { 8 + (word * 7_919) as usize % (self.longest - 8) };
+        (word, word.to_le_bytes().iter().copied().cycle().take(length).collect())
+    }
+
+    /// The word of a value that was read.
+    fn open(&self, key: u64, value: &[u8]) -> Option<u64> {
+        let word = value.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))?;
+        let is_whole = value.chunks(8).all(|chunk| *chunk == word.to_le_bytes()[..chunk.len()]);
+        if !is_whole {
+            self.wrong(format!("key {key}: a value of {} bytes that no client wrote", value.len()));
+        }
+        Some(word)
+    }
+}
+
+/// A client in one life.
+#[derive(Clone)]
+struct Living {
+    machine: Machine,
+    memory: Client,
+    setting: Rc<Setting>,
+    home: u16,
+}
+
+impl Living {
+    async fn work(self, mut random: Random) {
+        let Ok(table) = Table::open(Rc::clone(&self.memory), self.home).await else { return };
+        loop {
+            let key = random.random_range(0..self.setting.keys);
+            let what = match self.setting.aim {
+                Aim::Insertions => *pick(&mut random, &[0, 1, 1, 1, 1, 4, 4]),
+                Aim::Splits => *pick(&mut random, &[0, 0, 1, 1, 3, 2]),
+                Aim::Blocks => *pick(&mut random, &[0, 0, 1, 2, 3, 4, 4]),
+                Aim::All => random.random_range(0..5),
+            };
+            drop(self.operate(&table, key, what).await);
+        }
+    }
+
+    /// Returns why there is no answer.
+    async fn operate(&self, table: &Table<SimDevice>, key: u64, what: u32) -> Result<(), TableError> {
+        let Setting { history, .. } = &*self.setting;
+        let (name, now) = (self.machine.name(), || self.machine.now());
+        if what == 0 {
+            let asked = history.ask(&name, now(), key, Call::Get);
+            let found = table.search(key).await.result?;
+            let word = found.and_then(|value| self.setting.open(key, &value));
+            history.answer(asked, now(), Answer::Found(word));
+            return Ok(());
+        }
+        let (word, value) = self.setting.draw_value();
+        let (call, change) = match what {
+            1 => (Call::Insert(word), Change::Insert(&value)),
+            2 => (Call::Update(word), Change::Update(&value)),
+            3 => (Call::Upsert(word), Change::Upsert(&value)),
+            _ => (Call::Delete, Change::Delete),
+        };
+        let asked = history.ask(&name, now(), key, call);
+        match table.change(key, change).await.result {
+            Ok(applied) => history.answer(asked, now(), Answer::of(applied)),
+            Err(error @ TableError::Unknown(_)) => return Err(error),
+            Err(error) => {
+                history.withdraw(asked);
+                self.setting.refused.set(self.setting.refused.get() + 1);
+                if !matches!(error, TableError::GaveUp { .. }) {
+                    self.setting.wrong(format!("key {key}: {error}"));
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Last operations: each must succeed. A connection may break once more, because a session has just ended.
+    async fn end(self, keys: Vec<u64>) -> Result<(), String> {
+        let table =
+            Table::open(Rc::clone(&self.memory), self.home).await.map_err(|error| error.to_string())?;
+        for key in keys {
+            for what in [0, 3, 0] {
+                let first = self.operate(&table, key, what).await;
+                if let Err(TableError::Unknown(_)) = first {
+                    self.operate(&table, key, what).await.map_err(|error| error.to_string())?;
+                } else {
+                    first.map_err(|error| format!("key {key}: {error}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pick<'a, T>(random: &mut Random, from: &'a [T]) -> &'a T {
+    &from[random.random_range(0..from.len())]
+}
+
+fn live(
+    machine: &Machine,
+    servers: &[Rc<Server>],
+    setting: &Rc<Setting>,
+    home: u16,
+    draw: &mut Random,
+) -> Living {
+    let contention = if draw.random_bool(0.5) { Contention::SMART } else { Contention::SHERMAN };
+    let memory = begin(machine, servers, contention, draw);
+    let living = Living { machine: machine.clone(), memory, setting: Rc::clone(setting), home };
+    for _ in 0..2 {
+        let random = random(draw.random_range(0..=u64::MAX), 2);
+        drop(machine.spawn(living.clone().work(random)));
+    }
+    living
+}
+
+/// Runs a seed.
+pub(crate) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
+    let draw = &mut random(seed, 70);
+    let world = World::new(seed, Options::rough(draw));
+    let (keys, longest, groups) = match aim {
+        Aim::All => (draw.random_range(8..60), 400, draw.random_range(1..=2)),
+        Aim::Blocks => (draw.random_range(3..12), 8, 1),
+        Aim::Insertions => (draw.random_range(1..4), 8, 1),
+        Aim::Splits => (draw.random_range(100..300), 60, 1),
+    };
+    let servers = if draw.random_range(0..4) == 0 { 0b110 } else { 0b010 };
+    let shape = Shape { groups, directory_bits: 8, servers, max_value: 400 };
+    let home = shape.server(0);
+    let setting = Rc::new(Setting {
+        history: History::default(),
+        words: Cell::new(0),
+        wrong: RefCell::default(),
+        refused: Cell::new(0),
+        keys,
+        longest,
+        aim,
+    });
+    let servers = serve(&world, shape, 16 << 20, Duration::from_micros(1_500));
+    let machines: Vec<_> = (0..CLIENTS)
+        .map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)))
+        .collect();
+    let mut outcome = Outcome::default();
+    for round in 0..ROUNDS {
+        for server in servers.iter().filter(|server| !server.machine.is_up()) {
+            server.revive(draw.random_range(0..=u64::MAX));
+        }
+        for machine in &machines {
+            if machine.is_mute() {
+                machine.kill();
+            }
+            if round > 0 && machine.is_up() {
+                continue;
+            }
+            if round > 0 {
+                machine.boot();
+                outcome.deaths += 1;
+            }
+            live(machine, &servers, &setting, home, draw);
+        }
+        befall(&machines, &servers, &mut outcome, draw);
+        world.run_for(Duration::from_micros(draw.random_range(100..800)));
+    }
+    end(&world, &machines, &servers, &setting, home, draw, outcome)
+}
+
+/// Lets something happen.
+fn befall(machines: &[Machine], servers: &[Rc<Server>], outcome: &mut Outcome, draw: &mut Random) {
+    let client = pick(draw, machines).clone();
+    match draw.random_range(0..16) {
+        0..4 => client.kill_after_polls(draw.random_range(0..100)),
+        4..7 => client.mute_after_writes(draw.random_range(1..12)),
+        7..9 => client.set_link_down(draw.random_bool(0.5)),
+        9 => client.freeze(),
+        10..12 => client.thaw(),
+        12 => pick(draw, servers).machine.freeze_card(),
+        13 => pick(draw, servers).machine.thaw_card(),
+        14 => {
+            let server = pick(draw, servers);
+            server.die();
+            outcome.restarts += 1;
+        }
+        _ => {}
+    }
+}
+
+/// Heals everything, asks for every key, and looks at the structure and the history.
+fn end(
+    world: &World,
+    machines: &[Machine],
+    servers: &[Rc<Server>],
+    setting: &Rc<Setting>,
+    home: u16,
+    draw: &mut Random,
+    mut outcome: Outcome,
+) -> Result<Outcome, String> {
+    for server in servers.iter().filter(|server| !server.machine.is_up()) {
+        server.revive(draw.random_range(0..=u64::MAX));
+    }
+    let last = world.machine(MachineOptions::named("last client"));
+    let memory = begin(&last, servers, Contention::SMART, draw);
+    let living = Living { machine: last.clone(), memory, setting: Rc::clone(setting), home };
+    let alive = world.final_phase(SOON, || {
+        machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
+        let share = |number: u64| (0..setting.keys).filter(|key| key % 4 == number).collect::<Vec<_>>();
+        (0..4)
+            .map(|number| (format!("keys {number}"), last.spawn(living.clone().end(share(number)))))
+            .collect()
+    });
+    if let Some(wrong) = setting.wrong.take() {
+        return Err(wrong);
+    }
+    let checked = setting.history.check().map_err(|violation| violation.to_string())?;
+    alive.map_err(|error| error.to_string())?;
+    let memory = Rc::clone(&living.memory);
+    let task = last.spawn(async move {
+        let table = Table::open(memory, home).await.map_err(|error| error.to_string())?;
+        table.verify().await.map_err(|fault| fault.to_string())
+    });
+    world
+        .run_until(|| task.has_ended(), SOON)
+        .map_err(|_| "the walk over the table does not end".to_owned())?;
+    outcome.verified = task.take().ok_or("the machine that walks over the table died")??;
+    if outcome.verified.keys != setting.keys {
+        return Err(format!("{} keys were put last, {} are there", setting.keys, outcome.verified.keys));
+    }
+    outcome.answered = checked.answered as u64;
+    outcome.unknown = checked.unknown as u64;
+    outcome.refused = setting.refused.get();
+    outcome.lapsed = servers.iter().map(|server| server.count("sessions_lapsed")).sum();
+    Ok(outcome)
+}
+
+/// First seed of a run; `SEED` and `SEEDS` in the environment choose others.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let number =
+        |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    let first = number("SEED", 0);
+    first..first + number("SEEDS", count)
+}
+
+fn campaign(aim: Aim, count: u64) -> Outcome {
+    let mut sum = Outcome::default();
+    for seed in seeds(count) {
+        let Outcome { answered, unknown, refused, deaths, restarts, lapsed, verified } =
+            run(seed, aim).unwrap_or_else(|why| panic!("SEED={seed} SEEDS=1, {aim:?}: {why}"));
+        sum.answered += answered;
+        sum.unknown += unknown;
+        sum.refused += refused;
+        sum.deaths += deaths;
+        sum.restarts += restarts;
+        sum.lapsed += lapsed;
+        sum.verified.subtables += verified.subtables;
+        sum.verified.former += verified.former;
+        sum.verified.unfinished += verified.unfinished;
+        sum.verified.tentative += verified.tentative;
+        sum.verified.stale_entries += verified.stale_entries;
+    }
+    println!("{aim:?}: {sum:?}");
+    sum
+}
+
+/// Whether the seeds are the usual ones, whose sums are known.
+fn is_usual() -> bool {
+    std::env::var_os("SEED").is_none() && std::env::var_os("SEEDS").is_none()
+}
+
+#[test]
+fn all_kinds_of_operations() {
+    let sum = campaign(Aim::All, 60);
+    assert!(!is_usual() || sum.deaths > 100 && sum.restarts > 20 && sum.lapsed > 100, "{sum:?}");
+}
+
+#[test]
+fn blocks_that_are_used_again() {
+    campaign(Aim::Blocks, 60);
+}
+
+#[test]
+fn insertions_of_the_same_keys() {
+    campaign(Aim::Insertions, 60);
+}
+
+#[test]
+fn splits_under_way() {
+    let sum = campaign(Aim::Splits, 60);
+    assert!(!is_usual() || sum.verified.former > 300, "{sum:?}");
+}

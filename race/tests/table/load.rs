@@ -1,0 +1,117 @@
+//! The table under the load generator of all indexes: round trips, rate and latency in virtual time.
+
+use std::rc::Rc;
+
+use fatbtree_client::{Answered, NoAnswer};
+use fatbtree_race::{Answer, Shape, Table, TableError, Value};
+use fatbtree_remote::Contention;
+use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_workload::measure::{Summary, Troubles};
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_workload::{LoadGenerator, Pace, Store, Values};
+
+use crate::lab::{begin, serve};
+
+const RECORDS: u64 = 1_000;
+const VALUE_BYTES: usize = 64;
+
+/// A client's table as a store of records.
+struct Records {
+    table: Table<SimDevice>,
+    machine: Machine,
+}
+
+impl Records {
+    fn answered<T>(&self, began: Instant, answer: Answer<T>) -> Answered<T> {
+        let result = answer.result.map_err(|error| match error {
+            TableError::Unknown(_) => NoAnswer::Unknown,
+            _ => NoAnswer::Server("the table did not answer"),
+        });
+        Answered { result, round_trips: answer.round_trips, latency: self.now() - began }
+    }
+}
+
+impl Store for Records {
+    type Value = Value;
+
+    fn now(&self) -> Instant {
+        self.machine.now()
+    }
+
+    async fn sleep_until(&self, at: Instant) {
+        self.machine.sleep(at - self.now()).await;
+    }
+
+    async fn read(&self, key: u64) -> Answered<Option<Value>> {
+        let began = self.now();
+        self.answered(began, self.table.search(key).await)
+    }
+
+    async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
+        let began = self.now();
+        let answer = match is_new {
+            true => self.table.insert(key, value).await,
+            false => self.table.update(key, value).await,
+        };
+        self.answered(began, answer)
+    }
+
+    async fn scan(&self, _: u64, _: u64, _: usize) -> Answered<Vec<(u64, bytes::Bytes)>> {
+        let result = Err(NoAnswer::Server("a hash table has no ranges"));
+        Answered { result, round_trips: 0, latency: Duration::ZERO }
+    }
+}
+
+/// A workload of YCSB on one server, by one client with so many operations in flight.
+fn run(name: &str, depth: usize) -> Summary {
+    let world = World::new(1, Options::default());
+    let shape = Shape { groups: 16, directory_bits: 10, servers: 1, max_value: 1_000 };
+    let servers = serve(&world, shape, 4 << 20, Duration::from_secs(1));
+    let machine = world.machine(MachineOptions::named("client"));
+    let memory = begin(&machine, &servers, Contention::SMART, &mut random(1, 52));
+    let (of, name) = (machine.clone(), name.to_owned());
+    let running = machine.spawn(async move {
+        let table = Table::open(Rc::clone(&memory), 0).await.expect("the server lives");
+        let store = Records { table, machine: of };
+        let values = Values::new(1, VALUE_BYTES).loaded_with(|_, bytes| bytes == [0; VALUE_BYTES]);
+        for key in 0..RECORDS {
+            assert!(store.write(key, &[0; VALUE_BYTES], true).await.result.expect("nothing is in the way"));
+        }
+        let mut properties = builtin(&name).expect("YCSB has this workload");
+        properties.set("recordcount", &RECORDS.to_string());
+        let spec = WorkloadSpec::from_properties(&properties).expect("the properties are valid");
+        let mut workload = Workload::new(&spec, KeyMap::Ordered, 1).expect("there are records");
+        let (mut load, pace) = (LoadGenerator::new(), Pace::Closed { depth });
+        let ran = load.run_on(&store, &mut workload, 4_000, pace, &values, |_| {}).await;
+        ran.expect("operations are drawn");
+        assert_eq!(load.first_wrong(), None);
+        load.summary_of(&Troubles::default())
+    });
+    world.run_until(|| running.has_ended(), Duration::from_secs(20)).expect("nothing is in the way");
+    running.take().expect("the load generator has ended")
+}
+
+/// Reads take two round trips, updates and insertions three, and operations in flight overlap.
+#[test]
+fn a_table_under_ycsb() {
+    println!("workload   in flight   operations/s   round trips   p50 us   p99 us");
+    for (name, least, most) in [("a", 2.5, 2.75), ("c", 2.0, 2.1), ("d", 2.0, 2.2)] {
+        let [one, many] = [1, 8].map(|depth| {
+            let summary = run(name, depth);
+            let Summary { ops_per_s, round_trips, p50_us, p99_us, .. } = summary;
+            println!(
+                "{name:8}   {depth:9}   {ops_per_s:12.0}   {round_trips:11.2}   {p50_us:6.2}   {p99_us:6.2}"
+            );
+            assert!(summary.verified(), "{summary:?}");
+            summary
+        });
+        assert!((least..most).contains(&one.round_trips), "{name}: {}", one.round_trips);
+        assert!(
+            many.ops_per_s > 4.0 * one.ops_per_s,
+            "{} and {} operations/s",
+            many.ops_per_s,
+            one.ops_per_s
+        );
+    }
+}
