@@ -317,7 +317,7 @@ fn campaign(aim: Aim, count: u64) -> Outcome {
         sum.verified.tentative += verified.tentative;
         sum.verified.stale_entries += verified.stale_entries;
     }
-    println!("{aim:?}: {sum:?}");
+    eprintln!("{aim:?}: {sum:?}");
     sum
 }
 
