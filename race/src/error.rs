@@ -21,7 +21,7 @@ pub enum TableError {
         "the change may have been made or not: the connection broke under it ({0}); read the key to find out"
     )]
     Unknown(BreakReason),
-    /// Too many attempts in vain: other clients change the same, or connections break.
+    /// No attempt succeeded within [`RemoteConfig::patience`](fatbtree_remote::RemoteConfig::patience).
     #[error(
         "gave up after {attempts} attempts, because others change the same keys or connections break; try again"
     )]
@@ -62,7 +62,7 @@ pub enum TableError {
         /// What should be there.
         expected: &'static str,
     },
-    /// The server's memory was given out beyond what pointers of the table reach.
+    /// A server has given memory that pointers of the table do not reach.
     #[error(
         "memory at {at} is out of reach: a table's servers are numbered below {MAX_SERVERS}, with regions of 64 GiB at most"
     )]

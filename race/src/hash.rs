@@ -48,7 +48,7 @@ impl Hash {
     #[must_use]
     pub fn buckets(self, shape: &Shape) -> [u32; 2] {
         let count = u64::from(shape.combined_buckets());
-        let choose = |word: u64| ((word & 0xffff_ffff) * count >> 32) as u32;
+        let choose = |word: u64| (((word & 0xffff_ffff) * count) >> 32) as u32;
         let (first, second) = (choose(self.0 >> 24), choose(mix(!self.0)));
         match first / 2 == second / 2 {
             true if shape.groups == 1 => [first, first ^ 1],

@@ -198,3 +198,62 @@ fn last_byte(memory: &Memory, chunk: &Range<u64>, budget: &mut usize) -> Result<
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { groups: 1, directory_bits: 4, servers: 0b101, max_value: 1_000 };
+
+    fn used(table: &HashTable, class: SizeClass, chunk: &Range<u64>) -> u64 {
+        match table.used(class, chunk.clone(), &mut 64) {
+            Used::To(end) => end - chunk.start,
+            Used::Below(_) => panic!("the budget is large"),
+        }
+    }
+
+    #[test]
+    fn the_used_part_of_a_chunk_ends_behind_the_last_block() {
+        let Loaded { region, spare, tenant, .. } = HashTable::make(0, SHAPE, 16 << 10).unwrap();
+        let chunk = spare.start..spare.start + (8 << 10);
+        assert_eq!(used(&tenant, BLOCKS, &chunk), 0);
+        let mut record = Vec::new();
+        // A value of zeros: the last bytes of the block say nothing.
+        crate::block::write(&mut record, 7, 1, &[0; 500]);
+        region.write(chunk.start + 128, &record).unwrap();
+        assert_eq!(used(&tenant, BLOCKS, &chunk), 128 + u64::from(block_bytes(500)));
+        let place = chunk.start + 128..chunk.start + 128 + u64::from(block_bytes(500));
+        assert!(tenant.is_free(BLOCKS, place.clone()) && !tenant.is_free(PAIRS, place.clone()));
+        assert!(!tenant.is_free(BLOCKS, place.start..place.end + 64));
+        // A WRITE that was cut short.
+        region.write(chunk.start + 4_000, &[1]).unwrap();
+        assert_eq!(used(&tenant, BLOCKS, &chunk), 4_032);
+        assert_eq!(tenant.used(BLOCKS, chunk.clone(), &mut 1), Used::Below(chunk.start + 4_096));
+    }
+
+    #[test]
+    fn pairs_of_subtables_are_used_as_a_whole() {
+        let Loaded { region, spare, tenant, .. } = HashTable::make(0, SHAPE, 16 << 10).unwrap();
+        let pair = 2 * SHAPE.subtable_bytes();
+        let chunk = spare.start..spare.start + 4 * pair;
+        region.write(chunk.start + pair + 8, &[1]).unwrap();
+        assert_eq!(used(&tenant, PAIRS, &chunk), 2 * pair);
+    }
+
+    #[test]
+    fn the_first_server_has_the_directory() {
+        let first = HashTable::make(0, SHAPE, 4 << 10).unwrap();
+        let other = HashTable::make(2, SHAPE, 4 << 10).unwrap();
+        assert!(first.spare.start > other.spare.start);
+        for loaded in [first, other] {
+            let mut line = [0; HEADER_BYTES];
+            loaded.region.read(0, &mut line).unwrap();
+            assert_eq!(Shape::of_header(&line), Some((SHAPE, GlobalAddress::new(0, 64))));
+            let mut tenant = loaded.tenant;
+            assert_eq!((tenant.see(&line), tenant.see(&[0; HEADER_BYTES])), (Seen::Same, Seen::Refused));
+        }
+        assert!(matches!(HashTable::make(1, SHAPE, 0), Err(MakeError::Server(1))));
+        let no_groups = Shape { groups: 0, ..SHAPE };
+        assert!(matches!(HashTable::make(0, no_groups, 0), Err(MakeError::Shape(BadShape::Groups(0)))));
+    }
+}

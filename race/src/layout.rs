@@ -280,12 +280,11 @@ pub(crate) const fn is_slot(offset: u64) -> bool {
 }
 
 /// Combined buckets in which the slot at an offset lies.
-#[must_use]
 pub(crate) fn buckets_of(offset: u64) -> impl Iterator<Item = u32> {
     let bucket = (offset - HEAD_BYTES) / BUCKET_BYTES;
     let (group, place) = (bucket / GROUP_BUCKETS, bucket % GROUP_BUCKETS);
     let first = (group * 2 + place / 2) as u32;
-    (first..=first + u32::from(place == 1)).map(move |number| number)
+    first..=first + u32::from(place == 1)
 }
 
 /// Offsets of all slots of a subtable, ascending.

@@ -54,9 +54,9 @@
 //! # Splits need no lock
 //!
 //! A subtable whose buckets are full is frozen slot by slot, copied into two new ones, and names them as its successors. Every client can do
-//! each of these steps, once more or at the same time. One that finds a split standing still does all of it. Nothing hangs on the client
-//! that began, so there is no lock to be inherited. Subtables never come back: an old pointer to one, in a client's copy or in the
-//! directory, leads on. Old subtables cost as much memory as the present ones.
+//! each of these steps, again or at the same time. A client that finds an unfinished split waits a moment, and then does all of it. So a
+//! dead client leaves no lock behind. The memory of a subtable is never used again: an old pointer to one, in a client's copy or in the
+//! directory, leads on to its successors. Old subtables cost as much memory as the present ones.
 //!
 //! A client's copy of the directory may be read while the directory grows. The suffix in each bucket's header then says that a subtable is
 //! not the key's.
@@ -64,8 +64,9 @@
 //! # Bounds
 //!
 //! 32 servers with numbers below 32, each with 64 GiB at most; 2^16 subtables of up to 65,536 groups; values of up to 1 MiB, and no longer
-//! than a chunk of the server. A client that dies leaves up to one block for each operation under way, and blocks that it had freed and not
-//! used again: at most [`SURPLUS`](fatbtree_remote::SURPLUS) of each size.
+//! than a chunk of the server. A block takes a multiple of 64 bytes; of more than 512, up to a fifth is empty. A client that dies
+//! leaves the block of each operation under way, and up to [`SURPLUS`](fatbtree_remote::SURPLUS) freed blocks of each size. An operation
+//! that ends as [`Unknown`](TableError::Unknown) leaves its block, too. These blocks are not used again.
 //!
 //! # Example
 //!

@@ -33,7 +33,7 @@ impl Place {
     pub const fn of(address: GlobalAddress) -> Option<Self> {
         let (server, offset) = (address.server(), address.offset());
         let fits = server < MAX_SERVERS && offset < MAX_REGION && offset.is_multiple_of(UNIT) && offset > 0;
-        if fits { Some(Self((server as u64) << UNIT_BITS | offset / UNIT)) } else { None }
+        if fits { Some(Self(((server as u64) << UNIT_BITS) | (offset / UNIT))) } else { None }
     }
 
     /// Takes the low bits of a word. `None` if they name no unit.

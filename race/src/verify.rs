@@ -22,6 +22,8 @@ pub struct Verified {
     pub keys: u64,
     /// Subtables in use.
     pub subtables: u64,
+    /// Servers of these, a bit for each number.
+    pub servers: u32,
     /// Subtables that were split. They keep their memory.
     pub former: u64,
     /// Subtables in use whose split was begun, and not finished.
@@ -170,6 +172,7 @@ impl<V: Verbs> Table<V> {
             return Ok(halves.into_iter().zip(header.halves()).collect());
         }
         walk.verified.subtables += 1;
+        walk.verified.servers |= 1 << (at.server() & 31);
         walk.verified.depth = walk.verified.depth.max(header.depth);
         walk.verified.unfinished += u64::from(slots.iter().any(|(_, slot)| slot.is_frozen()));
         for (offset, slot) in slots.into_iter().filter(|(_, slot)| slot.pointer().is_some()) {

@@ -1,4 +1,4 @@
-//! Splits: a subtable becomes two, by whichever client finishes it.
+//! Splits: a subtable becomes two. Any client may finish what another one has begun.
 //!
 //! ```text
 //!   1  freeze     CAS every slot w → w | frozen                        old: nothing in it changes any more
@@ -11,17 +11,17 @@
 //! times, at once:
 //!
 //! * A slot that is frozen stays so. A change that was about to CAS it fails.
-//! * Whoever copies a subtable that is frozen all over copies the same. Tentative pointers are left out, and never count.
+//! * All copies of a subtable whose slots are all frozen are the same. Tentative pointers are left out, and never count.
 //! * One pair is announced. The others are given back; no client has seen them.
 //! * An entry that was not advertised leads to the old subtable, which is never used again, and leads on.
 //!
 //! A client that wants to change a key in a subtable that is being split waits for a while, and then does all of it itself. So a client
-//! that died at any step is no matter, and no lock or lease is needed.
+//! may die at any step, and a split needs neither lock nor lease.
 //!
 //! Searches need not wait. A slot that was not frozen when it was read was in use then. A frozen one counts until the successors are
 //! announced; a client that has read one asks for them behind it. If there are none, the slot counted until then.
 //!
-//! Old subtables stay where they are, so they cost as much memory as the present ones, less one.
+//! Old subtables stay where they are. There is one less of them than of present ones.
 
 use fatbtree_remote::{Block, ConnectionId, Part};
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
