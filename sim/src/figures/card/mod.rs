@@ -345,3 +345,6 @@ impl State {
 fn less(span: Duration, part: Duration) -> Duration {
     Duration::from_nanos(span.as_nanos().saturating_sub(part.as_nanos()))
 }
+
+#[cfg(test)]
+mod tests;
