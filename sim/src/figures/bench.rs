@@ -13,14 +13,14 @@ use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, l
 use fatbtree_client::Client;
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
-use fatbtree_remote::{GlobalAddress, Kept, LockGuard};
+use fatbtree_remote::{Contention, GlobalAddress, Kept, LockGuard};
 use fatbtree_verbs::QueuePair;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;
 use fatbtree_workload::ycsb::{Zipfian, fnv_hash64};
 use rand::RngExt as _;
 
-use super::card::{self, Calibration};
+use super::card::{self, Calibration, Resources};
 use super::{Mix, Row, Size, Skew};
 use crate::world::{Machine, MachineOptions, Options, Random, Retry, SimDevice, World, random};
 
@@ -54,8 +54,20 @@ pub(super) struct Setup {
     pub(super) calibration: Calibration,
     /// Switches between a client and a server.
     pub(super) switches: u32,
+    pub(super) clients: Clients,
+    /// Throttling and back-off.
+    pub(super) contention: Contention,
     /// Only locks are taken and given back, in tables of this kind; otherwise operations are the tree's.
     pub(super) locks: Option<LockTable>,
+}
+
+/// Clients of a cluster, each with `depth` operations at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clients {
+    /// 8 processes, each with a card, an index cache and threads that never wait for each other.
+    Processes,
+    /// So many threads of one process. They share an index cache and, with the servers, one card: SMART's loopback (figure 12a to c).
+    Threads(u16, Resources),
 }
 
 /// A server's locks.
@@ -176,47 +188,64 @@ pub(super) fn run(
     // Nothing is lost here, and under FG+ an atomic can wait for long.
     let retry = Retry { timeout: Duration::from_millis(50), limit: 7 };
     let world = World::new(size.seed, Options { retry, ..Options::default() });
-    world.set_timing(card::Cluster::new(setup.calibration, setup.switches));
+    let model = card::Cluster::new(setup.calibration, setup.switches);
+    world.set_timing(model.clone());
     let usual = LockTable { count: LOCKS, on_card: setup.techniques.on_chip };
     let table = setup.locks.unwrap_or(usual);
-    let servers: Servers = cluster
-        .trees
-        .iter()
-        .map(|tree| serve(&world, tree, table).map(RefCell::new))
-        .collect::<Result<Vec<_>, _>>()?
-        .into();
+    let mut machines = Vec::new();
+    let mut servers = Vec::new();
+    for tree in &cluster.trees {
+        let machine = server(&world, tree, table);
+        machines.push(machine.id());
+        servers.push(RefCell::new(serve(&machine, tree, table)?));
+    }
+    let servers: Servers = servers.into();
     let (tally, mut clients) = (Rc::new(Tally::default()), Vec::new());
     let limit = match setup.cache {
         Cache::None => 0,
         Cache::Full | Cache::Empty => 1 << 40,
         Cache::Percent(percent) => (inner_bytes(cluster)? as f64 * percent / 100.0) as u64,
     };
-    for number in 0..CLIENTS {
+    let (number, lanes, shares) = match setup.clients {
+        Clients::Processes => (CLIENTS, LANES, false),
+        Clients::Threads(threads, _) => (threads, 1, true),
+    };
+    let mut cache = Arc::new(IndexCache::new(limit));
+    for number in 0..number {
         let machine = world.machine(MachineOptions::named(format!("client {number}")));
         let config = PoolConfig {
             tree: setup.tree,
-            lanes: LANES,
+            lanes,
             techniques: setup.techniques,
+            contention: setup.contention,
             ..PoolConfig::default()
         };
         let client =
             Client::new(machine.device(), config, cluster.roots.clone(), size.seed ^ u64::from(number) << 32);
         let client = client.map_err(|error| error.to_string())?;
         machine.set_driven(Rc::new(client.clone()));
-        let cache = Arc::new(IndexCache::new(limit));
-        if setup.cache == Cache::Full {
-            for_each_inner(cluster, |node, partition| cache.put(node, partition))?;
+        if number == 0 || !shares {
+            cache = Arc::new(IndexCache::new(limit));
+            if setup.cache == Cache::Full {
+                for_each_inner(cluster, |node, partition| cache.put(node, partition))?;
+            }
         }
-        client.set_cache(Some(cache));
+        client.set_cache(Some(Arc::clone(&cache)));
         keep(&machine, &client, &servers, &tally);
         clients.push((machine, client));
     }
+    if let Clients::Threads(_, resources) = setup.clients {
+        let threads: Vec<_> = clients.iter().map(|(machine, _)| machine.id()).collect();
+        model.threads(threads.iter().copied(), resources);
+        machines.iter().for_each(|&server| model.share_card(server, threads[0]));
+    }
     let rkeys = connected(&world, &clients, &servers)?;
     switches(&world, &rkeys);
+    let ranks = Rc::new(Ranks::new(setup.skew, size.keys));
     for (number, (machine, client)) in (0..).zip(&clients) {
         for task in 0..size.depth {
             let draw = random(size.seed, 1_000 + number * 1_000 + u64::from(task));
-            let ranks = Ranks::new(setup.skew, size.keys);
+            let ranks = Rc::clone(&ranks);
             let slot = tally.begun.borrow().len();
             tally.begun.borrow_mut().push(world.now());
             let own = setup.calibration.operation();
@@ -232,14 +261,14 @@ pub(super) fn run(
         }
     }
     world.run_for(Duration::from_micros(size.warm_up_us));
-    let before = stats(&clients);
+    let (before, usage) = (stats(&clients), model.usage(clients[0].0.id()));
     tally.measures.set(true);
     let window = Duration::from_micros(size.window_us);
     world.run_for(window);
     if let Some(why) = tally.wrong.borrow_mut().take() {
         return Err(format!("{}: {why}", setup.name));
     }
-    let after = stats(&clients);
+    let (after, usage) = (stats(&clients), model.usage(clients[0].0.id()).since(&usage));
     let mut latencies = tally.latencies.borrow_mut();
     let now = world.now();
     tally.begun.borrow().iter().for_each(|begun| latencies.record((now - *begun).as_nanos()));
@@ -257,6 +286,7 @@ pub(super) fn run(
         written_bytes: per(after.written_bytes - before.written_bytes, writes),
         lock_retries: per(after.lock_retries - before.lock_retries, writes),
         handed_over_percent: 100.0 * per(after.hand_overs - before.hand_overs, writes),
+        bus_percent: 100.0 * usage.bus_up.as_nanos() as f64 / window.as_nanos() as f64,
         cache_bytes: clients.iter().map(|(_, client)| client.cache_stats().bytes).max().unwrap_or_default(),
     })
 }
@@ -275,12 +305,15 @@ fn stats(clients: &[(Machine, Client<SimDevice>)]) -> RemoteStats {
 /// Memory servers, by number. Calls reach them at once.
 type Servers = Rc<[RefCell<TreeServer<SimDevice>>]>;
 
-/// Starts a memory server of a tree on a machine of its own. The tree's memory is shared with its caller.
-fn serve(world: &World, tree: &LoadedTree, locks: LockTable) -> Result<TreeServer<SimDevice>, String> {
-    let name = format!("server {}", tree.partition.id);
-    let default = MachineOptions::named(name);
+/// A machine for a memory server.
+fn server(world: &World, tree: &LoadedTree, locks: LockTable) -> Machine {
+    let default = MachineOptions::named(format!("server {}", tree.partition.id));
     let device_memory = if locks.on_card { default.device_memory } else { 0 };
-    let machine = world.machine(MachineOptions { device_memory, ..default });
+    world.machine(MachineOptions { device_memory, ..default })
+}
+
+/// Starts the memory server of a tree on its machine. The tree's memory is shared with its caller.
+fn serve(machine: &Machine, tree: &LoadedTree, locks: LockTable) -> Result<TreeServer<SimDevice>, String> {
     let options = ServerOptions {
         lock_table_bytes: u64::from(locks.count) * 2,
         chunk_bytes: CHUNK,
@@ -357,7 +390,7 @@ struct Work {
 }
 
 impl Work {
-    async fn run(self, ranks: Ranks, writes_percent: u32, start: Start, mut random: Random) {
+    async fn run(self, ranks: Rc<Ranks>, writes_percent: u32, start: Start, mut random: Random) {
         loop {
             let rank = ranks.draw(&mut random);
             let key = key_of(rank);

@@ -8,11 +8,12 @@ use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_topology::Network as Topology;
 use serde::Serialize;
 
-use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
+use super::bench::{Cache, Clients, Ranks, SERVERS, Setup, key_of, load, run};
 use super::card::Calibration;
 use super::reads::{Planned, SAMPLES};
 use super::{Mix, Row, Size, Skew};
 use crate::world::random;
+use fatbtree_remote::Contention;
 
 /// The paper's default load: ranges of the fat root, and nodes of each of three layers below (section V-B).
 const RANGES: usize = 600;
@@ -85,6 +86,8 @@ pub fn fat_btree(size: &Size, figure: PaperFigure) -> Result<Vec<Row>, String> {
         cache: Cache::None,
         calibration: Calibration::CX5_40_EVENTS,
         switches: SWITCHES,
+        clients: Clients::Processes,
+        contention: Contention::SHERMAN,
         locks: None,
     };
     let mut rows = Vec::new();

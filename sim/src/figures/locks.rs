@@ -2,10 +2,11 @@
 
 use fatbtree_blink::{Start, Techniques};
 
-use super::bench::{Cache, LockTable, Setup, load_on, run};
+use super::bench::{Cache, Clients, LockTable, Setup, load_on, run};
 use super::card::Calibration;
 use super::writes::sherman_tree;
 use super::{Mix, Row, Size, Skew};
+use fatbtree_remote::Contention;
 
 /// Locks of the one server (Sherman section 5.7).
 const LOCKS: u32 = 10_240;
@@ -45,6 +46,8 @@ pub fn locks(size: &Size) -> Result<Vec<Row>, String> {
             cache: Cache::None,
             calibration: Calibration::CX5_100_IB.without_own_work(),
             switches: 1,
+            clients: Clients::Processes,
+            contention: Contention::SHERMAN,
             locks: Some(LockTable { count: LOCKS, on_card }),
         };
         run(&setup, &size, &cluster, |_, _| {})

@@ -27,7 +27,7 @@ use serde::Serialize;
 pub use fat_btree::{PaperFigure, fat_btree};
 pub use locks::locks;
 pub use reads::reads;
-pub use smart::{Check, SmartFigure, SmartResult, SmartRow, smart};
+pub use smart::{Check, SmartFigure, SmartResult, SmartRow, smart, tree_threads};
 pub use writes::writes;
 
 /// Size of a run.
@@ -142,6 +142,8 @@ pub struct Row {
     pub lock_retries: f64,
     /// Percentage of writes that handed their lock over.
     pub handed_over_percent: f64,
+    /// Percentage of the time for which the bus of the first client's card was busy towards the host.
+    pub bus_percent: f64,
     /// Bytes of a client's index cache.
     pub cache_bytes: u64,
 }

@@ -23,7 +23,6 @@ fn sherman_beats_fg_where_many_write_the_same() {
 fn locks_gain_by_the_card_and_by_a_hierarchy() {
     let rows = locks(&Size { window_us: 8_000, ..SMALL }).unwrap();
     let gain = |of: usize, over: usize| rows[of].mops / rows[over].mops;
-    eprintln!("{:.3} {:.3} {rows:#?}", gain(1, 0), gain(2, 1));
     assert!((2.0..4.5).contains(&gain(1, 0)) && gain(2, 1) > 3.0, "{rows:?}");
 }
 

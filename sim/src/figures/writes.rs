@@ -2,9 +2,10 @@
 
 use fatbtree_blink::{Start, Techniques, TreeConfig, ValueLayout};
 
-use super::bench::{Cache, Setup, load, run};
+use super::bench::{Cache, Clients, Setup, load, run};
 use super::card::Calibration;
 use super::{Mix, Row, Size, Skew};
+use fatbtree_remote::Contention;
 
 /// A tree as Sherman's: nodes of 1 KB, keys and values of 8 bytes.
 pub(super) fn sherman_tree() -> Result<TreeConfig, String> {
@@ -24,8 +25,20 @@ pub fn writes(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let measure = |(name, techniques): (&str, Techniques)| {
         let (start, cache, name) = (Start::Cached, Cache::Full, name.to_owned());
         let calibration = Calibration::CX5_100_IB;
-        let setup =
-            Setup { name, tree, techniques, mix, skew, start, cache, calibration, switches: 1, locks: None };
+        let setup = Setup {
+            name,
+            tree,
+            techniques,
+            mix,
+            skew,
+            start,
+            cache,
+            calibration,
+            switches: 1,
+            clients: Clients::Processes,
+            contention: Contention::SHERMAN,
+            locks: None,
+        };
         run(&setup, size, &load(tree, size, false)?, |_, _| {})
     };
     Techniques::steps().into_iter().map(measure).collect()

@@ -104,6 +104,14 @@ impl Cluster {
         state.cards.push(card);
     }
 
+    /// Gives a machine the card of another one: a server in loopback.
+    pub(crate) fn share_card(&self, machine: MachineId, of: MachineId) {
+        let mut state = self.0.borrow_mut();
+        let card = state.card_of(of);
+        let place = state.cards[card].places.add();
+        *state.seat_mut(machine) = Some(Seat { card, place, is_thread: false });
+    }
+
     /// Says how many of a client's threads are at work from now on: the fewer, the faster each of them is.
     pub(crate) fn set_working(&self, client: MachineId, threads: u32) {
         let mut state = self.0.borrow_mut();
@@ -337,3 +345,6 @@ impl State {
 fn less(span: Duration, part: Duration) -> Duration {
     Duration::from_nanos(span.as_nanos().saturating_sub(part.as_nanos()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 mod causes;
 mod paper;
 mod threads;
+mod tree;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use serde::Serialize;
 
 use self::paper::{FIGURE_3_THREADS, FIGURE_4, FIGURE_4_BATCHES, FIGURE_13A, FIGURE_13B, TABLE_1};
 use self::threads::{Measured, Setup, percent};
+pub use self::tree::tree_threads;
 use super::Size;
 use super::card::{Calibration, Resources};
 use crate::world::Kind;
@@ -96,6 +98,8 @@ pub struct Check {
 pub struct SmartResult {
     /// Title for people.
     pub title: &'static str,
+    /// Name of the modelled cluster.
+    pub calibration: &'static str,
     /// Results, with the paper's.
     pub rows: Vec<SmartRow>,
     /// Checks.
@@ -130,7 +134,7 @@ pub fn smart(size: &Size, figure: SmartFigure) -> Result<SmartResult, String> {
         SmartFigure::Throttling => causes::throttling(&rows),
         SmartFigure::Changing => causes::changing(&rows),
     };
-    Ok(SmartResult { title: figure.title(), rows, checks })
+    Ok(SmartResult { title: figure.title(), calibration: base(size).calibration.name, rows, checks })
 }
 
 /// READs of one thread after the other, a doorbell a thread.

@@ -5,18 +5,28 @@ use std::collections::BTreeMap;
 use fatbtree_verbs::time::{Duration, Instant};
 
 use super::Lab;
-use crate::world::{MachineId, Options, Random, Sending, ServiceTimes, Serving, Timing, Work};
+use crate::world::{MachineId, Options, Posting, Random, Sending, ServiceTimes, Serving, Timing, Work};
 
 /// Each server carries out one request after the other.
 struct OneAtATime {
     table: ServiceTimes,
     each: Duration,
+    /// Time that a thread takes for a chain, and for the completion of a request.
+    thread: Duration,
     free: BTreeMap<MachineId, Instant>,
     /// The last time that `serve` was asked, by server.
     asked: BTreeMap<MachineId, Instant>,
 }
 
 impl Timing for OneAtATime {
+    fn post(&mut self, now: Instant, _: &Posting, _: &mut Random) -> Instant {
+        now + self.thread
+    }
+
+    fn complete(&mut self, now: Instant, _: &Work) -> Instant {
+        now + self.thread
+    }
+
     fn send(&mut self, now: Instant, work: &Work, random: &mut Random) -> Sending {
         self.table.send(now, work, random)
     }
@@ -40,7 +50,8 @@ fn requests_wait_for_each_other() {
     let lab = Lab::new(1, Options::default(), 8);
     let each = Duration::from_micros(1);
     let table = ServiceTimes::default();
-    lab.world.set_timing(OneAtATime { table, each, free: BTreeMap::new(), asked: BTreeMap::new() });
+    let (free, asked) = (BTreeMap::new(), BTreeMap::new());
+    lab.world.set_timing(OneAtATime { table, each, thread: Duration::ZERO, free, asked });
     let wires: Vec<_> = (0..8).map(|client| lab.connect(client)).collect();
     let tasks: Vec<_> = wires
         .into_iter()
@@ -55,4 +66,28 @@ fn requests_wait_for_each_other() {
     let took = lab.run_all(&tasks);
     let span = |requests: u64| each * requests;
     assert!(span(800) <= took && took < span(820), "800 requests took {took}");
+}
+
+/// A thread hands one chain after the other to its card, and takes what has come when it has handed over all.
+#[test]
+fn a_thread_posts_one_chain_after_the_other() {
+    let lab = Lab::new(1, Options::default(), 1);
+    let (each, thread) = (Duration::ZERO, Duration::from_micros(10));
+    let (free, asked) = (BTreeMap::new(), BTreeMap::new());
+    let wire = lab.connect(0);
+    lab.world.set_timing(OneAtATime { table: ServiceTimes::default(), each, thread, free, asked });
+    let started = lab.world.now();
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let wire = wire.clone();
+            wire.machine.clone().spawn(async move {
+                wire.read(0, 8).await.unwrap();
+                wire.machine.now()
+            })
+        })
+        .collect();
+    lab.run_all(&tasks);
+    let ends: Vec<_> = tasks.iter().map(|task| task.take().unwrap() - started).collect();
+    // The first answer is there after some 12 µs, but the thread posts for 80.
+    assert!(ends.iter().all(|&end| thread * 8 <= end && end < thread * 10), "{ends:?}");
 }
