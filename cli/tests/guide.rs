@@ -96,6 +96,10 @@ const CLUSTER: &[Line] = &[
         "fatbtree bench --cluster cluster.toml --operations 20000 --workload a --contention smart",
         Ends(&[("20000", "2000")]),
     ),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 100000 --entry-cache 1M",
+        Ends(&[("100000", "10000")]),
+    ),
     ("fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000", Ends(&[("20000", "2000")])),
     (
         "fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg",
