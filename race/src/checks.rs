@@ -1,7 +1,7 @@
 //! The checks that keep the table right among others that change it, by name.
 //!
 //! With the cargo feature `switchable-checks`, which only tests turn on, one can be left out for the current thread: a simulation that does
-//! not notice has not tried hard enough. The published protocol, or the code that came with it, leaves out the first five.
+//! not notice has not tried hard enough. Some are the published protocol's holes, or those of the code that came with it.
 
 macro_rules! checks {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -19,15 +19,16 @@ macro_rules! checks {
 }
 
 checks! {
-    /// An insertion looks for others of its key before it counts.
+    /// An insertion looks for others of its key before it counts. Without this a key may be there twice.
     Duplicates,
-    /// Readers take no notice of insertions under way.
+    /// Readers take no notice of insertions under way. As published, they see duplicates that are taken away later.
     Tentative,
     /// An insertion that another one was to take away has gone, and does not count by now.
     Removed,
-    /// The version of a block goes on from the one that its place had before, so that no slot holds the same word twice.
+    /// The version of a block goes on from the one that its place had before, so that no slot holds the same word twice (ABA).
+    /// The published code never frees a block.
     VersionGoesOn,
-    /// A client that meets a split that does not go on completes it.
+    /// A client that meets a split that does not go on completes it. The published lock of a split has no owner, and stays for ever.
     Helping,
     /// A client that finds frozen slots asks whether the subtable has successors.
     Successors,

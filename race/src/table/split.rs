@@ -23,7 +23,8 @@
 //!
 //! Old subtables stay where they are. There is one less of them than of present ones.
 
-use fatbtree_remote::{Block, ConnectionId, Part};
+use fatbtree_remote::record::RECORD_HEAD;
+use fatbtree_remote::{Block, ConnectionId, Part, Writer};
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 use super::buckets::successors_of;
@@ -34,7 +35,6 @@ use crate::error::{Stop, TableError};
 use crate::hash::Hash;
 use crate::layout::{BucketHeader, Leaf, PAIRS, behind, slot_offsets, word_at, write_subtable};
 use crate::slot::{Place, Slot, State};
-use fatbtree_remote::record::RECORD_HEAD;
 
 /// Pauses, each twice as long as the one before, in which another client may finish a split: from 1 µs to some 100 µs in all.
 const PATIENT: u32 = 8;
@@ -51,12 +51,15 @@ impl<V: Verbs> Table<V> {
         let first = slot_offsets(&self.shape).next().map(|offset| behind(leaf.place.address(), offset));
         let first = first.ok_or(Stop::Later)?;
         let slot = Slot(self.memory.read_word(op.lane, first).await?);
-        op.trips += 2;
-        let begins = !slot.is_frozen()
-            && self.memory.compare_swap(op.lane, first, slot.0, slot.frozen().0).await? == slot.0;
-        match begins {
-            true => self.finish(leaf, op).await,
-            false => self.await_split(leaf, op).await,
+        op.trips += 1;
+        if slot.is_frozen() {
+            return self.await_split(leaf, op).await;
+        }
+        op.trips += 1;
+        match Slot(self.memory.compare_swap(op.lane, first, slot.0, slot.frozen().0).await?) {
+            found if found == slot => self.finish(leaf, op).await,
+            found if found.is_frozen() => self.await_split(leaf, op).await,
+            _ => Err(Stop::Later),
         }
     }
 
@@ -153,7 +156,7 @@ impl<V: Verbs> Table<V> {
         header: BucketHeader,
         keys: &[(u64, Slot, Hash)],
         op: &mut Op,
-    ) -> Result<Fresh, Stop> {
+    ) -> Result<Pair, Stop> {
         let half = self.shape.subtable_bytes();
         let mut bytes = vec![0; 2 * half as usize];
         let (lower, upper) = bytes.split_at_mut(half as usize);
@@ -173,11 +176,11 @@ impl<V: Verbs> Table<V> {
         let place = Place::of(at).ok_or(TableError::OutOfReach { at })?;
         let id = ConnectionId { server, lane: op.lane };
         op.trips += self.memory.write_chain(id, &writer, &[Part { at, bytes: &bytes }], &[]).await?;
-        Ok(Fresh { writer, block, place, size })
+        Ok(Pair { writer, block, place, size })
     }
 
     /// Names the successors, unless another client was quicker. Returns those that count.
-    async fn announce(&self, leaf: Leaf, pair: Fresh, op: &mut Op) -> Result<Place, Stop> {
+    async fn announce(&self, leaf: Leaf, pair: Pair, op: &mut Op) -> Result<Place, Stop> {
         let at = successors_of(leaf);
         op.trips += 1;
         // Where that breaks it is found out by the next attempt. The pair is lost if it does not count.
@@ -193,8 +196,8 @@ impl<V: Verbs> Table<V> {
 }
 
 /// A pair of subtables that no client but this one knows.
-struct Fresh {
-    writer: fatbtree_remote::Writer,
+struct Pair {
+    writer: Writer,
     block: Block,
     place: Place,
     size: u32,

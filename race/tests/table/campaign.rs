@@ -25,6 +25,8 @@ pub(crate) enum Aim {
     All,
     /// Few keys, values of one size: blocks are used again and again, for other keys.
     Blocks,
+    /// The same with values of several lines, which tear.
+    Lines,
     /// Few keys that come and go.
     Insertions,
     /// Many keys: splits.
@@ -95,7 +97,7 @@ impl Living {
             let what = match self.setting.aim {
                 Aim::Insertions => *pick(&mut random, &[0, 1, 1, 1, 1, 4, 4]),
                 Aim::Splits => *pick(&mut random, &[0, 0, 1, 1, 3, 2]),
-                Aim::Blocks => *pick(&mut random, &[0, 0, 1, 2, 3, 4, 4]),
+                Aim::Blocks | Aim::Lines => *pick(&mut random, &[0, 0, 1, 2, 3, 4, 4]),
                 Aim::All => random.random_range(0..5),
             };
             drop(self.operate(&table, key, what).await);
@@ -182,6 +184,7 @@ pub(crate) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
     let (keys, longest, groups) = match aim {
         Aim::All => (draw.random_range(8..60), 400, draw.random_range(1..=2)),
         Aim::Blocks => (draw.random_range(3..12), 8, 1),
+        Aim::Lines => (draw.random_range(1..4), 400, 1),
         Aim::Insertions => (draw.random_range(1..4), 8, 1),
         Aim::Splits => (draw.random_range(100..300), 60, 1),
     };
@@ -335,6 +338,11 @@ fn all_kinds_of_operations() {
 #[test]
 fn blocks_that_are_used_again() {
     campaign(Aim::Blocks, 150);
+}
+
+#[test]
+fn blocks_of_several_lines() {
+    campaign(Aim::Lines, 100);
 }
 
 #[test]
