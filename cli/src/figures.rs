@@ -20,7 +20,7 @@ use crate::progress;
 /// each paper's cluster. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
 /// clients that cache little, with and without switches. With --of fat-btree lookups by clients that cache nothing, one at a time each, through two
 /// switches: from the root and with plans of other sizes. With --of smart up to 96 threads of one client on one card, as many requests as
-/// they can post, the paper's values beside them, and checks of the causes. Nothing here takes real time into account.
+/// they can post, the paper's values beside them, and checks of the causes; --keys and --depth have no effect then. Nothing here takes real time into account.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
