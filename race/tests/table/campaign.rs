@@ -7,16 +7,20 @@ use std::rc::Rc;
 use fatbtree_race::{Change, Shape, Table, TableError, Verified};
 use fatbtree_remote::Contention;
 use fatbtree_sim::history::{Answer, Call, History};
-use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
+use fatbtree_sim::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Stage, Trial};
+use fatbtree_sim::world::{
+    FinalOperation, Machine, MachineOptions, Options, Random, SimDevice, World, random,
+};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
 use crate::lab::{Client, Server, begin, serve};
 
+/// Time with faults.
+const FAULTS: Duration = Duration::from_millis(6);
 /// Time for the last operations: far more than they take.
 const SOON: Duration = Duration::from_millis(200);
 const CLIENTS: usize = 3;
-const ROUNDS: u64 = 14;
 
 /// What a campaign tries most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,21 +164,122 @@ fn pick<'a, T>(random: &mut Random, from: &'a [T]) -> &'a T {
     &from[random.random_range(0..from.len())]
 }
 
-fn live(
-    machine: &Machine,
-    servers: &[Rc<Server>],
-    setting: &Rc<Setting>,
+/// Clients and servers of a table.
+struct Scene {
+    machines: Vec<Machine>,
+    servers: Vec<Rc<Server>>,
+    setting: Rc<Setting>,
     home: u16,
-    draw: &mut Random,
-) -> Living {
-    let contention = if draw.random_bool(0.5) { Contention::SMART } else { Contention::SHERMAN };
-    let memory = begin(machine, servers, contention, draw);
-    let living = Living { machine: machine.clone(), memory, setting: Rc::clone(setting), home };
-    for _ in 0..2 {
-        let random = random(draw.random_range(0..=u64::MAX), 2);
-        drop(machine.spawn(living.clone().work(random)));
+    /// Machine of the client that lives in the end.
+    last: Machine,
+    memory: RefCell<Option<Client>>,
+    outcome: RefCell<Outcome>,
+    /// Decides about what is begun in the end.
+    draw: RefCell<Random>,
+}
+
+impl Scene {
+    fn living(&self, machine: &Machine, contention: Contention, draw: &mut Random) -> Living {
+        let memory = begin(machine, &self.servers, contention, draw);
+        Living { machine: machine.clone(), memory, setting: Rc::clone(&self.setting), home: self.home }
     }
-    living
+
+    fn live(&self, machine: &Machine, draw: &mut Random) {
+        let contention = if draw.random_bool(0.5) { Contention::SMART } else { Contention::SHERMAN };
+        let living = self.living(machine, contention, draw);
+        for _ in 0..2 {
+            let random = random(draw.random_range(0..=u64::MAX), 2);
+            drop(machine.spawn(living.clone().work(random)));
+        }
+    }
+
+    fn revive(&self, draw: &mut Random) {
+        for server in self.servers.iter().filter(|server| !server.machine.is_up()) {
+            server.revive(draw.random_range(0..=u64::MAX));
+        }
+    }
+}
+
+impl Stage for Scene {
+    fn clients(&self) -> &[Machine] {
+        &self.machines
+    }
+
+    fn any_server(&self, draw: &mut Random) -> &Machine {
+        &pick(draw, &self.servers).machine
+    }
+
+    fn begin_mishap(self: &Rc<Self>, draw: &mut Random) -> bool {
+        self.revive(draw);
+        self.machines.iter().filter(|machine| machine.is_mute()).for_each(Machine::kill);
+        for machine in self.machines.iter().filter(|machine| !machine.is_up()) {
+            machine.boot();
+            self.outcome.borrow_mut().deaths += 1;
+            self.live(machine, draw);
+        }
+        false
+    }
+
+    /// One client that lives asks for every key.
+    fn begin_last(self: &Rc<Self>) -> Vec<FinalOperation<String>> {
+        let draw = &mut *self.draw.borrow_mut();
+        self.revive(draw);
+        self.machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
+        let living = self.living(&self.last, Contention::SMART, draw);
+        self.memory.replace(Some(Rc::clone(&living.memory)));
+        let share = |number: u64| (0..self.setting.keys).filter(|key| key % 4 == number).collect::<Vec<_>>();
+        (0..4)
+            .map(|number| (format!("keys {number}"), self.last.spawn(living.clone().end(share(number)))))
+            .collect()
+    }
+}
+
+/// Servers' processes that die; their memory is kept.
+struct Restarts;
+
+impl Fault<Scene> for Restarts {
+    fn percent(&self) -> u32 {
+        11
+    }
+
+    fn strike(&self, scene: &Rc<Scene>, _: &Machine, draw: &mut Random) {
+        let server = pick(draw, &scene.servers);
+        if server.machine.is_up() {
+            server.die();
+            scene.outcome.borrow_mut().restarts += 1;
+        }
+    }
+}
+
+/// No task has seen what must never be.
+fn nothing_wrong(ended: &Ended<'_, Scene>) -> Result<(), String> {
+    ended.stage.setting.wrong.take().map_or(Ok(()), Err)
+}
+
+/// The history of all clients has an order.
+fn linearizable(ended: &Ended<'_, Scene>) -> Result<(), String> {
+    let checked = ended.stage.setting.history.check().map_err(|violation| violation.to_string())?;
+    let outcome = &mut *ended.stage.outcome.borrow_mut();
+    (outcome.answered, outcome.unknown) = (checked.answered as u64, checked.unknown as u64);
+    Ok(())
+}
+
+/// The table is whole, and has each key once.
+fn verified(ended: &Ended<'_, Scene>) -> Result<(), String> {
+    let Scene { last, memory, home, setting, outcome, .. } = &**ended.stage;
+    let (memory, home) = (memory.take().ok_or("the last client was not begun")?, *home);
+    let task = last.spawn(async move {
+        let table = Table::open(memory, home).await.map_err(|error| error.to_string())?;
+        table.verify().await.map_err(|fault| fault.to_string())
+    });
+    let walked = ended.world.run_until(|| task.has_ended(), SOON);
+    walked.map_err(|_| "the walk over the table does not end".to_owned())?;
+    let verified = task.take().ok_or("the machine that walks over the table died")??;
+    if verified.keys != setting.keys {
+        return Err(format!("{} keys were put last, {} are there", setting.keys, verified.keys));
+    }
+    outcome.borrow_mut().verified = verified;
+    Ok(())
 }
 
 /// Runs a seed.
@@ -190,8 +295,7 @@ pub(crate) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
     };
     let servers = if draw.random_range(0..4) == 0 { 0b110 } else { 0b010 };
     let shape = Shape { groups, directory_bits: 8, servers, max_value: 400 };
-    let home = shape.server(0);
-    let setting = Rc::new(Setting {
+    let setting = Setting {
         history: History::default(),
         words: Cell::new(0),
         wrong: RefCell::default(),
@@ -199,99 +303,36 @@ pub(crate) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
         keys,
         longest,
         aim,
+    };
+    let scene = Rc::new(Scene {
+        servers: serve(&world, shape, 16 << 20, Duration::from_micros(1_500)),
+        machines: (0..CLIENTS)
+            .map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)))
+            .collect(),
+        setting: Rc::new(setting),
+        home: shape.server(0),
+        last: world.machine(MachineOptions::named("last client")),
+        memory: RefCell::default(),
+        outcome: RefCell::default(),
+        draw: RefCell::new(random(seed, 71)),
     });
-    let servers = serve(&world, shape, 16 << 20, Duration::from_micros(1_500));
-    let machines: Vec<_> = (0..CLIENTS)
-        .map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)))
-        .collect();
-    let mut outcome = Outcome::default();
-    for round in 0..ROUNDS {
-        for server in servers.iter().filter(|server| !server.machine.is_up()) {
-            server.revive(draw.random_range(0..=u64::MAX));
-        }
-        for machine in &machines {
-            if machine.is_mute() {
-                machine.kill();
-            }
-            if round > 0 && machine.is_up() {
-                continue;
-            }
-            if round > 0 {
-                machine.boot();
-                outcome.deaths += 1;
-            }
-            live(machine, &servers, &setting, home, draw);
-        }
-        befall(&machines, &servers, &mut outcome, draw);
-        world.run_for(Duration::from_micros(draw.random_range(100..800)));
-    }
-    end(&world, &machines, &servers, &setting, home, draw, outcome)
-}
-
-/// Lets something happen.
-fn befall(machines: &[Machine], servers: &[Rc<Server>], outcome: &mut Outcome, draw: &mut Random) {
-    let client = pick(draw, machines).clone();
-    match draw.random_range(0..16) {
-        0..4 => client.kill_after_polls(draw.random_range(0..100)),
-        4..7 => client.mute_after_writes(draw.random_range(1..12)),
-        7..9 => client.set_link_down(draw.random_bool(0.5)),
-        9 => client.freeze(),
-        10..12 => client.thaw(),
-        12 => pick(draw, servers).machine.freeze_card(),
-        13 => pick(draw, servers).machine.thaw_card(),
-        14 => {
-            let server = pick(draw, servers);
-            server.die();
-            outcome.restarts += 1;
-        }
-        _ => {}
-    }
-}
-
-/// Heals everything, asks for every key, and looks at the structure and the history.
-fn end(
-    world: &World,
-    machines: &[Machine],
-    servers: &[Rc<Server>],
-    setting: &Rc<Setting>,
-    home: u16,
-    draw: &mut Random,
-    mut outcome: Outcome,
-) -> Result<Outcome, String> {
-    for server in servers.iter().filter(|server| !server.machine.is_up()) {
-        server.revive(draw.random_range(0..=u64::MAX));
-    }
-    let last = world.machine(MachineOptions::named("last client"));
-    let memory = begin(&last, servers, Contention::SMART, draw);
-    let living = Living { machine: last.clone(), memory, setting: Rc::clone(setting), home };
-    let alive = world.final_phase(SOON, || {
-        machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
-        let share = |number: u64| (0..setting.keys).filter(|key| key % 4 == number).collect::<Vec<_>>();
-        (0..4)
-            .map(|number| (format!("keys {number}"), last.spawn(living.clone().end(share(number)))))
-            .collect()
-    });
-    if let Some(wrong) = setting.wrong.take() {
-        return Err(wrong);
-    }
-    let checked = setting.history.check().map_err(|violation| violation.to_string())?;
-    alive.map_err(|error| error.to_string())?;
-    let memory = Rc::clone(&living.memory);
-    let task = last.spawn(async move {
-        let table = Table::open(memory, home).await.map_err(|error| error.to_string())?;
-        table.verify().await.map_err(|fault| fault.to_string())
-    });
-    world
-        .run_until(|| task.has_ended(), SOON)
-        .map_err(|_| "the walk over the table does not end".to_owned())?;
-    outcome.verified = task.take().ok_or("the machine that walks over the table died")??;
-    if outcome.verified.keys != setting.keys {
-        return Err(format!("{} keys were put last, {} are there", setting.keys, outcome.verified.keys));
-    }
-    outcome.answered = checked.answered as u64;
-    outcome.unknown = checked.unknown as u64;
-    outcome.refused = setting.refused.get();
-    outcome.lapsed = servers.iter().map(|server| server.count("sessions_lapsed")).sum();
+    scene.machines.iter().for_each(|machine| scene.live(machine, draw));
+    let trial = Trial {
+        faults: vec![Box::new(Deaths { percent: 44 }), Box::new(Restarts), Box::new(Disturbances)],
+        calm: Duration::from_micros(800),
+        lasts: FAULTS,
+        soon: SOON,
+        properties: vec![
+            Box::new(nothing_wrong),
+            Box::new(linearizable),
+            Box::new(Alive),
+            Box::new(verified),
+        ],
+    };
+    trial.run(&world, &scene)?;
+    let mut outcome = *scene.outcome.borrow();
+    outcome.refused = scene.setting.refused.get();
+    outcome.lapsed = scene.servers.iter().map(|server| server.count("sessions_lapsed")).sum();
     Ok(outcome)
 }
 
