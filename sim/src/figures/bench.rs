@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    ConnectionId, IndexCache, Mutation, PoolConfig, PoolError, RemoteMemory, RemoteSide, RemoteStats, Start,
-    Techniques, Tree, TreeConfig, Writer, value,
+    ConnectionId, EntryCache, IndexCache, Mutation, PoolConfig, PoolError, RemoteMemory, RemoteSide,
+    RemoteStats, Start, Techniques, Tree, TreeConfig, Writer, value,
 };
 use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, load_cluster};
 use fatbtree_client::Client;
@@ -20,7 +20,7 @@ use fatbtree_workload::measure::LatencyHistogram;
 use fatbtree_workload::ycsb::{Zipfian, fnv_hash64};
 use rand::RngExt as _;
 
-use super::card::{self, Calibration, Resources};
+use super::card::{self, Calibration, Resources, Usage};
 use super::{Mix, Row, Size, Skew};
 use crate::world::{Machine, MachineOptions, Options, Random, Retry, SimDevice, World, random};
 
@@ -50,6 +50,8 @@ pub(super) struct Setup {
     pub(super) skew: Skew,
     pub(super) start: Start,
     pub(super) cache: Cache,
+    /// Bytes of the entry cache that all clients share; 0: none.
+    pub(super) entries: u64,
     /// Cards, links and processors.
     pub(super) calibration: Calibration,
     /// Switches between a client and a server.
@@ -178,13 +180,32 @@ fn add(cell: &Cell<u64>, more: u64) {
     cell.set(cell.get() + more);
 }
 
-/// Runs one configuration. `switches` is told the rkey of each queue pair, if index reads are to land anywhere.
+/// Result of a configuration, with what its card has spent.
+pub(super) struct Measured {
+    pub(super) row: Row,
+    /// Of the card of the first client.
+    pub(super) usage: Usage,
+    /// Percentage of lookups that a place of the entry cache answered.
+    pub(super) speculated_percent: f64,
+}
+
+/// Runs one configuration; see [`measure`].
 pub(super) fn run(
     setup: &Setup,
     size: &Size,
     cluster: &Cluster,
     switches: impl FnOnce(&World, &BTreeMap<QueuePair, u32>),
 ) -> Result<Row, String> {
+    measure(setup, size, cluster, switches).map(|measured| measured.row)
+}
+
+/// Runs one configuration. `switches` is told the rkey of each queue pair, if index reads are to land anywhere.
+pub(super) fn measure(
+    setup: &Setup,
+    size: &Size,
+    cluster: &Cluster,
+    switches: impl FnOnce(&World, &BTreeMap<QueuePair, u32>),
+) -> Result<Measured, String> {
     // Nothing is lost here, and under FG+ an atomic can wait for long.
     let retry = Retry { timeout: Duration::from_millis(50), limit: 7 };
     let world = World::new(size.seed, Options { retry, ..Options::default() });
@@ -211,6 +232,7 @@ pub(super) fn run(
         Clients::Threads(threads, _) => (threads, 1, true),
     };
     let mut cache = Arc::new(IndexCache::new(limit));
+    let entries = (setup.entries > 0).then(|| Arc::new(EntryCache::new(setup.entries)));
     for number in 0..number {
         let machine = world.machine(MachineOptions::named(format!("client {number}")));
         let config = PoolConfig {
@@ -231,6 +253,7 @@ pub(super) fn run(
             }
         }
         client.set_cache(Some(Arc::clone(&cache)));
+        client.set_entry_cache(entries.clone());
         keep(&machine, &client, &servers, &tally);
         clients.push((machine, client));
     }
@@ -261,7 +284,7 @@ pub(super) fn run(
         }
     }
     world.run_for(Duration::from_micros(size.warm_up_us));
-    let (before, usage) = (stats(&clients), model.usage(clients[0].0.id()));
+    let (before, usage, hits) = (stats(&clients), model.usage(clients[0].0.id()), speculated(&clients));
     tally.measures.set(true);
     let window = Duration::from_micros(size.window_us);
     world.run_for(window);
@@ -274,7 +297,8 @@ pub(super) fn run(
     tally.begun.borrow().iter().for_each(|begun| latencies.record((now - *begun).as_nanos()));
     let per = |sum: u64, of: u64| if of == 0 { 0.0 } else { sum as f64 / of as f64 };
     let (writes, us) = (tally.writes.get(), |quantile| latencies.quantile_ns(quantile) as f64 / 1_000.0);
-    Ok(Row {
+    let speculated_percent = 100.0 * per(speculated(&clients) - hits, tally.reads.get());
+    let row = Row {
         name: setup.name.clone(),
         operations: tally.operations.get(),
         mops: tally.operations.get() as f64 / size.window_us as f64,
@@ -288,7 +312,12 @@ pub(super) fn run(
         handed_over_percent: 100.0 * per(after.hand_overs - before.hand_overs, writes),
         bus_percent: 100.0 * usage.bus_up.as_nanos() as f64 / window.as_nanos() as f64,
         cache_bytes: clients.iter().map(|(_, client)| client.cache_stats().bytes).max().unwrap_or_default(),
-    })
+    };
+    Ok(Measured { row, usage, speculated_percent })
+}
+
+fn speculated(clients: &[(Machine, Client<SimDevice>)]) -> u64 {
+    clients.iter().map(|(_, client)| client.entry_cache_stats().hits).sum()
 }
 
 fn stats(clients: &[(Machine, Client<SimDevice>)]) -> RemoteStats {

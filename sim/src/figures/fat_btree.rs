@@ -84,6 +84,7 @@ pub fn fat_btree(size: &Size, figure: PaperFigure) -> Result<Vec<Row>, String> {
         skew,
         start,
         cache: Cache::None,
+        entries: 0,
         calibration: Calibration::CX5_40_EVENTS,
         switches: SWITCHES,
         clients: Clients::Processes,

@@ -44,6 +44,7 @@ pub fn locks(size: &Size) -> Result<Vec<Row>, String> {
             skew: Skew::Skewed,
             start: Start::Root,
             cache: Cache::None,
+            entries: 0,
             calibration: Calibration::CX5_100_IB.without_own_work(),
             switches: 1,
             clients: Clients::Processes,

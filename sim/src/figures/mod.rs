@@ -27,7 +27,7 @@ use serde::Serialize;
 pub use fat_btree::{PaperFigure, fat_btree};
 pub use locks::locks;
 pub use reads::reads;
-pub use smart::{Check, SmartFigure, SmartResult, SmartRow, smart, tree_threads};
+pub use smart::{Check, SmartFigure, SmartResult, SmartRow, smart};
 pub use writes::writes;
 
 /// Size of a run.

@@ -94,6 +94,7 @@ fn setup(name: String, tree: TreeConfig, skew: Skew, start: Start, cache: Cache)
         skew,
         start,
         cache,
+        entries: 0,
         calibration,
         switches,
         clients: Clients::Processes,

@@ -33,6 +33,7 @@ pub fn writes(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
             skew,
             start,
             cache,
+            entries: 0,
             calibration,
             switches: 1,
             clients: Clients::Processes,

@@ -102,6 +102,32 @@ fn halved(base: &Setup) -> Result<Option<Check>, String> {
     }))
 }
 
+/// Figure 12: leaves fill the bus, and places of single entries do not. `with_short` and `speculating` are Sherman+ and + speculative
+/// lookup with leaves of 128 bytes.
+pub(super) fn speculative(rows: &[SmartRow], with_short: f64, speculating: f64) -> Vec<Check> {
+    let find =
+        |name: &str| rows.iter().find(|row| row.name.starts_with(name) && row.name.contains("ReadOnly"));
+    let (Some(sherman), Some(smart)) = (find("Sherman+"), find("SMART-BT")) else { return Vec::new() };
+    vec![
+        within("Sherman+, lookups only", sherman, 11.5, 10.0),
+        Check {
+            claim: "SMART-BT: × 2.0 ± 10 % of it".to_owned(),
+            found: format!("× {:.2}", smart.mops / sherman.mops),
+            holds: near(smart.mops / sherman.mops, 2.0, 10.0),
+        },
+        Check {
+            claim: "cause: leaves keep the bus of Sherman+ busy for more than 95 %".to_owned(),
+            found: format!("{:.0} %", sherman.bus_percent),
+            holds: sherman.bus_percent > 95.0,
+        },
+        Check {
+            claim: "cause: with leaves of 128 bytes, speculation gains less than 10 %".to_owned(),
+            found: format!("{with_short:.1} → {speculating:.1} Mop/s"),
+            holds: speculating < 1.1 * with_short,
+        },
+    ]
+}
+
 /// Figure 13: throttled threads stay at the ceiling.
 pub(super) fn throttling(rows: &[SmartRow]) -> Vec<Check> {
     let mut checks = Vec::new();

@@ -1,4 +1,5 @@
-//! SMART's figures 3, 4 and 13 and its table 1: threads of one client on one card, which read or write 8 bytes.
+//! SMART's figures 3, 4 and 13 and its table 1: threads of one client on one card, which read or write 8 bytes. Figure 12a to c: the
+//! same threads over a B-link tree.
 //!
 //! Threads run the production reactor with its throttling; the card is [`Calibration::CX6_200_PCIE3`]. Each figure has
 //! checks of its cause: a result that is right for another reason does not count.
@@ -17,7 +18,6 @@ use serde::Serialize;
 
 use self::paper::{FIGURE_3_THREADS, FIGURE_4, FIGURE_4_BATCHES, FIGURE_13A, FIGURE_13B, TABLE_1};
 use self::threads::{Measured, Setup, percent};
-pub use self::tree::tree_threads;
 use super::Size;
 use super::card::{Calibration, Resources};
 use crate::world::Kind;
@@ -35,6 +35,8 @@ pub enum SmartFigure {
     Resources,
     /// Figure 4: threads and requests of each of them under way.
     Batches,
+    /// Figure 12a to c: SMART-BT in loopback.
+    SpeculativeLookups,
     /// Figure 13: throttling.
     Throttling,
     /// Table 1: a number of threads that changes.
@@ -43,7 +45,8 @@ pub enum SmartFigure {
 
 impl SmartFigure {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Resources, Self::Batches, Self::Throttling, Self::Changing];
+    pub const ALL: [Self; 5] =
+        [Self::Resources, Self::Batches, Self::SpeculativeLookups, Self::Throttling, Self::Changing];
 
     /// Title for people.
     #[must_use]
@@ -51,6 +54,7 @@ impl SmartFigure {
         match self {
             Self::Resources => "Figure 3, threads and what they share, batches of 8",
             Self::Batches => "Figure 4, threads and batches, a doorbell a thread",
+            Self::SpeculativeLookups => "Figure 12a to c, a B-link tree in loopback",
             Self::Throttling => "Figure 13, throttling",
             Self::Changing => "Table 1, a number of threads that changes, batches of 64",
         }
@@ -116,12 +120,17 @@ struct Point {
 
 /// Runs a figure of SMART in virtual time. Each point has a warm-up and a window as `size` says; throttled points warm up for
 /// the 49 ms in which the reactor tries all limits. Table 1 is measured for 20 windows, with the intervals that fit twice. `keys`
-/// and `depth` are not used.
+/// are the tree's in figure 12, and `depth` is not used.
 ///
 /// # Errors
 /// A wrong answer, or a request that failed.
 pub fn smart(size: &Size, figure: SmartFigure) -> Result<SmartResult, String> {
+    let calibration = base(size).calibration.name;
     let points = match figure {
+        SmartFigure::SpeculativeLookups => {
+            let (rows, checks) = tree::speculative(size)?;
+            return Ok(SmartResult { title: figure.title(), calibration, rows, checks });
+        }
         SmartFigure::Resources => resources(size),
         SmartFigure::Batches => batches(size),
         SmartFigure::Throttling => throttling(size),
@@ -129,12 +138,13 @@ pub fn smart(size: &Size, figure: SmartFigure) -> Result<SmartResult, String> {
     };
     let rows = measure(&points)?;
     let checks = match figure {
+        SmartFigure::SpeculativeLookups => Vec::new(),
         SmartFigure::Resources => causes::resources(&rows),
         SmartFigure::Batches => causes::batches(&rows, &base(size))?,
         SmartFigure::Throttling => causes::throttling(&rows),
         SmartFigure::Changing => causes::changing(&rows),
     };
-    Ok(SmartResult { title: figure.title(), calibration: base(size).calibration.name, rows, checks })
+    Ok(SmartResult { title: figure.title(), calibration, rows, checks })
 }
 
 /// READs of one thread after the other, a doorbell a thread.

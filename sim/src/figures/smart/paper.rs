@@ -1,5 +1,7 @@
 //! SMART's published values: millions of requests a second, from the result files of its artifact.
 
+use crate::figures::Mix;
+
 /// Numbers of threads of figure 3.
 pub(super) const FIGURE_3_THREADS: [u32; 9] = [1, 8, 16, 24, 32, 48, 64, 80, 96];
 
@@ -25,6 +27,16 @@ pub(super) const FIGURE_4: [(u32, [f64; 6], [f64; 6]); 8] = [
     (72, [25.8, 66.9, 98.6, 107.1, 96.1, 73.2], [24.1, 59.3, 81.6, 67.0, 64.1, 63.6]),
     (84, [29.5, 74.3, 108.4, 92.2, 86.4, 62.4], [27.2, 64.7, 86.3, 64.5, 63.4, 62.9]),
     (96, [33.0, 81.6, 111.0, 78.1, 77.0, 55.2], [30.2, 71.2, 89.5, 62.8, 63.0, 63.1]),
+];
+
+/// Threads of figure 12a to c, and operations of each.
+pub(super) const FIGURE_12_THREADS: u16 = 94;
+pub(super) const FIGURE_12_BATCH: u32 = 8;
+/// Figure 12a to c, YCSB A, B and C: Sherman+, + speculative lookup, SMART-BT.
+pub(super) const FIGURE_12: [(Mix, [f64; 3]); 3] = [
+    (Mix::WriteIntensive, [4.29, 4.46, 5.00]),
+    (Mix::ReadIntensive, [11.4, 13.6, 20.8]),
+    (Mix::ReadOnly, [11.5, 16.8, 23.2]),
 ];
 
 /// Figure 13a, batches of 16: threads; a queue pair a thread, a doorbell a thread, throttled.

@@ -2,13 +2,13 @@
 
 use std::num::NonZeroU32;
 
-use fatbtree_blink::Start;
-use fatbtree_remote::Contention;
 use fatbtree_verbs::Throttling;
 
 use super::threads::{Measured, Setup, percent, run};
-use super::{SmartFigure, base, causes, measure, resources, smart, tree_threads};
+use super::tree::{Line, tree_threads};
+use super::{SmartFigure, base, causes, measure, resources, smart};
 use crate::figures::card::Resources;
+use crate::figures::writes::sherman_tree;
 use crate::figures::{Mix, Size};
 use crate::world::Kind;
 
@@ -96,8 +96,12 @@ fn a_changing_number_of_threads_has_the_rows_that_fit() {
 
 /// Figure 12c, Sherman+: leaves of 1 KB fill the bus (SMART has 11.5 million lookups a second), and no more threads would help.
 #[test]
-fn whole_leaves_fill_the_bus_of_a_card_in_loopback() {
-    let size = Size { keys: 20_000, depth: 8, warm_up_us: 150, window_us: 300, seed: 1 };
-    let row = tree_threads(&size, 94, Mix::ReadOnly, Start::Cached, Contention::SHERMAN).unwrap();
-    assert!((10.3..12.1).contains(&row.mops) && row.bus_percent > 95.0, "{row:?}");
+fn places_of_single_entries_take_the_leaves_from_the_bus() {
+    let size = Size { keys: 20_000, depth: 8, warm_up_us: 1_000, window_us: 300, seed: 1 };
+    let tree = sherman_tree().unwrap();
+    let of = |line| tree_threads(&size, 94, Mix::ReadOnly, line, tree).unwrap();
+    let (sherman, smart) = (of(Line::Sherman), of(Line::SmartBt));
+    assert!((10.3..12.1).contains(&sherman.row.mops) && sherman.row.bus_percent > 95.0, "{:?}", sherman.row);
+    assert!(smart.row.mops > 1.5 * sherman.row.mops, "{:?}", smart.row);
+    assert!((50.0..90.0).contains(&smart.speculated_percent), "{}", smart.speculated_percent);
 }

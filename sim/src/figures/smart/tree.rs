@@ -1,39 +1,126 @@
 //! A B-link tree in loopback: threads of one client and the memory server share a card (SMART, figure 12a to c).
+//!
+//! ```text
+//!   Sherman+                a queue pair a thread    READ of a leaf: 1024 bytes
+//!   + speculative lookup    the same                 READs of the header's line and the entry's: 128 bytes
+//!   SMART-BT                a doorbell a thread      the same, requests throttled, conflicts avoided
+//! ```
 
-use fatbtree_blink::Start;
+use fatbtree_blink::{Start, Techniques, TreeConfig, ValueLayout};
 use fatbtree_remote::Contention;
+use fatbtree_verbs::time::Duration;
 
-use crate::figures::bench::{Cache, Clients, Setup, load_on, run};
+use super::paper::{FIGURE_12, FIGURE_12_BATCH, FIGURE_12_THREADS};
+use super::threads::percent;
+use super::{Check, SmartRow, causes};
+use crate::figures::bench::{Cache, Clients, Measured, Setup, load_on, measure};
 use crate::figures::card::{Calibration, Resources};
 use crate::figures::writes::sherman_tree;
-use crate::figures::{Mix, Row, Size, Skew};
+use crate::figures::{Mix, Size, Skew};
 
-/// Runs so many threads, each with `depth` operations at once, over a tree of Sherman's shape on one server. All inner nodes are in the
-/// threads' one cache; `start` is where an operation begins, and `contention` what SMART adds to Sherman's clients.
-///
-/// # Errors
-/// A wrong answer, or an operation that failed.
-pub fn tree_threads(
+/// Time in which threads fill the entry cache, before anything is measured.
+const FILLING_US: u64 = 8_000;
+/// Bytes of a place in the entry cache, and of one in the paper's.
+const PLACE: u64 = 24;
+
+/// A line of the figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    Sherman,
+    Speculative,
+    SmartBt,
+}
+
+impl Line {
+    const ALL: [Self; 3] = [Self::Sherman, Self::Speculative, Self::SmartBt];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sherman => "Sherman+",
+            Self::Speculative => "+ speculative lookup",
+            Self::SmartBt => "SMART-BT",
+        }
+    }
+}
+
+/// Keys whose share of Zipf-distributed accesses, of so many keys, is the share that the paper's 1,000,000 places can have of its 10^8
+/// keys. So a smaller tree with a smaller cache asks the cache the same.
+fn places(keys: u64) -> u64 {
+    // The generalized harmonic number of order 0.99, by the Euler-Maclaurin formula.
+    let harmonic = |n: f64| (n.powf(0.01) - 1.0) / 0.01 + 0.58;
+    let share = harmonic(1e6) / harmonic(1e8);
+    (1.0 + 0.01 * (share * harmonic(keys as f64) - 0.58)).powi(100) as u64
+}
+
+/// Runs threads with `size.depth` operations each over a tree on one server. All inner nodes are in the threads' one index cache.
+pub(super) fn tree_threads(
     size: &Size,
     threads: u16,
     mix: Mix,
-    start: Start,
-    contention: Contention,
-) -> Result<Row, String> {
-    let tree = sherman_tree()?;
+    line: Line,
+    tree: TreeConfig,
+) -> Result<Measured, String> {
+    let (resources, contention) = match line {
+        Line::Sherman | Line::Speculative => (Resources::QueuePairPerThread, Contention::SHERMAN),
+        Line::SmartBt => (Resources::DoorbellPerThread, Contention::SMART),
+    };
     let setup = Setup {
-        name: format!("{threads} threads, {mix:?}"),
+        name: format!("{}, {mix:?}", line.name()),
         tree,
-        techniques: fatbtree_blink::Techniques::SHERMAN,
+        techniques: Techniques::SHERMAN,
         mix,
         skew: Skew::Skewed,
-        start,
+        start: Start::Cached,
         cache: Cache::Full,
+        entries: if line == Line::Sherman { 0 } else { PLACE * places(size.keys) },
         calibration: Calibration::CX6_200_PCIE3,
         switches: 1,
-        clients: Clients::Threads(threads, Resources::DoorbellPerThread),
+        clients: Clients::Threads(threads, resources),
         contention,
         locks: None,
     };
-    run(&setup, size, &load_on(1, tree, size, true)?, |_, _| {})
+    measure(&setup, size, &load_on(1, tree, size, true)?, |_, _| {})
+}
+
+/// Figure 12a to c, and the checks of its cause.
+pub(super) fn speculative(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+    let size = &Size { depth: FIGURE_12_BATCH, warm_up_us: size.warm_up_us.max(FILLING_US), ..*size };
+    let tree = sherman_tree()?;
+    let mut rows = Vec::new();
+    for (mix, values) in FIGURE_12 {
+        for (line, paper) in Line::ALL.into_iter().zip(values) {
+            let measured = tree_threads(size, FIGURE_12_THREADS, mix, line, tree)?;
+            rows.push(row(size, &measured, paper));
+        }
+    }
+    // Leaves as short as what a speculative lookup reads.
+    let short =
+        TreeConfig::new(tree.fan_out(), 128, ValueLayout::Inline(8)).map_err(|error| error.to_string())?;
+    let of_short = |line| tree_threads(size, FIGURE_12_THREADS, Mix::ReadOnly, line, short);
+    let [with_short, speculating] =
+        [of_short(Line::Sherman)?, of_short(Line::Speculative)?].map(|it| it.row.mops);
+    let checks = causes::speculative(&rows, with_short, speculating);
+    Ok((rows, checks))
+}
+
+fn row(size: &Size, measured: &Measured, paper: f64) -> SmartRow {
+    let (threads, window) = (u32::from(FIGURE_12_THREADS), Duration::from_micros(size.window_us));
+    let usage = &measured.usage;
+    let requests = usage.requests.max(1) as f64;
+    let hits = match measured.speculated_percent {
+        0.0 => String::new(),
+        hits => format!(" ({hits:.0} % of lookups by a place)"),
+    };
+    SmartRow {
+        name: format!("{}{hits}", measured.row.name),
+        threads,
+        batch: size.depth,
+        mops: measured.row.mops,
+        paper,
+        in_registers_percent: percent(usage.in_registers, window) / f64::from(threads),
+        in_queue_pairs_percent: percent(usage.in_queue_pairs, window) / f64::from(threads),
+        bus_percent: percent(usage.bus_up, window),
+        missed_percent: 100.0 * usage.missed / requests,
+        memory_bytes: usage.memory_bytes as f64 / requests,
+    }
 }
