@@ -162,7 +162,7 @@ fn every_pipe_has_the_multicast_groups() {
 }
 
 #[test]
-#[should_panic(expected = "taken its pipes back")]
+#[should_panic(expected = "only with all its pipes")]
 fn nothing_changes_while_pipes_are_lent() {
     let mut pipeline = Pipeline::with_pipes(load(ROUTER), 2);
     let _lent = pipeline.lend();
