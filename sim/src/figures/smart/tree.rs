@@ -12,7 +12,7 @@ use fatbtree_verbs::time::Duration;
 
 use super::paper::{FIGURE_12, FIGURE_12_BATCH, FIGURE_12_THREADS};
 use super::threads::percent;
-use super::{Check, SmartRow, causes};
+use super::{Check, SmartRow, TRIALS, causes};
 use crate::figures::bench::{Cache, Clients, Measured, Setup, load_on, measure};
 use crate::figures::card::{Calibration, Resources};
 use crate::figures::writes::sherman_tree;
@@ -79,12 +79,17 @@ pub(super) fn tree_threads(
         contention,
         locks: None,
     };
+    let warm_up_us = match line {
+        Line::SmartBt => TRIALS.as_nanos() / 1_000,
+        Line::Sherman | Line::Speculative => FILLING_US,
+    };
+    let size = &Size { warm_up_us: warm_up_us.max(size.warm_up_us), ..*size };
     measure(&setup, size, &load_on(1, tree, size, true)?, |_, _| {})
 }
 
 /// Figure 12a to c, and the checks of its cause.
 pub(super) fn speculative(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
-    let size = &Size { depth: FIGURE_12_BATCH, warm_up_us: size.warm_up_us.max(FILLING_US), ..*size };
+    let size = &Size { depth: FIGURE_12_BATCH, ..*size };
     let tree = sherman_tree()?;
     let mut rows = Vec::new();
     for (mix, values) in FIGURE_12 {
