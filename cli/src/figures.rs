@@ -14,13 +14,13 @@ use crate::output::Output;
 use crate::progress;
 
 /// Sherman's figures 10, 11 and 16 in virtual time, and reads with switches; figures 7 to 9 of the Fat-B+Tree paper; or SMART's figures
-/// 3, 4 and 13 and its table 1.
+/// 3, 4, 12a to c and 13 and its table 1.
 ///
 /// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code over modelled cards, buses, links and atomics of
 /// each paper's cluster. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
 /// clients that cache little, with and without switches. With --of fat-btree lookups by clients that cache nothing, one at a time each, through two
 /// switches: from the root and with plans of other sizes. With --of smart up to 96 threads of one client on one card, as many requests as
-/// they can post, the paper's values beside them, and checks of the causes; --keys and --depth have no effect then. Nothing here takes real time into account.
+/// they can post, the paper's values beside them, and checks of the causes; --keys is for figure 12 then, and --depth has no effect. Nothing here takes real time into account.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes

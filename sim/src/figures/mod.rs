@@ -2,7 +2,7 @@
 //!
 //! Sherman's figures 10 and 11 show the effect of each technique on writes; another figure shows the effect of
 //! switches on reads. Figures 7 to 9 of the Fat-B+Tree paper show the effect of skew, nodes and layers on lookups. SMART's
-//! figures 3, 4 and 13 and its table 1 show how threads of one client share a card.
+//! figures 3, 4 and 13 and its table 1 show how threads of one client share a card, and figure 12 what speculative lookups save.
 //!
 //! ```text
 //!   8 clients × 16 operations at once ── cards, links, buckets of atomics ── 8 memory servers, trees bulk loaded
