@@ -13,7 +13,7 @@ use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, l
 use fatbtree_client::Client;
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
-use fatbtree_remote::{Contention, GlobalAddress, Kept, LockGuard};
+use fatbtree_remote::{Attempts, Contention, GlobalAddress, Kept, LockGuard};
 use fatbtree_verbs::QueuePair;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;
@@ -22,7 +22,7 @@ use rand::RngExt as _;
 
 use super::card::{self, Calibration, Resources, Usage};
 use super::{Mix, Row, Size, Skew};
-use crate::world::{Machine, MachineOptions, Options, Random, Retry, SimDevice, World, random};
+use crate::world::{Machine, MachineId, MachineOptions, Options, Random, Retry, SimDevice, World, random};
 
 /// Number of clients, as in Sherman's cluster (section 5.1.1).
 pub(super) const CLIENTS: u16 = 8;
@@ -161,6 +161,8 @@ struct Tally {
     measures: Cell<bool>,
     latencies: RefCell<LatencyHistogram>,
     operations: Cell<u64>,
+    /// Operations of each client.
+    done: RefCell<BTreeMap<MachineId, u64>>,
     writes: Cell<u64>,
     write_trips: Cell<u64>,
     reads: Cell<u64>,
@@ -187,6 +189,10 @@ pub(super) struct Measured {
     pub(super) usage: Usage,
     /// Percentage of lookups that a place of the entry cache answered.
     pub(super) speculated_percent: f64,
+    /// Operations of each client.
+    pub(super) done: Vec<u64>,
+    /// Attempts at locks of all clients, since they began.
+    pub(super) attempts: Attempts,
 }
 
 /// Runs one configuration; see [`measure`].
@@ -313,7 +319,11 @@ pub(super) fn measure(
         bus_percent: 100.0 * usage.bus_up.as_nanos() as f64 / window.as_nanos() as f64,
         cache_bytes: clients.iter().map(|(_, client)| client.cache_stats().bytes).max().unwrap_or_default(),
     };
-    Ok(Measured { row, usage, speculated_percent })
+    let mut attempts = Attempts::default();
+    clients.iter().for_each(|(_, client)| attempts.merge(&client.pool().attempts()));
+    let done =
+        clients.iter().map(|(machine, _)| tally.done.borrow().get(&machine.id()).copied().unwrap_or(0));
+    Ok(Measured { row, usage, speculated_percent, done: done.collect(), attempts })
 }
 
 fn speculated(clients: &[(Machine, Client<SimDevice>)]) -> u64 {
@@ -446,6 +456,7 @@ impl Work {
             let tally = &self.tally;
             tally.latencies.borrow_mut().record((self.machine.now() - begun).as_nanos());
             add(&tally.operations, 1);
+            *tally.done.borrow_mut().entry(self.machine.id()).or_default() += 1;
             let (count, sum) =
                 if writes { (&tally.writes, &tally.write_trips) } else { (&tally.reads, &tally.read_trips) };
             add(count, 1);

@@ -74,6 +74,11 @@ pub struct SmartRow {
     pub mops: f64,
     /// The same in the paper.
     pub paper: f64,
+    /// Work of the slowest thread in percent of the mean: 100 is fair, 0 is starvation. Where the number of threads changes, some do not
+    /// work.
+    pub slowest_thread_percent: f64,
+    /// Attempts at a lock within which 99.9 % of them were taken; 0: no locks.
+    pub attempts_p999: u64,
     /// Percentage of the threads' time in queues of doorbell registers.
     pub in_registers_percent: f64,
     /// Percentage of the threads' time in queues of queue pairs.
@@ -277,6 +282,8 @@ impl Point {
             batch,
             mops: measured.mops,
             paper: self.paper,
+            slowest_thread_percent: measured.slowest_percent,
+            attempts_p999: 0,
             in_registers_percent: percent(usage.in_registers, window) / f64::from(threads),
             in_queue_pairs_percent: percent(usage.in_queue_pairs, window) / f64::from(threads),
             bus_percent: percent(usage.bus_up, window),

@@ -46,6 +46,8 @@ pub(super) struct Setup {
 pub(super) struct Measured {
     pub(super) mops: f64,
     pub(super) usage: Usage,
+    /// Requests of the slowest thread, in percent of the mean of all.
+    pub(super) slowest_percent: f64,
 }
 
 /// Runs a measurement. Every word that is read is checked.
@@ -110,11 +112,18 @@ pub(super) fn run(setup: &Setup) -> Result<Measured, String> {
     }
     world.run_for(CONNECTING + setup.warm_up);
     let before = cluster.usage(client);
+    let batches = || threads.iter().map(|(_, round)| round.number.get()).collect::<Vec<_>>();
+    let begun = batches();
     world.run_for(setup.window);
+    let done: Vec<_> = batches().iter().zip(begun).map(|(now, begun)| now - begun).collect();
     let usage = cluster.usage(client).since(&before);
     match wrong.borrow_mut().take() {
         Some(why) => Err(why),
-        None => Ok(Measured { mops: usage.requests as f64 * 1e3 / setup.window.as_nanos() as f64, usage }),
+        None => Ok(Measured {
+            mops: usage.requests as f64 * 1e3 / setup.window.as_nanos() as f64,
+            usage,
+            slowest_percent: slowest_percent(&done),
+        }),
     }
 }
 
@@ -194,6 +203,12 @@ impl Task {
             return;
         }
     }
+}
+
+/// The least of some threads' counts, in percent of their mean. 100 is fair; 0 is starvation.
+pub(in crate::figures) fn slowest_percent(counts: &[u64]) -> f64 {
+    let (least, sum) = (counts.iter().copied().min().unwrap_or(0), counts.iter().sum::<u64>());
+    100.0 * least as f64 * counts.len() as f64 / sum.max(1) as f64
 }
 
 /// Part of a window, in percent.

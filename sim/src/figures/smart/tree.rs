@@ -11,7 +11,7 @@ use fatbtree_remote::Contention;
 use fatbtree_verbs::time::Duration;
 
 use super::paper::{FIGURE_12, FIGURE_12_BATCH, FIGURE_12_THREADS};
-use super::threads::percent;
+use super::threads::{percent, slowest_percent};
 use super::{Check, SmartRow, TRIALS, causes};
 use crate::figures::bench::{Cache, Clients, Measured, Setup, load_on, measure};
 use crate::figures::card::{Calibration, Resources};
@@ -122,6 +122,8 @@ fn row(size: &Size, measured: &Measured, paper: f64) -> SmartRow {
         batch: size.depth,
         mops: measured.row.mops,
         paper,
+        slowest_thread_percent: slowest_percent(&measured.done),
+        attempts_p999: measured.attempts.quantile(0.999),
         in_registers_percent: percent(usage.in_registers, window) / f64::from(threads),
         in_queue_pairs_percent: percent(usage.in_queue_pairs, window) / f64::from(threads),
         bus_percent: percent(usage.bus_up, window),
