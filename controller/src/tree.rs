@@ -268,11 +268,16 @@ impl Tree {
             let children = self.child_range(next);
             for at in children.clone() {
                 let TreeChild { low, address, .. } = self.children[at];
-                let fits = |node: &&TopNode| level.checked_sub(1) == Some(node.level) && node.low() == low;
+                let child_high = if at + 1 < children.end { self.children[at + 1].low - 1 } else { high };
+                // A child that was read before it was split has keys of its new sibling, too: then its ranges would overlap those.
+                let ends_below =
+                    |node: &TopNode| node.children.last().is_none_or(|(pivot, _)| *pivot <= child_high);
+                let fits = |node: &&TopNode| {
+                    level.checked_sub(1) == Some(node.level) && node.low() == low && ends_below(node)
+                };
                 if by_address.get(&address).is_some_and(fits)
                     && let Some(node) = by_address.remove(&address)
                 {
-                    let child_high = if at + 1 < children.end { self.children[at + 1].low - 1 } else { high };
                     let child_from = if at == children.start { from } else { low };
                     self.children[at].node = self.push(partition, id, node, (child_from, child_high));
                 }
@@ -392,6 +397,28 @@ fn check(id: u16, node: &TopNode) -> Result<(), SnapshotError> {
 mod tests {
     use super::*;
     use fatbtree_blink::{GlobalAddress, KeyRange, Partition};
+
+    /// The child was read before it was split, its parent after that: the plan ends at the child, and ranges tile the keys.
+    #[test]
+    fn a_child_with_keys_of_its_sibling_is_not_entered() {
+        let node =
+            |address, level, children: &[(u64, u64)]| TopNode { address, level, children: children.to_vec() };
+        let of = |last: u64| {
+            let nodes = vec![
+                node(64, 2, &[(0, 128), (50, 192)]),
+                node(128, 1, &[(0, 1), (last, 2)]),
+                node(192, 1, &[(50, 3), (80, 4)]),
+            ];
+            let partition = Partition { id: 0, range: KeyRange::ALL, root: GlobalAddress(64), root_level: 2 };
+            Tree::new(&[TreeTop { partition, nodes }]).unwrap()
+        };
+        assert_eq!(of(49).nodes().len(), 3);
+        assert_eq!(of(60).nodes().len(), 2);
+        assert_eq!(
+            of(60).children(0).iter().map(|child| child.node == NONE).collect::<Vec<_>>(),
+            [true, false]
+        );
+    }
 
     fn top(id: u16, low: u64) -> TreeTop {
         let server = u64::from(id) << 48;
