@@ -3,22 +3,7 @@
 //! With the cargo feature `switchable-checks`, which only tests turn on, one can be left out for the current thread: a simulation that does
 //! not notice has not tried hard enough. Some are the published protocol's holes, or those of the code that came with it.
 
-macro_rules! checks {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A check by name.
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-        pub enum Check {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl Check {
-            /// All of them.
-            pub const ALL: &[Check] = &[$(Check::$name,)*];
-        }
-    };
-}
-
-checks! {
+fatbtree_remote::named_checks! {
     /// An insertion looks for others of its key before it counts. Without this a key may be there twice.
     Duplicates,
     /// Readers take no notice of insertions under way. As published, they see duplicates that are taken away later.
@@ -36,43 +21,4 @@ checks! {
     Suffix,
     /// A subtable is copied when all of its slots are frozen.
     FrozenAll,
-}
-
-#[cfg(not(feature = "switchable-checks"))]
-impl Check {
-    /// Whether the check is made: always.
-    #[inline(always)]
-    pub fn on(self) -> bool {
-        true
-    }
-}
-
-#[cfg(feature = "switchable-checks")]
-mod switch {
-    use std::cell::Cell;
-
-    use super::Check;
-
-    thread_local!(static OFF: Cell<u64> = const { Cell::new(0) });
-
-    impl Check {
-        /// Whether the check is made in this thread.
-        #[inline]
-        pub fn on(self) -> bool {
-            OFF.get() & 1 << self as u64 == 0
-        }
-
-        /// Does something without the check, in this thread.
-        pub fn without<T>(self, work: impl FnOnce() -> T) -> T {
-            struct Restore(u64);
-            impl Drop for Restore {
-                fn drop(&mut self) {
-                    OFF.set(self.0);
-                }
-            }
-            let _restore = Restore(OFF.get());
-            OFF.set(OFF.get() | 1 << self as u64);
-            work()
-        }
-    }
 }

@@ -1,5 +1,7 @@
 //! What a key's hash decides: the subtable, two combined buckets, the fingerprint.
 
+use fatbtree_remote::mix;
+
 use crate::layout::Shape;
 
 /// Hash of a key. All bits of the key take part in each field.
@@ -11,13 +13,6 @@ use crate::layout::Shape;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hash(u64);
-
-/// Finalizer of SplitMix64 (Steele et al., OOPSLA 2014): a bijection.
-const fn mix(word: u64) -> u64 {
-    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
-}
 
 impl Hash {
     /// Hash of a key.

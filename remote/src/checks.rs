@@ -3,7 +3,12 @@
 //! Each is one comparison somewhere in this crate. With the cargo feature `switchable-checks`, which only tests turn on, one
 //! can be left out for the current thread: a simulation that does not notice has not tried hard enough.
 
-macro_rules! checks {
+/// Declares the enumeration `Check` of a crate: safety checks by name, of which each asks whether it [is on](Check::on).
+///
+/// The crate has a cargo feature `switchable-checks`, which only its tests turn on. Then `Check::without` leaves one out for the current
+/// thread. Without the feature every check is made, and asking costs nothing.
+#[macro_export]
+macro_rules! named_checks {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// A check by name.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -15,10 +20,51 @@ macro_rules! checks {
             /// All of them.
             pub const ALL: &[Check] = &[$(Check::$name,)*];
         }
+
+        #[cfg(not(feature = "switchable-checks"))]
+        impl Check {
+            /// Whether the check is made: always.
+            #[inline(always)]
+            pub fn on(self) -> bool {
+                true
+            }
+        }
+
+        #[cfg(feature = "switchable-checks")]
+        mod switch {
+            use std::cell::Cell;
+
+            use super::Check;
+
+            const _: () = assert!(Check::ALL.len() <= 64, "a check is a bit of a word");
+
+            thread_local!(static OFF: Cell<u64> = const { Cell::new(0) });
+
+            impl Check {
+                /// Whether the check is made in this thread.
+                #[inline]
+                pub fn on(self) -> bool {
+                    OFF.get() & 1 << self as u64 == 0
+                }
+
+                /// Does something without the check, in this thread.
+                pub fn without<T>(self, work: impl FnOnce() -> T) -> T {
+                    struct Restore(u64);
+                    impl Drop for Restore {
+                        fn drop(&mut self) {
+                            OFF.set(self.0);
+                        }
+                    }
+                    let _restore = Restore(OFF.get());
+                    OFF.set(OFF.get() | 1 << self as u64);
+                    work()
+                }
+            }
+        }
     };
 }
 
-checks! {
+named_checks! {
     /// As many bytes were read as the node has. A second line: where fewer come, the node is of another level than expected, and
     /// [`Level`](Self::Level) refuses it.
     Length,
@@ -124,42 +170,4 @@ checks! {
     SpeculatedKey,
     /// A speculated entry of two lines has one version.
     SpeculatedEntryVersion,
-}
-
-#[cfg(not(feature = "switchable-checks"))]
-impl Check {
-    /// Whether the check is made: always.
-    #[inline(always)]
-    pub fn on(self) -> bool {
-        true
-    }
-}
-
-#[cfg(feature = "switchable-checks")]
-mod switch {
-    use super::Check;
-    use std::cell::Cell;
-
-    thread_local!(static OFF: Cell<u64> = const { Cell::new(0) });
-
-    impl Check {
-        /// Whether the check is made in this thread.
-        #[inline]
-        pub fn on(self) -> bool {
-            OFF.get() & 1 << self as u64 == 0
-        }
-
-        /// Does something without the check, in this thread.
-        pub fn without<T>(self, work: impl FnOnce() -> T) -> T {
-            struct Restore(u64);
-            impl Drop for Restore {
-                fn drop(&mut self) {
-                    OFF.set(self.0);
-                }
-            }
-            let _restore = Restore(OFF.get());
-            OFF.set(OFF.get() | 1 << self as u64);
-            work()
-        }
-    }
 }

@@ -359,7 +359,8 @@ impl<V: Verbs> Pool<V> {
     ) -> Result<Buffer, Trouble> {
         let (queue_pair, _) = self.link(id)?;
         self.count(|stats| stats.index_reads += 1);
-        self.fetch(id, queue_pair, Operation::IndexRead { key, len, target }).await
+        let [bytes] = self.fetch(id, queue_pair, [Operation::IndexRead { key, len, target }]).await?;
+        Ok(bytes)
     }
 
     /// Whether the switches are asked for a node rather than for the record of a key, which has moved.

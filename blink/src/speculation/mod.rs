@@ -69,7 +69,7 @@ mod table;
 
 use fatbtree_remote::record::{RECORD_HEAD, read_hinted, record_bytes};
 use fatbtree_remote::{ConnectionId, GlobalAddress, Trouble};
-use fatbtree_verbs::Verbs;
+use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use crate::config::MAX_VALUE;
 use crate::descent::{Descent, Reason};
@@ -132,8 +132,13 @@ impl<V: Verbs> Descent<'_, V> {
         let lines = entry_lines(tree.leaf_shape(), slot);
         let at = GlobalAddress(address.raw() + lines.start as u64);
         let id = self.connection_to(EntryPlace { address, part });
-        let places = [(address, LINE as u32), (at, lines.len() as u32)];
-        let [header, lines] = match pool.fetch_both(id, pool.link(id)?, places).await {
+        let (queue_pair, rkey) = pool.link(id)?;
+        let read = |at: GlobalAddress, len: usize| Operation::Read {
+            from: Remote { address: at.raw(), rkey },
+            len: len as u32,
+        };
+        let reads = [read(address, LINE), read(at, lines.len())];
+        let [header, lines] = match pool.fetch(id, queue_pair, reads).await {
             Ok(lines) => lines,
             // There may be one buffer, which is enough for the ordinary lookup.
             Err(Trouble::Refused(_)) => return Ok(None),

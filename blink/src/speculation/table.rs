@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use fatbtree_remote::{Check, GlobalAddress};
+use fatbtree_remote::{Check, GlobalAddress, mix};
 
 /// Place that the [`EntryCache`] names for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -232,14 +232,6 @@ impl EntryCache {
 #[inline]
 fn is_of(detail: u64, tree: u32) -> bool {
     (detail & !USED) >> PART_BITS == u64::from(tree) & TREE
-}
-
-/// Mixes all bits; 0 stays 0 (the finalizer of SplitMix64).
-#[inline]
-const fn mix(mut x: u64) -> u64 {
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
 }
 
 #[cfg(test)]

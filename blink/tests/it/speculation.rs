@@ -257,7 +257,7 @@ fn a_leaf_whose_split_is_unfinished_is_noticed() {
         set_partner(header, two.header(root).sibling);
         two.write(root, &before);
         two.put(KEY, 2);
-        assert!(!two.header(root).partner.is_null(), "nobody has finished it");
+        assert!(!two.header(root).partner.is_null(), "the split is not finished");
         two.assert_needed(Check::SpeculatedPartner, 1, Some(2));
     }
 }

@@ -1,9 +1,9 @@
 //! The two combined buckets of a key, as one READ each has brought them.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress};
+use fatbtree_remote::{ConnectionId, GlobalAddress, bytes_of};
 use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
 
-use super::{Op, Table, bytes_of};
+use super::{Op, Table};
 use crate::checks::Check;
 use crate::error::Stop;
 use crate::hash::Hash;

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fatbtree_remote::{ConnectionId, GlobalAddress, HEADER_BYTES, RemoteMemory, Writer};
-use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Output, Remote, Verbs};
+use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 pub use mutate::Change;
 pub use search::Value;
@@ -216,15 +216,6 @@ async fn load_directory<V: Verbs>(
     let entries = (0..1_u64 << depth).map(|number| Leaf::from_word(word_at(&bytes, number * 8)));
     let leaves: Option<Vec<Leaf>> = entries.collect();
     Ok(leaves.and_then(|leaves| Directory::new(depth, leaves)).ok_or(damaged)?)
-}
-
-/// The bytes of a READ of a chain.
-fn bytes_of(output: Output) -> Result<Buffer, Stop> {
-    match output {
-        Output::Read(bytes) => Ok(bytes),
-        // A device that answers with something else is broken.
-        _ => Err(Stop::Later),
-    }
 }
 
 /// Reads of a walk over the whole table.

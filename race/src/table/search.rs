@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 
-use fatbtree_remote::ConnectionId;
 use fatbtree_remote::record::RECORD_HEAD;
+use fatbtree_remote::{ConnectionId, bytes_of};
 use fatbtree_verbs::{Buffer, Operation, Remote, Verbs};
 
 use super::buckets::{Buckets, Seen};
@@ -110,7 +110,7 @@ impl<V: Verbs> Table<V> {
         let read = |rkey| [Operation::Read { from: Remote { address: at.raw(), rkey }, len: first }];
         let [output] = self.memory.post(id, read).await?;
         op.trips += 1;
-        let head = super::bytes_of(output)?;
+        let head = bytes_of(output)?;
         let Some(rest) = block::rest_bytes(pointer, &head) else { return Ok(Bytes::Whole(head)) };
         // The head may be another record's by now: the bound keeps the READ within the region.
         let most = block::block_bytes(self.shape.max_value).saturating_sub(first);

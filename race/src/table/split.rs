@@ -24,11 +24,11 @@
 //! Old subtables stay where they are. There is one less of them than of present ones.
 
 use fatbtree_remote::record::RECORD_HEAD;
-use fatbtree_remote::{Block, ConnectionId, Part, Writer};
+use fatbtree_remote::{Block, ConnectionId, Part, Writer, bytes_of};
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 use super::buckets::successors_of;
-use super::{Op, Table, bytes_of, read_pieces};
+use super::{Op, Table, read_pieces};
 use crate::block;
 use crate::checks::Check;
 use crate::error::{Stop, TableError};

@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 pub use contention::Turn;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Broken, Failure, PostError, QueuePair, Reactor, Verbs};
+pub use operate::bytes_of;
 use operate::no_answer;
-pub(crate) use operate::{bytes_of, word_of};
+pub(crate) use operate::word_of;
 
 use crate::attempts::Attempts;
 use crate::backoff::Pauses;

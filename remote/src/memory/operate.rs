@@ -97,52 +97,30 @@ impl<V: Verbs> RemoteMemory<V> {
         let id = ConnectionId { server: from.server(), lane };
         let (queue_pair, rkey) = self.link_when_up(id).await?;
         let operation = Operation::Read { from: Remote { address: from.raw(), rkey }, len };
-        self.fetch(id, queue_pair, operation).await
+        let [bytes] = self.fetch(id, queue_pair, [operation]).await?;
+        Ok(bytes)
     }
 
-    /// Posts one operation that brings bytes, on a [`link`](Self::link) that is up.
-    ///
-    /// # Errors
-    /// When it cannot be posted, or the connection breaks.
-    #[inline]
-    pub async fn fetch(
-        &self,
-        id: ConnectionId,
-        queue_pair: QueuePair,
-        operation: Operation<'_>,
-    ) -> Result<Buffer, Trouble> {
-        self.count_read(&operation);
-        match self.reactor.chain(queue_pair, [operation]).await {
-            Ok([Output::Read(bytes)]) => Ok(bytes),
-            // A device that answers a READ with something else than bytes is broken, and so is what it says.
-            Ok(_) => Err(self.failed(id, queue_pair, Failure::Other.into())),
-            Err(error) => Err(self.failed(id, queue_pair, error)),
-        }
-    }
-
-    /// Reads two places of one server with one doorbell, each of so many bytes, on a [`link`](Self::link) that is up. Nothing is
-    /// promised about the order in which they are read.
+    /// Posts operations that bring bytes, with one doorbell, on a [`link`](Self::link) that is up. Nothing is promised about the order in
+    /// which they are carried out.
     ///
     /// # Errors
     /// When they cannot be posted, or the connection breaks.
     #[inline]
-    pub async fn fetch_both(
+    pub async fn fetch<const N: usize>(
         &self,
         id: ConnectionId,
-        (queue_pair, rkey): (QueuePair, u32),
-        places: [(GlobalAddress, u32); 2],
-    ) -> Result<[Buffer; 2], Trouble> {
-        let read = |(at, len): (GlobalAddress, u32)| Operation::Read {
-            from: Remote { address: at.raw(), rkey },
-            len,
-        };
-        let operations = places.map(read);
+        queue_pair: QueuePair,
+        operations: [Operation<'_>; N],
+    ) -> Result<[Buffer; N], Trouble> {
         operations.iter().for_each(|operation| self.count_read(operation));
-        match self.reactor.chain(queue_pair, operations).await {
-            Ok([Output::Read(first), Output::Read(second)]) => Ok([first, second]),
-            Ok(_) => Err(self.failed(id, queue_pair, Failure::Other.into())),
-            Err(error) => Err(self.failed(id, queue_pair, error)),
+        let outputs = self.reactor.chain(queue_pair, operations).await;
+        let outputs = outputs.map_err(|error| self.failed(id, queue_pair, error))?;
+        // A device that answers a READ with something else than bytes is broken, and so is what it says.
+        if !outputs.iter().all(|output| matches!(output, Output::Read(_))) {
+            return Err(self.failed(id, queue_pair, Failure::Other.into()));
         }
+        Ok(outputs.map(|output| bytes_of(output).expect("each was seen to be bytes")))
     }
 
     fn count_read(&self, operation: &Operation<'_>) {
@@ -221,7 +199,7 @@ pub(super) const fn no_answer() -> Trouble {
 ///
 /// # Errors
 /// When the device answers with something else.
-pub(crate) fn bytes_of(output: Output) -> Result<Buffer, Trouble> {
+pub fn bytes_of(output: Output) -> Result<Buffer, Trouble> {
     match output {
         Output::Read(bytes) => Ok(bytes),
         _ => Err(no_answer()),
