@@ -59,6 +59,12 @@ impl Duration {
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
+
+    /// The rest when `part` is taken off; zero if it is longer.
+    #[must_use]
+    pub const fn saturating_sub(self, part: Duration) -> Duration {
+        Duration(self.0.saturating_sub(part.0))
+    }
 }
 
 /// Time that a driver gives to what it drives: only time in which the process could run counts.

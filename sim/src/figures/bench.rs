@@ -22,7 +22,7 @@ use rand::RngExt as _;
 
 use super::card::{self, Calibration, Resources, Usage};
 use super::{Mix, Row, Size, Skew};
-use crate::world::{Machine, MachineId, MachineOptions, Options, Random, Retry, SimDevice, World, random};
+use crate::world::{Machine, MachineOptions, Options, Random, Retry, SimDevice, World, random};
 
 /// Number of clients, as in Sherman's cluster (section 5.1.1).
 pub(super) const CLIENTS: u16 = 8;
@@ -61,6 +61,27 @@ pub(super) struct Setup {
     pub(super) contention: Contention,
     /// Only locks are taken and given back, in tables of this kind; otherwise operations are the tree's.
     pub(super) locks: Option<LockTable>,
+}
+
+impl Setup {
+    /// Lookups of Sherman's clients in Sherman's cluster, with all inner nodes in their caches.
+    pub(super) fn new(name: String, tree: TreeConfig) -> Self {
+        Self {
+            name,
+            tree,
+            techniques: Techniques::SHERMAN,
+            mix: Mix::ReadOnly,
+            skew: Skew::Skewed,
+            start: Start::Cached,
+            cache: Cache::Full,
+            entries: 0,
+            calibration: Calibration::CX5_100_IB,
+            switches: 1,
+            clients: Clients::Processes,
+            contention: Contention::SHERMAN,
+            locks: None,
+        }
+    }
 }
 
 /// Clients of a cluster, each with `depth` operations at once.
@@ -160,9 +181,8 @@ fn for_each_inner(
 struct Tally {
     measures: Cell<bool>,
     latencies: RefCell<LatencyHistogram>,
-    operations: Cell<u64>,
-    /// Operations of each client.
-    done: RefCell<BTreeMap<MachineId, u64>>,
+    /// Operations of each slot.
+    done: RefCell<Vec<u64>>,
     writes: Cell<u64>,
     write_trips: Cell<u64>,
     reads: Cell<u64>,
@@ -277,6 +297,7 @@ pub(super) fn measure(
             let ranks = Rc::clone(&ranks);
             let slot = tally.begun.borrow().len();
             tally.begun.borrow_mut().push(world.now());
+            tally.done.borrow_mut().push(0);
             let own = setup.calibration.operation();
             let work = Work {
                 machine: machine.clone(),
@@ -304,10 +325,11 @@ pub(super) fn measure(
     let per = |sum: u64, of: u64| if of == 0 { 0.0 } else { sum as f64 / of as f64 };
     let (writes, us) = (tally.writes.get(), |quantile| latencies.quantile_ns(quantile) as f64 / 1_000.0);
     let speculated_percent = 100.0 * per(speculated(&clients) - hits, tally.reads.get());
+    let operations = writes + tally.reads.get();
     let row = Row {
         name: setup.name.clone(),
-        operations: tally.operations.get(),
-        mops: tally.operations.get() as f64 / size.window_us as f64,
+        operations,
+        mops: operations as f64 / size.window_us as f64,
         p50_us: us(0.5),
         p90_us: us(0.9),
         p99_us: us(0.99),
@@ -321,9 +343,9 @@ pub(super) fn measure(
     };
     let mut attempts = Attempts::default();
     clients.iter().for_each(|(_, client)| attempts.merge(&client.pool().attempts()));
-    let done =
-        clients.iter().map(|(machine, _)| tally.done.borrow().get(&machine.id()).copied().unwrap_or(0));
-    Ok(Measured { row, usage, speculated_percent, done: done.collect(), attempts })
+    let slots = tally.done.borrow();
+    let done = slots.chunks(size.depth as usize).map(|of_one| of_one.iter().sum()).collect();
+    Ok(Measured { row, usage, speculated_percent, done, attempts })
 }
 
 fn speculated(clients: &[(Machine, Client<SimDevice>)]) -> u64 {
@@ -455,8 +477,7 @@ impl Work {
             }
             let tally = &self.tally;
             tally.latencies.borrow_mut().record((self.machine.now() - begun).as_nanos());
-            add(&tally.operations, 1);
-            *tally.done.borrow_mut().entry(self.machine.id()).or_default() += 1;
+            tally.done.borrow_mut()[self.slot] += 1;
             let (count, sum) =
                 if writes { (&tally.writes, &tally.write_trips) } else { (&tally.reads, &tally.read_trips) };
             add(count, 1);

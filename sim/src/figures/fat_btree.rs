@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_blink::{Start, Techniques, TreeConfig, ValueLayout};
+use fatbtree_blink::{Start, TreeConfig, ValueLayout};
 use fatbtree_blink_host::Cluster;
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_topology::Network as Topology;
 use serde::Serialize;
 
-use super::bench::{Cache, Clients, Ranks, SERVERS, Setup, key_of, load, run};
+use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
 use super::card::Calibration;
 use super::reads::{Planned, SAMPLES};
-use super::{Mix, Row, Size, Skew};
+use super::{Row, Size, Skew};
 use crate::world::random;
-use fatbtree_remote::Contention;
 
 /// The paper's default load: ranges of the fat root, and nodes of each of three layers below (section V-B).
 const RANGES: usize = 600;
@@ -77,19 +76,12 @@ pub fn fat_btree(size: &Size, figure: PaperFigure) -> Result<Vec<Row>, String> {
     let tops = cluster.tops().map_err(|error| error.to_string())?;
     let top = Tree::new(&tops).map_err(|error| error.to_string())?;
     let setup = |name: String, skew, start| Setup {
-        name,
-        tree,
-        techniques: Techniques::SHERMAN,
-        mix: Mix::ReadOnly,
         skew,
         start,
         cache: Cache::None,
-        entries: 0,
         calibration: Calibration::CX5_40_EVENTS,
         switches: SWITCHES,
-        clients: Clients::Processes,
-        contention: Contention::SHERMAN,
-        locks: None,
+        ..Setup::new(name, tree)
     };
     let mut rows = Vec::new();
     let mut last_skew = None;

@@ -2,11 +2,10 @@
 
 use fatbtree_blink::{Start, Techniques};
 
-use super::bench::{Cache, Clients, LockTable, Setup, load_on, run};
+use super::bench::{Cache, LockTable, Setup, load_on, run};
 use super::card::Calibration;
 use super::writes::sherman_tree;
-use super::{Mix, Row, Size, Skew};
-use fatbtree_remote::Contention;
+use super::{Mix, Row, Size};
 
 /// Locks of the one server (Sherman section 5.7).
 const LOCKS: u32 = 10_240;
@@ -37,19 +36,13 @@ pub fn locks(size: &Size) -> Result<Vec<Row>, String> {
     .into_iter()
     .map(|(name, techniques, on_card)| {
         let setup = Setup {
-            name: name.to_owned(),
-            tree,
             techniques,
             mix: Mix::WriteOnly,
-            skew: Skew::Skewed,
             start: Start::Root,
             cache: Cache::None,
-            entries: 0,
             calibration: Calibration::CX5_100_IB.without_own_work(),
-            switches: 1,
-            clients: Clients::Processes,
-            contention: Contention::SHERMAN,
             locks: Some(LockTable { count: LOCKS, on_card }),
+            ..Setup::new(name.to_owned(), tree)
         };
         run(&setup, &size, &cluster, |_, _| {})
     })

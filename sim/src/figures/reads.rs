@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_blink::{Start, Techniques, TreeConfig, ValueLayout};
+use fatbtree_blink::{Start, TreeConfig, ValueLayout};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_topology::{Cores, Network as Topology};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{QueuePair, Remote};
 
-use super::bench::{Cache, Clients, Ranks, SERVERS, Setup, key_of, load, run};
+use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
 use super::card::Calibration;
 use super::writes::sherman_tree;
-use super::{Mix, Row, Size, Skew};
+use super::{Row, Size, Skew};
 use crate::world::{IndexRead, Random, Resolved, Switches, random};
-use fatbtree_remote::Contention;
 
 /// Switches of a path through a FatTree's core: those that index reads take, and the longest of the others.
 const PATH: u32 = 5;
@@ -85,20 +84,5 @@ pub fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
 
 fn setup(name: String, tree: TreeConfig, skew: Skew, start: Start, cache: Cache) -> Setup {
     let calibration = Calibration::CX5_100_IB.over_ethernet();
-    let (techniques, mix, switches) = (Techniques::SHERMAN, Mix::ReadOnly, PATH);
-    Setup {
-        name,
-        tree,
-        techniques,
-        mix,
-        skew,
-        start,
-        cache,
-        entries: 0,
-        calibration,
-        switches,
-        clients: Clients::Processes,
-        contention: Contention::SHERMAN,
-        locks: None,
-    }
+    Setup { skew, start, cache, calibration, switches: PATH, ..Setup::new(name, tree) }
 }

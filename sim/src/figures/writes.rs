@@ -1,11 +1,9 @@
 //! Figures 10 and 11: FG+, and one technique after the other.
 
-use fatbtree_blink::{Start, Techniques, TreeConfig, ValueLayout};
+use fatbtree_blink::{Techniques, TreeConfig, ValueLayout};
 
-use super::bench::{Cache, Clients, Setup, load, run};
-use super::card::Calibration;
+use super::bench::{Setup, load, run};
 use super::{Mix, Row, Size, Skew};
-use fatbtree_remote::Contention;
 
 /// A tree as Sherman's: nodes of 1 KB, keys and values of 8 bytes.
 pub(super) fn sherman_tree() -> Result<TreeConfig, String> {
@@ -23,23 +21,7 @@ pub(super) fn sherman_tree() -> Result<TreeConfig, String> {
 pub fn writes(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let tree = sherman_tree()?;
     let measure = |(name, techniques): (&str, Techniques)| {
-        let (start, cache, name) = (Start::Cached, Cache::Full, name.to_owned());
-        let calibration = Calibration::CX5_100_IB;
-        let setup = Setup {
-            name,
-            tree,
-            techniques,
-            mix,
-            skew,
-            start,
-            cache,
-            entries: 0,
-            calibration,
-            switches: 1,
-            clients: Clients::Processes,
-            contention: Contention::SHERMAN,
-            locks: None,
-        };
+        let setup = Setup { techniques, mix, skew, ..Setup::new(name.to_owned(), tree) };
         run(&setup, size, &load(tree, size, false)?, |_, _| {})
     };
     Techniques::steps().into_iter().map(measure).collect()

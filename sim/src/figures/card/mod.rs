@@ -207,7 +207,7 @@ impl State {
         let all = self.vary(processor.request * slowness / 1_000, random) * u64::from(posting.requests);
         let card = &mut self.cards[card];
         let (thread, ring) = (place as u32, processor.ring * slowness / 1_000);
-        let mut at = now + less(all, ring);
+        let mut at = now + all.saturating_sub(ring);
         let mut holds_until = at;
         let queue_pair = card.resources.queue_pair(thread);
         let mut queue_pair = queue_pair.map(|pair| card.queue_pairs.entry(pair).or_default());
@@ -296,7 +296,7 @@ impl State {
                 }
                 card.bus.up.serve(arrived, pcie.time(pcie.packed(0)));
                 card.bus.down.serve(arrived, pcie.time(pcie.packed(bytes)));
-                Serving { begins: ends, ends, answers: ends + less(read, span) }
+                Serving { begins: ends, ends, answers: ends + read.saturating_sub(span) }
             }
         }
     }
@@ -340,10 +340,6 @@ impl State {
         let wake = processor.wake * processor.slowness(card.threads) / 1_000;
         written + calibration.completion + wake
     }
-}
-
-fn less(span: Duration, part: Duration) -> Duration {
-    Duration::from_nanos(span.as_nanos().saturating_sub(part.as_nanos()))
 }
 
 #[cfg(test)]

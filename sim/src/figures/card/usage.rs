@@ -29,16 +29,13 @@ impl Usage {
     /// Totals since `before`. The busiest bucket's time is that since the beginning.
     #[must_use]
     pub(crate) fn since(&self, before: &Self) -> Self {
-        let less = |total: Duration, before: Duration| {
-            Duration::from_nanos(total.as_nanos().saturating_sub(before.as_nanos()))
-        };
         Self {
             requests: self.requests - before.requests,
-            posting: less(self.posting, before.posting),
-            in_registers: less(self.in_registers, before.in_registers),
-            in_queue_pairs: less(self.in_queue_pairs, before.in_queue_pairs),
-            bus_up: less(self.bus_up, before.bus_up),
-            bus_down: less(self.bus_down, before.bus_down),
+            posting: self.posting.saturating_sub(before.posting),
+            in_registers: self.in_registers.saturating_sub(before.in_registers),
+            in_queue_pairs: self.in_queue_pairs.saturating_sub(before.in_queue_pairs),
+            bus_up: self.bus_up.saturating_sub(before.bus_up),
+            bus_down: self.bus_down.saturating_sub(before.bus_down),
             busiest_bucket: self.busiest_bucket,
             missed: self.missed - before.missed,
             memory_bytes: self.memory_bytes - before.memory_bytes,

@@ -19,7 +19,7 @@ use serde::Serialize;
 use self::paper::{FIGURE_3_THREADS, FIGURE_4, FIGURE_4_BATCHES, FIGURE_13A, FIGURE_13B, TABLE_1};
 use self::threads::{Measured, Setup, percent};
 use super::Size;
-use super::card::{Calibration, Resources};
+use super::card::{Calibration, Resources, Usage};
 use crate::world::Kind;
 
 /// Time in which the reactor has tried all limits and has chosen one (`verbs/src/reactor/throttle.rs`).
@@ -62,7 +62,7 @@ impl SmartFigure {
 }
 
 /// Result of a configuration.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SmartRow {
     /// Name of the configuration.
     pub name: String,
@@ -274,21 +274,30 @@ fn measure(points: &[Point]) -> Result<Vec<SmartRow>, String> {
 impl Point {
     fn row(&self, measured: &Measured) -> SmartRow {
         let Setup { threads, batch, window, .. } = self.setup;
-        let usage = &measured.usage;
-        let requests = usage.requests.max(1) as f64;
         SmartRow {
             name: self.name.clone(),
-            threads,
             batch,
             mops: measured.mops,
             paper: self.paper,
             slowest_thread_percent: measured.slowest_percent,
-            attempts_p999: 0,
-            in_registers_percent: percent(usage.in_registers, window) / f64::from(threads),
-            in_queue_pairs_percent: percent(usage.in_queue_pairs, window) / f64::from(threads),
+            ..SmartRow::of(&measured.usage, threads, window)
+        }
+    }
+}
+
+impl SmartRow {
+    /// What a card and its threads have spent in a window; the rest is empty.
+    fn of(usage: &Usage, threads: u32, window: Duration) -> Self {
+        let requests = usage.requests.max(1) as f64;
+        let of_thread = |span| percent(span, window) / f64::from(threads);
+        Self {
+            threads,
+            in_registers_percent: of_thread(usage.in_registers),
+            in_queue_pairs_percent: of_thread(usage.in_queue_pairs),
             bus_percent: percent(usage.bus_up, window),
             missed_percent: 100.0 * usage.missed / requests,
             memory_bytes: usage.memory_bytes as f64 / requests,
+            ..Self::default()
         }
     }
 }

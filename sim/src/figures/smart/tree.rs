@@ -6,17 +6,17 @@
 //!   SMART-BT                a doorbell a thread      the same, requests throttled, conflicts avoided
 //! ```
 
-use fatbtree_blink::{Start, Techniques, TreeConfig, ValueLayout};
+use fatbtree_blink::{TreeConfig, ValueLayout};
 use fatbtree_remote::Contention;
 use fatbtree_verbs::time::Duration;
 
 use super::paper::{FIGURE_12, FIGURE_12_BATCH, FIGURE_12_THREADS};
-use super::threads::{percent, slowest_percent};
+use super::threads::slowest_percent;
 use super::{Check, SmartRow, TRIALS, causes};
-use crate::figures::bench::{Cache, Clients, Measured, Setup, load_on, measure};
+use crate::figures::bench::{Clients, Measured, Setup, load_on, measure};
 use crate::figures::card::{Calibration, Resources};
 use crate::figures::writes::sherman_tree;
-use crate::figures::{Mix, Size, Skew};
+use crate::figures::{Mix, Size};
 
 /// Time in which threads fill the entry cache, before anything is measured.
 const FILLING_US: u64 = 8_000;
@@ -65,19 +65,12 @@ pub(super) fn tree_threads(
         Line::SmartBt => (Resources::DoorbellPerThread, Contention::SMART),
     };
     let setup = Setup {
-        name: format!("{}, {mix:?}", line.name()),
-        tree,
-        techniques: Techniques::SHERMAN,
         mix,
-        skew: Skew::Skewed,
-        start: Start::Cached,
-        cache: Cache::Full,
         entries: if line == Line::Sherman { 0 } else { PLACE * places(size.keys) },
         calibration: Calibration::CX6_200_PCIE3,
-        switches: 1,
         clients: Clients::Threads(threads, resources),
         contention,
-        locks: None,
+        ..Setup::new(format!("{}, {mix:?}", line.name()), tree)
     };
     let warm_up_us = match line {
         Line::SmartBt => TRIALS.as_nanos() / 1_000,
@@ -109,25 +102,17 @@ pub(super) fn speculative(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), St
 }
 
 fn row(size: &Size, measured: &Measured, paper: f64) -> SmartRow {
-    let (threads, window) = (u32::from(FIGURE_12_THREADS), Duration::from_micros(size.window_us));
-    let usage = &measured.usage;
-    let requests = usage.requests.max(1) as f64;
     let hits = match measured.speculated_percent {
         0.0 => String::new(),
         hits => format!(" ({hits:.0} % of lookups by a place)"),
     };
     SmartRow {
         name: format!("{}{hits}", measured.row.name),
-        threads,
         batch: size.depth,
         mops: measured.row.mops,
         paper,
         slowest_thread_percent: slowest_percent(&measured.done),
         attempts_p999: measured.attempts.quantile(0.999),
-        in_registers_percent: percent(usage.in_registers, window) / f64::from(threads),
-        in_queue_pairs_percent: percent(usage.in_queue_pairs, window) / f64::from(threads),
-        bus_percent: percent(usage.bus_up, window),
-        missed_percent: 100.0 * usage.missed / requests,
-        memory_bytes: usage.memory_bytes as f64 / requests,
+        ..SmartRow::of(&measured.usage, u32::from(FIGURE_12_THREADS), Duration::from_micros(size.window_us))
     }
 }
