@@ -4,7 +4,6 @@ use std::fmt;
 use std::process::ExitCode;
 
 use fatbtree_node::NodeError;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit code of interrupted work: 128 and the number of SIGINT, as shells have it.
 pub(crate) const EXIT_CODE: u8 = 130;
@@ -27,18 +26,4 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
         cause.is::<Interrupted>() || matches!(cause.downcast_ref::<NodeError>(), Some(NodeError::Stopped))
     });
     if is_interrupt { ExitCode::from(EXIT_CODE) } else { ExitCode::FAILURE }
-}
-
-/// Ends with the next Ctrl-C or SIGTERM. From now on neither ends the process by itself. Needs a runtime.
-///
-/// # Errors
-/// When the system refuses.
-pub(crate) fn signalled() -> std::io::Result<impl Future<Output = ()>> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    })
 }

@@ -71,7 +71,7 @@ pub use memory_server::{
 };
 pub use query_client::{QueryClientOptions, QueryClientProcess, QueryWay};
 pub use roster::{certificates_of, roster_of, trust_of};
-pub use stop::Stopper;
+pub use stop::{Stopper, stop_signal};
 pub use switch::{SwitchOptions, SwitchProcess, SwitchReport};
 pub use up::{RoleKind, RoleState, Supervisor, UpNews, UpOptions};
 pub use wires::{host_port, switch_ports};

@@ -60,7 +60,10 @@ pub(crate) fn stopper_of(waiter: &Waiter) -> Stopper {
 }
 
 /// Future that completes at Ctrl-C or SIGTERM. From now on they do not end the process by themselves. Must be called within a runtime.
-pub(crate) fn stop_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
+///
+/// # Errors
+/// When the system refuses.
+pub fn stop_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut interrupted, mut terminated) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);

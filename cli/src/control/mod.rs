@@ -251,7 +251,7 @@ async fn page(listen: &str, file: &Path) -> Result<()> {
     let listener =
         TcpListener::bind(listen).await.with_context(|| format!("--listen {listen}: listening there"))?;
     // Before the line that a reader may answer by Ctrl-C.
-    let stopped = crate::interrupted::signalled()?;
+    let stopped = fatbtree_node::stop_signal()?;
     println!("page at http://{}; Ctrl-C stops it", listener.local_addr()?);
     tokio::select! {
         () = stopped => {}

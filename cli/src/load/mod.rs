@@ -19,7 +19,7 @@ use fatbtree_topology::{Cluster, MemoryServer, Named};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
-use crate::interrupted::{Interrupted, signalled};
+use crate::interrupted::Interrupted;
 use crate::memserver::MadeValues;
 use crate::output::Output;
 use crate::records::check_enough;
@@ -146,7 +146,7 @@ async fn connect_to_fill(server: &MemoryServer, trust: &Trust, replace: bool) ->
 }
 
 async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>, replace: bool) -> Result<LoadResult> {
-    let mut signalled = pin!(signalled().context("listening for signals")?);
+    let mut signalled = pin!(fatbtree_node::stop_signal().context("listening for signals")?);
     let connecting = async {
         let mut servers = vec![];
         for server in cluster.servers() {
