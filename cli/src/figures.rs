@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_sim::figures::{
-    Mix, PaperFigure, Row, Size, Skew, SmartFigure, SmartResult, fat_btree, locks, reads, smart, writes,
+    Mix, PaperFigure, Row, Size, Skew, SmartFigure, SmartResult, SmartRow, fat_btree, locks, reads, smart,
+    writes,
 };
 use serde::Serialize;
 
@@ -14,18 +15,19 @@ use crate::output::Output;
 use crate::progress;
 
 /// Sherman's figures 10, 11 and 16 in virtual time, and reads with switches; figures 7 to 9 of the Fat-B+Tree paper; or SMART's figures
-/// 3, 4, 12a to c and 13 and its table 1.
+/// 3, 4, 5, 8, 12a to c, 13 and 14 and its table 1.
 ///
 /// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code over modelled cards, buses, links and atomics of
 /// each paper's cluster. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
 /// clients that cache little, with and without switches. With --of fat-btree lookups by clients that cache nothing, one at a time each, through two
 /// switches: from the root and with plans of other sizes. With --of smart up to 96 threads of one client on one card, as many requests as
-/// they can post, the paper's values beside them, and checks of the causes; --keys is for figure 12 then, and --depth has no effect. Nothing here takes real time into account.
+/// they can post, the paper's values beside them, and checks of the causes; --keys is for figures 5, 8, 12 and 14 then, and --depth has no effect. Nothing here takes real time into account.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
   fatbtree figures --of fat-btree --keys 2000000   figures 7 to 9 of the Fat-B+Tree paper, with as many keys
   fatbtree figures --of smart --window 1000  SMART's figures: some minutes
+  fatbtree figures --of smart --figure 8     one of them
   fatbtree figures --keys 30000 --window 500   small and quick
   fatbtree figures --json figures.json       the same rows as JSON, too
   fatbtree figures --depth 32                32 operations of each client in flight instead of 16")]
@@ -33,6 +35,9 @@ pub(crate) struct Arguments {
     /// Paper whose figures are made.
     #[arg(long, value_name = "sherman|fat-btree|smart", value_enum, default_value = "sherman")]
     of: Paper,
+    /// One figure, with --of smart; otherwise all of them.
+    #[arg(long, value_name = "3|4|5|8|12|13|14|table-1", value_parser = smart_figure)]
+    figure: Option<SmartFigure>,
     /// Keys that operations are about; two of three are in the tree at first.
     #[arg(long, default_value_t = Size::default().keys, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
     keys: u64,
@@ -66,14 +71,23 @@ struct Figure {
     rows: Vec<Row>,
 }
 
+fn smart_figure(number: &str) -> Result<SmartFigure> {
+    let numbers = SmartFigure::ALL.map(SmartFigure::number);
+    let found = SmartFigure::ALL.into_iter().find(|figure| figure.number() == number);
+    found.ok_or_else(|| anyhow!("no such figure: choose {}", numbers.join(", ")))
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.figure.is_some() && !matches!(arguments.of, Paper::Smart) {
+        bail!("--figure chooses one of SMART's figures: add --of smart, or leave --figure out");
+    }
     let &Arguments { keys, depth, window, seed, .. } = arguments;
     let json = Output::optional("--json", arguments.json.as_ref())?;
     let size = Size { keys, depth, warm_up_us: window / 5, window_us: window, seed };
     let figures = match arguments.of {
         Paper::Sherman => of_sherman(&size)?,
         Paper::FatBtree => of_fat_btree(&size)?,
-        Paper::Smart => return of_smart(&size, json),
+        Paper::Smart => return of_smart(&size, arguments.figure, json),
     };
     for figure in &figures {
         println!("{}, {:?}\n{}\n", figure.title, figure.mix, table(figure));
@@ -119,10 +133,12 @@ fn of_fat_btree(size: &Size) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-fn of_smart(size: &Size, json: Option<Output>) -> Result<()> {
-    let bar = progress::bar("figures", SmartFigure::ALL.len() as u64);
+fn of_smart(size: &Size, only: Option<SmartFigure>, json: Option<Output>) -> Result<()> {
+    let chosen: Vec<_> =
+        SmartFigure::ALL.into_iter().filter(|&figure| only.is_none_or(|only| only == figure)).collect();
+    let bar = progress::bar("figures", chosen.len() as u64);
     let mut figures = Vec::new();
-    for figure in SmartFigure::ALL {
+    for figure in chosen {
         figures.push(smart(size, figure).map_err(|why| anyhow!(why))?);
         bar.inc(1);
     }
@@ -140,40 +156,41 @@ fn of_smart(size: &Size, json: Option<Output>) -> Result<()> {
     Ok(())
 }
 
+/// A column of SMART's figures: its title, and the text of a row, empty where it says nothing.
+type Column = (&'static str, fn(&SmartRow) -> String);
+
+/// All of them; a figure has those that say something.
+const COLUMNS: [Column; 16] = [
+    ("", |row| row.name.clone()),
+    ("threads", |row| row.threads.to_string()),
+    ("batch", |row| row.batch.to_string()),
+    ("Mop/s", |row| format!("{:.2}", row.mops)),
+    ("paper", |row| format!("{:.2}", row.paper)),
+    ("off by %", |row| format!("{:+.0}", 100.0 * (row.mops / row.paper - 1.0))),
+    ("p50 µs", |row| unless_zero(row.p50_us, 1)),
+    ("p99 µs", |row| unless_zero(row.p99_us, 0)),
+    ("slowest thread %", |row| format!("{:.0}", row.slowest_thread_percent)),
+    ("attempts p99.9", |row| unless_zero(row.attempts_p999 as f64, 0)),
+    ("busiest bucket %", |row| unless_zero(row.busiest_bucket_percent, 0)),
+    ("in registers %", |row| unless_zero(row.in_registers_percent, 0)),
+    ("in queue pairs %", |row| unless_zero(row.in_queue_pairs_percent, 0)),
+    ("bus %", |row| format!("{:.0}", row.bus_percent)),
+    ("cache lost %", |row| unless_zero(row.missed_percent, 0)),
+    ("bytes of memory", |row| format!("{:.0}", row.memory_bytes)),
+];
+
+fn unless_zero(value: f64, digits: usize) -> String {
+    if value == 0.0 { String::new() } else { format!("{value:.digits$}") }
+}
+
 fn smart_table(figure: &SmartResult) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
-        "",
-        "threads",
-        "batch",
-        "Mop/s",
-        "paper",
-        "off by %",
-        "slowest thread %",
-        "attempts p99.9",
-        "in registers %",
-        "in queue pairs %",
-        "bus %",
-        "cache lost %",
-        "bytes of memory",
-    ]);
+    let says = |(_, text): &Column| figure.rows.iter().any(|row| !text(row).is_empty());
+    let columns: Vec<Column> = COLUMNS.into_iter().filter(says).collect();
+    table.set_header(columns.iter().map(|(title, _)| *title));
     for row in &figure.rows {
-        table.add_row([
-            row.name.clone(),
-            row.threads.to_string(),
-            row.batch.to_string(),
-            format!("{:.2}", row.mops),
-            format!("{:.2}", row.paper),
-            format!("{:+.0}", 100.0 * (row.mops / row.paper - 1.0)),
-            format!("{:.0}", row.slowest_thread_percent),
-            if row.attempts_p999 == 0 { String::new() } else { row.attempts_p999.to_string() },
-            format!("{:.0}", row.in_registers_percent),
-            format!("{:.0}", row.in_queue_pairs_percent),
-            format!("{:.0}", row.bus_percent),
-            format!("{:.0}", row.missed_percent),
-            format!("{:.0}", row.memory_bytes),
-        ]);
+        table.add_row(columns.iter().map(|(_, text)| text(row)));
     }
     table
 }

@@ -12,7 +12,7 @@ use fatbtree_blink::{
 use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, load_cluster};
 use fatbtree_client::Client;
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
-use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
+use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions, Tenant};
 use fatbtree_remote::{Attempts, Contention, GlobalAddress, Kept, LockGuard};
 use fatbtree_verbs::QueuePair;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -37,9 +37,9 @@ const VALUES: u64 = 1;
 /// Bytes of a chunk. The virtual time of a run is too short for the default of 8 MiB.
 const CHUNK: u64 = 256 << 10;
 /// Time for which sessions last without renewal: longer than a run, so that no renewal falls into one run and not into another.
-const LEASE: Duration = Duration::from_secs(60);
+pub(super) const LEASE: Duration = Duration::from_secs(60);
 /// Time within which all clients are connected. They look for calls every 10 µs, and each call is answered at once.
-const CONNECTING: Duration = Duration::from_millis(10);
+pub(super) const CONNECTING: Duration = Duration::from_millis(10);
 
 /// Setup of a measurement.
 pub(super) struct Setup {
@@ -280,7 +280,8 @@ pub(super) fn measure(
         }
         client.set_cache(Some(Arc::clone(&cache)));
         client.set_entry_cache(entries.clone());
-        keep(&machine, &client, &servers, &tally);
+        let told = Rc::clone(&tally);
+        keep(&machine, Rc::new(Memory(client.clone())), &servers, move |why| told.fail(why));
         clients.push((machine, client));
     }
     if let Clients::Threads(_, resources) = setup.clients {
@@ -404,20 +405,28 @@ impl Kept for Memory {
     }
 }
 
-/// Keeps a client's sessions. Nothing fails here, so each failure ends the run.
-fn keep(machine: &Machine, client: &Client<SimDevice>, servers: &Servers, tally: &Rc<Tally>) {
+/// Keeps a client's sessions with servers, which calls reach at once. Nothing fails here: `fail` is told of what does, and ends the run.
+pub(super) fn keep<K, T>(
+    machine: &Machine,
+    memory: Rc<K>,
+    servers: &Rc<[RefCell<MemoryServer<SimDevice, T>>]>,
+    fail: impl Fn(String) + 'static,
+) where
+    K: Kept<Verbs = SimDevice> + 'static,
+    T: Tenant + 'static,
+{
     let roce = machine.reactor().with(|card| card.address());
     let id = ClientId { host: roce.into(), roce };
-    let keeper = SessionKeeper::new(client.pool().connections(), KeeperOptions::default());
-    let (servers, caller, tally) = (Rc::clone(servers), machine.clone(), Rc::clone(tally));
+    let keeper = SessionKeeper::new(memory.remote().connections(), KeeperOptions::default());
+    let (servers, caller) = (Rc::clone(servers), machine.clone());
     let carry = async move |server, call| {
         servers[usize::from(server)].borrow_mut().carry_out(caller.now(), id, call).map_err(Denied::from)
     };
     let told = move |notice| match notice {
         Notice::Opened { .. } | Notice::Connected { .. } => {}
-        other => tally.fail(format!("nothing fails here, but: {other:?}")),
+        other => fail(format!("nothing fails here, but: {other:?}")),
     };
-    let (memory, keeper) = (Rc::new(Memory(client.clone())), Rc::new(RefCell::new(keeper)));
+    let keeper = Rc::new(RefCell::new(keeper));
     drop(machine.spawn(machine.clone().keep_sessions(memory, keeper, carry, told)));
 }
 

@@ -349,9 +349,12 @@ impl Fabric {
     fn complete_first(&mut self, number: u32, result: Result<Output, Failure>) {
         let pair = &mut self.pairs[number as usize];
         let requester = &mut pair.requester;
+        let places = requester.places();
         let Some(posted) = requester.queue.pop_front() else { return };
         let request = requester.first;
         requester.first += 1;
+        // A request that is not signalled gives its place back now, unless one before it is to be polled.
+        let freed = if posted.signalled { 0 } else { places - requester.places() };
         let kind = kind_of(&posted.operation);
         requester.reads -= u8::from(kind != Kind::Write);
         let (owner, now) = (pair.owner, self.now.at);
@@ -360,6 +363,9 @@ impl Fabric {
             let mut work = self.work(number, kind, posted.len, false);
             work.signalled = posted.signalled;
             taken = self.timing.complete(now, &work);
+        }
+        if freed > 0 {
+            self.timing.freed(owner, freed as u32);
         }
         if posted.data.capacity() > 0 {
             let mut data = posted.data;
@@ -433,7 +439,7 @@ impl Fabric {
         let before = requester.places();
         requester.unpolled.pop_front();
         let polled = before.saturating_sub(requester.places());
-        self.timing.polled(machine, polled as u32);
+        self.timing.freed(machine, polled as u32);
         Some(completion)
     }
 }

@@ -105,9 +105,9 @@ pub trait Timing {
         now
     }
 
-    /// Notes that a machine has polled a completion, and with it the end of so many requests: those before it that are not
-    /// signalled, too.
-    fn polled(&mut self, machine: MachineId, requests: u32) {
+    /// Notes that so many requests of a machine have given back their places in a send queue: polled completions, and what is not signalled
+    /// when it is complete or polled with one before it.
+    fn freed(&mut self, machine: MachineId, requests: u32) {
         let _ = (machine, requests);
     }
 }

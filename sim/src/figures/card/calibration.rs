@@ -124,6 +124,12 @@ impl Calibration {
         Self { pcie: Pcie { byte, ..self.pcie }, ..self }
     }
 
+    /// The same with atomics in the host's memory as quick as the card's pipeline, to see what a limit is due to.
+    #[must_use]
+    pub(crate) fn with_quick_atomics(self) -> Self {
+        Self { host_atomic: Duration::from_nanos(9), ..self }
+    }
+
     /// A client's own work for an index operation.
     pub(in crate::figures) fn operation(&self) -> Duration {
         self.processor.operation

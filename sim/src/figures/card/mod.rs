@@ -80,6 +80,8 @@ struct Card {
     resources: Resources,
     /// Threads that are at work, of which each slows the others.
     threads: u32,
+    /// Times at which threads end what they do for themselves, by place.
+    working: FxHashMap<usize, Instant>,
     registers: FxHashMap<u32, Lock>,
     queue_pairs: FxHashMap<u32, Lock>,
     usage: Usage,
@@ -117,6 +119,16 @@ impl Cluster {
         let mut state = self.0.borrow_mut();
         let card = state.card_of(client);
         state.cards[card].threads = threads;
+    }
+
+    /// Lets a thread do something for itself as soon as it can; returns the end. It posts nothing before that.
+    pub(crate) fn work(&self, now: Instant, thread: MachineId, span: Duration) -> Instant {
+        let mut state = self.0.borrow_mut();
+        let Seat { card, place, .. } = state.seat(thread);
+        let slowness = state.calibration.processor.slowness(state.cards[card].threads);
+        let free = state.cards[card].working.entry(place).or_default();
+        *free = now.max(*free) + span * slowness / 1_000;
+        *free
     }
 
     /// Totals of a machine's card since the beginning.
@@ -186,10 +198,10 @@ impl Timing for Cluster {
         self.0.borrow_mut().complete(now, work)
     }
 
-    fn polled(&mut self, machine: MachineId, requests: u32) {
+    fn freed(&mut self, machine: MachineId, requests: u32) {
         let mut state = self.0.borrow_mut();
         let Seat { card, place, .. } = state.seat(machine);
-        state.cards[card].places.poll(place, requests);
+        state.cards[card].places.free(place, requests);
     }
 }
 
@@ -207,7 +219,8 @@ impl State {
         let all = self.vary(processor.request * slowness / 1_000, random) * u64::from(posting.requests);
         let card = &mut self.cards[card];
         let (thread, ring) = (place as u32, processor.ring * slowness / 1_000);
-        let mut at = now + all.saturating_sub(ring);
+        let begin = card.working.get(&place).map_or(now, |&free| now.max(free));
+        let mut at = begin + all.saturating_sub(ring);
         let mut holds_until = at;
         let queue_pair = card.resources.queue_pair(thread);
         let mut queue_pair = queue_pair.map(|pair| card.queue_pairs.entry(pair).or_default());
@@ -234,7 +247,10 @@ impl State {
         if let Some(lock) = queue_pair {
             lock.release(rung);
         }
-        card.usage.posting = card.usage.posting + (rung - now);
+        card.usage.posting = card.usage.posting + (rung - begin);
+        if let Some(free) = card.working.get_mut(&place) {
+            *free = rung;
+        }
         rung
     }
 

@@ -31,7 +31,7 @@ fn whole(cluster: &mut Cluster, mut work: Work, random: &mut Random) -> Duration
     let answers = cluster.serve(work.arrived, &work, random).answers;
     let come = cluster.answer(answers, &work, random);
     let taken = cluster.complete(come, &work);
-    cluster.polled(CLIENT, 1);
+    cluster.freed(CLIENT, 1);
     taken - Instant::ZERO
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Totals since `before`. The busiest bucket's time is that since the beginning.
+    /// Totals since `before`. The busiest bucket's time is right if it was the busiest before, too, and otherwise too short.
     #[must_use]
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl Usage {
             in_queue_pairs: self.in_queue_pairs.saturating_sub(before.in_queue_pairs),
             bus_up: self.bus_up.saturating_sub(before.bus_up),
             bus_down: self.bus_down.saturating_sub(before.bus_down),
-            busiest_bucket: self.busiest_bucket,
+            busiest_bucket: self.busiest_bucket.saturating_sub(before.busiest_bucket),
             missed: self.missed - before.missed,
             memory_bytes: self.memory_bytes - before.memory_bytes,
         }

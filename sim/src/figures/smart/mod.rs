@@ -1,10 +1,11 @@
 //! SMART's figures 3, 4 and 13 and its table 1: threads of one client on one card, which read or write 8 bytes. Figure 12a to c: the
-//! same threads over a B-link tree.
+//! same threads over a B-link tree. Figures 5, 8 and 14: over a hash table.
 //!
 //! Threads run the production reactor with its throttling; the card is [`Calibration::CX6_200_PCIE3`]. Each figure has
 //! checks of its cause: a result that is right for another reason does not count.
 
 mod causes;
+mod hash;
 mod paper;
 mod threads;
 mod tree;
@@ -35,18 +36,47 @@ pub enum SmartFigure {
     Resources,
     /// Figure 4: threads and requests of each of them under way.
     Batches,
+    /// Figure 5a: updates of a hash table.
+    Updates,
+    /// Figure 8: a hash table, with one technique after the other.
+    HashTable,
     /// Figure 12a to c: SMART-BT in loopback.
     SpeculativeLookups,
     /// Figure 13: throttling.
     Throttling,
+    /// Figure 14a: updates of a hash table, with one part of conflict avoidance after the other.
+    Conflicts,
     /// Table 1: a number of threads that changes.
     Changing,
 }
 
 impl SmartFigure {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Resources, Self::Batches, Self::SpeculativeLookups, Self::Throttling, Self::Changing];
+    pub const ALL: [Self; 8] = [
+        Self::Resources,
+        Self::Batches,
+        Self::Updates,
+        Self::HashTable,
+        Self::SpeculativeLookups,
+        Self::Throttling,
+        Self::Conflicts,
+        Self::Changing,
+    ];
+
+    /// Number in the paper.
+    #[must_use]
+    pub fn number(self) -> &'static str {
+        match self {
+            Self::Resources => "3",
+            Self::Batches => "4",
+            Self::Updates => "5",
+            Self::HashTable => "8",
+            Self::SpeculativeLookups => "12",
+            Self::Throttling => "13",
+            Self::Conflicts => "14",
+            Self::Changing => "table-1",
+        }
+    }
 
     /// Title for people.
     #[must_use]
@@ -54,8 +84,11 @@ impl SmartFigure {
         match self {
             Self::Resources => "Figure 3, threads and what they share, batches of 8",
             Self::Batches => "Figure 4, threads and batches, a doorbell a thread",
+            Self::Updates => "Figure 5a, updates of a hash table",
+            Self::HashTable => "Figure 8, a hash table",
             Self::SpeculativeLookups => "Figure 12a to c, a B-link tree in loopback",
             Self::Throttling => "Figure 13, throttling",
+            Self::Conflicts => "Figure 14a, updates of a hash table, and avoiding conflicts",
             Self::Changing => "Table 1, a number of threads that changes, batches of 64",
         }
     }
@@ -77,8 +110,14 @@ pub struct SmartRow {
     /// Work of the slowest thread in percent of the mean: 100 is fair, 0 is starvation. Where the number of threads changes, some do not
     /// work.
     pub slowest_thread_percent: f64,
-    /// Attempts at a lock within which 99.9 % of them were taken; 0: no locks.
+    /// Attempts at a lock or a slot within which 99.9 % of operations had it; 0: there are none.
     pub attempts_p999: u64,
+    /// Median and 99th percentile of an operation's latency in µs; 0: not measured.
+    pub p50_us: f64,
+    /// See `p50_us`.
+    pub p99_us: f64,
+    /// Percentage of time for which the busiest bucket of the servers' atomics is busy.
+    pub busiest_bucket_percent: f64,
     /// Percentage of the threads' time in queues of doorbell registers.
     pub in_registers_percent: f64,
     /// Percentage of the threads' time in queues of queue pairs.
@@ -124,30 +163,26 @@ struct Point {
 }
 
 /// Runs a figure of SMART in virtual time. Each point has a warm-up and a window as `size` says; throttled points warm up for
-/// the 49 ms in which the reactor tries all limits. Table 1 is measured for 20 windows, with the intervals that fit twice. `keys`
-/// are the tree's in figure 12, and `depth` is not used.
+/// the 49 ms in which the reactor tries all limits. Table 1 and mixtures with updates of a hash table are measured for 20 windows, the former
+/// with the intervals that fit twice. `keys` are the tree's in figure 12 and, up to 100,000, the hash table's; `depth` is not used.
 ///
 /// # Errors
 /// A wrong answer, or a request that failed.
 pub fn smart(size: &Size, figure: SmartFigure) -> Result<SmartResult, String> {
     let calibration = base(size).calibration.name;
-    let points = match figure {
-        SmartFigure::SpeculativeLookups => {
-            let (rows, checks) = tree::speculative(size)?;
-            return Ok(SmartResult { title: figure.title(), calibration, rows, checks });
+    let (rows, checks) = match figure {
+        SmartFigure::Resources => checked(&resources(size), causes::resources)?,
+        SmartFigure::Batches => {
+            let (rows, mut checks) = checked(&batches(size), causes::batches)?;
+            checks.push(causes::halved(&base(size))?);
+            (rows, checks)
         }
-        SmartFigure::Resources => resources(size),
-        SmartFigure::Batches => batches(size),
-        SmartFigure::Throttling => throttling(size),
-        SmartFigure::Changing => changing(size),
-    };
-    let rows = measure(&points)?;
-    let checks = match figure {
-        SmartFigure::SpeculativeLookups => Vec::new(),
-        SmartFigure::Resources => causes::resources(&rows),
-        SmartFigure::Batches => causes::batches(&rows, &base(size))?,
-        SmartFigure::Throttling => causes::throttling(&rows),
-        SmartFigure::Changing => causes::changing(&rows),
+        SmartFigure::Updates => hash::updates(size)?,
+        SmartFigure::HashTable => hash::techniques(size)?,
+        SmartFigure::SpeculativeLookups => tree::speculative(size)?,
+        SmartFigure::Throttling => checked(&throttling(size), causes::throttling)?,
+        SmartFigure::Conflicts => hash::conflicts(size)?,
+        SmartFigure::Changing => checked(&changing(size), causes::changing)?,
     };
     Ok(SmartResult { title: figure.title(), calibration, rows, checks })
 }
@@ -249,8 +284,25 @@ fn changing(size: &Size) -> Vec<Point> {
     points
 }
 
-/// Measures all points, several at a time: each is a world of its own.
+/// Measures all points and checks the causes.
+fn checked(
+    points: &[Point],
+    checks: fn(&[SmartRow]) -> Vec<Check>,
+) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+    let rows = measure(points)?;
+    let checks = checks(&rows);
+    Ok((rows, checks))
+}
+
 fn measure(points: &[Point]) -> Result<Vec<SmartRow>, String> {
+    each_point(points, |point| threads::run(&point.setup).map(|measured| point.row(&measured)))
+}
+
+/// Measures all points, several at a time: each is a world of its own.
+fn each_point<P: Sync>(
+    points: &[P],
+    row: impl Fn(&P) -> Result<SmartRow, String> + Sync,
+) -> Result<Vec<SmartRow>, String> {
     let next = AtomicUsize::new(0);
     let rows = Mutex::new(vec![None; points.len()]);
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -261,7 +313,7 @@ fn measure(points: &[Point]) -> Result<Vec<SmartRow>, String> {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     points.get(at).map(|point| (at, point))
                 } {
-                    let row = threads::run(&point.setup).map(|measured| point.row(&measured));
+                    let row = row(point);
                     rows.lock().expect("no worker panics while it stores a row")[at] = Some(row);
                 }
             });

@@ -1,7 +1,10 @@
 //! The interface of time has room for stations where requests wait for each other.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
+use fatbtree_verbs::Operation;
 use fatbtree_verbs::time::{Duration, Instant};
 
 use super::Lab;
@@ -90,4 +93,54 @@ fn a_thread_posts_one_chain_after_the_other() {
     let ends: Vec<_> = tasks.iter().map(|task| task.take().unwrap() - started).collect();
     // The first answer is there after some 12 µs, but the thread posts for 80.
     assert!(ends.iter().all(|&end| thread * 8 <= end && end < thread * 10), "{ends:?}");
+}
+
+/// Requests whose places are taken.
+struct Places(Rc<Cell<i64>>, ServiceTimes);
+
+impl Timing for Places {
+    fn post(&mut self, now: Instant, posting: &Posting, _: &mut Random) -> Instant {
+        self.0.set(self.0.get() + i64::from(posting.requests));
+        now
+    }
+
+    fn send(&mut self, now: Instant, work: &Work, random: &mut Random) -> Sending {
+        self.1.send(now, work, random)
+    }
+
+    fn serve(&mut self, earliest: Instant, work: &Work, random: &mut Random) -> Serving {
+        self.1.serve(earliest, work, random)
+    }
+
+    fn answer(&mut self, now: Instant, work: &Work, random: &mut Random) -> Instant {
+        self.1.answer(now, work, random)
+    }
+
+    fn freed(&mut self, _: MachineId, requests: u32) {
+        self.0.set(self.0.get() - i64::from(requests));
+    }
+}
+
+/// Chains end in a request that is signalled; the WRITEs before it are not. When all are done, every place is free again.
+#[test]
+fn each_place_is_given_back_once() {
+    let lab = Lab::new(1, Options::default(), 1);
+    let wire = lab.connect(0);
+    let taken = Rc::new(Cell::new(0));
+    lab.world.set_timing(Places(Rc::clone(&taken), ServiceTimes::default()));
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            let wire = wire.clone();
+            wire.machine.clone().spawn(async move {
+                for _ in 0..50 {
+                    let write = Operation::Write { to: wire.at(64), data: &[7; 8] };
+                    let read = Operation::Read { from: wire.at(0), len: 8 };
+                    wire.post([write, write, read]).await.unwrap();
+                    wire.post([write, write]).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    lab.run_all(&tasks);
+    assert_eq!(taken.get(), 0);
 }

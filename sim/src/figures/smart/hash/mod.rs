@@ -1,0 +1,183 @@
+//! RACE hashing, and what each of SMART's techniques does for it: figures 5, 8 and 14.
+//!
+//! ```text
+//!   RACE                   a queue pair a thread, no pauses        ─┐
+//!   + resources            a doorbell a thread                      │ 1 to 96 threads of one client,
+//!   + throttling           the same, requests bounded               │ 8 operations each, two memory servers
+//!   + conflict avoidance   the same, back-off and tasks bounded    ─┘
+//! ```
+//!
+//! The table is `fatbtree_race`, on the production reactor. It has fewer keys than the paper's 10^8. Operations choose a key as if it had all
+//! of them, so the hottest keys have the paper's shares.
+
+mod image;
+mod paper;
+mod threads;
+
+use fatbtree_remote::{Backoff, Contention, Growth};
+use fatbtree_verbs::Throttling;
+use fatbtree_verbs::time::Duration;
+use fatbtree_workload::ycsb::{DEFAULT_THETA, Zipfian};
+
+use self::image::Image;
+use self::threads::{DEPTH, Measured, Setup};
+use super::threads::{percent, slowest_percent};
+use super::{Check, SmartRow, TRIALS, causes, each_point};
+use crate::figures::card::{Calibration, Resources};
+use crate::figures::{Mix, Size};
+
+/// Keys of the paper's table.
+const PAPER_KEYS: u64 = 100_000_000;
+/// Most keys of ours: beyond, only loading takes longer.
+const MOST_KEYS: u64 = 100_000;
+/// Times the window in which updates are measured: those that wait for a hot slot wait for long.
+const UPDATING_WINDOWS: u64 = 20;
+/// Time in which updates gather at hot slots, and bounds follow them.
+const GATHERING: Duration = Duration::from_millis(20);
+
+/// No pauses: a failed attempt is followed by the next one.
+const AT_ONCE: Backoff =
+    Backoff { round: 1, unit: Duration::ZERO, limit: Duration::ZERO, growth: Growth::None };
+/// RACE's clients.
+const RACE: Contention = Contention { throttling: Throttling::Off, backoff: AT_ONCE, bounds_tasks: false };
+
+/// A configuration to be measured.
+struct Point {
+    name: String,
+    setup: Setup,
+    paper: f64,
+}
+
+/// Figure 5a: updates alone. Too many threads do less than few.
+pub(super) fn updates(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+    let rows = updates_by(size, &paper::FIGURE_5)?;
+    let checks = causes::updates(&rows);
+    Ok((rows, checks))
+}
+
+/// Updates by these numbers of threads, with the paper's values.
+pub(super) fn updates_by(size: &Size, threads: &[(u32, f64)]) -> Result<Vec<SmartRow>, String> {
+    let of = |&(threads, paper)| point(size, "RACE", Mix::WriteOnly, threads, pairs(RACE), paper);
+    let points: Vec<_> = threads.iter().map(of).collect();
+    measure(&points, size)
+}
+
+/// Figure 8: YCSB A, B and C with one technique after the other.
+pub(super) fn techniques(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+    let throttled = Contention { throttling: Throttling::Adaptive, ..RACE };
+    let lines = [
+        ("RACE", pairs(RACE)),
+        ("+ resources", doorbells(RACE)),
+        ("+ throttling", doorbells(throttled)),
+        ("+ conflict avoidance", doorbells(Contention::SMART)),
+    ];
+    let mut points = Vec::new();
+    for (mix, values) in paper::FIGURE_8 {
+        for ((name, ways), values) in lines.into_iter().zip(values) {
+            for (threads, paper) in paper::FIGURE_8_THREADS.into_iter().zip(values.into_iter().flatten()) {
+                points.push(point(size, &format!("{name}, {mix:?}"), mix, threads, ways, paper));
+            }
+        }
+    }
+    let rows = measure(&points, size)?;
+    let mut checks = causes::hash_table(&rows);
+    checks.push(quick_atomics(size)?);
+    Ok((rows, checks))
+}
+
+/// Figure 14a: updates with one part of conflict avoidance after the other.
+pub(super) fn conflicts(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+    let throttled = Contention { throttling: Throttling::Adaptive, ..RACE };
+    let growing = Backoff { growth: Growth::Doubling, ..Backoff::SMART };
+    let lines = [
+        ("without", throttled),
+        ("+ back-off", Contention { backoff: growing, ..throttled }),
+        ("+ dynamic limit", Contention { backoff: Backoff::SMART, ..throttled }),
+        ("+ tasks bounded", Contention::SMART),
+    ];
+    let mut points = Vec::new();
+    for ((name, contention), values) in lines.into_iter().zip(paper::FIGURE_14) {
+        for (threads, paper) in paper::FIGURE_14_THREADS.into_iter().zip(values) {
+            points.push(point(size, name, Mix::WriteOnly, threads, doorbells(contention), paper));
+        }
+    }
+    let rows = measure(&points, size)?;
+    let checks = causes::conflicts(&rows);
+    Ok((rows, checks))
+}
+
+/// YCSB A by RACE with atomics in memory as quick as the card's pipeline: then nothing collapses.
+fn quick_atomics(size: &Size) -> Result<Check, String> {
+    let of = |threads| -> Result<Point, String> {
+        let mut point = point(size, "RACE", Mix::WriteIntensive, threads, pairs(RACE), 0.0);
+        point.setup.calibration = point.setup.calibration.with_quick_atomics();
+        Ok(point)
+    };
+    let rows = measure(&[of(8)?, of(96)?], size)?;
+    let [few, many] = [&rows[0], &rows[1]].map(|row| row.mops);
+    Ok(Check {
+        claim: "cause: with atomics of 9 ns, 96 threads do at least half of what 8 do".to_owned(),
+        found: format!("{few:.2} → {many:.2} Mop/s"),
+        holds: many >= 0.5 * few,
+    })
+}
+
+/// Ways of sharing a card and of treating contention.
+type Ways = (Resources, Contention);
+
+fn pairs(contention: Contention) -> Ways {
+    (Resources::QueuePairPerThread, contention)
+}
+
+fn doorbells(contention: Contention) -> Ways {
+    (Resources::DoorbellPerThread, contention)
+}
+
+fn point(
+    size: &Size,
+    name: &str,
+    mix: Mix,
+    threads: u32,
+    (resources, contention): Ways,
+    paper: f64,
+) -> Point {
+    let window = Duration::from_micros(size.window_us);
+    let window = if mix == Mix::ReadOnly { window } else { window * UPDATING_WINDOWS };
+    let warm_up = match (contention.throttling, mix) {
+        (Throttling::Adaptive, _) => TRIALS,
+        (_, Mix::ReadOnly) => Duration::from_micros(size.warm_up_us),
+        _ => GATHERING,
+    };
+    let calibration = Calibration::CX6_200_PCIE3;
+    let setup = Setup { calibration, resources, contention, threads, mix, warm_up, window, seed: size.seed };
+    Point { name: name.to_owned(), setup, paper }
+}
+
+/// Measures all points.
+fn measure(points: &[Point], size: &Size) -> Result<Vec<SmartRow>, String> {
+    let table = Image::load(size.keys.min(MOST_KEYS))?;
+    let ranks = Zipfian::new(PAPER_KEYS, DEFAULT_THETA).map_err(|error| error.to_string())?;
+    each_point(points, |point| {
+        let measured = threads::run(&point.setup, &table, &ranks);
+        measured.map(|measured| point.row(&measured)).map_err(|why| format!("{}: {why}", point.name))
+    })
+}
+
+impl Point {
+    fn row(&self, measured: &Measured) -> SmartRow {
+        let Setup { threads, window, .. } = self.setup;
+        let us = |quantile| measured.latencies.quantile_ns(quantile) as f64 / 1_000.0;
+        SmartRow {
+            name: self.name.clone(),
+            batch: DEPTH,
+            mops: measured.mops,
+            paper: self.paper,
+            slowest_thread_percent: slowest_percent(&measured.done),
+            attempts_p999: measured.attempts.quantile(0.999),
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            busiest_bucket_percent: percent(measured.busiest_bucket, window),
+            ..SmartRow::of(&measured.usage, threads, window)
+        }
+    }
+}
