@@ -6,8 +6,9 @@ use fatbtree_verbs::{BufferClass, Mtu};
 
 /// Doorbell registers of threads that share a [context](crate::RdmaContext) (SMART, section 3.1).
 ///
-/// A queue pair belongs to one thread in either case: one that several threads share is slower than any other way with more than one
-/// thread (figure 3), so there is none here. The modelled card has it (`fatbtree figures --of smart`).
+/// A queue pair belongs to one thread in either case. A memory server that ends a thread's session destroys its queue pairs, so that nothing
+/// of it is written any more when others take its locks; a queue pair of several threads would end the sessions of all. It is also slower
+/// than any other way (figure 3). The modelled card has it (`fatbtree figures --of smart --figure 3`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Doorbells {
     /// A register for each thread, by thread domains. Where the driver has none, this is the driver's choice.

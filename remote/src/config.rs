@@ -10,7 +10,8 @@ use crate::backoff::Backoff;
 pub struct Locking {
     /// Operations that depend on each other share a doorbell. Off: each waits for the one before.
     pub combine: bool,
-    /// Locks are released by an atomic, as costs least where the lock table lies on the server's card. Off: by a WRITE.
+    /// Locks are released by an atomic, which excludes other atomics; the lock table should lie on the server's card. Off: by a WRITE, as
+    /// Sherman's clients do.
     pub on_chip: bool,
     /// Operations of one client that want the same lock wait in a queue, and hand it over. Off: each asks the server by itself.
     pub hierarchical: bool,

@@ -14,6 +14,10 @@
 //!
 //! All clients use one layout of the table, 16 bits a lock. A card with masked atomics changes just these bits; without them a
 //! compare-and-swap of the whole word does the same, and is repeated when one of the three neighbours changed meanwhile.
+//!
+//! A lock on the card is given back by an atomic, not by a WRITE as in Sherman's paper. A card promises that its atomics exclude each other,
+//! and not that they exclude a WRITE (`IBV_ATOMIC_HCA`): a compare-and-swap for a neighbour could write the whole word back as it was before
+//! the release. Without [`on_chip`](crate::Locking::on_chip) locks are released by a WRITE, for Sherman's figures.
 
 mod guard;
 mod local;
