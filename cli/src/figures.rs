@@ -26,7 +26,7 @@ use crate::progress;
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
   fatbtree figures --of fat-btree --keys 2000000   figures 7 to 9 of the Fat-B+Tree paper, with as many keys
-  fatbtree figures --of smart --window 1000  SMART's figures: some minutes
+  fatbtree figures --of smart --window 1000  SMART's figures: half an hour
   fatbtree figures --of smart --figure 8     one of them
   fatbtree figures --keys 30000 --window 500   small and quick
   fatbtree figures --json figures.json       the same rows as JSON, too

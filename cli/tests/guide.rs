@@ -215,6 +215,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "fatbtree figures --of smart --window 1000",
         "minutes in a test build; the simulator's tests run small sizes of each figure",
     ),
+    ("fatbtree figures --of smart --figure 8", "the same"),
     ("cargo build --release -p fatbtree-cli", "the tests have built it"),
     (
         "cargo run --release -p fatbtree-cli -- demo --keys 100000 --lookups 20000",
