@@ -114,6 +114,23 @@ pub(super) enum Cache {
     Percent(f64),
 }
 
+/// A world without faults whose times are a modelled cluster's, with so many switches between a client and a server.
+pub(super) fn world(seed: u64, calibration: Calibration, switches: u32) -> (World, card::Cluster) {
+    // Nothing is lost here, and under FG+ an atomic can wait for long.
+    let retry = Retry { timeout: Duration::from_millis(50), limit: 7 };
+    let world = World::new(seed, Options { retry, ..Options::default() });
+    let model = card::Cluster::new(calibration, switches);
+    world.set_timing(model.clone());
+    (world, model)
+}
+
+/// The only value of a key.
+pub(super) fn value_of(key: u64) -> [u8; 8] {
+    let mut room = [0; 8];
+    value::fill(key, VALUES, &mut room);
+    room
+}
+
 /// The key of a rank: popular ones lie anywhere.
 pub(super) fn key_of(rank: u64) -> u64 {
     fnv_hash64(rank)
@@ -232,11 +249,7 @@ pub(super) fn measure(
     cluster: &Cluster,
     switches: impl FnOnce(&World, &BTreeMap<QueuePair, u32>),
 ) -> Result<Measured, String> {
-    // Nothing is lost here, and under FG+ an atomic can wait for long.
-    let retry = Retry { timeout: Duration::from_millis(50), limit: 7 };
-    let world = World::new(size.seed, Options { retry, ..Options::default() });
-    let model = card::Cluster::new(setup.calibration, setup.switches);
-    world.set_timing(model.clone());
+    let (world, model) = world(size.seed, setup.calibration, setup.switches);
     let usual = LockTable { count: LOCKS, on_card: setup.techniques.on_chip };
     let table = setup.locks.unwrap_or(usual);
     let mut machines = Vec::new();
@@ -507,9 +520,7 @@ impl Work {
     }
 
     async fn write(&self, key: u64, start: Start) -> Result<u32, String> {
-        let mut room = [0; 8];
-        value::fill(key, VALUES, &mut room);
-        let change = self.client.pool().mutate(key, Mutation::Upsert(&room), start).await;
+        let change = self.client.pool().mutate(key, Mutation::Upsert(&value_of(key)), start).await;
         change.result.map(|_| change.trips.round_trips).map_err(|error| error.to_string())
     }
 

@@ -219,7 +219,8 @@ impl State {
         let all = self.vary(processor.request * slowness / 1_000, random) * u64::from(posting.requests);
         let card = &mut self.cards[card];
         let (thread, ring) = (place as u32, processor.ring * slowness / 1_000);
-        let begin = card.working.get(&place).map_or(now, |&free| now.max(free));
+        let working = card.working.get_mut(&place);
+        let begin = working.as_deref().map_or(now, |&free| now.max(free));
         let mut at = begin + all.saturating_sub(ring);
         let mut holds_until = at;
         let queue_pair = card.resources.queue_pair(thread);
@@ -248,7 +249,7 @@ impl State {
             lock.release(rung);
         }
         card.usage.posting = card.usage.posting + (rung - begin);
-        if let Some(free) = card.working.get_mut(&place) {
+        if let Some(free) = working {
             *free = rung;
         }
         rung

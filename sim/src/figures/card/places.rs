@@ -5,9 +5,9 @@ use fatbtree_verbs::time::{Duration, Instant};
 /// Time over which places count as used.
 const LATELY: Duration = Duration::from_micros(100);
 
-/// Places that each machine at a card has used lately: the most requests that were posted and had not given their places back. A card does not forget a
-/// work request when it is complete, but when its place in the cache is needed. So a thread that posts 32 and then polls 32 uses 32 places,
-/// although fewer are filled on average; SMART's figure 4 counts them so, too (section 2.2, "outstanding work requests").
+/// Places that each machine at a card has used lately: the most requests that were posted and had not given their places back. A card does
+/// not forget a work request when it is complete, but when its place in the cache is needed. So a thread that posts 32 and then polls 32 uses
+/// 32 places, although fewer are filled on average; SMART's figure 4 counts them so, too (section 2.2, "outstanding work requests").
 #[derive(Debug, Default)]
 pub(super) struct Places {
     machines: Vec<Used>,

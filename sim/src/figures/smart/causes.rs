@@ -127,65 +127,55 @@ pub(super) fn speculative(rows: &[SmartRow], with_short: f64, speculating: f64) 
     ]
 }
 
-fn of_hash_table<'r>(rows: &'r [SmartRow], name: &str, mix: &str) -> Vec<&'r SmartRow> {
-    rows.iter().filter(|row| row.name == format!("{name}, {mix}")).collect()
+/// Throughput that has its most at 8 threads and then collapses by this divisor at least, because all wait for one slot. The rows are of ever
+/// more threads.
+fn collapse(what: &str, rows: &[&SmartRow], least: f64, paper: &str) -> Vec<Check> {
+    let most = rows.iter().max_by(|a, b| a.mops.total_cmp(&b.mops));
+    let (Some(most), Some(last)) = (most, rows.last()) else { return Vec::new() };
+    vec![
+        Check {
+            claim: format!("{what}: most at 8 threads"),
+            found: format!("{:.2} Mop/s at {}", most.mops, most.threads),
+            holds: most.threads == 8,
+        },
+        divided(&format!("{} threads: at most {paper}", last.threads), most, last, least),
+        Check {
+            claim: "cause: the bucket of the hottest slot is busy for more than 95 %".to_owned(),
+            found: format!("{:.0} %", last.busiest_bucket_percent),
+            holds: last.busiest_bucket_percent > 95.0,
+        },
+    ]
 }
 
-fn most<'r>(rows: &[&'r SmartRow]) -> Option<&'r SmartRow> {
-    rows.iter().copied().max_by(|a, b| a.mops.total_cmp(&b.mops))
+/// One row does so many times less than another one.
+fn divided(claim: &str, many: &SmartRow, few: &SmartRow, least: f64) -> Check {
+    Check {
+        claim: claim.to_owned(),
+        found: format!("{:.2} Mop/s, ÷ {:.1}", few.mops, many.mops / few.mops),
+        holds: many.mops >= least * few.mops,
+    }
 }
 
 /// Figure 5: updates of more than 8 threads wait for one slot.
 pub(super) fn updates(rows: &[SmartRow]) -> Vec<Check> {
-    let all: Vec<&SmartRow> = rows.iter().collect();
-    let (Some(most), Some(last)) = (most(&all), rows.last()) else { return Vec::new() };
-    vec![
-        Check {
-            claim: "most at 8 threads".to_owned(),
-            found: format!("{:.2} Mop/s at {}", most.mops, most.threads),
-            holds: most.threads == 8,
-        },
-        Check {
-            claim: "16 threads do at most half of it (the paper: a third)".to_owned(),
-            found: format!("{:.2} Mop/s, ÷ {:.1}", last.mops, most.mops / last.mops),
-            holds: most.mops >= 2.0 * last.mops,
-        },
-        busiest_bucket(last),
-    ]
-}
-
-fn busiest_bucket(row: &SmartRow) -> Check {
-    Check {
-        claim: "cause: the bucket of the hottest slot is busy for more than 95 %".to_owned(),
-        found: format!("{:.0} %", row.busiest_bucket_percent),
-        holds: row.busiest_bucket_percent > 95.0,
-    }
+    let rows: Vec<_> = rows.iter().collect();
+    collapse("updates", &rows, 2.0, "half of it (the paper: a third)")
 }
 
 /// Figure 8: failed attempts at hot slots are what stops RACE, and avoiding conflicts cures it.
 pub(super) fn hash_table(rows: &[SmartRow]) -> Vec<Check> {
-    let race = of_hash_table(rows, "RACE", "WriteIntensive");
-    let smart = of_hash_table(rows, "+ conflict avoidance", "WriteIntensive");
-    let (Some(peak), Some(last)) = (most(&race), race.last()) else { return Vec::new() };
-    let many: Vec<&&SmartRow> = smart.iter().filter(|row| row.threads >= 24).collect();
-    vec![
-        Check {
-            claim: "half updates, RACE: most at 8 threads".to_owned(),
-            found: format!("{:.2} Mop/s at {}", peak.mops, peak.threads),
-            holds: peak.threads == 8,
-        },
-        Check {
-            claim: "96 threads do at most an eighth of it (the paper: a 14th)".to_owned(),
-            found: format!("{:.2} Mop/s, ÷ {:.1}", last.mops, peak.mops / last.mops),
-            holds: peak.mops >= 8.0 * last.mops,
-        },
-        busiest_bucket(last),
-        Check {
-            claim: "with conflict avoidance, 24 threads and more do 5 to 6 Mop/s".to_owned(),
-            found: many.iter().map(|row| format!("{:.2}", row.mops)).collect::<Vec<_>>().join(", "),
-            holds: !many.is_empty() && many.iter().all(|row| (5.0..=6.0).contains(&row.mops)),
-        },
-    ]
+    let of = |name: &str| -> Vec<&SmartRow> {
+        rows.iter().filter(|row| row.name == format!("{name}, WriteIntensive")).collect()
+    };
+    let mut checks = collapse("half updates, RACE", &of("RACE"), 8.0, "an eighth of it (the paper: a 14th)");
+    let mut many = of("+ conflict avoidance");
+    many.retain(|row| row.threads >= 24);
+    checks.push(Check {
+        claim: "with conflict avoidance, 24 threads and more do 5 to 6 Mop/s".to_owned(),
+        found: many.iter().map(|row| format!("{:.2}", row.mops)).collect::<Vec<_>>().join(", "),
+        holds: !many.is_empty() && many.iter().all(|row| (5.0..=6.0).contains(&row.mops)),
+    });
+    checks
 }
 
 /// Figure 14: without back-off, updates of many threads are mostly failed attempts.
@@ -194,11 +184,7 @@ pub(super) fn conflicts(rows: &[SmartRow]) -> Vec<Check> {
     let (Some(without), Some(all)) = (at("without"), at("+ tasks bounded")) else { return Vec::new() };
     vec![
         within("96 threads, all of conflict avoidance", all, 2.66, 15.0),
-        Check {
-            claim: "96 threads, without it: at most an eighth of that".to_owned(),
-            found: format!("{:.2} Mop/s, ÷ {:.1}", without.mops, all.mops / without.mops),
-            holds: all.mops >= 8.0 * without.mops,
-        },
+        divided("96 threads, without it: at most an eighth of that", all, without, 8.0),
     ]
 }
 

@@ -156,9 +156,9 @@ pub struct SmartResult {
 
 /// A configuration to be measured.
 #[derive(Clone, Debug)]
-struct Point {
+struct Point<S = Setup> {
     name: String,
-    setup: Setup,
+    setup: S,
     paper: f64,
 }
 

@@ -11,8 +11,9 @@ use fatbtree_verbs::{
 };
 use rand::RngExt as _;
 
-use crate::figures::card::{Calibration, Cluster, Resources, Usage};
-use crate::world::{Kind, Machine, MachineOptions, Options, Random, Retry, World, random};
+use crate::figures::bench::world;
+use crate::figures::card::{Calibration, Resources, Usage};
+use crate::world::{Kind, Machine, MachineOptions, Random, random};
 
 /// Bytes of the server's memory. The model's times do not depend on addresses of READs and WRITEs; SMART has 1 GB.
 const MEMORY: u64 = 1 << 20;
@@ -55,10 +56,7 @@ pub(super) struct Measured {
 /// # Errors
 /// A wrong answer, or a request that failed.
 pub(super) fn run(setup: &Setup) -> Result<Measured, String> {
-    let retry = Retry { timeout: Duration::from_millis(50), limit: 7 };
-    let world = World::new(setup.seed, Options { retry, ..Options::default() });
-    let cluster = Cluster::new(setup.calibration, 1);
-    world.set_timing(cluster.clone());
+    let (world, cluster) = world(setup.seed, setup.calibration, 1);
     let server = world.machine(MachineOptions::named("server"));
     let memory = Memory::shared(MEMORY).map_err(|error| error.to_string())?;
     for address in (0..MEMORY).step_by(8) {

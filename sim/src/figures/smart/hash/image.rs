@@ -10,9 +10,8 @@ use fatbtree_race::{Shape, Table};
 use fatbtree_remote::{RemoteConfig, RemoteMemory};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};
-use fatbtree_workload::ycsb::fnv_hash64;
 
-use crate::figures::bench::{CONNECTING, LEASE, keep};
+use crate::figures::bench::{CONNECTING, LEASE, keep, key_of, value_of};
 use crate::world::{Machine, MachineOptions, Options, SimDevice, World};
 
 /// The paper's two memory blades, and subtables of 2,688 slots.
@@ -37,16 +36,6 @@ pub(super) struct Image {
     servers: Vec<[Vec<u8>; 2]>,
 }
 
-/// Key with this number: the same numbers lie anywhere.
-pub(super) fn key_of(number: u64) -> u64 {
-    fnv_hash64(number)
-}
-
-/// The only value of a key.
-pub(super) fn value_of(key: u64) -> [u8; 8] {
-    key.rotate_left(17).to_le_bytes()
-}
-
 impl Image {
     /// Loads so many keys with values of 8 bytes by insertions.
     ///
@@ -55,8 +44,7 @@ impl Image {
     pub(super) fn load(keys: u64) -> Result<Self, String> {
         let world = World::new(1, Options::default());
         let contents = (0..SERVERS).map(make).collect::<Result<Vec<_>, _>>()?;
-        let machines: Vec<Machine> = (0..SERVERS).map(|id| server(&world, id)).collect();
-        let servers = serve(&machines, contents.clone())?;
+        let servers = serve(&servers(&world), contents.clone())?;
         let machine = world.machine(MachineOptions::named("loader"));
         let memory = begin(&machine, &servers, RemoteConfig::default(), 1, |why| panic!("{why}"))?;
         world.run_for(CONNECTING);
@@ -95,11 +83,7 @@ impl Image {
 
 /// Machines for the servers of a table.
 pub(super) fn servers(world: &World) -> Vec<Machine> {
-    (0..SERVERS).map(|id| server(world, id)).collect()
-}
-
-fn server(world: &World, id: u16) -> Machine {
-    world.machine(MachineOptions::named(format!("server {id}")))
+    (0..SERVERS).map(|id| world.machine(MachineOptions::named(format!("server {id}")))).collect()
 }
 
 /// Starts a client on its machine. `fail` is told of what never happens here.
@@ -142,8 +126,8 @@ fn parts(content: &Loaded<HashTable>) -> [Arc<Memory>; 2] {
 
 fn bytes_of(memory: [Arc<Memory>; 2]) -> [Vec<u8>; 2] {
     memory.map(|memory| {
-        let mut bytes = vec![0; memory.len() as usize];
-        memory.read(0, &mut bytes).expect("it is as long");
+        let mut bytes = Vec::new();
+        memory.append(0, memory.len() as usize, &mut bytes).expect("it is as long");
         bytes
     })
 }

@@ -41,12 +41,7 @@ const AT_ONCE: Backoff =
 /// RACE's clients.
 const RACE: Contention = Contention { throttling: Throttling::Off, backoff: AT_ONCE, bounds_tasks: false };
 
-/// A configuration to be measured.
-struct Point {
-    name: String,
-    setup: Setup,
-    paper: f64,
-}
+type Point = super::Point<Setup>;
 
 /// Figure 5a: updates alone. Too many threads do less than few.
 pub(super) fn updates(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
@@ -58,8 +53,7 @@ pub(super) fn updates(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String
 /// Updates by these numbers of threads, with the paper's values.
 pub(super) fn updates_by(size: &Size, threads: &[(u32, f64)]) -> Result<Vec<SmartRow>, String> {
     let of = |&(threads, paper)| point(size, "RACE", Mix::WriteOnly, threads, pairs(RACE), paper);
-    let points: Vec<_> = threads.iter().map(of).collect();
-    measure(&points, size)
+    Bench::load(size)?.measure(&threads.iter().map(of).collect::<Vec<_>>())
 }
 
 /// Figure 8: YCSB A, B and C with one technique after the other.
@@ -79,9 +73,10 @@ pub(super) fn techniques(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), Str
             }
         }
     }
-    let rows = measure(&points, size)?;
+    let bench = Bench::load(size)?;
+    let rows = bench.measure(&points)?;
     let mut checks = causes::hash_table(&rows);
-    checks.push(quick_atomics(size)?);
+    checks.push(quick_atomics(&bench, size)?);
     Ok((rows, checks))
 }
 
@@ -101,19 +96,19 @@ pub(super) fn conflicts(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), Stri
             points.push(point(size, name, Mix::WriteOnly, threads, doorbells(contention), paper));
         }
     }
-    let rows = measure(&points, size)?;
+    let rows = Bench::load(size)?.measure(&points)?;
     let checks = causes::conflicts(&rows);
     Ok((rows, checks))
 }
 
 /// YCSB A by RACE with atomics in memory as quick as the card's pipeline: then nothing collapses.
-fn quick_atomics(size: &Size) -> Result<Check, String> {
-    let of = |threads| -> Result<Point, String> {
+fn quick_atomics(bench: &Bench, size: &Size) -> Result<Check, String> {
+    let points = [8, 96].map(|threads| {
         let mut point = point(size, "RACE", Mix::WriteIntensive, threads, pairs(RACE), 0.0);
         point.setup.calibration = point.setup.calibration.with_quick_atomics();
-        Ok(point)
-    };
-    let rows = measure(&[of(8)?, of(96)?], size)?;
+        point
+    });
+    let rows = bench.measure(&points)?;
     let [few, many] = [&rows[0], &rows[1]].map(|row| row.mops);
     Ok(Check {
         claim: "cause: with atomics of 9 ns, 96 threads do at least half of what 8 do".to_owned(),
@@ -153,14 +148,25 @@ fn point(
     Point { name: name.to_owned(), setup, paper }
 }
 
-/// Measures all points.
-fn measure(points: &[Point], size: &Size) -> Result<Vec<SmartRow>, String> {
-    let table = Image::load(size.keys.min(MOST_KEYS))?;
-    let ranks = Zipfian::new(PAPER_KEYS, DEFAULT_THETA).map_err(|error| error.to_string())?;
-    each_point(points, |point| {
-        let measured = threads::run(&point.setup, &table, &ranks);
-        measured.map(|measured| point.row(&measured)).map_err(|why| format!("{}: {why}", point.name))
-    })
+/// A loaded table, and which of its keys operations choose.
+struct Bench {
+    table: Image,
+    ranks: Zipfian,
+}
+
+impl Bench {
+    fn load(size: &Size) -> Result<Self, String> {
+        let ranks = Zipfian::new(PAPER_KEYS, DEFAULT_THETA).map_err(|error| error.to_string())?;
+        Ok(Self { table: Image::load(size.keys.min(MOST_KEYS))?, ranks })
+    }
+
+    /// Measures all points.
+    fn measure(&self, points: &[Point]) -> Result<Vec<SmartRow>, String> {
+        each_point(points, |point| {
+            let measured = threads::run(&point.setup, &self.table, &self.ranks);
+            measured.map(|measured| point.row(&measured)).map_err(|why| format!("{}: {why}", point.name))
+        })
+    }
 }
 
 impl Point {

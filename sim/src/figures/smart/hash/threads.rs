@@ -5,16 +5,16 @@ use std::rc::Rc;
 
 use fatbtree_race::Table;
 use fatbtree_remote::{Attempts, Contention, RemoteConfig};
-use fatbtree_verbs::time::Duration;
+use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;
 use fatbtree_workload::ycsb::Zipfian;
 use rand::RngExt as _;
 
-use super::image::{self, Image, key_of, value_of};
+use super::image::{self, Image};
 use crate::figures::Mix;
-use crate::figures::bench::CONNECTING;
+use crate::figures::bench::{CONNECTING, key_of, value_of, world};
 use crate::figures::card::{Calibration, Cluster, Resources, Usage};
-use crate::world::{Machine, MachineOptions, Options, Random, Retry, SimDevice, World, random};
+use crate::world::{Machine, MachineOptions, Random, SimDevice, random};
 
 /// Time of a thread for a lookup and for an update, without its requests: figures 8 and 5 with one thread, 1.75 and 4.2 µs, less three and
 /// five requests of 0.215 µs.
@@ -71,7 +71,7 @@ struct Task {
     table: Rc<Table<SimDevice>>,
     tally: Rc<Tally>,
     done: Rc<Cell<u64>>,
-    begun: Rc<Cell<fatbtree_verbs::time::Instant>>,
+    begun: Rc<Cell<Instant>>,
 }
 
 /// Runs a measurement. Every value that is read is checked.
@@ -79,10 +79,7 @@ struct Task {
 /// # Errors
 /// A wrong answer, or an operation that failed.
 pub(super) fn run(setup: &Setup, table: &Image, ranks: &Zipfian) -> Result<Measured, String> {
-    let retry = Retry { timeout: Duration::from_millis(50), limit: 7 };
-    let world = World::new(setup.seed, Options { retry, ..Options::default() });
-    let cluster = Cluster::new(setup.calibration, 1);
-    world.set_timing(cluster.clone());
+    let (world, cluster) = world(setup.seed, setup.calibration, 1);
     let hosts = image::servers(&world);
     let servers = table.serve(&hosts)?;
     let tally = Rc::new(Tally {
