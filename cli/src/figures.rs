@@ -26,8 +26,8 @@ use crate::progress;
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
   fatbtree figures --of fat-btree --keys 2000000   figures 7 to 9 of the Fat-B+Tree paper, with as many keys
-  fatbtree figures --of smart --window 1000  SMART's figures: half an hour
-  fatbtree figures --of smart --figure 8     one of them
+  fatbtree figures --of smart --figure 3 --window 400   one of SMART's figures: some seconds
+  fatbtree figures --of smart --window 1000  all of them: hours, nearly all for 8 and 14
   fatbtree figures --keys 30000 --window 500   small and quick
   fatbtree figures --json figures.json       the same rows as JSON, too
   fatbtree figures --depth 32                32 operations of each client in flight instead of 16")]

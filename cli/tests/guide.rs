@@ -204,6 +204,7 @@ const ALONE: &[Line] = &[
     ("fatbtree figures --keys 30000 --window 500", Ends(&[("30000", "1000"), ("500", "100")])),
     ("fatbtree figures --json figures.json", Ends(&[FEW])),
     ("fatbtree figures --of fat-btree --keys 2000000", Ends(&[("2000000", "2000 --window 100")])),
+    ("fatbtree figures --of smart --figure 3 --window 400", Ends(&[("400", "100")])),
     ("fatbtree figures --depth 32", Ends(&[FEW])),
 ];
 
@@ -213,9 +214,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("cargo doc --open", "opens a browser"),
     (
         "fatbtree figures --of smart --window 1000",
-        "minutes in a test build; the simulator's tests run small sizes of each figure",
+        "hours; the simulator's tests run small sizes of its figures",
     ),
-    ("fatbtree figures --of smart --figure 8", "the same"),
     ("cargo build --release -p fatbtree-cli", "the tests have built it"),
     (
         "cargo run --release -p fatbtree-cli -- demo --keys 100000 --lookups 20000",
