@@ -4,6 +4,7 @@ mod entry_cache;
 mod keys;
 mod latencies;
 mod ramp;
+mod source;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,7 +13,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_blink::value::STAMPED_BYTES;
 use fatbtree_blink::{Attempts, Contention, Pool, Start};
 use fatbtree_client::RequesterStats;
 use fatbtree_node::{
@@ -22,8 +22,7 @@ use fatbtree_topology::{Client, Cluster, Named};
 use fatbtree_verbs::Verbs;
 use fatbtree_wire::query::WINDOW;
 use fatbtree_workload::measure::{Outcome, Recorder, Troubles};
-use fatbtree_workload::ycsb::{OperationKind, Workload, WorkloadSpec};
-use fatbtree_workload::{Direct, LoadGenerator, Pace, Store as _, Values};
+use fatbtree_workload::{Direct, LoadGenerator, OperationKind, Operations, Pace, Store as _, Values};
 use serde::Serialize;
 
 use crate::interrupted::Interrupted;
@@ -31,9 +30,9 @@ use crate::nic::Nic;
 use crate::output::Output;
 use crate::{count, progress};
 use entry_cache::EntryCacheResult;
-use keys::Keys;
 use latencies::Latencies;
 use ramp::Step;
+use source::Source;
 
 /// Do operations on a running cluster, check every answer, and measure.
 #[derive(Args)]
@@ -47,6 +46,7 @@ use ramp::Step;
   fatbtree bench --cluster cluster.toml --operations 10000 --workload e --scan-parts 8   scans in 8 parts at once
   fatbtree bench --cluster cluster.toml --operations 20000 --workload a --contention smart     SMART's techniques against contention
   fatbtree bench --cluster cluster.toml --operations 100000 --entry-cache 1M        places of 40,000 keys, one round trip each
+  fatbtree bench --cluster cluster.toml --operations 20000 --trace made.trace       after `fatbtree load --trace made.trace`
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
 
@@ -54,7 +54,8 @@ Exit code 1: an answer was wrong, or an operation has failed; 130: interrupted, 
 Every value that a run writes says by itself which write of which run it comes from, and for which key. So runs may follow one another,
 and several may write at once (each as another client of the file); damaged values, other keys' values and values that were replaced
 are found all the same. Only the time of another run's write is unknown: such a value is believed if it was never read before.
-Inserts of each run are keys of its own. `fatbtree load` begins anew.")]
+Inserts of each run are keys of its own. `fatbtree load` begins anew. A trace changes which keys there are, so each run of one needs
+a load before it, and no other run beside it.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -78,6 +79,9 @@ pub(crate) struct Arguments {
     /// A workload of YCSB, a to f, or a file of its properties.
     #[arg(long, value_name = "NAME|FILE", default_value = "c")]
     workload: String,
+    /// Do the operations of a cache trace instead of a workload's: lines of timestamp,key,key size,value size,client,operation,TTL.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "keys", "scan_parts", "ramp", "value_bytes"])]
+    trace: Option<PathBuf>,
     /// Operations under way at once; with --rate, and in the open loops of --ramp, at most 1024 are.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=MOST.into()))]
     depth: u16,
@@ -352,7 +356,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         },
     };
     let entries = entry_cache::of(arguments.entry_cache, arguments.protocol)?;
-    let mut properties = crate::workload::properties(&arguments.workload)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let picture = Output::optional("--picture", arguments.picture.as_ref())?;
@@ -364,41 +367,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Some(Box::new(file.with_context(|| format!("--progress {}", path.display()))?))
         }
     };
-    let keys = Keys::read(arguments.keys.as_deref())?;
     let mut process = Process::open(arguments, &cluster, described)?;
-    let records = process.records();
-    if records == 0 {
-        process.close();
-        bail!("the memory servers are empty: fatbtree load --cluster {named} --keys 1e6");
-    }
-    properties.set("recordcount", &records.to_string());
-    properties.set("operationcount", &arguments.operations.to_string());
-    let spec = WorkloadSpec::from_properties(&properties)?;
-    keys.check(&arguments.workload, &spec, records)?;
-    let map = keys.map();
-    let [insert, update, read_modify_write] =
-        [spec.proportions.insert, spec.proportions.update, spec.proportions.read_modify_write];
-    if insert + update + read_modify_write > 0.0 && (arguments.value_bytes as usize) < STAMPED_BYTES {
-        bail!(
-            "--value-bytes {}: --workload {} writes, and a value must have at least {STAMPED_BYTES} bytes to name its writer",
-            arguments.value_bytes,
-            arguments.workload
-        );
-    }
-    let run: u64 = rand::random();
-    let values = Values::new(arguments.seed, arguments.value_bytes as usize).among_others(run);
-    let values = match spec.proportions.scan > 0.0 {
-        true => values.with_keys(keys.sorted(records).into()),
-        false => values,
+    let mut source = match Source::open(arguments, &mut process) {
+        Ok(source) => source,
+        Err(error) => {
+            process.close();
+            return Err(error);
+        }
     };
-    let parts = keys.parts(arguments.scan_parts, records);
-    if let Some(first) = map.key(0)
-        && !process.has(first)?
-    {
-        process.close();
-        bail!(keys.are_missing());
-    }
-    let values = keys.loaded_with(values);
     let with_controller = cluster.controller().is_some() && !arguments.root_to_leaf;
     // Without an index cache, both ways without a controller begin at the root where the entry cache has no place.
     let start = match (with_controller, &entries) {
@@ -415,10 +391,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     {
         until_registered(process, arguments.patience)?;
     }
-    let workload = Workload::new(&spec, map, arguments.draw_seed)?;
-    // 2³¹ numbers for each of 2³² runs.
-    let mut workload = workload.inserting_from(records.saturating_add((run >> 32) << 31));
-    let mut done = LoadGenerator::new().scanning(parts);
+    let mut done = LoadGenerator::new().scanning(source.parts);
     let closed = Pace::Closed { depth: arguments.depth.into() };
     let pace = arguments.rate.map_or(closed, open);
     let (bar, began) = (progress::bar("operations", arguments.operations), Instant::now());
@@ -442,7 +415,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         // The reader of these lines may close the pipe.
         broken = writeln!(lines, "{line}").and_then(|()| lines.flush()).err().or(broken.take());
     };
-    let mut load = Load { process: &mut process, start, workload: &mut workload, values: &values };
+    let operations = &mut *source.operations;
+    let mut load = Load { process: &mut process, start, operations, values: &source.values };
     let mut goes_on = load.run(&mut done, arguments.operations, pace, &mut shown)?;
     let mut steps = Vec::from_iter(Step::of(&done, None));
     let mut ramp = Vec::new();
@@ -457,7 +431,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             if !goes_on || steps.last().is_some_and(enough) {
                 break;
             }
-            let mut step = LoadGenerator::new().scanning(parts);
+            let mut step = LoadGenerator::new().scanning(source.parts);
             // All take about as long.
             let operations = (arguments.operations * u64::from(share)).div_ceil(100);
             let pace = open(fastest * f64::from(share) / 100.0);
@@ -548,7 +522,7 @@ fn open(per_second: f64) -> Pace {
 struct Load<'l> {
     process: &'l mut Process,
     start: Start,
-    workload: &'l mut Workload,
+    operations: &'l mut dyn Operations,
     values: &'l Values,
 }
 
@@ -557,22 +531,22 @@ impl Load<'_> {
     fn run(
         &mut self,
         done: &mut LoadGenerator,
-        operations: u64,
+        count: u64,
         pace: Pace,
         shown: &mut impl FnMut(&Recorder, bool),
     ) -> Result<bool> {
-        let Self { process, start, workload, values } = self;
+        let Self { process, start, operations, values } = self;
         let ended = match process {
             Process::Roce(process) => {
                 let client = process.client().clone();
                 let watch = |recorder: &Recorder| shown(recorder, is_registered(client.pool()));
                 let store = Direct { client: &client, start: *start };
-                process.run(done.run_on(&store, workload, operations, pace, values, watch))
+                process.run(done.run_on(&store, *operations, count, pace, values, watch))
             }
             Process::Query(process) => {
                 let client = process.client().clone();
                 let watch = |recorder: &Recorder| shown(recorder, false);
-                process.run(done.run_on(&client, workload, operations, pace, values, watch))
+                process.run(done.run_on(&client, *operations, count, pace, values, watch))
             }
         };
         match ended {

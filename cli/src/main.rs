@@ -43,6 +43,7 @@ mod shell;
 mod simulate;
 mod switch;
 mod topology;
+mod trace;
 mod up;
 mod workload;
 
@@ -84,6 +85,7 @@ enum Role {
     Delete(keys::Delete),
     Scan(keys::Scan),
     Bench(bench::Arguments),
+    Trace(trace::Arguments),
     Simulate(simulate::Arguments),
     Figures(figures::Arguments),
     Completions(command_line::Completions),
@@ -119,6 +121,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         Role::Memserver(arguments) => memserver::run(&arguments),
         Role::Load(arguments) => load::run(&arguments),
         Role::Bench(arguments) => bench::run(&arguments),
+        Role::Trace(arguments) => trace::run(&arguments),
         Role::Switch(arguments) => switch::run(&arguments),
         Role::Simulate(arguments) => simulate::run(&arguments),
         Role::Figures(arguments) => figures::run(&arguments),

@@ -103,3 +103,50 @@ fn keys_of_a_file_are_asked_for_where_the_file_is_given() {
     }
     assert!(up.stop("INT").success());
 }
+
+#[test]
+fn a_trace_is_loaded_and_done_and_a_second_run_needs_a_load() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let cluster = file.to_str().expect("a plain path");
+    let path = folder.path().join("made.trace");
+    let trace = path.to_str().expect("a plain path");
+    let made = run(&[
+        "trace",
+        "make",
+        "--operations",
+        "6000",
+        "--keys",
+        "300",
+        "--gets",
+        "0.5",
+        "--deletes",
+        "0.2",
+        "--out",
+        trace,
+    ]);
+    assert!(made.status.success());
+    let shown = run(&["trace", "show", trace, "--json"]).stdout;
+    let shown: serde_json::Value = serde_json::from_slice(&shown).expect("it is JSON");
+    assert_eq!((&shown["operations"], &shown["merged"]), (&6000.into(), &0.into()), "{shown}");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    let said = refused(&["bench", "--cluster", cluster, "--operations", "10", "--trace", trace]);
+    assert!(said.contains("load them before each run") && said.contains("load --cluster"), "{said}");
+    assert!(run(&["load", "--cluster", cluster, "--trace", trace]).status.success());
+    let said = refused(&["bench", "--cluster", cluster, "--operations", "6001", "--trace", trace]);
+    assert!(said.contains("has 6000 operations"), "{said}");
+    let result = bench(cluster, &["--trace", trace, "--operations", "6000"]);
+    assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+    let kinds = result["percentiles"].as_array().expect("a list").iter();
+    let kinds: Vec<_> = kinds.filter_map(|kind| kind["operation"].as_str()).collect();
+    assert_eq!(kinds, ["READ", "PUT", "DELETE"]);
+    // Keys are there that were not at first, and others are gone.
+    let said = refused(&["bench", "--cluster", cluster, "--operations", "6000", "--trace", trace]);
+    assert!(said.contains("load them before each run") || said.contains("operations wrong"), "{said}");
+    let broken = folder.path().join("broken.trace");
+    std::fs::write(&broken, "0,k,1,9,1,get,0\n0,k,1,9,1,fetch,0\n").expect("it is written");
+    let said = refused(&["trace", "show", broken.to_str().expect("a plain path")]);
+    assert!(said.contains("broken.trace:2: operation: expected get"), "{said}");
+    assert!(up.stop("INT").success());
+}

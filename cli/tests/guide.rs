@@ -72,6 +72,25 @@ const CLUSTER: &[Line] = &[
         "fatbtree bench --cluster cluster.toml --operations 100000 --keys people.csv",
         Ends(&[("100000", "1000")]),
     ),
+    ("fatbtree trace make --operations 100000 --keys 10000 --out made.trace", Ends(&[])),
+    (
+        "fatbtree trace make --operations 100000 --keys 10000 --gets 0.3 --deletes 0.05 --out writes.trace",
+        Ends(&[]),
+    ),
+    ("fatbtree trace show made.trace", Ends(&[])),
+    (
+        "fatbtree load --cluster cluster.toml --trace made.trace",
+        Ends(&[("made.trace", "writes.trace --replace")]),
+    ),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 20000 --trace made.trace",
+        Ends(&[("20000", "10000"), ("made.trace", "writes.trace")]),
+    ),
+    ("fatbtree load --cluster cluster.toml --trace made.trace --replace", Ends(&[])),
+    (
+        "fatbtree bench --cluster cluster.toml --trace made.trace --operations 20000",
+        Ends(&[("20000", "2000")]),
+    ),
     ("fatbtree load --cluster cluster.toml --empty left", Ends(&[("left", "left --replace")])),
     ("fatbtree load --cluster cluster.toml --keys 1e6", Ends(&[("1e6", "1e5 --replace")])),
     ("fatbtree load --cluster cluster.toml --keys 1e6 --replace", Ends(&[("1e6", "1e5")])),

@@ -8,6 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use fatbtree_workload::Operations as _;
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, Zipfian, builtin};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

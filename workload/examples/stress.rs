@@ -35,8 +35,8 @@ use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
 use fatbtree_nic::{Nic, NicConfig, NicStats};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::Summary;
-use fatbtree_workload::ycsb::{KeyMap, OperationKind, Workload, WorkloadSpec, builtin};
-use fatbtree_workload::{LoadGenerator, LoopOptions, Values};
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_workload::{LoadGenerator, LoopOptions, OperationKind, Values};
 
 const SEED: u64 = 1;
 const UNDER_WAY: usize = 64;

@@ -14,11 +14,12 @@ use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 
 use crate::measure::{LatencyHistogram, Outcome, Recorder, Summary, Troubles};
+use crate::operation::{Operation, OperationKind, Operations};
 use crate::pace::{Arrivals, Pace, Punctuality};
 use crate::scan_parts::ScanParts;
-use crate::store::{Direct, Store};
+use crate::store::{Change, Direct, Store};
 use crate::values::Values;
-use crate::ycsb::{Operation, OperationKind, Workload, WorkloadError};
+use crate::ycsb::WorkloadError;
 
 /// Options of a closed loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +79,7 @@ impl LoadGenerator {
     pub async fn run<V: Verbs>(
         &mut self,
         client: &Client<V>,
-        workload: &mut Workload,
+        workload: &mut impl Operations,
         operations: u64,
         options: LoopOptions,
         values: &Values,
@@ -96,10 +97,10 @@ impl LoadGenerator {
     ///
     /// # Panics
     /// As [`run`](Self::run).
-    pub async fn run_on<S: Store>(
+    pub async fn run_on<S: Store, O: Operations + ?Sized>(
         &mut self,
         store: &S,
-        workload: &mut Workload,
+        workload: &mut O,
         operations: u64,
         pace: Pace,
         values: &Values,
@@ -112,7 +113,7 @@ impl LoadGenerator {
         let mut refused = Ok(());
         let mut under_way = FuturesUnorderedBounded::new(most);
         let mut nap = pin!(None);
-        let mut next_done = |workload: &mut Workload, context: &mut Context<'_>| loop {
+        let mut next_done = |workload: &mut O, context: &mut Context<'_>| loop {
             while under_way.len() < most
                 && let Some(due) = schedule.next_due(store.now())
             {
@@ -305,17 +306,30 @@ impl Done {
         values.end(began);
     }
 
-    async fn write<S: Store>(&mut self, store: &S, values: &Values) {
-        let Operation { kind, key, .. } = self.operation;
-        let insert = kind == OperationKind::Insert;
-        let (write, value) = values.write(key, !insert);
-        let answered = store.write(key, &value, insert).await;
-        values.take_back(value);
+    async fn change<S: Store>(&mut self, store: &S, values: &Values) {
+        let Operation { kind, key, value_bytes, .. } = self.operation;
+        let (is_insert, began) = (kind == OperationKind::Insert, values.begin());
+        let (number, answered) = if kind == OperationKind::Delete {
+            (values.delete(key), store.change(key, Change::Delete).await)
+        } else {
+            let length = value_bytes.map_or(values.length(), |bytes| bytes as usize);
+            let (write, value) = values.write(key, !is_insert, length);
+            let change = match kind {
+                OperationKind::Insert => Change::Insert(&value),
+                OperationKind::Put => Change::Put(&value),
+                _ => Change::Update(&value),
+            };
+            let answered = store.change(key, change).await;
+            values.take_back(value);
+            (write, answered)
+        };
         match self.take(answered) {
-            Some(true) => values.wrote(key, write),
+            Some(true) => values.wrote(key, number),
+            Some(false) if values.refused(key, number, &began, is_insert) => {}
             Some(false) => self.outcome = Outcome::NotFound,
             None => {}
         }
+        values.end(began);
     }
 
     async fn scan<S: Store>(&mut self, store: &S, values: &Values, parts: ScanParts) {
@@ -351,10 +365,12 @@ async fn perform<S: Store>(
     match operation.kind {
         OperationKind::Read => done.read(store, values).await,
         OperationKind::Scan => done.scan(store, values, parts).await,
-        OperationKind::Update | OperationKind::Insert => done.write(store, values).await,
+        OperationKind::Update | OperationKind::Insert | OperationKind::Put | OperationKind::Delete => {
+            done.change(store, values).await;
+        }
         OperationKind::ReadModifyWrite => {
             done.read(store, values).await;
-            done.write(store, values).await;
+            done.change(store, values).await;
         }
     }
     if let Some(due) = due {

@@ -83,6 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::store::Change;
 
     /// Answers at once.
     struct Records(BTreeMap<u64, Bytes>);
@@ -102,7 +103,7 @@ mod tests {
             unreachable!("it is scanned")
         }
 
-        async fn write(&self, _: u64, _: &[u8], _: bool) -> Answered<bool> {
+        async fn change(&self, _: u64, _: Change<'_>) -> Answered<bool> {
             unreachable!("it is scanned")
         }
 

@@ -8,6 +8,19 @@ use fatbtree_client::{Answered, Client, NoAnswer, QueryClient};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 
+/// A change of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'v> {
+    /// Adds a key; refused if the key is there.
+    Insert(&'v [u8]),
+    /// Overwrites the value of a key; refused if the key is absent.
+    Update(&'v [u8]),
+    /// Sets the value of a key, whether it is there or not.
+    Put(&'v [u8]),
+    /// Takes a key away; refused if it is absent.
+    Delete,
+}
+
 /// Something that records can be read from and written to, for a [load generator](crate::LoadGenerator).
 pub trait Store {
     /// A value that was read.
@@ -22,8 +35,8 @@ pub trait Store {
     /// Reads the value of a key.
     fn read(&self, key: u64) -> impl Future<Output = Answered<Option<Self::Value>>>;
 
-    /// Writes a value of a new key if `is_new`, otherwise of an existing one. Returns whether that was so.
-    fn write(&self, key: u64, value: &[u8], is_new: bool) -> impl Future<Output = Answered<bool>>;
+    /// Carries out a change. Returns `false` if it was refused.
+    fn change(&self, key: u64, change: Change<'_>) -> impl Future<Output = Answered<bool>>;
 
     /// Reads the first `most` pairs with keys from `from` to `last`.
     fn scan(&self, from: u64, last: u64, most: usize) -> impl Future<Output = Answered<Vec<(u64, Bytes)>>>;
@@ -55,8 +68,13 @@ impl<V: Verbs> Store for Direct<'_, V> {
         Answered { result, round_trips: lookup.trips.round_trips, latency: lookup.latency }
     }
 
-    async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
-        let mutation = if is_new { Mutation::Insert(value) } else { Mutation::Update(value) };
+    async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
+        let mutation = match change {
+            Change::Insert(value) => Mutation::Insert(value),
+            Change::Update(value) => Mutation::Update(value),
+            Change::Put(value) => Mutation::Upsert(value),
+            Change::Delete => Mutation::Delete,
+        };
         let MutationResult { result, trips, latency, .. } =
             self.client.mutate_from(key, mutation, self.start).await;
         Answered { result: result.map_err(NoAnswer::from), round_trips: trips.round_trips, latency }
@@ -83,8 +101,13 @@ impl Store for QueryClient {
         QueryClient::read(self, key).await
     }
 
-    async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
-        QueryClient::write(self, key, value, is_new).await
+    /// The query protocol has no insert: one overwrites a key that is there.
+    async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
+        match change {
+            Change::Insert(value) | Change::Put(value) => self.write(key, value, true).await,
+            Change::Update(value) => self.write(key, value, false).await,
+            Change::Delete => self.delete(key).await,
+        }
     }
 
     async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {

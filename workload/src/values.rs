@@ -22,6 +22,8 @@ pub struct Values {
     from_file: Option<IsLoaded>,
     /// Base of the stamps of this run's writes, if others may write, too.
     among_others: Option<u64>,
+    /// Whether a key was not loaded, for workloads that read such keys.
+    is_absent: Option<IsAbsent>,
     /// Loaded keys, ascending, as far as they are known.
     loaded: Arc<[u64]>,
     state: RefCell<State>,
@@ -29,6 +31,9 @@ pub struct Values {
 
 /// Whether these bytes are the value that a key was loaded with.
 type IsLoaded = Box<dyn Fn(u64, &[u8]) -> bool + Send>;
+
+/// Whether a key was absent when the run began.
+type IsAbsent = Box<dyn Fn(u64) -> bool + Send>;
 
 impl std::fmt::Debug for Values {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -58,9 +63,11 @@ struct State {
 /// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// The key was not there.
+    /// The key was not loaded.
     Absent,
     Loaded,
+    /// A delete of this run, by number.
+    Deleted(u64),
     /// A write of this run, by number.
     Write(u64),
     /// A write of another run, by its stamp.
@@ -89,8 +96,15 @@ type Versions = SmallVec<[Version; 2]>;
 impl Values {
     /// Creates the values of a tree whose keys have those of `seed`, of `length` bytes each.
     pub fn new(seed: u64, length: usize) -> Self {
-        let (from_file, among_others) = (None, None);
-        Self { seed, length, from_file, among_others, loaded: Arc::default(), state: RefCell::default() }
+        Self {
+            seed,
+            length,
+            from_file: None,
+            among_others: None,
+            is_absent: None,
+            loaded: Arc::default(),
+            state: RefCell::default(),
+        }
     }
 
     /// Sets a check for a tree that was loaded with other values, of any length. `is_loaded` returns whether these
@@ -98,6 +112,12 @@ impl Values {
     #[must_use]
     pub fn loaded_with(self, is_loaded: impl Fn(u64, &[u8]) -> bool + Send + 'static) -> Self {
         Self { from_file: Some(Box::new(is_loaded)), ..self }
+    }
+
+    /// Sets the keys that were not loaded. Without this, every key that a workload reads, updates or deletes was.
+    #[must_use]
+    pub fn without(self, is_absent: impl Fn(u64) -> bool + Send + 'static) -> Self {
+        Self { is_absent: Some(Box::new(is_absent)), ..self }
     }
 
     /// Allows for others that write to the tree as well, or have written to it: values tell which run wrote them.
@@ -111,8 +131,8 @@ impl Values {
         Self { among_others: Some(run), ..self }
     }
 
-    /// Sets the keys that were loaded, ascending, so that a scan that misses one of them is noticed. Keys are never
-    /// deleted.
+    /// Sets the keys that were loaded, ascending, so that a scan that misses one of them is noticed. A key that this
+    /// run has deleted may be missing.
     #[must_use]
     pub fn with_keys(self, loaded: Arc<[u64]>) -> Self {
         Self { loaded, ..self }
@@ -131,16 +151,14 @@ impl Values {
         self.state.borrow_mut().under_way.remove(&began.0);
     }
 
-    /// Begins a write; returns its number and the new value. `there` tells whether the key was in the tree when it
-    /// was loaded.
-    pub(crate) fn write(&self, key: u64, there: bool) -> (u64, Vec<u8>) {
+    /// Begins a write of so many bytes; returns its number and the new value. `there` tells whether the key was in the
+    /// tree when it was loaded, unless [`without`](Self::without) tells it.
+    pub(crate) fn write(&self, key: u64, there: bool, length: usize) -> (u64, Vec<u8>) {
+        let first = self.first(key, there);
         let mut state = self.state.borrow_mut();
-        let began = state.tick();
-        state.writes += 1;
-        let write = state.writes;
-        let first = if there { Source::Loaded } else { Source::Absent };
-        state.add(key, first, Version { source: Source::Write(write), began, ended: u64::MAX });
-        let mut bytes = state.spare.pop().unwrap_or_else(|| vec![0; self.length]);
+        let write = state.change(key, first, Source::Write);
+        let mut bytes = state.spare.pop().unwrap_or_default();
+        bytes.resize(length, 0);
         match self.among_others {
             None => value::fill(key, self.seed_of(write), &mut bytes),
             Some(run) => value::stamp(key, run.wrapping_add(write), &mut bytes),
@@ -148,30 +166,61 @@ impl Values {
         (write, bytes)
     }
 
+    /// Begins a delete; returns its number.
+    pub(crate) fn delete(&self, key: u64) -> u64 {
+        let first = self.first(key, true);
+        let mut state = self.state.borrow_mut();
+        state.inserted.remove(&key);
+        state.change(key, first, Source::Deleted)
+    }
+
+    fn first(&self, key: u64, there: bool) -> Source {
+        let is_there = self.is_absent.as_ref().map_or(there, |is_absent| !is_absent(key));
+        if is_there { Source::Loaded } else { Source::Absent }
+    }
+
+    /// Length of a value of which a workload does not say it, in bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
     /// Takes back the buffer of a value that is no longer needed.
     pub(crate) fn take_back(&self, value: Vec<u8>) {
         self.state.borrow_mut().spare.push(value);
     }
 
-    /// Notes that a write has taken effect.
+    /// Notes that a write or a delete has taken effect.
     pub(crate) fn wrote(&self, key: u64, write: u64) {
         let mut state = self.state.borrow_mut();
         let now = state.tick();
         let State { written, inserted, .. } = &mut *state;
         let Some(versions) = written.get_mut(&key) else { return };
-        for version in versions.iter_mut().filter(|version| version.source == Source::Write(write)) {
+        for version in versions.iter_mut().filter(|version| version.source.is_change(write)) {
             version.ended = now;
         }
-        if versions.first().is_some_and(|version| version.source == Source::Absent) {
+        let is_deleted = |version: &Version| matches!(version.source, Source::Deleted(_));
+        if versions.first().is_some_and(|version| version.source == Source::Absent)
+            && !versions.iter().any(is_deleted)
+        {
             inserted.entry(key).or_insert(now);
         }
+    }
+
+    /// Notes that a write or a delete that began at `began` was refused. Returns whether it may have been: a key that
+    /// may be there refuses an insert, one that may be absent refuses an update or a delete.
+    pub(crate) fn refused(&self, key: u64, write: u64, began: &Began, is_insert: bool) -> bool {
+        let mut state = self.state.borrow_mut();
+        let Some(versions) = state.written.get_mut(&key) else { return false };
+        versions.retain(|version| !version.source.is_change(write));
+        let fits = |version: &&Version| version.source.is_value() == is_insert;
+        versions.iter().filter(fits).any(|version| !version.is_replaced(versions, began.0))
     }
 
     /// Whether a read of `key` that began at `began` may return `found` now.
     pub(crate) fn allows(&self, key: u64, began: &Began, found: Option<&[u8]>) -> bool {
         let mut state = self.state.borrow_mut();
-        // Values that were loaded from a file have other lengths than those that are written.
-        let is_written = found.is_some_and(|bytes| bytes.len() == self.length);
+        // Values that were loaded from a file have other lengths than those that are written, unless these have any.
+        let is_written = found.is_some_and(|bytes| bytes.len() == self.length || self.is_absent.is_some());
         if found.is_some() && !is_written && self.from_file.is_none() {
             return false;
         }
@@ -192,7 +241,7 @@ impl Values {
             return !is_ours;
         }
         let is = |source: Source| match (source, found) {
-            (Source::Absent, None) => true,
+            (Source::Absent | Source::Deleted(_), None) => true,
             (Source::Loaded, Some(bytes)) => match &self.from_file {
                 None => value::check(key, self.seed, bytes),
                 Some(is_loaded) => is_loaded(key, bytes),
@@ -203,7 +252,7 @@ impl Values {
             _ => false,
         };
         match state.written.get(&key) {
-            None => is(Source::Loaded),
+            None => is(self.first(key, true)),
             Some(versions) => {
                 versions.iter().any(|version| is(version.source) && !version.is_replaced(versions, began.0))
             }
@@ -234,6 +283,7 @@ impl Values {
         let first = self.loaded.partition_point(|key| *key < from);
         let mut loaded = self.loaded[first..].iter().take_while(|key| **key <= last);
         let state = self.state.borrow();
+        let has = |key: &u64| has(key) || state.may_be_deleted(*key, began.0);
         let mut inserted = state.inserted.range(from..=last).filter(|(_, since)| **since < began.0);
         loaded.all(has) && inserted.all(|(key, _)| has(key))
     }
@@ -244,7 +294,35 @@ impl Values {
     }
 }
 
+impl Source {
+    /// Whether this comes from a write or delete of this run, by number.
+    fn is_change(self, number: u64) -> bool {
+        matches!(self, Self::Write(write) | Self::Deleted(write) if write == number)
+    }
+
+    /// Whether the key has a value.
+    fn is_value(self) -> bool {
+        !matches!(self, Self::Absent | Self::Deleted(_))
+    }
+}
+
 impl State {
+    /// Begins a change of a key; returns its number.
+    fn change(&mut self, key: u64, first: Source, source: fn(u64) -> Source) -> u64 {
+        let began = self.tick();
+        self.writes += 1;
+        let number = self.writes;
+        self.add(key, first, Version { source: source(number), began, ended: u64::MAX });
+        number
+    }
+
+    /// Whether an operation that began at `began` may find that this run has deleted the key.
+    fn may_be_deleted(&self, key: u64, began: u64) -> bool {
+        let Some(versions) = self.written.get(&key) else { return false };
+        let is_deleted = |version: &&Version| matches!(version.source, Source::Deleted(_));
+        versions.iter().filter(is_deleted).any(|version| !version.is_replaced(versions, began))
+    }
+
     /// Begin of the oldest operation under way.
     fn oldest(&self) -> u64 {
         self.under_way.first().copied().unwrap_or(self.now)
@@ -279,196 +357,4 @@ impl Version {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn loaded(key: u64) -> Vec<u8> {
-        let mut bytes = vec![0; 8];
-        value::fill(key, 5, &mut bytes);
-        bytes
-    }
-
-    #[test]
-    fn values_of_a_file_are_right_until_they_are_replaced() {
-        let values =
-            Values::new(5, 16).among_others(77).loaded_with(|key, bytes| key == 7 && bytes == b"seven");
-        let began = values.begin();
-        assert!(values.allows(7, &began, Some(b"seven")));
-        assert!(!values.allows(7, &began, Some(b"eight")) && !values.allows(8, &began, Some(b"seven")));
-        assert!(!values.allows(7, &began, None) && !values.allows(7, &began, Some(&[0; 16])));
-        values.end(began);
-        let (write, bytes) = values.write(7, true);
-        values.wrote(7, write);
-        let began = values.begin();
-        assert!(values.allows(7, &began, Some(&bytes)) && !values.allows(7, &began, Some(b"seven")));
-    }
-
-    #[test]
-    fn a_key_that_nobody_writes_has_its_first_value() {
-        let values = Values::new(5, 8);
-        let began = values.begin();
-        assert!(values.allows(1, &began, Some(&loaded(1))));
-        assert!(!values.allows(1, &began, Some(&loaded(2))));
-        assert!(!values.allows(1, &began, Some(&loaded(1)[..7])), "the beginning of the value");
-        assert!(!values.allows(1, &began, None));
-    }
-
-    #[test]
-    fn while_a_value_is_written_both_may_be_read_and_afterwards_only_the_new_one() {
-        let values = Values::new(5, 8);
-        let before = values.begin();
-        let (write, new) = values.write(1, true);
-        let during = values.begin();
-        for began in [&before, &during] {
-            assert!(values.allows(1, began, Some(&loaded(1))) && values.allows(1, began, Some(&new)));
-        }
-        values.wrote(1, write);
-        let after = values.begin();
-        assert!(values.allows(1, &during, Some(&loaded(1))), "it may have been read before");
-        assert!(!values.allows(1, &after, Some(&loaded(1))) && values.allows(1, &after, Some(&new)));
-        values.end(before);
-    }
-
-    #[test]
-    fn of_two_writes_at_a_time_either_may_be_the_last() {
-        let values = Values::new(5, 8);
-        let (first, a) = values.write(1, true);
-        let (second, b) = values.write(1, true);
-        values.wrote(1, second);
-        values.wrote(1, first);
-        let began = values.begin();
-        assert!(values.allows(1, &began, Some(&a)) && values.allows(1, &began, Some(&b)));
-        assert!(!values.allows(1, &began, Some(&loaded(1))));
-        let (third, c) = values.write(1, true);
-        values.wrote(1, third);
-        let began = values.begin();
-        assert!(values.allows(1, &began, Some(&c)) && !values.allows(1, &began, Some(&a)));
-    }
-
-    #[test]
-    fn a_new_key_is_absent_until_it_is_there() {
-        let values = Values::new(5, 8);
-        let (write, new) = values.write(1, false);
-        let during = values.begin();
-        assert!(values.allows(1, &during, None) && values.allows(1, &during, Some(&new)));
-        values.wrote(1, write);
-        assert!(!values.allows(1, &values.begin(), None));
-    }
-
-    #[test]
-    fn a_scan_has_every_key_that_was_there_before_and_no_other() {
-        let values = Values::new(5, 8).with_keys([1, 3, 5, 7].into());
-        let before = values.begin();
-        let (write, new) = values.write(4, false);
-        values.wrote(4, write);
-        let after = values.begin();
-        let allows = |began, most, keys: &[u64]| {
-            let value = |key| if key == 4 { new.clone() } else { loaded(key) };
-            let found: Vec<_> = keys.iter().map(|key| (*key, value(*key))).collect();
-            values.allows_scan(3, most, began, &found)
-        };
-        assert!(allows(&after, 3, &[3, 4, 5]) && allows(&after, 9, &[3, 4, 5, 7]));
-        assert!(
-            allows(&before, 3, &[3, 4, 5]) && allows(&before, 3, &[3, 5, 7]),
-            "it was there during the scan"
-        );
-        assert!(!allows(&after, 3, &[3, 5, 7]), "4 is missing");
-        assert!(!allows(&after, 3, &[3, 4, 7]) && !allows(&after, 9, &[3, 4, 5]), "5, and 7");
-        assert!(
-            !allows(&after, 3, &[4, 3, 5])
-                && !allows(&after, 3, &[1, 3, 4])
-                && !allows(&after, 2, &[3, 4, 5])
-        );
-        assert!(!values.allows_scan(3, 1, &after, &[(3, loaded(5))]));
-    }
-
-    fn other_runs(key: u64, stamp: u64) -> Vec<u8> {
-        let mut bytes = vec![0; 16];
-        value::stamp(key, stamp, &mut bytes);
-        bytes
-    }
-
-    #[test]
-    fn values_of_other_runs_are_known_by_themselves() {
-        let values = Values::new(5, 16).among_others(1 << 40);
-        let mut loaded = vec![0; 16];
-        value::fill(1, 5, &mut loaded);
-        let began = values.begin();
-        assert!(values.allows(1, &began, Some(&loaded)));
-        assert!(values.allows(1, &began, Some(&other_runs(1, 77))));
-        assert!(!values.allows(1, &began, Some(&other_runs(2, 77))), "another key's");
-        for bit in 0..128 {
-            let mut damaged = other_runs(1, 77);
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(!values.allows(1, &began, Some(&damaged)), "bit {bit}");
-        }
-        let torn = [&other_runs(1, 77)[..8], &other_runs(1, 78)[8..]].concat();
-        assert!(!values.allows(1, &began, Some(&torn)), "half of each");
-        assert!(!values.allows(1, &began, None) && !values.allows(1, &began, Some(&[0; 16])));
-        // Without others there are none.
-        let alone = Values::new(5, 16);
-        assert!(!alone.allows(1, &alone.begin(), Some(&other_runs(1, 77))));
-    }
-
-    #[test]
-    fn no_value_comes_back_once_it_was_replaced_whoever_wrote_it() {
-        let values = Values::new(5, 16).among_others(1 << 40);
-        let mut loaded = vec![0; 16];
-        value::fill(1, 5, &mut loaded);
-        let reads = |value: &[u8]| {
-            let began = values.begin();
-            let may = values.allows(1, &began, Some(value));
-            values.end(began);
-            may
-        };
-        let writes = || {
-            let (write, value) = values.write(1, true);
-            values.wrote(1, write);
-            value
-        };
-        let theirs = other_runs(1, 77);
-        assert!(reads(&loaded) && reads(&theirs));
-        assert!(!reads(&loaded), "theirs has taken its place");
-        let ours = writes();
-        assert!(reads(&ours));
-        assert!(!reads(&theirs) && !reads(&loaded));
-        // However many were written since.
-        let newest = (0..100).fold(Default::default(), |_, _| writes());
-        assert!(!reads(&theirs) && !reads(&ours) && reads(&newest));
-        // Another run writes on; ours is gone then, and theirs from before does not come back either.
-        assert!(reads(&other_runs(1, 78)));
-        assert!(!reads(&newest) && reads(&other_runs(1, 78)));
-        assert!(!reads(&theirs));
-        // What this run has not written yet it cannot have read.
-        assert!(reads(&other_runs(1, (1 << 40) + 5000)), "by its number it is another run's");
-        let (_, damaged) = values.write(2, true);
-        assert!(!values.allows(1, &values.begin(), Some(&damaged)), "another key's of this run");
-    }
-
-    #[test]
-    fn reads_that_overlap_another_runs_write_may_have_either() {
-        let values = Values::new(5, 16).among_others(1 << 40);
-        let mut loaded = vec![0; 16];
-        value::fill(1, 5, &mut loaded);
-        let (early, late) = (values.begin(), values.begin());
-        assert!(values.allows(1, &late, Some(&other_runs(1, 77))));
-        assert!(values.allows(1, &early, Some(&loaded)), "it began before theirs was read");
-        let (_, ours) = values.write(1, true);
-        assert!(values.allows(1, &early, Some(&ours)) && values.allows(1, &late, Some(&other_runs(1, 77))));
-    }
-
-    #[test]
-    fn what_nobody_can_read_any_more_is_forgotten_and_nothing_else() {
-        let values = Values::new(5, 8);
-        let old = values.begin();
-        for _ in 0..100 {
-            let (write, _) = values.write(1, true);
-            values.wrote(1, write);
-        }
-        assert!(values.allows(1, &old, Some(&loaded(1))), "it began before all of them");
-        values.end(old);
-        let (write, _) = values.write(1, true);
-        values.wrote(1, write);
-        assert_eq!(values.state.borrow().written[&1].len(), 2);
-    }
-}
+mod tests;

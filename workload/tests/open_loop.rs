@@ -11,7 +11,7 @@ use fatbtree_blink::value;
 use fatbtree_client::Answered;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_workload::{LoadGenerator, Pace, Store, Values};
+use fatbtree_workload::{Change, LoadGenerator, Pace, Store, Values};
 
 /// Serves one request after the other.
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl Store for Queue {
         Answered { result: Ok(Some(found)), round_trips: 1, latency: self.now() - began }
     }
 
-    async fn write(&self, _: u64, _: &[u8], _: bool) -> Answered<bool> {
+    async fn change(&self, _: u64, _: Change<'_>) -> Answered<bool> {
         unreachable!("it is read only")
     }
 

@@ -8,7 +8,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use fatbtree_blink::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 use fatbtree_controller::{Budget, MAX_SET_NODES, Target};
-use fatbtree_workload::ycsb::{KeyMap, OperationKind, RequestDistribution, WorkloadSpec, builtin};
+use fatbtree_workload::OperationKind;
+use fatbtree_workload::ycsb::{KeyMap, RequestDistribution, WorkloadSpec, builtin};
 
 use crate::controller::TargetName;
 use crate::records::{check_enough, has_values, keys_of};

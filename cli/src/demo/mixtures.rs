@@ -12,7 +12,8 @@ use fatbtree_client::Client;
 use fatbtree_controller::Plan;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device as _, IndexTarget, Memory, Region, Remote};
-use fatbtree_workload::ycsb::{KeyMap, OperationKind, Workload, WorkloadSpec};
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec};
+use fatbtree_workload::{OperationKind, Operations as _};
 use serde::Serialize;
 
 /// Shares of what all inner nodes take in a client's cache, in parts of ten thousand.

@@ -1,4 +1,4 @@
-//! Input of a load: keys that are counted, a file of keys, or a CSV file of keys and values.
+//! Input of a load: keys that are counted, a file of keys, a CSV file of keys and values, or a trace.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,6 +17,7 @@ pub(super) enum Source {
     Count(u64),
     Keys(PathBuf),
     Csv(PathBuf),
+    Trace(PathBuf),
 }
 
 impl FromStr for Source {
@@ -44,8 +45,16 @@ pub(super) struct Input {
 
 #[derive(Debug)]
 enum Values {
-    Made { seed: u64, bytes: u32 },
+    Made {
+        seed: u64,
+        bytes: u32,
+    },
     Read(Pairs),
+    /// Bytes of each value.
+    Sized {
+        seed: u64,
+        bytes: Vec<u32>,
+    },
 }
 
 impl Input {
@@ -68,6 +77,17 @@ impl Input {
                 let pairs = pairs_of(path)?;
                 Self { keys: pairs.keys().collect(), values: Values::Read(pairs) }
             }
+            Source::Trace(path) => {
+                let trace = crate::trace::read(path)?;
+                let (keys, bytes): (Vec<u64>, Vec<u32>) = trace.preloaded().unzip();
+                if keys.is_empty() {
+                    bail!(
+                        "--trace {}: each of its keys is set before it is read, so there is nothing to load; run it on empty memory servers",
+                        path.display()
+                    );
+                }
+                Self { keys, values: Values::Sized { seed, bytes } }
+            }
         })
     }
 }
@@ -81,14 +101,15 @@ impl LoadData for Input {
         match &self.values {
             Values::Made { bytes, .. } => *bytes,
             Values::Read(pairs) => pairs.value(at).len() as u32,
+            Values::Sized { bytes, .. } => bytes[at],
         }
     }
 
     fn append(&self, at: usize, to: &mut Vec<u8>) {
         match &self.values {
-            Values::Made { seed, bytes } => {
+            Values::Made { seed, .. } | Values::Sized { seed, .. } => {
                 let from = to.len();
-                to.resize(from + *bytes as usize, 0);
+                to.resize(from + self.length(at) as usize, 0);
                 value::fill(self.keys[at], *seed, &mut to[from..]);
             }
             Values::Read(pairs) => to.extend_from_slice(pairs.value(at)),

@@ -32,6 +32,7 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys 1e6              1,000,000 keys of YCSB, with values that `fatbtree bench` can check
   fatbtree load --cluster cluster.toml --keys keys.txt         a key a line, decimal or 0x...; values are made
   fatbtree load --cluster cluster.toml --keys people.csv       lines of key,value; a first line \"key,value\" is passed over
+  fatbtree load --cluster cluster.toml --trace made.trace      the keys that are there when a cache trace begins
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
 
@@ -43,8 +44,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
     /// Number of keys, as 4711, 1e6 or 2M; or a file of keys; or a file .csv of keys and values.
-    #[arg(long, value_name = "COUNT|FILE|CSV", required_unless_present = "empty", conflicts_with = "empty")]
+    #[arg(long, value_name = "COUNT|FILE|CSV", required_unless_present_any = ["empty", "trace"], conflicts_with = "empty")]
     keys: Option<String>,
+    /// Cache trace: its keys that are there before its first operation, with values of its sizes.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["empty", "keys", "value_bytes"])]
+    trace: Option<PathBuf>,
     /// Have this memory server begin anew with an empty tree. One that was started again without its tree serves no
     /// client until it is loaded, or is told so that this is meant.
     #[arg(long, value_name = "SERVER")]
@@ -95,7 +99,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let result = match (&arguments.keys, &arguments.empty) {
         (_, Some(name)) => runtime.block_on(empty(&cluster, &trust, name, arguments.replace))?,
         (keys, None) => {
-            let source: Source = keys.as_deref().unwrap_or_default().parse()?;
+            let source: Source = match &arguments.trace {
+                Some(path) => Source::Trace(path.clone()),
+                None => keys.as_deref().unwrap_or_default().parse()?,
+            };
             let MadeValues { seed, value_bytes } = arguments.values;
             let data = Arc::new(Input::read(&source, seed, value_bytes)?);
             check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;

@@ -9,7 +9,7 @@ use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, ra
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::{Summary, Troubles};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_workload::{LoadGenerator, Pace, Store, Values};
+use fatbtree_workload::{Change, LoadGenerator, Pace, Store, Values};
 
 use crate::lab::{begin, serve};
 
@@ -48,11 +48,13 @@ impl Store for Records {
         self.answered(began, self.table.search(key).await)
     }
 
-    async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
+    async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
         let began = self.now();
-        let answer = match is_new {
-            true => self.table.insert(key, value).await,
-            false => self.table.update(key, value).await,
+        let answer = match change {
+            Change::Insert(value) => self.table.insert(key, value).await,
+            Change::Update(value) => self.table.update(key, value).await,
+            Change::Put(value) => self.table.upsert(key, value).await,
+            Change::Delete => self.table.delete(key).await,
         };
         self.answered(began, answer)
     }
@@ -76,7 +78,13 @@ fn run(name: &str, depth: usize) -> Summary {
         let store = Records { table, machine: of };
         let values = Values::new(1, VALUE_BYTES).loaded_with(|_, bytes| bytes == [0; VALUE_BYTES]);
         for key in 0..RECORDS {
-            assert!(store.write(key, &[0; VALUE_BYTES], true).await.result.expect("nothing is in the way"));
+            assert!(
+                store
+                    .change(key, Change::Insert(&[0; VALUE_BYTES]))
+                    .await
+                    .result
+                    .expect("nothing is in the way")
+            );
         }
         let mut properties = builtin(&name).expect("YCSB has this workload");
         properties.set("recordcount", &RECORDS.to_string());

@@ -6,7 +6,7 @@ use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, ra
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::{Summary, Troubles};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_workload::{LoadGenerator, Pace, Store, Values};
+use fatbtree_workload::{Change, LoadGenerator, Pace, Store, Values};
 
 use crate::array::Counters;
 use crate::lab::{SERVER, begin, serve};
@@ -37,7 +37,10 @@ impl Store for Records {
         Answered { result, round_trips: 1, latency: self.now() - began }
     }
 
-    async fn write(&self, key: u64, value: &[u8], _is_new: bool) -> Answered<bool> {
+    async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
+        let (Change::Insert(value) | Change::Update(value) | Change::Put(value)) = change else {
+            unreachable!("workload A has no deletes")
+        };
         let (began, new) = (self.now(), u64::from_le_bytes(value.try_into().expect("eight bytes")));
         let (result, round_trips) = match self.counters.change(key as u32, |_| new).await {
             Ok((_, trips)) => (Ok(true), trips),

@@ -12,7 +12,8 @@ use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_topology::Network;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Op, Query, QueryHeader, Status};
-use fatbtree_workload::ycsb::{KeyMap, OperationKind, Workload, WorkloadSpec};
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec};
+use fatbtree_workload::{OperationKind, Operations as _};
 use nix::time::{ClockId, clock_gettime};
 
 pub(super) type Failed = Box<dyn std::error::Error>;

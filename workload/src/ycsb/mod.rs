@@ -7,7 +7,8 @@
 //! ```
 //!
 //! ```
-//! use fatbtree_workload::ycsb::{KeyMap, OperationKind, Workload, WorkloadSpec, builtin};
+//! use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
+//! use fatbtree_workload::{OperationKind, Operations as _};
 //!
 //! let mut properties = builtin("b")?;
 //! properties.set("recordcount", "100000");
@@ -31,6 +32,7 @@ mod zipf;
 
 use std::collections::VecDeque;
 
+use crate::operation::{Operation, OperationKind, Operations};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
@@ -44,51 +46,6 @@ pub use spec::{InsertOrder, Proportions, SpecError, WorkloadSpec};
 pub use zipf::{DEFAULT_THETA, ZipfError, Zipfian, zeta};
 
 use distribution::{Chooser, Range, ScanLength};
-
-/// Kind of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OperationKind {
-    /// Reads a record.
-    Read,
-    /// Overwrites an existing record.
-    Update,
-    /// Adds a record.
-    Insert,
-    /// Reads a number of records in key order, from one on.
-    Scan,
-    /// Reads a record, then overwrites it.
-    ReadModifyWrite,
-}
-
-impl OperationKind {
-    /// All kinds, in the order of [`Proportions::as_array`].
-    pub const ALL: [OperationKind; 5] =
-        [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite];
-
-    /// Name in reports, as in YCSB's.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "READ",
-            Self::Update => "UPDATE",
-            Self::Insert => "INSERT",
-            Self::Scan => "SCAN",
-            Self::ReadModifyWrite => "READ-MODIFY-WRITE",
-        }
-    }
-}
-
-/// One operation to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operation {
-    /// Kind of the operation.
-    pub kind: OperationKind,
-    /// Record number; pass that of an insert to [`Workload::acknowledge_insert`] when it is done.
-    pub record: u64,
-    /// Key of the record.
-    pub key: u64,
-    /// Records to read from `key` on; 0 unless it is a scan.
-    pub scan_length: u32,
-}
 
 /// Reasons for which a workload cannot start or go on.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
@@ -116,6 +73,12 @@ pub enum WorkloadError {
         record: u64,
         /// Distinct keys in the file.
         keys: u64,
+    },
+    /// All operations of a trace are done.
+    #[error("the trace has only {operations} operations; ask for at most as many")]
+    TraceEnded {
+        /// Operations of the trace.
+        operations: usize,
     },
     /// The number of the client is not below the number of clients.
     #[error("expected client < clients and at least 1 client, found client {client} of {clients}")]
@@ -210,38 +173,13 @@ impl Workload {
         Self { first_new: first.max(self.records), ..self }
     }
 
-    /// Draws the next operation. Fails only if an insert finds the key file used up.
-    #[inline]
-    pub fn next_operation(&mut self) -> Result<Operation, WorkloadError> {
-        let u = self.rng.random::<f64>();
-        let kind = OperationKind::ALL[self.bounds.iter().filter(|bound| u >= **bound).count()];
-        if kind == OperationKind::Insert {
-            return self.insert();
-        }
-        let last = self.inserts.acknowledged() - 1;
-        let drawn = self.chooser.draw(&mut self.rng, last);
-        let record = self.global(drawn);
-        let key = self.keys.key(record).expect("records that exist were given their key when made");
-        let scan_length = if kind == OperationKind::Scan { self.scan_length.draw(&mut self.rng) } else { 0 };
-        Ok(Operation { kind, record, key, scan_length })
-    }
-
     fn insert(&mut self) -> Result<Operation, WorkloadError> {
         let record = self.global(self.inserts.next);
         let key =
             self.keys.key(record).ok_or(WorkloadError::KeysUsedUp { record, keys: self.keys.capacity() })?;
         self.inserts.next += 1;
         self.inserts.pending.push_back(false);
-        Ok(Operation { kind: OperationKind::Insert, record, key, scan_length: 0 })
-    }
-
-    /// Notes that an insert drawn earlier is in the tree. Its record may be drawn once all inserts before it are in
-    /// the tree, too. Unknown or repeated record numbers change nothing.
-    pub fn acknowledge_insert(&mut self, record: u64) {
-        let Some(beyond) = record.checked_sub(self.first_new) else { return };
-        if beyond % self.clients == self.client {
-            self.inserts.acknowledge(self.records + beyond / self.clients);
-        }
+        Ok(Operation { kind: OperationKind::Insert, record, key, scan_length: 0, value_bytes: None })
     }
 
     /// Key of a record, as the loader needs it.
@@ -255,6 +193,33 @@ impl Workload {
         match record.checked_sub(self.records) {
             Some(beyond) => self.first_new + beyond * self.clients + self.client,
             None => record,
+        }
+    }
+}
+
+impl Operations for Workload {
+    /// Fails only if an insert finds the key file used up.
+    #[inline]
+    fn next_operation(&mut self) -> Result<Operation, WorkloadError> {
+        let u = self.rng.random::<f64>();
+        let kind = OperationKind::ALL[self.bounds.iter().filter(|bound| u >= **bound).count()];
+        if kind == OperationKind::Insert {
+            return self.insert();
+        }
+        let last = self.inserts.acknowledged() - 1;
+        let drawn = self.chooser.draw(&mut self.rng, last);
+        let record = self.global(drawn);
+        let key = self.keys.key(record).expect("records that exist were given their key when made");
+        let scan_length = if kind == OperationKind::Scan { self.scan_length.draw(&mut self.rng) } else { 0 };
+        Ok(Operation { kind, record, key, scan_length, value_bytes: None })
+    }
+
+    /// The record of the insert may be drawn once all inserts before it are in the tree, too. Unknown or repeated record
+    /// numbers change nothing.
+    fn acknowledge_insert(&mut self, record: u64) {
+        let Some(beyond) = record.checked_sub(self.first_new) else { return };
+        if beyond % self.clients == self.client {
+            self.inserts.acknowledge(self.records + beyond / self.clients);
         }
     }
 }

@@ -1,0 +1,101 @@
+//! Source of a bench's operations, a workload or a trace, with the values that its reads may return.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use fatbtree_blink::value::{self, STAMPED_BYTES};
+use fatbtree_workload::ycsb::{Workload, WorkloadSpec};
+use fatbtree_workload::{Operations, ScanParts, Values};
+
+use super::keys::Keys;
+use super::{Arguments, Process};
+
+/// Operations to do, and what is needed to check their answers.
+pub(super) struct Source {
+    pub(super) operations: Box<dyn Operations>,
+    pub(super) values: Values,
+    pub(super) parts: ScanParts,
+}
+
+impl Source {
+    /// Reads the files that the command line names, and compares them with what the memory servers hold.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or the memory servers hold other keys.
+    pub(super) fn open(arguments: &Arguments, process: &mut Process) -> Result<Self> {
+        match &arguments.trace {
+            Some(path) => Self::trace(path, arguments, process),
+            None => Self::workload(arguments, process),
+        }
+    }
+
+    fn workload(arguments: &Arguments, process: &mut Process) -> Result<Self> {
+        let mut properties = crate::workload::properties(&arguments.workload)?;
+        let keys = Keys::read(arguments.keys.as_deref())?;
+        let records = process.records();
+        if records == 0 {
+            let cluster = arguments.cluster.display();
+            bail!("the memory servers are empty: fatbtree load --cluster {cluster} --keys 1e6");
+        }
+        properties.set("recordcount", &records.to_string());
+        properties.set("operationcount", &arguments.operations.to_string());
+        let spec = WorkloadSpec::from_properties(&properties)?;
+        keys.check(&arguments.workload, &spec, records)?;
+        let map = keys.map();
+        let [insert, update, read_modify_write] =
+            [spec.proportions.insert, spec.proportions.update, spec.proportions.read_modify_write];
+        if insert + update + read_modify_write > 0.0 && (arguments.value_bytes as usize) < STAMPED_BYTES {
+            bail!(
+                "--value-bytes {}: --workload {} writes, and a value must have at least {STAMPED_BYTES} bytes to name its writer",
+                arguments.value_bytes,
+                arguments.workload
+            );
+        }
+        let run: u64 = rand::random();
+        let values = Values::new(arguments.seed, arguments.value_bytes as usize).among_others(run);
+        let values = match spec.proportions.scan > 0.0 {
+            true => values.with_keys(keys.sorted(records).into()),
+            false => values,
+        };
+        let parts = keys.parts(arguments.scan_parts, records);
+        if let Some(first) = map.key(0)
+            && !process.has(first)?
+        {
+            bail!(keys.are_missing());
+        }
+        let values = keys.loaded_with(values);
+        let workload = Workload::new(&spec, map, arguments.draw_seed)?;
+        // 2³¹ numbers for each of 2³² runs.
+        let workload = workload.inserting_from(records.saturating_add((run >> 32) << 31));
+        Ok(Self { operations: Box::new(workload), values, parts })
+    }
+
+    fn trace(path: &Path, arguments: &Arguments, process: &mut Process) -> Result<Self> {
+        let trace = crate::trace::read(path)?;
+        let name = path.display();
+        if arguments.operations > trace.len() as u64 {
+            bail!(
+                "--operations {}: {name} has {}, ask for at most as many",
+                arguments.operations,
+                crate::count::of(trace.len() as u64, "operation")
+            );
+        }
+        if let Some((first, _)) = trace.preloaded().next()
+            && !process.has(first)?
+        {
+            let cluster = arguments.cluster.display();
+            bail!(
+                "the memory servers do not hold the keys that {name} begins with; load them before each run: fatbtree load --cluster {cluster} \
+                 --trace {name} --replace"
+            );
+        }
+        let (seed, first, at_first) = (arguments.seed, trace.clone(), trace.clone());
+        let values = Values::new(seed, STAMPED_BYTES)
+            .among_others(rand::random())
+            .without(move |key| at_first.preloaded_bytes(key).is_none())
+            .loaded_with(move |key, bytes| {
+                first.preloaded_bytes(key) == Some(bytes.len() as u32) && value::check(key, seed, bytes)
+            });
+        Ok(Self { operations: Box::new(trace), values, parts: ScanParts::ONE })
+    }
+}
