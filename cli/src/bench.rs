@@ -16,7 +16,7 @@ use comfy_table::{Table, presets};
 use fatbtree_blink::{Attempts, Contention, Pool, Start};
 use fatbtree_client::RequesterStats;
 use fatbtree_node::{
-    ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
+    ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay, at_free_seat,
 };
 use fatbtree_topology::{Client, Cluster, Named};
 use fatbtree_verbs::Verbs;
@@ -183,8 +183,8 @@ impl Process {
         if arguments.protocol == Protocol::Query {
             // A server remembers so many requests of a client. One that is late leaves room for as many behind it.
             let open = arguments.rate.is_some() || arguments.ramp;
-            let options = QueryClientOptions {
-                way: QueryWay::of(cluster, described.host)?,
+            let mut options = QueryClientOptions {
+                way: QueryWay::Sockets,
                 root_to_leaf: arguments.root_to_leaf,
                 servers: cluster.servers().to_vec(),
                 metrics: cluster.metrics(&described.name).map(str::to_owned),
@@ -192,22 +192,30 @@ impl Process {
                 trust,
                 patience,
             };
-            let process = QueryClientProcess::open(&options)?;
+            let process = match cluster.servers().iter().all(|server| server.query.is_some()) {
+                true => QueryClientProcess::open(&options)?,
+                false => at_free_seat(cluster, described.host, |host, port| {
+                    options.way = QueryWay::at(cluster, host, || Ok(port))?;
+                    QueryClientProcess::open(&options)
+                })?,
+            };
             process.stop_at_signals()?;
             return Ok(Self::Query(process));
         }
-        let options = ClientOptions {
-            host: cluster.tree().host(described.host).clone(),
-            nic: arguments.nic.spec(cluster, described.host)?,
-            servers: cluster.servers().to_vec(),
-            lanes: arguments.lanes,
-            controllers: if arguments.root_to_leaf { Vec::new() } else { cluster.controllers().to_vec() },
-            metrics: cluster.metrics(&described.name).map(str::to_owned),
-            trust,
-            patience,
-            contention: arguments.contention.into(),
+        let open = |host, nic| {
+            ClientProcess::open(&ClientOptions {
+                host,
+                nic,
+                servers: cluster.servers().to_vec(),
+                lanes: arguments.lanes,
+                controllers: if arguments.root_to_leaf { Vec::new() } else { cluster.controllers().to_vec() },
+                metrics: cluster.metrics(&described.name).map(str::to_owned),
+                trust: trust.clone(),
+                patience,
+                contention: arguments.contention.into(),
+            })
         };
-        let process = ClientProcess::open(&options)?;
+        let process = arguments.nic.at_seat(cluster, described.host, open)?;
         process.stop_at_signals()?;
         Ok(Self::Roce(process))
     }

@@ -1,8 +1,8 @@
 //! `--nic`: how a role reaches the network.
 
 use clap::Args;
-use fatbtree_node::{NicSpec, NodeError, host_port};
-use fatbtree_topology::{Cluster, HostId};
+use fatbtree_node::{NicSpec, NodeError, at_free_seat, host_port};
+use fatbtree_topology::{Cluster, Host, HostId};
 
 /// The device of a role.
 #[derive(Args)]
@@ -35,6 +35,19 @@ impl Nic {
             Choice::Software => NicSpec::Software(host_port(cluster, host)?),
             Choice::Ibverbs(device) => NicSpec::Ibverbs(device.clone()),
         })
+    }
+
+    /// Opens a client at a free seat of its host; with an RDMA device, at the host's own address.
+    pub(crate) fn at_seat<T>(
+        &self,
+        cluster: &Cluster,
+        host: HostId,
+        mut open: impl FnMut(Host, NicSpec) -> Result<T, NodeError>,
+    ) -> Result<T, NodeError> {
+        match &self.nic {
+            Choice::Software => at_free_seat(cluster, host, |host, port| open(host, NicSpec::Software(port))),
+            Choice::Ibverbs(_) => open(cluster.tree().host(host).clone(), self.spec(cluster, host)?),
+        }
     }
 
     /// Whether memory that others reach is held in this machine's, touched or not.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use fatbtree_topology::{Cluster, Host, HostId, IN_FLIGHT_PORT, Network, SwitchId};
 
@@ -11,8 +12,8 @@ use crate::tables::{Change, Entry, roce_connection};
 /// A connection that a client asks to have admitted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
-    /// The client's host.
-    pub client: HostId,
+    /// Source address of the client's packets: one of its host's.
+    pub client: Ipv4Addr,
     /// The memory server's partition.
     pub partition: u16,
     /// The server's queue pair number, 24 bits.
@@ -43,19 +44,11 @@ impl fmt::Debug for Connection {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// No such client.
-    #[error("client host number {}: the network has hosts 0 to {last}", client.0)]
-    UnknownClient {
-        /// The requested value.
-        client: HostId,
-        /// The last host's number.
-        last: usize,
-    },
     /// An address that no host has.
     #[error("client address {client}: no host of the network has it; add it to the cluster file")]
     UnknownAddress {
         /// The address.
-        client: std::net::Ipv4Addr,
+        client: Ipv4Addr,
     },
     /// More than its table holds.
     #[error(
@@ -177,7 +170,7 @@ impl Connections {
         &mut self,
         topology: &Network,
         placement: &Placement,
-        client: HostId,
+        client: Ipv4Addr,
         partition: u16,
         dest_qp: u32,
     ) -> Result<Option<(SwitchId, Change)>, ConnectionError> {
@@ -219,22 +212,19 @@ impl Connections {
         &self,
         topology: &Network,
         placement: &Placement,
-        client: HostId,
+        client: Ipv4Addr,
         partition: u16,
         dest_qp: u32,
     ) -> Result<(SwitchId, roce_connection::Key), ConnectionError> {
-        let hosts = topology.hosts();
-        let host = hosts
-            .get(client.0 as usize)
-            .ok_or(ConnectionError::UnknownClient { client, last: hosts.len().saturating_sub(1) })?;
+        let host = topology.host_by_ip(client).ok_or(ConnectionError::UnknownAddress { client })?;
         let server = placement.host(partition).ok_or(ConnectionError::UnknownPartition { partition })?;
         if !(2..1 << 24).contains(&dest_qp) {
             return Err(ConnectionError::QueuePair { dest_qp });
         }
-        let port = self.device_ports.get(&client).copied().unwrap_or(host.index);
+        let port = self.device_ports.get(&host.id).copied().unwrap_or(host.index);
         let dst_ip = topology.host(server).ip;
-        let key = roce_connection::Key { port, src_mac: host.mac, src_ip: host.ip, dst_ip, dest_qp };
-        Ok((topology.edge_of(client).id, key))
+        let key = roce_connection::Key { port, src_mac: host.mac, src_ip: client, dst_ip, dest_qp };
+        Ok((host.edge, key))
     }
 }
 
@@ -246,7 +236,7 @@ mod tests {
     fn register_change_and_forget() {
         let cluster = Cluster::example();
         let (topology, placement) = (cluster.tree(), Placement::of(&cluster));
-        let client = cluster.clients()[0].host;
+        let client = topology.host(cluster.clients()[0].host).ip;
         let good = Connection { client, partition: 2, dest_qp: 17, rkey: 9, root: 2 << 48 | 64, mtu: 1024 };
         let mut connections = Connections::new();
         let mut register = |connection| connections.register(topology, &placement, connection);
@@ -264,7 +254,7 @@ mod tests {
         assert!(matches!(register(Connection { dest_qp: 18, ..good }).unwrap().1, Some(Change::Insert(_))));
 
         for (bad, reason) in [
-            (Connection { client: HostId(16), ..good }, "hosts 0 to 15"),
+            (Connection { client: Ipv4Addr::new(10, 9, 9, 9), ..good }, "10.9.9.9: no host"),
             (Connection { partition: 4, ..good }, "on no host"),
             (Connection { dest_qp: 1, ..good }, "24 bits"),
             (Connection { dest_qp: 1 << 24, ..good }, "24 bits"),
@@ -284,5 +274,36 @@ mod tests {
         assert!(matches!(gone, Some((_, Change::Delete(_)))));
         assert_eq!(connections.unregister(topology, &placement, client, 2, 17), Ok(None));
         assert_eq!(connections.len(), 1);
+    }
+
+    #[test]
+    fn clients_of_one_host_differ_by_address() {
+        let wire = "[[host]]\nname = \"host-1-0-0\"\nwire = \"udp:127.0.0.1:20000-20009\"\n";
+        let cluster = Cluster::from_toml(&format!("{}{wire}", Cluster::local_toml())).unwrap();
+        let (topology, placement) = (cluster.tree(), Placement::of(&cluster));
+        let host = cluster.clients()[0].host;
+        let mut connections = Connections::of(&cluster);
+        let keys = [0, 1, 9].map(|n| {
+            let client = topology.address(host, n);
+            let wanted =
+                Connection { client, partition: 1, dest_qp: 17, rkey: 9, root: 1 << 48 | 64, mtu: 1024 };
+            let (switch, change) = connections.register(topology, &placement, wanted).unwrap();
+            let Some(Change::Insert(Entry::RoceConnection(key, _))) = change else { panic!("{change:?}") };
+            assert_eq!((switch, key.src_ip), (topology.edge_of(host).id, client));
+            (key.port, key.src_mac)
+        });
+        assert_eq!(keys, [(0, topology.host(host).mac); 3]);
+        let stranger = Connection {
+            client: Ipv4Addr::new(172, 16, 0, 10),
+            partition: 1,
+            dest_qp: 17,
+            rkey: 9,
+            root: 1 << 48 | 64,
+            mtu: 1024,
+        };
+        assert!(matches!(
+            connections.register(topology, &placement, stranger),
+            Err(ConnectionError::UnknownAddress { .. })
+        ));
     }
 }

@@ -4,6 +4,7 @@
 //! `library` has its thread asked by another one, and the answers brought back.
 
 #[path = "../tests/it/common/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
 mod common;
 
 use std::future::{Future, poll_fn};

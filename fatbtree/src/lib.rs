@@ -15,8 +15,10 @@
 //!
 //! * **Threads.** A connection has a thread of its own, and one for its control channels. It needs no runtime, and works within any.
 //! * **Signals** keep their meaning: the library installs no handler.
-//! * **Hosts.** A connection is one client of the cluster file, with its address and its wire. Clones share it, so a process connects once.
-//!   A second connection as the same client is refused while the first one lasts: another process on the host takes another name.
+//! * **Hosts.** A connection is one client of the cluster file, with its address and its wire. Clones share it, so a process usually connects
+//!   once. Many connections, of one process or of many on the host, need a range of UDP ports in the cluster file, of which each takes a free
+//!   one (a *seat*): `[[host]] name = "host-0-2", wire = "udp:127.0.0.1:20000-20999"`. Otherwise a second connection as the same client is
+//!   refused while the first one lasts. An RDMA device is shared without a range.
 //! * **Cancellation.** Every future may be dropped at any `await`; see [`Client`].
 //! * **Errors** say what to do, and [whether a change may have been carried out](Error::may_have_happened).
 //! * **Metrics**: [`Client::stats`]; `[metrics]` in the cluster file for Prometheus; events by `tracing`.

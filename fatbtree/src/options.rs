@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use fatbtree_blink::{EntryCache, IndexCache};
 use fatbtree_node::{
-    ClientOptions, ClientProcess, NicSpec, QueryClientOptions, QueryClientProcess, QueryWay, host_port,
+    ClientOptions, ClientProcess, NicSpec, QueryClientOptions, QueryClientProcess, QueryWay, at_free_seat,
     trust_of,
 };
-use fatbtree_topology::{Cluster, Named};
+use fatbtree_topology::{Cluster, Host, Named};
 use fatbtree_wire::query::WINDOW;
 
 use crate::engine::Engine;
@@ -69,7 +69,8 @@ impl Options {
         }
     }
 
-    /// Name of the client in the cluster file: its host, and its certificate. Default: the first `[[client]]`.
+    /// Name of the client in the cluster file: its host, and its certificate. Default: the first `[[client]]`. Several connections, of one
+    /// process or of many, have one name where the file gives the host several seats: see [the crate's page](crate).
     #[must_use]
     pub fn client(mut self, name: impl Into<String>) -> Self {
         self.client = Some(name.into());
@@ -164,34 +165,50 @@ impl Options {
         let metrics = cluster.metrics(&described.name).map(str::to_owned);
         let (servers, patience) = (cluster.servers().to_vec(), self.patience);
         if self.protocol == Protocol::Query {
-            let options = QueryClientOptions {
-                way: QueryWay::of(&cluster, described.host).map_err(Error::connect)?,
-                root_to_leaf: self.root_to_leaf,
-                servers,
-                // A request that is late leaves room for as many behind it.
-                lanes: (AT_ONCE as u16).div_ceil(WINDOW as u16 / 2),
-                trust,
-                metrics,
-                patience,
+            let open = |way| {
+                QueryClientProcess::open(&QueryClientOptions {
+                    way,
+                    root_to_leaf: self.root_to_leaf,
+                    servers: servers.clone(),
+                    // A request that is late leaves room for as many behind it.
+                    lanes: (AT_ONCE as u16).div_ceil(WINDOW as u16 / 2),
+                    trust: trust.clone(),
+                    metrics: metrics.clone(),
+                    patience,
+                })
             };
-            return Ok(Engine::Query(QueryClientProcess::open(&options).map_err(Error::connect)?));
+            let process = match cluster.servers().iter().all(|server| server.query.is_some()) {
+                // By sockets of this machine: a wire is not needed, and may not even be described.
+                true => open(QueryWay::Sockets),
+                false => at_free_seat(&cluster, described.host, |host, port| {
+                    open(QueryWay::at(&cluster, host, || Ok(port))?)
+                }),
+            };
+            return Ok(Engine::Query(process.map_err(Error::connect)?));
         }
-        let nic = match &self.device {
-            Some(device) => NicSpec::Ibverbs(device.clone()),
-            None => NicSpec::Software(host_port(&cluster, described.host).map_err(Error::connect)?),
+        let first = cluster.tree().host(described.host).ip;
+        let open = |host: Host, nic| {
+            ClientProcess::open(&ClientOptions {
+                // There is one address for metrics.
+                metrics: metrics.clone().filter(|_| host.ip == first),
+                host,
+                nic,
+                servers: servers.clone(),
+                lanes: self.lanes,
+                controllers: if self.root_to_leaf { Vec::new() } else { cluster.controllers().to_vec() },
+                trust: trust.clone(),
+                patience,
+                contention: fatbtree_blink::Contention::default(),
+            })
         };
-        let options = ClientOptions {
-            host: cluster.tree().host(described.host).clone(),
-            nic,
-            servers,
-            lanes: self.lanes,
-            controllers: if self.root_to_leaf { Vec::new() } else { cluster.controllers().to_vec() },
-            trust,
-            metrics,
-            patience,
-            contention: fatbtree_blink::Contention::default(),
+        let process = match &self.device {
+            Some(device) => {
+                let host = cluster.tree().host(described.host).clone();
+                open(host, NicSpec::Ibverbs(device.clone()))
+            }
+            None => at_free_seat(&cluster, described.host, |host, port| open(host, NicSpec::Software(port))),
         };
-        let process = ClientProcess::open(&options).map_err(Error::connect)?;
+        let process = process.map_err(Error::connect)?;
         if self.cache_bytes > 0 {
             process.client().set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
         }

@@ -60,6 +60,11 @@ impl Scan {
         poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
 
+    /// The next pair, if it was read already. `None` does not mean the end.
+    pub fn next_ready(&mut self) -> Option<(u64, Bytes)> {
+        self.found.pop_front()
+    }
+
     fn ask(&mut self, keys: RangeInclusive<u64>) {
         let (client, most) = (self.client.clone(), self.most);
         self.part =

@@ -101,19 +101,14 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A client gets 4 sessions, 256 queue pairs and 1024 chunks, a host eight times and the server 64 times as much.
+    /// A client gets 4 sessions, 256 queue pairs and 1024 chunks. A host gets enough for 2,000 clients that use less, the server for 8,000.
     fn default() -> Self {
         let client = Bounds { sessions: 4, queue_pairs: 256, chunks: 1024, attempts: 512 };
-        let times = |n: u32| Bounds {
-            sessions: client.sessions * n,
-            queue_pairs: client.queue_pairs * n,
-            chunks: client.chunks * n,
-            attempts: client.attempts * n,
-        };
+        let host = Bounds { sessions: 2048, queue_pairs: 8192, chunks: 8192, attempts: 16_384 };
         Self {
             client,
-            host: times(8),
-            server: times(64),
+            host,
+            server: Bounds { sessions: 8192, queue_pairs: 32_768, chunks: 65_536, attempts: 65_536 },
             attempt_window: Duration::from_secs(1),
             places: 1 << 14,
         }

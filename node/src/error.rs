@@ -18,6 +18,21 @@ pub enum NodeError {
     #[cfg(feature = "ibverbs")]
     #[error("--nic ibverbs: {0}")]
     Rdma(#[from] fatbtree_rdma::OpenError),
+    /// Other clients have all UDP ports of the host's range.
+    #[error(
+        "all {seats} UDP ports of {host}, {first} to {last}, are taken, and each client needs one: close clients that are not used, share one \
+         connection within a process, or give the host a longer range in the cluster file (wire = \"udp:ADDRESS:FIRST-LAST\")"
+    )]
+    NoSeat {
+        /// The host.
+        host: String,
+        /// Its seats.
+        seats: u16,
+        /// UDP address of the first seat.
+        first: String,
+        /// UDP address of the last one.
+        last: String,
+    },
     /// The cluster file does not say where a wire is.
     #[error(transparent)]
     Wire(#[from] fatbtree_topology::NoWire),

@@ -74,4 +74,4 @@ pub use roster::{certificates_of, roster_of, trust_of};
 pub use stop::{Stopper, stop_signal};
 pub use switch::{SwitchOptions, SwitchProcess, SwitchReport};
 pub use up::{RoleKind, RoleState, Supervisor, UpNews, UpOptions};
-pub use wires::{host_port, switch_ports};
+pub use wires::{at_free_seat, host_port, switch_ports};

@@ -50,6 +50,18 @@ impl QueryWay {
     /// # Errors
     /// When some have one and others have none, or the file does not say where the wire is.
     pub fn of(cluster: &Cluster, host: HostId) -> Result<Self, NodeError> {
+        Self::at(cluster, cluster.tree().host(host).clone(), || host_port(cluster, host))
+    }
+
+    /// The same for a seat of a host, with the seat's address; see [`at_free_seat`](crate::at_free_seat).
+    ///
+    /// # Errors
+    /// As for [`of`](Self::of); also what `port` returns.
+    pub fn at(
+        cluster: &Cluster,
+        host: Host,
+        port: impl FnOnce() -> Result<PortSpec, NodeError>,
+    ) -> Result<Self, NodeError> {
         let servers = cluster.servers();
         let with = servers.iter().find(|server| server.query.is_some());
         let without = servers.iter().find(|server| server.query.is_none());
@@ -58,11 +70,7 @@ impl QueryWay {
                 Err(NodeError::QueryWays { with: with.name.clone(), without: without.name.clone() })
             }
             (Some(_), None) => Ok(Self::Sockets),
-            (None, _) => Ok(Self::Wire {
-                host: cluster.tree().host(host).clone(),
-                port: host_port(cluster, host)?,
-                hosts: cluster.tree().hosts().to_vec(),
-            }),
+            (None, _) => Ok(Self::Wire { host, port: port()?, hosts: cluster.tree().hosts().to_vec() }),
         }
     }
 }

@@ -29,6 +29,26 @@ pub fn roster_of(cluster: &Cluster) -> Roster {
     let clients = cluster.clients().iter();
     Roster {
         partitions: servers.map(|server| (server.partition, server.name.clone())).collect(),
-        clients: clients.map(|client| (cluster.tree().host(client.host).ip, client.name.clone())).collect(),
+        clients: clients
+            .flat_map(|client| {
+                let address = |n| (cluster.tree().address(client.host, n), client.name.clone());
+                (0..cluster.seats(client.host)).map(address)
+            })
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_the_addresses_of_all_its_seats() {
+        let wire = "[[host]]\nname = \"host-1-0-0\"\nwire = \"udp:127.0.0.1:20000-20009\"\n";
+        let cluster = Cluster::from_toml(&format!("{}{wire}", Cluster::local_toml())).unwrap();
+        let clients = roster_of(&cluster).clients;
+        assert_eq!(clients.len(), 10);
+        assert!(clients.values().all(|name| name == "client"));
+        assert!(clients.contains_key(&[172, 16, 0, 9].into()));
     }
 }

@@ -208,7 +208,7 @@ impl Datagrams {
     }
 }
 
-fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
+pub(crate) fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
     match address.family()? {
         AddressFamily::Inet => Some(SocketAddr::V4((*address.as_sockaddr_in()?).into())),
         AddressFamily::Inet6 => Some(SocketAddr::V6((*address.as_sockaddr_in6()?).into())),

@@ -13,7 +13,7 @@
 //!          └───────────── Waker::wake ◄── control plane, from any thread
 //! ```
 //!
-//! * [`Port`]: the trait. [`UdpPort`], [`PacketPort`] and [`pair`] are its kinds; [`PortSpec`] is their name in files, [`Wire`] what several
+//! * [`Port`]: the trait. [`UdpPort`], [`SharedUdpPort`], [`PacketPort`] and [`pair`] are its kinds; [`PortSpec`] is their name in files, [`Wire`] what several
 //!   threads send by.
 //! * [`Batch`]: frames that came together, in memory that is used again: nothing is allocated for a frame.
 //! * Trains: UDP frames of one length that leave together are one message, which goes through the kernel once and is cut where it arrives
@@ -59,6 +59,7 @@ mod lanes;
 mod multi;
 mod packet;
 mod pair;
+mod shared;
 mod spec;
 mod udp;
 mod wait;
@@ -76,6 +77,7 @@ pub use lanes::Lanes;
 pub use nix::errno::Errno;
 pub use packet::PacketPort;
 pub use pair::{PairPort, pair};
+pub use shared::{Clients, SharedUdpPort};
 pub use spec::{PortSpec, Wire};
 pub use udp::UdpPort;
 pub use wait::{Waiter, Waker};

@@ -24,11 +24,12 @@ pub(crate) fn ask_for_receive_queue(fd: &OwnedFd) -> nix::Result<()> {
 
 /// A non-blocking socket, with the memory that its system calls need.
 ///
-/// `A` is the type of a frame's source address; `()` if that is not wanted.
-pub(crate) struct Socket<A> {
+/// `A` is the type of a received frame's source address, `()` if that is not wanted; `S` that of a sent frame's destination, `()` if the
+/// socket has one peer.
+pub(crate) struct Socket<A, S = ()> {
     fd: OwnedFd,
     receive: MultiHeaders<A>,
-    sender: Sender<()>,
+    sender: Sender<S>,
     /// Memory for the control data of a message.
     control: Vec<u8>,
     pub(crate) counters: Counters,
@@ -131,6 +132,22 @@ impl<S: SockaddrLike + Copy> Sender<S> {
 }
 
 impl<A: SockaddrLike + Copy> Socket<A> {
+    /// Sends frames to the only peer; see [`send_to`](Self::send_to).
+    pub(crate) fn send(&mut self, frames: &[&[u8]]) -> usize {
+        const PEER: [(); BATCH] = [(); BATCH];
+        let mut done = 0;
+        for some in frames.chunks(BATCH) {
+            let sent = self.send_to(some, &PEER[..some.len()]);
+            done += sent;
+            if sent < some.len() {
+                break;
+            }
+        }
+        done
+    }
+}
+
+impl<A: SockaddrLike + Copy, S: SockaddrLike + Copy> Socket<A, S> {
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Self {
             fd,
@@ -196,11 +213,21 @@ impl<A: SockaddrLike + Copy> Socket<A> {
 
     /// Receives waiting frames, up to a batch, from a socket with [trains](Self::with_trains).
     pub(crate) fn receive_trains(&mut self, batch: &mut Batch) -> usize {
+        self.receive_trains_from(batch, |_| true)
+    }
+
+    /// The same. `wanted` decides by a train's source address.
+    pub(crate) fn receive_trains_from(
+        &mut self,
+        batch: &mut Batch,
+        wanted: impl Fn(Option<&A>) -> bool,
+    ) -> usize {
         batch.clear();
         while let Some(room) = batch.room() {
             let (fd, control) = (self.fd.as_raw_fd(), Some(&mut self.control[..]));
-            match recvmsg::<()>(fd, &mut [IoSliceMut::new(room)], control, MsgFlags::MSG_DONTWAIT) {
+            match recvmsg::<A>(fd, &mut [IoSliceMut::new(room)], control, MsgFlags::MSG_DONTWAIT) {
                 Ok(message) if message.flags.contains(MsgFlags::MSG_TRUNC) => self.counters.too_long += 1,
+                Ok(message) if !wanted(message.address.as_ref()) => {}
                 Ok(message) => {
                     let length = message.bytes;
                     let frame = message.cmsgs().ok().and_then(|mut all| {
@@ -228,12 +255,16 @@ impl<A: SockaddrLike + Copy> Socket<A> {
         batch.len()
     }
 
-    /// Sends frames and returns the number taken. Taken frames may still be lost; the others find no room now.
-    pub(crate) fn send(&mut self, frames: &[&[u8]]) -> usize {
-        const PEER: [(); BATCH] = [(); BATCH];
+    /// Sends frames, each to the peer at its place, and returns the number taken. Taken frames may still be lost; the others find no room now.
+    pub(crate) fn send_to<P>(&mut self, frames: &[&[u8]], to: &[P]) -> usize
+    where
+        P: PartialEq + Copy,
+        S: From<P>,
+    {
         let mut done = 0;
         while let Some(rest) = frames.get(done..).filter(|rest| !rest.is_empty()) {
-            match self.sender.send(&self.fd, &rest[..rest.len().min(BATCH)], &PEER) {
+            let most = rest.len().min(BATCH);
+            match self.sender.send(&self.fd, &rest[..most], &to[done..done + most]) {
                 Ok(taken) => {
                     self.counters.sent += taken as u64;
                     done += taken;

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::str::FromStr;
 
 use crate::packet::PacketPort;
+use crate::shared::{Clients, SharedUdpPort};
 use crate::udp::UdpPort;
 use crate::{OpenError, Port};
 
@@ -30,6 +31,13 @@ pub enum PortSpec {
         /// Remote address, to send to and to receive from.
         remote: SocketAddr,
     },
+    /// The end of a UDP wire that several clients share. Cluster files say so for hosts; it has no name on command lines.
+    SharedUdp {
+        /// Local address, to receive at.
+        local: SocketAddr,
+        /// The other ends.
+        clients: Clients,
+    },
     /// `packet:IFACE`: a network interface.
     Packet(String),
     /// `dpdk:DEVICE`: a DPDK device with its arguments, such as `net_memif0,role=client`, or the PCI address of a card. Opening it needs the
@@ -45,6 +53,7 @@ impl PortSpec {
     pub fn open(&self) -> Result<Box<dyn Port>, OpenError> {
         Ok(match self {
             Self::Udp { local, remote } => Box::new(UdpPort::open(*local, *remote)?),
+            Self::SharedUdp { local, clients } => Box::new(SharedUdpPort::open(*local, clients)?),
             Self::Packet(interface) => Box::new(PacketPort::open(interface)?),
             Self::Dpdk(_) => self.open_wire()?.port()?,
         })
@@ -69,6 +78,10 @@ impl PortSpec {
                 let port = UdpPort::open(*local, *remote)?;
                 End::Udp(port.wire()?, port.local())
             }
+            Self::SharedUdp { local, clients } => {
+                let port = SharedUdpPort::open(*local, clients)?;
+                End::SharedUdp(port.wire()?, port.local(), Clients::clone(clients))
+            }
             Self::Packet(interface) => {
                 let port = PacketPort::open(interface)?;
                 End::Packet(port.wire()?, interface.clone())
@@ -90,6 +103,7 @@ pub struct Wire(End);
 #[derive(Debug)]
 enum End {
     Udp(OwnedFd, SocketAddr),
+    SharedUdp(OwnedFd, SocketAddr, Clients),
     Packet(OwnedFd, String),
     #[cfg(feature = "dpdk")]
     Dpdk(crate::dpdk::DpdkWire),
@@ -108,7 +122,7 @@ impl Wire {
     /// flow arrive in one queue.
     pub fn queues(&self) -> usize {
         match &self.0 {
-            End::Udp(..) | End::Packet(..) => 1,
+            End::Udp(..) | End::SharedUdp(..) | End::Packet(..) => 1,
             #[cfg(feature = "dpdk")]
             End::Dpdk(wire) => wire.queues(),
         }
@@ -117,7 +131,7 @@ impl Wire {
     /// Whether the wire's ports are [polled](Port::is_polled).
     pub fn is_polled(&self) -> bool {
         match &self.0 {
-            End::Udp(..) | End::Packet(..) => false,
+            End::Udp(..) | End::SharedUdp(..) | End::Packet(..) => false,
             #[cfg(feature = "dpdk")]
             End::Dpdk(_) => true,
         }
@@ -132,6 +146,7 @@ impl Wire {
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(OpenError::Descriptor);
         Ok(match &self.0 {
             End::Udp(fd, local) => Box::new(UdpPort::on(copy(fd)?, *local)),
+            End::SharedUdp(fd, local, clients) => Box::new(SharedUdpPort::on(copy(fd)?, *local, clients)),
             End::Packet(fd, interface) => Box::new(PacketPort::on(copy(fd)?, interface.clone())),
             #[cfg(feature = "dpdk")]
             End::Dpdk(wire) => Box::new(wire.port(thread)?),
@@ -143,6 +158,7 @@ impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Udp { local, remote } => write!(f, "udp:{local},{remote}"),
+            Self::SharedUdp { local, clients } => write!(f, "udp:{local}, for {} clients", clients.len()),
             Self::Packet(interface) => write!(f, "packet:{interface}"),
             Self::Dpdk(device) => write!(f, "dpdk:{device}"),
         }

@@ -31,15 +31,7 @@ impl UdpPort {
     /// When the address is not this machine's, or taken.
     pub fn open(local: SocketAddr, remote: SocketAddr) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Udp { local, remote, source };
-        let socket = UdpSocket::bind(local).map_err(failed)?;
-        socket.connect(remote).map_err(failed)?;
-        socket.set_nonblocking(true).map_err(failed)?;
-        let local = socket.local_addr().map_err(failed)?;
-        let fd = OwnedFd::from(socket);
-        let asked = ask_for_receive_queue(&fd);
-        let asked =
-            asked.and(setsockopt(&fd, SndBufForce, &QUEUE).or_else(|_| setsockopt(&fd, SndBuf, &QUEUE)));
-        asked.map_err(|error| failed(error.into()))?;
+        let (fd, local) = open_socket(local, Some(remote)).map_err(failed)?;
         Ok(Self::on(fd, local))
     }
 
@@ -57,20 +49,37 @@ impl UdpPort {
     pub fn local(&self) -> SocketAddr {
         self.local
     }
+}
 
-    /// Number of datagrams that the kernel has dropped because the receive queue was full, from its table of all
-    /// sockets by inode.
-    fn lost_in_kernel(&self) -> Option<u64> {
-        let inode = std::fs::metadata(format!("/proc/self/fd/{}", self.socket.as_fd().as_raw_fd())).ok()?;
-        let inode = std::os::unix::fs::MetadataExt::ino(&inode).to_string();
-        let table = std::fs::read_to_string(match self.local {
-            SocketAddr::V4(_) => "/proc/self/net/udp",
-            SocketAddr::V6(_) => "/proc/self/net/udp6",
-        });
-        let table = table.ok()?;
-        let row = table.lines().find(|row| row.split_whitespace().nth(9) == Some(&inode))?;
-        row.split_whitespace().last()?.parse().ok()
+/// Opens a non-blocking socket with long queues; says at which address it receives.
+pub(crate) fn open_socket(
+    local: SocketAddr,
+    remote: Option<SocketAddr>,
+) -> std::io::Result<(OwnedFd, SocketAddr)> {
+    let socket = UdpSocket::bind(local)?;
+    if let Some(remote) = remote {
+        socket.connect(remote)?;
     }
+    socket.set_nonblocking(true)?;
+    let local = socket.local_addr()?;
+    let fd = OwnedFd::from(socket);
+    ask_for_receive_queue(&fd)?;
+    setsockopt(&fd, SndBufForce, &QUEUE).or_else(|_| setsockopt(&fd, SndBuf, &QUEUE))?;
+    Ok((fd, local))
+}
+
+/// Number of datagrams that the kernel has dropped because the receive queue was full, from its table of all
+/// sockets by inode.
+pub(crate) fn lost_in_kernel(fd: BorrowedFd<'_>, local: SocketAddr) -> Option<u64> {
+    let inode = std::fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let inode = std::os::unix::fs::MetadataExt::ino(&inode).to_string();
+    let table = std::fs::read_to_string(match local {
+        SocketAddr::V4(_) => "/proc/self/net/udp",
+        SocketAddr::V6(_) => "/proc/self/net/udp6",
+    });
+    let table = table.ok()?;
+    let row = table.lines().find(|row| row.split_whitespace().nth(9) == Some(&inode))?;
+    row.split_whitespace().last()?.parse().ok()
 }
 
 impl Port for UdpPort {
@@ -87,7 +96,8 @@ impl Port for UdpPort {
     }
 
     fn counters(&self) -> Counters {
-        Counters { queue_full: self.lost_in_kernel().unwrap_or(0), ..self.socket.counters }
+        let queue_full = lost_in_kernel(self.socket.as_fd(), self.local).unwrap_or(0);
+        Counters { queue_full, ..self.socket.counters }
     }
 
     fn last_error(&self) -> Option<Errno> {

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fatbtree_port::{
-    BATCH, Batch, LONGEST_FRAME, OpenError, PacketPort, Port, PortSpec, UdpPort, Waiter, pair,
+    BATCH, Batch, Clients, LONGEST_FRAME, OpenError, PacketPort, Port, PortSpec, UdpPort, Waiter, pair,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -134,6 +134,50 @@ fn threads_send_by_one_wire() {
         came.sort_by_key(Vec::len);
         assert_eq!(came.iter().map(Vec::len).collect::<Vec<_>>(), [[60; 11], [90; 11], [1200; 11]].concat());
     }
+}
+
+/// An IPv4 frame to and from this address, as far as a shared wire looks.
+fn for_address(ip: [u8; 4], n: usize, length: usize) -> Vec<u8> {
+    let mut frame = frame(n, length);
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    frame[30..34].copy_from_slice(&ip);
+    frame
+}
+
+#[test]
+fn each_client_of_a_shared_wire_gets_its_own_frames() {
+    let free = || UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).unwrap();
+    let (switch, ends) = (free(), [free(), free(), free()]);
+    let ips = [[10, 0, 0, 9], [172, 16, 0, 1], [172, 16, 0, 2]];
+    let clients: Clients = ips.iter().zip(ends).map(|(ip, end)| ((*ip).into(), end)).collect();
+    let wire = PortSpec::SharedUdp { local: switch, clients }.open_wire().unwrap();
+    // The last client is not there yet, and that hurts no other one.
+    let mut ports: Vec<Box<dyn Port>> = vec![wire.port().unwrap()];
+    ports.extend(ends[..2].iter().map(|end| Box::new(UdpPort::open(*end, switch).unwrap()) as Box<dyn Port>));
+    let count = 2 * BATCH + 7;
+    let frames: Vec<Vec<u8>> =
+        (0..count).map(|n| for_address(ips[n % 3], n, if n % 5 == 0 { 60 } else { 1000 })).collect();
+    let stray = for_address([10, 0, 0, 8], 0, 60);
+    let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).chain([&stray[..], b"short"]).collect();
+    assert_eq!(ports[0].send(&slices), count + 2);
+    for client in 0..2 {
+        let own: Vec<&Vec<u8>> = frames.iter().skip(client).step_by(3).collect();
+        let came = gather(&mut ports, 1 + client, own.len());
+        assert_eq!(came.iter().collect::<Vec<_>>(), own);
+    }
+    assert_eq!((ports[0].counters().sent, ports[0].counters().no_peer), (count as u64, 2));
+
+    // Both ways; and a socket that is no client is not heard.
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&frames[0], switch).unwrap();
+    for client in &mut ports[1..3] {
+        assert_eq!(client.send(&slices[..70]), 70);
+    }
+    let mut came = gather(&mut ports, 0, 140);
+    came.sort();
+    let mut sent = [&frames[..70], &frames[..70]].concat();
+    sent.sort();
+    assert_eq!(came, sent);
+    assert_eq!(ports[0].counters().received, 140);
 }
 
 #[test]

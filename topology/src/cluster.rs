@@ -13,7 +13,7 @@ mod wires;
 
 pub use error::{ClusterError, ClusterProblem};
 pub use network::IN_FLIGHT_PORT;
-pub use wires::{NoWire, Wire};
+pub use wires::{MAX_SEATS, NoWire, Seat, Wire};
 
 use crate::network::{HostId, Network, SwitchId};
 use crate::routing::Ends;
@@ -161,12 +161,28 @@ impl Cluster {
             .collect()
     }
 
-    /// Wire of a host.
+    /// Wire of a host; that of the first client where several have seats.
     ///
     /// # Errors
     /// As for [`switch_wires`](Self::switch_wires).
     pub fn host_wire(&self, host: HostId) -> Result<Wire, NoWire> {
-        self.wires.as_ref().ok_or(NoWire::NotDescribed)?.of_host(&self.tree, host)
+        Ok(self.seat(host, 0)?.wire)
+    }
+
+    /// Number of client processes that a host has seats for: 1, or the length of its range of UDP ports.
+    pub fn seats(&self, host: HostId) -> u16 {
+        self.tree.address_count(host)
+    }
+
+    /// Seat number `n` of a host: the address and the wire of one client process.
+    ///
+    /// # Errors
+    /// As for [`switch_wires`](Self::switch_wires).
+    ///
+    /// # Panics
+    /// When the host has fewer [`seats`](Self::seats).
+    pub fn seat(&self, host: HostId, n: u16) -> Result<Seat, NoWire> {
+        self.wires.as_ref().ok_or(NoWire::NotDescribed)?.of_seat(&self.tree, host, n)
     }
 
     /// The network.

@@ -1,6 +1,6 @@
 //! The network as a plain graph: switches, hosts, ports and cables, whatever kind it was built as.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
 
@@ -278,6 +278,8 @@ pub struct Network {
     pub(crate) roots: Vec<SwitchId>,
     pub(crate) loopback_ports: Vec<u16>,
     readdressed: BTreeSet<HostId>,
+    /// Further addresses of hosts with several clients: a block, and the number of addresses, the host's own among them.
+    shared: BTreeMap<HostId, (Prefix, u16)>,
     unplugged: bool,
 }
 
@@ -292,6 +294,7 @@ impl Network {
             roots: Vec::new(),
             loopback_ports: Vec::new(),
             readdressed: BTreeSet::new(),
+            shared: BTreeMap::new(),
             unplugged: false,
         }
     }
@@ -360,7 +363,40 @@ impl Network {
 
     /// The host that owns this address.
     pub fn host_by_ip(&self, ip: Ipv4Addr) -> Option<&Host> {
-        self.hosts.iter().find(|host| host.ip == ip)
+        self.hosts.iter().find(|host| host.ip == ip).or_else(|| {
+            let is_owner = |(_, (block, count)): &(&HostId, &(Prefix, u16))| {
+                let number = u32::from(ip).wrapping_sub(u32::from(block.address()));
+                (1..u32::from(*count)).contains(&number)
+            };
+            self.shared.iter().find(is_owner).map(|(host, _)| self.host(*host))
+        })
+    }
+
+    /// Number of addresses of a host: 1, or one for each client that shares it.
+    pub fn address_count(&self, host: HostId) -> u16 {
+        self.shared.get(&host).map_or(1, |(_, count)| *count)
+    }
+
+    /// Address number `n` of a host; number 0 is its own. The MAC address is the same for all.
+    ///
+    /// # Panics
+    /// When the id is another network's, or the host has fewer addresses.
+    pub fn address(&self, host: HostId, n: u16) -> Ipv4Addr {
+        match self.shared.get(&host) {
+            _ if n == 0 => self.host(host).ip,
+            Some((block, count)) if n < *count => Ipv4Addr::from(u32::from(block.address()) + u32::from(n)),
+            _ => panic!("host {} has no address number {n}", self.host(host).name()),
+        }
+    }
+
+    /// Gives a host `count` addresses: its own, and further ones in the block, from number 1 on. The block holds as many.
+    pub(crate) fn share(&mut self, host: HostId, block: Prefix, count: u16) {
+        self.shared.insert(host, (block, count));
+    }
+
+    /// Blocks of further addresses, and their hosts.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (HostId, Prefix)> + '_ {
+        self.shared.iter().map(|(host, (block, _))| (*host, *block))
     }
 
     /// The switch that `host` hangs on.

@@ -34,7 +34,7 @@ impl Routing<'_> {
     ///
     /// A host whose address was overridden has a /32 in every switch that would send its packets elsewhere, and so has a host that is
     /// reached
-    /// another way because something is down. A route whose cable is down stays: packets to unreachable hosts end there, or pass if the
+    /// another way because something is down. The further addresses of a host with several clients have one prefix. A route whose cable is down stays: packets to unreachable hosts end there, or pass if the
     /// cable
     /// was taken for dead by mistake.
     ///
@@ -67,6 +67,13 @@ impl Routing<'_> {
         } else {
             for host in network.readdressed().filter(elsewhere) {
                 exception(host, self.usual_port(switch, host));
+            }
+        }
+        for (host, prefix) in network.blocks() {
+            let usual = || self.usual_port(switch, host);
+            let port = self.ordinary_port(switch, host).or_else(usual);
+            if let Some(port) = port.filter(|port| look_up(&routes, prefix.address()) != Some(*port)) {
+                routes.push(Route { prefix, port });
             }
         }
         routes

@@ -41,12 +41,12 @@ pub struct ServiceOptions {
 }
 
 impl Default for ServiceOptions {
-    /// 2,048 connections, 1,024 of each host; 1,024 streams, 16 questions, 64 MiB, 4,096 messages; peers are gone after 4 s, answers come within 2 minutes.
+    /// 8,192 connections, 2,048 of each host; 8,192 streams, 16 questions, 64 MiB, 4,096 messages; peers are gone after 4 s, answers come within 2 minutes.
     fn default() -> Self {
         Self {
-            connections: 2048,
-            connections_per_host: 1024,
-            streams: 1024,
+            connections: 8192,
+            connections_per_host: 2048,
+            streams: 8192,
             questions: 16,
             message_bytes: 64 << 20,
             waiting: 4096,

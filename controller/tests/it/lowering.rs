@@ -39,7 +39,7 @@ fn all_entries(cluster: &Cluster, range_match: RangeMatch) -> Vec<Entry> {
         .extend(base(cluster.tree(), &placement, IN_FLIGHT_PORT).into_values().flat_map(|base| base.entries));
     let mut connections = Connections::new();
     let connection = Connection {
-        client: cluster.clients()[0].host,
+        client: cluster.tree().host(cluster.clients()[0].host).ip,
         partition: 3,
         dest_qp: 0xff_fffe,
         rkey: u32::MAX,

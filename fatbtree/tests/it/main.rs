@@ -5,3 +5,4 @@ mod cancel;
 mod common;
 mod failures;
 mod operations;
+mod seats;

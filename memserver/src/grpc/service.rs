@@ -44,11 +44,11 @@ pub struct ServiceOptions {
 }
 
 impl Default for ServiceOptions {
-    /// 512 connections, 128 of each host, 32 calls on each.
+    /// 8192 connections, 2048 of each host, 32 calls on each.
     fn default() -> Self {
         Self {
-            connections: 512,
-            connections_per_host: 128,
+            connections: 8192,
+            connections_per_host: 2048,
             calls_per_connection: 32,
             message_bytes: 16 << 10,
             answer: Duration::from_secs(10),

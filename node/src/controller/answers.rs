@@ -44,8 +44,8 @@ impl Driver {
             }
         });
         let clients = primary.clients().values().map(|client| {
-            let on = |id| cluster.tree().host(id).ip == client.address;
-            let named = cluster.clients().iter().find(|client| on(client.host));
+            let host = cluster.tree().host_by_ip(client.address).map(|host| host.id);
+            let named = cluster.clients().iter().find(|client| Some(client.host) == host);
             ClientStatus {
                 name: named.map_or_else(|| client.address.to_string(), |client| client.name.clone()),
                 index_reads: client.index_reads,

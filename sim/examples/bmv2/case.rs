@@ -173,7 +173,7 @@ fn connect(network: &Network, clients: &[HostId], tops: &[TreeTop], random: &mut
         for top in tops {
             for mtu in [256, 1024, 4096] {
                 connections.push(Connection {
-                    client: *client,
+                    client: network.host(*client).ip,
                     partition: top.partition.id,
                     dest_qp: random.random_range(2..1 << 24),
                     rkey: random.random_range(2..=u32::MAX),

@@ -126,7 +126,7 @@ impl<'a> Frames<'a> {
 
     fn connection(&mut self, host: &Host) -> Connection {
         let of: Vec<Connection> =
-            self.case.connections.iter().filter(|connection| connection.client == host.id).copied().collect();
+            self.case.connections.iter().filter(|connection| connection.client == host.ip).copied().collect();
         let of = if of.is_empty() { self.case.connections.clone() } else { of };
         self.pick(&of)
     }

@@ -200,6 +200,14 @@ pub enum ClusterProblem {
         /// Its owner.
         owner: String,
     },
+    /// A range of UDP ports for a host without a client.
+    #[error(
+        "{host} has no [[client]], and a range of UDP ports is for clients: each process takes one; give a single port, or describe a client"
+    )]
+    SeatsWithoutClient {
+        /// The host.
+        host: String,
+    },
     /// Places of wires without the section that has the rule for them.
     #[error(
         "this says where wires are, but there is no section [wires]: add it, with `first_port`, the UDP port of the first end"

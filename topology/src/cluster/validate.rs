@@ -50,7 +50,7 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let clients = check.clients(&tree, &file.client, &mut roles)?;
     let controllers = check.controller(file.controller.as_ref(), &mut endpoints)?;
     let metrics = check.metrics(file.metrics.as_ref(), (&tree, &servers, &clients), &mut endpoints)?;
-    let wires = check.wires(&tree, &file)?;
+    let wires = check.wires(&mut tree, &file, &clients)?;
     let Trusts { certificates, query_open } = check.trust(file.trust.as_ref(), &servers, &clients)?;
     Ok(Cluster {
         tree,

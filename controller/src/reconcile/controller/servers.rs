@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use fatbtree_topology::{HostId, SwitchId};
+use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
 use super::{Controller, Generation, Generations, Notice};
@@ -101,11 +101,10 @@ impl Controller {
         let Some(server) = self.servers.get_mut(&partition) else { return };
         server.connections.remove(&(client, queue_pair));
         self.pending.remove(&(partition, client, queue_pair));
-        let Ok(host) = self.host_of(client) else { return };
         let Self { cluster, placement, desired, .. } = self;
         let connections = &mut Arc::make_mut(desired).connections;
         // It was registered with the same numbers.
-        let _ = connections.unregister(cluster.tree(), placement, host, partition, queue_pair);
+        let _ = connections.unregister(cluster.tree(), placement, client, partition, queue_pair);
         self.version += 1;
     }
 
@@ -116,15 +115,14 @@ impl Controller {
         connection: &Registration,
     ) -> Result<(SwitchId, bool), ConnectionError> {
         let Registration { client, queue_pair, rkey, root, mtu } = *connection;
-        let host = self.host_of(client)?;
         let Self { cluster, placement, desired, connections_per_switch: room, .. } = self;
         let (tree, room) = (cluster.tree(), *room);
         let connections = &mut Arc::make_mut(desired).connections;
-        let wanted = Connection { client: host, partition, dest_qp: queue_pair, rkey, root, mtu };
+        let wanted = Connection { client, partition, dest_qp: queue_pair, rkey, root, mtu };
         let (edge, change) = connections.register(tree, placement, wanted)?;
         if connections.of_switch(edge).count() > room {
             // It was registered just now.
-            let _ = connections.unregister(tree, placement, host, partition, queue_pair);
+            let _ = connections.unregister(tree, placement, client, partition, queue_pair);
             return Err(ConnectionError::Full { switch: tree.switch(edge).name(), room });
         }
         Ok((edge, change.is_some()))
@@ -135,11 +133,6 @@ impl Controller {
         if root >> 48 == u64::from(partition) {
             self.change(|desired| desired.connections.reroot(partition, root));
         }
-    }
-
-    fn host_of(&self, client: Ipv4Addr) -> Result<HostId, ConnectionError> {
-        let found = self.cluster.tree().hosts().iter().find(|host| host.ip == client);
-        found.map(|host| host.id).ok_or(ConnectionError::UnknownAddress { client })
     }
 
     /// Connections to a partition that are registered, and whether clients were told so.

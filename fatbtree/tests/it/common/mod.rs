@@ -10,10 +10,9 @@ use std::time::Duration;
 use fatbtree::{Client, Options};
 use fatbtree_blink::TreeConfig;
 use fatbtree_node::{
-    MemoryServerOptions, MemoryServerProcess, NicSpec, QueryOptions, Stopper, TreeSource, host_port,
-    roster_of,
+    MemoryServerOptions, MemoryServerProcess, NicSpec, QueryOptions, Stopper, TreeSource, roster_of,
+    switch_ports,
 };
-use fatbtree_port::PortSpec;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
 
@@ -32,16 +31,36 @@ impl Drop for Running {
 
 /// Writes a cluster file, on ports that were free a moment ago.
 pub(crate) fn write_file(folder: &tempfile::TempDir) -> PathBuf {
+    write_file_with(folder, 1)
+}
+
+/// The same for several clients on the host.
+fn write_file_with(folder: &tempfile::TempDir, seats: u16) -> PathBuf {
     static CLUSTERS: AtomicU16 = AtomicU16::new(0);
-    let somewhere =
-        20_000 + (std::process::id() % 50) as u16 * 200 + CLUSTERS.fetch_add(1, Ordering::Relaxed) * 20;
-    let is_free = |port: &u16| (*port..*port + 8).all(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok());
+    let ports = 7 + seats;
+    let somewhere = 20_000
+        + (std::process::id() % 50) as u16 * 200
+        + CLUSTERS.fetch_add(1 + ports / 20, Ordering::Relaxed) * 20;
+    let is_free =
+        |port: &u16| (*port..*port + ports).all(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok());
     let wires = (0..).map(|n| somewhere + n * 20).find(is_free).expect("free ports");
     let grpc = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let query = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    // Queries of several clients go by the wire.
+    let (query, range) = match seats {
+        1 => (format!("query = \"{query}\"\n"), String::new()),
+        _ => (
+            String::new(),
+            format!(
+                "[[host]]\nname = \"host-0-1\"\nwire = \"udp:127.0.0.1:{}-{}\"\n",
+                wires + 8,
+                wires + 7 + seats
+            ),
+        ),
+    };
     let text = format!(
         "[network]\nkind = \"single\"\nhosts = 4\n[wires]\nhost = \"127.0.0.1\"\nfirst_port = {wires}\n[[memory_server]]\nhost = \
-         \"host-0-0\"\ngrpc = \"{grpc}\"\nquery = \"{query}\"\n[[client]]\nhost = \"host-0-1\"\n"
+         \"host-0-0\"\ngrpc = \"{grpc}\"\n{query}[[client]]\nhost = \"host-0-1\"\n{range}"
     );
     let file = folder.path().join("cluster.toml");
     std::fs::write(&file, text).expect("the file is written");
@@ -50,16 +69,23 @@ pub(crate) fn write_file(folder: &tempfile::TempDir) -> PathBuf {
 
 impl Running {
     pub(crate) fn start() -> Self {
+        Self::with_seats(1)
+    }
+
+    /// With so many seats for clients.
+    pub(crate) fn with_seats(seats: u16) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let text = std::fs::read_to_string(write_file(&folder)).expect("the file");
+        let text = std::fs::read_to_string(write_file_with(&folder, seats)).expect("the file");
         let cluster = Cluster::from_toml(&text).expect("a cluster file");
         let (described, client) = (cluster.servers()[0].clone(), &cluster.clients()[0]);
-        let PortSpec::Udp { local, remote } = host_port(&cluster, client.host).expect("a wire") else {
-            panic!("wires are UDP");
-        };
+        // The server is at the other end of the client's wire.
+        let edge = cluster.tree().edge_of(client.host);
+        let ports = switch_ports(&cluster, edge.id).expect("wires");
+        let port = ports.into_iter().find(|(port, _)| *port == cluster.tree().host(client.host).index);
+        let (_, port) = port.expect("the client has a wire");
         let options = MemoryServerOptions {
             host: cluster.tree().host(described.host).clone(),
-            nic: NicSpec::Software(PortSpec::Udp { local: remote, remote: local }),
+            nic: NicSpec::Software(port),
             controllers: Vec::new(),
             trust: Trust::default(),
             roster: roster_of(&cluster),

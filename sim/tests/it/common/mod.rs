@@ -145,7 +145,7 @@ impl Bench {
         if registered {
             let info = server.info();
             let connection = Connection {
-                client: self.client_host,
+                client: local.ip,
                 partition,
                 dest_qp: remote.queue_pair.0,
                 rkey: info.region.rkey,
