@@ -85,6 +85,6 @@ pub struct LockTable {
     pub on_device: bool,
     /// The table of owners, which clients may only read: a bit for each of the 65,536 numbers, word o / 64,
     /// bit o % 64. A bit is set as long as the session that has the number lasts. Cleared after the session's
-    /// queue pairs were destroyed: nothing of it is written then.
+    /// queue pairs were destroyed: nothing of it is written then. Behind the bits lies the name of each number's session.
     pub owners: Region,
 }

@@ -6,6 +6,9 @@
 //!   │ 0 ... 63 │ 64 ..127 │ ...  8,192 bytes
 //!   └──────────┴──────────┴───
 //!     set before the session's lease is given out ... cleared after all its queue pairs were destroyed
+//!   ┌──────────┬──────────┬───
+//!   │ name of 0│ name of 1│ ...  524,288 bytes: the session that has the number, or 0
+//!   └──────────┴──────────┴───
 //! ```
 //!
 //! From the moment that a bit is clear nothing that the owner has posted is written any more, so a client
@@ -18,11 +21,15 @@
 
 use std::sync::Arc;
 
+use fatbtree_remote::{OWNER_NAMES, SessionId};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, Device, DeviceMemoryError, Memory, Region, RegisterError};
 
-/// Bytes of the table of owners.
-pub(crate) const OWNERS_BYTES: u64 = (1 << 16) / 8;
+/// Bytes of the bits in the table of owners; behind them lie the names.
+const BITS_BYTES: u64 = OWNER_NAMES;
+
+/// Bytes of the table of owners: a bit and a name of 8 bytes for each number.
+const OWNERS_BYTES: u64 = BITS_BYTES + (1 << 16) * 8;
 
 const WORDS: usize = 1 << 10;
 const FIRST: u32 = 1;
@@ -88,10 +95,11 @@ impl Owners {
         })
     }
 
-    /// A number that no session has and no lock carries. It lives from now on. Where none is free, the lock
+    /// A number that no session has and no lock carries, for `session`. It lives from now on. Where none is free, the lock
     /// table is not read again before `pause` is over.
     pub(crate) fn begin<D: Device>(
         &mut self,
+        session: SessionId,
         device: &D,
         now: Instant,
         pause: Duration,
@@ -111,6 +119,7 @@ impl Owners {
         };
         self.next = u32::from(number) + 1;
         self.living += 1;
+        self.name(number, session.0);
         self.change(number, |word, bit| word | bit);
         Ok(number)
     }
@@ -118,6 +127,7 @@ impl Owners {
     /// Ends a number's life: after its owner's queue pairs were destroyed.
     pub(crate) fn end(&mut self, number: u16) {
         self.living -= 1;
+        self.name(number, 0);
         self.change(number, |word, bit| word & !bit);
     }
 
@@ -136,7 +146,7 @@ impl Owners {
     }
 
     fn living(&self) -> Box<Numbers> {
-        let mut bytes = [0; OWNERS_BYTES as usize];
+        let mut bytes = [0; BITS_BYTES as usize];
         self.table.read(0, &mut bytes).expect("the table has so many bytes");
         let (words, _) = bytes.as_chunks::<8>();
         Box::new(std::array::from_fn(|at| u64::from_le_bytes(words[at])))
@@ -162,6 +172,12 @@ impl Owners {
             }
         }
         Ok(found)
+    }
+
+    fn name(&self, number: u16, name: u64) {
+        self.table
+            .update(OWNER_NAMES + u64::from(number) * 8, |_| name)
+            .expect("the table has a name for each number");
     }
 
     fn change(&self, number: u16, change: impl Fn(u64, u64) -> u64) {

@@ -80,6 +80,6 @@ pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide,
 pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
 pub use kept::Kept;
 pub use keys::KeyRange;
-pub use locks::{HAND_OVERS, LockError, LockGuard, Owner, SessionId, Writer, restructure_all};
-pub use memory::{RemoteMemory, Trouble, Turn, bytes_of};
+pub use locks::{HAND_OVERS, LockError, LockGuard, OWNER_NAMES, Owner, SessionId, Writer, restructure_all};
+pub use memory::{MAX_SHARES, RemoteMemory, Share, Trouble, Turn, bytes_of};
 pub use mix::mix;

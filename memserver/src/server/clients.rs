@@ -53,7 +53,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             session.id = SessionId(self.random.random());
         }
         let duration = self.options.lease;
-        let begin = |owners: &mut Owners| owners.begin(&self.device, self.now, duration);
+        let begin = |owners: &mut Owners| owners.begin(session.id, &self.device, self.now, duration);
         let owner = match self.owners.as_mut().map(begin).transpose() {
             Ok(owner) => owner,
             Err(none) => {

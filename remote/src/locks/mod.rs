@@ -35,6 +35,9 @@ pub(crate) use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
 /// Times in a row that a global lock is handed over among the operations of one client (Sherman section 4.3).
 pub const HAND_OVERS: u8 = 4;
 
+/// Offset of the first session's name in a server's table of owners: behind a bit for each of 65,536 numbers. A name has 8 bytes.
+pub const OWNER_NAMES: u64 = (1 << 16) / 8;
+
 /// The name of a session with a memory server. The server draws it at random when it opens the session, and it never comes again:
 /// neither from the same server, however often that is started, nor after its memory was filled anew.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -158,6 +161,11 @@ impl Writer {
     pub(crate) fn life_of(&self, owner: u16) -> (Remote, u64) {
         let address = self.owners.address + u64::from(owner / 64) * 8;
         (Remote { address, ..self.owners }, 1 << (owner % 64))
+    }
+
+    /// The word of the table of owners that names the session of a number.
+    pub(crate) fn name_of(&self, owner: u16) -> Remote {
+        Remote { address: self.owners.address + OWNER_NAMES + u64::from(owner) * 8, ..self.owners }
     }
 
     /// Result of [`take`](Self::take) with the expected word `word` and the found word `found`.

@@ -4,6 +4,7 @@ mod atomics;
 mod connect;
 mod contention;
 mod operate;
+mod scatter;
 mod sessions;
 
 use std::cell::RefCell;
@@ -15,6 +16,7 @@ use fatbtree_verbs::{Broken, Failure, PostError, QueuePair, Reactor, Verbs};
 pub use operate::bytes_of;
 use operate::no_answer;
 pub(crate) use operate::word_of;
+pub use scatter::{MAX_SHARES, Share};
 
 use crate::attempts::Attempts;
 use crate::backoff::Pauses;

@@ -80,7 +80,11 @@ impl<V: Verbs> RemoteMemory<V> {
 
     /// Connection for a write in the session of `writer`.
     #[inline]
-    async fn link_in_session(&self, id: ConnectionId, writer: &Writer) -> Result<(QueuePair, u32), Trouble> {
+    pub(super) async fn link_in_session(
+        &self,
+        id: ConnectionId,
+        writer: &Writer,
+    ) -> Result<(QueuePair, u32), Trouble> {
         let link = self.link_when_up(id).await?;
         if !self.writer(id.server)?.owner.is(writer.owner) && Check::Session.on() {
             return Err(Trouble::Lapsed);

@@ -4,9 +4,9 @@ use std::collections::btree_map::Entry;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use fatbtree_verbs::Verbs;
+use fatbtree_verbs::{Operation, Verbs};
 
-use super::{RemoteMemory, Trouble};
+use super::{RemoteMemory, Trouble, bytes_of};
 use crate::address::GlobalAddress;
 use crate::allocator::{Allocator, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
 use crate::checks::Check;
@@ -103,6 +103,20 @@ impl<V: Verbs> RemoteMemory<V> {
     pub fn writer(&self, server: u16) -> Result<Writer, Trouble> {
         let state = self.state.borrow();
         state.sessions.get(&server).map(|session| session.writer).ok_or(Trouble::NotWriter(server))
+    }
+
+    /// The session that an owner number of a server belongs to now, by a READ of the server's table of owners. `None` if no session has
+    /// the number. Once an owner's session is not named any more, nothing that it has posted is written there.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub async fn session_of(&self, lane: u8, server: u16, number: u16) -> Result<Option<SessionId>, Trouble> {
+        let id = ConnectionId { server, lane };
+        self.until_up(id).await?;
+        let from = self.writer(server)?.name_of(number);
+        let [name] = self.post(id, |_| [Operation::Read { from, len: 8 }]).await?;
+        let name = bytes_of(name)?.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Ok((name != 0).then_some(SessionId(name)))
     }
 
     /// The next server behind `server` to which the client may write; behind the last one, the first.

@@ -1,0 +1,40 @@
+//! The checks that keep transactions right among others and across deaths, by name.
+//!
+//! With the cargo feature `switchable-checks`, which only tests turn on, one can be left out for the current thread: a simulation that does
+//! not notice has not tried hard enough. The first six are holes of the published code or protocol (SMART-DTX, FORD).
+
+fatbtree_remote::named_checks! {
+    /// A transaction releases only locks that it has acquired. The published code notes a lock when the CAS is posted, so an abort releases
+    /// another transaction's lock.
+    OwnLocks,
+    /// The undo log has content. The published code writes an empty one.
+    UndoLog,
+    /// A lock of a dead coordinator is recovered. The published lock word names no owner, so such a lock stays for ever.
+    Recovery,
+    /// Each backup has an offset of its own. In the published code all backups behind the first one use the wrong one.
+    BackupOffsets,
+    /// A locked item is not read. The published protocol reads it until the commit begins: that is serializable, not strictly.
+    LockedReads,
+    /// Locks are released behind the data of all replicas.
+    ReleaseLast,
+    /// Data is written behind the log of all replicas.
+    LogFirst,
+    /// Items that were read are read again before the commit.
+    Validation,
+    /// An item is accepted only if its checksum is right.
+    Checksum,
+    /// An absence is validated, and an insertion locks it.
+    Absence,
+    /// An item at a remembered address is the key's.
+    Address,
+    /// A transaction is recovered only when its coordinator is dead at each server that takes part.
+    AllDead,
+    /// One client at a time recovers a transaction.
+    Claim,
+    /// A recovery undoes what did not reach all replicas.
+    Undo,
+    /// A server that has lost its memory takes no transaction before it is filled.
+    Filled,
+    /// A server is filled only when no transaction on it is under way.
+    ResolvedFirst,
+}

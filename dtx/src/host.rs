@@ -1,0 +1,153 @@
+//! What a memory server does for tables: it makes empty ones, or memory to be filled from other servers.
+//!
+//! It reads no table. Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
+//! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): locks are taken by atomics.
+
+use std::convert::Infallible;
+use std::io;
+use std::ops::Range;
+
+use fatbtree_memserver::{Class, Loaded, Origin, Seen, Shape as Classes, Tenant, Used};
+use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
+use fatbtree_verbs::Memory;
+
+use crate::layout::{BadShape, STATE, STRUCTURE, Shape, WHOLE};
+
+/// Content of a server's memory at its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// Empty tables. All servers of new tables are made so.
+    Empty,
+    /// None: the server has lost its memory. Clients fill it from the other servers before the next transaction.
+    Lost,
+}
+
+/// Errors from making tables.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    /// Such tables cannot be.
+    #[error(transparent)]
+    Shape(#[from] BadShape),
+    /// The server is not one of the tables'.
+    #[error("memory server {0} is not in the tables' list of servers; add its bit to the shape")]
+    Server(u16),
+    /// The system gives no memory.
+    #[error("no memory for a region of {bytes} bytes: {why}")]
+    Memory {
+        /// Bytes of the region.
+        bytes: u64,
+        /// The system's reason.
+        why: io::Error,
+    },
+}
+
+/// One server's part of the tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostTables {
+    server: u16,
+    shape: Shape,
+}
+
+impl HostTables {
+    /// A region for a server's part of the tables. `generation` is one more each time that the server has lost its memory.
+    ///
+    /// # Errors
+    /// When such tables cannot be, or there is no memory.
+    pub fn make(
+        server: u16,
+        shape: Shape,
+        content: Content,
+        generation: u64,
+    ) -> Result<Loaded<Self>, MakeError> {
+        shape.check()?;
+        if shape.position(server).is_none() {
+            return Err(MakeError::Server(server));
+        }
+        let bytes = shape.region_bytes();
+        let region = Memory::shared(bytes).map_err(|why| MakeError::Memory { bytes, why })?;
+        let write = |offset: u64, bytes: &[u8]| {
+            region.write(offset, bytes).expect("the region has room for its first lines");
+        };
+        write(0, &shape.head(server, generation));
+        if content == Content::Empty {
+            write(STATE, &WHOLE.to_le_bytes());
+        }
+        Ok(Loaded {
+            server,
+            region,
+            spare: bytes..bytes,
+            generation,
+            origin: Origin::Meant,
+            chunk_classes: None,
+            shape: Classes {
+                classes: vec![Class { name: "none", ..Class::default() }],
+                ..Classes::default()
+            },
+            tenant: Self { server, shape },
+        })
+    }
+}
+
+impl HostTables {
+    /// Whether a region has all of its items. One that was made as [`Content::Lost`] has when clients have filled it.
+    #[must_use]
+    pub fn is_whole(loaded: &Loaded<Self>) -> bool {
+        let mut word = [0; 8];
+        loaded.region.read(STATE, &mut word).is_ok() && word == WHOLE.to_le_bytes()
+    }
+}
+
+impl Tenant for HostTables {
+    type Description = Shape;
+    type Request = Infallible;
+
+    fn description(&self) -> Shape {
+        self.shape
+    }
+
+    fn root(&self) -> GlobalAddress {
+        GlobalAddress::new(self.server, HEADER_BYTES as u64)
+    }
+
+    /// No client changes the header.
+    fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen {
+        if RegionHeader::parse(header, &STRUCTURE).is_some() { Seen::Same } else { Seen::Refused }
+    }
+
+    /// Tables have no chunks.
+    fn used(&self, _class: SizeClass, chunk: Range<u64>, _budget: &mut usize) -> Used {
+        Used::To(chunk.start)
+    }
+
+    fn handle(&mut self, request: Infallible) {
+        match request {}
+    }
+
+    /// Tables of the same shape.
+    fn may_follow(&self, former: &Self) -> bool {
+        self == former
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::TableShape;
+
+    #[test]
+    fn a_region_says_what_lies_in_it() {
+        let shape = Shape::new(&[TableShape::for_items(100, 8)], 0b101, 1).unwrap();
+        for (content, state) in [(Content::Empty, WHOLE), (Content::Lost, 0)] {
+            let Loaded { region, mut tenant, .. } = HostTables::make(2, shape, content, 3).unwrap();
+            let mut head = [0; 2 * HEADER_BYTES];
+            region.read(0, &mut head).unwrap();
+            assert_eq!(Shape::of_head(&head), Some(shape));
+            let line = head.first_chunk().unwrap();
+            assert_eq!((tenant.see(line), tenant.see(&[0; HEADER_BYTES])), (Seen::Same, Seen::Refused));
+            let mut word = [0; 8];
+            region.read(STATE, &mut word).unwrap();
+            assert_eq!(u64::from_le_bytes(word), state);
+        }
+        assert!(matches!(HostTables::make(1, shape, Content::Empty, 1), Err(MakeError::Server(1))));
+    }
+}

@@ -1,0 +1,269 @@
+//! The tables as one client uses them.
+
+mod commit;
+mod coordinator;
+mod fetch;
+mod fill;
+mod places;
+mod plan;
+mod recover;
+mod transaction;
+mod verify;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RemoteMemory, Trouble};
+use fatbtree_verbs::Verbs;
+
+use crate::error::DtxError;
+use crate::layout::Shape;
+use coordinator::{Coordinator, Identity};
+use places::Places;
+use plan::Plan;
+use recover::Job;
+pub use transaction::{Item, Transaction, Want};
+pub use verify::{Fault, Verified};
+
+/// Attempts behind which a client asks whether the transaction in its way is dead.
+const ASK: u32 = 4;
+
+/// Addresses that a client remembers by default: 512 KiB of memory.
+const ADDRESSES: usize = 1 << 16;
+
+/// Result of a transaction's function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict<T> {
+    /// The transaction is to be committed.
+    Commit(T),
+    /// The transaction is to be aborted. This is not tried again.
+    Abort(T),
+}
+
+/// Result of a transaction that was [run](Tables::run), and what it took.
+#[derive(Debug)]
+pub struct Answer<T> {
+    /// The result.
+    pub result: Result<T, DtxError>,
+    /// Round trips of the last attempt.
+    pub round_trips: u32,
+    /// Attempts, the last one included.
+    pub attempts: u32,
+}
+
+/// Tables in the memory of several servers, as one thread uses them. Any number of its transactions run at once.
+///
+/// Tables are opened on a [`RemoteMemory`] whose sessions a keeper keeps. Transactions wait for connections that are being made.
+pub struct Tables<V: Verbs> {
+    memory: Rc<RemoteMemory<V>>,
+    shape: Shape,
+    state: RefCell<State>,
+}
+
+struct State {
+    identity: Option<Rc<Identity>>,
+    /// Seats without a transaction.
+    idle: Vec<Coordinator>,
+    /// Transactions that were not settled.
+    left: Vec<Left>,
+    places: Places,
+    /// Memory of plans, to be used again.
+    plans: Vec<Plan>,
+}
+
+/// What this client has to bring to its end: an own transaction, or the recovery of another one.
+#[derive(Debug, Default)]
+struct Left {
+    /// Seats, and whether they may be used again.
+    coordinator: Option<(Coordinator, bool)>,
+    /// Locks that the coordinator has taken, or may have.
+    locks: Vec<GlobalAddress>,
+    /// Recovery of a transaction whose log may be open.
+    job: Option<Job>,
+}
+
+impl Left {
+    fn unused(coordinator: Coordinator) -> Self {
+        Self { coordinator: Some((coordinator, true)), ..Self::default() }
+    }
+}
+
+impl<V: Verbs> std::fmt::Debug for Tables<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tables").field("shape", &self.shape).finish_non_exhaustive()
+    }
+}
+
+impl<V: Verbs> Tables<V> {
+    /// Opens the tables that lie on a server and others: reads the region's first lines.
+    ///
+    /// # Errors
+    /// [`DtxError::NoTables`]; and when the connection is given up, or breaks too often.
+    pub async fn open(memory: Rc<RemoteMemory<V>>, server: u16) -> Result<Self, DtxError> {
+        Self::open_remembering(memory, server, ADDRESSES).await
+    }
+
+    /// The same for a client that remembers another number of addresses, each of which saves a round trip: a power of two is taken.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub async fn open_remembering(
+        memory: Rc<RemoteMemory<V>>,
+        server: u16,
+        addresses: usize,
+    ) -> Result<Self, DtxError> {
+        let lane = memory.take_lane();
+        let began = memory.reactor().now();
+        for attempts in 0.. {
+            match memory.read(lane, GlobalAddress::new(server, 0), 2 * HEADER_BYTES as u32).await {
+                Ok(head) => {
+                    let shape = Shape::of_head(&head).ok_or(DtxError::NoTables { server })?;
+                    let state = State {
+                        identity: None,
+                        idle: Vec::new(),
+                        left: Vec::new(),
+                        places: Places::new(addresses),
+                        plans: Vec::new(),
+                    };
+                    return Ok(Self { memory, shape, state: RefCell::new(state) });
+                }
+                Err(Trouble::Broke(_)) if memory.reactor().now() - began <= memory.config().patience => {
+                    memory.pause(attempts).await;
+                }
+                Err(Trouble::Broke(_)) => return Err(DtxError::GaveUp { attempts }),
+                Err(trouble) => return Err(trouble.into()),
+            }
+        }
+        unreachable!("it ends when time has passed")
+    }
+
+    /// The shape of the tables.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The memory that the tables lie in.
+    pub fn memory(&self) -> &Rc<RemoteMemory<V>> {
+        &self.memory
+    }
+
+    /// Runs a transaction, again and again until it is committed or aborted by `work`, or patience ends. Between attempts it pauses as
+    /// [`Contention`](fatbtree_remote::Contention) says, and recovers transactions of dead coordinators that are in its way.
+    ///
+    /// `work` may be called several times: what it does besides must bear that.
+    pub async fn run<T>(
+        &self,
+        mut work: impl AsyncFnMut(&mut Transaction<'_, V>) -> Result<Verdict<T>, DtxError>,
+    ) -> Answer<T> {
+        let _turn = self.memory.compete().await;
+        let began = self.memory.reactor().now();
+        let mut attempts = 0;
+        loop {
+            let (result, round_trips) = self.attempt(&mut work).await;
+            attempts += 1;
+            let error = match result {
+                Err(error) if error.is_temporary() => error,
+                result => {
+                    self.memory.note_attempt(false);
+                    return Answer { result, round_trips, attempts };
+                }
+            };
+            self.memory.note_attempt(true);
+            if self.memory.reactor().now() - began > self.memory.config().patience {
+                return Answer { result: Err(DtxError::GaveUp { attempts }), round_trips, attempts };
+            }
+            if let DtxError::Conflict { at, lock } = error
+                && attempts.is_multiple_of(ASK)
+                && let Err(error) = self.ask_after(at, lock).await
+                && !error.is_temporary()
+                && !matches!(error, DtxError::GaveUp { .. })
+            {
+                return Answer { result: Err(error), round_trips, attempts };
+            }
+            self.memory.pause_after_conflict(attempts - 1).await;
+        }
+    }
+
+    async fn attempt<T>(
+        &self,
+        work: &mut impl AsyncFnMut(&mut Transaction<'_, V>) -> Result<Verdict<T>, DtxError>,
+    ) -> (Result<T, DtxError>, u32) {
+        let mut transaction = match self.begin().await {
+            Ok(transaction) => transaction,
+            Err(error) => return (Err(error), 0),
+        };
+        let result = match work(&mut transaction).await {
+            Ok(Verdict::Commit(value)) => transaction.finish().await.map(|()| value),
+            Ok(Verdict::Abort(value)) => {
+                transaction.give_up().await;
+                Ok(value)
+            }
+            Err(error) => {
+                transaction.give_up().await;
+                Err(error)
+            }
+        };
+        (result, transaction.round_trips())
+    }
+
+    /// Begins a transaction. In a steady state this takes no round trip. A client that has just begun, or whose session has ended, claims
+    /// seats first, settles what it has left, and fills servers that have lost their memory.
+    ///
+    /// # Errors
+    /// When connections are given up, or no seat is left.
+    pub async fn begin(&self) -> Result<Transaction<'_, V>, DtxError> {
+        loop {
+            let identity = self.identity().await?;
+            if !self.state.borrow().left.is_empty() {
+                self.finish().await?;
+                continue;
+            }
+            if !self.are_whole(&identity).await? {
+                continue;
+            }
+            let coordinator = self.coordinator(&identity).await?;
+            return Ok(Transaction::new(self, coordinator, self.take_plan()));
+        }
+    }
+
+    /// Settles the transactions of this client that were dropped, or whose connection broke. The next transaction does so, too; until then
+    /// other clients wait for their locks.
+    ///
+    /// # Errors
+    /// When one of them cannot be settled now.
+    pub async fn finish(&self) -> Result<(), DtxError> {
+        loop {
+            let Some(left) = self.state.borrow_mut().left.pop() else { return Ok(()) };
+            self.settle(left).await?;
+        }
+    }
+
+    /// Whether all servers have all of their items. Fills one that does not.
+    async fn are_whole(&self, identity: &Rc<Identity>) -> Result<bool, DtxError> {
+        let unfilled = |identity: &Identity| {
+            (0..self.shape.server_count()).find(|&position| !identity.is_whole(position))
+        };
+        if unfilled(identity).is_none() || !crate::Check::Filled.on() {
+            return Ok(true);
+        }
+        let mut plan = self.take_plan();
+        self.whole_servers(identity, 0, &mut plan).await?;
+        self.keep_plan(plan);
+        match unfilled(identity) {
+            None => Ok(true),
+            Some(position) => {
+                self.fill(identity, position).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    fn take_plan(&self) -> Plan {
+        self.state.borrow_mut().plans.pop().unwrap_or_default()
+    }
+
+    fn keep_plan(&self, mut plan: Plan) {
+        plan.clear();
+        self.state.borrow_mut().plans.push(plan);
+    }
+}
