@@ -3,8 +3,10 @@
 mod entry_cache;
 mod keys;
 mod latencies;
+mod process;
 mod ramp;
 mod source;
+mod table;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,24 +15,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_blink::{Attempts, Contention, Pool, Start};
-use fatbtree_client::RequesterStats;
-use fatbtree_node::{
-    ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay, at_free_seat,
-};
-use fatbtree_topology::{Client, Cluster, Named};
-use fatbtree_verbs::Verbs;
-use fatbtree_wire::query::WINDOW;
+use fatbtree_blink::{Attempts, Contention, Start};
+use fatbtree_node::ClientProcess;
+use fatbtree_topology::Structure;
 use fatbtree_workload::measure::{Outcome, Recorder, Troubles};
-use fatbtree_workload::{Direct, LoadGenerator, OperationKind, Operations, Pace, Store as _, Values};
+use fatbtree_workload::{LoadGenerator, OperationKind, Pace};
 use serde::Serialize;
 
 use crate::interrupted::Interrupted;
 use crate::nic::Nic;
 use crate::output::Output;
+use crate::structure::{StructureArgument, client_of};
 use crate::{count, progress};
 use entry_cache::EntryCacheResult;
 use latencies::Latencies;
+use process::{Load, Process};
 use ramp::Step;
 use source::Source;
 
@@ -47,6 +46,7 @@ use source::Source;
   fatbtree bench --cluster cluster.toml --operations 20000 --workload a --contention smart     SMART's techniques against contention
   fatbtree bench --cluster cluster.toml --operations 100000 --entry-cache 1M        places of 40,000 keys, one round trip each
   fatbtree bench --cluster cluster.toml --operations 20000 --trace made.trace       after `fatbtree load --trace made.trace`
+  fatbtree bench --cluster cluster.toml --operations 20000 --structure hash --workload b   on a hash table
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
 
@@ -63,6 +63,8 @@ pub(crate) struct Arguments {
     /// Client of the cluster file; by default the first.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
+    #[command(flatten)]
+    structure: StructureArgument,
     #[command(flatten)]
     nic: Nic,
     /// Way to the trees: by RDMA, or by asking the memory servers' processors over UDP, on its host's wire. (By
@@ -167,107 +169,6 @@ impl From<Treatment> for Contention {
     }
 }
 
-/// A client of either kind.
-enum Process {
-    Roce(ClientProcess),
-    Query(QueryClientProcess),
-}
-
-impl Process {
-    fn open(arguments: &Arguments, cluster: &Cluster, described: &Client) -> Result<Self> {
-        if arguments.protocol == Protocol::Query && arguments.contention == Treatment::Smart {
-            bail!("--contention smart is for RDMA: with --protocol query, the memory servers take the locks");
-        }
-        let trust = crate::topology::trust(cluster, &arguments.cluster, &described.name)?;
-        let patience = Duration::from_secs(arguments.patience);
-        if arguments.protocol == Protocol::Query {
-            // A server remembers so many requests of a client. One that is late leaves room for as many behind it.
-            let open = arguments.rate.is_some() || arguments.ramp;
-            let mut options = QueryClientOptions {
-                way: QueryWay::Sockets,
-                root_to_leaf: arguments.root_to_leaf,
-                servers: cluster.servers().to_vec(),
-                metrics: cluster.metrics(&described.name).map(str::to_owned),
-                lanes: if open { MOST } else { arguments.depth }.div_ceil(WINDOW as u16 / 2),
-                trust,
-                patience,
-            };
-            let process = match cluster.servers().iter().all(|server| server.query.is_some()) {
-                true => QueryClientProcess::open(&options)?,
-                false => at_free_seat(cluster, described.host, |host, port| {
-                    options.way = QueryWay::at(cluster, host, || Ok(port))?;
-                    QueryClientProcess::open(&options)
-                })?,
-            };
-            process.stop_at_signals()?;
-            return Ok(Self::Query(process));
-        }
-        let open = |host, nic| {
-            ClientProcess::open(&ClientOptions {
-                host,
-                nic,
-                servers: cluster.servers().to_vec(),
-                lanes: arguments.lanes,
-                controllers: if arguments.root_to_leaf { Vec::new() } else { cluster.controllers().to_vec() },
-                metrics: cluster.metrics(&described.name).map(str::to_owned),
-                trust: trust.clone(),
-                patience,
-                contention: arguments.contention.into(),
-            })
-        };
-        let process = arguments.nic.at_seat(cluster, described.host, open)?;
-        process.stop_at_signals()?;
-        Ok(Self::Roce(process))
-    }
-
-    /// Keys that the memory servers were loaded with.
-    fn records(&self) -> u64 {
-        match self {
-            Self::Roce(process) => process.infos().map(|info| info.counts.keys).sum(),
-            Self::Query(process) => process.infos().map(|info| info.counts.keys).sum(),
-        }
-    }
-
-    /// Whether a key is there, as far as its server answers.
-    fn has(&mut self, key: u64) -> Result<bool, NodeError> {
-        let found = match self {
-            Self::Roce(process) => {
-                let client = process.client().clone();
-                let store = Direct { client: &client, start: Start::Root };
-                process.run(store.read(key))?.result.map(|value| value.is_some())
-            }
-            Self::Query(process) => {
-                let client = process.client().clone();
-                process.run(client.read(key))?.result.map(|value| value.is_some())
-            }
-        };
-        Ok(found.unwrap_or(true))
-    }
-
-    /// Statistics of the client's queries so far; `None` if it makes none.
-    fn asked(&self) -> Option<RequesterStats> {
-        match self {
-            Self::Roce(_) => None,
-            Self::Query(process) => Some(process.client().stats()),
-        }
-    }
-
-    /// System calls of the client's own sockets so far; `None` if it has none.
-    fn system_calls(&self) -> Option<u64> {
-        match self {
-            Self::Roce(_) => None,
-            Self::Query(process) => process.has_sockets().then(|| process.datagrams().calls),
-        }
-    }
-
-    fn close(self) {
-        match self {
-            Self::Roce(process) => process.close(),
-            Self::Query(_) => {}
-        }
-    }
-}
-
 /// The result, as `--json` writes it.
 #[derive(Serialize)]
 struct BenchResult {
@@ -355,14 +256,11 @@ struct Progress {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
-    let named = arguments.cluster.display();
-    let described = match &arguments.client {
-        None => cluster.clients().first().with_context(|| format!("{named} has no [[client]]"))?,
-        Some(name) => match cluster.named(name) {
-            Some(Named::Client(client)) => client,
-            _ => bail!("no client {name:?} in {named}"),
-        },
-    };
+    let described = client_of(&cluster, arguments.client.as_deref())?;
+    let structure = arguments.structure.of(&cluster);
+    if structure == Structure::Hash {
+        table::check(arguments)?;
+    }
     let entries = entry_cache::of(arguments.entry_cache, arguments.protocol)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
@@ -375,7 +273,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Some(Box::new(file.with_context(|| format!("--progress {}", path.display()))?))
         }
     };
-    let mut process = Process::open(arguments, &cluster, described)?;
+    let mut process = Process::open(arguments, structure, &cluster, described)?;
     let mut source = match Source::open(arguments, &mut process) {
         Ok(source) => source,
         Err(error) => {
@@ -458,6 +356,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             tracing::info!(port = ?process.port(), "client");
             done.summary(process.client())
         }
+        Process::Hash(process) => {
+            tracing::info!(port = ?process.port(), "client");
+            done.summary_of(&Troubles::default())
+        }
         Process::Query(process) => {
             tracing::info!(datagrams = ?process.datagrams(), requests = ?process.client().stats(), "client");
             done.summary_of(&Troubles::default())
@@ -465,6 +367,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let attempts = match &process {
         Process::Roce(process) => AttemptsAtLocks::of(&process.client().pool().attempts()),
+        Process::Hash(process) => AttemptsAtLocks::of(&process.client().memory().attempts()),
         Process::Query(_) => None,
     };
     let all = || std::iter::once(&done).chain(&ramp);
@@ -485,7 +388,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         redirected: asked.map(|asked| asked.redirects),
         entry_cache: match &process {
             Process::Roce(process) => entries.map(|_| process.client().entry_cache_stats().into()),
-            Process::Query(_) => None,
+            Process::Hash(_) | Process::Query(_) => None,
         },
         system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
         percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),
@@ -526,45 +429,6 @@ fn open(per_second: f64) -> Pace {
     Pace::Open { per_second, seed: rand::random(), most: MOST.into() }
 }
 
-/// Parts of a load.
-struct Load<'l> {
-    process: &'l mut Process,
-    start: Start,
-    operations: &'l mut dyn Operations,
-    values: &'l Values,
-}
-
-impl Load<'_> {
-    /// Runs the load. Returns `false` if a signal ended it early; then `done` tells how far it came.
-    fn run(
-        &mut self,
-        done: &mut LoadGenerator,
-        count: u64,
-        pace: Pace,
-        shown: &mut impl FnMut(&Recorder, bool),
-    ) -> Result<bool> {
-        let Self { process, start, operations, values } = self;
-        let ended = match process {
-            Process::Roce(process) => {
-                let client = process.client().clone();
-                let watch = |recorder: &Recorder| shown(recorder, is_registered(client.pool()));
-                let store = Direct { client: &client, start: *start };
-                process.run(done.run_on(&store, *operations, count, pace, values, watch))
-            }
-            Process::Query(process) => {
-                let client = process.client().clone();
-                let watch = |recorder: &Recorder| shown(recorder, false);
-                process.run(done.run_on(&client, *operations, count, pace, values, watch))
-            }
-        };
-        match ended {
-            Ok(result) => result.map(|()| true).map_err(Into::into),
-            Err(NodeError::Stopped) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
 fn until_registered(process: &mut ClientProcess, patience: u64) -> Result<()> {
     let began = Instant::now();
     while !process.is_registered() {
@@ -577,11 +441,6 @@ fn until_registered(process: &mut ClientProcess, patience: u64) -> Result<()> {
         process.run_for(WAIT)?;
     }
     Ok(())
-}
-
-/// Whether index reads are sent to all memory servers.
-fn is_registered<V: Verbs>(pool: &Pool<V>) -> bool {
-    pool.connections().into_iter().all(|id| pool.is_registered(id))
 }
 
 fn percentiles(done: &LoadGenerator, kind: OperationKind) -> Option<Percentiles> {

@@ -41,6 +41,7 @@ mod role;
 mod room;
 mod shell;
 mod simulate;
+mod structure;
 mod switch;
 mod topology;
 mod trace;

@@ -6,11 +6,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_blink::{Integrity, TreeConfig, ValueLayout};
-use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource, roster_of};
-use fatbtree_topology::{Cluster, MemoryServer, Named};
+use fatbtree_memserver::{ServerInfo, Tenant};
+use fatbtree_node::{
+    HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource, roster_of,
+};
+use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
 use fatbtree_workload::ycsb::{InsertOrder, KeyMap};
 
 use crate::nic::Nic;
+use crate::structure::{self, StructureArgument, refuse_with_hash};
 use crate::{count, role, room};
 
 /// A memory server of a cluster.
@@ -21,6 +25,7 @@ use crate::{count, role, room};
   fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left
   fatbtree memserver left --cluster cluster.toml --nic ibverbs:mlx5_0    on an RDMA device, which pins the memory of the tree
   fatbtree memserver left --cluster cluster.toml --serve queries --workers 4    also for clients without RDMA, by its processors
+  fatbtree memserver left --cluster cluster.toml --structure hash    its part of a hash table over all memory servers, filled by clients
 
 With --data the tree is in files of that folder: a server that was stopped or killed serves the same tree at the same addresses when
 it is started again, with all writes that were acknowledged. A folder that has a tree already keeps it: --keys is for a new one.
@@ -38,6 +43,8 @@ pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
+    #[command(flatten)]
+    structure: StructureArgument,
     #[command(flatten)]
     nic: Nic,
     /// Keep the tree with checksums though the device reads and writes lines whole: for the sake of other memory servers whose devices do not.
@@ -77,6 +84,11 @@ enum Beside {
 const QUERY_CACHE: u64 = 64 << 20;
 
 impl Serve {
+    /// Whether it is asked for queries.
+    pub(crate) fn is_given(self) -> bool {
+        self.serve.is_some()
+    }
+
     /// The options as words of another command line.
     pub(crate) fn words(self) -> Vec<String> {
         match self.serve {
@@ -128,6 +140,11 @@ pub(crate) struct MadeValues {
 }
 
 impl Begin {
+    /// Whether it is asked for keys.
+    pub(crate) fn has_keys(self) -> bool {
+        self.keys.is_some()
+    }
+
     /// The options as words of another command line.
     pub(crate) fn words(self) -> Vec<String> {
         let Begin { keys, values: MadeValues { value_bytes, seed }, region_bytes } = self;
@@ -159,23 +176,38 @@ fn pinned_spare_bytes(available: u64) -> u64 {
     SPARE_BYTES.min(available / 8)
 }
 
+/// Refuses options that memory servers of a hash table have no use for.
+pub(crate) fn check_hash(begin: Begin, serve: Serve) -> Result<()> {
+    refuse_with_hash(begin.has_keys(), "--keys", "start them empty, and fill the table by `fatbtree load`")?;
+    refuse_with_hash(serve.is_given(), "--serve queries", "its clients use RDMA alone")
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { name, cluster: file, nic, checksums, begin, serve, data, end } = arguments;
+    let Arguments { name, cluster: file, structure, nic, checksums, begin, serve, .. } = arguments;
     let cluster = crate::topology::load(file)?;
     let Some(Named::MemoryServer(described)) = cluster.named(name) else {
         let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
         bail!("no memory server {name:?} in {}: they are {}", file.display(), names.join(", "));
     };
-    let servers = cluster.servers().len() as u64;
-    let (count, MadeValues { value_bytes, seed }) = (begin.keys.unwrap_or(0), begin.values);
-    room::check(count, servers, value_bytes.into())?;
-    let range = described.low..=described.high;
     let available = room::available().unwrap_or(64 << 30);
     // Untouched spare memory takes none, unless a card holds it.
     let (spare_bytes, region_bytes) = match nic.pins_memory() {
         true => (pinned_spare_bytes(available), available / 2),
         false => (SPARE_BYTES, available / 2 + SPARE_BYTES),
     };
+    if structure.of(&cluster) == Structure::Hash {
+        check_hash(*begin, *serve)?;
+        refuse_with_hash(*checksums, "--checksums", "each block of a table has one in any case")?;
+        let source = HashSource { shape: structure::shape(&cluster)?, spare_bytes };
+        return serve_structure(arguments, &cluster, described, source, |info| {
+            let servers = count::of(info.shape.servers.count_ones(), "memory server");
+            format!("its part of a hash table over {servers}")
+        });
+    }
+    let servers = cluster.servers().len() as u64;
+    let (count, MadeValues { value_bytes, seed }) = (begin.keys.unwrap_or(0), begin.values);
+    room::check(count, servers, value_bytes.into())?;
+    let range = described.low..=described.high;
     let tree = TreeSource {
         keys: hashed_keys(count).filter(|key| range.contains(key)).collect(),
         value_bytes,
@@ -187,38 +219,48 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Integrity::for_device(!checksums),
         )?,
         spare_bytes,
+        region_bytes: begin.region_bytes.unwrap_or(region_bytes),
+        queries: serve.queries(&cluster, file, described)?,
     };
-    let queries = serve.queries(&cluster, file, described)?;
-    let needs_keys = queries.as_ref().is_some_and(|queries| queries.secret.is_some());
+    serve_structure(arguments, &cluster, described, tree, |info| {
+        let (keys, levels) = (info.counts.keys, info.partition.root_level + 1);
+        format!("{}, {}", count::of(keys, "key"), count::of(levels, "level"))
+    })
+}
+
+/// Serves a structure to the end of the process.
+fn serve_structure<S: Hosted>(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    described: &MemoryServer,
+    structure: S,
+    content: impl FnOnce(&ServerInfo<<S::Tenant as Tenant>::Description>) -> String,
+) -> Result<()> {
+    let Arguments { cluster: file, nic, serve, data, end, .. } = arguments;
     let options = MemoryServerOptions {
         described: described.clone(),
         host: cluster.tree().host(described.host).clone(),
-        nic: nic.spec(&cluster, described.host)?,
+        nic: nic.spec(cluster, described.host)?,
         controllers: cluster.controllers().to_vec(),
-        trust: crate::topology::trust(&cluster, file, &described.name)?,
-        roster: roster_of(&cluster),
+        trust: crate::topology::trust(cluster, file, &described.name)?,
+        roster: roster_of(cluster),
         metrics: cluster.metrics(&described.name).map(str::to_owned),
-        tree,
+        structure,
         data: data.clone(),
-        region_bytes: begin.region_bytes.unwrap_or(region_bytes),
-        queries,
         limit: end.seconds.map(Duration::from_secs),
     };
     let process =
         MemoryServerProcess::open(options).with_context(|| format!("memory server {}", described.name))?;
-    let info = process.info();
     println!(
-        "memory server {}: {}, {}, gRPC on {}; Ctrl-C stops it",
+        "memory server {}: {}, gRPC on {}; Ctrl-C stops it",
         described.name,
-        count::of(info.counts.keys, "key"),
-        count::of(info.partition.root_level + 1, "level"),
+        content(process.info()),
         process.grpc()
     );
     if let Some(address) = process.queries() {
-        let whose = if needs_keys {
-            "of clients with certificates"
-        } else {
-            "OPEN: any host that reaches it reads and writes"
+        let whose = match crate::topology::query_secret(cluster, file)? {
+            Some(_) => "of clients with certificates",
+            None => "OPEN: any host that reaches it reads and writes",
         };
         println!("queries on {address}, {}, {whose}", count::of(serve.workers, "worker"));
     }

@@ -10,7 +10,10 @@ use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
 use fatbtree_trust::OPERATOR;
 use tempfile::TempDir;
 
-use crate::memserver::{Begin, Serve};
+use fatbtree_topology::Structure;
+
+use crate::memserver::{Begin, Serve, check_hash};
+use crate::structure::StructureArgument;
 use crate::topology::{EXAMPLE, example, kinds};
 
 /// Start all roles of a cluster file on this machine: controller, switches and memory servers.
@@ -22,6 +25,7 @@ use crate::topology::{EXAMPLE, example, kinds};
   fatbtree up cluster.toml                       prints `ready` when every role answers; Ctrl-C stops them all
   fatbtree up cluster.toml --data /var/tmp/fatbtree    the same; trees are there again after a restart
   fatbtree up cluster.toml --serve queries       memory servers answer clients without RDMA, too, and switches lead what these ask
+  fatbtree up cluster.toml --structure hash      a hash table over the memory servers, instead of trees
   fatbtree up cluster.toml --keys 1000000        with keys at the start; without, `fatbtree load` loads them
   fatbtree up --page 127.0.0.1:8088              with a live page of the cluster: open http://127.0.0.1:8088 in a browser
   curl http://127.0.0.1:9800/metrics             what core-0 has counted: [metrics] in the file gives every role a port")]
@@ -31,6 +35,8 @@ pub(crate) struct Arguments {
     /// Kind of the example's network: single (one switch), pair (two), leaf-spine or fat-tree.
     #[arg(long, value_name = "KIND", default_value = EXAMPLE, value_parser = kinds(), conflicts_with = "file")]
     example: String,
+    #[command(flatten)]
+    structure: StructureArgument,
     #[command(flatten)]
     begin: Begin,
     #[command(flatten)]
@@ -53,11 +59,16 @@ pub(crate) struct Arguments {
 }
 
 /// Writes an example's cluster file into a temporary folder, which is removed with the value.
-fn write_example(kind: &str) -> Result<(TempDir, PathBuf)> {
+fn write_example(kind: &str, structure: Structure) -> Result<(TempDir, PathBuf)> {
     let folder =
         tempfile::Builder::new().prefix("fatbtree-").tempdir().context("making a temporary folder")?;
     let file = folder.path().join("cluster.toml");
-    std::fs::write(&file, example(kind)).with_context(|| format!("writing {}", file.display()))?;
+    let text = match structure {
+        Structure::Tree => example(kind).to_owned(),
+        // Other commands read it there.
+        other => format!("structure = \"{}\"\n\n{}", other.word(), example(kind)),
+    };
+    std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
     Ok((folder, file))
 }
 
@@ -65,18 +76,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (_folder, file) = match &arguments.file {
         Some(file) => (None, file.clone()),
         None => {
-            let (folder, file) = write_example(&arguments.example)?;
+            let (folder, file) =
+                write_example(&arguments.example, arguments.structure.given().unwrap_or_default())?;
             println!("cluster file {}", file.display());
             (Some(folder), file)
         }
     };
     let cluster = crate::topology::load(&file)?;
+    if arguments.structure.of(&cluster) == Structure::Hash {
+        check_hash(arguments.begin, arguments.serve)?;
+    }
+    let memory_server_arguments = match arguments.structure.of(&cluster) {
+        Structure::Tree => {
+            [arguments.structure.words(), arguments.begin.words(), arguments.serve.words()].concat()
+        }
+        Structure::Hash => arguments.structure.words(),
+    };
     let options = UpOptions {
         program: std::env::current_exe().context("finding this program")?,
         trust: crate::topology::trust(&cluster, &file, OPERATOR)?,
         file,
         cluster,
-        memory_server_arguments: [arguments.begin.words(), arguments.serve.words()].concat(),
+        memory_server_arguments,
         switch_arguments: vec!["--threads".to_owned(), arguments.switch_threads.to_string()],
         data: arguments.data.clone(),
         restart: !arguments.no_restart,

@@ -155,6 +155,22 @@ const CLUSTER: &[Line] = &[
     ("curl http://127.0.0.1:9800/metrics", Fetches),
 ];
 
+/// Lines about a cluster with a hash table, in this order.
+const HASH: &[Line] = &[
+    (
+        "fatbtree memserver left --cluster cluster.toml --structure hash",
+        Serves("its part of a hash table", &[]),
+    ),
+    ("fatbtree up cluster.toml --structure hash", Stays("ready", &[])),
+    ("fatbtree load --cluster cluster.toml --keys 1e5 --structure hash", Ends(&[("1e5", "1e4")])),
+    ("fatbtree load --cluster cluster.toml --keys 1e5 --structure hash --replace", Ends(&[("1e5", "1e4")])),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 20000 --structure hash --workload b",
+        Ends(&[("20000", "2000")]),
+    ),
+    ("fatbtree shell --cluster cluster.toml --structure hash", Ends(&[])),
+];
+
 const SMALL: (&str, &str) = ("demo", "demo --keys 5000 --lookups 500");
 const FEW: (&str, &str) = ("figures", "figures --keys 1000 --window 100");
 
@@ -185,6 +201,7 @@ const ALONE: &[Line] = &[
     ("fatbtree shell --keys 100000 --trips", Ends(&[])),
     ("fatbtree shell --keys 100000 --cache 1000000 --trips", Ends(&[])),
     ("fatbtree shell --value-size 8 --fan-out 4", Ends(&[])),
+    ("fatbtree shell --structure hash", Ends(&[])),
     ("printf 'put 1 one\\nget 1\\n' | fatbtree shell", Ends(&[])),
     ("cargo demo", Ends(&[("cargo demo", "fatbtree demo"), SMALL])),
     ("cargo demo --help", Ends(&[("cargo demo", "fatbtree demo")])),
@@ -395,14 +412,18 @@ fn every_line_of_the_guide_has_its_place_here() {
         of_page(&page, &mut lines);
     }
     of_help(&[], &mut lines);
-    let listed =
-        CLUSTER.iter().chain(ALONE).map(|(line, _)| *line).chain(ELSEWHERE.iter().map(|(line, _)| *line));
+    let listed = CLUSTER
+        .iter()
+        .chain(HASH)
+        .chain(ALONE)
+        .map(|(line, _)| *line)
+        .chain(ELSEWHERE.iter().map(|(line, _)| *line));
     let listed: BTreeSet<String> = listed.map(str::to_owned).collect();
     let unknown: Vec<_> = lines.difference(&listed).collect();
     assert!(unknown.is_empty(), "no test runs these lines of the guide: {unknown:#?}");
     let gone: Vec<_> = listed.difference(&lines).collect();
     assert!(gone.is_empty(), "these lines are not in the guide: {gone:#?}");
-    assert_eq!(listed.len(), CLUSTER.len() + ALONE.len() + ELSEWHERE.len(), "each once");
+    assert_eq!(listed.len(), CLUSTER.len() + HASH.len() + ALONE.len() + ELSEWHERE.len(), "each once");
     let alias = include_str!("../../.cargo/config.toml");
     assert!(
         alias.contains("demo = \"run --profile demo --package fatbtree-cli -- demo\""),
@@ -504,6 +525,14 @@ fn lines_about_a_cluster_work() {
     write(folder.path(), "keys.txt", &keys);
     write(folder.path(), "people.csv", "key,value\n1,Ada\n2,Grace\n3,\"Radia, too\"\n4,Barbara\n");
     go_through(folder.path(), CLUSTER);
+}
+
+#[test]
+fn lines_about_a_hash_table_work() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let example = String::from_utf8(run(&["topology", "example"]).stdout).expect("text");
+    write(folder.path(), "cluster.toml", &on_free_ports(example));
+    go_through(folder.path(), HASH);
 }
 
 #[test]

@@ -129,7 +129,14 @@ async fn knock(cluster: &Cluster, certificates: &Path) {
     let to = |name: &str| of(name).to(cluster.controller().expect("there is one"), CONTROLLER);
     let registered = async |name: &str, partition: u16| {
         let generation = Generation { number: u64::MAX, low: 0 };
-        let hello = ServerHello { partition, generation, root: 64, lost: false, connections: vec![] };
+        let hello = ServerHello {
+            partition,
+            structure: "blink".to_owned(),
+            generation,
+            root: 64,
+            lost: false,
+            connections: vec![],
+        };
         let mut client = ToController::connect(to(name), PATIENCE).await.expect("it is let in");
         let (_news, mut none) = tokio::sync::mpsc::channel(1);
         client.register(hello, &mut none, |_| {}).await.expect_err("refused").to_string()

@@ -161,6 +161,9 @@ pub struct ServerStatus {
     pub connections: usize,
     /// Connections that switches admit.
     pub registered: usize,
+    /// Kind of its structure, if it is no tree: it takes no part in plans.
+    #[serde(default)]
+    pub structure: Option<String>,
 }
 
 /// State of a client.

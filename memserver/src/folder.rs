@@ -156,6 +156,18 @@ pub enum FolderError {
         /// Its format.
         found: u32,
     },
+    /// Another structure lies there.
+    #[error(
+        "{} holds a structure of kind {found:?}, not {expected:?}: start the server with --structure {found}, or name another folder", .path.display()
+    )]
+    Structure {
+        /// The folder.
+        path: PathBuf,
+        /// Kind of its structure.
+        found: String,
+        /// Kind that the server is started with.
+        expected: &'static str,
+    },
     /// The folder belongs to another server.
     #[error(
         "{} belongs to memory server {} (partition {}, {}), not to {} (partition {}, {}): name another folder", .path.display(), .found.server,
@@ -239,7 +251,13 @@ impl<C: Counts> Folder<C> {
             }
         }
         whole(path, known.as_ref())?;
-        let state = known.unwrap_or(State { owner, chunk_bytes, tree: None, leftovers: BTreeSet::new() });
+        let state = known.unwrap_or_else(|| State {
+            structure: C::STRUCTURE.to_owned(),
+            owner,
+            chunk_bytes,
+            tree: None,
+            leftovers: BTreeSet::new(),
+        });
         let mut folder = Self { path: path.to_owned(), state, former: None, _lock: lock };
         folder.forget_others();
         Ok(folder)

@@ -2,6 +2,9 @@
 
 mod link;
 mod reporter;
+mod structure;
+mod table;
+mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,11 +14,10 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fatbtree_blink::{Contention, Limits, PoolConfig};
-use fatbtree_blink_host::grpc::super_root;
-use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
-use fatbtree_client::{Client, KeySample, Report};
+use fatbtree_blink::{Contention, Limits};
+use fatbtree_client::Client;
 use fatbtree_controller::grpc::{ClientReport, Controllers};
+use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::session_keeper::{Call, CallId, Denied, KeeperOptions, Notice, SessionKeeper};
 use fatbtree_port::{Counters, Waiter, Waker};
 use fatbtree_topology::{Host, MemoryServer};
@@ -30,6 +32,9 @@ use crate::adapter::{Adapter, NicSpec, SILENCE, Side, Watch};
 use crate::metrics::{Metrics, Questions, serve_client};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use link::{Answer, Link, Out};
+
+pub use structure::{DoubtOthers, Infos, StructureClient};
+pub use table::HashClient;
 
 /// Options of a client process.
 #[derive(Clone, PartialEq, Debug)]
@@ -55,18 +60,24 @@ pub struct ClientOptions {
     pub contention: Contention,
 }
 
-/// A client with sessions, whose futures it runs.
+/// The process of a client of trees.
+pub type ClientProcess = StructureProcess<Client<Adapter>>;
+
+/// The process of a client of a hash table.
+pub type HashProcess = StructureProcess<HashClient>;
+
+/// A client of a structure with sessions, whose futures it runs.
 ///
-/// A connection that breaks is made anew, in a new session where the old one has ended; a server that comes back with another tree is
-/// believed.
-pub struct ClientProcess {
-    client: Client<Adapter>,
+/// A connection that breaks is made anew, in a new session where the old one has ended; a server that comes back with another structure of
+/// the kind is believed.
+pub struct StructureProcess<C: StructureClient> {
+    client: C,
     watch: Watch,
     /// Last description of each server, by partition.
-    infos: BTreeMap<u16, TreeServerInfo>,
-    keeper: SessionKeeper<TreeInfo>,
-    links: BTreeMap<u16, Arc<Link>>,
-    answers: mpsc::Receiver<Answer>,
+    infos: Infos<C::Info>,
+    keeper: SessionKeeper<C::Info>,
+    links: BTreeMap<u16, Arc<Link<C::Info>>>,
+    answers: mpsc::Receiver<Answer<C::Info>>,
     /// Connections that the controller has registered: partition, and the server's queue pair.
     registered: BTreeSet<(u16, u32)>,
     reports: Option<Reports>,
@@ -77,16 +88,16 @@ pub struct ClientProcess {
     control: Runtime,
 }
 
-impl fmt::Debug for ClientProcess {
+impl<C: StructureClient> fmt::Debug for StructureProcess<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientProcess").field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("StructureProcess").field("memory", self.client.remote()).finish_non_exhaustive()
     }
 }
 
-impl Drop for ClientProcess {
+impl<C: StructureClient> Drop for StructureProcess<C> {
     /// Frees the port, even if a clone of the client still exists.
     fn drop(&mut self) {
-        self.client.pool().reactor().with(Adapter::close);
+        self.client.remote().reactor().with(Adapter::close);
     }
 }
 
@@ -119,7 +130,7 @@ fn limits(patience: Duration) -> Limits {
     Limits { reconnects, ..least }
 }
 
-impl ClientProcess {
+impl<C: StructureClient> StructureProcess<C> {
     /// Opens a session with every memory server, and connects all queue pairs. Signals keep their meaning: see
     /// [`stop_at_signals`](Self::stop_at_signals).
     ///
@@ -138,27 +149,18 @@ impl ClientProcess {
             let (roce, patience) = (options.host.ip, options.patience);
             (server.partition, Link::new(server, &options.trust, roce, patience, out.clone()))
         };
-        let links: BTreeMap<u16, Arc<Link>> = options.servers.iter().map(link).collect();
+        let links: BTreeMap<u16, Arc<Link<C::Info>>> = options.servers.iter().map(link).collect();
         let infos = descriptions(&control, &links, &options.servers)?;
-        let roots = super_root(infos.values())?;
-        let tree = infos.values().next().map(|info| info.config).unwrap_or_default();
-        let config = PoolConfig {
-            tree,
-            lanes: options.lanes,
-            limits: limits(options.patience),
-            contention: options.contention,
-            ..PoolConfig::default()
-        };
-        let client = Client::new(adapter, config, roots, rand::random())?;
-        let reports = (!options.controllers.is_empty()).then(|| {
-            client.set_sample(Some(KeySample::new(SAMPLE, rand::random())));
+        let client = C::open(adapter, &infos, &options.servers, options, rand::random())?;
+        let is_reported = !options.controllers.is_empty() && client.begin_reports(SAMPLE, rand::random());
+        let reports = is_reported.then(|| {
             let (to, reports) = reports::channel(1);
             let peer = |address: &String| options.trust.to(address, CONTROLLER);
             let controllers = Controllers::new(options.controllers.iter().map(peer));
             control.spawn(reporter::serve(controllers, options.host.ip, reports, out));
             Reports { to, next: watch.now() + REPORT }
         });
-        let connections = client.pool().connections();
+        let connections = client.remote().connections();
         let patience = Some(in_nanos(options.patience));
         let keeper = SessionKeeper::new(connections, KeeperOptions { patience, ..KeeperOptions::default() });
         let mut process = Self {
@@ -190,12 +192,12 @@ impl ClientProcess {
     }
 
     /// The client, for operations.
-    pub fn client(&self) -> &Client<Adapter> {
+    pub fn client(&self) -> &C {
         &self.client
     }
 
     /// Descriptions of the memory servers, by partition.
-    pub fn infos(&self) -> impl Iterator<Item = &TreeServerInfo> {
+    pub fn infos(&self) -> impl Iterator<Item = &ServerInfo<C::Info>> {
         self.infos.values()
     }
 
@@ -219,7 +221,7 @@ impl ClientProcess {
 
     /// Counters of the client's port; `None` for an RDMA device, which counts for itself.
     pub fn port(&self) -> Option<Counters> {
-        port(&self.client)
+        port(self.client.remote())
     }
 
     /// Runs a future of the client's to its end.
@@ -242,7 +244,7 @@ impl ClientProcess {
             self.turn();
             if !alarm.rings() {
                 let report = self.reports.as_ref().map(|reports| reports.next);
-                let deadline = self.client.next_deadline();
+                let deadline = self.client.remote().next_deadline();
                 self.wait(deadline.into_iter().chain(report).min());
                 // The future may have been woken from outside: what it begins now is timed from now.
                 self.client.turn(self.watch.now());
@@ -260,12 +262,12 @@ impl ClientProcess {
         let time = in_nanos(time);
         // The reactor's time stands still between two runs.
         client.turn(self.watch.now());
-        self.run(async { client.pool().reactor().sleep(time).await })
+        self.run(async { client.remote().reactor().sleep(time).await })
     }
 
     /// Closes the sessions. A server that does not answer needs nothing.
     pub fn close(mut self) {
-        self.keeper.close(self.client.pool());
+        self.keeper.close(self.client.kept());
         let until = self.watch.now() + in_nanos(CLOSING);
         while !self.keeper.is_closed() && self.watch.now() < until {
             self.turn();
@@ -278,7 +280,7 @@ impl ClientProcess {
     /// Waits until something has come, or until `due`.
     fn wait(&mut self, due: Option<Instant>) {
         let Self { client, watch, keeper, .. } = self;
-        client.pool().reactor().with(|adapter| {
+        client.remote().reactor().with(|adapter| {
             let due = due.into_iter().chain(adapter.poll_timeout()).chain([keeper.poll_timeout()]).min();
             adapter.wait(watch, due);
         });
@@ -287,7 +289,7 @@ impl ClientProcess {
     /// Sends and receives what is ready, then serves sessions. Returns the reason if a server was given up.
     fn turn(&mut self) -> Option<Denied> {
         let Self { client, watch, questions, .. } = self;
-        client.pool().reactor().with(|adapter| {
+        client.remote().reactor().with(|adapter| {
             adapter.send(watch.now());
             adapter.receive(watch.now());
             adapter.handle_timeout(watch.now());
@@ -309,15 +311,8 @@ impl ClientProcess {
         }
         reports.next = now + REPORT;
         if let Ok(place) = reports.to.try_reserve() {
-            let Report { keys, index_reads, stale_hints } = self.client.report();
-            place.send(ClientReport { keys, index_reads, stale_hints });
+            place.send(self.client.report());
         }
-    }
-
-    /// Whether index reads are sent to all memory servers.
-    pub fn is_registered(&self) -> bool {
-        let pool = self.client.pool();
-        pool.connections().into_iter().all(|id| pool.is_registered(id))
     }
 
     /// Takes answers and carries calls. Returns the reason if a server was given up.
@@ -326,14 +321,14 @@ impl ClientProcess {
         while let Ok(answer) = self.answers.try_recv() {
             let Self { client, keeper, .. } = self;
             match answer {
-                Answer::Call { call, answer } => keeper.handle_answer(now, client.pool(), call, answer),
+                Answer::Call { call, answer } => keeper.handle_answer(now, client.kept(), call, answer),
                 Answer::Registered { partition, queue_pair } => {
                     self.registered.insert((partition, queue_pair));
                     self.tell_registered();
                 }
             }
         }
-        while let Some((id, call)) = self.keeper.poll_call(now, self.client.pool()) {
+        while let Some((id, call)) = self.keeper.poll_call(now, self.client.kept()) {
             self.carry(id, call);
         }
         self.take_notices()
@@ -354,13 +349,12 @@ impl ClientProcess {
                 Notice::Connected { .. } => self.tell_registered(),
                 Notice::Broken { id, reason } => {
                     tracing::info!(%id, %reason, "a connection broke");
-                    if let Some(gone) = self.client.pool().replaces(id) {
+                    if let Some(gone) = self.client.remote().replaces(id) {
                         self.registered.remove(&(id.server, gone.0));
                     }
                 }
                 Notice::Unfinished { .. } => {
-                    let client = self.client.clone();
-                    self.chores.push(Box::pin(async move { client.pool().finish().await }));
+                    self.chores.push(Box::pin(self.client.finish()));
                 }
                 Notice::Denied { server, denied } => {
                     tracing::info!(server, %denied, "denied");
@@ -378,90 +372,71 @@ impl ClientProcess {
 
     /// Lets index reads go over the connections that the controller has registered.
     fn tell_registered(&self) {
-        let pool = self.client.pool();
-        for id in pool.connections() {
-            let end = pool.replaces(id).map(|end| (id.server, end.0));
+        let remote = self.client.remote();
+        for id in remote.connections() {
+            let end = remote.replaces(id).map(|end| (id.server, end.0));
             if end.is_some_and(|end| self.registered.contains(&end)) {
-                // A connection that is down is registered anew with its next queue pair.
-                let _ = pool.set_registered(id, true);
+                self.client.set_registered(id);
             }
         }
     }
 
-    /// Takes a server's description of itself in a new session, which may be one with another tree.
+    /// Takes a server's description of itself in a new session, which may be one with another structure of the kind.
     fn believe(&mut self, server: u16) {
         let Some(info) = self.keeper.info(server) else { return };
         self.infos.insert(server, *info);
-        match super_root(self.infos.values()) {
-            Ok(roots) => {
-                if let Err(error) = self.client.pool().set_roots(roots) {
-                    tracing::warn!(server, %error, "another tree");
-                }
-            }
-            // Ranges have moved. The others have new ones, too, or will soon: their sessions end then.
-            Err(error) => {
-                tracing::info!(server, %error, "the other servers are asked for their ranges");
-                for other in self.links.keys().filter(|other| **other != server) {
-                    self.keeper.doubt(*other);
-                }
+        if let Err(DoubtOthers) = self.client.believe(server, &self.infos) {
+            for other in self.links.keys().filter(|other| **other != server) {
+                self.keeper.doubt(*other);
             }
         }
+    }
+}
+
+impl ClientProcess {
+    /// Whether index reads are sent to all memory servers.
+    pub fn is_registered(&self) -> bool {
+        let pool = self.client.pool();
+        pool.connections().into_iter().all(|id| pool.is_registered(id))
     }
 }
 
 /// Descriptions of all servers, by partition; they are asked at the same time.
-fn descriptions(
+fn descriptions<S: fatbtree_memserver::grpc::Describe + Send + 'static>(
     control: &Runtime,
-    links: &BTreeMap<u16, Arc<Link>>,
+    links: &BTreeMap<u16, Arc<Link<S>>>,
     servers: &[MemoryServer],
-) -> Result<BTreeMap<u16, TreeServerInfo>, NodeError> {
+) -> Result<Infos<S>, NodeError> {
     let asked: Vec<_> = servers
         .iter()
         .map(|server| {
             let link = Arc::clone(&links[&server.partition]);
-            (server, control.spawn(async move { link.info().await }))
+            (server.partition, control.spawn(async move { link.info().await }))
         })
         .collect();
-    let mut infos: BTreeMap<u16, TreeServerInfo> = BTreeMap::new();
-    for (server, asked) in asked {
+    let mut infos = Infos::new();
+    for (partition, asked) in asked {
         let info = control.block_on(asked).expect("the task neither panics nor is aborted")?;
-        if let Some((other, _)) = infos.iter().find(|(_, other)| other.config != info.config) {
-            let other = servers.iter().find(|known| known.partition == *other);
-            let name = other.map_or_else(String::new, |other| other.name.clone());
-            return Err(NodeError::Shapes(name, server.name.clone()));
-        }
-        infos.insert(server.partition, info);
+        infos.insert(partition, info);
     }
     Ok(infos)
 }
 
-fn port(client: &Client<Adapter>) -> Option<Counters> {
-    client.pool().reactor().with(|adapter| adapter.counters()).map(|(port, _)| port)
+fn port(remote: &fatbtree_remote::RemoteMemory<Adapter>) -> Option<Counters> {
+    remote.reactor().with(|adapter| adapter.counters()).map(|(port, _)| port)
 }
 
-fn metrics(client: &Client<Adapter>) -> Metrics {
-    let (mut metrics, stats) = (Metrics::default(), client.pool().stats());
-    metrics.operations(&client.latencies());
-    metrics.ports(&port(client).map(|port| (0, port)).into_iter().collect::<Vec<_>>());
+fn metrics<C: StructureClient>(client: &C) -> Metrics {
+    let (mut metrics, counters) = (Metrics::default(), client.remote().counters());
+    metrics.ports(&port(client.remote()).map(|port| (0, port)).into_iter().collect::<Vec<_>>());
     for (name, help, value) in [
-        ("client_lookups", "Lookups that have begun", stats.lookups),
-        ("client_reads", "READs posted, index reads among them", stats.remote.reads),
-        ("client_index_reads", "Index reads posted", stats.index_reads),
-        ("client_stale_hints", "Index reads that led to another key's node", stats.stale_hints),
-        (
-            "client_unregistered",
-            "Lookups that walked for want of a registered connection",
-            stats.unregistered,
-        ),
-        ("client_retries", "Reads of something torn", stats.retries),
-        ("client_fallbacks", "Walks begun again at the root", stats.fallbacks),
-        ("client_broken_connections", "Queue pairs that have failed", stats.remote.broken_connections),
-        ("client_lock_retries", "Locks that were asked for again", stats.remote.lock_retries),
-        ("client_written_bytes", "Bytes written to memory servers", stats.remote.written_bytes),
-        ("client_splits", "Nodes split", stats.splits),
-        ("client_merges", "Nodes merged", stats.merges),
+        ("client_reads", "READs posted, index reads among them", counters.reads),
+        ("client_broken_connections", "Queue pairs that have failed", counters.broken_connections),
+        ("client_lock_retries", "Locks that were asked for again", counters.lock_retries),
+        ("client_written_bytes", "Bytes written to memory servers", counters.written_bytes),
     ] {
         metrics.counter(name, help, value);
     }
+    client.metrics(&mut metrics);
     metrics
 }

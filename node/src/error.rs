@@ -72,11 +72,28 @@ pub enum NodeError {
     /// The tree cannot be built, or cannot be saved.
     #[error("loading the tree: {0}")]
     Build(#[from] fatbtree_blink_host::BuildError),
-    /// Error from the folder that the tree is kept in.
+    /// The hash table cannot be made, or cannot be saved.
+    #[error("making the hash table: {0}")]
+    Make(#[from] fatbtree_race::host::MakeInError),
+    /// The data folder has a part of another table.
+    #[error(
+        "the data folder has a part of a hash table of another shape: expected {expected:?}, found {found:?}; start the cluster with the memory \
+         servers that it had, or name another folder"
+    )]
+    OtherTable {
+        /// Shape of the table in the folder.
+        found: Box<fatbtree_race::Shape>,
+        /// Shape that the cluster file makes.
+        expected: Box<fatbtree_race::Shape>,
+    },
+    /// A hash table cannot be used.
+    #[error("the hash table: {0}")]
+    Table(#[from] fatbtree_race::TableError),
+    /// Error from the folder that the structure is kept in.
     #[error("the data folder: {0}")]
     Folder(#[from] fatbtree_memserver::FolderError),
-    /// The device does not take the tree.
-    #[error("serving the tree: {0}")]
+    /// The device does not take the structure.
+    #[error("serving the structure: {0}")]
     Serve(#[from] fatbtree_memserver::ServerError),
     /// A query worker cannot work on the tree.
     #[error("answering queries: {0}")]
@@ -113,6 +130,15 @@ pub enum NodeError {
          tears lines, as soft RoCE does"
     )]
     Shapes(String, String),
+    /// The memory servers' parts are not those of one hash table.
+    #[error(
+        "the memory servers do not hold parts of one hash table: {0} has a part of another one; the cluster file must name all servers of the \
+         table, and no others"
+    )]
+    Parts(String),
+    /// The device or the connections cannot be used.
+    #[error("connecting to a memory server: {0}")]
+    Memory(#[from] fatbtree_remote::ConnectError),
     /// A queue pair cannot be connected.
     #[error("connecting to a memory server: {0}")]
     Connect(#[from] fatbtree_blink::PoolError),

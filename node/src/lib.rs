@@ -62,12 +62,16 @@ mod up;
 mod wires;
 
 pub use adapter::{Adapter, NicSpec};
-pub use client::{ClientOptions, ClientProcess};
+pub use client::{
+    ClientOptions, ClientProcess, DoubtOthers, HashClient, HashProcess, Infos, StructureClient,
+    StructureProcess,
+};
 pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
 pub use live_page::LivePage;
 pub use memory_server::{
-    MemoryServerOptions, MemoryServerProcess, MemoryServerReport, QueryOptions, QueryReport, TreeSource,
+    HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, MemoryServerReport, QueryOptions,
+    QueryReport, TreeSource,
 };
 pub use query_client::{QueryClientOptions, QueryClientProcess, QueryWay};
 pub use roster::{certificates_of, roster_of, trust_of};

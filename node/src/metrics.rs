@@ -42,7 +42,7 @@ type Labels = Vec<(&'static str, String)>;
 
 /// Metrics of a role.
 #[derive(Debug, Default)]
-pub(crate) struct Metrics(Vec<Metric>);
+pub struct Metrics(Vec<Metric>);
 
 impl Metrics {
     /// Adds a count since the role began.

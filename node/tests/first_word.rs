@@ -33,22 +33,22 @@ fn empty_server(cluster: &Cluster, controller: String) -> MemoryServerOptions {
         trust: Trust::default(),
         roster: roster_of(cluster),
         metrics: None,
-        tree: TreeSource {
+        structure: TreeSource {
             keys: Vec::new(),
             value_bytes: 16,
             seed: 1,
             config: TreeConfig::default(),
             spare_bytes: 64 << 20,
+            region_bytes: 1 << 30,
+            queries: Some(QueryOptions {
+                address: described.query.clone(),
+                workers: 1,
+                servers: vec![(0, described.partition)],
+                cache_bytes: 0,
+                secret: None,
+            }),
         },
         data: None,
-        region_bytes: 1 << 30,
-        queries: Some(QueryOptions {
-            address: described.query.clone(),
-            workers: 1,
-            servers: vec![(0, described.partition)],
-            cache_bytes: 0,
-            secret: None,
-        }),
         // A test that fails ends, too.
         limit: Some(Duration::from_secs(60)),
         described,

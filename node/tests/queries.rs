@@ -178,22 +178,22 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
         trust: Trust::default(),
         roster: roster_of(&cluster),
         metrics: None,
-        tree: TreeSource {
+        structure: TreeSource {
             keys: (0..KEYS).step_by(2).map(key_of).collect(),
             value_bytes: 16,
             seed: SEED,
             config: TreeConfig::default(),
             spare_bytes: 256 << 20,
+            region_bytes: 1 << 30,
+            queries: Some(QueryOptions {
+                address: described.query.clone(),
+                workers: 2,
+                servers: vec![(0, described.partition)],
+                cache_bytes: 1 << 20,
+                secret: None,
+            }),
         },
         data: None,
-        region_bytes: 1 << 30,
-        queries: Some(QueryOptions {
-            address: described.query.clone(),
-            workers: 2,
-            servers: vec![(0, described.partition)],
-            cache_bytes: 1 << 20,
-            secret: None,
-        }),
         limit: None,
         described: described.clone(),
     };

@@ -16,6 +16,12 @@ pub enum TableError {
         /// The server that was asked.
         server: u16,
     },
+    /// The servers hold parts of different tables.
+    #[error(
+        "the memory servers do not hold parts of one table: one has begun anew without what it held; load all of them anew (`fatbtree load \
+         --structure hash --replace`)"
+    )]
+    Parted,
     /// The connection broke while a slot was being changed, and another client has changed it since.
     #[error(
         "the change may have been made or not: the connection broke under it ({0}); read the key to find out"

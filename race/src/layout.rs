@@ -3,7 +3,7 @@
 //! ```text
 //!   region of the first server             directory                       subtable
 //!   ┌────────────────────┐ 0               ┌──────────────────────┐ 0      ┌──────────────────────────┐ 0
-//!   │ region header      │                 │ global depth         │        │ bucket header            │
+//!   │ region header      │                 │ global depth, members│        │ bucket header            │
 //!   ├────────────────────┤ 64              ├──────────────────────┤ 64     │ successors, or 0         │
 //!   │ directory          │                 │ entry of suffix 0    │        ├──────────────────────────┤ 64
 //!   ├────────────────────┤                 │ entry of suffix 1    │        │ main bucket     ┐ group  │
@@ -53,6 +53,9 @@ const HEAD_BYTES: u64 = 64;
 
 /// Offset of the word in a subtable that names its successors.
 pub(crate) const SUCCESSORS: u64 = 8;
+
+/// Offset of the word in a directory that names the generations of all servers.
+pub(crate) const MEMBERS: u64 = 8;
 
 /// Stands in each bucket header.
 const MAGIC: u64 = 0x5ace;

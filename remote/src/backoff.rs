@@ -37,6 +37,10 @@ pub enum Growth {
     FailureRate,
 }
 
+/// Part of the time that an operation still tries which one pause may last: the nearer its end, the more often it tries. Clients whose
+/// back-off has grown would starve among those whose has not.
+const HURRY: u64 = 8;
+
 impl Backoff {
     /// For reads: a pause before each of them, from 1 µs to 1 ms.
     pub const READS: Self = Self {
@@ -63,6 +67,12 @@ impl Backoff {
         limit: Duration::from_nanos(1_700 << 10),
         growth: Growth::FailureRate,
     };
+
+    /// The same pauses for an operation that gives up after `left`: each lasts an eighth of it at most. `None` if it never gives up.
+    pub(crate) fn within(&self, left: Option<Duration>) -> Self {
+        let limit = left.map_or(self.limit, |left| self.limit.min(left / HURRY));
+        Self { limit, ..*self }
+    }
 
     /// Whether a round ends with this attempt; the first one is number 0.
     pub(crate) fn ends_round(&self, attempt: u32) -> bool {
@@ -160,6 +170,15 @@ mod tests {
                 assert!((least..=least + 1_700).contains(&pause), "{attempt} {most}: {pause}");
             }
         }
+    }
+
+    #[test]
+    fn an_operation_that_will_give_up_pauses_an_eighth_of_what_is_left() {
+        let within = |left| Backoff::SMART.within(left).span(u32::MAX, 10);
+        assert_eq!(within(None), Backoff::SMART.limit.as_nanos());
+        assert_eq!(within(Some(Duration::from_millis(30))), Backoff::SMART.limit.as_nanos());
+        assert_eq!(within(Some(Duration::from_micros(80))), 10_000);
+        assert_eq!(within(Some(Duration::ZERO)), 0);
     }
 
     #[test]

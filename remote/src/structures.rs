@@ -135,7 +135,7 @@
 //!         let [Output::Atomic(holder), Output::Read(found)] = memory.post(id, lock_and_read).await? else { continue };
 //!         memory.note_attempt(holder != 0);
 //!         if holder != 0 {
-//!             memory.pause_after_conflict(attempt).await;
+//!             memory.pause_after_conflict(attempt, None).await;
 //!             continue;
 //!         }
 //!         let new = change(u64::from_le_bytes(found[..].try_into().expect("eight bytes were asked for")));

@@ -18,6 +18,27 @@ pub use wires::{MAX_SEATS, NoWire, Seat, Wire};
 use crate::network::{HostId, Network, SwitchId};
 use crate::routing::Ends;
 
+/// Structure that the memory servers of a cluster hold.
+#[derive(serde::Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Structure {
+    /// B-link trees: one for each partition.
+    #[default]
+    Tree,
+    /// One hash table over all memory servers, whatever their partitions' keys.
+    Hash,
+}
+
+impl Structure {
+    /// Its word in a cluster file.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Tree => "tree",
+            Self::Hash => "hash",
+        }
+    }
+}
+
 /// A memory server: one partition of the key space, on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryServer {
@@ -69,6 +90,7 @@ const fn pipe_of(device_port: u16) -> u16 {
 /// roles, and no address, endpoint, name or end of a wire is there twice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
+    structure: Structure,
     tree: Network,
     servers: Vec<MemoryServer>,
     clients: Vec<Client>,
@@ -116,6 +138,11 @@ impl Cluster {
     /// The first thing wrong with it, with line, column and field (ARCHITECTURE.md "Bad input"): see [`ClusterProblem`].
     pub fn from_toml(text: &str) -> Result<Self, ClusterError> {
         validate::cluster(text)
+    }
+
+    /// Structure that the memory servers hold: `structure = "hash"` before the first section, or a tree.
+    pub fn structure(&self) -> Structure {
+        self.structure
     }
 
     /// The paper's four memory servers in one pod and two clients, as in `examples/cluster-k4.toml`.

@@ -54,7 +54,7 @@ mod tests;
 pub use address::{MacAddress, Prefix};
 pub use cluster::{
     Client, Cluster, ClusterError, ClusterProblem, IN_FLIGHT_PORT, MAX_SEATS, MemoryServer, Named, NoWire,
-    P4RuntimeEndpoint, Seat, Wire,
+    P4RuntimeEndpoint, Seat, Structure, Wire,
 };
 pub use error::TopologyError;
 pub use fat_tree::MAX_K;

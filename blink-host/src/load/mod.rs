@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use fatbtree_blink::node::LINE;
 use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Superblock, TreeConfig};
-use fatbtree_memserver::Origin;
+use fatbtree_memserver::{Counts, Origin};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +82,10 @@ pub struct LoadCounts {
     pub internal_nodes: u64,
     /// Bytes of all records, alignment included.
     pub record_bytes: u64,
+}
+
+impl Counts for LoadCounts {
+    const STRUCTURE: &'static str = "tree";
 }
 
 /// A region with a tree in it, ready to be registered with `iova = server << 48`. A clone is the same region.

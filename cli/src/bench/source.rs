@@ -32,7 +32,7 @@ impl Source {
     fn workload(arguments: &Arguments, process: &mut Process) -> Result<Self> {
         let mut properties = crate::workload::properties(&arguments.workload)?;
         let keys = Keys::read(arguments.keys.as_deref())?;
-        let records = process.records();
+        let records = process.records(&keys)?;
         if records == 0 {
             let cluster = arguments.cluster.display();
             bail!("the memory servers are empty: fatbtree load --cluster {cluster} --keys 1e6");
@@ -41,6 +41,12 @@ impl Source {
         properties.set("operationcount", &arguments.operations.to_string());
         let spec = WorkloadSpec::from_properties(&properties)?;
         keys.check(&arguments.workload, &spec, records)?;
+        if process.is_hash() && spec.proportions.scan > 0.0 {
+            bail!(
+                "--workload {} scans, and a hash table has no order of keys: use one that does not, such as a, b, c, d or f",
+                arguments.workload
+            );
+        }
         let map = keys.map();
         let [insert, update, read_modify_write] =
             [spec.proportions.insert, spec.proportions.update, spec.proportions.read_modify_write];

@@ -63,13 +63,22 @@ pub(super) fn status_text(status: &Status) -> String {
             server.name.clone(),
             state(server.state).to_owned(),
             server.partition.to_string(),
-            dash(server.low.map(|low| format!("{low:#x}"))),
+            match &server.structure {
+                None => dash(server.low.map(|low| format!("{low:#x}"))),
+                Some(_) => dash(None::<String>),
+            },
             server.connections.to_string(),
             server.registered.to_string(),
             server.address.clone(),
         ]);
     }
     let mut text = format!("{switches}\n{servers}\n");
+    for server in &status.servers {
+        if let Some(structure) = &server.structure {
+            let name = &server.name;
+            text += &format!("{name} holds a structure of kind {structure:?}: it takes no part in plans\n");
+        }
+    }
     if !status.clients.is_empty() {
         let mut clients = table(["client", "index reads", "stale hints"]);
         for client in &status.clients {

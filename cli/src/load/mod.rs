@@ -1,5 +1,6 @@
 //! `fatbtree load`: fills the memory servers of a cluster.
 
+mod hash;
 mod input;
 
 use std::cell::Cell;
@@ -15,14 +16,16 @@ use fatbtree_blink::KeyRange;
 use fatbtree_blink_host::grpc::{LoadData, LoadProgress, load_empty, load_servers};
 use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
 use fatbtree_memserver::grpc::Client;
-use fatbtree_topology::{Cluster, MemoryServer, Named};
+use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
 use crate::interrupted::Interrupted;
 use crate::memserver::MadeValues;
+use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
+use crate::structure::StructureArgument;
 use crate::{count, progress};
 use input::{Input, Source};
 
@@ -35,10 +38,13 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --trace made.trace      the keys that are there when a cache trace begins
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
+  fatbtree load --cluster cluster.toml --keys 1e5 --structure hash    into the hash table, by inserts of a client of the cluster file
 
 Each memory server gets as many keys as the others: the partitions' borders follow from the keys, whatever the cluster file says. A server
 that holds a tree refuses the load (1), unless --replace is given. Its tree is replaced when all servers have built their new trees; a load
-that is stopped before (exit code 130), or fails (1), changes nothing. Clients lose their sessions and connect anew.")]
+that is stopped before (exit code 130), or fails (1), changes nothing. Clients lose their sessions and connect anew.
+
+A hash table is filled by inserts, key by key: a load that is stopped leaves what it has inserted, and --replace empties the table first.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -56,6 +62,13 @@ pub(crate) struct Arguments {
     /// Replace the trees that memory servers hold. Without this, a server whose tree is not empty ends the command.
     #[arg(long)]
     replace: bool,
+    #[command(flatten)]
+    structure: StructureArgument,
+    /// Client of the cluster file that inserts into the hash table; by default the first.
+    #[arg(long, value_name = "NAME")]
+    client: Option<String>,
+    #[command(flatten)]
+    nic: Nic,
     #[command(flatten)]
     values: MadeValues,
     /// File for the result as JSON; - for standard output, instead of the table.
@@ -93,6 +106,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
+    if arguments.structure.of(&cluster) == Structure::Hash {
+        let result = hash::load(arguments, &cluster)?;
+        let json = serde_json::to_string_pretty(&result)?;
+        match to_stdout {
+            true => println!("{json}"),
+            false => println!("{result}"),
+        }
+        return file.map_or(Ok(()), |file| file.write("result", &(json + "\n")));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.context("starting threads")?;
     let trust = crate::topology::trust(&cluster, &arguments.cluster, OPERATOR)?;

@@ -2,6 +2,7 @@
 
 mod cluster;
 pub(crate) mod command;
+mod table;
 mod tree;
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
@@ -12,6 +13,10 @@ use clap::Args;
 use clap::error::ErrorKind;
 use fatbtree_blink::{Allocation, KeyRange, Mutation, Order, ScanOptions, Start, TreeConfig, ValueLayout};
 
+use fatbtree_topology::Structure;
+
+use crate::nic::Nic;
+use crate::structure::StructureArgument;
 use command::{Command, HELP, show};
 use tree::{Setting, Tree, loaded_value};
 
@@ -25,11 +30,16 @@ use tree::{Setting, Tree, loaded_value};
   fatbtree shell --keys 100000 --trips            keys 1 to 100000, and what each command costs
   fatbtree shell --value-size 8 --fan-out 4       values of 8 bytes in the leaves, small nodes
   fatbtree shell --cluster cluster.toml           the keys of a running cluster, by the same commands
+  fatbtree shell --structure hash                 an empty hash table; with --cluster, that of a cluster
   printf 'put 1 one\\nget 1\\n' | fatbtree shell    prints ok, and one")]
 pub(crate) struct Arguments {
     /// Speaks to the running cluster of this file (TOML) instead of a tree of its own.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["servers", "keys", "value_size", "fan_out", "leaf_bytes", "cache", "spare", "round_robin", "trips"])]
     cluster: Option<PathBuf>,
+    #[command(flatten)]
+    structure: StructureArgument,
+    #[command(flatten)]
+    nic: Nic,
     /// Client of the cluster file; by default the first. Two processes cannot be the same client at once.
     #[arg(long, value_name = "NAME", requires = "cluster")]
     client: Option<String>,
@@ -71,7 +81,26 @@ const PAIRS_AT_ONCE: usize = 256;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let is_terminal = io::stdin().is_terminal();
+    let cluster = arguments.cluster.as_deref().map(crate::topology::load).transpose()?;
+    let structure = match &cluster {
+        Some(cluster) => arguments.structure.of(cluster),
+        None => arguments.structure.given().unwrap_or_default(),
+    };
     let lines = match &arguments.cluster {
+        _ if structure == Structure::Hash => {
+            let out = io::stdout().lock();
+            let mut shell = match (&arguments.cluster, &cluster) {
+                (Some(file), Some(cluster)) => {
+                    let (nic, client) = (&arguments.nic, arguments.client.as_deref());
+                    table::Shell::connect(cluster, file, client, nic, out)?
+                }
+                _ => table::Shell::own(arguments.servers, arguments.keys, arguments.trips, out)?,
+            };
+            exit_when_interrupted()?;
+            let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
+            shell.close();
+            lines
+        }
         Some(file) => {
             let mut shell = cluster::Shell::connect(file, arguments.client.as_deref(), io::stdout().lock())?;
             exit_when_interrupted()?;

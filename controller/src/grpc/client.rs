@@ -282,6 +282,7 @@ impl From<ServerHello> for proto::ServerHello {
             tree: Some(tree(hello.generation, hello.root)),
             connections: hello.connections.into_iter().map(Into::into).collect(),
             lost: hello.lost,
+            structure: hello.structure,
         }
     }
 }

@@ -25,6 +25,9 @@ use crate::reconcile::{Generation, Registration};
 /// The code by which a controller that is not primary refuses.
 const NOT_PRIMARY: tonic::Code = tonic::Code::Aborted;
 
+/// Name of the structure whose reads switches lead.
+pub const TREE: &str = "blink";
+
 /// Messages and stubs as the proto compiler makes them.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated code")]
 pub(crate) mod proto {
@@ -56,7 +59,9 @@ pub enum ServerNews {
 pub struct ServerHello {
     /// Its partition.
     pub partition: u16,
-    /// Its tree.
+    /// Name of its structure: switches lead READs of a [tree](TREE) only.
+    pub structure: String,
+    /// Its tree, or what it has instead.
     pub generation: Generation,
     /// The tree's root.
     pub root: u64,

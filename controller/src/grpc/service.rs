@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::proto::controller_server::{Controller, ControllerServer};
 use super::proto::{self, client_message, server_message};
-use super::{ClientReport, Input, NOT_PRIMARY, Registered, ServerHello, ServerNews};
+use super::{ClientReport, Input, NOT_PRIMARY, Registered, ServerHello, ServerNews, TREE};
 use crate::reconcile::{Generation, Registration};
 
 /// Bounds of what peers can make the service hold.
@@ -162,7 +162,9 @@ fn hello(message: proto::ServerMessage) -> Result<ServerHello, Status> {
     let (generation, root) = tree(hello.tree)?;
     let connections = hello.connections.into_iter().map(Registration::from).collect();
     let (partition, lost) = (number("partition", hello.partition)?, hello.lost);
-    Ok(ServerHello { partition, generation, root, lost, connections })
+    let structure = Some(hello.structure).filter(|name| !name.is_empty());
+    let structure = structure.unwrap_or_else(|| TREE.to_owned());
+    Ok(ServerHello { partition, structure, generation, root, lost, connections })
 }
 
 fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {

@@ -26,7 +26,7 @@ pub use operators::{Answer, Ticket};
 pub use plans::Made;
 
 use crate::follow::{FollowOptions, Follower};
-use crate::grpc::{ClientReport, Registered, ServerHello, ServerNews};
+use crate::grpc::{ClientReport, Registered, ServerHello, ServerNews, TREE};
 use crate::links::{Cable, CableEnd, Outages};
 use crate::operator::CableStatus;
 use crate::plan::Placement;
@@ -102,6 +102,8 @@ pub struct Primary {
     /// Server streams: the newest of each partition counts.
     server_streams: BTreeMap<u16, u64>,
     lost: BTreeSet<u16>,
+    /// Structures that are no trees, by partition.
+    others: BTreeMap<u16, String>,
     strangers: BTreeSet<(u16, u64)>,
     clients: BTreeMap<u64, Client>,
     trouble: Option<String>,
@@ -131,6 +133,7 @@ impl Primary {
             keys: VecDeque::new(),
             server_streams: BTreeMap::new(),
             lost: BTreeSet::new(),
+            others: BTreeMap::new(),
             strangers: BTreeSet::new(),
             clients: BTreeMap::new(),
             trouble: None,
@@ -166,6 +169,20 @@ impl Primary {
     /// Whether a partition's memory server has lost its tree, and serves no client.
     pub fn has_lost_its_tree(&self, partition: u16) -> bool {
         self.lost.contains(&partition)
+    }
+
+    /// Name of the structure that a partition's memory server holds, if it is no tree: then the switches lead no reads there.
+    pub fn other_structure(&self, partition: u16) -> Option<&str> {
+        self.others.get(&partition).map(String::as_str)
+    }
+
+    /// Reason for which there is no plan in this cluster, if it holds anything but trees.
+    pub(crate) fn nothing_to_plan(&self) -> Option<String> {
+        let (partition, structure) = self.others.first_key_value()?;
+        let name = self.server_name(*partition).unwrap_or_default();
+        Some(format!(
+            "there is nothing to plan: memory server {name} holds a structure of kind {structure:?}, and switches lead reads of trees only"
+        ))
     }
 
     /// Partitions of connected memory servers that the cluster file does not have.
@@ -285,6 +302,10 @@ impl Primary {
         }
         self.server_streams.insert(partition, stream);
         self.note_lost(partition, hello.lost);
+        match hello.structure.as_str() {
+            TREE => self.others.remove(&partition),
+            other => self.others.insert(partition, other.to_owned()),
+        };
         let known = self.controller.trees().get(&partition).map(|tree| tree.number);
         self.controller.server_joined(partition, hello.generation, &hello.connections);
         self.controller.rerooted(partition, hello.root);

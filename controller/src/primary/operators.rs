@@ -54,7 +54,10 @@ impl Primary {
 
     /// An operator brings a plan.
     pub fn asked_to_load(&mut self, ticket: Ticket, plan: Plan, source: Generations) {
-        self.load(plan, source, "an operator has brought it", Some(ticket));
+        match self.nothing_to_plan() {
+            Some(reason) => self.answer(ticket, Err(reason)),
+            None => self.load(plan, source, "an operator has brought it", Some(ticket)),
+        }
     }
 
     /// An operator wants the plan back that was active before.

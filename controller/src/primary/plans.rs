@@ -40,7 +40,8 @@ pub struct Made {
 impl Primary {
     /// Orders a plan, if one is missing or worth it.
     pub(super) fn think(&mut self) {
-        if self.planning.is_some() || self.now < self.not_before || self.controller.reload().is_some() {
+        let is_busy = self.planning.is_some() || self.controller.reload().is_some();
+        if is_busy || self.now < self.not_before || !self.others.is_empty() {
             return;
         }
         if self.controller.wants_plan() {
@@ -56,6 +57,12 @@ impl Primary {
     }
 
     pub(super) fn make_plan(&mut self, purpose: Purpose) {
+        if let Some(reason) = self.nothing_to_plan() {
+            if let Purpose::Operator(_, ticket) = purpose {
+                self.answer(ticket, Err(reason));
+            }
+            return;
+        }
         match self.controller.next_epoch() {
             Ok(epoch) => {
                 self.planning = Some(purpose);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{plan, top};
 use fatbtree_blink::TreeTop;
-use fatbtree_controller::grpc::{ClientReport, ServerHello, ServerNews};
+use fatbtree_controller::grpc::{ClientReport, ServerHello, ServerNews, TREE};
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::{
     Answer, Budget, Client, Controller, ControllerNews, FollowOptions, Generation, Generations, KeeperNotice,
@@ -65,7 +65,8 @@ impl World {
         let partition_of = &self.tops[usize::from(partition)].partition;
         let generation = Generation { number, low: partition_of.range.low };
         let root = partition_of.root.raw();
-        ServerHello { partition, generation, root, lost: false, connections: Vec::new() }
+        let structure = TREE.to_owned();
+        ServerHello { partition, structure, generation, root, lost: false, connections: Vec::new() }
     }
 
     fn made(&self, source: Generations, epoch: u8) -> Result<Made, String> {
@@ -202,6 +203,28 @@ impl World {
         assert_eq!(self.primary.server_joined(stream, &hello), Ok(None), "it has the tree of before");
         self.done.clear();
     }
+}
+
+/// Switches lead reads of trees only.
+#[test]
+fn a_cluster_of_another_structure_has_no_plan() {
+    let mut world = World::new();
+    for partition in [0, 1] {
+        let hello = ServerHello { structure: "hash".to_owned(), ..world.hello(partition, 1) };
+        assert_eq!(world.primary.server_joined(0, &hello), Ok(None));
+    }
+    let ids: Vec<SwitchId> = world.switches.keys().copied().collect();
+    ids.iter().for_each(|id| world.primary.switch_noticed(*id, &KeeperNotice::Read(None)));
+    assert!(world.obey().is_empty() && world.primary.trouble().is_none());
+    assert_eq!(world.primary.other_structure(1), Some("hash"));
+    world.told();
+    world.primary.asked_for_plan(1, RELOAD);
+    assert!(world.obey().is_empty());
+    let refused = world.answer().unwrap_err();
+    assert!(refused.contains("there is nothing to plan") && refused.contains("\"hash\""), "{refused}");
+    // They come back with trees: then there is a plan.
+    world.servers_come(1);
+    assert_eq!(world.obey().len(), 1);
 }
 
 #[test]

@@ -16,9 +16,21 @@ use super::{FolderError, FolderOwner, KeptRegion, failed, private};
 use crate::info::Origin;
 
 /// Counts of a structure when it is loaded: named numbers, which `state.json` keeps beside those of the region.
-pub trait Counts: Clone + Eq + std::fmt::Debug + Serialize + DeserializeOwned {}
+pub trait Counts: Clone + Eq + std::fmt::Debug + Serialize + DeserializeOwned {
+    /// Name of the structure, for people: `tree`. A folder with another one is refused.
+    const STRUCTURE: &'static str;
+}
 
-impl<C: Clone + Eq + std::fmt::Debug + Serialize + DeserializeOwned> Counts for C {}
+/// Structure of a folder whose `state.json` names none: those that were written before there were others.
+const FIRST_STRUCTURE: &str = "tree";
+
+fn first_structure() -> String {
+    FIRST_STRUCTURE.to_owned()
+}
+
+fn is_first_structure(structure: &str) -> bool {
+    structure == FIRST_STRUCTURE
+}
 
 /// The version of files and layouts in them.
 pub(super) const FORMAT: u32 = 3;
@@ -31,6 +43,9 @@ const FORMER_STATE: &str = "state.json.former";
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, bound = "C: Counts")]
 pub(super) struct State<C> {
+    /// [`Counts::STRUCTURE`]. It is left out where it is a tree, as in older files.
+    #[serde(default = "first_structure", skip_serializing_if = "is_first_structure")]
+    pub(super) structure: String,
     pub(super) owner: FolderOwner,
     pub(super) chunk_bytes: u64,
     /// Region that was kept last; `None` until the first one is kept.
@@ -98,6 +113,18 @@ struct Version {
     format: u32,
 }
 
+/// All that the files of different structures have in common.
+#[derive(Deserialize)]
+struct Named {
+    state: NamedState,
+}
+
+#[derive(Deserialize)]
+struct NamedState {
+    #[serde(default = "first_structure")]
+    structure: String,
+}
+
 impl<C: Counts> State<C> {
     /// Reads the file; `None` if there is none.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, FolderError> {
@@ -112,6 +139,12 @@ impl<C: Counts> State<C> {
         let Version { format } = version?;
         if format != FORMAT {
             return Err(FolderError::Format { path, found: format });
+        }
+        if let Ok(Named { state: NamedState { structure: found } }) = serde_json::from_slice(&text)
+            && found != C::STRUCTURE
+        {
+            let path = folder.to_owned();
+            return Err(FolderError::Structure { path, found, expected: C::STRUCTURE });
         }
         let sealed = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()));
         let Sealed::<C> { crc32, state, .. } = sealed?;

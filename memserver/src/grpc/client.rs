@@ -165,11 +165,12 @@ impl ClientError {
         }
     }
 
-    /// Whether the server says no for good. One that is late itself, because its data path does not answer, or is about to end, may say yes
+    /// Whether the server says no for good, or something that cannot be. One that is late itself, because its data path does not answer, or is about to end, may say yes
     /// later; so may one that was not reached.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        self.code().is_some_and(|code| !matches!(code, Code::DeadlineExceeded | Code::Unavailable))
+        matches!(self, Self::Answer { .. })
+            || self.code().is_some_and(|code| !matches!(code, Code::DeadlineExceeded | Code::Unavailable))
     }
 
     /// Whether the session that was named has ended: open another, and connect anew in it.

@@ -35,7 +35,8 @@ pub enum MessageError {
     Endpoint(#[from] EndpointError),
     /// A structure of another kind.
     #[error(
-        "the memory server holds a structure of kind {found:?}, expected {expected:?}: ask it by a client of that structure"
+        "the memory server holds a structure of kind {found:?}, expected {expected:?}: ask it by a client of that structure (--structure, or a \
+         line in the cluster file)"
     )]
     OtherStructure {
         /// The expected name.

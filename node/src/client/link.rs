@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
-use fatbtree_memserver::grpc::{Client, ClientError};
+use fatbtree_memserver::ServerInfo;
+use fatbtree_memserver::grpc::{Client, ClientError, Describe};
 use fatbtree_memserver::session_keeper::{Call, CallId, Denied, Granted, NoAnswer};
 use fatbtree_port::Waker;
 use fatbtree_topology::MemoryServer;
@@ -15,22 +15,27 @@ use tokio::sync::OnceCell;
 use crate::ask::ask_within;
 
 /// Message from the control plane to the data path.
-pub(super) enum Answer {
+pub(super) enum Answer<S> {
     /// Answer to a call of the session keeper.
-    Call { call: CallId, answer: Result<Granted<TreeInfo>, Denied> },
+    Call { call: CallId, answer: Result<Granted<S>, Denied> },
     /// The first switch admits index reads to this queue pair of the server.
     Registered { partition: u16, queue_pair: u32 },
 }
 
 /// Way to the data path.
-#[derive(Clone)]
-pub(super) struct Out {
-    pub(super) answers: mpsc::Sender<Answer>,
+pub(super) struct Out<S> {
+    pub(super) answers: mpsc::Sender<Answer<S>>,
     pub(super) waker: Waker,
 }
 
-impl Out {
-    pub(super) fn tell(&self, answer: Answer) {
+impl<S> Clone for Out<S> {
+    fn clone(&self) -> Self {
+        Self { answers: self.answers.clone(), waker: self.waker.clone() }
+    }
+}
+
+impl<S> Out<S> {
+    pub(super) fn tell(&self, answer: Answer<S>) {
         // A data path that has ended needs no answer.
         let _ = self.answers.send(answer);
         self.waker.wake();
@@ -38,23 +43,23 @@ impl Out {
 }
 
 /// Control channel of one memory server.
-pub(super) struct Link {
+pub(super) struct Link<S> {
     peer: Peer,
     /// The client's address on the data path.
     roce: Ipv4Addr,
     /// Longest time for which a call may take.
     patience: Duration,
-    out: Out,
+    out: Out<S>,
     server: OnceCell<Client>,
 }
 
-impl Link {
+impl<S: Describe> Link<S> {
     pub(super) fn new(
         described: &MemoryServer,
         trust: &Trust,
         roce: Ipv4Addr,
         patience: Duration,
-        out: Out,
+        out: Out<S>,
     ) -> Arc<Self> {
         let peer = trust.to(&described.grpc, &described.name);
         Arc::new(Self { peer, roce, patience, out, server: OnceCell::new() })
@@ -65,7 +70,7 @@ impl Link {
     }
 
     /// The server's description of itself, asked for as long as patience lasts.
-    pub(super) async fn info(&self) -> Result<TreeServerInfo, ClientError> {
+    pub(super) async fn info(&self) -> Result<ServerInfo<S>, ClientError> {
         let ask = || async { self.server().await?.info().await };
         ask_within(self.patience, self.peer.address(), "for its description", ask).await
     }

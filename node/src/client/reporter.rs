@@ -13,11 +13,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reports to the controllers until the client ends.
-pub(super) async fn serve(
+pub(super) async fn serve<S>(
     controllers: Controllers,
     address: Ipv4Addr,
     mut reports: mpsc::Receiver<ClientReport>,
-    out: Out,
+    out: Out<S>,
 ) {
     for controller in controllers.in_turn() {
         if reports.is_closed() {

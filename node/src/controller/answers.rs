@@ -41,6 +41,7 @@ impl Driver {
                 low: controller.trees().get(&server.partition).map(|tree| tree.low),
                 registered: connections.iter().filter(|told| **told).count(),
                 connections: connections.len(),
+                structure: primary.other_structure(server.partition).map(str::to_owned),
             }
         });
         let clients = primary.clients().values().map(|client| {
@@ -64,6 +65,11 @@ impl Driver {
         let lost = cluster.servers().iter().filter(|server| primary.has_lost_its_tree(server.partition));
         let lost = lost.map(|server| {
             let name = &server.name;
+            if primary.other_structure(server.partition).is_some() {
+                return format!(
+                    "memory server {name} came back without its part of the table and refuses all clients; load all servers again with `fatbtree load --structure hash --replace`"
+                );
+            }
             format!(
                 "memory server {name} came back without its tree and refuses all clients; load all servers again with `fatbtree load --replace`, or begin with an empty tree by `fatbtree load --empty {name}`"
             )

@@ -237,7 +237,7 @@ impl Place {
 const PORTS: Range<u16> = QUERY_UDP_PORT..DIRECT_QUERY_UDP_PORT + 1;
 
 /// Threads that answer queries. They end when this value is dropped.
-pub(super) struct Workers {
+pub struct Workers {
     pub(super) address: SocketAddr,
     pub(super) board: Board,
     threads: Vec<(Stopper, JoinHandle<()>)>,

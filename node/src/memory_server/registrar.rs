@@ -5,12 +5,14 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fatbtree_blink::Partition;
-use fatbtree_blink_host::{TreeEvent, TreeHandle, TreeInfo, TreeServerInfo};
 use fatbtree_controller::grpc::{Client, ClientError, Controllers, ServerHello, ServerNews};
 use fatbtree_controller::{Generation, Registration};
-use fatbtree_memserver::FirstHop;
+use fatbtree_memserver::grpc::Describe as _;
+use fatbtree_memserver::{Event, FirstHop, Handle, ServerInfo, Tenant};
 use tokio::sync::mpsc;
+
+use super::structure::{Hosted, Registered};
+use super::{DescriptionOf, EventOf};
 
 /// Pause between two tries to reach a controller.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -21,18 +23,19 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// News on their way to the controller.
 const ON_THE_WAY: usize = 64;
 
-/// Generation of a server's tree: the number of its filling, and the first key of the partition.
-fn generation_of(generation: u64, partition: &Partition) -> Generation {
-    Generation { number: generation, low: partition.range.low }
+/// Generation of a server's structure: the number of its filling, and the first key of the partition.
+fn generation_of<S: Hosted>(number: u64, structure: &DescriptionOf<S>) -> Generation {
+    Generation { number, low: S::registered(structure).low }
 }
 
 /// State of a memory server that a controller must know, kept up to date.
-#[derive(Debug)]
-pub(super) struct Registrar {
+pub(super) struct Registrar<S: Hosted> {
     hello: ServerHello,
     connections: BTreeMap<(Ipv4Addr, u32), Registration>,
     controllers: Controllers,
-    handle: TreeHandle,
+    handle: Handle<S::Tenant>,
+    /// Whether the switches lead index reads on its connections.
+    is_led: bool,
 }
 
 fn registration(hop: &FirstHop) -> Registration {
@@ -40,29 +43,39 @@ fn registration(hop: &FirstHop) -> Registration {
     Registration { client, queue_pair: queue_pair.0, rkey, root: root.raw(), mtu }
 }
 
-/// Tells the server which tree of it the controller has known before. The server decides whether that was another tree than the present
-/// one.
-async fn hear(handle: TreeHandle, former: Option<u64>) {
+/// Tells the server which structure of it the controller has known before. The server decides whether that was another one than the
+/// present one.
+async fn hear<T: Tenant>(handle: Handle<T>, former: Option<u64>) {
     if let Ok(true) = handle.heard(former).await {
         tracing::warn!(
-            "a controller has known another tree of this memory server, which has begun with an empty one since; unless clients have written \
+            "a controller has known another structure of this memory server, which has begun with an empty one since; unless clients have written \
              to that one already, it is not served until it is loaded"
         );
     }
 }
 
-impl Registrar {
+impl<S: Hosted> Registrar<S> {
     /// Registrar of a server without connections.
-    pub(super) fn new(controllers: Controllers, info: &TreeServerInfo, handle: TreeHandle) -> Self {
-        let generation = generation_of(info.generation, &info.partition);
-        let (partition, root) = (info.partition.id, info.partition.root.raw());
-        let hello = ServerHello { partition, generation, root, lost: false, connections: Vec::new() };
-        Self { hello, connections: BTreeMap::new(), controllers, handle }
+    pub(super) fn new(
+        controllers: Controllers,
+        info: &ServerInfo<DescriptionOf<S>>,
+        handle: Handle<S::Tenant>,
+    ) -> Self {
+        let Registered { root, is_led, .. } = S::registered(&info.structure);
+        let hello = ServerHello {
+            partition: info.server,
+            structure: DescriptionOf::<S>::STRUCTURE.to_owned(),
+            generation: generation_of::<S>(info.generation, &info.structure),
+            root,
+            lost: false,
+            connections: Vec::new(),
+        };
+        Self { hello, connections: BTreeMap::new(), controllers, handle, is_led }
     }
 
     /// Takes the server's events and passes them on, until there are no more. There are never more of them on the way than the server has
     /// queue pairs, twice.
-    pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<TreeEvent>) {
+    pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<EventOf<S>>) {
         let is_heard = AtomicBool::new(false);
         // One that is not primary refuses: then the next one is tried.
         for controller in self.controllers.in_turn() {
@@ -81,7 +94,7 @@ impl Registrar {
                     ended = &mut telling => break ended,
                     event = events.recv() => {
                         let Some(event) = event else { return };
-                        let event = self.note(event);
+                        let Some(event) = self.note(event) else { continue };
                         // When they are not taken, the controller is told anew of everything.
                         if news.try_send(event).is_err() {
                             break Ok(());
@@ -101,32 +114,34 @@ impl Registrar {
         ServerHello { connections: self.connections.values().copied().collect(), ..self.hello.clone() }
     }
 
-    fn note(&mut self, event: TreeEvent) -> ServerNews {
-        match event {
-            TreeEvent::Opened(hop) => {
+    /// The news for the controller; `None` if it needs not know.
+    fn note(&mut self, event: EventOf<S>) -> Option<ServerNews> {
+        Some(match event {
+            Event::Opened(_) | Event::Closed(_) if !self.is_led => return None,
+            Event::Opened(hop) => {
                 let opened = registration(&hop);
                 self.connections.insert((opened.client, opened.queue_pair), opened);
                 ServerNews::Opened(opened)
             }
-            TreeEvent::Closed(hop) => {
+            Event::Closed(hop) => {
                 let Registration { client, queue_pair, .. } = registration(&hop);
                 self.connections.remove(&(client, queue_pair));
                 ServerNews::Closed { client, queue_pair }
             }
-            TreeEvent::NewRoot(tree) => {
-                self.hello.root = tree.partition.root.raw();
+            Event::NewRoot(structure) => {
+                self.hello.root = S::registered(&structure).root;
                 ServerNews::Root(self.hello.root)
             }
-            TreeEvent::Lost { .. } => {
+            Event::Lost { .. } => {
                 self.hello.lost = true;
                 ServerNews::Lost
             }
-            TreeEvent::Reloaded { structure: TreeInfo { partition, .. }, generation } => {
-                self.hello.generation = generation_of(generation, &partition);
-                self.hello.root = partition.root.raw();
+            Event::Reloaded { structure, generation } => {
+                self.hello.generation = generation_of::<S>(generation, &structure);
+                self.hello.root = S::registered(&structure).root;
                 self.hello.lost = false;
                 ServerNews::Refilled(self.hello.generation, self.hello.root)
             }
-        }
+        })
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use fatbtree_blink_host::TreeInfo;
 use fatbtree_controller::grpc::{Client, ClientError, Controllers};
 use fatbtree_controller::operator::{Question, RoleState, Status};
 use fatbtree_memserver::grpc;
@@ -162,7 +161,7 @@ impl Role {
         match self.kind {
             RoleKind::MemoryServer => {
                 match grpc::Client::connect(self.trust.to(&self.address, &self.name)).await {
-                    Ok(mut server) => server.info::<TreeInfo>().await.is_ok(),
+                    Ok(mut server) => server.statistics().await.is_ok(),
                     Err(_) => false,
                 }
             }

@@ -1,6 +1,6 @@
 //! The directory in memory after a split. It decides nothing: what is left undone costs others round trips.
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote::{GlobalAddress, Writer};
 use fatbtree_verbs::Verbs;
 
 use super::{Op, Table, read_pieces};
@@ -17,33 +17,37 @@ impl<V: Verbs> Table<V> {
         pair: Place,
         op: &mut Op,
     ) -> Result<(), Stop> {
-        let depth = self.grow(old.depth + 1, op).await?;
+        // Words of one session: in the next one the server may have begun anew.
+        let writer = self.writer(self.home.server(), op.lane).await?;
+        let depth = self.grow(&writer, old.depth + 1, op).await?;
         let Some(halves) = old.halves(pair, &self.shape) else { return Ok(()) };
         let numbers = (header.suffix..1 << depth).step_by(1 << old.depth);
         let swap = |number: u32| {
             let half = halves[(number >> old.depth & 1) as usize];
             (self.entry(number), old.word(), half.word())
         };
-        self.swap_all(self.home.server(), op, &numbers.map(swap).collect::<Vec<_>>()).await
+        self.swap_all(self.home.server(), &writer, op, &numbers.map(swap).collect::<Vec<_>>()).await
     }
 
     /// Replaces the entry by which this client has come: its own client may have died before it did. The others are replaced by those that
     /// come by them.
     pub(super) async fn advertise_one(&self, old: Leaf, pair: Place, op: &mut Op) -> Result<(), Stop> {
+        let writer = self.writer(self.home.server(), op.lane).await?;
         let depth = self.memory.read_word(op.lane, self.home).await?;
         op.trips += 1;
         if depth <= old.depth.into() {
-            self.grow(old.depth + 1, op).await?;
+            self.grow(&writer, old.depth + 1, op).await?;
         }
         let depth = u8::try_from(depth).unwrap_or(u8::MAX).clamp(old.depth + 1, self.shape.directory_bits);
         let Some(halves) = old.halves(pair, &self.shape) else { return Ok(()) };
         let number = op.hash.suffix(depth);
         let half = halves[usize::from(op.hash.is_upper(old.depth))];
-        self.swap_all(self.home.server(), op, &[(self.entry(number), old.word(), half.word())]).await
+        let swaps = [(self.entry(number), old.word(), half.word())];
+        self.swap_all(self.home.server(), &writer, op, &swaps).await
     }
 
     /// Doubles the directory until its depth is `least`. Returns its depth.
-    async fn grow(&self, least: u8, op: &mut Op) -> Result<u8, Stop> {
+    async fn grow(&self, writer: &Writer, least: u8, op: &mut Op) -> Result<u8, Stop> {
         loop {
             let depth = self.memory.read_word(op.lane, self.home).await?;
             op.trips += 1;
@@ -57,9 +61,9 @@ impl<V: Verbs> Table<V> {
             let bytes =
                 read_pieces(&self.memory, op.lane, lower, u64::from(count) * 8, &mut op.trips).await?;
             let copy = |number: u32| (self.entry(count + number), 0, word_at(&bytes, u64::from(number) * 8));
-            self.swap_all(self.home.server(), op, &(0..count).map(copy).collect::<Vec<_>>()).await?;
-            op.trips += 1;
-            self.memory.compare_swap(op.lane, self.home, depth, depth + 1).await?;
+            let copies: Vec<_> = (0..count).map(copy).collect();
+            self.swap_all(self.home.server(), writer, op, &copies).await?;
+            self.swap_all(self.home.server(), writer, op, &[(self.home, depth, depth + 1)]).await?;
         }
     }
 

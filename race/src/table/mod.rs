@@ -2,6 +2,7 @@
 
 mod buckets;
 mod grow;
+mod members;
 mod mutate;
 mod place;
 mod search;
@@ -9,7 +10,7 @@ mod space;
 mod split;
 mod swing;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_remote::{ConnectionId, GlobalAddress, HEADER_BYTES, RemoteMemory, Writer};
@@ -49,6 +50,8 @@ pub struct Table<V: Verbs> {
     directory: RefCell<Directory>,
     /// Bytes of blocks that were written, to be used again.
     scratch: RefCell<Vec<Vec<u8>>>,
+    /// A server that has begun anew since the table was opened.
+    left: Cell<Option<u16>>,
 }
 
 impl<V: Verbs> std::fmt::Debug for Table<V> {
@@ -67,10 +70,10 @@ struct Op {
 }
 
 impl<V: Verbs> Table<V> {
-    /// Opens the table whose directory lies on a server: reads the region's header and the directory.
+    /// Opens the table whose directory lies on a server: reads the regions' headers and the directory.
     ///
     /// # Errors
-    /// [`TableError::NoTable`]; and when the connection is given up, or breaks too often.
+    /// [`TableError::NoTable`], [`TableError::Parted`]; and when the connection is given up, or breaks too often.
     pub async fn open(memory: Rc<RemoteMemory<V>>, server: u16) -> Result<Self, TableError> {
         let lane = memory.take_lane();
         let began = memory.reactor().now();
@@ -91,9 +94,11 @@ impl<V: Verbs> Table<V> {
         let header = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await?;
         let line = header.first_chunk().ok_or(Stop::Later)?;
         let (shape, home) = Shape::of_header(line).ok_or(TableError::NoTable { server })?;
+        members::fit_together(memory, &shape, home, lane).await?;
         let directory = load_directory(memory, &shape, home, lane, &mut 0).await?;
         let (memory, scratch) = (Rc::clone(memory), RefCell::default());
-        Ok(Self { memory, shape, home, directory: RefCell::new(directory), scratch })
+        let (directory, left) = (RefCell::new(directory), Cell::new(None));
+        Ok(Self { memory, shape, home, directory, scratch, left })
     }
 
     /// The table's shape.
@@ -109,6 +114,11 @@ impl<V: Verbs> Table<V> {
     /// The memory that the table lies in.
     pub fn memory(&self) -> &Rc<RemoteMemory<V>> {
         &self.memory
+    }
+
+    /// Ends the table: a server has begun anew with an empty part of it. All operations end with [`TableError::Lost`] from now on.
+    pub fn leave(&self, server: u16) {
+        self.left.set(Some(server));
     }
 
     fn op(&self, key: u64) -> Op {
@@ -134,14 +144,15 @@ impl<V: Verbs> Table<V> {
         Ok(self.memory.writer(server)?)
     }
 
-    /// Compares and swaps words on one server, [`MAX_BATCH`] with a doorbell. Others may have been quicker: the result is not looked at.
+    /// Compares and swaps words on one server, [`MAX_BATCH`] with a doorbell, in the session of `writer`: that in which the words were read.
+    /// Others may have been quicker: the result is not looked at.
     async fn swap_all(
         &self,
         server: u16,
+        writer: &Writer,
         op: &mut Op,
         swaps: &[(GlobalAddress, u64, u64)],
     ) -> Result<(), Stop> {
-        let writer = self.writer(server, op.lane).await?;
         for some in swaps.chunks(MAX_BATCH) {
             let swap = |rkey: u32| {
                 some.iter().map(move |&(at, compare, swap)| {
@@ -149,7 +160,7 @@ impl<V: Verbs> Table<V> {
                     Operation::CompareSwap { at, compare, swap }
                 })
             };
-            self.memory.batch(ConnectionId { server, lane: op.lane }, &writer, swap).await?;
+            self.memory.batch(ConnectionId { server, lane: op.lane }, writer, swap).await?;
             op.trips += 1;
         }
         Ok(())
@@ -163,16 +174,21 @@ impl<V: Verbs> Table<V> {
     ) -> Answer<T> {
         let began = self.memory.reactor().now();
         let result = loop {
-            match attempt(&mut op).await {
+            if let Some(server) = self.left.get() {
+                break Err(TableError::Lost(server));
+            }
+            let stop = match attempt(&mut op).await {
                 Ok(value) => break Ok(value),
                 Err(Stop::Failed(error)) => break Err(error),
-                Err(Stop::Anew | Stop::Later)
-                    if self.memory.reactor().now() - began > self.memory.config().patience =>
-                {
-                    break Err(TableError::GaveUp { attempts: op.attempts + 1 });
-                }
-                Err(Stop::Anew) => {}
-                Err(Stop::Later) => self.memory.pause_after_conflict(op.attempts).await,
+                Err(stop @ (Stop::Anew | Stop::Later)) => stop,
+            };
+            let (waited, patience) = (self.memory.reactor().now() - began, self.memory.config().patience);
+            if waited > patience {
+                break Err(TableError::GaveUp { attempts: op.attempts + 1 });
+            }
+            if let Stop::Later = stop {
+                let left = patience.saturating_sub(waited);
+                self.memory.pause_after_conflict(op.attempts, Some(left)).await;
             }
             op.attempts += 1;
         };

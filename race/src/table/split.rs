@@ -25,7 +25,7 @@
 
 use fatbtree_remote::record::RECORD_HEAD;
 use fatbtree_remote::{Block, ConnectionId, Part, Writer, bytes_of};
-use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
+use fatbtree_verbs::{MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::buckets::successors_of;
 use super::{Op, Table, read_pieces};
@@ -81,7 +81,9 @@ impl<V: Verbs> Table<V> {
 
     /// Splits a subtable, whatever others have done of it.
     async fn finish(&self, leaf: Leaf, op: &mut Op) -> Result<(), Stop> {
-        let frozen = self.freeze(leaf, op).await?;
+        // All in one session: in the next one the server may have begun anew.
+        let writer = self.writer(leaf.place.address().server(), op.lane).await?;
+        let frozen = self.freeze(leaf, &writer, op).await?;
         if let Some(pair) = self.successors(leaf, op).await? {
             self.follow(leaf, pair, op);
             return Ok(());
@@ -93,13 +95,13 @@ impl<V: Verbs> Table<V> {
         let header = BucketHeader::from_word(word_at(&frozen, 0))
             .ok_or(TableError::Damaged { at: leaf.place.address(), expected: "the header of a subtable" })?;
         let pair = self.copy(header, &keys, op).await?;
-        let announced = self.announce(leaf, pair, op).await?;
+        let announced = self.announce(leaf, &writer, pair, op).await?;
         self.follow(leaf, announced, op);
         self.advertise(header, leaf, announced, op).await
     }
 
     /// Freezes all slots. Returns the subtable as it is from then on.
-    async fn freeze(&self, leaf: Leaf, op: &mut Op) -> Result<Vec<u8>, Stop> {
+    async fn freeze(&self, leaf: Leaf, writer: &Writer, op: &mut Op) -> Result<Vec<u8>, Stop> {
         let at = leaf.place.address();
         loop {
             let bytes =
@@ -111,7 +113,7 @@ impl<V: Verbs> Table<V> {
             if swaps.is_empty() || !Check::FrozenAll.on() {
                 return Ok(bytes);
             }
-            self.swap_all(at.server(), op, &swaps).await?;
+            self.swap_all(at.server(), writer, op, &swaps).await?;
         }
     }
 
@@ -180,11 +182,18 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Names the successors, unless another client was quicker. Returns those that count.
-    async fn announce(&self, leaf: Leaf, pair: Pair, op: &mut Op) -> Result<Place, Stop> {
+    async fn announce(&self, leaf: Leaf, writer: &Writer, pair: Pair, op: &mut Op) -> Result<Place, Stop> {
         let at = successors_of(leaf);
+        let id = ConnectionId { server: at.server(), lane: op.lane };
+        let swap = |rkey| {
+            let at = Remote { address: at.raw(), rkey };
+            [Operation::CompareSwap { at, compare: 0, swap: pair.place.word() }]
+        };
         op.trips += 1;
         // Where that breaks it is found out by the next attempt. The pair is lost if it does not count.
-        let found = self.memory.compare_swap(op.lane, at, 0, pair.place.word()).await?;
+        let [Output::Atomic(found)] = self.memory.chain(id, writer, swap).await? else {
+            return Err(Stop::Later);
+        };
         match Place::from_word(found) {
             None => Ok(pair.place),
             Some(other) => {

@@ -89,7 +89,7 @@ impl<V: Verbs> RemoteMemory<V> {
                 return Ok((before, after));
             }
             before = found;
-            self.pause_after_conflict(attempt).await;
+            self.pause_after_conflict(attempt, None).await;
         }
         Ok((before, before))
     }

@@ -82,15 +82,16 @@ impl<V: Verbs> RemoteMemory<V> {
     }
 
     /// Pauses behind a failed attempt, the first of which is number 0, for as long as
-    /// [`Contention::backoff`](crate::Contention::backoff) says.
-    pub async fn pause_after_conflict(&self, attempt: u32) {
+    /// [`Contention::backoff`](crate::Contention::backoff) says. `left` is the time for which the operation still tries: a pause lasts an
+    /// eighth of it at most. `None` if the operation never gives up.
+    pub async fn pause_after_conflict(&self, attempt: u32, left: Option<Duration>) {
         self.count_loss(attempt);
-        self.back_off(&self.config.contention.backoff, attempt).await;
+        self.back_off(&self.config.contention.backoff, attempt, left).await;
     }
 
-    /// Pauses behind a failed attempt.
-    pub(crate) async fn back_off(&self, backoff: &Backoff, attempt: u32) {
-        let span = self.draw_pause(backoff, attempt);
+    /// Pauses behind a failed attempt, within the time that is left.
+    pub(crate) async fn back_off(&self, backoff: &Backoff, attempt: u32, left: Option<Duration>) {
+        let span = self.draw_pause(&backoff.within(left), attempt);
         self.reactor.sleep(span).await;
     }
 

@@ -175,7 +175,7 @@ impl<V: Verbs> RemoteMemory<V> {
     /// Pauses before the same is read again, or tried again from the beginning, for as long as [`RemoteConfig::reads`](crate::RemoteConfig::reads) says of this
     /// `attempt`.
     pub async fn pause(&self, attempt: u32) {
-        self.back_off(&self.config.reads, attempt).await;
+        self.back_off(&self.config.reads, attempt, None).await;
     }
 
     /// Why an operation failed. What broke its connection is known already in most cases, and better than by an operation that was

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_controller::election::{Bid, Seen, Verdict, Way};
-use fatbtree_controller::grpc::ServerHello;
+use fatbtree_controller::grpc::{ServerHello, TREE};
 use fatbtree_controller::{
     Change, Controller, FollowOptions, Generation, Generations, Keeper, KeeperAnswer, Pace, Placement, Plan,
     Primary, Registration,
@@ -430,6 +430,7 @@ impl World {
                 self.streams += 1;
                 let hello = ServerHello {
                     partition: *partition,
+                    structure: TREE.to_owned(),
                     generation: source(&self.tops)[partition],
                     root: self.tops[usize::from(*partition)].partition.root.raw(),
                     lost: false,

@@ -4,9 +4,13 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use toml::Spanned;
 
+use super::Structure;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
+    #[serde(default)]
+    pub(super) structure: Structure,
     pub(super) network: Spanned<Network>,
     pub(super) p4runtime: Option<Spanned<P4Runtime>>,
     pub(super) controller: Option<Controller>,

@@ -53,6 +53,7 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let wires = check.wires(&mut tree, &file, &clients)?;
     let Trusts { certificates, query_open } = check.trust(file.trust.as_ref(), &servers, &clients)?;
     Ok(Cluster {
+        structure: file.structure,
         tree,
         servers,
         clients,

@@ -90,22 +90,22 @@ impl Running {
             trust: Trust::default(),
             roster: roster_of(&cluster),
             metrics: None,
-            tree: TreeSource {
+            structure: TreeSource {
                 keys: Vec::new(),
                 value_bytes: 16,
                 seed: 42,
                 config: TreeConfig::default(),
                 spare_bytes: 256 << 20,
+                region_bytes: 1 << 30,
+                queries: Some(QueryOptions {
+                    address: described.query.clone(),
+                    workers: 1,
+                    servers: vec![(0, described.partition)],
+                    cache_bytes: 1 << 20,
+                    secret: None,
+                }),
             },
             data: None,
-            region_bytes: 1 << 30,
-            queries: Some(QueryOptions {
-                address: described.query.clone(),
-                workers: 1,
-                servers: vec![(0, described.partition)],
-                cache_bytes: 1 << 20,
-                secret: None,
-            }),
             limit: None,
             described,
         };

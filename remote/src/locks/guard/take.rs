@@ -7,15 +7,11 @@ use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
 
 use super::{LockError, LockGuard, Place, with_locks};
 use crate::address::GlobalAddress;
-use crate::backoff::{Backoff, Growth};
+use crate::backoff::Growth;
 use crate::checks::Check;
 use crate::connection::ConnectionId;
 use crate::locks::{Admission, End, LockId, Taken, Unfinished, Writer};
 use crate::memory::{RemoteMemory, bytes_of, word_of};
-
-/// Part of the time that an operation still waits for a lock which one pause may last: the nearer its end, the more often it tries.
-/// Clients whose back-off has grown would starve among those whose has not.
-const HURRY: u64 = 8;
 
 impl<'p, V: Verbs> LockGuard<'p, V> {
     /// Waits for this operation's turn among the client's own; then takes the lock of what begins at an address and reads it, with one
@@ -217,8 +213,8 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
                     }
                     // Without a queue, Sherman's clients never pause.
                     if round_ends && (!races || backoff.growth != Growth::None) {
-                        let limit = backoff.limit.min(patience.saturating_sub(waited) / HURRY);
-                        self.pool.back_off(&Backoff { limit, ..*backoff }, attempt).await;
+                        let left = patience.saturating_sub(waited);
+                        self.pool.back_off(backoff, attempt, Some(left)).await;
                     }
                     self.may_be_taken();
                     attempt += 1;

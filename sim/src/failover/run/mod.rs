@@ -9,7 +9,7 @@ use std::fmt;
 use fatbtree_blink::{ConnectionId, Limits, PoolConfig, TreeConfig, ValueLayout};
 use fatbtree_blink_host::{LoadOptions, TreeEvent, load_cluster, seeded};
 use fatbtree_client::Client;
-use fatbtree_controller::grpc::{ServerHello, ServerNews};
+use fatbtree_controller::grpc::{ServerHello, ServerNews, TREE};
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::{
     Budget, ControllerNews, Frequencies, Generation, Loaded, Made, Order, Placement, Plan, Tree,
@@ -206,7 +206,14 @@ impl<'s> Run<'s> {
         for partition in 0..scenario.servers {
             let generation = run.generation(partition);
             let root = run.tree_root(partition);
-            let hello = ServerHello { partition, generation, root, lost: false, connections: Vec::new() };
+            let hello = ServerHello {
+                partition,
+                structure: TREE.to_owned(),
+                generation,
+                root,
+                lost: false,
+                connections: Vec::new(),
+            };
             run.control.primary.server_joined(STREAM, &hello).map_err(|_| "it has no other stream")?;
         }
         for (stream, asker) in (0..).zip(&run.askers) {

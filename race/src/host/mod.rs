@@ -3,49 +3,36 @@
 //! It reads no table. What clients have used of a chunk is seen in the chunk: a pair of subtables is never all zeros, and neither is a
 //! record. So a restarted server finds the same, also where no slot leads to a block.
 //!
+//! * [`HashTable`]: one server's part of a table, as a [tenant](fatbtree_memserver::Tenant).
+//! * [`make_in`], [`table_in`]: a part in memory or in a [folder](TableFolder), made, and found there again.
+//! * [`grpc`]: its description on the wire, and the order to begin anew.
+//!
 //! Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
 //! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): slots are changed by atomics.
 
+pub mod grpc;
+mod kept;
+mod make;
+
 use std::convert::Infallible;
-use std::io;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Class, Loaded, Origin, Seen, Shape as Classes, Tenant, Used};
+use fatbtree_memserver::{Loaded, Seen, Tenant, Used};
 use fatbtree_remote::record::{RECORD_HEAD, RecordHead, is_record};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::block::block_bytes;
-use crate::layout::{BLOCKS, BadShape, BucketHeader, Leaf, PAIRS, Shape, entry_offset, write_subtable};
-use crate::slot::{MAX_REGION, MAX_SERVERS, Place, Slot, UNIT};
+use crate::layout::{BLOCKS, PAIRS, SUCCESSORS, Shape, slot_offsets};
+use crate::slot::UNIT;
+
+pub use kept::{TableCounts, TableFolder, TableStorage, table_in};
+pub use make::{MakeError, MakeInError, MakeOptions, kept, make_in};
 
 /// Bytes that are looked at in one step of a walk over a chunk.
 const BLOCK: u64 = 4096;
-
-/// Errors from making a table.
-#[derive(Debug, thiserror::Error)]
-pub enum MakeError {
-    /// Such a table cannot be.
-    #[error(transparent)]
-    Shape(#[from] BadShape),
-    /// The server is not one of the table's, or pointers do not reach it.
-    #[error(
-        "memory server {0} is not in the table's list of servers; those are numbered below {MAX_SERVERS}"
-    )]
-    Server(u16),
-    /// The region is larger than pointers reach.
-    #[error("a region of {0} bytes: pointers of a table reach {MAX_REGION}")]
-    Region(u64),
-    /// The system gives no memory.
-    #[error("no memory for a region of {bytes} bytes: {why}")]
-    Memory {
-        /// Bytes of the region.
-        bytes: u64,
-        /// The system's reason.
-        why: io::Error,
-    },
-}
 
 /// A memory server's description of its part of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,59 +43,59 @@ pub struct TableInfo {
     pub directory: GlobalAddress,
 }
 
+/// Words for people: `table directory=64 groups=64`.
+impl fmt::Display for TableInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shape, directory } = self;
+        write!(f, "table directory={} groups={}", directory.raw(), shape.groups)
+    }
+}
+
 /// One server's part of a table.
 #[derive(Clone, Debug)]
 pub struct HashTable {
+    server: u16,
     info: TableInfo,
     region: Arc<Memory>,
+    /// Offsets of the chunks.
+    spare: Range<u64>,
+    /// Bytes of a chunk.
+    chunk_bytes: u64,
 }
 
 impl HashTable {
-    /// A region with an empty table, or with memory for a part of one: the first of the table's servers has directory and first subtable.
+    /// A region in memory with an empty table, or with memory for a part of one: the first of the table's servers has directory and first
+    /// subtable. For other memory see [`make_in`].
     ///
     /// # Errors
     /// When such a table cannot be, or there is no memory.
     pub fn make(server: u16, shape: Shape, spare_bytes: u64) -> Result<Loaded<Self>, MakeError> {
-        shape.check()?;
-        if server >= MAX_SERVERS || shape.servers >> server & 1 == 0 {
-            return Err(MakeError::Server(server));
+        let options = MakeOptions { spare_bytes, ..MakeOptions::new(server, shape) };
+        make::make(&options, |bytes| Memory::anonymous(bytes).map_err(|why| MakeError::Memory { bytes, why }))
+    }
+
+    /// Description of the part.
+    #[must_use]
+    pub fn info(&self) -> &TableInfo {
+        &self.info
+    }
+
+    /// Whether the server has the directory.
+    fn is_first(&self) -> bool {
+        self.server == self.info.directory.server()
+    }
+
+    /// Offset of the first subtable, behind the directory.
+    fn first_subtable(&self) -> u64 {
+        self.info.directory.offset() + self.info.shape.directory_bytes()
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        let mut word = [0; 8];
+        match self.region.read(offset, &mut word) {
+            Ok(()) => u64::from_le_bytes(word),
+            Err(_) => 0,
         }
-        let header = HEADER_BYTES as u64;
-        let directory = GlobalAddress::new(shape.server(0), header);
-        let is_first = directory.server() == server;
-        let root = header + shape.directory_bytes();
-        let begin = if is_first { root + shape.subtable_bytes() } else { header };
-        let bytes = begin.saturating_add(spare_bytes);
-        if bytes > MAX_REGION {
-            return Err(MakeError::Region(bytes));
-        }
-        let region = Memory::shared(bytes).map_err(|why| MakeError::Memory { bytes, why })?;
-        let write =
-            |offset: u64, bytes: &[u8]| region.write(offset, bytes).expect("the region has room for both");
-        if is_first {
-            let place = Place::of(GlobalAddress::new(server, root)).ok_or(MakeError::Region(bytes))?;
-            write(header + entry_offset(0), &Leaf { place, depth: 0 }.word().to_le_bytes());
-            let mut subtable = vec![0; shape.subtable_bytes() as usize];
-            write_subtable(&mut subtable, BucketHeader { depth: 0, suffix: 0 }, |_| Slot::EMPTY);
-            write(root, &subtable);
-        }
-        write(0, &shape.header(directory, 1, bytes).to_bytes());
-        let pair = u32::try_from(2 * shape.subtable_bytes()).unwrap_or(u32::MAX);
-        let classes = vec![
-            Class { name: "blocks", ..Class::default() },
-            Class { name: "pairs of subtables", bytes: pair, ..Class::default() },
-        ];
-        let info = TableInfo { shape, directory };
-        Ok(Loaded {
-            server,
-            region: Arc::clone(&region),
-            spare: begin..bytes,
-            generation: 1,
-            origin: Origin::Meant,
-            chunk_classes: None,
-            shape: Classes { classes, ..Classes::default() },
-            tenant: Self { info, region },
-        })
     }
 }
 
@@ -156,6 +143,18 @@ impl Tenant for HashTable {
         class == BLOCKS && block.start.is_multiple_of(UNIT) && self.block_end(block.start) == Some(block.end)
     }
 
+    /// The first server's part is empty if its first subtable has neither slot nor successors; another part if no chunk of it was written.
+    /// Clients use a chunk from its start.
+    fn is_empty(&self) -> bool {
+        if self.is_first() {
+            let first = self.first_subtable();
+            return self.word(first + SUCCESSORS) == 0
+                && slot_offsets(&self.info.shape).all(|offset| self.word(first + offset) == 0);
+        }
+        let mut chunks = self.spare.clone().step_by(self.chunk_bytes.max(UNIT) as usize);
+        chunks.all(|chunk| (0..UNIT).step_by(8).all(|offset| self.word(chunk + offset) == 0))
+    }
+
     fn handle(&mut self, request: Infallible) {
         match request {}
     }
@@ -201,7 +200,10 @@ fn last_byte(memory: &Memory, chunk: &Range<u64>, budget: &mut usize) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use fatbtree_remote::HEADER_BYTES;
+
     use super::*;
+    use crate::layout::BadShape;
 
     const SHAPE: Shape = Shape { groups: 1, directory_bits: 4, servers: 0b101, max_value: 1_000 };
 

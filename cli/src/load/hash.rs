@@ -1,0 +1,174 @@
+//! Fills a hash table: a client of the cluster inserts key by key.
+
+use std::cell::Cell;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fatbtree_blink::Contention;
+use fatbtree_blink_host::grpc::LoadData as _;
+use fatbtree_memserver::grpc::Client;
+use fatbtree_node::{ClientOptions, NodeError};
+use fatbtree_race::TableError;
+use fatbtree_race::host::TableInfo;
+use fatbtree_race::host::grpc::empty;
+use fatbtree_topology::Cluster;
+use fatbtree_trust::{OPERATOR, Trust};
+use serde::Serialize;
+
+use super::input::{Input, Source};
+use super::{Arguments, connect};
+use crate::interrupted::Interrupted;
+use crate::memserver::MadeValues;
+use crate::structure::{client_of, open_table, refuse_with_hash};
+use crate::{count, progress};
+
+/// Inserts under way at once.
+const DEPTH: usize = 64;
+/// Time limit for memory servers to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The result, as `--json` writes it.
+#[derive(Serialize)]
+pub(super) struct HashResult {
+    keys: u64,
+    /// Bytes of all values together.
+    value_bytes: u64,
+    seconds: f64,
+    keys_per_s: f64,
+    /// Round trips of an insert.
+    round_trips: f64,
+    servers: usize,
+}
+
+impl fmt::Display for HashResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { keys, value_bytes, seconds, keys_per_s, round_trips, servers } = self;
+        write!(
+            f,
+            "{} with values of {value_bytes} bytes in all in a hash table over {}, in {seconds:.2} s, {keys_per_s:.0}/s, {round_trips:.2} \
+             round trips each",
+            count::of(*keys, "key"),
+            count::of(*servers as u64, "memory server")
+        )
+    }
+}
+
+/// Fills the table of a cluster.
+pub(super) fn load(arguments: &Arguments, cluster: &Cluster) -> Result<HashResult> {
+    let Arguments { keys, trace, empty: emptied, replace, client, nic, values, cluster: file, .. } =
+        arguments;
+    refuse_with_hash(
+        emptied.is_some(),
+        "--empty",
+        "a table is emptied on all servers at once, by --keys with --replace",
+    )?;
+    let source: Source = match trace {
+        Some(path) => Source::Trace(path.clone()),
+        None => keys.as_deref().unwrap_or_default().parse()?,
+    };
+    let MadeValues { seed, value_bytes } = *values;
+    let data = Input::read(&source, seed, value_bytes)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let trust = crate::topology::trust(cluster, file, OPERATOR)?;
+    runtime.block_on(make_empty(cluster, &trust, *replace))?;
+
+    let described = client_of(cluster, client.as_deref())?;
+    let trust = crate::topology::trust(cluster, file, &described.name)?;
+    let options = |host, nic| ClientOptions {
+        host,
+        nic,
+        servers: cluster.servers().to_vec(),
+        lanes: 4,
+        controllers: Vec::new(),
+        trust: trust.clone(),
+        metrics: None,
+        patience: PATIENCE,
+        contention: Contention::SMART,
+    };
+    let mut process = open_table(nic, cluster, described, options)?;
+    process.stop_at_signals()?;
+    let (count, began) = (data.keys().len() as u64, Instant::now());
+    let bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();
+    let bar = progress::bar("keys inserted", count);
+    let (next, done, trips) = (Cell::new(0), Cell::new(0_u64), Cell::new(0_u64));
+    let table = process.client().clone();
+    let insert = async || {
+        let table = table.table().await?;
+        let mut value = Vec::new();
+        while next.get() < data.keys().len() {
+            let at = next.replace(next.get() + 1);
+            value.clear();
+            data.append(at, &mut value);
+            loop {
+                let answer = table.upsert(data.keys()[at], &value).await;
+                trips.set(trips.get() + u64::from(answer.round_trips));
+                match answer.result {
+                    Ok(_) => break,
+                    // Once more does no harm.
+                    Err(TableError::Unknown(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            done.set(done.get() + 1);
+            bar.set_position(done.get());
+        }
+        Ok::<_, TableError>(())
+    };
+    let all = futures_buffered::join_all((0..DEPTH).map(|_| insert()));
+    let ran = process.run(all);
+    bar.finish_and_clear();
+    let seconds = began.elapsed().as_secs_f64();
+    match ran {
+        Ok(results) => results.into_iter().collect::<Result<(), _>>().context("inserting")?,
+        Err(NodeError::Stopped) => {
+            bail!(Interrupted(format!(
+                "{} of {count} keys were inserted, and stay in the table; --replace begins anew",
+                done.get()
+            )));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    process.close();
+    Ok(HashResult {
+        keys: count,
+        value_bytes: bytes,
+        seconds,
+        keys_per_s: count as f64 / seconds,
+        round_trips: trips.get() as f64 / count.max(1) as f64,
+        servers: cluster.servers().len(),
+    })
+}
+
+/// Makes sure that the table is empty. With `replace` all servers begin anew, that of the directory last: until then no client opens the
+/// table.
+async fn make_empty(cluster: &Cluster, trust: &Trust, replace: bool) -> Result<()> {
+    let mut servers = Vec::new();
+    for server in cluster.servers() {
+        let mut client: Client = connect(server, trust).await?;
+        let asking = || format!("memory server {}", server.name);
+        let info = client.info::<TableInfo>().await.with_context(asking)?;
+        let counters = client.statistics().await.with_context(asking)?;
+        let chunks =
+            counters.iter().find(|(name, _)| name == "chunks_published").map_or(0, |(_, count)| *count);
+        if chunks > 0 && !replace {
+            bail!(
+                "memory server {} holds a part of a hash table in {}: repeat the command with --replace to empty it first, or insert by `fatbtree \
+                 put` or `fatbtree shell`",
+                server.name,
+                count::of(chunks, "chunk")
+            );
+        }
+        let is_first = info.directory.server() == server.partition;
+        servers.push((is_first, server, client));
+    }
+    if replace {
+        servers.sort_by_key(|(is_first, ..)| *is_first);
+        for (_, server, client) in servers {
+            empty(&client, server.partition)
+                .await
+                .with_context(|| format!("memory server {}", server.name))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! A hash table over the memory servers of a cluster, in processes.
+
+mod common;
+#[path = "common/processes.rs"]
+mod processes;
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::{fatbtree, run};
+use fatbtree_node::{ClientOptions, HashProcess, NicSpec, host_port};
+use fatbtree_topology::Cluster;
+use processes::{Role, bench, cluster_file, kill, process as process_of};
+
+/// A cluster file with a hash table.
+fn hash_file(folder: &Path) -> std::path::PathBuf {
+    let file = cluster_file(folder);
+    let text = std::fs::read_to_string(&file).expect("it was written");
+    std::fs::write(&file, format!("structure = \"hash\"\n\n{text}")).expect("it is written");
+    file
+}
+
+/// A client in this process, at the wire that the file has for it.
+fn client(file: &Path) -> HashProcess {
+    let text = std::fs::read_to_string(file).expect("the file");
+    let cluster = Cluster::from_toml(&text).expect("it was checked");
+    let host = cluster.clients()[0].host;
+    let options = ClientOptions {
+        host: cluster.tree().host(host).clone(),
+        nic: NicSpec::Software(host_port(&cluster, host).expect("it has a wire")),
+        servers: cluster.servers().to_vec(),
+        controllers: Vec::new(),
+        trust: fatbtree_trust::Trust::default(),
+        metrics: None,
+        lanes: 1,
+        patience: Duration::from_secs(30),
+        contention: fatbtree_blink::Contention::default(),
+    };
+    HashProcess::open(&options).expect("the servers run")
+}
+
+fn refused(arguments: &[&str], reason: &str) {
+    let output = run(arguments);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && text.contains(reason), "{arguments:?}: {text}");
+}
+
+fn load(cluster: &str, further: &[&str]) -> serde_json::Value {
+    let output = run(&[&["load", "--cluster", cluster, "--json", "-"], further].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// What the shell answers, and whether all lines were carried out.
+fn shell(further: &[&str], lines: &str) -> (String, bool) {
+    let mut command = fatbtree();
+    command.arg("shell").args(further).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    child.stdin.take().expect("piped").write_all(lines.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    (String::from_utf8(output.stdout).expect("text"), output.status.success())
+}
+
+#[test]
+fn a_table_is_loaded_measured_and_typed_into() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = hash_file(folder.path());
+    let cluster = file.to_str().expect("a plain path");
+    refused(&["up", cluster, "--keys", "100"], "--keys is for trees");
+    refused(
+        &["memserver", "left", "--cluster", cluster, "--serve", "queries"],
+        "--serve queries is for trees",
+    );
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    refused(&["bench", "--cluster", cluster, "--operations", "1"], "the memory servers are empty");
+
+    let result = load(cluster, &["--keys", "3000"]);
+    assert_eq!((&result["keys"], &result["servers"]), (&3000.into(), &2.into()), "{result}");
+    refused(&["load", "--cluster", cluster, "--keys", "10"], "repeat the command with --replace");
+    let trips = |workload: &str| {
+        let result = bench(cluster, &["--workload", workload]);
+        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+        result["round_trips"].as_f64().expect("a number")
+    };
+    let [a, b, c] = ["a", "b", "c"].map(trips);
+    assert!((2.0..2.2).contains(&c) && c < b && b < a && a < 3.0, "round trips of A, B and C: {a}, {b}, {c}");
+    refused(
+        &["bench", "--cluster", cluster, "--operations", "1", "--workload", "e"],
+        "a hash table has no order of keys",
+    );
+    refused(
+        &["bench", "--cluster", cluster, "--operations", "1", "--protocol", "query"],
+        "--protocol query is for trees",
+    );
+
+    // Another structure than the servers hold is told by name.
+    refused(
+        &["bench", "--cluster", cluster, "--operations", "1", "--structure", "tree"],
+        "a structure of kind \"hash\", expected \"blink\"",
+    );
+
+    let (answers, all) = shell(
+        &["--cluster", cluster],
+        "put 7 seven\nget 7\ninsert 7 x\nupdate 7 eight\nget 7\ndelete 7\nget 7\nupdate 7 x\nstats\nscan 1 2\n",
+    );
+    let expected = [
+        "ok",
+        "seven",
+        "there already",
+        "updated",
+        "eight",
+        "deleted",
+        "not there",
+        "not there",
+        "gets, changes and loads: 8;",
+    ];
+    assert!(!all && answers.lines().count() == expected.len(), "{answers}");
+    assert!(
+        answers.lines().zip(expected).all(|(answer, expected)| answer.starts_with(expected)),
+        "{answers}"
+    );
+
+    // The controller knows that there is nothing to plan.
+    let status = run(&["control", "status", "--cluster", cluster]);
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(
+        status.contains("left holds a structure of kind \"hash\": it takes no part in plans"),
+        "{status}"
+    );
+    refused(
+        &["control", "reload", "--cluster", cluster],
+        "there is nothing to plan: memory server left holds",
+    );
+
+    // Begun anew under a client, which opens the table again.
+    let mut process = client(&file);
+    let table = process.client().clone();
+    let get = async |key: u64| {
+        let found = table.table().await?.search(key).await.result?;
+        Ok::<_, fatbtree_race::TableError>(found.map(|value| value.to_vec()))
+    };
+    let csv = folder.path().join("people.csv");
+    std::fs::write(&csv, "key,value\n1,one\n2,two\n").expect("written");
+    drop(process.run(get(1)).expect("it is not stopped"));
+    let two = "[[client]]\nhost";
+    assert!(std::fs::read_to_string(&file).expect("the file").contains(two), "the example has a client");
+    process.close();
+    let result = load(cluster, &["--keys", csv.to_str().expect("plain"), "--replace"]);
+    assert_eq!(result["keys"], 2, "{result}");
+    let (answers, all) = shell(&["--cluster", cluster], "get 1\nget 2\nget 3\n");
+    assert!(all && answers == "one\ntwo\nnot there\n", "{answers}");
+    assert!(up.stop("INT").success());
+}
+
+#[test]
+fn a_table_in_folders_comes_back_after_kills() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = hash_file(folder.path());
+    let (cluster, data) = (file.to_str().expect("a plain path"), folder.path().join("data"));
+    let data = data.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster, "--data", data]);
+    let server = process_of(&up.until("left "));
+    up.until("ready");
+    let mut process = client(&file);
+    let handle = process.client().clone();
+    let kills = std::thread::spawn(move || {
+        let mut server = server;
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(kill("KILL", server));
+            server = process_of(&up.until("started"));
+            up.until("ready");
+        }
+        up
+    });
+    let put = async |key: u64| {
+        let table = handle.table().await?;
+        table.upsert(key, format!("written {key}").as_bytes()).await.result
+    };
+    let (mut keys, mut is_known) = (0, true);
+    // Enough to split subtables, which have 1,344 slots.
+    while !kills.is_finished() || keys < 3_000 || !is_known {
+        // After an error the outcome is unknown: it is done again.
+        is_known = process.run(put(keys)).expect("it is not stopped").is_ok();
+        keys += u64::from(is_known);
+    }
+    let up = kills.join().expect("the server comes back");
+    let verify = async |keys: u64| {
+        let table = handle.table().await?;
+        for key in 0..keys {
+            let found = table.search(key).await.result?;
+            assert_eq!(found.as_deref(), Some(format!("written {key}").as_bytes()), "{key}");
+        }
+        Ok::<_, fatbtree_race::TableError>(table.verify().await.map(|verified| verified.keys))
+    };
+    let verified = process.run(verify(keys)).expect("it is not stopped").expect("all are there");
+    assert_eq!(verified, Ok(keys));
+    process.close();
+    assert!(up.stop("INT").success());
+
+    // All of it again after a stop; and the folder is no tree's.
+    let up = Role::start(&["up", cluster, "--data", data]);
+    up.until("ready");
+    let mut process = client(&file);
+    let handle = process.client().clone();
+    let found = process.run(async {
+        let table = handle.table().await?;
+        Ok::<_, fatbtree_race::TableError>(table.verify().await.map(|verified| verified.keys))
+    });
+    assert_eq!(found.expect("it is not stopped").expect("the table is there"), Ok(keys));
+    process.close();
+    assert!(up.stop("INT").success());
+    let left = Path::new(data).join("left");
+    let left = left.to_str().expect("a plain path");
+    refused(
+        &["memserver", "left", "--cluster", cluster, "--structure", "tree", "--data", left],
+        "holds a structure of kind \"hash\", not \"tree\"",
+    );
+}
+
+/// Without folders a server comes back empty. The other one's part leads to what is lost: no client is served until both begin anew.
+#[test]
+fn a_part_that_is_lost_is_noticed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = hash_file(folder.path());
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster]);
+    let started = up.until("right ");
+    let server = process_of(&started);
+    up.until("ready");
+    load(cluster, &["--keys", "2000"]);
+    assert!(kill("KILL", server));
+    up.until("started");
+    up.until("ready");
+    let output = run(&["bench", "--cluster", cluster, "--operations", "100", "--patience", "2"]);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+    load(cluster, &["--keys", "2000", "--replace"]);
+    let result = bench(cluster, &["--workload", "b"]);
+    assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+    assert!(up.stop("INT").success());
+}
+
+#[test]
+fn a_table_can_be_tried_without_a_cluster() {
+    let lines = "load 5000\nget 4999\ndelete 1\nverify\nlen\n";
+    let (answers, all) = shell(&["--structure", "hash", "--servers", "2"], lines);
+    let lines: Vec<&str> = answers.lines().collect();
+    assert!(!all && lines[..3] == ["ok", "v4999", "deleted"], "{answers}");
+    assert!(lines[3].starts_with("whole: 4999 keys in "), "{answers}");
+}

@@ -1,0 +1,14 @@
+//! Compiles the service definition for the feature `host`; protox is a proto compiler in Rust, so nothing has to be installed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    println!("cargo::rerun-if-changed=../memserver/proto");
+    #[cfg(feature = "host")]
+    {
+        let files = protox::compile(["proto/table.proto"], ["proto", "../memserver/proto"])?;
+        tonic_prost_build::configure()
+            .extern_path(".fatbtree.memserver.v1", "::fatbtree_memserver::grpc::proto")
+            .compile_fds(files)?;
+    }
+    Ok(())
+}
