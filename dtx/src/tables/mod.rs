@@ -169,7 +169,8 @@ impl<V: Verbs> Tables<V> {
                 }
             };
             self.memory.note_attempt(true);
-            if self.memory.reactor().now() - began > self.memory.config().patience {
+            let (waited, patience) = (self.memory.reactor().now() - began, self.memory.config().patience);
+            if waited > patience {
                 return Answer { result: Err(DtxError::GaveUp { attempts }), round_trips, attempts };
             }
             if let DtxError::Conflict { at, lock } = error
@@ -180,7 +181,7 @@ impl<V: Verbs> Tables<V> {
             {
                 return Answer { result: Err(error), round_trips, attempts };
             }
-            self.memory.pause_after_conflict(attempts - 1).await;
+            self.memory.pause_after_conflict(attempts - 1, Some(patience.saturating_sub(waited))).await;
         }
     }
 
