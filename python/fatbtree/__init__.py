@@ -1,0 +1,80 @@
+"""Client of Fat-B+Tree: an ordered index of 64-bit keys in the memory of other machines.
+
+    import fatbtree
+
+    with fatbtree.connect("cluster.toml") as db:
+        db.put(1, b"one")
+        assert db.get(1) == b"one"
+        for key, value in db.scan(0, 10):
+            print(key, value)
+
+Methods wait, and other Python threads run meanwhile. One client serves any number of threads. `fatbtree.aio` is the same for asyncio.
+
+Keys are integers from 0 to 2**64 - 1; values are bytes. Every exception has `may_have_happened`: whether a change may have been carried
+out all the same. If not, it can be repeated without harm; otherwise read the key first.
+
+A process that forks must connect in the child: a connection has threads, which do not survive a fork.
+"""
+
+from fatbtree._native import (
+    Client,
+    ClosedError,
+    ConnectError,
+    Error,
+    FailedError,
+    Scan,
+    TimedOutError,
+    UnknownError,
+    UnsupportedError,
+    __version__,
+)
+
+__all__ = [
+    "Client",
+    "ClosedError",
+    "ConnectError",
+    "Error",
+    "FailedError",
+    "Scan",
+    "TimedOutError",
+    "UnknownError",
+    "UnsupportedError",
+    "__version__",
+    "connect",
+]
+
+
+def _arguments(
+    cluster_file="cluster.toml",
+    *,
+    client=None,
+    protocol="rdma",
+    device=None,
+    lanes=2,
+    root_to_leaf=False,
+    cache=0,
+    entry_cache=0,
+    patience=10.0,
+    time_limit=30.0,
+):
+    return locals()
+
+
+def connect(cluster_file="cluster.toml", **options):
+    """Connects to a cluster as a client of its cluster file, and returns a `Client`.
+
+    Options, all by name:
+
+    client        name of the client in the cluster file; default: the first one
+    protocol      "rdma", or "query" for requests to the processors of the memory servers
+    device        RDMA device such as "mlx5_0"; default: the software NIC
+    lanes         queue pairs to each memory server
+    root_to_leaf  finds keys without the switches
+    cache         bytes of a cache of inner nodes
+    entry_cache   bytes of a cache of single keys' places
+    patience      longest wait for a memory server that does not answer, in seconds
+    time_limit    longest time of an operation, in seconds
+
+    Raises ConnectError.
+    """
+    return Client(_arguments(cluster_file, **options))

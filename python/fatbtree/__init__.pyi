@@ -1,0 +1,31 @@
+import os
+from typing import Any, Literal
+
+from fatbtree._native import (
+    Client as Client,
+    ClosedError as ClosedError,
+    ConnectError as ConnectError,
+    Error as Error,
+    FailedError as FailedError,
+    Scan as Scan,
+    Stats as Stats,
+    TimedOutError as TimedOutError,
+    UnknownError as UnknownError,
+    UnsupportedError as UnsupportedError,
+    __version__ as __version__,
+)
+
+def connect(
+    cluster_file: str | os.PathLike[str] = "cluster.toml",
+    *,
+    client: str | None = None,
+    protocol: Literal["rdma", "query"] = "rdma",
+    device: str | None = None,
+    lanes: int = 2,
+    root_to_leaf: bool = False,
+    cache: int = 0,
+    entry_cache: int = 0,
+    patience: float = 10.0,
+    time_limit: float = 30.0,
+) -> Client: ...
+def _arguments(cluster_file: str | os.PathLike[str] = ..., **options: Any) -> dict[str, Any]: ...

@@ -1,0 +1,80 @@
+"""The client for asyncio.
+
+    import asyncio
+    from fatbtree import aio
+
+    async def main():
+        async with await aio.connect("cluster.toml") as db:
+            await asyncio.gather(*(db.put(key, b"x") for key in range(1000)))
+            async for key, value in db.scan(0, 10):
+                print(key, value)
+
+    asyncio.run(main())
+
+Tasks may be cancelled at any `await`. A change that was queued is carried out to its end, without telling its result.
+"""
+
+from collections import deque
+
+from fatbtree import _arguments
+from fatbtree._native import AsyncClient
+
+__all__ = ["Client", "Scan", "connect"]
+
+
+class Client:
+    """A connection to a cluster, whose methods are coroutines; see `fatbtree.Client` for what each does."""
+
+    def __init__(self, native):
+        self._native = native
+        # Without a call in between: each is the library's own coroutine.
+        for name in (
+            "get",
+            "get_many",
+            "put",
+            "put_many",
+            "insert",
+            "update",
+            "compare_and_swap",
+            "delete",
+            "stats",
+            "close",
+        ):
+            setattr(self, name, getattr(native, name))
+
+    def with_time_limit(self, limit):
+        """A client over the same connection, whose operations take at most so many seconds."""
+        return Client(self._native.with_time_limit(limit))
+
+    def scan(self, start=0, stop=None):
+        """The pairs with keys from `start` up to, but without, `stop`, in ascending order: an asynchronous iterator."""
+        return Scan(self._native.scan(start, stop))
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, kind, raised, trace):
+        await self.close()
+
+
+class Scan:
+    """Asynchronous iterator over the pairs of a range of keys."""
+
+    def __init__(self, native):
+        self._native = native
+        self._pairs = deque()
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if not self._pairs:
+            self._pairs.extend(await self._native.next_part())
+        if not self._pairs:
+            raise StopAsyncIteration
+        return self._pairs.popleft()
+
+
+async def connect(cluster_file="cluster.toml", **options):
+    """Connects to a cluster, and returns a `Client`. Options are those of `fatbtree.connect`. Raises ConnectError."""
+    return Client(await AsyncClient.connect(_arguments(cluster_file, **options)))

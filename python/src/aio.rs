@@ -1,0 +1,130 @@
+//! The client for asyncio. Each coroutine is a future of the client library, which may be dropped at any `await`: a task may be cancelled.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fatbtree::Options;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+
+use crate::client::{Failures, failures, stats_of};
+use crate::error::{ClosedError, raised};
+use crate::options::{Arguments, keys, seconds};
+
+/// A connection to a cluster, whose methods are coroutines.
+#[pyclass(frozen, module = "fatbtree.aio")]
+pub(crate) struct AsyncClient {
+    /// `None` when it was closed.
+    client: Mutex<Option<fatbtree::Client>>,
+}
+
+/// Pairs of a scan that are handed to Python at once.
+const PART: usize = 256;
+
+fn bytes(value: fatbtree::Bytes) -> Py<PyBytes> {
+    Python::attach(|py| PyBytes::new(py, &value).unbind())
+}
+
+impl AsyncClient {
+    fn of(client: fatbtree::Client) -> Self {
+        Self { client: Mutex::new(Some(client)) }
+    }
+
+    fn open(&self) -> PyResult<fatbtree::Client> {
+        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        client.clone().ok_or_else(|| ClosedError::new_err("the client is closed; connect again"))
+    }
+}
+
+#[pymethods]
+impl AsyncClient {
+    #[staticmethod]
+    async fn connect(arguments: Arguments) -> PyResult<Self> {
+        let options: Options = arguments.try_into()?;
+        Ok(Self::of(options.connect().await.map_err(raised)?))
+    }
+
+    fn with_time_limit(&self, limit: f64) -> PyResult<Self> {
+        Ok(Self::of(self.open()?.with_time_limit(seconds(limit)?)))
+    }
+
+    async fn get(&self, key: u64) -> PyResult<Option<Py<PyBytes>>> {
+        Ok(self.open()?.get(key).await.map_err(raised)?.map(bytes))
+    }
+
+    async fn get_many(&self, keys: Vec<u64>) -> PyResult<Vec<Option<Py<PyBytes>>>> {
+        let found = self.open()?.get_many(keys).await.map_err(raised)?;
+        Ok(found.into_iter().map(|value| value.map(bytes)).collect())
+    }
+
+    async fn put(&self, key: u64, value: PyBackedBytes) -> PyResult<()> {
+        self.open()?.put(key, value).await.map_err(raised)
+    }
+
+    async fn put_many(&self, pairs: Vec<(u64, PyBackedBytes)>) -> PyResult<Failures> {
+        let keys = pairs.iter().map(|(key, _)| *key).collect();
+        Ok(failures(keys, self.open()?.put_many(pairs).await.map_err(raised)?))
+    }
+
+    async fn insert(&self, key: u64, value: PyBackedBytes) -> PyResult<bool> {
+        self.open()?.insert(key, value).await.map_err(raised)
+    }
+
+    async fn update(&self, key: u64, value: PyBackedBytes) -> PyResult<bool> {
+        self.open()?.update(key, value).await.map_err(raised)
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: u64,
+        expected: PyBackedBytes,
+        value: PyBackedBytes,
+    ) -> PyResult<bool> {
+        self.open()?.compare_and_swap(key, expected, value).await.map_err(raised)
+    }
+
+    async fn delete(&self, key: u64) -> PyResult<bool> {
+        self.open()?.delete(key).await.map_err(raised)
+    }
+
+    #[pyo3(signature = (start=0, stop=None))]
+    fn scan(&self, start: u64, stop: Option<u64>) -> PyResult<AsyncScan> {
+        let scan = self.open()?.scan(keys(start, stop));
+        Ok(AsyncScan { scan: Arc::new(tokio::sync::Mutex::new(scan)) })
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        stats_of(py, self.open()?.stats())
+    }
+
+    async fn close(&self) {
+        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(client) = client {
+            client.close().await;
+        }
+    }
+}
+
+/// The pairs of a range of keys, in parts.
+#[pyclass(frozen, module = "fatbtree.aio")]
+pub(crate) struct AsyncScan {
+    scan: Arc<tokio::sync::Mutex<fatbtree::Scan>>,
+}
+
+#[pymethods]
+impl AsyncScan {
+    /// The next pairs; an empty list at the end. A part ends early where an error is: the next call raises it.
+    async fn next_part(&self) -> PyResult<Vec<(u64, Py<PyBytes>)>> {
+        let mut scan = Arc::clone(&self.scan).lock_owned().await;
+        let Some(first) = scan.next().await else { return Ok(Vec::new()) };
+        let (key, value) = first.map_err(raised)?;
+        let mut pairs = vec![(key, bytes(value))];
+        // Those that are here already: nothing is lost if the task is cancelled, as there is no further `await`.
+        while pairs.len() < PART
+            && let Some((key, value)) = scan.next_ready()
+        {
+            pairs.push((key, bytes(value)));
+        }
+        Ok(pairs)
+    }
+}

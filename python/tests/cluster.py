@@ -1,0 +1,80 @@
+"""A cluster of processes, started by `fatbtree up`, with a client's host that has several seats."""
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import unittest
+
+PROGRAM = os.environ.get("FATBTREE", "fatbtree")
+
+
+def free_ports(count):
+    """The first of so many UDP and TCP ports in a row that were free a moment ago."""
+    for first in range(24000 + os.getpid() % 100 * 40, 32000, count):
+        try:
+            for port in range(first, first + count):
+                for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+                    with socket.socket(socket.AF_INET, kind) as found:
+                        found.bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
+    raise OSError("no free ports")
+
+
+def cluster_file(first):
+    return f"""
+[network]
+kind = "single"
+hosts = 4
+[wires]
+host = "127.0.0.1"
+first_port = {first}
+[p4runtime]
+first_port = {first + 10}
+[controller]
+grpc = "127.0.0.1:{first + 12}"
+[[memory_server]]
+host = "host-0-0"
+grpc = "127.0.0.1:{first + 13}"
+[[memory_server]]
+host = "host-0-1"
+grpc = "127.0.0.1:{first + 14}"
+[[client]]
+host = "host-0-2"
+[[host]]
+name = "host-0-2"
+wire = "udp:127.0.0.1:{first + 20}-{first + 35}"
+"""
+
+
+class ClusterTest(unittest.TestCase):
+    """Tests with a cluster, which is begun once for all of them."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.file = os.path.join(cls.folder.name, "cluster.toml")
+        with open(cls.file, "w", encoding="utf-8") as file:
+            file.write(cluster_file(free_ports(36)))
+        cls.up = subprocess.Popen(
+            [PROGRAM, "up", cls.file, "--serve", "queries"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        cls.addClassCleanup(cls.stop)
+        said = []
+        for line in cls.up.stdout:
+            said.append(line)
+            if line.strip() == "ready":
+                return
+        raise RuntimeError("the cluster does not start: " + "".join(said))
+
+    @classmethod
+    def stop(cls):
+        cls.up.send_signal(signal.SIGTERM)
+        cls.up.communicate(timeout=30)
