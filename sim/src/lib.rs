@@ -45,6 +45,7 @@ pub mod campaigns;
 mod cluster;
 mod control;
 pub mod damage;
+pub mod dolphin;
 pub mod failover;
 pub mod figures;
 pub mod history;

@@ -1,0 +1,44 @@
+//! The checks that keep the index right among others that change it, by name.
+//!
+//! Most are what closes a hole of the published index or of the code that came with it. With the
+//! cargo feature `switchable-checks`, which only tests turn on, one can be left out for the current
+//! thread. Then the index behaves as published, and a simulation must notice.
+
+fatbtree_remote::named_checks! {
+    /// All lines of a leaf have one stamp. As published, a split's WRITE is torn for readers (hole 1).
+    Stamps,
+    /// A key without a value is absent. As published, readers see the key with value 0 (hole 2).
+    NoValue,
+    /// A deletion leaves a tombstone. As published, the slot is free for another key (hole 3).
+    Tombstone,
+    /// Insertions fill the first free slot. With any other order a key may be there twice (hole 4).
+    FirstFree,
+    /// Readers look at all slots. As published, they stop at the first free one (hole 5).
+    AllSlots,
+    /// Leaves are chosen by range also where a node was read. The published walk wants the exact
+    /// byte there (hole 6).
+    RangeMatch,
+    /// A long value is written to new memory. As published, it is written over the old one (hole 7).
+    NewRecord,
+    /// An operation ends when its last WRITE is done. As published, that is not waited for (hole 8).
+    AwaitsLast,
+    /// Each client counts its operations in a line of its own. As published, all add to one word of
+    /// the leaf, and what a dead client has added stays for ever (holes 9 and 11).
+    OwnCounts,
+    /// Operations that find a leaf locked pause. As published, they read without end (hole 10).
+    Pauses,
+    /// A structure change waits until no operation is announced on the leaf.
+    Drains,
+    /// Updates leave a leaf alone that is locked by a structure change.
+    Locked,
+    /// A key outside of a leaf's range is looked for elsewhere.
+    Range,
+    /// A node whose prefix is another one is not the key's.
+    Prefix,
+    /// What is written before a structure change counts is not used before it does.
+    Unborn,
+    /// A structure change that its client left half done is completed before anything else is done.
+    Settles,
+    /// The version of a record goes on from the one that its place had before (ABA).
+    VersionGoesOn,
+}

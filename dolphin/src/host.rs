@@ -1,0 +1,295 @@
+//! What a memory server does for an index: it makes an empty one, and knows which memory is used.
+//!
+//! It reads no index. What clients have used of a chunk is seen in the chunk: leaves, nodes and records
+//! are never all zeros. When a server is started with memory that was served before, it clears the lines
+//! of clients: their sessions have ended.
+//!
+//! Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
+//! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): keys are put by atomics.
+
+use std::convert::Infallible;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fatbtree_memserver::{Class, Loaded, Origin, Seen, Shape as Classes, Tenant, Used};
+use fatbtree_remote::record::{RECORD_HEAD, RecordHead, is_record};
+use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
+use fatbtree_verbs::Memory;
+
+use crate::entry::{MAX_REGION, NodeSize, UNIT};
+use crate::inner::{self, HEAD_BYTES, NodeState};
+use crate::key::Prefix;
+use crate::layout::{BadShape, LEAVES, LINES_BYTES, NODES, RECORDS, Shape, line_offset, root_offset};
+use crate::leaf::{LEAF_BYTES, LOCK, LeafState, LockLine};
+use crate::word::{MAX_RECORD_REGION, place_bytes};
+
+/// Bytes that are looked at in one step of a walk over a chunk.
+const BLOCK: u64 = 4096;
+
+/// Errors from making an index.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    /// Such an index cannot be.
+    #[error(transparent)]
+    Shape(#[from] BadShape),
+    /// The server is not one of the index's.
+    #[error("memory server {0} is not in the index's list of servers; those are numbered below 32")]
+    Server(u16),
+    /// The region is larger than entries or words reach.
+    #[error("a region of {found} bytes: an index reaches {most}")]
+    Region {
+        /// Bytes of the region.
+        found: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// The system gives no memory.
+    #[error("no memory for a region of {bytes} bytes: {why}")]
+    Memory {
+        /// Bytes of the region.
+        bytes: u64,
+        /// The system's reason.
+        why: io::Error,
+    },
+}
+
+/// One server's part of an index.
+#[derive(Clone, Debug)]
+pub struct HybridIndex {
+    shape: Shape,
+    region: Arc<Memory>,
+    /// Whether the region was served before.
+    served: Arc<AtomicBool>,
+    is_seen: bool,
+}
+
+impl HybridIndex {
+    /// A region with an empty index, or with memory for a part of one: the first of the index's servers
+    /// has the root.
+    ///
+    /// # Errors
+    /// When such an index cannot be, or there is no memory.
+    pub fn make(server: u16, shape: Shape, spare_bytes: u64) -> Result<Loaded<Self>, MakeError> {
+        shape.check()?;
+        if server >= 32 || shape.servers >> server & 1 == 0 {
+            return Err(MakeError::Server(server));
+        }
+        let is_first = shape.home() == server;
+        let root = root_offset();
+        let begin = if is_first { root + u64::from(NodeSize::LARGEST.place_bytes()) } else { root };
+        let bytes = begin.saturating_add(spare_bytes);
+        let most = if shape.fixed() { MAX_REGION } else { MAX_RECORD_REGION };
+        if bytes > most {
+            return Err(MakeError::Region { found: bytes, most });
+        }
+        let region = Memory::shared(bytes).map_err(|why| MakeError::Memory { bytes, why })?;
+        let write =
+            |offset: u64, bytes: &[u8]| region.write(offset, bytes).expect("the region has room for both");
+        if is_first {
+            write(root, &inner::build(Prefix::ROOT, NodeSize::LARGEST, 8, NodeState::Live, []));
+        }
+        write(0, &shape.header(1, bytes).to_bytes());
+        let classes = vec![
+            Class { name: "leaves", bytes: LEAF_BYTES as u32, ..Class::default() },
+            Class { name: "inner nodes", ..Class::default() },
+            Class { name: "records", ..Class::default() },
+        ];
+        Ok(Loaded {
+            server,
+            region: Arc::clone(&region),
+            spare: begin..bytes,
+            generation: 1,
+            origin: Origin::Meant,
+            chunk_classes: None,
+            shape: Classes { classes, whole_lines: true, ..Classes::default() },
+            tenant: Self { shape, region, served: Arc::default(), is_seen: false },
+        })
+    }
+
+    /// Clears what former sessions have left in their lines.
+    fn clear_lines(&self) {
+        let zeros = [0; BLOCK as usize];
+        let mut block = [0; BLOCK as usize];
+        for at in (line_offset(0)..line_offset(0) + LINES_BYTES).step_by(BLOCK as usize) {
+            let found = self.region.read(at, &mut block);
+            if found.is_ok() && block != zeros {
+                self.region.write(at, &zeros).expect("it was read there");
+            }
+        }
+    }
+}
+
+impl Tenant for HybridIndex {
+    type Description = Shape;
+    type Request = Infallible;
+
+    fn description(&self) -> Shape {
+        self.shape
+    }
+
+    fn root(&self) -> GlobalAddress {
+        self.shape.root().at()
+    }
+
+    /// No client changes the header. At the first look nothing is connected yet.
+    fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen {
+        if !std::mem::replace(&mut self.is_seen, true) && self.served.swap(true, Ordering::Relaxed) {
+            self.clear_lines();
+        }
+        if Shape::of_header(header) == Some(self.shape) { Seen::Same } else { Seen::Refused }
+    }
+
+    fn used(&self, class: SizeClass, chunk: Range<u64>, budget: &mut usize) -> Used {
+        let last = match last_byte(&self.region, &chunk, budget) {
+            Ok(Some(last)) => last,
+            Ok(None) => return Used::To(chunk.start),
+            Err(below) => return Used::Below(below),
+        };
+        if class == LEAVES {
+            let leaf = LEAF_BYTES as u64;
+            let number = (last - chunk.start) / leaf;
+            return Used::To((chunk.start + (number + 1) * leaf).min(chunk.end));
+        }
+        // The last slots of a node may be free, and a value may end in zeros: the block reaches as far as
+        // its head says. Other bytes that look like a head only move the end away.
+        let farthest = if class == NODES {
+            u64::from(NodeSize::LARGEST.place_bytes())
+        } else {
+            u64::from(place_bytes(self.shape.max_value))
+        };
+        let from = last.saturating_sub(farthest).max(chunk.start);
+        let first = chunk.start + (from - chunk.start) / UNIT * UNIT;
+        let ends = (first..=last).step_by(UNIT as usize).filter_map(|at| self.block_end(class, at));
+        let end = ends.chain([last + 1]).max().map_or(chunk.end, |end| end.next_multiple_of(UNIT));
+        Used::To(end.min(chunk.end))
+    }
+
+    fn is_free(&self, class: SizeClass, block: Range<u64>) -> bool {
+        if !block.start.is_multiple_of(UNIT) {
+            return false;
+        }
+        match class {
+            LEAVES => {
+                let lock = self.bytes::<32>(block.start + LOCK).map(|line| LockLine::parse(&line));
+                lock.is_some_and(|lock| lock.is(LeafState::Retired) || lock.is(LeafState::Unborn))
+            }
+            NODES => {
+                let is_free = |state: u64| state & 7 != NodeState::Live as u64;
+                let size = self.bytes::<{ HEAD_BYTES as usize }>(block.start);
+                let size = size.and_then(|head| inner::size_in(&head)).filter(|(_, state)| is_free(*state));
+                size.is_some_and(|(size, _)| block.start + u64::from(size.place_bytes()) == block.end)
+            }
+            _ => self.block_end(class, block.start) == Some(block.end),
+        }
+    }
+
+    fn handle(&mut self, request: Infallible) {
+        match request {}
+    }
+
+    /// An index of the same shape.
+    fn may_follow(&self, former: &Self) -> bool {
+        self.shape == former.shape
+    }
+}
+
+impl HybridIndex {
+    fn bytes<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.region.read(at, &mut bytes).ok().map(|()| bytes)
+    }
+
+    /// End of the node or record that begins at an offset.
+    fn block_end(&self, class: SizeClass, at: u64) -> Option<u64> {
+        let head = self.bytes::<RECORD_HEAD>(at)?;
+        if class == NODES {
+            return inner::size_in(&head).map(|(size, _)| at + u64::from(size.place_bytes()));
+        }
+        let length = RecordHead::parse(&head).length();
+        let is_one = class == RECORDS && is_record(&head) && length <= self.shape.max_value;
+        is_one.then(|| at + u64::from(place_bytes(length)))
+    }
+}
+
+/// Offset of the last byte of a chunk that is not 0.
+///
+/// # Errors
+/// The offset down to which there is none, when the budget is used up.
+fn last_byte(memory: &Memory, chunk: &Range<u64>, budget: &mut usize) -> Result<Option<u64>, u64> {
+    let mut to = chunk.end;
+    while to > chunk.start {
+        if *budget == 0 {
+            return Err(to);
+        }
+        *budget -= 1;
+        let from = to.saturating_sub(BLOCK).max(chunk.start);
+        let mut block = [0; BLOCK as usize];
+        let block = &mut block[..(to - from) as usize];
+        let last = memory.read(from, block).ok().and_then(|()| block.iter().rposition(|&byte| byte != 0));
+        if let Some(last) = last {
+            return Ok(Some(from + last as u64));
+        }
+        to = from;
+    }
+    Ok(None)
+}
+
+const _: () = assert!(HEAD_BYTES as usize == RECORD_HEAD);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { servers: 0b101, max_value: 1_000 };
+
+    fn used(index: &HybridIndex, class: SizeClass, chunk: &Range<u64>) -> u64 {
+        match index.used(class, chunk.clone(), &mut 64) {
+            Used::To(end) => end - chunk.start,
+            Used::Below(_) => panic!("the budget is large"),
+        }
+    }
+
+    #[test]
+    fn the_used_part_of_a_chunk_ends_behind_the_last_block() {
+        let Loaded { region, spare, tenant, .. } = HybridIndex::make(0, SHAPE, 16 << 10).unwrap();
+        let chunk = spare.start..spare.start + (8 << 10);
+        assert_eq!(used(&tenant, LEAVES, &chunk), 0);
+        let node = inner::build(Prefix::ROOT, NodeSize::NEW, 64, NodeState::Moved, []);
+        region.write(chunk.start + 192, &node).unwrap();
+        assert_eq!(used(&tenant, NODES, &chunk), 192 + 192);
+        assert_eq!(used(&tenant, LEAVES, &chunk), 1024);
+        let place = chunk.start + 192..chunk.start + 384;
+        assert!(tenant.is_free(NODES, place.clone()) && !tenant.is_free(LEAVES, place.clone()));
+        assert!(!tenant.is_free(NODES, place.start..place.end + 64));
+        let mut record = Vec::new();
+        // A value of zeros: the last bytes of the block say nothing.
+        crate::word::write(&mut record, 7, 1, &[0; 500]);
+        region.write(chunk.start + 1024, &record).unwrap();
+        assert_eq!(used(&tenant, RECORDS, &chunk), 1024 + u64::from(place_bytes(500)));
+        assert_eq!(tenant.used(RECORDS, chunk.clone(), &mut 1), Used::Below(chunk.start + 4_096));
+    }
+
+    #[test]
+    fn the_first_server_has_the_root_and_a_restart_clears_lines() {
+        let first = HybridIndex::make(0, SHAPE, 4 << 10).unwrap();
+        let other = HybridIndex::make(2, SHAPE, 4 << 10).unwrap();
+        assert!(first.spare.start > other.spare.start);
+        for loaded in [first, other] {
+            let mut line = [0; HEADER_BYTES];
+            loaded.region.read(0, &mut line).unwrap();
+            let mut tenant = loaded.tenant.clone();
+            assert_eq!((tenant.see(&line), tenant.see(&[0; HEADER_BYTES])), (Seen::Same, Seen::Refused));
+            loaded.region.write(line_offset(9), &[1; 8]).unwrap();
+            tenant.see(&line);
+            assert_eq!(tenant.bytes(line_offset(9)), Some([1; 8]), "it is served");
+            let mut again = loaded.tenant;
+            again.see(&line);
+            assert_eq!(again.bytes(line_offset(9)), Some([0; 8]));
+        }
+        assert!(matches!(HybridIndex::make(1, SHAPE, 0), Err(MakeError::Server(1))));
+        let no_servers = Shape { servers: 0, ..SHAPE };
+        assert!(matches!(HybridIndex::make(0, no_servers, 0), Err(MakeError::Shape(BadShape::Servers))));
+    }
+}

@@ -1,0 +1,306 @@
+//! Insert, update, upsert and delete.
+//!
+//! ```text
+//!              1                    2                        3
+//!   update     [announce, READ]     [WRITE value, end]
+//!   delete     [announce, READ]     [CAS key, end]
+//!   insert     [announce, READ]     CAS free slot → key      [CAS none → value, end]
+//! ```
+//!
+//! An insertion takes effect with its value: until then the key has *none*, which reads as absent. It
+//! is a CAS, so that of several insertions one succeeds. A deletion leaves a tombstone, and the slot
+//! is used again after a structure change only. So an update that comes late meets no other key.
+//!
+//! In an index of long values all words are changed by CAS, because one client must free the record
+//! before. There a deletion takes the value away and leaves the key.
+
+use fatbtree_remote::GlobalAddress;
+use fatbtree_verbs::{Operation, Output, Remote, Verbs};
+
+use super::announce::Announced;
+use super::descend::{Held, Reached};
+use super::space::Fresh;
+use super::{Answer, Index, Op};
+use crate::checks::Check;
+use crate::error::Stop;
+use crate::leaf::{Place, Use, free_word, key_offset, tombstone, value_offset, within};
+use crate::word::Word;
+
+/// Items of a leaf at which a deletion tries to merge it: at two levels only, so that a leaf with full
+/// neighbours does not try again with each deletion.
+const THIN: [usize; 3] = [12, 4, 0];
+
+/// A change of one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change<'v> {
+    /// Puts a value where none is.
+    Insert(&'v [u8]),
+    /// Replaces the value where one is.
+    Update(&'v [u8]),
+    /// Puts a value, whether one is there or not.
+    Upsert(&'v [u8]),
+    /// Takes the value away where one is.
+    Delete,
+}
+
+impl<'v> Change<'v> {
+    const fn value(self) -> Option<&'v [u8]> {
+        match self {
+            Self::Insert(value) | Self::Update(value) | Self::Upsert(value) => Some(value),
+            Self::Delete => None,
+        }
+    }
+
+    const fn puts_new(self) -> bool {
+        matches!(self, Self::Insert(_) | Self::Upsert(_))
+    }
+}
+
+impl<V: Verbs> Index<V> {
+    /// Puts a value where none is; says whether it did. Three round trips.
+    ///
+    /// # Errors
+    /// In the answer, as of all changes: see [`IndexError`](crate::IndexError). Behind
+    /// [`IndexError::Unknown`](crate::IndexError::Unknown) the change may have been made.
+    pub async fn insert(&self, key: u64, value: &[u8]) -> Answer<bool> {
+        self.change(key, Change::Insert(value)).await
+    }
+
+    /// Replaces the value where one is; says whether it did. Two round trips.
+    pub async fn update(&self, key: u64, value: &[u8]) -> Answer<bool> {
+        self.change(key, Change::Update(value)).await
+    }
+
+    /// Puts a value, whether one is there or not; always true. Two or three round trips.
+    pub async fn upsert(&self, key: u64, value: &[u8]) -> Answer<bool> {
+        self.change(key, Change::Upsert(value)).await
+    }
+
+    /// Takes the value away where one is; says whether it did. Two round trips.
+    pub async fn delete(&self, key: u64) -> Answer<bool> {
+        self.change(key, Change::Delete).await
+    }
+
+    /// Changes a key; says whether the change applied.
+    ///
+    /// More round trips where the client does not know the leaf, where the leaf is full, thin or being
+    /// changed, and where others change the same key.
+    pub async fn change(&self, key: u64, change: Change<'_>) -> Answer<bool> {
+        let inline = match change.value().map(|value| self.word_of(value)).transpose() {
+            Ok(word) => word.flatten(),
+            Err(error) => return Answer { result: Err(error), round_trips: 0 },
+        };
+        let _turn = self.memory.compete().await;
+        self.answer(self.op(key), async |op| self.try_change(change, inline, op).await).await
+    }
+
+    async fn try_change(&self, change: Change<'_>, inline: Option<Word>, op: &mut Op) -> Result<bool, Stop> {
+        let mut held = match self.reach(op, Use::Change).await? {
+            Reached::Leaf(held) => held,
+            Reached::Gap(_) if !change.puts_new() => return Ok(false),
+            Reached::Gap(gap) => {
+                self.fill_gap(gap, op).await?;
+                return Err(Stop::Anew);
+            }
+        };
+        let Some(mut announced) = held.announced.take() else { return Err(Stop::Later) };
+        let place = held.leaf().find(op.key);
+        let (slot, old) = match place {
+            Place::At(slot, old) if !old.is_none() || !Check::NoValue.on() => (slot, Some(old)),
+            Place::At(slot, _) => (slot, None),
+            Place::Nowhere(free) if change.puts_new() => {
+                let Some(free) = self.free_slot(&held, free) else {
+                    announced.clear(op).await?;
+                    drop(announced);
+                    self.make_room(held.parent, op).await?;
+                    return Err(Stop::Anew);
+                };
+                self.claim(&mut announced, &held, free, op).await?;
+                (free, None)
+            }
+            Place::Nowhere(_) => {
+                announced.clear(op).await?;
+                return Ok(false);
+            }
+        };
+        match (change, old) {
+            (Change::Insert(_), Some(_)) | (Change::Update(_) | Change::Delete, None) => {
+                announced.clear(op).await?;
+                Ok(false)
+            }
+            (Change::Delete, Some(old)) => {
+                self.take_away(&mut announced, &held, slot, old, op).await?;
+                let left = held.leaf().count_items().saturating_sub(1);
+                let parent = held.parent;
+                drop((announced, held));
+                if THIN.contains(&left) {
+                    // The key is gone, whatever becomes of this.
+                    self.thin(parent, op).await.ok();
+                }
+                Ok(true)
+            }
+            (Change::Insert(value) | Change::Update(value) | Change::Upsert(value), old) => {
+                self.put(&mut announced, &held, slot, old, (value, inline), op).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// The slot for a new key.
+    fn free_slot(&self, held: &Held<'_, V>, first: Option<usize>) -> Option<usize> {
+        if Check::FirstFree.on() {
+            return first;
+        }
+        held.leaf().any_free(self.stamps.replace(self.stamps.get() + 7) as usize)
+    }
+
+    /// Puts the key into a free slot, without a value: a round trip.
+    async fn claim(
+        &self,
+        announced: &mut Announced<'_, V>,
+        held: &Held<'_, V>,
+        slot: usize,
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let (at, free, key) = (within(held.at, key_offset(slot)).raw(), free_word(held.leaf().min()), op.key);
+        let swap = |rkey| {
+            let at = Remote { address: at, rkey };
+            [Operation::CompareSwap { at, compare: free, swap: key }]
+        };
+        let [found] = announced.post(swap, op).await?;
+        let is_mine = matches!(found, Output::Atomic(found) if found == free);
+        self.memory.note_attempt(!is_mine);
+        if is_mine {
+            return Ok(());
+        }
+        announced.clear(op).await?;
+        Err(Stop::Anew)
+    }
+
+    /// Puts a value into the slot of the key.
+    async fn put(
+        &self,
+        announced: &mut Announced<'_, V>,
+        held: &Held<'_, V>,
+        slot: usize,
+        old: Option<Word>,
+        (value, inline): (&[u8], Option<Word>),
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let at = within(held.at, value_offset(slot));
+        if let (Some(_), Some(word), true) = (old, inline, self.shape.fixed()) {
+            let bytes = word.0.to_le_bytes();
+            let write = |rkey| [Operation::Write { to: Remote { address: at.raw(), rkey }, data: &bytes }];
+            announced.conclude(write, op).await?;
+            return Ok(());
+        }
+        let expected = old.unwrap_or(Word::NONE);
+        let (server, writer) = (held.at.server(), *announced.writer());
+        let mut fresh = None;
+        if inline.is_none() {
+            if let Some(old) = old.filter(|_| !Check::NewRecord.on())
+                && let Some(written) = self.overwrite(announced, old, value, op).await?
+            {
+                return written;
+            }
+            fresh = self.new_record(server, &writer, value, op).await?;
+            if !fresh.as_ref().is_some_and(|fresh| fresh.is_of(server, &writer)) {
+                announced.clear(op).await?;
+                self.until_room(server, value).await?;
+                return Err(Stop::Anew);
+            }
+        }
+        let Some(word) = inline.or(fresh.as_ref().map(|fresh| fresh.word)) else { return Err(Stop::Later) };
+        let swapped = self.swap(announced, at, (expected, word), fresh.as_ref(), op).await;
+        match swapped {
+            Ok(true) => {
+                self.free_record(&writer, expected);
+                Ok(())
+            }
+            Ok(false) => {
+                self.discard(fresh);
+                Err(Stop::Anew)
+            }
+            // The leaf may lead to the record.
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// Writes a record and swaps the word of a value, and ends the announcement: a round trip. Says
+    /// whether the word was what was expected.
+    async fn swap(
+        &self,
+        announced: &mut Announced<'_, V>,
+        at: GlobalAddress,
+        (old, new): (Word, Word),
+        fresh: Option<&Fresh>,
+        op: &mut Op,
+    ) -> Result<bool, Stop> {
+        let swap = |rkey| {
+            let at = Remote { address: at.raw(), rkey };
+            Operation::CompareSwap { at, compare: old.0, swap: new.0 }
+        };
+        let found = match fresh {
+            Some(fresh) => {
+                let [_, found] = announced.conclude(|rkey| [fresh.write(rkey), swap(rkey)], op).await?;
+                found
+            }
+            None => {
+                let [found] = announced.conclude(|rkey| [swap(rkey)], op).await?;
+                found
+            }
+        };
+        let is_done = match found {
+            Output::Atomic(found) => found == old.0,
+            _ => !Check::AwaitsLast.on(),
+        };
+        self.memory.note_attempt(!is_done);
+        Ok(is_done)
+    }
+
+    /// Takes the value of a key away.
+    async fn take_away(
+        &self,
+        announced: &mut Announced<'_, V>,
+        held: &Held<'_, V>,
+        slot: usize,
+        old: Word,
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let (min, key, writer) = (held.leaf().min(), op.key, *announced.writer());
+        let is_done = if self.shape.fixed() {
+            // As published, the slot is free at once.
+            let gone = if Check::Tombstone.on() { tombstone(min) } else { free_word(min) };
+            let at = within(held.at, key_offset(slot));
+            self.swap(announced, at, (Word(key), Word(gone)), None, op).await?
+        } else {
+            let at = within(held.at, value_offset(slot));
+            self.swap(announced, at, (old, Word::NONE), None, op).await?
+        };
+        if !is_done {
+            return Err(Stop::Anew);
+        }
+        self.free_record(&writer, old);
+        Ok(())
+    }
+
+    /// Writes a value over the record of the one before, as published. `None`: it has no record, or one
+    /// of another size.
+    async fn overwrite(
+        &self,
+        announced: &mut Announced<'_, V>,
+        old: Word,
+        value: &[u8],
+        op: &mut Op,
+    ) -> Result<Option<Result<(), Stop>>, Stop> {
+        let Some(pointer) = self.pointer(old) else { return Ok(None) };
+        if crate::word::place_bytes(value.len() as u32) != pointer.bytes {
+            return Ok(None);
+        }
+        let mut data = Vec::new();
+        crate::word::write(&mut data, op.key, pointer.version, value);
+        let write = |rkey| [Operation::Write { to: Remote { address: pointer.at.raw(), rkey }, data: &data }];
+        announced.conclude(write, op).await?;
+        Ok(Some(Ok(())))
+    }
+}

@@ -1,0 +1,229 @@
+//! Path-finding: from the deepest node that the cache knows, or from the root, to a key's leaf.
+//!
+//! ```text
+//!   cache: leaf? ───────────────────────────────► READ leaf ─► in its range, whole? ─► done
+//!     │ node, or nothing                              ▲   │ no
+//!     ▼                                               │   ▼
+//!   READ node ─► moved? its successor                 │  READ the parent that the leaf names
+//!             ─► leaf by range ───────────────────────┘  (backtracking)
+//!             ─► node by its exact byte: READ it
+//!             ─► neither: a gap, the key is absent
+//! ```
+//!
+//! Nodes are hints: what they lead to is checked at the leaf. Only a *gap* is an answer by itself.
+//! It counts if the node was read by this operation and is in use.
+
+use fatbtree_remote::GlobalAddress;
+use fatbtree_verbs::{Buffer, Verbs};
+
+use super::announce::Announced;
+use super::{Index, Op};
+use crate::checks::Check;
+use crate::entry::Entry;
+use crate::error::Stop;
+use crate::inner::{Choice, NodeState};
+use crate::key::Prefix;
+use crate::leaf::{LEAF_BYTES, Leaf, NoLeaf, Use};
+
+/// Nodes that one descent reads: depths, and some that have moved.
+const MOST_NODES: usize = 24;
+
+/// Leaves that one attempt reads.
+const MOST_LEAVES: usize = 6;
+
+/// Times that an operation finds a structure change in its way before it takes the lock and looks
+/// whether that goes on.
+const PATIENT: u32 = 3;
+
+/// End of a descent.
+enum Landing {
+    /// The leaf, and the node that names it.
+    Leaf { at: GlobalAddress, parent: Entry, prefix: Prefix, fresh: bool },
+    /// No leaf has the key.
+    Gap(Gap),
+}
+
+/// Why no leaf has a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Gap {
+    /// The key lies between the children of this node.
+    In { node: Entry, until: u64 },
+    /// A child of this node stands for the key's byte, and for a longer prefix that is not the key's.
+    Above { node: Entry, child: Entry, until: u64 },
+}
+
+impl Gap {
+    /// The highest key of which the same is true.
+    pub(super) fn until(self) -> u64 {
+        match self {
+            Self::In { until, .. } | Self::Above { until, .. } => until,
+        }
+    }
+}
+
+/// A leaf that answers for a key.
+pub(super) struct Held<'i, V: Verbs> {
+    bytes: Buffer,
+    pub(super) at: GlobalAddress,
+    /// The node above, as the leaf or the node itself has told.
+    pub(super) parent: Entry,
+    /// The announcement of a change.
+    pub(super) announced: Option<Announced<'i, V>>,
+}
+
+impl<V: Verbs> Held<'_, V> {
+    pub(super) fn leaf(&self) -> Leaf<'_> {
+        Leaf::new(&self.bytes).expect("as many bytes were asked for, and looked at")
+    }
+}
+
+/// Where a key is.
+pub(super) enum Reached<'i, V: Verbs> {
+    Leaf(Held<'i, V>),
+    Gap(Gap),
+}
+
+impl<V: Verbs> Index<V> {
+    /// Finds and reads the leaf of the operation's key.
+    pub(super) async fn reach(&self, op: &mut Op, how: Use) -> Result<Reached<'_, V>, Stop> {
+        let mut from = None;
+        for _ in 0..MOST_LEAVES {
+            let (at, parent, prefix, fresh) = match self.descend(op, from.take()).await? {
+                Landing::Leaf { at, parent, prefix, fresh } => (at, parent, prefix, fresh),
+                Landing::Gap(gap) => return Ok(Reached::Gap(gap)),
+            };
+            let (bytes, mut announced) = match how {
+                Use::Read => (self.read(at, LEAF_BYTES as u32, op).await?, None),
+                Use::Change => {
+                    let mut announced = self.word_on(at.server(), op).await?;
+                    (announced.announce(at, op).await?, Some(announced))
+                }
+            };
+            let Some(leaf) = Leaf::new(&bytes) else { return Err(Stop::Later) };
+            let verdict = leaf.check(how);
+            if verdict == Ok(()) && leaf.covers(op.key) {
+                return Ok(Reached::Leaf(Held { bytes, at, parent, announced }));
+            }
+            if let Some(announced) = &mut announced {
+                announced.clear(op).await?;
+            }
+            drop(announced);
+            if verdict == Err(NoLeaf::Busy) && leaf.covers(op.key) {
+                return self.wait_for(parent, op).await;
+            }
+            if !fresh {
+                self.cache.forget(prefix);
+                from = Some(up(leaf, parent));
+                continue;
+            }
+            // The node above was read before the leaf: if it says the same still, no leaf has the key.
+            if verdict == Ok(())
+                && leaf.max() < op.key
+                && let Some(node) = self.read_node(parent, op).await?
+                && node.is_live()
+                && matches!(node.choose(op.key), Choice::Leaf(entry) if entry.at() == at)
+            {
+                return Ok(Reached::Gap(Gap::In { node: parent, until: node.end_of(op.key) }));
+            }
+            if verdict == Err(NoLeaf::Busy) {
+                return self.wait_for(parent, op).await;
+            }
+            from = Some(parent);
+        }
+        op.anew = true;
+        Err(Stop::Later)
+    }
+
+    /// A structure change is in the way: it is waited for, or completed if it takes too long.
+    async fn wait_for<T>(&self, parent: Entry, op: &mut Op) -> Result<T, Stop> {
+        op.busy += 1;
+        if op.busy > PATIENT && Check::Pauses.on() {
+            op.busy = 0;
+            self.settle(parent, op).await?;
+            return Err(Stop::Anew);
+        }
+        Err(Stop::Later)
+    }
+
+    /// Walks down to the leaf of the operation's key, by the cache or from a node.
+    async fn descend(&self, op: &mut Op, from: Option<Entry>) -> Result<Landing, Stop> {
+        let known = if from.is_none() && !op.anew { self.cache.lookup(op.key) } else { None };
+        let mut next = match (from, known) {
+            (Some(from), _) => from,
+            (None, Some(known)) => match known.choice {
+                Choice::Leaf(entry) => {
+                    let (parent, prefix) = (known.node, known.prefix);
+                    return Ok(Landing::Leaf { at: entry.at(), parent, prefix, fresh: false });
+                }
+                Choice::Inner(entry) => entry,
+                Choice::Gap => known.node,
+            },
+            (None, None) => self.shape.root(),
+        };
+        // The node above, if this operation has read it, and its entry.
+        let mut above: Option<(Entry, Entry)> = None;
+        for _ in 0..MOST_NODES {
+            let node = self.read_node(next, op).await?.ok_or_else(|| astray(op))?;
+            if node.is(NodeState::Moved) {
+                if node.successor.is_inner() && above.is_none() {
+                    next = node.successor;
+                    continue;
+                }
+                self.relink(next, op).await?;
+                return Err(astray(op));
+            }
+            if !node.is_live() {
+                // Linked, and not begun to be used.
+                if let Some((above, _)) = above {
+                    self.settle(above, op).await?;
+                }
+                return Err(astray(op));
+            }
+            if !node.prefix.covers(op.key) && Check::Prefix.on() {
+                let Some((entry, child)) = above else { return Err(astray(op)) };
+                let low = node.prefix.low();
+                let (node, again) = (entry, self.read_node(entry, op).await?);
+                let again = again.filter(|again| again.is_live());
+                let end = again.as_ref().map_or(op.key, |again| again.prefix.last_of(child.byte()));
+                let until = if op.key < low { low - 1 } else { end };
+                return match again.map(|again| again.choose(op.key)) {
+                    Some(Choice::Inner(entry)) if entry == child => {
+                        Ok(Landing::Gap(Gap::Above { node, child, until }))
+                    }
+                    _ => Err(astray(op)),
+                };
+            }
+            self.cache.put(&node, next);
+            let choice = node.choose(op.key);
+            match choice {
+                Choice::Leaf(entry)
+                    if Check::RangeMatch.on() || entry.byte() == node.prefix.byte_of(op.key) =>
+                {
+                    let (at, parent, prefix) = (entry.at(), next, node.prefix);
+                    return Ok(Landing::Leaf { at, parent, prefix, fresh: true });
+                }
+                Choice::Inner(entry) => {
+                    above = Some((next, entry));
+                    next = entry;
+                }
+                Choice::Gap | Choice::Leaf(_) => {
+                    let until = node.end_of(op.key);
+                    return Ok(Landing::Gap(Gap::In { node: next, until }));
+                }
+            }
+        }
+        Err(astray(op))
+    }
+}
+
+/// What the cache, or an old pointer, has led to is of no use: the next attempt begins at the root.
+fn astray(op: &mut Op) -> Stop {
+    op.anew = true;
+    if op.attempts > 2 { Stop::Later } else { Stop::Anew }
+}
+
+/// The node to go on with where a leaf was not the key's: the one that the leaf names.
+fn up(leaf: Leaf<'_>, parent: Entry) -> Entry {
+    let up = leaf.parent();
+    if leaf.is_leaf() && up.is_inner() && !up.is_empty() { up } else { parent }
+}

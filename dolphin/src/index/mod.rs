@@ -1,0 +1,188 @@
+//! The index as one client uses it.
+
+mod announce;
+mod change;
+mod descend;
+mod drain;
+mod get;
+mod restructure;
+mod scan;
+mod space;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use fatbtree_remote::{ConnectionId, GlobalAddress, HEADER_BYTES, Owner, RemoteMemory, Writer, mix};
+use fatbtree_verbs::{Buffer, Verbs};
+
+pub use change::Change;
+pub use get::Value;
+
+use announce::Lines;
+
+use crate::cache::NodeCache;
+use crate::checks::Check;
+use crate::entry::Entry;
+use crate::error::{IndexError, Stop};
+use crate::inner::Node;
+use crate::layout::Shape;
+
+/// Result of an operation, and what it took.
+#[derive(Debug)]
+pub struct Answer<T> {
+    /// The result.
+    pub result: Result<T, IndexError>,
+    /// Round trips, one after the other.
+    pub round_trips: u32,
+}
+
+/// A Dolphin index in the memory of one or several servers, as one thread uses it. Any number of its
+/// operations run at once. One index may be open on a memory: its operations share the client's line.
+///
+/// An index is opened on a [`RemoteMemory`] whose sessions a keeper keeps. Operations wait for
+/// connections that are being made. After a server has lost its memory and was loaded anew, open the
+/// index anew.
+///
+/// An operation that is dropped before its end may leave its announcement on a leaf. The next
+/// operation of this client takes it back; until then other clients cannot split that leaf.
+pub struct Index<V: Verbs> {
+    memory: Rc<RemoteMemory<V>>,
+    shape: Shape,
+    cache: Rc<NodeCache>,
+    lines: RefCell<Lines>,
+    /// Owners that lived when this client looked last, by server.
+    lives: RefCell<Vec<(u16, u16, u16)>>,
+    /// Stamps that this client has drawn.
+    stamps: Cell<u64>,
+}
+
+impl<V: Verbs> std::fmt::Debug for Index<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { shape, cache, .. } = self;
+        f.debug_struct("Index").field("shape", shape).field("cache", &cache.stats()).finish_non_exhaustive()
+    }
+}
+
+/// One operation on its way.
+struct Op {
+    key: u64,
+    lane: u8,
+    trips: u32,
+    attempts: u32,
+    /// Times that a structure change was in the way.
+    busy: u32,
+    /// Whether to begin at the root: what the cache knows has led astray.
+    anew: bool,
+}
+
+impl<V: Verbs> Index<V> {
+    /// Opens the index whose root lies on a server: reads the region's header.
+    ///
+    /// # Errors
+    /// [`IndexError::NoIndex`]; and when the connection is given up, or breaks too often.
+    pub async fn open(
+        memory: Rc<RemoteMemory<V>>,
+        server: u16,
+        cache: Rc<NodeCache>,
+    ) -> Result<Self, IndexError> {
+        let (lane, began) = (memory.take_lane(), memory.reactor().now());
+        for attempts in 0.. {
+            let header = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await;
+            match header.map_err(Stop::from) {
+                Ok(header) => {
+                    let shape = header.first_chunk().and_then(Shape::of_header);
+                    let shape = shape.ok_or(IndexError::NoIndex { server })?;
+                    let (lines, lives, stamps) = Default::default();
+                    return Ok(Self { memory, shape, cache, lines, lives, stamps });
+                }
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(_) if memory.reactor().now() - began > memory.config().patience => {
+                    return Err(IndexError::GaveUp { attempts });
+                }
+                Err(_) => memory.pause(attempts).await,
+            }
+        }
+        unreachable!("it ends when time has passed")
+    }
+
+    /// The index's shape.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The memory that the index lies in.
+    pub fn memory(&self) -> &Rc<RemoteMemory<V>> {
+        &self.memory
+    }
+
+    /// The client's copies of inner nodes.
+    pub fn cache(&self) -> &Rc<NodeCache> {
+        &self.cache
+    }
+
+    fn op(&self, key: u64) -> Op {
+        Op { key, lane: self.memory.take_lane(), trips: 0, attempts: 0, busy: 0, anew: false }
+    }
+
+    /// A stamp that no other line in any server's memory has: sessions have names of their own.
+    fn draw_stamp(&self, owner: Owner) -> u64 {
+        self.stamps.set(self.stamps.get() + 1);
+        mix(owner.session.0 ^ mix(self.stamps.get())) & !7
+    }
+
+    /// Identity under which the client writes to a server, when a session is there.
+    async fn writer(&self, server: u16, lane: u8) -> Result<Writer, Stop> {
+        // A session begins before its first connection.
+        self.memory.until_up(ConnectionId { server, lane }).await?;
+        Ok(self.memory.writer(server)?)
+    }
+
+    /// Reads bytes: a round trip.
+    async fn read(&self, at: GlobalAddress, bytes: u32, op: &mut Op) -> Result<Buffer, Stop> {
+        op.trips += 1;
+        Ok(self.memory.read(op.lane, at, bytes).await?)
+    }
+
+    /// Reads the node that an entry leads to. `None`: none of this size lies there.
+    async fn read_node(&self, entry: Entry, op: &mut Op) -> Result<Option<Node>, Stop> {
+        let bytes = self.read(entry.at(), entry.size().bytes(), op).await?;
+        Ok(Node::parse(&bytes, entry.at(), entry.size()))
+    }
+
+    /// Does an operation again and again until it has an answer.
+    async fn answer<T>(
+        &self,
+        mut op: Op,
+        mut attempt: impl AsyncFnMut(&mut Op) -> Result<T, Stop>,
+    ) -> Answer<T> {
+        let began = self.memory.reactor().now();
+        let result = loop {
+            let stop = match attempt(&mut op).await {
+                Ok(value) => break Ok(value),
+                Err(stop) => stop,
+            };
+            let (waited, patience) = (self.memory.reactor().now() - began, self.memory.config().patience);
+            match stop {
+                Stop::Failed(error) => break Err(error),
+                Stop::Anew | Stop::Later if waited > patience => {
+                    break Err(IndexError::GaveUp { attempts: op.attempts + 1 });
+                }
+                Stop::Later if Check::Pauses.on() => {
+                    let left = patience.saturating_sub(waited);
+                    self.memory.pause_after_conflict(op.attempts, Some(left)).await;
+                }
+                Stop::Anew | Stop::Later => {}
+            }
+            op.attempts += 1;
+        };
+        Answer { result, round_trips: op.trips }
+    }
+}
+
+/// Reads of a walk over the whole index.
+impl<V: Verbs> Index<V> {
+    /// Reads bytes, again and again until they come.
+    pub(crate) async fn bytes_at(&self, at: GlobalAddress, bytes: u32) -> Result<Buffer, IndexError> {
+        self.answer(self.op(0), async |op| self.read(at, bytes, op).await).await.result
+    }
+}

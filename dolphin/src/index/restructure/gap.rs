@@ -1,0 +1,170 @@
+//! Leaves where there are none: between a node's children, or beside a child's longer prefix.
+//!
+//! ```text
+//!   node  [20 node]   key 3f…          node  [61 node]   key 61 63 …, the child stands for 61 62 63
+//!   node  [20 node, 21 leaf]           node  [61 new]
+//!                                      new   61  [62 node, 63 leaf]
+//! ```
+
+use fatbtree_remote::{GlobalAddress, LockGuard, Part, Writer};
+use fatbtree_verbs::Verbs;
+
+use super::{Swap, lock_part, out_of_reach, upward};
+use crate::entry::{Entry, NodeSize};
+use crate::error::Stop;
+use crate::index::descend::Gap;
+use crate::index::{Index, Op};
+use crate::inner::{self, Choice, HEAD_BYTES, Node, NodeState, parse_head};
+use crate::key::{Prefix, common};
+use crate::leaf::{self, Leaf, LeafState, LockLine, Use};
+
+impl<V: Verbs> Index<V> {
+    /// Makes a leaf for the operation's key, where none is.
+    pub(in crate::index) async fn fill_gap(&self, gap: Gap, op: &mut Op) -> Result<(), Stop> {
+        match gap {
+            Gap::In { node, .. } => self.fill_in(node, op).await,
+            Gap::Above { node, child, .. } => self.fill_above(node, child, op).await,
+        }
+    }
+
+    async fn fill_in(&self, parent: Entry, op: &mut Op) -> Result<(), Stop> {
+        let (writer, new) = self.take_leaf(parent.at().server(), op).await?;
+        let (guard, node) = match self.enter(parent, op).await {
+            Ok(entered) => entered,
+            Err(stop) => {
+                self.free_leaf(&writer, new);
+                return Err(stop);
+            }
+        };
+        let Some((min, max)) = self.gap_of(&guard, &node, op).await? else {
+            self.free_leaf(&writer, new);
+            return Ok(guard.release(&mut op.trips).await?);
+        };
+        let Some(free) = node.free else {
+            self.free_leaf(&writer, new);
+            return self.resize(guard, node, op).await;
+        };
+        self.link_leaf(guard, &node, free, (writer, new), (min, max), op).await
+    }
+
+    /// One chain, whose second WRITE links the new leaf.
+    async fn link_leaf(
+        &self,
+        guard: LockGuard<'_, V>,
+        node: &Node,
+        free: u16,
+        (writer, new): (Writer, GlobalAddress),
+        (min, max): (u64, u64),
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        if writer.owner != guard.writer().owner {
+            guard.release(&mut op.trips).await?;
+            return Err(Stop::Later);
+        }
+        let stamp = self.draw_stamp(writer.owner);
+        let bytes = leaf::build(upward(node.size, node.at)?, min, max, stamp, &[]);
+        let entry = Entry::leaf(node.prefix.byte_of(min), new).ok_or_else(|| out_of_reach(new))?;
+        let word = entry.0.to_le_bytes();
+        let open = LockLine::plain(stamp, LeafState::Open).to_bytes();
+        let parts = [
+            Part { at: new, bytes: &bytes[..] },
+            Part { at: node.slot_at(free), bytes: &word },
+            lock_part(new, &open),
+        ];
+        guard.restructure(&parts, &mut op.trips).await?;
+        let mut known = node.clone();
+        known.entries.push((free, entry));
+        known.entries.sort_unstable_by_key(|(_, entry)| entry.byte());
+        self.cache.put(&known, upward(node.size, node.at)?);
+        Ok(())
+    }
+
+    /// The range without a leaf in which the operation's key lies, below a locked node. `None`: there is
+    /// a leaf or a node by now.
+    async fn gap_of(
+        &self,
+        guard: &LockGuard<'_, V>,
+        node: &Node,
+        op: &mut Op,
+    ) -> Result<Option<(u64, u64)>, Stop> {
+        let min = match node.choose(op.key) {
+            Choice::Inner(_) => return Ok(None),
+            Choice::Leaf(entry) => {
+                let bytes = self.read_leaves(&guard.writer(), &[entry.at()], op).await?;
+                let before = bytes.first().and_then(|bytes| Leaf::new(bytes));
+                match before.filter(|leaf| leaf.check(Use::Read).is_ok() && leaf.max() < op.key) {
+                    Some(leaf) => leaf.max() + 1,
+                    None => return Ok(None),
+                }
+            }
+            Choice::Gap => match node.before(node.prefix.byte_of(op.key)) {
+                Some(before) => node.prefix.last_of(before.byte()) + 1,
+                None => node.prefix.low(),
+            },
+        };
+        let max = node.end_of(op.key);
+        // No leaf has keys of both halves: its free slots are words of the other one.
+        let upper = 1 << 63;
+        let half = if op.key < upper { (0, upper - 1) } else { (upper, u64::MAX) };
+        Ok(Some((min.max(half.0), max.min(half.1))))
+    }
+
+    async fn fill_above(&self, parent: Entry, child: Entry, op: &mut Op) -> Result<(), Stop> {
+        let (guard, node) = self.enter(parent, op).await?;
+        let slot = node.slot_of(child.at()).filter(|_| node.choose(op.key) == Choice::Inner(child));
+        let Some((slot, _)) = slot else { return Ok(guard.release(&mut op.trips).await?) };
+        let head = self.read(child.at(), HEAD_BYTES as u32, op).await?;
+        let live = |state: u64| state & 7 == NodeState::Live as u64;
+        let found =
+            parse_head(&head, child.size()).filter(|(prefix, state)| live(*state) && !prefix.covers(op.key));
+        let Some((below, _)) = found else {
+            op.anew = true;
+            guard.release(&mut op.trips).await?;
+            return Err(Stop::Later);
+        };
+        let prefix = Prefix::of(op.key, common(op.key, below.low()));
+        if prefix.depth() <= node.prefix.depth() || prefix.depth() >= below.depth() {
+            guard.release(&mut op.trips).await?;
+            return Err(Stop::Later);
+        }
+        let (entry, swaps) = self.write_between(&node, prefix, below, child, op).await?;
+        let word = entry.0.to_le_bytes();
+        let parts = [Part { at: node.slot_at(slot), bytes: &word }];
+        guard.restructure(&parts, &mut op.trips).await?;
+        self.cache.forget(node.prefix);
+        // It is linked: where this fails, the next client that comes by does it.
+        self.begin_use(&swaps, op).await
+    }
+
+    /// Writes a node over a child, with a leaf beside it on the key's side.
+    async fn write_between(
+        &self,
+        node: &Node,
+        prefix: Prefix,
+        below: Prefix,
+        child: Entry,
+        op: &mut Op,
+    ) -> Result<(Entry, [Swap; 2]), Stop> {
+        let server = self.shape.server_of(prefix);
+        let (writer, place) = self.take_node(server, NodeSize::NEW, op).await?;
+        let (of_leaf, new) = self.take_leaf(server, op).await?;
+        if of_leaf.owner != writer.owner {
+            return Err(Stop::Later);
+        }
+        let byte = prefix.byte_of(below.low());
+        let (min, max) = match op.key < below.low() {
+            true => (prefix.low(), prefix.first_of(byte) - 1),
+            false => (prefix.last_of(byte) + 1, prefix.high()),
+        };
+        let stamps = [self.draw_stamp(writer.owner), self.draw_stamp(writer.owner)];
+        let parent = upward(NodeSize::NEW, place)?;
+        let leaf = leaf::build(parent, min, max, stamps[0], &[]);
+        let entry = Entry::leaf(prefix.byte_of(min), new).ok_or_else(|| out_of_reach(new))?;
+        let entries = [child.under(byte), entry];
+        let bytes = inner::build(prefix, NodeSize::NEW, stamps[1], NodeState::Unborn, entries);
+        let parts = [Part { at: new, bytes: &leaf[..] }, Part { at: place, bytes: &bytes }];
+        self.write_new(&writer, &parts, op).await?;
+        let swaps = [Swap::leaf(new, stamps[0]), Swap::node(place, stamps[1])];
+        Ok((parent.under(node.prefix.byte_of(op.key)), swaps))
+    }
+}

@@ -1,0 +1,107 @@
+//! Nodes that grow and shrink: written anew elsewhere, with the former one as a signpost.
+//!
+//! ```text
+//!   node ──► former "moved" ──► successor        one chain, under the lock of the former
+//!   node ─────────────────────► successor        under the lock of the node above; the former is free
+//! ```
+//!
+//! Between the two a client that comes to the former node goes on to its successor. The next one that
+//! has read the node above puts the entry right.
+
+use fatbtree_remote::{LockGuard, Part};
+use fatbtree_verbs::Verbs;
+
+use super::{out_of_reach, upward};
+use crate::entry::{Entry, NodeSize};
+use crate::error::Stop;
+use crate::index::{Index, Op};
+use crate::inner::{self, Choice, HEAD_BYTES, Node, NodeState, STATE, moved_head, state_word};
+use crate::leaf::{within, word};
+
+/// Nodes that a walk to a node reads, at most.
+const MOST_NODES: usize = 24;
+
+/// The size for a node with so many entries, and some more.
+pub(super) fn fitting(entries: usize) -> NodeSize {
+    NodeSize::least_for(entries + entries / 4 + 1)
+}
+
+impl<V: Verbs> Index<V> {
+    /// Replaces a locked node by one that fits its entries.
+    pub(super) async fn resize(&self, guard: LockGuard<'_, V>, node: Node, op: &mut Op) -> Result<(), Stop> {
+        let size = fitting(node.entries.len());
+        if size == node.size || node.prefix.depth() == 0 {
+            return Ok(guard.release(&mut op.trips).await?);
+        }
+        let (writer, at) = self.take_node(node.at.server(), size, op).await?;
+        if writer.owner != guard.writer().owner {
+            guard.release(&mut op.trips).await?;
+            return Err(Stop::Later);
+        }
+        let stamp = self.draw_stamp(writer.owner);
+        let entries = node.entries.iter().map(|(_, entry)| *entry);
+        let bytes = inner::build(node.prefix, size, stamp, NodeState::Unborn, entries);
+        let successor = Entry::inner(0, size, at).ok_or_else(|| out_of_reach(at))?;
+        let head = moved_head(&node, successor);
+        let live = state_word(stamp, NodeState::Live).to_le_bytes();
+        let parts = [
+            Part { at, bytes: &bytes },
+            Part { at: node.at, bytes: &head },
+            Part { at: within(at, STATE), bytes: &live },
+        ];
+        guard.restructure(&parts, &mut op.trips).await?;
+        self.cache.forget(node.prefix);
+        self.relink(upward(node.size, node.at)?, op).await
+    }
+
+    /// Replaces the entry of a node that has moved, on the operation's way, by that of its successor.
+    pub(in crate::index) async fn relink(&self, former: Entry, op: &mut Op) -> Result<(), Stop> {
+        let Some(above) = self.above(former, op).await? else { return Ok(()) };
+        let (guard, node) = self.enter(above, op).await?;
+        let Some((slot, entry)) = node.slot_of(former.at()) else {
+            return Ok(guard.release(&mut op.trips).await?);
+        };
+        let head = self.read(former.at(), HEAD_BYTES as u32, op).await?;
+        let successor = Entry(word(&head, 0));
+        let has_moved = word(&head, STATE as usize) & 7 == NodeState::Moved as u64;
+        if !has_moved || successor.is_empty() {
+            return Ok(guard.release(&mut op.trips).await?);
+        }
+        let bytes = successor.under(entry.byte()).0.to_le_bytes();
+        guard.restructure(&[Part { at: node.slot_at(slot), bytes: &bytes }], &mut op.trips).await?;
+        self.cache.forget(node.prefix);
+        // Nothing leads to the former node any more.
+        if let Ok(writer) = self.memory.writer(former.at().server()) {
+            self.free_node(&writer, former.size(), former.at());
+        }
+        Ok(())
+    }
+
+    /// The node above another one, on the operation's way from the root.
+    pub(super) async fn above(&self, below: Entry, op: &mut Op) -> Result<Option<Entry>, Stop> {
+        let mut next = self.shape.root();
+        for _ in 0..MOST_NODES {
+            let Some(node) = self.read_node(next, op).await? else { break };
+            match node.choose(op.key) {
+                _ if node.is(NodeState::Moved) && node.successor.is_inner() => next = node.successor,
+                Choice::Inner(entry) if entry.at() == below.at() => return Ok(Some(next)),
+                Choice::Inner(entry) if node.is(NodeState::Live) && node.prefix.covers(op.key) => {
+                    next = entry
+                }
+                _ => break,
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_room_for_some_more() {
+        let fit = |entries| fitting(entries).entries();
+        assert_eq!([1, 3, 4, 8, 16, 64, 200, 256].map(fit), [4, 4, 8, 16, 32, 128, 256, 256]);
+    }
+}

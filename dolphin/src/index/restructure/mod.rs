@@ -1,0 +1,226 @@
+//! Structure changes: under the lock of one inner node, for that node and its leaves.
+//!
+//! ```text
+//!   lock of the node on its server's card ─► READ node
+//!     leaf: READ, WRITE "frozen", wait for announcements, READ again
+//!     new leaves and nodes: WRITE, "unborn"
+//!     one chain: WRITE "changing, to be so" ◄── from here on it counts
+//!                WRITE the rest, the entry in the node, "open"; release of the lock
+//! ```
+//!
+//! A node and its leaves lie on one server, so one session's lock fences all of them. Where a client
+//! dies, the next one that finds the leaf takes the lock over and completes what is *changing*, or
+//! takes "frozen" back: see [`settle`](Index::settle). Each WRITE can be done again.
+//!
+//! What is *unborn* is never used. Its memory may have been another leaf, to which old pointers lead;
+//! if its client dies before it counts, it stays unborn for ever.
+
+mod gap;
+mod grow;
+mod merge;
+mod settle;
+mod split;
+
+use fatbtree_remote::{ConnectionId, GlobalAddress, LockGuard, Part, Writer, bytes_of};
+use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Output, Remote, Verbs};
+
+use super::{Index, Op};
+use crate::checks::Check;
+use crate::entry::{Entry, NodeSize};
+use crate::error::Stop;
+use crate::inner::{Node, NodeState};
+use crate::leaf::{LEAF_BYTES, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, NoLeaf, Use, within};
+
+/// Leaves that are frozen under the lock of their node.
+type Frozen<'i, V> = (LockGuard<'i, V>, Vec<Buffer>);
+
+impl<V: Verbs> Index<V> {
+    /// Takes the lock of a node and reads it.
+    async fn enter(&self, parent: Entry, op: &mut Op) -> Result<(LockGuard<'_, V>, Node), Stop> {
+        let (at, bytes) = (parent.at(), parent.size().bytes());
+        let (guard, bytes) =
+            LockGuard::lock_and_read(&self.memory, op.lane, at, bytes, &mut op.trips).await?;
+        match Node::parse(&bytes, at, parent.size()) {
+            Some(node) if node.is(NodeState::Live) && node.prefix.covers(op.key) => Ok((guard, node)),
+            Some(_) | None => {
+                guard.release(&mut op.trips).await?;
+                op.anew = true;
+                Err(Stop::Anew)
+            }
+        }
+    }
+
+    /// Reads leaves of one server, with one doorbell.
+    async fn read_leaves(
+        &self,
+        writer: &Writer,
+        leaves: &[GlobalAddress],
+        op: &mut Op,
+    ) -> Result<Vec<Buffer>, Stop> {
+        self.read_parts(writer, leaves, LEAF_BYTES as u32, op).await
+    }
+
+    /// Reads as many bytes at each address of one server, with as many doorbells as that takes.
+    async fn read_parts(
+        &self,
+        writer: &Writer,
+        from: &[GlobalAddress],
+        len: u32,
+        op: &mut Op,
+    ) -> Result<Vec<Buffer>, Stop> {
+        let Some(first) = from.first() else { return Ok(Vec::new()) };
+        let id = ConnectionId { server: first.server(), lane: op.lane };
+        let mut all = Vec::with_capacity(from.len());
+        for some in from.chunks(MAX_BATCH) {
+            let read = |rkey| {
+                some.iter().map(move |at| {
+                    let from = Remote { address: at.raw(), rkey };
+                    Operation::Read { from, len }
+                })
+            };
+            op.trips += 1;
+            for output in self.memory.batch(id, writer, read).await? {
+                all.push(bytes_of(output)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Freezes leaves of a locked node and waits until no operation is announced on them. Returns what
+    /// they hold then. If one of them is being changed, what a dead client has begun is completed
+    /// first.
+    async fn freeze<'i>(
+        &'i self,
+        guard: LockGuard<'i, V>,
+        node: Node,
+        leaves: &[GlobalAddress],
+        op: &mut Op,
+    ) -> Result<Frozen<'i, V>, Stop> {
+        let writer = guard.writer();
+        let before = self.read_leaves(&writer, leaves, op).await?;
+        let stamps: Option<Vec<u64>> = before
+            .iter()
+            .map(|bytes| {
+                Leaf::new(bytes).filter(|leaf| leaf.check(Use::Change).is_ok()).map(|leaf| leaf.stamp())
+            })
+            .collect();
+        let Some(stamps) = stamps else {
+            let torn = before.iter().filter_map(|bytes| Leaf::new(bytes));
+            let is_whole = |leaf: Leaf<'_>| leaf.check(Use::Read) != Err(NoLeaf::Gone);
+            if !Check::Settles.on() || !torn.into_iter().all(is_whole) {
+                guard.release(&mut op.trips).await?;
+                op.anew = true;
+                return Err(Stop::Later);
+            }
+            self.settle_locked(guard, node, op).await?;
+            return Err(Stop::Anew);
+        };
+        self.lock_lines(&guard, leaves, &stamps, LeafState::Frozen, op).await?;
+        if !self.drain(&writer, leaves, op).await? {
+            self.thaw(guard, leaves, &stamps, op).await?;
+            return Err(Stop::Later);
+        }
+        Ok((guard, self.read_leaves(&writer, leaves, op).await?))
+    }
+
+    /// Opens frozen leaves again and releases the lock of their node.
+    async fn thaw(
+        &self,
+        guard: LockGuard<'_, V>,
+        leaves: &[GlobalAddress],
+        stamps: &[u64],
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        self.lock_lines(&guard, leaves, stamps, LeafState::Open, op).await?;
+        Ok(guard.release(&mut op.trips).await?)
+    }
+
+    /// Opens frozen leaves again that were read, and releases the lock of their node.
+    async fn thaw_read(
+        &self,
+        (guard, bytes): Frozen<'_, V>,
+        leaves: &[GlobalAddress],
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let stamps: Vec<_> =
+            bytes.iter().filter_map(|bytes| Leaf::new(bytes)).map(|leaf| leaf.stamp()).collect();
+        self.thaw(guard, leaves, &stamps, op).await
+    }
+
+    async fn lock_lines(
+        &self,
+        guard: &LockGuard<'_, V>,
+        leaves: &[GlobalAddress],
+        stamps: &[u64],
+        state: LeafState,
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let lines: Vec<_> = stamps.iter().map(|&stamp| LockLine::plain(stamp, state).to_bytes()).collect();
+        let parts: Vec<_> = leaves.iter().zip(&lines).map(|(&at, line)| lock_part(at, line)).collect();
+        Ok(guard.write(&parts, &mut op.trips).await?)
+    }
+
+    /// Writes new leaves and nodes on a server, in the session in which their memory was taken.
+    async fn write_new(&self, writer: &Writer, parts: &[Part<'_>], op: &mut Op) -> Result<(), Stop> {
+        let Some(first) = parts.first() else { return Ok(()) };
+        let id = ConnectionId { server: first.at.server(), lane: op.lane };
+        op.trips += self.memory.write_chain(id, writer, parts, &[]).await?;
+        Ok(())
+    }
+
+    /// Lets what is unborn be used: swaps state words, each of which has a stamp of its own, so that
+    /// this may come twice or late.
+    async fn begin_use(&self, swaps: &[Swap], op: &mut Op) -> Result<(), Stop> {
+        for of_one in swaps.chunk_by(|one, other| one.at.server() == other.at.server()) {
+            let Some(first) = of_one.first() else { continue };
+            let server = first.at.server();
+            let writer = self.writer(server, op.lane).await?;
+            for some in of_one.chunks(MAX_BATCH) {
+                let swap = |rkey| {
+                    some.iter().map(move |&Swap { at, from, to }| {
+                        let at = Remote { address: at.raw(), rkey };
+                        Operation::CompareSwap { at, compare: from, swap: to }
+                    })
+                };
+                let id = ConnectionId { server, lane: op.lane };
+                op.trips += 1;
+                let outputs = self.memory.batch(id, &writer, swap).await?;
+                debug_assert!(outputs.iter().all(|output| matches!(output, Output::Atomic(_))));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A state word that changes.
+#[derive(Clone, Copy, Debug)]
+struct Swap {
+    at: GlobalAddress,
+    from: u64,
+    to: u64,
+}
+
+impl Swap {
+    fn leaf(at: GlobalAddress, stamp: u64) -> Self {
+        let (from, to) = (stamp | LeafState::Unborn as u64, stamp | LeafState::Open as u64);
+        Self { at: within(at, LOCK), from, to }
+    }
+
+    fn node(at: GlobalAddress, stamp: u64) -> Self {
+        let (from, to) = (stamp | NodeState::Unborn as u64, stamp | NodeState::Live as u64);
+        Self { at: within(at, crate::inner::STATE), from, to }
+    }
+}
+
+fn lock_part(at: GlobalAddress, line: &[u8; LOCK_BYTES]) -> Part<'_> {
+    Part { at: within(at, LOCK), bytes: line }
+}
+
+/// The entry by which leaves name the node above.
+fn upward(size: NodeSize, at: GlobalAddress) -> Result<Entry, Stop> {
+    Entry::inner(0, size, at).ok_or_else(|| out_of_reach(at))
+}
+
+fn out_of_reach(at: GlobalAddress) -> Stop {
+    crate::error::IndexError::OutOfReach { at }.into()
+}

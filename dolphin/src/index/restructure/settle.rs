@@ -1,0 +1,222 @@
+//! Completion of what a dead client has left half done below a node.
+//!
+//! The next client that finds a leaf locked, and waits in vain, takes the lock of the node. If the leaf
+//! is locked still, no other client is at work on it. What its lock line says is then done again from
+//! the begin; what is only frozen is opened.
+
+use fatbtree_remote::{GlobalAddress, LockGuard, Part};
+use fatbtree_verbs::Verbs;
+
+use super::{Swap, lock_part};
+use crate::checks::Check;
+use crate::entry::Entry;
+use crate::error::Stop;
+use crate::index::{Index, Op};
+use crate::inner::{HEAD_BYTES, Node, NodeState, moved_head, parse_head};
+use crate::leaf::{self, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, Task, within};
+
+/// A leaf that is being changed.
+struct Begun {
+    entry: Entry,
+    lock: LockLine,
+}
+
+impl<V: Verbs> Index<V> {
+    /// Completes what was begun below a node, if its lock is free or its client is dead.
+    pub(in crate::index) async fn settle(&self, parent: Entry, op: &mut Op) -> Result<(), Stop> {
+        if !Check::Settles.on() {
+            return Err(Stop::Later);
+        }
+        let (guard, node) = self.enter(parent, op).await?;
+        self.settle_locked(guard, node, op).await
+    }
+
+    /// Completes one change that was begun below a locked node; if there is none, opens what is frozen or
+    /// unborn.
+    pub(super) async fn settle_locked(
+        &self,
+        guard: LockGuard<'_, V>,
+        node: Node,
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let writer = guard.writer();
+        let leaves: Vec<Entry> =
+            node.entries.iter().map(|(_, entry)| *entry).filter(|entry| !entry.is_inner()).collect();
+        let at: Vec<GlobalAddress> = leaves.iter().map(|entry| within(entry.at(), LOCK)).collect();
+        let lines = self.read_parts(&writer, &at, LOCK_BYTES as u32, op).await?;
+        let locks: Vec<Begun> = leaves
+            .iter()
+            .zip(&lines)
+            .map(|(&entry, line)| Begun { entry, lock: LockLine::parse(line) })
+            .collect();
+        if let Some(begun) = locks.iter().find(|begun| begun.lock.is(LeafState::Changing)) {
+            return self.complete(guard, &node, begun, &locks, op).await;
+        }
+        let frozen = || locks.iter().filter(|begun| begun.lock.is(LeafState::Frozen));
+        let opened: Vec<_> = frozen()
+            .map(|begun| {
+                let line = LockLine::plain(begun.lock.stamp(), LeafState::Open).to_bytes();
+                (begun.entry.at(), line)
+            })
+            .collect();
+        for some in opened.chunks(8) {
+            let parts: Vec<_> = some.iter().map(|(at, line)| lock_part(*at, line)).collect();
+            guard.write(&parts, &mut op.trips).await?;
+        }
+        let unborn = locks.iter().filter(|begun| begun.lock.is(LeafState::Unborn));
+        let swaps: Vec<_> = unborn.map(|begun| Swap::leaf(begun.entry.at(), begun.lock.stamp())).collect();
+        self.begin_use(&swaps, op).await?;
+        for (_, entry) in node.entries.iter().filter(|(_, entry)| entry.is_inner()) {
+            self.begin_child(*entry, op).await?;
+        }
+        Ok(guard.release(&mut op.trips).await?)
+    }
+
+    /// Lets a linked node and its leaves be used, if they are not yet.
+    async fn begin_child(&self, entry: Entry, op: &mut Op) -> Result<(), Stop> {
+        let head = self.read(entry.at(), HEAD_BYTES as u32, op).await?;
+        let is_unborn = |(_, state): (_, u64)| state & 7 == NodeState::Unborn as u64;
+        if !parse_head(&head, entry.size()).is_some_and(is_unborn) {
+            return Ok(());
+        }
+        let Some(node) = self.read_node(entry, op).await? else { return Ok(()) };
+        let mut swaps = Vec::new();
+        for (_, leaf) in node.entries.iter().filter(|(_, entry)| !entry.is_inner()) {
+            swaps.extend(self.unborn(leaf.at(), op).await?);
+        }
+        swaps.push(Swap::node(entry.at(), node.stamp()));
+        self.begin_use(&swaps, op).await
+    }
+
+    /// What lets a leaf be used, if it is unborn.
+    async fn unborn(&self, at: GlobalAddress, op: &mut Op) -> Result<Option<Swap>, Stop> {
+        let line = self.read(within(at, LOCK), LOCK_BYTES as u32, op).await?;
+        let lock = LockLine::parse(&line);
+        Ok(lock.is(LeafState::Unborn).then(|| Swap::leaf(at, lock.stamp())))
+    }
+
+    /// Does again what a leaf's lock line says.
+    async fn complete(
+        &self,
+        guard: LockGuard<'_, V>,
+        node: &Node,
+        begun: &Begun,
+        all: &[Begun],
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let Begun { entry, lock } = begun;
+        let (at, partner) = (entry.at(), lock.partner);
+        self.cache.forget(node.prefix);
+        match lock.task {
+            Some(Task::Split) => {
+                let byte = node.prefix.byte_of(lock.from);
+                let is_linked = node.entries.iter().any(|(_, entry)| entry.byte() == byte);
+                let link = match (is_linked, node.free) {
+                    (true, _) => None,
+                    (false, Some(free)) => Some((free, partner)),
+                    (false, None) => return self.resize(guard, node.clone(), op).await,
+                };
+                let begin = self.unborn(partner.at(), op).await?;
+                self.begin_use(begin.as_slice(), op).await?;
+                self.rewrite(guard, node, (at, lock.from.saturating_sub(1)), link, op).await
+            }
+            Some(Task::Clean) | None => self.rewrite(guard, node, (at, u64::MAX), None, op).await,
+            Some(Task::Burst) => {
+                self.begin_child(partner, op).await?;
+                let Some((slot, _)) = node.slot_of(at) else { return Err(Stop::Later) };
+                self.replace(guard, node, &[(slot, partner)], &[begun], op).await
+            }
+            Some(Task::Merge) => self.complete_merge(guard, node, partner, all, op).await,
+            Some(Task::Collapse) => {
+                let moved = moved_head(node, partner);
+                guard.write(&[Part { at: node.at, bytes: &moved }], &mut op.trips).await?;
+                let begin = self.unborn(partner.at(), op).await?;
+                self.begin_use(begin.as_slice(), op).await?;
+                self.replace(guard, node, &[], &[begun], op).await?;
+                self.relink(super::upward(node.size, node.at)?, op).await
+            }
+        }
+    }
+
+    /// Rewrites the lines of a leaf, links its upper half, and opens it.
+    async fn rewrite(
+        &self,
+        guard: LockGuard<'_, V>,
+        node: &Node,
+        (at, max): (GlobalAddress, u64),
+        link: Option<(u16, Entry)>,
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let bytes = self.read_leaves(&guard.writer(), &[at], op).await?;
+        let Some(leaf) = bytes.first().and_then(|bytes| Leaf::new(bytes)) else { return Err(Stop::Later) };
+        let stamp = self.draw_stamp(guard.writer().owner);
+        let lines = leaf::rewritten(leaf, max.min(leaf.max()), stamp);
+        let end = LockLine::plain(stamp, LeafState::Open).to_bytes();
+        let word = link.map_or(0, |(_, entry)| entry.0).to_le_bytes();
+        let mut parts = vec![Part { at, bytes: &lines }];
+        parts.extend(link.map(|(slot, _)| Part { at: node.slot_at(slot), bytes: &word }));
+        parts.push(lock_part(at, &end));
+        Ok(guard.restructure(&parts, &mut op.trips).await?)
+    }
+
+    /// Changes entries of a locked node, and retires leaves.
+    async fn replace(
+        &self,
+        guard: LockGuard<'_, V>,
+        node: &Node,
+        entries: &[(u16, Entry)],
+        retired: &[&Begun],
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let words: Vec<_> = entries.iter().map(|(slot, entry)| (*slot, entry.0.to_le_bytes())).collect();
+        let lines: Vec<_> = retired
+            .iter()
+            .map(|begun| {
+                (begun.entry.at(), LockLine::plain(begun.lock.stamp(), LeafState::Retired).to_bytes())
+            })
+            .collect();
+        let slots = words.iter().map(|(slot, word)| Part { at: node.slot_at(*slot), bytes: word });
+        let parts: Vec<_> = slots.chain(lines.iter().map(|(at, line)| lock_part(*at, line))).collect();
+        let writer = guard.writer();
+        guard.restructure(&parts, &mut op.trips).await?;
+        retired.iter().for_each(|begun| self.free_leaf(&writer, begun.entry.at()));
+        Ok(())
+    }
+
+    /// Completes a merge: all leaves in the merged one's range are its own.
+    async fn complete_merge(
+        &self,
+        guard: LockGuard<'_, V>,
+        node: &Node,
+        partner: Entry,
+        all: &[Begun],
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let bytes = self.read_leaves(&guard.writer(), &[partner.at()], op).await?;
+        let Some(merged) = bytes.first().and_then(|bytes| Leaf::new(bytes)) else { return Err(Stop::Later) };
+        let range = node.prefix.byte_of(merged.min())..=node.prefix.byte_of(merged.max());
+        let is_of = |begun: &&Begun| range.contains(&begun.entry.byte()) && begun.entry.at() != partner.at();
+        let parts: Vec<&Begun> = all.iter().filter(is_of).collect();
+        let begin = |begun: &&Begun| {
+            let line = LockLine::changing(begun.lock.stamp(), Task::Merge, merged.min(), partner);
+            (begun.entry.at(), line.to_bytes())
+        };
+        let lines: Vec<_> = parts.iter().map(begin).collect();
+        let locked: Vec<_> = lines.iter().map(|(at, line)| lock_part(*at, line)).collect();
+        guard.write(&locked, &mut op.trips).await?;
+        let begin = merged.lock();
+        if begin.is(LeafState::Unborn) {
+            self.begin_use(&[Swap::leaf(partner.at(), begin.stamp())], op).await?;
+        }
+        let is_linked = node.slot_of(partner.at()).is_some();
+        let entries: Vec<_> = parts
+            .iter()
+            .filter_map(|begun| {
+                let (slot, entry) = node.slot_of(begun.entry.at())?;
+                let stays = !is_linked && entry.byte() == node.prefix.byte_of(merged.min());
+                Some((slot, if stays { partner } else { Entry::EMPTY }))
+            })
+            .collect();
+        self.replace(guard, node, &entries, &parts, op).await
+    }
+}

@@ -1,0 +1,69 @@
+//! Faults by seed: a few seeds of each aim. `fatbtree simulate dolphin` runs many.
+
+use fatbtree_sim::dolphin::{Aim, Outcome, Scenario};
+
+/// First seed of a run; `SEED` and `SEEDS` in the environment choose others.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let number =
+        |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    let first = number("SEED", 0);
+    first..first + number("SEEDS", count)
+}
+
+fn campaign(aim: Aim, count: u64) -> Outcome {
+    let mut sum = Outcome::default();
+    for seed in seeds(count) {
+        sum += Scenario::aimed(seed, aim)
+            .run()
+            .unwrap_or_else(|why| panic!("SEED={seed} SEEDS=1, {aim:?}: {why}"));
+    }
+    eprintln!("{aim:?}: {sum:?}");
+    sum
+}
+
+/// Whether the seeds are the usual ones, whose sums are known.
+fn is_usual() -> bool {
+    std::env::var_os("SEED").is_none() && std::env::var_os("SEEDS").is_none()
+}
+
+#[test]
+fn all_kinds_of_operations() {
+    let sum = campaign(Aim::All, 100);
+    assert!(!is_usual() || sum.deaths > 200 && sum.restarts > 20 && sum.lapsed > 200, "{sum:?}");
+}
+
+#[test]
+fn updates_of_few_keys() {
+    campaign(Aim::Updates, 60);
+}
+
+#[test]
+fn insertions_of_the_same_keys() {
+    campaign(Aim::Insertions, 60);
+}
+
+#[test]
+fn splits_under_way() {
+    let sum = campaign(Aim::Splits, 60);
+    assert!(!is_usual() || sum.leaves > 200 && sum.nodes > 100, "{sum:?}");
+}
+
+#[test]
+fn merges_under_way() {
+    campaign(Aim::Merges, 60);
+}
+
+#[test]
+fn values_out_of_line() {
+    campaign(Aim::Records, 60);
+}
+
+#[test]
+fn values_of_several_lines() {
+    campaign(Aim::Lines, 40);
+}
+
+#[test]
+fn bursts_under_way() {
+    campaign(Aim::Bursts, 60);
+}

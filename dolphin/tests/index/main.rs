@@ -1,0 +1,5 @@
+//! The index on memory servers of production, in a simulated network.
+
+mod campaign;
+mod missing;
+mod model;

@@ -1,0 +1,213 @@
+//! The course of a scenario: work under faults, last operations, the walk over the structure.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use fatbtree_dolphin::NodeCache;
+use fatbtree_remote::{Contention, KeyRange, RemoteConfig};
+use fatbtree_verbs::time::Duration;
+use rand::RngExt as _;
+
+use super::clients::{Living, Setting};
+use super::lab::{Server, begin, serve};
+use super::{Outcome, Scenario, pick};
+use crate::history::History;
+use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Stage, Trial};
+use crate::world::{FinalOperation, Machine, MachineOptions, Random, World, random};
+
+/// Time with faults.
+const FAULTS: Duration = Duration::from_millis(6);
+/// Time for the last operations: far more than they take.
+const SOON: Duration = Duration::from_millis(200);
+/// Lease of a session: a run sees many end.
+const LEASE: Duration = Duration::from_micros(1_500);
+const CLIENTS: usize = 3;
+const TASKS: usize = 3;
+
+/// Clients and servers of an index.
+struct Scene {
+    machines: Vec<Machine>,
+    servers: Vec<Rc<Server>>,
+    setting: Rc<Setting>,
+    home: u16,
+    /// Machine of the client that lives in the end.
+    last: Machine,
+    living: RefCell<Option<Living>>,
+    outcome: RefCell<Outcome>,
+    /// Decides about what is begun in the end.
+    draw: RefCell<Random>,
+}
+
+impl Scene {
+    fn living(&self, machine: &Machine, contention: Contention, draw: &mut Random) -> Living {
+        // Far more than an operation takes when nothing is in the way.
+        let patience = Duration::from_millis(30);
+        let lanes = draw.random_range(1..=2);
+        let config = RemoteConfig { lanes, contention, patience, ..RemoteConfig::default() };
+        let memory = begin(machine, &self.servers, config, draw);
+        let cache = Rc::new(NodeCache::new(self.setting.cache));
+        let (setting, home, index) = (Rc::clone(&self.setting), self.home, Rc::default());
+        Living { machine: machine.clone(), memory, setting, home, cache, index }
+    }
+
+    fn live(&self, machine: &Machine, draw: &mut Random) {
+        let contention = if draw.random_bool(0.5) { Contention::SMART } else { Contention::SHERMAN };
+        let living = self.living(machine, contention, draw);
+        let seeds: [u64; TASKS] = std::array::from_fn(|_| draw.random_range(0..=u64::MAX));
+        let of = machine.clone();
+        drop(machine.spawn(async move {
+            let Ok(index) = living.open().await else { return };
+            for seed in seeds {
+                drop(of.spawn(living.clone().work(Rc::clone(&index), random(seed, 2))));
+            }
+        }));
+    }
+
+    fn revive(&self, draw: &mut Random) {
+        for server in self.servers.iter().filter(|server| !server.machine.is_up()) {
+            server.revive(draw.random_range(0..=u64::MAX));
+        }
+    }
+}
+
+impl Stage for Scene {
+    fn clients(&self) -> &[Machine] {
+        &self.machines
+    }
+
+    fn any_server(&self, draw: &mut Random) -> &Machine {
+        &pick(draw, &self.servers).machine
+    }
+
+    fn begin_mishap(self: &Rc<Self>, draw: &mut Random) -> bool {
+        self.revive(draw);
+        self.machines.iter().filter(|machine| machine.is_mute()).for_each(Machine::kill);
+        for machine in self.machines.iter().filter(|machine| !machine.is_up()) {
+            machine.boot();
+            self.outcome.borrow_mut().deaths += 1;
+            self.live(machine, draw);
+        }
+        false
+    }
+
+    /// One client that lives asks for every key.
+    fn begin_last(self: &Rc<Self>) -> Vec<FinalOperation<String>> {
+        let draw = &mut *self.draw.borrow_mut();
+        self.revive(draw);
+        self.machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
+        let living = self.living(&self.last, Contention::SMART, draw);
+        self.living.replace(Some(living.clone()));
+        let keys = &self.setting.keys;
+        let share = |number: usize| keys.iter().skip(number).step_by(4).copied().collect::<Vec<_>>();
+        (0..4)
+            .map(|number| {
+                let (living, keys) = (living.clone(), share(number));
+                let end = async move {
+                    let index = living.open().await.map_err(|error| error.to_string())?;
+                    living.end(index, keys).await
+                };
+                (format!("keys {number}"), self.last.spawn(end))
+            })
+            .collect()
+    }
+}
+
+/// Servers' processes that die; their memory is kept.
+struct Restarts;
+
+impl Fault<Scene> for Restarts {
+    fn percent(&self) -> u32 {
+        8
+    }
+
+    fn strike(&self, scene: &Rc<Scene>, _: &Machine, draw: &mut Random) {
+        let server = pick(draw, &scene.servers);
+        if server.machine.is_up() {
+            server.die();
+            scene.outcome.borrow_mut().restarts += 1;
+        }
+    }
+}
+
+/// No task has seen what must never be.
+fn nothing_wrong(ended: &Ended<'_, Scene>) -> Result<(), String> {
+    ended.stage.setting.wrong.take().map_or(Ok(()), Err)
+}
+
+/// The history of all clients has an order.
+fn linearizable(ended: &Ended<'_, Scene>) -> Result<(), String> {
+    let checked = ended.stage.setting.history.check().map_err(|violation| violation.to_string())?;
+    let outcome = &mut *ended.stage.outcome.borrow_mut();
+    (outcome.answered, outcome.unknown) = (checked.answered as u64, checked.unknown as u64);
+    Ok(())
+}
+
+/// The index is whole, has each key once, and a scan finds all of them.
+fn verified(ended: &Ended<'_, Scene>) -> Result<(), String> {
+    let Scene { last, living, setting, outcome, .. } = &**ended.stage;
+    let living = living.take().ok_or("the last client was not begun")?;
+    let task = last.spawn(async move {
+        let index = living.open().await.map_err(|error| error.to_string())?;
+        let verified = index.verify().await.map_err(|fault| fault.to_string())?;
+        let all = index.scan(KeyRange::ALL, usize::MAX).await.result.map_err(|error| error.to_string())?;
+        Ok::<_, String>((verified, all.into_iter().map(|(key, _)| key).collect::<Vec<_>>()))
+    });
+    let walked = ended.world.run_until(|| task.has_ended(), SOON);
+    walked.map_err(|_| "the walk over the index does not end".to_owned())?;
+    let (verified, scanned) = task.take().ok_or("the machine that walks over the index died")??;
+    if verified.keys != setting.keys.len() as u64 || scanned != setting.keys {
+        let (put, keys, found) = (setting.keys.len(), verified.keys, scanned.len());
+        return Err(format!("{put} keys were put last, {keys} are there, a scan finds {found}"));
+    }
+    outcome.borrow_mut().found(&verified);
+    Ok(())
+}
+
+/// Runs a scenario.
+pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
+    let draw = &mut random(scenario.seed, 81);
+    let world = World::new(scenario.seed, scenario.world.clone());
+    let setting = Setting {
+        history: History::default(),
+        words: Cell::new(0),
+        wrong: RefCell::default(),
+        refused: Cell::new(0),
+        scans: Cell::new(0),
+        keys: scenario.keys.clone(),
+        longest: scenario.longest,
+        cache: scenario.cache,
+        aim: scenario.aim,
+    };
+    let scene = Rc::new(Scene {
+        servers: serve(&world, scenario.shape, 32 << 20, LEASE),
+        machines: (0..CLIENTS)
+            .map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)))
+            .collect(),
+        setting: Rc::new(setting),
+        home: scenario.shape.home(),
+        last: world.machine(MachineOptions::named("last client")),
+        living: RefCell::default(),
+        outcome: RefCell::default(),
+        draw: RefCell::new(random(scenario.seed, 82)),
+    });
+    scene.machines.iter().for_each(|machine| scene.live(machine, draw));
+    let trial = Trial {
+        faults: vec![Box::new(Deaths { percent: 40 }), Box::new(Restarts), Box::new(Disturbances)],
+        calm: Duration::from_micros(800),
+        lasts: FAULTS,
+        soon: SOON,
+        properties: vec![
+            Box::new(nothing_wrong),
+            Box::new(linearizable),
+            Box::new(Alive),
+            Box::new(verified),
+        ],
+    };
+    trial.run(&world, &scene)?;
+    let mut outcome = *scene.outcome.borrow();
+    outcome.refused = scene.setting.refused.get();
+    outcome.scans = scene.setting.scans.get();
+    outcome.lapsed = scene.servers.iter().map(|server| server.count("sessions_lapsed")).sum();
+    outcome.chunks = scene.servers.iter().map(|server| server.count("chunks_published")).sum();
+    Ok(outcome)
+}
