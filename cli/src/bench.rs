@@ -261,7 +261,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if structure == Structure::Hash {
         table::check(arguments)?;
     }
-    let entries = entry_cache::of(arguments.entry_cache, arguments.protocol)?;
+    let entries = match structure {
+        Structure::Tree => entry_cache::of(arguments.entry_cache, arguments.protocol)?,
+        Structure::Hash => None,
+    };
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let picture = Output::optional("--picture", arguments.picture.as_ref())?;
@@ -388,7 +391,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         redirected: asked.map(|asked| asked.redirects),
         entry_cache: match &process {
             Process::Roce(process) => entries.map(|_| process.client().entry_cache_stats().into()),
-            Process::Hash(_) | Process::Query(_) => None,
+            Process::Hash(process) => {
+                arguments.entry_cache.and(process.client().place_stats()).map(Into::into)
+            }
+            Process::Query(_) => None,
         },
         system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
         percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),

@@ -87,6 +87,10 @@ fn a_table_is_loaded_measured_and_typed_into() {
     };
     let [a, b, c] = ["a", "b", "c"].map(trips);
     assert!((2.0..2.2).contains(&c) && c < b && b < a && a < 3.0, "round trips of A, B and C: {a}, {b}, {c}");
+    let result = bench(cluster, &["--workload", "c", "--entry-cache", "1000000"]);
+    let (hits, trips) = (&result["entry_cache"]["hits"], result["round_trips"].as_f64());
+    assert!(hits.as_u64() > Some(1_000) && trips < Some(1.7), "{result}");
+    assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
     refused(
         &["bench", "--cluster", cluster, "--operations", "1", "--workload", "e"],
         "a hash table has no order of keys",

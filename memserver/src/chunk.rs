@@ -31,6 +31,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_remote::record::RECORD_ALIGN;
@@ -386,6 +387,16 @@ impl ChunkTable {
             }
         }
         counts
+    }
+
+    /// The first chunk of a class behind an offset, or around it, that is the structure's.
+    pub(crate) fn published_behind(&self, class: SizeClass, offset: u64) -> Option<Range<u64>> {
+        let around = self.pieces.range(..=offset).next_back().map_or(offset, |(&at, _)| at);
+        let mut chunks = self.pieces.range(around..).map(|(&at, piece)| (at..at + piece.bytes, piece));
+        let is_tree = |state| matches!(state, State::Published(_) | State::Tree(_) | State::Former);
+        let found =
+            chunks.find(|(chunk, piece)| chunk.end > offset && piece.class == class && is_tree(piece.state));
+        found.map(|(chunk, _)| chunk)
     }
 
     /// Begin of the chunk of that class that holds all of these bytes, if the chunk is the structure's.

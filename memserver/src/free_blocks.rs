@@ -188,7 +188,7 @@ impl FreeLists {
     }
 
     /// Whether a part of it is on a list.
-    fn is_listed(&self, offset: u64, bytes: u32) -> bool {
+    pub(crate) fn is_listed(&self, offset: u64, bytes: u32) -> bool {
         let below = self.listed.range(..offset + u64::from(bytes)).next_back();
         below.is_some_and(|(&from, &listed)| from + u64::from(listed) > offset)
     }

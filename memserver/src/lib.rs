@@ -93,6 +93,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod checks;
 mod chunk;
 mod chunk_classes;
 mod event;
@@ -111,6 +112,7 @@ pub mod session_keeper;
 mod storage;
 mod tenant;
 
+pub use checks::Check;
 pub use chunk::{Chunk, ChunkSize, NoChunk, NoClass, chunk_classes_bytes};
 pub use chunk_classes::DamagedClasses;
 pub use event::{Event, FirstHop};

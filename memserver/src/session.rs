@@ -54,6 +54,8 @@ pub(crate) struct Session {
     pub(crate) chunks: BTreeSet<GlobalAddress>,
     /// Queue pairs of a local client.
     pub(crate) links: BTreeSet<QueuePairNumber>,
+    /// Number of the wait of a sweep in which it was opened.
+    since: u64,
     ends: Instant,
 }
 
@@ -71,9 +73,16 @@ impl Sessions {
         self.all.contains_key(&key)
     }
 
-    pub(crate) fn open(&mut self, key: SessionKey, client: ClientId, owner: Option<u16>, ends: Instant) {
+    pub(crate) fn open(
+        &mut self,
+        key: SessionKey,
+        client: ClientId,
+        owner: Option<u16>,
+        ends: Instant,
+        since: u64,
+    ) {
         let (queue_pairs, chunks, links) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        let session = Session { client, owner, queue_pairs, chunks, links, ends };
+        let session = Session { client, owner, queue_pairs, chunks, links, since, ends };
         self.all.insert(key, session);
         self.ends.insert((ends, key));
     }
@@ -104,6 +113,11 @@ impl Sessions {
     /// The session of a local link. There are few links.
     pub(crate) fn of_link(&self, link: QueuePairNumber) -> Option<SessionKey> {
         self.all.iter().find(|(_, session)| session.links.contains(&link)).map(|(key, _)| *key)
+    }
+
+    /// Whether all sessions were opened in this wait of a sweep, or later.
+    pub(crate) fn all_since(&self, wait: u64) -> bool {
+        self.all.values().all(|session| session.since >= wait)
     }
 
     /// End of the session that ends first.

@@ -54,6 +54,34 @@ pub trait Tenant: Sized + fmt::Debug {
         false
     }
 
+    /// Class of the blocks of which the structure can tell whether anything leads to them. `None`: it cannot, and what clients lose stays lost.
+    ///
+    /// Then a server sweeps, see [`ServerOptions::reclaim_every`](crate::ServerOptions::reclaim_every). Three things must hold. What leads to
+    /// a block lies on this server. A client links a block in the session in which it has taken or unlinked it, or not at all. Each writing
+    /// of a block changes its stamp.
+    fn swept(&self) -> Option<SizeClass> {
+        None
+    }
+
+    /// Begins a walk over everything that leads to blocks.
+    fn begin_marks(&mut self) {}
+
+    /// Walks on, reading up to `budget` blocks. Returns whether there is more.
+    fn mark(&mut self, _budget: usize) -> bool {
+        false
+    }
+
+    /// Whether the walk has met anything that leads into this range.
+    fn is_marked(&self, _block: Range<u64>) -> bool {
+        true
+    }
+
+    /// Looks for the first written block from the begin of `within` on. Returns where to look next, and the block with its stamp if there is
+    /// one in the part that was looked at.
+    fn written(&self, within: Range<u64>) -> (u64, Option<(Range<u64>, u64)>) {
+        (within.end, None)
+    }
+
     /// Whether the structure holds nothing, as far as can be read now: then it may be in the place of one that was lost.
     fn is_empty(&self) -> bool {
         false

@@ -21,4 +21,6 @@ fatbtree_remote::named_checks! {
     Suffix,
     /// A subtable is copied when all of its slots are frozen.
     FrozenAll,
+    /// A block that is read at a remembered place counts if its slot is as it was.
+    Remembered,
 }

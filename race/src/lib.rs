@@ -16,6 +16,7 @@
 //! | operation | round trips | verbs |
 //! |---|---|---|
 //! | [search](Table::search) | 2 | [READ 128 × 2]; READ block |
+//! | search of a key whose [place is remembered](Table::remember_places) | 1 | [READ slot, READ block] |
 //! | [update](Table::update), [upsert](Table::upsert) | 3 | [WRITE block, READ 128 × 2]; READ old block; CAS |
 //! | [insert](Table::insert) | 3 | [WRITE block, READ 128 × 2]; [CAS, READ 128 × 2]; CAS |
 //! | [delete](Table::delete) | 3 | [READ 128 × 2]; READ block; CAS |
@@ -141,5 +142,5 @@ pub use layout::{
     STRUCTURE, Shape,
 };
 pub use slot::{BlockPointer, MAX_REGION, MAX_SERVERS, Place, Slot, State, UNIT};
-pub use table::{Answer, Change, Table, Value};
+pub use table::{Answer, Change, PlaceStats, Table, Value};
 pub use verify::{Fault, Verified};

@@ -81,5 +81,5 @@ pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
 pub use kept::Kept;
 pub use keys::KeyRange;
 pub use locks::{HAND_OVERS, LockError, LockGuard, OWNER_NAMES, Owner, SessionId, Writer, restructure_all};
-pub use memory::{MAX_SHARES, RemoteMemory, Share, Trouble, Turn, bytes_of};
+pub use memory::{MAX_SHARES, RemoteMemory, Share, Trouble, Turn, bytes_of, word_of};
 pub use mix::mix;

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::seeds::{Campaign, Report, Seeds};
-use crate::{Scenario, failover, queries, rivals, threads, writers};
+use crate::{Scenario, failover, hash, queries, rivals, threads, writers};
 
 /// A kind of simulation, as `fatbtree simulate` names it.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Simulation {
 }
 
 /// All simulations that take a seed.
-pub static ALL: [Simulation; 9] = [
+pub static ALL: [Simulation; 10] = [
     Simulation {
         name: "reads",
         about: "the whole path frame by frame: switches, plans, reloads; frames are lost, doubled, late and damaged",
@@ -56,6 +56,12 @@ pub static ALL: [Simulation; 9] = [
         about: "the same, and one client damages the trees by plain WRITEs: operations must end, and nothing may panic",
         ci: 400..2_400,
         run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::hostile(seed).run()),
+    },
+    Simulation {
+        name: "hash",
+        about: "clients of a hash table that splits and grows; they and the servers die, links lose, memory tears, blocks are used again",
+        ci: 2_000..22_000,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| hash::Scenario::from_seed(seed).run()),
     },
     Simulation {
         name: "queries",

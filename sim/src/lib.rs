@@ -48,6 +48,7 @@ pub mod damage;
 pub mod dolphin;
 pub mod failover;
 pub mod figures;
+pub mod hash;
 pub mod history;
 mod network;
 pub mod queries;

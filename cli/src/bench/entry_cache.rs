@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use fatbtree_blink::{EntryCache, EntryCacheStats};
+use fatbtree_race::PlaceStats;
 use serde::Serialize;
 
 use super::Protocol;
@@ -42,6 +43,13 @@ pub(super) struct EntryCacheResult {
 impl From<EntryCacheStats> for EntryCacheResult {
     fn from(stats: EntryCacheStats) -> Self {
         let EntryCacheStats { hits, misses, stale, starts: _, bytes, entries } = stats;
+        Self { bytes, entries, hits, misses, stale }
+    }
+}
+
+impl From<PlaceStats> for EntryCacheResult {
+    fn from(stats: PlaceStats) -> Self {
+        let PlaceStats { hits, misses, stale, bytes, places: entries } = stats;
         Self { bytes, entries, hits, misses, stale }
     }
 }

@@ -78,6 +78,7 @@ impl Process {
         };
         if structure == Structure::Hash {
             let process = open_table(&arguments.nic, cluster, described, options)?;
+            process.client().remember_places(arguments.entry_cache.unwrap_or(0));
             process.stop_at_signals()?;
             return Ok(Self::Hash(process));
         }

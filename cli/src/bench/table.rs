@@ -16,9 +16,8 @@ use crate::structure::refuse_with_hash;
 
 /// Refuses what only trees have.
 pub(super) fn check(arguments: &Arguments) -> Result<()> {
-    let Arguments { protocol, entry_cache, scan_parts, .. } = arguments;
+    let Arguments { protocol, scan_parts, .. } = arguments;
     refuse_with_hash(*protocol == Protocol::Query, "--protocol query", "its clients use RDMA alone")?;
-    refuse_with_hash(entry_cache.is_some(), "--entry-cache", "leave it out")?;
     refuse_with_hash(*scan_parts > 1, "--scan-parts", "a hash table has no ranges")
 }
 

@@ -61,7 +61,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 return Err(none.into());
             }
         };
-        self.sessions.open(session, client, owner, self.now + duration);
+        self.sessions.open(session, client, owner, self.now + duration, self.reclaim.wait());
         self.counters.sessions_opened += 1;
         Ok(Lease::new(session, duration, owner))
     }
@@ -218,7 +218,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         if found > BLOCKS_AT_ONCE {
             return Err(TooManyBlocks { found }.into());
         }
-        Ok(self.places.put(&self.tenant, &self.chunks, class, bytes, addresses))
+        let given_back = self.places.put(&self.tenant, &self.chunks, class, bytes, addresses);
+        self.reclaim.strike(addresses);
+        Ok(given_back)
     }
 
     /// Makes a chunk the structure's, before the first of its blocks is linked. Once more does no harm.
@@ -273,6 +275,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Takes back everything a session holds: queue pairs first, so that nothing is written into the chunks any more.
     pub(super) fn end(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.sessions.remove(key) else { return false };
+        self.reclaim.note_loss();
         let Session { client, owner, queue_pairs, chunks, links, .. } = session;
         for link in links {
             self.unlink(client, link);

@@ -3,6 +3,7 @@
 mod calls;
 mod clients;
 mod local;
+mod reclaim;
 mod request;
 mod root;
 
@@ -30,6 +31,8 @@ use crate::refusal::PathMtu;
 use crate::session::{SessionKey, Sessions};
 use crate::tenant::{Load, Loaded, Seen, Tenant};
 
+use reclaim::Reclaim;
+
 pub use local::Attached;
 pub use request::{Reply, Request};
 
@@ -52,6 +55,8 @@ pub struct ServerOptions {
     /// Whether other threads of this process are clients, too ([`MemoryServer::attach`]). They and the device tear lines between them: a
     /// structure that needs whole lines is refused.
     pub local_clients: bool,
+    /// Shortest time between two sweeps for blocks that clients have lost, where the [structure](Tenant::swept) can tell; zero: none.
+    pub reclaim_every: Duration,
     /// Time for which a server that begins with an empty structure opens no session while no controller has said
     /// whether there was another one before ([`MemoryServer::heard`]): from [`Instant::ZERO`] on. Zero where
     /// no controller will say so.
@@ -76,6 +81,7 @@ impl Default for ServerOptions {
             lease: Duration::from_secs(10),
             limits: Limits::default(),
             local_clients: false,
+            reclaim_every: Duration::ZERO,
             undecided_for: Duration::ZERO,
         }
     }
@@ -151,6 +157,8 @@ pub struct MemoryServer<D, T: Tenant> {
     connections: BTreeMap<QueuePair, Connection>,
     chunks: ChunkTable,
     places: FreeLists,
+    /// Sweeps for blocks that clients have lost.
+    reclaim: Reclaim,
     accounts: Accounts,
     events: Events<T::Description>,
     counters: Counters,
@@ -249,6 +257,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             connections: BTreeMap::new(),
             chunks,
             places: FreeLists::new(server, options.limits.places),
+            reclaim: Reclaim::default(),
             accounts: Accounts::new(&options.limits),
             events: Events::default(),
             counters: Counters::default(),
@@ -256,6 +265,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             options: options.clone(),
         };
         server.begin_undecided();
+        // The lists of a former process are forgotten.
+        server.reclaim.note_loss();
         Ok(server)
     }
 
@@ -309,6 +320,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ("chunks_held", chunks.held.into()),
             ("chunk_tails_came_back", self.chunks.tails),
             ("chunks_published", chunks.published.into()),
+            ("blocks_reclaimed", self.reclaim.blocks),
+            ("sweeps", self.reclaim.sweeps),
             ("events_not_taken", self.events.len() as u64),
             ("generation", self.info.generation),
             ("owners", owners.into()),
@@ -346,11 +359,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
 
     // ---- driving ----
 
-    /// Time at which [`handle_timeout`](Self::handle_timeout) is due: the end of the first lease. The device
+    /// Time at which [`handle_timeout`](Self::handle_timeout) is due: the end of the first lease; or [`work`](Self::work), for a sweep. The device
     /// has its own timers.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.sessions.first_end()
+        self.sessions.first_end().into_iter().chain(self.reclaim.due()).min()
     }
 
     /// Takes back what sessions hold whose leases have ended by `now`.
@@ -368,7 +381,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         for client in relieved {
             self.accounts.release(client, Resource::Chunks);
         }
-        more | self.tenant.work(budget)
+        more | self.reclaim(budget) | self.tenant.work(budget)
     }
 
     /// Serves another structure in another region instead, if it [may follow](Tenant::may_follow). All sessions end, and the former
@@ -398,6 +411,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let former = std::mem::replace(&mut self.tenant, tenant);
         self.tenant.succeed(former);
         self.places = FreeLists::new(id, self.options.limits.places);
+        self.reclaim = Reclaim::default();
         // Chunks that were charged to clients lay in the former region.
         self.accounts = Accounts::new(&self.options.limits);
         // A structure that is installed is meant, empty or not.

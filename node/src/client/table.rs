@@ -1,12 +1,12 @@
 //! The client of a hash table in its process.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
 use fatbtree_controller::grpc::ClientReport;
 use fatbtree_race::host::TableInfo;
-use fatbtree_race::{Table, TableError};
+use fatbtree_race::{PlaceStats, Table, TableError};
 use fatbtree_remote::{ConnectionId, RemoteConfig, RemoteMemory};
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
@@ -28,6 +28,8 @@ struct Inner {
     /// Generation of each server's region when the table was opened.
     generations: RefCell<Vec<(u16, u64)>>,
     table: RefCell<Option<Rc<Table<Adapter>>>>,
+    /// Bytes for places of keys.
+    places: Cell<u64>,
 }
 
 impl std::fmt::Debug for HashClient {
@@ -46,8 +48,22 @@ impl HashClient {
             return Ok(Rc::clone(table));
         }
         let table = Rc::new(Table::open(Rc::clone(&self.0.memory), self.0.home).await?);
+        table.remember_places(self.0.places.get());
         *self.0.table.borrow_mut() = Some(Rc::clone(&table));
         Ok(table)
+    }
+
+    /// Remembers where keys were found, in up to `bytes` of memory: see [`Table::remember_places`].
+    pub fn remember_places(&self, bytes: u64) {
+        self.0.places.set(bytes);
+        if let Some(table) = &*self.0.table.borrow() {
+            table.remember_places(bytes);
+        }
+    }
+
+    /// Use of the remembered places by the table that is open.
+    pub fn place_stats(&self) -> Option<PlaceStats> {
+        self.0.table.borrow().as_ref().map(|table| table.place_stats())
     }
 
     /// The memory that the table lies in.
@@ -90,6 +106,7 @@ impl StructureClient for HashClient {
             home: first.directory.server(),
             generations: RefCell::new(generations),
             table: RefCell::default(),
+            places: Cell::new(0),
         })))
     }
 

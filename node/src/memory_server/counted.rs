@@ -17,7 +17,9 @@ enum Kind {
 
 use Kind::{Counter as Counts, Gauge, Name};
 
-const KNOWN: [(&str, Kind, &str); 42] = [
+const KNOWN: [(&str, Kind, &str); 44] = [
+    ("blocks_reclaimed", Counts, "Blocks that clients had lost, and that a sweep has found"),
+    ("sweeps", Counts, "Sweeps for blocks that clients had lost"),
     ("chunks", Gauge, "Chunks of the region's spare memory, given out or not"),
     ("chunks_free_again", Gauge, "Chunks that have come back and wait to be given out again"),
     ("chunks_held", Gauge, "Chunks that clients have taken and not published"),

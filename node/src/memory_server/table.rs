@@ -10,7 +10,7 @@ use fatbtree_race::host::{
     HashTable, MakeOptions, TableFolder, TableInfo, TableStorage, kept, make_in, table_in,
 };
 use fatbtree_trust::Door;
-use fatbtree_verbs::Access;
+use fatbtree_verbs::{Access, time};
 use tokio::net::TcpListener;
 
 use super::structure::{Hosted, Opened, Registered, Site};
@@ -26,6 +26,9 @@ pub struct HashSource {
     pub spare_bytes: u64,
 }
 
+/// Shortest time between two sweeps for blocks that clients have lost.
+const RECLAIM: time::Duration = time::Duration::from_secs(30);
+
 impl Hosted for HashSource {
     type Tenant = HashTable;
     type Services = Emptying;
@@ -36,6 +39,7 @@ impl Hosted for HashSource {
         let options = ServerOptions {
             access: Access::ALL,
             undecided_for: site.undecided_for,
+            reclaim_every: RECLAIM,
             ..ServerOptions::writable()
         };
         let chunk_bytes = options.chunk_bytes;

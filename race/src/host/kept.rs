@@ -88,7 +88,7 @@ pub fn table_in(folder: &TableFolder, chunk_bytes: u64) -> Result<Option<Loaded<
         origin,
         chunk_classes: Some(chunk_classes),
         shape: fatbtree_memserver::Shape { classes: classes(&shape), ..Default::default() },
-        tenant: HashTable { server, info, region, spare, chunk_bytes },
+        tenant: HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() },
     }))
 }
 

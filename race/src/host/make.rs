@@ -126,7 +126,7 @@ pub(super) fn make<E: From<MakeError>>(
         origin,
         chunk_classes: None,
         shape: Classes { classes: classes(&shape), ..Classes::default() },
-        tenant: HashTable { server, info, region, spare, chunk_bytes },
+        tenant: HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() },
     })
 }
 

@@ -13,6 +13,7 @@
 pub mod grpc;
 mod kept;
 mod make;
+mod marks;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -30,6 +31,13 @@ use crate::slot::UNIT;
 
 pub use kept::{TableCounts, TableFolder, TableStorage, table_in};
 pub use make::{MakeError, MakeInError, MakeOptions, kept, make_in};
+
+/// Units that are looked at for a written block in one step.
+const LINES: usize = 8;
+
+/// Words of a record's head whose upper halves change with each writing: version, and checksum.
+const VERSION: u64 = 0;
+const SUM: u64 = 16;
 
 /// Bytes that are looked at in one step of a walk over a chunk.
 const BLOCK: u64 = 4096;
@@ -61,6 +69,7 @@ pub struct HashTable {
     spare: Range<u64>,
     /// Bytes of a chunk.
     chunk_bytes: u64,
+    marks: marks::Marks,
 }
 
 impl HashTable {
@@ -141,6 +150,35 @@ impl Tenant for HashTable {
 
     fn is_free(&self, class: SizeClass, block: Range<u64>) -> bool {
         class == BLOCKS && block.start.is_multiple_of(UNIT) && self.block_end(block.start) == Some(block.end)
+    }
+
+    /// Slots on other servers lead here, too, where there are any: then nothing can be told.
+    fn swept(&self) -> Option<SizeClass> {
+        (self.info.shape.servers.count_ones() == 1).then_some(BLOCKS)
+    }
+
+    fn begin_marks(&mut self) {
+        self.begin_walk();
+    }
+
+    fn mark(&mut self, budget: usize) -> bool {
+        self.walk(budget)
+    }
+
+    fn is_marked(&self, block: Range<u64>) -> bool {
+        self.marks.is_marked(block)
+    }
+
+    /// A record's version and checksum are its stamp.
+    fn written(&self, within: Range<u64>) -> (u64, Option<(Range<u64>, u64)>) {
+        let from = within.start.next_multiple_of(UNIT);
+        for at in (from..within.end).step_by(UNIT as usize).take(LINES) {
+            if let Some(end) = self.block_end(at).filter(|&end| end <= within.end) {
+                let upper = |offset| self.word(at + offset) >> 32;
+                return (end, Some((at..end, upper(VERSION) << 32 | upper(SUM))));
+            }
+        }
+        (from.saturating_add(LINES as u64 * UNIT).min(within.end), None)
     }
 
     /// The first server's part is empty if its first subtable has neither slot nor successors; another part if no chunk of it was written.

@@ -7,6 +7,7 @@ mod mutate;
 mod place;
 mod search;
 mod space;
+mod speculate;
 mod split;
 mod swing;
 
@@ -18,6 +19,7 @@ use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 pub use mutate::Change;
 pub use search::Value;
+pub use speculate::PlaceStats;
 
 use crate::block::{self, Found};
 use crate::directory::Directory;
@@ -52,6 +54,8 @@ pub struct Table<V: Verbs> {
     scratch: RefCell<Vec<Vec<u8>>>,
     /// A server that has begun anew since the table was opened.
     left: Cell<Option<u16>>,
+    /// Where keys were found.
+    places: RefCell<speculate::Places>,
 }
 
 impl<V: Verbs> std::fmt::Debug for Table<V> {
@@ -98,7 +102,7 @@ impl<V: Verbs> Table<V> {
         let directory = load_directory(memory, &shape, home, lane, &mut 0).await?;
         let (memory, scratch) = (Rc::clone(memory), RefCell::default());
         let (directory, left) = (RefCell::new(directory), Cell::new(None));
-        Ok(Self { memory, shape, home, directory, scratch, left })
+        Ok(Self { memory, shape, home, directory, scratch, left, places: RefCell::default() })
     }
 
     /// The table's shape.

@@ -101,11 +101,10 @@ impl<V: Verbs> Table<V> {
             return self.await_split(leaf, op).await;
         }
         let hit = self.find(&buckets, op).await?;
-        let filled = fresh.as_ref().map_or(Slot::EMPTY, |fresh| fresh.slot);
         match (hit, change) {
             (Some(_), Change::Insert(_)) | (None, Change::Update(_) | Change::Delete) => Ok(false),
             (Some(hit), Change::Update(_) | Change::Upsert(_) | Change::Delete) => {
-                self.replace(leaf, &hit, filled, op).await?;
+                self.replace(leaf, &hit, fresh.as_ref(), op).await?;
                 self.recycle(fresh.take());
                 Ok(true)
             }
@@ -149,13 +148,16 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Replaces the slot of a key, and frees its block.
-    async fn replace(&self, leaf: Leaf, hit: &Hit, new: Slot, op: &mut Op) -> Result<(), Stop> {
+    async fn replace(&self, leaf: Leaf, hit: &Hit, filled: Option<&Fresh>, op: &mut Op) -> Result<(), Stop> {
+        let new = filled.map_or(Slot::EMPTY, |fresh| fresh.slot);
         // The block is freed in the session in which it was found, or left alone: another session may be with another region.
         let server = hit.pointer.place.address().server();
         let writer = self.writer(server, op.lane).await?;
         let at = behind(leaf.place.address(), hit.seen.offset);
-        match self.swing(at, hit.seen.slot, new, op).await? {
+        let filled_in = filled.filter(|fresh| fresh.at.server() == at.server()).map(|fresh| fresh.writer);
+        match self.swing_in(at, hit.seen.slot, new, filled_in.as_ref(), op).await? {
             Swung::Yes => {
+                self.remember(op.key, at, new);
                 self.free(&writer, hit.pointer, hit.found.length, hit.found.version);
                 Ok(())
             }

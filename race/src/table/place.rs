@@ -94,8 +94,12 @@ impl<V: Verbs> Table<V> {
                 }
             }
         }
-        match self.swing(at, tentative, fresh.slot, op).await? {
-            Swung::Yes => Ok(true),
+        let writer = Some(&fresh.writer).filter(|_| fresh.at.server() == at.server());
+        match self.swing_in(at, tentative, fresh.slot, writer, op).await? {
+            Swung::Yes => {
+                self.remember(op.key, at, fresh.slot);
+                Ok(true)
+            }
             Swung::No(_) => Err(Stop::Later),
         }
     }

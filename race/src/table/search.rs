@@ -49,6 +49,13 @@ impl Deref for Value {
     }
 }
 
+impl Value {
+    /// The value of a block that was read, with this length.
+    pub(super) fn new(bytes: Bytes, length: u32) -> Self {
+        Self { bytes, length: length as usize }
+    }
+}
+
 impl AsRef<[u8]> for Value {
     fn as_ref(&self) -> &[u8] {
         self
@@ -64,13 +71,17 @@ pub(super) struct Hit {
 }
 
 impl<V: Verbs> Table<V> {
-    /// Finds the value of a key. Two round trips, if the client's directory is right and no other key has the fingerprint; one more while
+    /// Finds the value of a key. One round trip, if its place is [remembered](Self::remember_places) and still right. Else two round trips, if the client's directory is right and no other key has the fingerprint; one more while
     /// the subtable is being split, one for each split that the client did not know, and those of a value longer than 16 KB.
     ///
     /// # Errors
     /// In the answer: see [`TableError`](crate::TableError).
     pub async fn search(&self, key: u64) -> Answer<Option<Value>> {
-        self.answer(self.op(key), async |op| self.try_search(op).await).await
+        let search = async |op: &mut Op| match self.speculate(op).await? {
+            Some(value) => Ok(Some(value)),
+            None => self.try_search(op).await,
+        };
+        self.answer(self.op(key), search).await
     }
 
     async fn try_search(&self, op: &mut Op) -> Result<Option<Value>, Stop> {
@@ -86,7 +97,10 @@ impl<V: Verbs> Table<V> {
             return Err(Stop::Anew);
         }
         let hit = self.find(&buckets, op).await?;
-        Ok(hit.map(|hit| Value { bytes: hit.bytes, length: hit.found.length as usize }))
+        Ok(hit.map(|hit| {
+            self.remember(op.key, behind(leaf.place.address(), hit.seen.offset), hit.seen.slot);
+            Value::new(hit.bytes, hit.found.length)
+        }))
     }
 
     /// Finds the block of a key by its buckets.

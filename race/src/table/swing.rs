@@ -1,7 +1,7 @@
 //! Compare-and-swap of a slot, with an answer also where the connection breaks under it.
 
-use fatbtree_remote::{GlobalAddress, Trouble};
-use fatbtree_verbs::Verbs;
+use fatbtree_remote::{ConnectionId, GlobalAddress, Trouble, Writer, word_of};
+use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use super::{Op, Table};
 use crate::error::{Stop, TableError};
@@ -29,8 +29,30 @@ impl<V: Verbs> Table<V> {
         new: Slot,
         op: &mut Op,
     ) -> Result<Swung, Stop> {
+        self.swing_in(at, old, new, None, op).await
+    }
+
+    /// The same in the session of `writer` or not at all: a block is linked in the session in which it was taken. When that has ended, the
+    /// server may take it for lost, and give it to others.
+    pub(super) async fn swing_in(
+        &self,
+        at: GlobalAddress,
+        old: Slot,
+        new: Slot,
+        writer: Option<&Writer>,
+        op: &mut Op,
+    ) -> Result<Swung, Stop> {
         op.trips += 1;
-        let reason = match self.memory.compare_swap(op.lane, at, old.0, new.0).await {
+        let swap = |rkey| {
+            let at = Remote { address: at.raw(), rkey };
+            [Operation::CompareSwap { at, compare: old.0, swap: new.0 }]
+        };
+        let id = ConnectionId { server: at.server(), lane: op.lane };
+        let swapped = match writer {
+            Some(writer) => self.memory.chain(id, writer, swap).await.map(|[found]| found),
+            None => self.memory.post(id, swap).await.map(|[found]| found),
+        };
+        let reason = match swapped.and_then(|found| word_of(&found)) {
             Ok(found) if found == old.0 => return Ok(Swung::Yes),
             Ok(found) => return Ok(Swung::No(Slot(found))),
             Err(Trouble::Broke(reason)) => reason,

@@ -5,13 +5,12 @@ use std::rc::Rc;
 use fatbtree_client::{Answered, NoAnswer};
 use fatbtree_race::{Answer, Shape, Table, TableError, Value};
 use fatbtree_remote::Contention;
+use fatbtree_sim::hash::lab::{begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::{Summary, Troubles};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
 use fatbtree_workload::{Change, LoadGenerator, Pace, Store, Values};
-
-use crate::lab::{begin, serve};
 
 const RECORDS: u64 = 1_000;
 const VALUE_BYTES: usize = 64;

@@ -13,9 +13,8 @@ use std::collections::BTreeMap;
 pub use contention::Turn;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Broken, Failure, PostError, QueuePair, Reactor, Verbs};
-pub use operate::bytes_of;
 use operate::no_answer;
-pub(crate) use operate::word_of;
+pub use operate::{bytes_of, word_of};
 pub use scatter::{MAX_SHARES, Share};
 
 use crate::attempts::Attempts;

@@ -214,7 +214,7 @@ pub fn bytes_of(output: Output) -> Result<Buffer, Trouble> {
 ///
 /// # Errors
 /// When the device answers with something else.
-pub(crate) fn word_of(output: &Output) -> Result<u64, Trouble> {
+pub fn word_of(output: &Output) -> Result<u64, Trouble> {
     match output {
         Output::Atomic(found) => Ok(*found),
         _ => Err(no_answer()),

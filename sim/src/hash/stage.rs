@@ -1,20 +1,18 @@
-//! Faults by seed: clients and servers that die, links that are cut, memory that tears. Every answer is explained, and in the end every key
-//! is answered and the structure is right.
+//! Clients and servers of a table as a stage: they work, die, and are asked for every key in the end.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_race::{Change, Shape, Table, TableError, Verified};
+use fatbtree_race::{Change, Shape, Table, TableError};
 use fatbtree_remote::Contention;
-use fatbtree_sim::history::{Answer, Call, History};
-use fatbtree_sim::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Stage, Trial};
-use fatbtree_sim::world::{
-    FinalOperation, Machine, MachineOptions, Options, Random, SimDevice, World, random,
-};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
-use crate::lab::{Client, Server, begin, serve};
+use super::lab::{Client, Server, begin, serve};
+use super::{Aim, Outcome, Scenario};
+use crate::history::{Answer, Call, History};
+use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Stage, Trial};
+use crate::world::{FinalOperation, Machine, MachineOptions, Options, Random, SimDevice, World, random};
 
 /// Time with faults.
 const FAULTS: Duration = Duration::from_millis(6);
@@ -22,42 +20,15 @@ const FAULTS: Duration = Duration::from_millis(6);
 const SOON: Duration = Duration::from_millis(200);
 const CLIENTS: usize = 3;
 
-/// What a campaign tries most.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Aim {
-    /// Everything.
-    All,
-    /// Few keys, values of one size: blocks are used again and again, for other keys.
-    Blocks,
-    /// The same with values of several lines, which tear.
-    Lines,
-    /// Few keys that come and go.
-    Insertions,
-    /// Many keys: splits.
-    Splits,
-}
-
-/// What a seed has seen.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Outcome {
-    pub(crate) answered: u64,
-    pub(crate) unknown: u64,
-    pub(crate) refused: u64,
-    pub(crate) deaths: u64,
-    pub(crate) restarts: u64,
-    pub(crate) lapsed: u64,
-    pub(crate) verified: Verified,
-}
-
 /// Everything that tasks of a seed share.
 struct Setting {
     history: History,
     words: Cell<u64>,
     wrong: RefCell<Option<String>>,
     refused: Cell<u64>,
-    keys: u64,
-    longest: usize,
-    aim: Aim,
+    /// Searches in one round trip.
+    hits: Cell<u64>,
+    scenario: Scenario,
 }
 
 impl Setting {
@@ -65,11 +36,20 @@ impl Setting {
         self.wrong.borrow_mut().get_or_insert(what);
     }
 
+    fn note<T>(&self, answer: &fatbtree_race::Answer<T>) {
+        let hits = self.hits.get();
+        self.hits.set(hits + u64::from(answer.round_trips == 1 && answer.result.is_ok()));
+    }
+
     /// A value of its own: its word, and as many bytes more as the word says.
     fn draw_value(&self) -> (u64, Vec<u8>) {
         let word = self.words.get() + 1;
         self.words.set(word);
-        let length = if self.longest == 8 { 8 } else { 8 + (word * 7_919) as usize % (self.longest - 8) };
+        let length = if self.scenario.longest == 8 {
+            8
+        } else {
+            8 + (word * 7_919) as usize % (self.scenario.longest - 8)
+        };
         (word, word.to_le_bytes().iter().copied().cycle().take(length).collect())
     }
 
@@ -96,9 +76,10 @@ struct Living {
 impl Living {
     async fn work(self, mut random: Random) {
         let Ok(table) = Table::open(Rc::clone(&self.memory), self.home).await else { return };
+        table.remember_places(self.setting.scenario.places * 32);
         loop {
-            let key = random.random_range(0..self.setting.keys);
-            let what = match self.setting.aim {
+            let key = random.random_range(0..self.setting.scenario.keys);
+            let what = match self.setting.scenario.aim {
                 Aim::Insertions => *pick(&mut random, &[0, 1, 1, 1, 1, 4, 4]),
                 Aim::Splits => *pick(&mut random, &[0, 0, 1, 1, 3, 2]),
                 Aim::Blocks | Aim::Lines => *pick(&mut random, &[0, 0, 1, 2, 3, 4, 4]),
@@ -114,7 +95,9 @@ impl Living {
         let (name, now) = (self.machine.name(), || self.machine.now());
         if what == 0 {
             let asked = history.ask(&name, now(), key, Call::Get);
-            let found = table.search(key).await.result?;
+            let found = table.search(key).await;
+            self.setting.note(&found);
+            let found = found.result?;
             let word = found.and_then(|value| self.setting.open(key, &value));
             history.answer(asked, now(), Answer::Found(word));
             return Ok(());
@@ -227,7 +210,8 @@ impl Stage for Scene {
         self.machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
         let living = self.living(&self.last, Contention::SMART, draw);
         self.memory.replace(Some(Rc::clone(&living.memory)));
-        let share = |number: u64| (0..self.setting.keys).filter(|key| key % 4 == number).collect::<Vec<_>>();
+        let share =
+            |number: u64| (0..self.setting.scenario.keys).filter(|key| key % 4 == number).collect::<Vec<_>>();
         (0..4)
             .map(|number| (format!("keys {number}"), self.last.spawn(living.clone().end(share(number)))))
             .collect()
@@ -275,34 +259,26 @@ fn verified(ended: &Ended<'_, Scene>) -> Result<(), String> {
     let walked = ended.world.run_until(|| task.has_ended(), SOON);
     walked.map_err(|_| "the walk over the table does not end".to_owned())?;
     let verified = task.take().ok_or("the machine that walks over the table died")??;
-    if verified.keys != setting.keys {
-        return Err(format!("{} keys were put last, {} are there", setting.keys, verified.keys));
+    if verified.keys != setting.scenario.keys {
+        return Err(format!("{} keys were put last, {} are there", setting.scenario.keys, verified.keys));
     }
-    outcome.borrow_mut().verified = verified;
+    outcome.borrow_mut().add(verified);
     Ok(())
 }
 
-/// Runs a seed.
-pub(crate) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
+/// Runs a scenario.
+pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
+    let Scenario { seed, groups, servers, .. } = *scenario;
     let draw = &mut random(seed, 70);
     let world = World::new(seed, Options::rough(draw));
-    let (keys, longest, groups) = match aim {
-        Aim::All => (draw.random_range(8..60), 400, draw.random_range(1..=2)),
-        Aim::Blocks => (draw.random_range(3..12), 8, 1),
-        Aim::Lines => (draw.random_range(1..4), 400, 1),
-        Aim::Insertions => (draw.random_range(1..4), 8, 1),
-        Aim::Splits => (draw.random_range(100..300), 60, 1),
-    };
-    let servers = if draw.random_range(0..4) == 0 { 0b110 } else { 0b010 };
     let shape = Shape { groups, directory_bits: 8, servers, max_value: 400 };
     let setting = Setting {
         history: History::default(),
         words: Cell::new(0),
         wrong: RefCell::default(),
         refused: Cell::new(0),
-        keys,
-        longest,
-        aim,
+        hits: Cell::new(0),
+        scenario: *scenario,
     };
     let scene = Rc::new(Scene {
         servers: serve(&world, shape, 16 << 20, Duration::from_micros(1_500)),
@@ -330,69 +306,9 @@ pub(crate) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
         ],
     };
     trial.run(&world, &scene)?;
-    let mut outcome = *scene.outcome.borrow();
+    let mut outcome = scene.outcome.borrow().clone();
     outcome.refused = scene.setting.refused.get();
+    outcome.hits = scene.setting.hits.get();
     outcome.lapsed = scene.servers.iter().map(|server| server.count("sessions_lapsed")).sum();
     Ok(outcome)
-}
-
-/// First seed of a run; `SEED` and `SEEDS` in the environment choose others.
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let number =
-        |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
-    let first = number("SEED", 0);
-    first..first + number("SEEDS", count)
-}
-
-fn campaign(aim: Aim, count: u64) -> Outcome {
-    let mut sum = Outcome::default();
-    for seed in seeds(count) {
-        let Outcome { answered, unknown, refused, deaths, restarts, lapsed, verified } =
-            run(seed, aim).unwrap_or_else(|why| panic!("SEED={seed} SEEDS=1, {aim:?}: {why}"));
-        sum.answered += answered;
-        sum.unknown += unknown;
-        sum.refused += refused;
-        sum.deaths += deaths;
-        sum.restarts += restarts;
-        sum.lapsed += lapsed;
-        sum.verified.subtables += verified.subtables;
-        sum.verified.former += verified.former;
-        sum.verified.unfinished += verified.unfinished;
-        sum.verified.tentative += verified.tentative;
-        sum.verified.stale_entries += verified.stale_entries;
-    }
-    eprintln!("{aim:?}: {sum:?}");
-    sum
-}
-
-/// Whether the seeds are the usual ones, whose sums are known.
-fn is_usual() -> bool {
-    std::env::var_os("SEED").is_none() && std::env::var_os("SEEDS").is_none()
-}
-
-#[test]
-fn all_kinds_of_operations() {
-    let sum = campaign(Aim::All, 150);
-    assert!(!is_usual() || sum.deaths > 300 && sum.restarts > 60 && sum.lapsed > 300, "{sum:?}");
-}
-
-#[test]
-fn blocks_that_are_used_again() {
-    campaign(Aim::Blocks, 150);
-}
-
-#[test]
-fn blocks_of_several_lines() {
-    campaign(Aim::Lines, 100);
-}
-
-#[test]
-fn insertions_of_the_same_keys() {
-    campaign(Aim::Insertions, 150);
-}
-
-#[test]
-fn splits_under_way() {
-    let sum = campaign(Aim::Splits, 150);
-    assert!(!is_usual() || sum.verified.former > 1_000, "{sum:?}");
 }

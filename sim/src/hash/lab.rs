@@ -11,21 +11,24 @@ use fatbtree_memserver::{
 use fatbtree_race::Shape;
 use fatbtree_race::host::HashTable;
 use fatbtree_remote::{Contention, RemoteConfig, RemoteMemory};
-use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, World};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};
 use rand::RngExt as _;
+
+use crate::world::{Machine, MachineOptions, Random, SimDevice, World};
 
 /// Interval in which a client and a server look for something to be done.
 const LOOK: Duration = Duration::from_micros(10);
 
 /// The memory as a client reaches it.
-pub(crate) type Client = Rc<RemoteMemory<SimDevice>>;
+pub type Client = Rc<RemoteMemory<SimDevice>>;
 
 /// A memory server in all its lives. Its process is asked directly, as if the network for calls were perfect; verbs go through the
 /// simulated one.
-pub(crate) struct Server {
-    pub(crate) machine: Machine,
+#[expect(missing_debug_implementations, reason = "a part of simulations")]
+pub struct Server {
+    /// Its machine.
+    pub machine: Machine,
     options: ServerOptions,
     content: Loaded<HashTable>,
     process: RefCell<Option<MemoryServer<SimDevice, HashTable>>>,
@@ -33,7 +36,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts a server with its part of an empty table.
-    pub(crate) fn new(world: &World, number: u16, shape: Shape, spare: u64, lease: Duration) -> Rc<Self> {
+    fn new(world: &World, number: u16, shape: Shape, spare: u64, lease: Duration) -> Rc<Self> {
         let chunk_bytes = 64 << 10;
         let mut content = HashTable::make(number, shape, spare).expect("the shape is possible");
         let classes = Memory::shared(chunk_classes_bytes(spare, chunk_bytes));
@@ -43,6 +46,7 @@ impl Server {
         let options = ServerOptions {
             access: Access::ALL,
             lock_table_bytes: 64,
+            reclaim_every: Duration::from_micros(200),
             chunk_bytes,
             lease,
             limits,
@@ -75,19 +79,19 @@ impl Server {
     }
 
     /// The process dies with its machine. The memory is kept, torn as it is.
-    pub(crate) fn die(&self) {
+    pub fn die(&self) {
         self.process.borrow_mut().take();
         self.machine.kill();
     }
 
     /// Starts the machine and the process anew.
-    pub(crate) fn revive(&self, seed: u64) {
+    pub fn revive(&self, seed: u64) {
         self.machine.boot();
         self.begin(seed);
     }
 
     /// A counter of the process.
-    pub(crate) fn count(&self, name: &str) -> u64 {
+    pub fn count(&self, name: &str) -> u64 {
         let process = self.process.borrow();
         let all = process.as_ref().map(MemoryServer::statistics).unwrap_or_default();
         all.into_iter().find(|(found, _)| found == name).map_or(0, |(_, count)| count)
@@ -95,18 +99,13 @@ impl Server {
 }
 
 /// Starts servers with an empty table.
-pub(crate) fn serve(world: &World, shape: Shape, spare: u64, lease: Duration) -> Vec<Rc<Server>> {
+pub fn serve(world: &World, shape: Shape, spare: u64, lease: Duration) -> Vec<Rc<Server>> {
     let numbers = (0..32_u16).filter(|number| shape.servers >> number & 1 == 1);
     numbers.map(|number| Server::new(world, number, shape, spare, lease)).collect()
 }
 
 /// Makes a client on a machine that has just booted, and a task that keeps its sessions and connections.
-pub(crate) fn begin(
-    machine: &Machine,
-    servers: &[Rc<Server>],
-    contention: Contention,
-    draw: &mut Random,
-) -> Client {
+pub fn begin(machine: &Machine, servers: &[Rc<Server>], contention: Contention, draw: &mut Random) -> Client {
     // Far more than an operation takes when nothing is in the way.
     let patience = Duration::from_millis(30);
     let lanes = draw.random_range(1..=2);

@@ -1,0 +1,12 @@
+//! The checks that keep memory safe that a server takes for lost, by name.
+
+fatbtree_remote::named_checks! {
+    /// A sweep waits until all sessions have ended that may have what it has noted.
+    SweepWaits,
+    /// Blocks that came to a list during a sweep are struck off.
+    SweepStrikes,
+    /// A block is lost only if it has not been written since it was noted.
+    SweepStamp,
+    /// What leads to a block is looked for again behind the first wait.
+    SweepMarksTwice,
+}

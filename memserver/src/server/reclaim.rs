@@ -1,0 +1,207 @@
+//! Blocks that clients have lost: found by a walk over everything that leads to blocks, and given out again.
+//!
+//! A client that dies leaves blocks that nothing leads to: those of operations under way, and those that it had freed and kept. So does a
+//! server that starts anew and forgets its lists. Where the [tenant](crate::Tenant::swept) can tell what leads to blocks, the server finds
+//! them:
+//!
+//! ```text
+//!   mark      walk over everything that leads to blocks                    (saves notes below; decides nothing)
+//!   note      each written block that nothing leads to, with its stamp     time 1
+//!   wait      until all sessions that were open at time 1 have ended
+//!   mark      what something leads to by now is not lost                   time 2
+//!   wait      until all sessions that were open at time 2 have ended
+//!   collect   what has its stamp still, and is on no list: it is free      time 3
+//! ```
+//!
+//! **Why nobody has such a block.** Each writing of a block changes its stamp; a record has a version and a checksum. Assume that at time 3 a
+//! client holds a block that was noted, or something leads to it, and its stamp is that of time 1.
+//!
+//! 1. Its last record was written before time 1. An operation that links it without writing it again was under way at time 1, and its
+//!    session had ended by time 2: a client's operations end with its session, and its queue pairs are destroyed with it. So nothing links the
+//!    block after time 2.
+//! 2. The walk at time 2 met nothing that leads to it. By 1 nothing leads to it since then. So it is not in the structure at time 3.
+//! 3. The client that holds it has unlinked it, or was given it. If it was given it by the server after time 1, the block was on a list then:
+//!    one that was on a list at time 1 was not noted, and one that came to a list later was struck off. So it was unlinked; by 2 before the
+//!    walk of time 2 had ended; by a client with a session at that time. That session had ended by time 3. A contradiction.
+//!
+//! Readers hold no block. One that has an old slot in hand finds another version when the block is written anew.
+//!
+//! So a sweep goes on when old sessions end. With clients that never end it waits, and changes nothing meanwhile.
+
+use std::collections::BTreeMap;
+
+use fatbtree_remote::{GlobalAddress, SizeClass};
+use fatbtree_verbs::Device;
+use fatbtree_verbs::time::{Duration, Instant};
+
+use super::MemoryServer;
+use crate::checks::Check;
+use crate::tenant::Tenant;
+
+/// Blocks that one sweep notes at most; others are found by the next one.
+const MOST: usize = 1 << 20;
+
+/// A block that nothing led to, by its offset.
+#[derive(Clone, Copy, Debug)]
+struct Noted {
+    bytes: u32,
+    stamp: u64,
+}
+
+/// Step of a sweep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Step {
+    #[default]
+    Idle,
+    /// The first walk, or the second.
+    Mark {
+        is_second: bool,
+    },
+    /// Looks for written blocks from this offset on.
+    Note {
+        from: u64,
+    },
+    /// Waits for sessions, before the second walk or behind it.
+    Wait {
+        is_second: bool,
+    },
+    Collect,
+}
+
+/// Sweeps of a server, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Reclaim {
+    step: Step,
+    /// Whether something may have been lost since the last sweep began.
+    is_due: bool,
+    /// Whether a session has ended since the sessions were looked at.
+    has_ended: bool,
+    /// Time of the next sweep at the earliest.
+    not_before: Instant,
+    /// Number of the present wait: sessions that are opened in it have it.
+    wait: u64,
+    noted: BTreeMap<u64, Noted>,
+    /// Sweeps that have ended.
+    pub(super) sweeps: u64,
+    /// Blocks that were found.
+    pub(super) blocks: u64,
+}
+
+impl Reclaim {
+    /// A session has ended, or the server has just begun.
+    pub(super) fn note_loss(&mut self) {
+        (self.is_due, self.has_ended) = (true, true);
+    }
+
+    /// Time at which the next sweep begins, if one is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        (self.is_due && self.step == Step::Idle).then_some(self.not_before)
+    }
+
+    /// Number for a session that is opened now.
+    pub(super) fn wait(&self) -> u64 {
+        self.wait
+    }
+
+    /// Blocks came to a list of the server: they are not lost.
+    pub(super) fn strike(&mut self, addresses: &[GlobalAddress]) {
+        if !self.noted.is_empty() && Check::SweepStrikes.on() {
+            for address in addresses {
+                self.noted.remove(&address.offset());
+            }
+        }
+    }
+}
+
+impl<D: Device, T: Tenant> MemoryServer<D, T> {
+    /// Goes on with a sweep, looking at up to `budget` blocks. Says whether there is more to do at once.
+    pub(super) fn reclaim(&mut self, budget: usize) -> bool {
+        let every = self.options.reclaim_every;
+        let Some(class) = self.tenant.swept().filter(|_| every > Duration::ZERO) else { return false };
+        match self.reclaim.step {
+            Step::Idle => {
+                if !self.reclaim.is_due || self.now < self.reclaim.not_before {
+                    return false;
+                }
+                self.reclaim.is_due = false;
+                self.reclaim.noted.clear();
+                self.tenant.begin_marks();
+                self.reclaim.step = Step::Mark { is_second: false };
+            }
+            Step::Mark { is_second } => {
+                if self.tenant.mark(budget) {
+                    return true;
+                }
+                if is_second {
+                    let Self { reclaim, tenant, .. } = self;
+                    let is_lost = |at: u64, bytes: u32| {
+                        !tenant.is_marked(at..at + u64::from(bytes)) || !Check::SweepMarksTwice.on()
+                    };
+                    reclaim.noted.retain(|&at, noted| is_lost(at, noted.bytes));
+                    self.begin_wait(true);
+                } else {
+                    self.reclaim.step = Step::Note { from: 0 };
+                }
+            }
+            Step::Note { from } => self.note_blocks(class, from, budget),
+            Step::Wait { is_second } => {
+                let looks = std::mem::take(&mut self.reclaim.has_ended) || !Check::SweepWaits.on();
+                if !looks || !self.sessions.all_since(self.reclaim.wait) && Check::SweepWaits.on() {
+                    return false;
+                }
+                self.reclaim.step = if is_second {
+                    Step::Collect
+                } else {
+                    self.tenant.begin_marks();
+                    Step::Mark { is_second: true }
+                };
+            }
+            Step::Collect => self.collect(class, budget),
+        }
+        self.reclaim.step != Step::Idle
+    }
+
+    fn begin_wait(&mut self, is_second: bool) {
+        self.reclaim.wait += 1;
+        self.reclaim.step = Step::Wait { is_second };
+        self.reclaim.has_ended = true;
+    }
+
+    /// Notes written blocks that nothing leads to.
+    fn note_blocks(&mut self, class: SizeClass, mut from: u64, budget: usize) {
+        for _ in 0..budget {
+            let Some(chunk) = self.chunks.published_behind(class, from) else {
+                return self.begin_wait(false);
+            };
+            let (next, written) = self.tenant.written(chunk.start.max(from)..chunk.end);
+            from = next;
+            let Some((block, stamp)) = written else { continue };
+            let bytes = (block.end - block.start) as u32;
+            let is_known = self.tenant.is_marked(block.clone()) || self.places.is_listed(block.start, bytes);
+            if !is_known && self.reclaim.noted.len() < MOST {
+                self.reclaim.noted.insert(block.start, Noted { bytes, stamp });
+            }
+        }
+        self.reclaim.step = Step::Note { from };
+    }
+
+    /// Puts blocks that nobody has on the lists.
+    fn collect(&mut self, class: SizeClass, budget: usize) {
+        for _ in 0..budget {
+            let Some((at, Noted { bytes, stamp })) = self.reclaim.noted.pop_first() else {
+                self.reclaim.step = Step::Idle;
+                self.reclaim.sweeps += 1;
+                self.reclaim.not_before = self.now + self.options.reclaim_every;
+                return;
+            };
+            let block = at..at + u64::from(bytes);
+            let (_, found) = self.tenant.written(block.clone());
+            let is_same = |(of, found)| of == block && (found == stamp || !Check::SweepStamp.on());
+            if found.is_some_and(is_same) {
+                let address = GlobalAddress::new(self.info.server, at);
+                let kept = self.places.put(&self.tenant, &self.chunks, class, bytes, &[address]).kept;
+                self.reclaim.blocks += u64::from(kept);
+            }
+        }
+    }
+}

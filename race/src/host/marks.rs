@@ -1,0 +1,89 @@
+//! Which blocks of a region slots lead to: what a memory server must know before it takes a block for lost.
+//!
+//! The walk reads subtables while clients change them. It reads the slots of a subtable first and its successors behind them, and where
+//! there are successors it takes those in its place. So a slot that leads to a block during the whole walk is met: in the subtable, which has
+//! no successors when its slots were read, or in one of its successors.
+
+use std::ops::Range;
+
+use super::HashTable;
+use crate::layout::{SUCCESSORS, slot_offsets, word_at};
+use crate::slot::{Place, Slot, UNIT};
+
+/// Blocks of a budget that reading a subtable takes.
+const SUBTABLE: usize = 16;
+
+/// Units of the region that blocks cover to which slots lead, and what is left to be walked over.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Marks {
+    /// A bit for each unit of the region.
+    units: Vec<u64>,
+    /// Subtables to be read, by offset.
+    left: Vec<u64>,
+    /// Subtables that were read.
+    read: u64,
+}
+
+impl Marks {
+    fn mark(&mut self, block: Range<u64>) {
+        for unit in block.start / UNIT..block.end.div_ceil(UNIT) {
+            if let Some(word) = self.units.get_mut((unit / 64) as usize) {
+                *word |= 1 << (unit % 64);
+            }
+        }
+    }
+
+    /// Takes all blocks for led to, where the walk cannot tell: the table is damaged.
+    fn give_up(&mut self) {
+        self.units.fill(u64::MAX);
+        self.left.clear();
+    }
+
+    /// Whether a unit of a block is marked.
+    pub(super) fn is_marked(&self, block: Range<u64>) -> bool {
+        let mut units = block.start / UNIT..block.end.div_ceil(UNIT);
+        units.any(|unit| self.units.get((unit / 64) as usize).is_none_or(|word| word >> (unit % 64) & 1 == 1))
+    }
+}
+
+impl HashTable {
+    /// Begins a walk at the first subtable.
+    pub(super) fn begin_walk(&mut self) {
+        let words = self.region.len().div_ceil(UNIT * 64) as usize;
+        self.marks.units.clear();
+        self.marks.units.resize(words, 0);
+        (self.marks.left, self.marks.read) = (vec![self.first_subtable()], 0);
+    }
+
+    /// Walks on. Returns whether there is more.
+    pub(super) fn walk(&mut self, budget: usize) -> bool {
+        for _ in 0..budget.div_ceil(SUBTABLE) {
+            let Some(at) = self.marks.left.pop() else { return false };
+            let half = self.info.shape.subtable_bytes();
+            let mut bytes = vec![0; half as usize];
+            self.marks.read += 1;
+            // Damage may lead out of the region, or in a circle: no more subtables fit there.
+            if self.region.read(at, &mut bytes).is_err() || self.marks.read > self.region.len() / half + 1 {
+                self.marks.give_up();
+                return false;
+            }
+            if let Some(pair) = Place::from_word(self.word(at + SUCCESSORS)) {
+                let pair = pair.address().offset();
+                self.marks.left.extend([pair, pair + half]);
+                continue;
+            }
+            for pointer in slot_offsets(&self.info.shape).filter_map(|at| Slot(word_at(&bytes, at)).pointer())
+            {
+                let at = pointer.place.address().offset();
+                let end = at + u64::from(pointer.units) * UNIT;
+                // A slot cannot tell more; the head can.
+                let end = match pointer.units {
+                    u8::MAX => self.block_end(at).unwrap_or(end).max(end),
+                    _ => end,
+                };
+                self.marks.mark(at..end);
+            }
+        }
+        !self.marks.left.is_empty()
+    }
+}

@@ -1,0 +1,166 @@
+//! Campaign `hash`: clients of a hash table that die, servers that start anew, links that lose, memory that tears.
+//!
+//! ```text
+//!   3 clients, 2 tasks each: search, insert, update, upsert, delete ──┐
+//!   one of them dies at any moment, frozen or killed                  │ verbs over lossy links
+//!   ┌──────────── 1 or 2 memory servers, started anew ────────────────▼───────┐
+//!   │ directory that grows │ subtables that are split │ blocks that are reused │
+//!   └─────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Servers, sessions and clients are those of production: [`MemoryServer`](fatbtree_memserver::MemoryServer),
+//! [`SessionKeeper`](fatbtree_memserver::session_keeper::SessionKeeper), [`Table`](fatbtree_race::Table). The history of all clients must be
+//! [linearizable](crate::history), a client that lives must be answered for every key in the end, and the table's structure must be
+//! whole ([`Table::verify`](fatbtree_race::Table::verify)). The seeds find each [`Check`](fatbtree_race::Check) that is missing: tests
+//! say so.
+//!
+//! ```
+//! let outcome = fatbtree_sim::hash::Scenario::from_seed(7).run().expect("every answer is explained");
+//! assert!(outcome.answered > 0 && outcome.keys > 0);
+//! ```
+
+pub mod lab;
+mod stage;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::AddAssign;
+
+use fatbtree_race::Verified;
+use rand::RngExt as _;
+use serde::Serialize;
+
+use crate::world::random;
+
+/// What a scenario tries most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Aim {
+    /// Everything.
+    All,
+    /// Few keys, values of one size: blocks are used again and again, for other keys.
+    Blocks,
+    /// The same with values of several lines, which tear.
+    Lines,
+    /// Few keys that come and go.
+    Insertions,
+    /// Many keys: splits.
+    Splits,
+}
+
+impl Aim {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::All, Self::Blocks, Self::Lines, Self::Insertions, Self::Splits];
+}
+
+/// A table, and how it is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scenario {
+    /// Seed of all that is random.
+    pub seed: u64,
+    /// What it tries most.
+    pub aim: Aim,
+    /// Keys from 0 on.
+    pub keys: u64,
+    /// Bytes of the longest value.
+    pub longest: usize,
+    /// Groups of a subtable.
+    pub groups: u32,
+    /// Memory servers, a bit for each number.
+    pub servers: u32,
+    /// Places of keys that each client remembers.
+    pub places: u64,
+}
+
+impl Scenario {
+    /// The scenario of a seed. All aims take turns.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        Self::aimed(seed, Aim::ALL[(seed % 5) as usize])
+    }
+
+    /// A scenario with this aim.
+    #[must_use]
+    pub fn aimed(seed: u64, aim: Aim) -> Self {
+        let draw = &mut random(seed, 72);
+        let (keys, longest, groups) = match aim {
+            Aim::All => (draw.random_range(8..60), 400, draw.random_range(1..=2)),
+            Aim::Blocks => (draw.random_range(3..12), 8, 1),
+            Aim::Lines => (draw.random_range(1..4), 400, 1),
+            Aim::Insertions => (draw.random_range(1..4), 8, 1),
+            Aim::Splits => (draw.random_range(60..160), 60, 1),
+        };
+        let servers = if draw.random_range(0..4) == 0 { 0b110 } else { 0b010 };
+        let places = if draw.random_bool(0.5) { 64 } else { 0 };
+        Self { seed, aim, keys, longest, groups, servers, places }
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// What was wrong.
+    pub fn run(&self) -> Result<Outcome, String> {
+        stage::run(self)
+    }
+}
+
+/// What happened in a scenario, or in several.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Outcome {
+    /// Operations with an answer.
+    pub answered: u64,
+    /// Changes of which the client does not know whether they were made.
+    pub unknown: u64,
+    /// Operations that gave up.
+    pub refused: u64,
+    /// Searches in one round trip.
+    pub hits: u64,
+    /// Clients that died.
+    pub deaths: u64,
+    /// Servers that were started anew.
+    pub restarts: u64,
+    /// Sessions that ended because they were not renewed.
+    pub lapsed: u64,
+    /// Keys in the end.
+    pub keys: u64,
+    /// Subtables in use in the end.
+    pub subtables: u64,
+    /// Subtables that were split.
+    pub former: u64,
+    /// Splits that were left unfinished.
+    pub unfinished: u64,
+    /// Insertions that were left under way.
+    pub tentative: u64,
+    /// Entries of directories that lead to a subtable that was split.
+    pub stale_entries: u64,
+}
+
+impl Outcome {
+    fn add(&mut self, verified: Verified) {
+        let Verified { keys, subtables, former, unfinished, tentative, stale_entries, .. } = verified;
+        self.keys += keys;
+        self.subtables += subtables;
+        self.former += former;
+        self.unfinished += unfinished;
+        self.tentative += tentative;
+        self.stale_entries += stale_entries;
+    }
+}
+
+impl AddAssign for Outcome {
+    fn add_assign(&mut self, other: Self) {
+        self.answered += other.answered;
+        self.unknown += other.unknown;
+        self.refused += other.refused;
+        self.hits += other.hits;
+        self.deaths += other.deaths;
+        self.restarts += other.restarts;
+        self.lapsed += other.lapsed;
+        self.keys += other.keys;
+        self.subtables += other.subtables;
+        self.former += other.former;
+        self.unfinished += other.unfinished;
+        self.tentative += other.tentative;
+        self.stale_entries += other.stale_entries;
+    }
+}

@@ -1,0 +1,2 @@
+mod missing;
+mod seeds;

@@ -1,0 +1,35 @@
+//! All seeds pass, and they are not tame.
+
+use crate::hash::{Aim, Outcome, Scenario};
+use crate::seeds::{Campaign, Seeds};
+
+/// Seeds of each test run; `fatbtree simulate hash` runs others.
+const SEEDS: u64 = 500;
+
+fn run(seeds: Seeds) -> Outcome {
+    let campaign = Campaign { command: "fatbtree simulate hash --seed", ..Campaign::default() };
+    let report = campaign.run(seeds, |seed| Scenario::from_seed(seed).run());
+    report.into_result().unwrap_or_else(|report| panic!("{report}"))
+}
+
+/// Every answer is explained, and the events that make the seeds worth running happen in them.
+#[test]
+fn the_seeds_pass_and_are_rough() {
+    let total = run(Seeds::fixed(SEEDS));
+    eprintln!("{total:#?}");
+    assert!(
+        total.answered > 50 * SEEDS && total.unknown > 0 && total.refused < total.answered / 100,
+        "{total:?}"
+    );
+    assert!(total.deaths > SEEDS && total.restarts > SEEDS / 4 && total.lapsed > SEEDS, "{total:?}");
+    assert!(total.former > SEEDS && total.tentative > 0 && total.stale_entries > 0, "{total:?}");
+    assert!(total.hits > 3 * SEEDS, "{total:?}");
+}
+
+#[test]
+fn a_seed_replays_itself() {
+    for seed in 0..10 {
+        assert_eq!(Scenario::from_seed(seed).run(), Scenario::from_seed(seed).run());
+    }
+    assert_ne!(Scenario::aimed(1, Aim::All), Scenario::aimed(1, Aim::Splits));
+}
