@@ -19,13 +19,14 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
-        let content = HashTable::make(0, SHAPE, 16 << 20).unwrap();
+        let content = HashTable::make(0, SHAPE, 16 << 20).expect("nothing is in the way");
         let options = ServerOptions {
             access: Access::ALL,
             reclaim_every: Duration::from_nanos(1),
             ..ServerOptions::writable()
         };
-        let server = MemoryServer::new(PlainNetwork::new().device(), content, &options, 1).unwrap();
+        let server = MemoryServer::new(PlainNetwork::new().device(), content, &options, 1)
+            .expect("nothing is in the way");
         let mut lab = Self { server, now: Instant::ZERO };
         lab.work();
         lab
@@ -40,11 +41,11 @@ impl Lab {
 
     fn open(&mut self) -> SessionKey {
         let client = ClientId { host: [127, 0, 0, 1].into(), roce: [10, 0, 0, 1].into() };
-        self.server.open_session(self.now, client).unwrap().session
+        self.server.open_session(self.now, client).expect("nothing is in the way").session
     }
 
     fn close(&mut self, session: SessionKey) {
-        self.server.close_session(self.now, session).unwrap();
+        self.server.close_session(self.now, session).expect("nothing is in the way");
         self.work();
     }
 
@@ -55,9 +56,9 @@ impl Lab {
     }
 
     fn take(&mut self, session: SessionKey) -> GlobalAddress {
-        match self.server.allocate(self.now, session, BLOCKS, 64).unwrap() {
+        match self.server.allocate(self.now, session, BLOCKS, 64).expect("nothing is in the way") {
             Grant::Chunk(chunk) => {
-                self.server.publish(self.now, session, chunk.address).unwrap();
+                self.server.publish(self.now, session, chunk.address).expect("nothing is in the way");
                 chunk.address
             }
             Grant::Blocks(blocks) => blocks.addresses[0],
@@ -67,12 +68,12 @@ impl Lab {
     fn write(&self, at: GlobalAddress, version: u32) {
         let mut record = vec![0; RECORD_HEAD + 8];
         write_record(&mut record, 7, version, UNPUBLISHED, |value| value.copy_from_slice(&[1; 8]));
-        self.server.memory().write(at.offset(), &record).unwrap();
+        self.server.memory().write(at.offset(), &record).expect("nothing is in the way");
     }
 
     /// Lets the first slot of the first subtable lead to a block.
     fn link(&self, at: GlobalAddress, version: u32) {
-        let place = Place::of(at).unwrap();
+        let place = Place::of(at).expect("nothing is in the way");
         let slot = Slot::new(BlockPointer { fingerprint: 1, units: 1, version, place });
         self.set_first_slot(slot);
     }
@@ -83,7 +84,7 @@ impl Lab {
 
     fn set_first_slot(&self, slot: Slot) {
         let first = 64 + SHAPE.directory_bytes() + 64 + 8;
-        self.server.memory().write(first, &slot.0.to_le_bytes()).unwrap();
+        self.server.memory().write(first, &slot.0.to_le_bytes()).expect("nothing is in the way");
     }
 
     fn count(&self, name: &str) -> u64 {
@@ -147,7 +148,7 @@ fn each_check_that_is_not_made_is_found() {
     let strikes = || {
         let (mut lab, session, at) = written();
         let other = lab.open();
-        lab.server.give_back(lab.now, session, BLOCKS, 64, &[at]).unwrap();
+        lab.server.give_back(lab.now, session, BLOCKS, 64, &[at]).expect("nothing is in the way");
         lab.close(session);
         let late = lab.open();
         assert_eq!(lab.take(late), at);
