@@ -12,6 +12,7 @@ use fatbtree::{Options, Protocol};
 use serde_json::json;
 
 use crate::shell::command::{key, show, value};
+use crate::structure::StructureArgument;
 
 /// Options to reach the cluster.
 #[derive(Args)]
@@ -22,6 +23,8 @@ struct At {
     /// Client of the file; by default the first. Two processes cannot be the same client at once.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
+    #[command(flatten)]
+    structure: StructureArgument,
     /// Ask the processors of the memory servers, started with `fatbtree memserver --serve queries`, instead of using RDMA.
     #[arg(long)]
     query: bool,
@@ -39,6 +42,9 @@ impl At {
         let mut options = Options::new(&self.cluster).patience(time).time_limit(time);
         if let Some(name) = &self.client {
             options = options.client(name);
+        }
+        if let Some(structure) = self.structure.given() {
+            options = options.structure(structure);
         }
         if self.query {
             options = options.protocol(Protocol::Query);

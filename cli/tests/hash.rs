@@ -127,6 +127,17 @@ fn a_table_is_loaded_measured_and_typed_into() {
         "{answers}"
     );
 
+    // Single operations, through the client library.
+    let single = |arguments: &[&str]| {
+        let output = run(&[arguments, &["--cluster", cluster]].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    assert_eq!(single(&["put", "9", "nine"]).0, Some(0));
+    assert_eq!(single(&["get", "9"]), (Some(0), "nine".to_owned()));
+    assert_eq!(single(&["delete", "9"]).0, Some(0));
+    assert_eq!(single(&["get", "9"]).0, Some(1));
+    assert_eq!(single(&["scan", "1..3"]).0, Some(3));
+
     // The controller knows that there is nothing to plan.
     let status = run(&["control", "status", "--cluster", cluster]);
     let status = String::from_utf8_lossy(&status.stdout).into_owned();

@@ -1,4 +1,4 @@
-//! The client process of either protocol, and the operations that both have.
+//! The client process of either protocol and structure, and the operations that they have.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fatbtree_blink::{KeyRange, Mutation, Start};
 use fatbtree_client::{Client, QueryClient};
-use fatbtree_node::{Adapter, ClientProcess, NodeError, QueryClientProcess};
+use fatbtree_node::{Adapter, ClientProcess, HashClient, HashProcess, NodeError, QueryClientProcess};
 use fatbtree_port::Waker;
 
 use crate::Error;
@@ -14,6 +14,7 @@ use crate::Error;
 /// A client process. It runs one future: the service of all requests.
 pub(crate) enum Engine {
     Rdma(ClientProcess),
+    Hash(HashProcess),
     Query(QueryClientProcess),
 }
 
@@ -21,6 +22,7 @@ impl Engine {
     pub(crate) fn waker(&self) -> Waker {
         match self {
             Self::Rdma(process) => process.waker(),
+            Self::Hash(process) => process.waker(),
             Self::Query(process) => process.waker(),
         }
     }
@@ -28,6 +30,7 @@ impl Engine {
     pub(crate) fn store(&self) -> Store {
         match self {
             Self::Rdma(process) => Store::Rdma(process.client().clone()),
+            Self::Hash(process) => Store::Hash(process.client().clone()),
             Self::Query(process) => Store::Query(process.client().clone()),
         }
     }
@@ -35,6 +38,7 @@ impl Engine {
     pub(crate) fn run<F: Future>(&mut self, future: F) -> Result<F::Output, NodeError> {
         match self {
             Self::Rdma(process) => process.run(future),
+            Self::Hash(process) => process.run(future),
             Self::Query(process) => process.run(future),
         }
     }
@@ -42,6 +46,7 @@ impl Engine {
     pub(crate) fn close(self) {
         match self {
             Self::Rdma(process) => process.close(),
+            Self::Hash(process) => process.close(),
             Self::Query(process) => drop(process),
         }
     }
@@ -57,10 +62,11 @@ pub(crate) enum Change {
     Delete,
 }
 
-/// Operations by either protocol.
+/// Operations by either protocol, on either structure.
 #[derive(Clone)]
 pub(crate) enum Store {
     Rdma(Client<Adapter>),
+    Hash(HashClient),
     Query(QueryClient),
 }
 
@@ -69,6 +75,10 @@ impl Store {
         match self {
             // The value lies in a buffer of the device, of which there are few: it is copied.
             Self::Rdma(client) => Ok(client.get(key).await?.map(|value| Bytes::copy_from_slice(&value))),
+            Self::Hash(client) => {
+                let found = client.table().await?.search(key).await.result?;
+                Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+            }
             Self::Query(client) => Ok(client.read(key).await.result?.map(Bytes::from)),
         }
     }
@@ -85,6 +95,18 @@ impl Store {
                     Change::Delete => Mutation::Delete,
                 };
                 Ok(client.mutate(key, mutation).await.result?)
+            }
+            Self::Hash(client) => {
+                let change = match change {
+                    Change::Put(value) => fatbtree_race::Change::Upsert(value),
+                    Change::Insert(value) => fatbtree_race::Change::Insert(value),
+                    Change::Update(value) => fatbtree_race::Change::Update(value),
+                    Change::Delete => fatbtree_race::Change::Delete,
+                    Change::CompareAndSwap { .. } => {
+                        return Err(Error::NotInHashTable { operation: "compare_and_swap" });
+                    }
+                };
+                Ok(client.table().await?.change(key, change).await.result?)
             }
             Self::Query(client) => Ok(match change {
                 Change::Put(value) => client.write(key, value, true).await.result?,
@@ -106,6 +128,7 @@ impl Store {
     ) -> Result<Vec<(u64, Bytes)>, Error> {
         let answered = match self {
             Self::Rdma(client) => client.scan_first(KeyRange::of(keys), most, Start::CachedOrIndexRead).await,
+            Self::Hash(_) => return Err(Error::NotInHashTable { operation: "scan" }),
             Self::Query(client) => client.scan(*keys.start(), *keys.end(), most).await,
         };
         Ok(answered.result?)
@@ -116,6 +139,7 @@ impl Store {
         let time = fatbtree_verbs::time::Duration::from_nanos(nanos);
         match self {
             Self::Rdma(client) => client.pool().reactor().sleep(time).await,
+            Self::Hash(client) => client.memory().reactor().sleep(time).await,
             Self::Query(client) => client.sleep_until(client.now() + time).await,
         }
     }

@@ -97,6 +97,15 @@ pub enum Error {
         /// Whether a change may have been carried out.
         may_have_happened: bool,
     },
+    /// A hash table does not have the operation.
+    #[error(
+        "expected a tree for {operation}, found a hash table, which has no order of keys and no such change; use get, put, insert, update and delete"
+    )]
+    #[non_exhaustive]
+    NotInHashTable {
+        /// Name of the operation.
+        operation: &'static str,
+    },
     /// The protocol of this client does not have the operation.
     #[error(
         "expected a client over Protocol::Rdma for {operation}, found one over Protocol::Query, whose requests do not have this operation"
@@ -137,5 +146,14 @@ impl From<NoAnswer> for Error {
 impl From<fatbtree_blink::OperationError> for Error {
     fn from(source: fatbtree_blink::OperationError) -> Self {
         NoAnswer::from(source).into()
+    }
+}
+
+impl From<fatbtree_race::TableError> for Error {
+    fn from(source: fatbtree_race::TableError) -> Self {
+        match source {
+            fatbtree_race::TableError::Unknown(_) => Self::Unknown { source: source.into() },
+            _ => Self::Failed { source: source.into() },
+        }
     }
 }

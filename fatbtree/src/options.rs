@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use fatbtree_blink::{EntryCache, IndexCache};
 use fatbtree_node::{
-    ClientOptions, ClientProcess, NicSpec, QueryClientOptions, QueryClientProcess, QueryWay, at_free_seat,
-    trust_of,
+    ClientOptions, ClientProcess, HashProcess, NicSpec, NodeError, QueryClientOptions, QueryClientProcess,
+    QueryWay, at_free_seat, trust_of,
 };
-use fatbtree_topology::{Cluster, Host, Named};
+use fatbtree_topology::{Cluster, Host, Named, Structure};
 use fatbtree_wire::query::WINDOW;
 
 use crate::engine::Engine;
@@ -43,6 +43,7 @@ pub struct Options {
     file: PathBuf,
     client: Option<String>,
     protocol: Protocol,
+    structure: Option<Structure>,
     device: Option<String>,
     lanes: u8,
     root_to_leaf: bool,
@@ -59,6 +60,7 @@ impl Options {
             file: cluster_file.into(),
             client: None,
             protocol: Protocol::default(),
+            structure: None,
             device: None,
             lanes: 2,
             root_to_leaf: false,
@@ -74,6 +76,14 @@ impl Options {
     #[must_use]
     pub fn client(mut self, name: impl Into<String>) -> Self {
         self.client = Some(name.into());
+        self
+    }
+
+    /// Structure that the memory servers hold. Default: as the cluster file says, or trees. On a hash table, keys have no order: there are
+    /// neither scans nor [`compare_and_swap`](crate::Client::compare_and_swap).
+    #[must_use]
+    pub fn structure(mut self, structure: Structure) -> Self {
+        self.structure = Some(structure);
         self
     }
 
@@ -186,28 +196,29 @@ impl Options {
             };
             return Ok(Engine::Query(process.map_err(Error::connect)?));
         }
+        let structure = self.structure.unwrap_or(cluster.structure());
+        let with_controllers = !self.root_to_leaf && structure == Structure::Tree;
         let first = cluster.tree().host(described.host).ip;
-        let open = |host: Host, nic| {
-            ClientProcess::open(&ClientOptions {
-                // There is one address for metrics.
-                metrics: metrics.clone().filter(|_| host.ip == first),
-                host,
-                nic,
-                servers: servers.clone(),
-                lanes: self.lanes,
-                controllers: if self.root_to_leaf { Vec::new() } else { cluster.controllers().to_vec() },
-                trust: trust.clone(),
-                patience,
-                contention: fatbtree_blink::Contention::default(),
-            })
+        let options = |host: Host, nic| ClientOptions {
+            // There is one address for metrics.
+            metrics: metrics.clone().filter(|_| host.ip == first),
+            host,
+            nic,
+            servers: servers.clone(),
+            lanes: self.lanes,
+            controllers: if with_controllers { cluster.controllers().to_vec() } else { Vec::new() },
+            trust: trust.clone(),
+            patience,
+            contention: fatbtree_blink::Contention::default(),
         };
-        let process = match &self.device {
-            Some(device) => {
-                let host = cluster.tree().host(described.host).clone();
-                open(host, NicSpec::Ibverbs(device.clone()))
-            }
-            None => at_free_seat(&cluster, described.host, |host, port| open(host, NicSpec::Software(port))),
-        };
+        if structure == Structure::Hash {
+            let process =
+                self.at_seat(&cluster, described, |host, nic| HashProcess::open(&options(host, nic)));
+            let process = process.map_err(Error::connect)?;
+            process.client().remember_places(self.entry_cache_bytes);
+            return Ok(Engine::Hash(process));
+        }
+        let process = self.at_seat(&cluster, described, |host, nic| ClientProcess::open(&options(host, nic)));
         let process = process.map_err(Error::connect)?;
         if self.cache_bytes > 0 {
             process.client().set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
@@ -216,5 +227,21 @@ impl Options {
             process.client().set_entry_cache(Some(Arc::new(EntryCache::new(self.entry_cache_bytes))));
         }
         Ok(Engine::Rdma(process))
+    }
+
+    /// Opens a client at a free seat of its host; with an RDMA device, at the host's own address.
+    fn at_seat<T>(
+        &self,
+        cluster: &Cluster,
+        described: &fatbtree_topology::Client,
+        mut open: impl FnMut(Host, NicSpec) -> Result<T, NodeError>,
+    ) -> Result<T, NodeError> {
+        match &self.device {
+            Some(device) => {
+                let host = cluster.tree().host(described.host).clone();
+                open(host, NicSpec::Ibverbs(device.clone()))
+            }
+            None => at_free_seat(cluster, described.host, |host, port| open(host, NicSpec::Software(port))),
+        }
     }
 }
