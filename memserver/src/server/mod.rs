@@ -363,7 +363,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// has its own timers.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.sessions.first_end().into_iter().chain(self.reclaim.due()).min()
+        self.sessions.first_end().into_iter().chain(self.sweep_due()).min()
     }
 
     /// Takes back what sessions hold whose leases have ended by `now`.

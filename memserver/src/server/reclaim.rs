@@ -93,11 +93,6 @@ impl Reclaim {
         (self.is_due, self.has_ended) = (true, true);
     }
 
-    /// Time at which the next sweep begins, if one is due.
-    pub(super) fn due(&self) -> Option<Instant> {
-        (self.is_due && self.step == Step::Idle).then_some(self.not_before)
-    }
-
     /// Number for a session that is opened now.
     pub(super) fn wait(&self) -> u64 {
         self.wait
@@ -114,10 +109,20 @@ impl Reclaim {
 }
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
+    /// Class of the blocks that are swept, if any are.
+    fn swept(&self) -> Option<SizeClass> {
+        self.tenant.swept().filter(|_| self.options.reclaim_every > Duration::ZERO)
+    }
+
+    /// Time at which the next sweep begins, if one is due.
+    pub(super) fn sweep_due(&self) -> Option<Instant> {
+        let Reclaim { step, is_due, not_before, .. } = self.reclaim;
+        self.swept().filter(|_| is_due && step == Step::Idle).map(|_| not_before)
+    }
+
     /// Goes on with a sweep, looking at up to `budget` blocks. Says whether there is more to do at once.
     pub(super) fn reclaim(&mut self, budget: usize) -> bool {
-        let every = self.options.reclaim_every;
-        let Some(class) = self.tenant.swept().filter(|_| every > Duration::ZERO) else { return false };
+        let Some(class) = self.swept() else { return false };
         match self.reclaim.step {
             Step::Idle => {
                 if !self.reclaim.is_due || self.now < self.reclaim.not_before {
