@@ -16,6 +16,15 @@ pub(crate) const BODY: usize = 8;
 /// Bytes of a body before the value.
 pub(crate) const BODY_HEAD: usize = ITEM_HEAD - BODY;
 
+/// Bits of a version that name the transaction; above them is a counter.
+const TAG_BITS: u32 = 24;
+
+/// The version that a transaction gives to an item: one more than before, with bits of the transaction's own. So a recovery tells what its
+/// transaction has written from what others have written since.
+pub(crate) const fn next_version(before: u64, transaction: u64) -> u64 {
+    ((before >> TAG_BITS) + 1) << TAG_BITS | transaction & ((1 << TAG_BITS) - 1)
+}
+
 /// What a slot holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Presence {

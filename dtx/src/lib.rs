@@ -145,6 +145,7 @@ mod layout;
 mod seat;
 mod tables;
 mod word;
+pub mod workloads;
 
 #[cfg(feature = "host")]
 pub mod host;

@@ -135,7 +135,13 @@ fn parse_roster(bytes: &[u8], servers: u8) -> Option<(Word, Roster)> {
     Some((of, bytes[ROSTER_HEAD..].chunks_exact(MEMBER).map(member).collect()))
 }
 
-/// What an item was before a transaction. Its next version is one more.
+/// Number of a transaction, whose low bits are in the [versions](crate::item::next_version) that it writes.
+pub(crate) fn transaction_number(roster: &[Member], sequence: u64) -> u64 {
+    let first = roster.first().map_or(0, |first| first.owner.session.0 ^ u64::from(first.seat) << 48);
+    fatbtree_remote::mix(first ^ sequence)
+}
+
+/// What an item was before a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Before {
     pub(crate) place: Place,
@@ -178,6 +184,8 @@ fn log_sum(sequence: u64, word: Word, entries: &[u8]) -> u32 {
 /// The undo log of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Log {
+    /// Number of the transaction among its coordinator's.
+    pub(crate) sequence: u64,
     pub(crate) entries: ArrayVec<Before, { MAX_WRITES as usize }>,
     /// Body of each item as it was, one behind the other.
     pub(crate) bodies: Vec<u8>,
@@ -191,7 +199,7 @@ impl Log {
         if sequence == 0 || numbers as u32 != log_sum(sequence, of, entries) {
             return None;
         }
-        let mut log = Self { entries: ArrayVec::new(), bodies: Vec::new() };
+        let mut log = Self { sequence, entries: ArrayVec::new(), bodies: Vec::new() };
         let mut rest = entries;
         while !rest.is_empty() {
             let presence = match rest.get(2)? {

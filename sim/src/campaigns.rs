@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::seeds::{Campaign, Report, Seeds};
-use crate::{Scenario, failover, hash, queries, rivals, threads, writers};
+use crate::{Scenario, failover, hash, queries, rivals, threads, transactions, writers};
 
 /// A kind of simulation, as `fatbtree simulate` names it.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Simulation {
 }
 
 /// All simulations that take a seed.
-pub static ALL: [Simulation; 10] = [
+pub static ALL: [Simulation; 11] = [
     Simulation {
         name: "reads",
         about: "the whole path frame by frame: switches, plans, reloads; frames are lost, doubled, late and damaged",
@@ -86,6 +86,12 @@ pub static ALL: [Simulation; 10] = [
         about: "several controllers over the same switches, which die, freeze and are cut off: one leads in the end",
         ci: 60..660,
         run: |campaign, seeds| totals(campaign, seeds, rivals::run),
+    },
+    Simulation {
+        name: "transactions",
+        about: "transactions on tables with replicas; clients and servers die, servers lose their memory and are filled anew",
+        ci: 1_000..21_000,
+        run: |campaign, seeds| totals(campaign, seeds, transactions::run),
     },
     Simulation {
         name: "threads",

@@ -56,6 +56,7 @@ pub mod rivals;
 mod scenario;
 pub mod seeds;
 pub mod threads;
+pub mod transactions;
 pub mod trees;
 mod virtual_time;
 mod wires;

@@ -12,12 +12,12 @@
 
 use fatbtree_verbs::Verbs;
 
-use super::coordinator::behind;
+use super::coordinator::{Coordinator, behind};
 use super::recover::Outcome;
 use super::transaction::{Change, LockState, Stage, Transaction};
 use crate::checks::Check;
 use crate::error::DtxError;
-use crate::item::{BODY, Presence, write_body};
+use crate::item::{BODY, Presence, next_version, write_body};
 use crate::layout::Place;
 use crate::seat::{Before, write_entry, write_log_head};
 
@@ -193,12 +193,14 @@ impl<V: Verbs> Transaction<'_, V> {
 
     fn plan_data(&mut self, writes: &[Write]) {
         let shape = *self.tables.shape();
+        let transaction = self.coordinator.as_ref().map_or(0, Coordinator::transaction);
         for Write { before, new, key, presence, .. } in writes {
             let value = &self.values[new.clone()];
             let value = &value[..shape.value_bytes_at(before.place).min(value.len())];
+            let version = next_version(before.version, transaction);
             for rank in 0..shape.replicas() {
                 let at = behind(shape.address(before.place, rank), BODY as u64);
-                self.plan.write(at, |data| write_body(data, before.version + 1, *key, *presence, value));
+                self.plan.write(at, |data| write_body(data, version, *key, *presence, value));
             }
         }
     }

@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::{Left, Tables};
 use crate::error::DtxError;
 use crate::layout::{MAX_SERVERS, STATE, WHOLE};
-use crate::seat::{Member, ROSTER, Roster, Seat, write_roster};
+use crate::seat::{Member, ROSTER, Roster, Seat, transaction_number, write_roster};
 use crate::word::Word;
 
 /// A client's sessions with all servers of the tables. When one of them ends, so does the identity: its transactions are settled under the
@@ -51,6 +51,11 @@ pub(super) struct Coordinator {
 }
 
 impl Coordinator {
+    /// Number of the present transaction.
+    pub(super) fn transaction(&self) -> u64 {
+        transaction_number(&self.roster, self.sequence)
+    }
+
     /// The word of its locks on a server.
     pub(super) fn word(&self, position: usize) -> Word {
         self.roster[position].word()
@@ -212,16 +217,17 @@ impl<V: Verbs> Tables<V> {
         lane: u8,
         plan: &mut Plan,
     ) -> Result<u32, DtxError> {
-        let unknown = || (0..self.shape.server_count()).filter(|&position| !identity.is_whole(position));
+        // Other tasks of this client may learn it meanwhile.
+        let unknown: ArrayVec<usize, MAX_SERVERS> =
+            (0..self.shape.server_count()).filter(|&position| !identity.is_whole(position)).collect();
         plan.clear();
-        for position in unknown() {
+        for &position in &unknown {
             plan.read(self.state_at(position), 8);
         }
         if !plan.is_empty() {
             self.carry_out(identity, lane, plan, &mut 0).await?;
         }
-        let unknown: ArrayVec<usize, MAX_SERVERS> = unknown().collect();
-        for (step, position) in unknown.into_iter().enumerate() {
+        for (step, &position) in unknown.iter().enumerate() {
             if plan.bytes(step) == WHOLE.to_le_bytes() {
                 identity.set_whole(position);
             }

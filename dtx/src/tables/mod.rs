@@ -165,6 +165,8 @@ impl<V: Verbs> Tables<V> {
                 Err(error) if error.is_temporary() => error,
                 result => {
                     self.memory.note_attempt(false);
+                    // Others would wait for it until this client's next transaction.
+                    let _left_again = self.finish().await;
                     return Answer { result, round_trips, attempts };
                 }
             };

@@ -33,9 +33,9 @@ use super::plan::Plan;
 use super::{Left, Tables};
 use crate::checks::Check;
 use crate::error::DtxError;
-use crate::item::{BODY, Head};
+use crate::item::{BODY, Head, next_version};
 use crate::layout::{MAX_SERVERS, Shape};
-use crate::seat::{Log, Roster, Seat};
+use crate::seat::{Log, Roster, Seat, transaction_number};
 use crate::word::Word;
 
 /// What became of a transaction.
@@ -276,8 +276,11 @@ impl<V: Verbs> Tables<V> {
                     is_final = true;
                 }
             }
-            let is_new = head.is_whole && head.version == before.version + 1;
+            let new = next_version(before.version, transaction_number(&job.roster, found.log.sequence));
+            let is_new = head.is_whole && head.version == new;
             let is_old = head.is_whole && head.version == before.version;
+            // Another transaction has changed it since: the lock was released, on a server that has lost its memory.
+            is_final |= head.is_whole && !is_new && !is_old;
             replicas.push((before, rank, is_new, is_old));
         }
         let is_committed = replicas.iter().all(|(.., is_new, _)| *is_new);

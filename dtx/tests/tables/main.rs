@@ -1,5 +1,5 @@
 //! The tables on memory servers of production, in a simulated network.
 
 mod deaths;
-mod lab;
+mod missing;
 mod model;

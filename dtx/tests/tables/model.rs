@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::lab::{begin, serve};
 use fatbtree_dtx::{DtxError, Shape, TableShape, Tables, Verdict, Verified, Want};
 use fatbtree_remote::Contention;
+use fatbtree_sim::transactions::lab::{begin, serve};
 use fatbtree_sim::world::{MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
 use proptest::prelude::*;

@@ -18,6 +18,7 @@
 //! answers.
 //!
 //! * [`History`]: records calls, answers and scans; [`check`](History::check)s them.
+//! * [`Transactions`]: the same for transactions on several keys, which must be strictly serializable.
 //! * [`Call`], [`Answer`]: the operations. [`Violation`]: the answer that cannot be explained, and what was around it.
 //!
 //! # Example
@@ -39,9 +40,11 @@
 mod check;
 mod operation;
 mod record;
+mod transactions;
 
 pub use operation::{Answer, Call, Key, Value};
 pub use record::{Checked, History, OperationId, ScanId, Violation};
+pub use transactions::{Ending, NotSerializable, Serialized, Stamp, TableKey, Transactions};
 
 #[cfg(test)]
 mod tests;

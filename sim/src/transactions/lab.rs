@@ -13,24 +13,24 @@ use fatbtree_verbs::Access;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
-use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, World};
+use crate::world::{Machine, MachineOptions, Random, SimDevice, World};
 
 /// Interval in which a client and a server look for something to be done.
 const LOOK: Duration = Duration::from_micros(10);
 
 /// Time for which an operation tries: far more than one takes when nothing is in the way.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
+pub const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The memory as a client reaches it.
-pub(crate) type Client = Rc<RemoteMemory<SimDevice>>;
+pub type Client = Rc<RemoteMemory<SimDevice>>;
 
 /// A memory server in all its lives. Its process is asked directly, as if the network for calls were perfect; verbs go through the
 /// simulated one.
-pub(crate) struct Server {
+pub struct Server {
     /// Its machine.
-    pub(crate) machine: Machine,
+    pub machine: Machine,
     /// Its number.
-    pub(crate) number: u16,
+    pub number: u16,
     shape: Shape,
     options: ServerOptions,
     content: RefCell<Loaded<HostTables>>,
@@ -51,7 +51,7 @@ fn make(number: u16, shape: Shape, content: Content, generation: u64) -> Loaded<
 impl Server {
     /// Starts a server with its part of empty tables. A task of the operator works for its process.
     #[must_use]
-    pub(crate) fn new(world: &World, number: u16, shape: Shape, lease: Duration) -> Rc<Self> {
+    pub fn new(world: &World, number: u16, shape: Shape, lease: Duration) -> Rc<Self> {
         let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
         let options = ServerOptions {
@@ -96,20 +96,20 @@ impl Server {
     }
 
     /// The process dies with its machine. The memory is kept, torn as it is.
-    pub(crate) fn die(&self) {
+    pub fn die(&self) {
         self.process.borrow_mut().take();
         self.machine.kill();
     }
 
     /// The process dies with its machine, and the memory is lost.
-    pub(crate) fn lose(&self) {
+    pub fn lose(&self) {
         self.die();
         let generation = self.content.borrow().generation + 1;
         *self.content.borrow_mut() = make(self.number, self.shape, Content::Lost, generation);
     }
 
     /// Starts the machine and the process anew.
-    pub(crate) fn revive(&self, seed: u64) {
+    pub fn revive(&self, seed: u64) {
         self.machine.boot();
         self.lives.set(self.lives.get() + 1);
         self.begin(seed);
@@ -117,25 +117,20 @@ impl Server {
 
     /// Whether the memory has all items.
     #[must_use]
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         HostTables::is_whole(&self.content.borrow())
     }
 }
 
 /// Starts servers with empty tables.
 #[must_use]
-pub(crate) fn serve(world: &World, shape: Shape, lease: Duration) -> Vec<Rc<Server>> {
+pub fn serve(world: &World, shape: Shape, lease: Duration) -> Vec<Rc<Server>> {
     let numbers = (0..32_u16).filter(|&number| shape.position(number).is_some());
     numbers.map(|number| Server::new(world, number, shape, lease)).collect()
 }
 
 /// Makes a client on a machine that has just booted, and a task that keeps its sessions and connections.
-pub(crate) fn begin(
-    machine: &Machine,
-    servers: &[Rc<Server>],
-    contention: Contention,
-    draw: &mut Random,
-) -> Client {
+pub fn begin(machine: &Machine, servers: &[Rc<Server>], contention: Contention, draw: &mut Random) -> Client {
     let lanes = draw.random_range(1..=2);
     let config = RemoteConfig { lanes, contention, patience: PATIENCE, ..RemoteConfig::default() };
     let seed = draw.random_range(0..=u64::MAX);

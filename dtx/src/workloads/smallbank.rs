@@ -1,0 +1,248 @@
+//! SmallBank: a savings and a checking account for each customer, and six transactions on them.
+//!
+//! | transaction | of 100 | items |
+//! |---|---|---|
+//! | amalgamate: all of one customer's money goes to another's checking account | 15 | 3 changed |
+//! | balance: sum of both accounts | 15 | 2 read |
+//! | deposit: adds to a checking account | 15 | 1 changed |
+//! | payment: from one checking account to another | 25 | 2 changed |
+//! | savings: adds to a savings account | 15 | 1 changed |
+//! | check: takes from a checking account what both cover, with a penalty otherwise | 15 | 1 read, 1 changed |
+//!
+//! Source: Alomari et al., ICDE 2008; FORD, FAST 2022, section 6; SMART's artifact (90 % of the customers are drawn from 4 % of them).
+
+use fatbtree_verbs::Verbs;
+
+use crate::{BadShape, DtxError, Shape, TableShape, Transaction, Verdict, Want};
+
+/// Table of savings accounts.
+pub const SAVINGS: u8 = 0;
+/// Table of checking accounts.
+pub const CHECKING: u8 = 1;
+/// Bytes of an account.
+pub const ACCOUNT_BYTES: u16 = 16;
+
+/// Money at the beginning, in each account.
+pub const INITIAL: i64 = 1_000;
+
+/// An account: its money, and the number of the transaction that has changed it last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Account {
+    /// Money; may be below zero.
+    pub money: i64,
+    /// The caller's number of the transaction.
+    pub stamp: u64,
+}
+
+impl Account {
+    /// The account as it lies in memory.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; ACCOUNT_BYTES as usize] {
+        let mut bytes = [0; ACCOUNT_BYTES as usize];
+        bytes[..8].copy_from_slice(&self.money.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.stamp.to_le_bytes());
+        bytes
+    }
+
+    /// Reads an account. `None` if the bytes are none.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let money = i64::from_le_bytes(*bytes.first_chunk()?);
+        Some(Self { money, stamp: u64::from_le_bytes(*bytes.get(8..)?.first_chunk()?) })
+    }
+}
+
+/// Tables for so many customers.
+///
+/// # Errors
+/// When the servers do not suffice for the backups.
+pub fn shape(customers: u32, servers: u32, backups: u8) -> Result<Shape, BadShape> {
+    Shape::new(&[TableShape::for_items(customers, ACCOUNT_BYTES); 2], servers, backups)
+}
+
+/// Customers, and how they are drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Customers {
+    /// All of them.
+    pub count: u64,
+    /// Those that are drawn more often: the first ones.
+    pub hot: u64,
+    /// Draws of 100 that are among these.
+    pub hot_percent: u64,
+}
+
+impl Customers {
+    /// As in SMART's evaluation.
+    pub const PAPER: Self = Self { count: 100_000, hot: 4_000, hot_percent: 90 };
+
+    fn draw(&self, draw: &mut impl FnMut(u64) -> u64) -> u64 {
+        if draw(100) < self.hot_percent { draw(self.hot) } else { draw(self.count) }
+    }
+
+    /// Draws a transaction of the mix.
+    pub fn operation(&self, draw: &mut impl FnMut(u64) -> u64) -> Operation {
+        let kind = match draw(100) {
+            0..15 => Kind::Amalgamate,
+            15..30 => Kind::Balance,
+            30..45 => Kind::Deposit,
+            45..70 => Kind::Payment,
+            70..85 => Kind::Savings,
+            _ => Kind::Check,
+        };
+        let one = self.draw(draw);
+        let mut other = self.draw(draw);
+        while other == one && self.count > 1 {
+            other = self.draw(draw);
+        }
+        Operation { kind, one, other, sum: 1 + draw(20) as i64 }
+    }
+}
+
+/// A kind of transaction.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// All of one customer's money goes to another's checking account.
+    Amalgamate,
+    /// Reads both accounts of a customer.
+    Balance,
+    /// Adds to a checking account.
+    Deposit,
+    /// From one checking account to another, if it has enough.
+    Payment,
+    /// Adds to a savings account.
+    Savings,
+    /// Takes from a checking account, and one more as a penalty if both accounts do not cover it.
+    Check,
+}
+
+/// A transaction to be run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Its kind.
+    pub kind: Kind,
+    /// The customer.
+    pub one: u64,
+    /// Another customer, of [`Kind::Amalgamate`] and [`Kind::Payment`].
+    pub other: u64,
+    /// Money of it.
+    pub sum: i64,
+}
+
+impl Operation {
+    /// Accounts that it reads, and whether it may change each.
+    #[must_use]
+    pub fn wants(&self) -> [Option<Want>; 3] {
+        let (savings, checking) = (Want::write(SAVINGS, self.one), Want::write(CHECKING, self.one));
+        let read = |want: Want| Some(Want { writes: false, ..want });
+        match self.kind {
+            Kind::Amalgamate => [Some(savings), Some(checking), Some(Want::write(CHECKING, self.other))],
+            Kind::Balance => [read(savings), read(checking), None],
+            Kind::Deposit => [Some(checking), None, None],
+            Kind::Payment => [Some(checking), Some(Want::write(CHECKING, self.other)), None],
+            Kind::Savings => [Some(savings), None, None],
+            Kind::Check => [read(savings), Some(checking), None],
+        }
+    }
+
+    /// Money of the accounts afterwards, by that before. `None`: it changes nothing, because there is not enough.
+    #[must_use]
+    pub fn apply(&self, before: [i64; 3]) -> Option<[i64; 3]> {
+        let [one, two, three] = before;
+        match self.kind {
+            Kind::Amalgamate => Some([0, 0, three + one + two]),
+            Kind::Balance => Some(before),
+            Kind::Deposit | Kind::Savings => Some([one + self.sum, two, three]),
+            Kind::Payment => (one >= self.sum).then_some([one - self.sum, two + self.sum, three]),
+            Kind::Check => {
+                let penalty = i64::from(one + two < self.sum);
+                Some([one, two - self.sum - penalty, three])
+            }
+        }
+    }
+
+    /// Runs it in a transaction; `see` is shown each account that it reads, and what becomes of it. Missing accounts abort it.
+    ///
+    /// # Errors
+    /// As of [`Transaction::fetch`].
+    pub async fn carry_out<V: Verbs>(
+        &self,
+        tx: &mut Transaction<'_, V>,
+        stamp: u64,
+        mut see: impl FnMut(Want, Account, Option<Account>),
+    ) -> Result<Verdict<bool>, DtxError> {
+        let wants = self.wants();
+        let items = match wants {
+            [Some(a), Some(b), Some(c)] => tx.fetch([a, b, c]).await?.map(Some),
+            [Some(a), Some(b), None] => {
+                let [a, b] = tx.fetch([a, b]).await?;
+                [Some(a), Some(b), None]
+            }
+            _ => {
+                let Some(a) = wants[0] else { return Ok(Verdict::Abort(false)) };
+                let [a] = tx.fetch([a]).await?;
+                [Some(a), None, None]
+            }
+        };
+        let mut before = [Account { money: 0, stamp: 0 }; 3];
+        for (item, account) in items.iter().zip(&mut before) {
+            let Some(item) = item else { continue };
+            match tx.value(*item).and_then(Account::from_bytes) {
+                Some(found) => *account = found,
+                None => return Ok(Verdict::Abort(false)),
+            }
+        }
+        let after = self.apply(before.map(|account| account.money));
+        for (number, (want, item)) in wants.into_iter().zip(items).enumerate() {
+            let (Some(want), Some(item)) = (want, item) else { continue };
+            let after = after.filter(|_| want.writes).map(|after| Account { money: after[number], stamp });
+            if let Some(after) = after {
+                tx.put(item, &after.to_bytes())?;
+            }
+            see(want, before[number], after);
+        }
+        Ok(Verdict::Commit(after.is_some()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(mut state: u64) -> impl FnMut(u64) -> u64 {
+        move |below| {
+            state = fatbtree_remote::mix(state.wrapping_add(0x9e37_79b9));
+            state % below
+        }
+    }
+
+    #[test]
+    fn the_mix_is_the_papers() {
+        let draw = &mut numbers(1);
+        let mut counts = std::collections::BTreeMap::new();
+        let mut hot = 0;
+        for _ in 0..20_000 {
+            let operation = Customers::PAPER.operation(draw);
+            *counts.entry(operation.kind).or_insert(0) += 1;
+            hot += u32::from(operation.one < 4_000);
+            assert_ne!(operation.one, operation.other);
+        }
+        let percent: Vec<i32> = counts.values().map(|count| (count + 100) / 200).collect();
+        for (found, expected) in percent.into_iter().zip([15, 15, 15, 25, 15, 15]) {
+            assert!((found - expected).abs() <= 1, "{counts:?}");
+        }
+        assert!((17_800..18_400).contains(&hot), "{hot}");
+    }
+
+    #[test]
+    fn money_moves_and_is_made_by_deposits_only() {
+        let of = |kind| Operation { kind, one: 1, other: 2, sum: 10 };
+        let sum = |[a, b, c]: [i64; 3]| a + b + c;
+        let before = [5, 3, 7];
+        assert_eq!(of(Kind::Amalgamate).apply(before), Some([0, 0, 15]));
+        assert_eq!(of(Kind::Payment).apply(before), None);
+        assert_eq!(of(Kind::Payment).apply([12, 3, 7]), Some([2, 13, 7]));
+        assert_eq!(of(Kind::Deposit).apply(before).map(sum), Some(25));
+        assert_eq!(of(Kind::Check).apply([5, 6, 0]), Some([5, -4, 0]));
+        assert_eq!(of(Kind::Check).apply([5, 3, 0]), Some([5, -8, 0]), "with a penalty");
+    }
+}

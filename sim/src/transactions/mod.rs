@@ -1,0 +1,108 @@
+//! Transactions on tables of several memory servers, under faults.
+//!
+//! ```text
+//!   clients ── SmallBank, and notes that come, change and go ──► tables on two or three servers, one or two backups
+//!     die, are cut off, freeze                                     die with their memory, or without it
+//!                                     history of all reads and writes: strictly serializable?
+//!                                     tables: replicas equal, content as the history says, no money lost or made
+//! ```
+//!
+//! Clients and servers are those of production. In the end a client that lives uses every item, and must succeed.
+
+pub mod lab;
+mod run;
+mod work;
+
+use std::ops::AddAssign;
+
+use serde::Serialize;
+
+/// Mixture of transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Aim {
+    /// Everything.
+    All,
+    /// Few notes of several lines, read and changed all the time.
+    Notes,
+    /// Notes that come, and transactions that look for them.
+    Absence,
+    /// Few accounts.
+    Accounts,
+}
+
+/// What seeds have seen.
+#[derive(Clone, Copy, Default, Debug, Serialize)]
+pub struct Outcome {
+    /// Transactions that have committed, as their clients were told.
+    pub committed: u64,
+    /// Transactions that have taken effect, although their clients were not told.
+    pub without_answer: u64,
+    /// Attempts that were aborted.
+    pub aborted: u64,
+    /// Transactions whose clients were told that their outcome is unknown.
+    pub unknown: u64,
+    /// Transactions that have failed otherwise.
+    pub refused: u64,
+    /// Deaths of clients.
+    pub deaths: u64,
+    /// Deaths of servers that kept their memory.
+    pub restarts: u64,
+    /// Deaths of servers that lost their memory.
+    pub losses: u64,
+    /// Keys in the end.
+    pub keys: u64,
+    /// Locks of dead clients that no other client has wanted.
+    pub locks_left: u64,
+    /// Logs of dead clients that no other client has closed.
+    pub logs_left: u64,
+}
+
+impl AddAssign for Outcome {
+    fn add_assign(&mut self, other: Self) {
+        self.committed += other.committed;
+        self.without_answer += other.without_answer;
+        self.aborted += other.aborted;
+        self.unknown += other.unknown;
+        self.refused += other.refused;
+        self.deaths += other.deaths;
+        self.restarts += other.restarts;
+        self.losses += other.losses;
+        self.keys += other.keys;
+        self.locks_left += other.locks_left;
+        self.logs_left += other.logs_left;
+    }
+}
+
+/// Runs a seed with a mixture.
+///
+/// # Errors
+/// What does not hold.
+pub fn run_aiming(seed: u64, aim: Aim) -> Result<Outcome, String> {
+    run::run(seed, aim)
+}
+
+/// Runs a seed, which chooses its mixture.
+///
+/// # Errors
+/// What does not hold.
+pub fn run(seed: u64) -> Result<Outcome, String> {
+    const AIMS: [Aim; 4] = [Aim::All, Aim::Notes, Aim::Absence, Aim::Accounts];
+    run_aiming(seed, AIMS[(seed % 4) as usize])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_pass_and_see_everything() {
+        let mut sum = Outcome::default();
+        for seed in 0..200 {
+            sum +=
+                run(seed).unwrap_or_else(|why| panic!("fatbtree simulate transactions --seed {seed}: {why}"));
+        }
+        println!("{sum:?}");
+        assert!(sum.deaths > 400 && sum.restarts > 80 && sum.losses > 80, "{sum:?}");
+        assert!(sum.committed > 10_000 && sum.without_answer > 60, "{sum:?}");
+    }
+}
