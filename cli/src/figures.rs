@@ -6,8 +6,8 @@ use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_sim::figures::{
-    Mix, PaperFigure, Row, Size, Skew, SmartFigure, SmartResult, SmartRow, fat_btree, locks, reads, smart,
-    writes,
+    DolphinFigure, MemoryRow, Mix, PaperFigure, Row, Size, Skew, SmartFigure, SmartResult, SmartRow, dolphin,
+    fat_btree, locks, memory, reads, smart, writes,
 };
 use serde::Serialize;
 
@@ -15,25 +15,27 @@ use crate::output::Output;
 use crate::progress;
 
 /// Sherman's figures 10, 11 and 16 in virtual time, and reads with switches; figures 7 to 9 of the Fat-B+Tree paper; or SMART's figures
-/// 3, 4, 5, 8, 12a to c, 13 and 14 and its table 1.
+/// 3, 4, 5, 8, 12a to c, 13 and 14 and its table 1; or Dolphin's figures 6 to 8 and its table II.
 ///
 /// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code over modelled cards, buses, links and atomics of
 /// each paper's cluster. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
 /// clients that cache little, with and without switches. With --of fat-btree lookups by clients that cache nothing, one at a time each, through two
 /// switches: from the root and with plans of other sizes. With --of smart up to 96 threads of one client on one card, as many requests as
-/// they can post, the paper's values beside them, and checks of the causes; --keys is for figures 5, 8, 12 and 14 then, and --depth has no effect. Nothing here takes real time into account.
+/// they can post, the paper's values beside them, and checks of the causes; --keys is for figures 5, 8, 12 and 14 then, and --depth has no effect. With --of dolphin 4 clients of 18 threads and 4 memory servers, Sherman
+/// beside Dolphin; --depth has no effect. Nothing here takes real time into account.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
   fatbtree figures --of fat-btree --keys 2000000   figures 7 to 9 of the Fat-B+Tree paper, with as many keys
   fatbtree figures --of smart --figure 3 --window 400   one of SMART's figures: some seconds
   fatbtree figures --of smart --window 1000  all of them: hours, nearly all for 8 and 14
+  fatbtree figures --of dolphin --keys 200000   figures 6 to 8 of Dolphin and its table II
   fatbtree figures --keys 30000 --window 500   small and quick
   fatbtree figures --json figures.json       the same rows as JSON, too
   fatbtree figures --depth 32                32 operations of each client in flight instead of 16")]
 pub(crate) struct Arguments {
     /// Paper whose figures are made.
-    #[arg(long, value_name = "sherman|fat-btree|smart", value_enum, default_value = "sherman")]
+    #[arg(long, value_name = "sherman|fat-btree|smart|dolphin", value_enum, default_value = "sherman")]
     of: Paper,
     /// One figure, with --of smart; otherwise all of them.
     #[arg(long, value_name = "3|4|5|8|12|13|14|table-1", value_parser = smart_figure)]
@@ -60,6 +62,7 @@ enum Paper {
     Sherman,
     FatBtree,
     Smart,
+    Dolphin,
 }
 
 /// Rows of one workload.
@@ -88,6 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Paper::Sherman => of_sherman(&size)?,
         Paper::FatBtree => of_fat_btree(&size)?,
         Paper::Smart => return of_smart(&size, arguments.figure, json),
+        Paper::Dolphin => return of_dolphin(&size, json),
     };
     for figure in &figures {
         println!("{}, {:?}\n{}\n", figure.title, figure.mix, table(figure));
@@ -154,6 +158,59 @@ fn of_smart(size: &Size, only: Option<SmartFigure>, json: Option<Output>) -> Res
         file.write("rows", &(serde_json::to_string_pretty(&figures)? + "\n"))?;
     }
     Ok(())
+}
+
+fn of_dolphin(size: &Size, json: Option<Output>) -> Result<()> {
+    let bar = progress::bar("figures", DolphinFigure::ALL.len() as u64 + 1);
+    let mut figures = Vec::new();
+    for figure in DolphinFigure::ALL {
+        let rows = dolphin(size, figure).map_err(|why| anyhow!(why))?;
+        figures.push(Figure { title: figure.title(), skew: figure.skew(), mix: figure.mix(), rows });
+        bar.inc(1);
+    }
+    let bytes = memory(size).map_err(|why| anyhow!(why))?;
+    bar.finish_and_clear();
+    for figure in &figures {
+        println!("{}\n{}\n", figure.title, table(figure));
+    }
+    println!(
+        "Table II, bytes for 512 million keys, scaled from {} keys\n{}",
+        size.keys,
+        memory_table(&bytes)
+    );
+    if let Some(file) = json {
+        let all = serde_json::json!({ "figures": figures, "memory": bytes });
+        file.write("rows", &(serde_json::to_string_pretty(&all)? + "\n"))?;
+    }
+    Ok(())
+}
+
+fn memory_table(rows: &[MemoryRow]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "",
+        "cache bytes/key",
+        "client MB",
+        "paper",
+        "server bytes/key",
+        "servers GB",
+        "paper",
+        "keys/leaf",
+    ]);
+    for row in rows {
+        table.add_row([
+            row.name.clone(),
+            format!("{:.2}", row.cache_bytes),
+            format!("{:.0}", row.cache_mb),
+            unless_zero(row.paper_cache_mb, 0),
+            format!("{:.1}", row.server_bytes),
+            format!("{:.1}", row.server_gb),
+            unless_zero(row.paper_server_gb, 0),
+            format!("{:.1}", row.keys_a_leaf),
+        ]);
+    }
+    table
 }
 
 /// A column of SMART's figures: its title, and the text of a row, empty where it says nothing.

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::seeds::{Campaign, Report, Seeds};
-use crate::{Scenario, failover, hash, queries, rivals, threads, transactions, writers};
+use crate::{Scenario, dolphin, failover, hash, queries, rivals, threads, transactions, writers};
 
 /// A kind of simulation, as `fatbtree simulate` names it.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Simulation {
 }
 
 /// All simulations that take a seed.
-pub static ALL: [Simulation; 11] = [
+pub static ALL: [Simulation; 12] = [
     Simulation {
         name: "reads",
         about: "the whole path frame by frame: switches, plans, reloads; frames are lost, doubled, late and damaged",
@@ -74,6 +74,12 @@ pub static ALL: [Simulation; 11] = [
         about: "the same, and one client damages the tree by plain WRITEs",
         ci: 40..240,
         run: |campaign, seeds| totals(campaign, seeds, |seed| queries::Scenario::hostile(seed).run()),
+    },
+    Simulation {
+        name: "dolphin",
+        about: "clients of a hybrid index: splits, bursts, merges, values out of line; clients and servers die, memory tears",
+        ci: 20_000..40_000,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| dolphin::Scenario::from_seed(seed).run()),
     },
     Simulation {
         name: "failover",

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_dolphin::{Change, Index, IndexError, NodeCache};
+use fatbtree_dolphin::{Change, Index, IndexError, NodeCache, Value};
 use fatbtree_remote::KeyRange;
 use rand::RngExt as _;
 
@@ -162,6 +162,17 @@ impl Living {
         history.answer_scan(asked, self.machine.now(), from..=end, pairs);
         self.setting.scans.set(self.setting.scans.get() + 1);
         Ok(())
+    }
+
+    /// Scans the whole key space; returns the number of keys.
+    pub(super) async fn scan_all(&self, index: &Index<SimDevice>) -> Result<u64, IndexError> {
+        let history = &self.setting.history;
+        let asked = history.ask_scan(&self.machine.name(), self.machine.now(), 0..=u64::MAX);
+        let found = index.scan(KeyRange::ALL, usize::MAX).await.result?;
+        let count = found.len() as u64;
+        let open = |(key, value): &(u64, Value)| self.setting.open(*key, value).map(|word| (*key, word));
+        history.answer_scan(asked, self.machine.now(), 0..=u64::MAX, found.iter().filter_map(open).collect());
+        Ok(count)
     }
 
     /// Last operations: each must succeed. A connection may break once more, because a session has just

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    ConnectionId, EntryCache, IndexCache, Mutation, PoolConfig, PoolError, RemoteMemory, RemoteSide,
-    RemoteStats, Start, Techniques, Tree, TreeConfig, Writer, value,
+    ConnectionId, EntryCache, IndexCache, KeyRange, Mutation, PoolConfig, PoolError, RemoteMemory,
+    RemoteSide, RemoteStats, ScanOptions, Start, Techniques, Tree, TreeConfig, Writer, value,
 };
 use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, load_cluster};
 use fatbtree_client::Client;
@@ -36,6 +36,8 @@ const LANES: u8 = 64;
 const VALUES: u64 = 1;
 /// Bytes of a chunk. The virtual time of a run is too short for the default of 8 MiB.
 const CHUNK: u64 = 256 << 10;
+/// Step from one fresh key to the next: a prime, so that they come in no order.
+const SCATTER: u64 = 7_919;
 /// Time for which sessions last without renewal: longer than a run, so that no renewal falls into one run and not into another.
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 /// Time within which all clients are connected. They look for calls every 10 µs, and each call is answered at once.
@@ -61,6 +63,12 @@ pub(super) struct Setup {
     pub(super) contention: Contention,
     /// Only locks are taken and given back, in tables of this kind; otherwise operations are the tree's.
     pub(super) locks: Option<LockTable>,
+    /// Order of the keys in the key space.
+    pub(super) order: KeyOrder,
+    /// Lookups are scans of up to so many keys; 0: of one key.
+    pub(super) scans: u32,
+    /// Writes insert keys that are not there.
+    pub(super) inserts: bool,
 }
 
 impl Setup {
@@ -80,6 +88,28 @@ impl Setup {
             clients: Clients::Processes,
             contention: Contention::SHERMAN,
             locks: None,
+            order: KeyOrder::Scrambled,
+            scans: 0,
+            inserts: false,
+        }
+    }
+}
+
+/// Order of keys in the key space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyOrder {
+    /// Popular ones lie anywhere.
+    Scrambled,
+    /// Ranks are keys: popular ones lie side by side.
+    Dense,
+}
+
+impl KeyOrder {
+    /// The key of a rank.
+    pub(super) fn key(self, rank: u64) -> u64 {
+        match self {
+            Self::Scrambled => key_of(rank),
+            Self::Dense => rank,
         }
     }
 }
@@ -89,6 +119,8 @@ impl Setup {
 pub(super) enum Clients {
     /// 8 processes, each with a card, an index cache and threads that never wait for each other.
     Processes,
+    /// Another number of such processes.
+    Few(u16),
     /// So many threads of one process. They share an index cache and, with the servers, one card: SMART's loopback (figure 12a to c).
     Threads(u16, Resources),
 }
@@ -112,6 +144,8 @@ pub(super) enum Cache {
     Empty,
     /// A cache of this percentage of all inner nodes' bytes, empty at first.
     Percent(f64),
+    /// A cache of so many bytes, empty at first.
+    Bytes(u64),
 }
 
 /// A world without faults whose times are a modelled cluster's, with so many switches between a client and a server.
@@ -140,6 +174,11 @@ pub(super) fn key_of(rank: u64) -> u64 {
 pub(super) enum Ranks {
     Zipf(Zipfian),
     Uniform(u64),
+    /// Odd numbers below twice as many, each once: those that were not loaded.
+    Fresh {
+        next: Cell<u64>,
+        keys: u64,
+    },
 }
 
 impl Ranks {
@@ -154,6 +193,10 @@ impl Ranks {
         match self {
             Self::Zipf(zipf) => zipf.draw(random),
             Self::Uniform(keys) => random.random_range(0..*keys),
+            Self::Fresh { next, keys } => {
+                let number = next.replace(next.get() + 1);
+                2 * (number * SCATTER % keys) + 1
+            }
         }
     }
 }
@@ -165,10 +208,21 @@ pub(super) fn load(tree: TreeConfig, size: &Size, all: bool) -> Result<Cluster, 
 
 /// The same over some servers.
 pub(super) fn load_on(servers: u16, tree: TreeConfig, size: &Size, all: bool) -> Result<Cluster, String> {
-    let mut keys: Vec<u64> = (0..size.keys).filter(|rank| all || rank % 3 != 2).map(key_of).collect();
+    let keys = (0..size.keys).filter(|rank| all || rank % 3 != 2).map(key_of);
+    load_keys(servers, tree, 0.8, keys)
+}
+
+/// Trees with these keys over some servers, their nodes filled to a share.
+pub(super) fn load_keys(
+    servers: u16,
+    tree: TreeConfig,
+    fill: f64,
+    keys: impl Iterator<Item = u64>,
+) -> Result<Cluster, String> {
+    let mut keys: Vec<u64> = keys.collect();
     keys.sort_unstable();
     keys.dedup();
-    let options = LoadOptions { fill: 0.8, spare_bytes: 64 << 20, ..LoadOptions::new(tree, 0) };
+    let options = LoadOptions { fill, spare_bytes: 64 << 20, ..LoadOptions::new(tree, 0) };
     let mut values = fixed(8, |key, room| value::fill(key, VALUES, room));
     load_cluster(&options, servers, &keys, &mut values).map_err(|error| error.to_string())
 }
@@ -265,9 +319,11 @@ pub(super) fn measure(
         Cache::None => 0,
         Cache::Full | Cache::Empty => 1 << 40,
         Cache::Percent(percent) => (inner_bytes(cluster)? as f64 * percent / 100.0) as u64,
+        Cache::Bytes(bytes) => bytes,
     };
     let (number, lanes, shares) = match setup.clients {
         Clients::Processes => (CLIENTS, LANES, false),
+        Clients::Few(processes) => (processes, LANES, false),
         Clients::Threads(threads, _) => (threads, 1, true),
     };
     let mut cache = Arc::new(IndexCache::new(limit));
@@ -304,7 +360,11 @@ pub(super) fn measure(
     }
     let rkeys = connected(&world, &clients, &servers)?;
     switches(&world, &rkeys);
-    let ranks = Rc::new(Ranks::new(setup.skew, size.keys));
+    let ranks = match setup.inserts {
+        true => Ranks::Fresh { next: Cell::new(0), keys: size.keys },
+        false => Ranks::new(setup.skew, size.keys),
+    };
+    let ranks = Rc::new(ranks);
     for (number, (machine, client)) in (0..).zip(&clients) {
         for task in 0..size.depth {
             let draw = random(size.seed, 1_000 + number * 1_000 + u64::from(task));
@@ -320,6 +380,8 @@ pub(super) fn measure(
                 slot,
                 own,
                 locks: setup.locks.is_some(),
+                order: setup.order,
+                scans: setup.scans,
             };
             drop(machine.spawn(work.run(ranks, setup.mix.writes_percent(), setup.start, draw)));
         }
@@ -470,13 +532,16 @@ struct Work {
     own: Duration,
     /// Only locks are taken.
     locks: bool,
+    order: KeyOrder,
+    /// Keys of a scan; 0: lookups.
+    scans: u32,
 }
 
 impl Work {
     async fn run(self, ranks: Rc<Ranks>, writes_percent: u32, start: Start, mut random: Random) {
         loop {
             let rank = ranks.draw(&mut random);
-            let key = key_of(rank);
+            let key = self.order.key(rank);
             let writes = random.random_range(0..100) < writes_percent;
             let begun = self.machine.now();
             self.tally.begun.borrow_mut()[self.slot] = begun;
@@ -487,6 +552,8 @@ impl Work {
                 self.lock(rank).await
             } else if writes {
                 self.write(key, start).await
+            } else if self.scans > 0 {
+                self.scan(key, start).await
             } else {
                 self.read(key, start).await
             };
@@ -522,6 +589,21 @@ impl Work {
     async fn write(&self, key: u64, start: Start) -> Result<u32, String> {
         let change = self.client.pool().mutate(key, Mutation::Upsert(&value_of(key)), start).await;
         change.result.map(|_| change.trips.round_trips).map_err(|error| error.to_string())
+    }
+
+    /// Scans keys from one on; returns the round trips one after the other.
+    async fn scan(&self, key: u64, start: Start) -> Result<u32, String> {
+        // As many leaves as the keys need, as Sherman's clients read them: at once.
+        let options = ScanOptions { start, window: 1 + self.scans as usize / 40, ..ScanOptions::default() };
+        let mut scan = self.client.pool().scan(KeyRange::of(key..), options);
+        for _ in 0..self.scans {
+            let Some(pair) = scan.next().await else { break };
+            let (key, found) = pair.map_err(|error| error.to_string())?;
+            if !value::check(key, VALUES, &found) {
+                return Err(format!("key {key} has a value that nobody wrote"));
+            }
+        }
+        Ok(scan.trips().sequential as u32)
     }
 
     async fn read(&self, key: u64, start: Start) -> Result<u32, String> {

@@ -15,6 +15,7 @@
 
 mod bench;
 mod card;
+mod dolphin;
 mod fat_btree;
 mod locks;
 mod reads;
@@ -24,6 +25,7 @@ mod writes;
 use fatbtree_workload::ycsb::DEFAULT_THETA;
 use serde::Serialize;
 
+pub use dolphin::{DolphinFigure, MemoryRow, dolphin, memory};
 pub use fat_btree::{PaperFigure, fat_btree};
 pub use locks::locks;
 pub use reads::reads;

@@ -29,7 +29,7 @@ impl<V: Verbs> Index<V> {
 
     async fn fill_in(&self, parent: Entry, op: &mut Op) -> Result<(), Stop> {
         let (writer, new) = self.take_leaf(parent.at().server(), op).await?;
-        let (guard, node) = match self.enter(parent, op).await {
+        let (guard, node) = match self.enter_as(&writer, parent, op).await {
             Ok(entered) => entered,
             Err(stop) => {
                 self.free_leaf(&writer, new);
@@ -57,10 +57,6 @@ impl<V: Verbs> Index<V> {
         (min, max): (u64, u64),
         op: &mut Op,
     ) -> Result<(), Stop> {
-        if writer.owner != guard.writer().owner {
-            guard.release(&mut op.trips).await?;
-            return Err(Stop::Later);
-        }
         let stamp = self.draw_stamp(writer.owner);
         let bytes = leaf::build(upward(node.size, node.at)?, min, max, stamp, &[]);
         let entry = Entry::leaf(node.prefix.byte_of(min), new).ok_or_else(|| out_of_reach(new))?;

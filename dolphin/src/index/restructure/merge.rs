@@ -5,7 +5,7 @@
 //!   node  [10 node] ─► [leaf]  ──►  node  [10 new]                the node below has moved
 //! ```
 
-use fatbtree_remote::{Part, Writer};
+use fatbtree_remote::{GlobalAddress, Part, Writer};
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::grow::fitting;
@@ -28,7 +28,7 @@ impl<V: Verbs> Index<V> {
     pub(in crate::index) async fn thin(&self, parent: Entry, op: &mut Op) -> Result<(), Stop> {
         let (writer, new) = self.take_leaf(parent.at().server(), op).await?;
         let mut used = false;
-        let merged = self.merge(parent, new, &mut used, op).await;
+        let merged = self.merge(parent, (&writer, new), &mut used, op).await;
         if !used {
             self.free_leaf(&writer, new);
         }
@@ -45,11 +45,11 @@ impl<V: Verbs> Index<V> {
     async fn merge(
         &self,
         parent: Entry,
-        new: fatbtree_remote::GlobalAddress,
+        (writer, new): (&Writer, GlobalAddress),
         used: &mut bool,
         op: &mut Op,
     ) -> Result<Merged, Stop> {
-        let (guard, node) = self.enter(parent, op).await?;
+        let (guard, node) = self.enter_as(writer, parent, op).await?;
         let left = Merged::Left(node.entries.len());
         let pairs = match node.choose(op.key) {
             Choice::Leaf(entry) => pairs_of(&node, entry),

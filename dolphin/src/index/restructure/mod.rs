@@ -50,6 +50,21 @@ impl<V: Verbs> Index<V> {
         }
     }
 
+    /// The same in the session in which memory was taken: in another one that is not the client's.
+    async fn enter_as(
+        &self,
+        writer: &Writer,
+        parent: Entry,
+        op: &mut Op,
+    ) -> Result<(LockGuard<'_, V>, Node), Stop> {
+        let (guard, node) = self.enter(parent, op).await?;
+        if writer.owner == guard.writer().owner {
+            return Ok((guard, node));
+        }
+        guard.release(&mut op.trips).await?;
+        Err(Stop::Later)
+    }
+
     /// Reads leaves of one server, with one doorbell.
     async fn read_leaves(
         &self,

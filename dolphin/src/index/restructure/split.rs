@@ -11,7 +11,7 @@
 //! dense keys. It bursts when all of its keys have the same byte. Then a node of the keys' common
 //! prefix takes its place, with two leaves.
 
-use fatbtree_remote::{LockGuard, Part};
+use fatbtree_remote::{GlobalAddress, LockGuard, Part, Writer};
 use fatbtree_verbs::Verbs;
 
 use super::{Frozen, Swap, lock_part, out_of_reach, upward};
@@ -81,7 +81,7 @@ impl<V: Verbs> Index<V> {
         // Memory first: nothing waits for a server under the lock.
         let (writer, new) = self.take_leaf(server, op).await?;
         let mut used = false;
-        let made = self.make_room_with(parent, new, &mut used, op).await;
+        let made = self.make_room_with(parent, (&writer, new), &mut used, op).await;
         if !used {
             self.free_leaf(&writer, new);
         }
@@ -91,11 +91,11 @@ impl<V: Verbs> Index<V> {
     async fn make_room_with(
         &self,
         parent: Entry,
-        new: fatbtree_remote::GlobalAddress,
+        (writer, new): (&Writer, GlobalAddress),
         used: &mut bool,
         op: &mut Op,
     ) -> Result<(), Stop> {
-        let (guard, node) = self.enter(parent, op).await?;
+        let (guard, node) = self.enter_as(writer, parent, op).await?;
         let Choice::Leaf(entry) = node.choose(op.key) else {
             return Ok(guard.release(&mut op.trips).await?);
         };
@@ -154,7 +154,7 @@ impl<V: Verbs> Index<V> {
         entry: Entry,
         leaf: Leaf<'_>,
         items: &[(u64, Word)],
-        (new, at): (fatbtree_remote::GlobalAddress, u64),
+        (new, at): (GlobalAddress, u64),
         op: &mut Op,
     ) -> Result<(), Stop> {
         let owner = guard.writer().owner;
