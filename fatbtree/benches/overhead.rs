@@ -1,7 +1,12 @@
 //! Cost of the client library beside the client process that it drives: one read after the other, and 32 at once.
 //!
-//! Both have the same memory server, on a thread of this process, and nothing between. `process` runs the reads on its own thread;
-//! `library` has its thread asked by another one, and the answers brought back.
+//! All have the same memory server, on a thread of this process, and nothing between. `process` runs the reads on its own thread; the library
+//! has its thread asked by another one, and the answers brought back. They take turns, for a short time each, so that other load of the
+//! machine meets all of them: what counts are the ratios of neighbouring runs.
+//!
+//! `cargo bench -p fatbtree --bench overhead`
+
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 #[path = "../tests/it/common/mod.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -14,15 +19,18 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use common::Running;
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use fatbtree_node::{ClientOptions, ClientProcess, NicSpec, host_port};
+use fatbtree_node::{ClientOptions, ClientProcess, NicSpec, at_free_seat};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
+use tokio::runtime::Runtime;
 
 /// Keys in the tree, which are read in turn.
 const KEYS: u64 = 1_000;
+
+/// Turns of each kind at each depth.
+const TURNS: usize = 300;
 
 /// Runs `count` operations, `depth` at once.
 async fn in_turn<F: Future>(count: u64, depth: usize, begin: impl Fn(u64) -> F) {
@@ -48,64 +56,88 @@ async fn in_turn<F: Future>(count: u64, depth: usize, begin: impl Fn(u64) -> F) 
 fn process(running: &Running) -> ClientProcess {
     let text = std::fs::read_to_string(running.folder.path().join("cluster.toml")).expect("the file");
     let cluster = Cluster::from_toml(&text).expect("a cluster file");
-    let host = cluster.clients()[0].host;
-    let options = ClientOptions {
-        host: cluster.tree().host(host).clone(),
-        nic: NicSpec::Software(host_port(&cluster, host).expect("a wire")),
-        servers: cluster.servers().to_vec(),
-        lanes: 2,
-        controllers: Vec::new(),
-        trust: Trust::default(),
-        metrics: None,
-        patience: Duration::from_secs(20),
-        contention: fatbtree_blink::Contention::default(),
-    };
-    ClientProcess::open(&options).expect("the server runs")
+    let opened = at_free_seat(&cluster, cluster.clients()[0].host, |host, port| {
+        ClientProcess::open(&ClientOptions {
+            host,
+            nic: NicSpec::Software(port),
+            servers: cluster.servers().to_vec(),
+            lanes: 2,
+            controllers: Vec::new(),
+            trust: Trust::default(),
+            metrics: None,
+            patience: Duration::from_secs(20),
+            contention: fatbtree_blink::Contention::default(),
+        })
+    });
+    opened.expect("the server runs")
 }
 
-fn overhead(bench: &mut Criterion) {
+/// Microseconds an operation.
+fn timed(count: u64, run: impl FnOnce()) -> f64 {
+    let begun = Instant::now();
+    run();
+    begun.elapsed().as_secs_f64() * 1e6 / count as f64
+}
+
+fn of_process(process: &mut ClientProcess, count: u64, depth: usize) -> f64 {
+    let client = process.client().clone();
+    let get = |key| {
+        let client = client.clone();
+        async move { client.get(key).await.expect("nothing fails").map(|value| value.len()) }
+    };
+    timed(count, || process.run(in_turn(count, depth, get)).expect("the server runs"))
+}
+
+fn of_library(runtime: &Runtime, client: &fatbtree::Client, count: u64, depth: usize) -> f64 {
+    let get = |key| async move { client.get(key).await.expect("nothing fails").map(|value| value.len()) };
+    timed(count, || runtime.block_on(in_turn(count, depth, get)))
+}
+
+fn quantile(values: &mut [f64], share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * share) as usize]
+}
+
+fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let running = Running::start();
+    let running = Running::with_seats(4);
+    let connect = |poll| {
+        let options = running.options().poll_before_sleep(Duration::from_micros(poll));
+        runtime.block_on(options.connect()).expect("the server runs")
+    };
+    let libraries = [("library", connect(50)), ("library that does not poll", connect(0))];
     runtime.block_on(async {
-        let client = running.client().await;
         for key in 0..KEYS {
-            client.put(key, key.to_le_bytes()).await.expect("there is room");
+            libraries[0].1.put(key, key.to_le_bytes()).await.expect("there is room");
         }
-        client.close().await;
     });
-    let mut group = bench.benchmark_group("get");
-    group.measurement_time(Duration::from_secs(10));
-    for depth in [1, 32] {
-        group.bench_function(BenchmarkId::new("process", depth), |bencher| {
-            let mut process = process(&running);
-            let client = process.client().clone();
-            bencher.iter_custom(|count| {
-                let begun = Instant::now();
-                let get = |key| {
-                    let client = client.clone();
-                    async move { client.get(key).await.expect("nothing fails").map(|value| value.len()) }
-                };
-                process.run(in_turn(count, depth, get)).expect("the server runs");
-                begun.elapsed()
-            });
-            drop(client);
-            process.close();
-        });
-        group.bench_function(BenchmarkId::new("library", depth), |bencher| {
-            let client = runtime.block_on(running.client());
-            bencher.iter_custom(|count| {
-                let begun = Instant::now();
-                let get = |key| {
-                    let client = client.clone();
-                    async move { client.get(key).await.expect("nothing fails").map(|value| value.len()) }
-                };
-                runtime.block_on(in_turn(count, depth, get));
-                begun.elapsed()
-            });
-            runtime.block_on(client.close());
-        });
+    let mut process = process(&running);
+    for (depth, count) in [(1, 100), (32, 2_000)] {
+        let (mut times, mut ratios) = ([const { Vec::new() }; 3], [const { Vec::new() }; 2]);
+        for _ in 0..TURNS {
+            let base = of_process(&mut process, count, depth);
+            times[0].push(base);
+            for (n, (_, client)) in libraries.iter().enumerate() {
+                let time = of_library(&runtime, client, count, depth);
+                times[1 + n].push(time);
+                ratios[n].push(time / base);
+            }
+        }
+        println!("\ndepth {depth}, µs a read:      p10   p50");
+        let names = ["process"].into_iter().chain(libraries.iter().map(|(name, _)| *name));
+        for (n, (name, times)) in names.zip(&mut times).enumerate() {
+            let (low, middle) = (quantile(times, 0.1), quantile(times, 0.5));
+            print!("{name:<26} {low:>6.1} {middle:>6.1}");
+            match n.checked_sub(1).map(|n| &mut ratios[n]) {
+                Some(ratios) => {
+                    println!(", {:.2} times the process's in the median pair", quantile(ratios, 0.5))
+                }
+                None => println!(),
+            }
+        }
+    }
+    process.close();
+    for (_, client) in libraries {
+        runtime.block_on(client.close());
     }
 }
-
-criterion_group!(benches, overhead);
-criterion_main!(benches);

@@ -1,6 +1,8 @@
 //! The client process of either protocol and structure, and the operations that they have.
 
+use std::cell::Cell;
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +15,8 @@ use crate::Error;
 
 /// A client process. It runs one future: the service of all requests.
 pub(crate) enum Engine {
-    Rdma(ClientProcess),
+    /// With a flag: whether few operations are under way.
+    Rdma(ClientProcess, Rc<Cell<bool>>),
     Hash(HashProcess),
     Query(QueryClientProcess),
 }
@@ -21,7 +24,7 @@ pub(crate) enum Engine {
 impl Engine {
     pub(crate) fn waker(&self) -> Waker {
         match self {
-            Self::Rdma(process) => process.waker(),
+            Self::Rdma(process, _) => process.waker(),
             Self::Hash(process) => process.waker(),
             Self::Query(process) => process.waker(),
         }
@@ -29,15 +32,23 @@ impl Engine {
 
     pub(crate) fn store(&self) -> Store {
         match self {
-            Self::Rdma(process) => Store::Rdma(process.client().clone()),
+            Self::Rdma(process, _) => Store::Rdma(process.client().clone()),
             Self::Hash(process) => Store::Hash(process.client().clone()),
             Self::Query(process) => Store::Query(process.client().clone()),
         }
     }
 
+    /// Flag that the service sets while few operations are under way.
+    pub(crate) fn few(&self) -> Rc<Cell<bool>> {
+        match self {
+            Self::Rdma(_, few) => Rc::clone(few),
+            Self::Hash(_) | Self::Query(_) => Rc::default(),
+        }
+    }
+
     pub(crate) fn run<F: Future>(&mut self, future: F) -> Result<F::Output, NodeError> {
         match self {
-            Self::Rdma(process) => process.run(future),
+            Self::Rdma(process, _) => process.run(future),
             Self::Hash(process) => process.run(future),
             Self::Query(process) => process.run(future),
         }
@@ -45,7 +56,7 @@ impl Engine {
 
     pub(crate) fn close(self) {
         match self {
-            Self::Rdma(process) => process.close(),
+            Self::Rdma(process, _) => process.close(),
             Self::Hash(process) => process.close(),
             Self::Query(process) => drop(process),
         }

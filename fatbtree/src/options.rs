@@ -1,6 +1,8 @@
 //! Options of a connection.
 
+use std::cell::Cell;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +29,9 @@ pub enum Protocol {
     Query,
 }
 
+/// Time for which a thread polls: somewhat more than a lookup takes.
+const POLL: Duration = Duration::from_micros(50);
+
 /// Options of a connection. [`connect`](crate::connect) has the defaults.
 ///
 /// ```no_run
@@ -50,6 +55,7 @@ pub struct Options {
     cache_bytes: u64,
     entry_cache_bytes: u64,
     patience: Duration,
+    poll: Duration,
     pub(crate) time_limit: Duration,
 }
 
@@ -67,6 +73,7 @@ impl Options {
             cache_bytes: 0,
             entry_cache_bytes: 0,
             patience: Duration::from_secs(10),
+            poll: POLL,
             time_limit: Duration::from_secs(30),
         }
     }
@@ -133,6 +140,14 @@ impl Options {
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// Longest time for which the connection's thread polls for answers and requests before it sleeps (RDMA only); zero: never. It polls only
+    /// while few operations are under way, and where its last pause was shorter: so a client that is idle, or waits for long, takes no processor time. Default: 50 µs.
+    #[must_use]
+    pub fn poll_before_sleep(mut self, most: Duration) -> Self {
+        self.poll = most;
         self
     }
 
@@ -219,14 +234,16 @@ impl Options {
             return Ok(Engine::Hash(process));
         }
         let process = self.at_seat(&cluster, described, |host, nic| ClientProcess::open(&options(host, nic)));
-        let process = process.map_err(Error::connect)?;
+        let mut process = process.map_err(Error::connect)?;
+        let few = Rc::<Cell<bool>>::default();
+        process.poll_before_sleep(self.poll, Rc::clone(&few));
         if self.cache_bytes > 0 {
             process.client().set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
         }
         if self.entry_cache_bytes > 0 {
             process.client().set_entry_cache(Some(Arc::new(EntryCache::new(self.entry_cache_bytes))));
         }
-        Ok(Engine::Rdma(process))
+        Ok(Engine::Rdma(process, few))
     }
 
     /// Opens a client at a free seat of its host; with an RDMA device, at the host's own address.

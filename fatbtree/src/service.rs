@@ -1,5 +1,6 @@
 //! The client's thread: takes requests from a bounded queue, and carries many out at once.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::ops::RangeInclusive;
 use std::pin::{Pin, pin};
@@ -19,6 +20,9 @@ use crate::{Client, Error, Options};
 
 /// Requests that are carried out at once. A batch counts as one.
 pub(crate) const AT_ONCE: usize = 256;
+
+/// Requests under way up to which the thread polls before it sleeps.
+const FEW: usize = 4;
 
 /// Requests that wait for the thread. Further callers wait for room in the queue.
 const QUEUE: usize = 1024;
@@ -130,8 +134,8 @@ pub(crate) async fn start(options: Options) -> Result<Client, Error> {
 
 fn run(mut engine: Engine, requests: mpsc::Receiver<Request>, counters: &Counters) {
     tracing::debug!("the client is connected");
-    let store = engine.store();
-    if let Err(error) = engine.run(serve(&store, requests, counters)) {
+    let (store, few) = (engine.store(), engine.few());
+    if let Err(error) = engine.run(serve(&store, &few, requests, counters)) {
         tracing::warn!(%error, "the client has ended");
     }
     drop(store);
@@ -140,7 +144,7 @@ fn run(mut engine: Engine, requests: mpsc::Receiver<Request>, counters: &Counter
 }
 
 /// Carries out requests until no client is left, or one was closed.
-async fn serve(store: &Store, mut requests: mpsc::Receiver<Request>, counters: &Counters) {
+async fn serve(store: &Store, few: &Cell<bool>, mut requests: mpsc::Receiver<Request>, counters: &Counters) {
     let mut under_way = FuturesUnorderedBounded::new(AT_ONCE);
     let mut open = true;
     poll_fn(|context| {
@@ -159,6 +163,7 @@ async fn serve(store: &Store, mut requests: mpsc::Receiver<Request>, counters: &
                 Poll::Pending => break,
             }
         }
+        few.set(under_way.len() <= FEW);
         if open || !under_way.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     })
     .await;

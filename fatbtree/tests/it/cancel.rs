@@ -1,10 +1,12 @@
 //! Futures that are dropped before their end leave every key right, and no lock behind.
 
-use std::pin::pin;
-use std::task::{Context, Waker};
-use std::time::Duration;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
-use fatbtree::blocking;
+use fatbtree::{Client, blocking};
+use futures_buffered::FuturesUnorderedBounded;
+use futures_core::Stream as _;
 
 use crate::common::Running;
 
@@ -76,30 +78,68 @@ fn next_of(scan: &mut fatbtree::Scan) -> (u64, fatbtree::Bytes) {
     runtime.block_on(scan.next()).unwrap().unwrap()
 }
 
-#[tokio::test]
-async fn tasks_of_tokio_that_are_aborted_leave_the_tree_right() {
-    let cluster = Running::start();
-    let db = cluster.client().await;
-    for round in 0..100u64 {
-        let tasks = (0..KEYS).map(|key| {
-            let db = db.clone();
-            tokio::spawn(async move {
-                db.put(key, value(key, round)).await.unwrap();
-                db.delete(key).await.unwrap();
-                db.put(key, value(key, round)).await.unwrap();
-            })
-        });
-        let tasks: Vec<_> = tasks.collect();
-        tokio::time::sleep(Duration::from_micros(round * 37 % 3000)).await;
-        tasks.iter().for_each(tokio::task::JoinHandle::abort);
-    }
+async fn change(db: Client, key: u64, round: u64) {
+    db.put(key, value(key, round)).await.unwrap();
+    db.delete(key).await.unwrap();
+    db.put(key, value(key, round)).await.unwrap();
+}
+
+/// No lock was left: one that stayed would hold this up.
+async fn is_right_after(db: &Client) {
     let quick = db.with_time_limit(Duration::from_secs(10));
     for key in 0..KEYS {
         quick.put(key, value(key, u64::MAX)).await.unwrap();
         assert_eq!(quick.get(key).await.unwrap().as_deref(), Some(&value(key, u64::MAX)[..]));
     }
     assert_eq!(db.stats().failed, 0);
+}
+
+async fn abort_tasks() {
+    let cluster = Running::start();
+    let db = cluster.client().await;
+    for round in 0..100u64 {
+        let tasks: Vec<_> = (0..KEYS).map(|key| tokio::spawn(change(db.clone(), key, round))).collect();
+        tokio::time::sleep(Duration::from_micros(round * 37 % 3000)).await;
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+    is_right_after(&db).await;
     db.close().await;
+}
+
+#[tokio::test]
+async fn tasks_of_tokio_that_are_aborted_leave_the_tree_right() {
+    abort_tasks().await;
+}
+
+/// A task is polled on one thread and dropped on another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn tasks_on_several_threads_that_are_aborted_leave_the_tree_right() {
+    abort_tasks().await;
+}
+
+/// An executor without tokio, as small as can be: it polls what was woken, and drops the rest in the middle.
+#[test]
+fn futures_dropped_by_another_executor_leave_the_tree_right() {
+    let cluster = Running::start();
+    let db = blocking::Client::connect(cluster.options()).unwrap();
+    let client = db.as_async();
+    let mut ended = 0;
+    for round in 0..100u64 {
+        let mut futures: FuturesUnorderedBounded<_> =
+            (0..KEYS).map(|key| change(client.clone(), key, round)).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        let until = Instant::now() + Duration::from_micros(round * 53 % 4000);
+        while Instant::now() < until {
+            match Pin::new(&mut futures).poll_next(&mut context) {
+                Poll::Ready(Some(())) => ended += 1,
+                Poll::Ready(None) => break,
+                Poll::Pending => std::thread::yield_now(),
+            }
+        }
+    }
+    assert!(ended > 0, "no future has ended");
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(is_right_after(client));
+    db.close();
 }
 
 /// A change whose time is over is given up in the middle: its lock is given back all the same.
