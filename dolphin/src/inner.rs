@@ -150,6 +150,7 @@ pub(crate) fn parse_head(bytes: &[u8], size: NodeSize) -> Option<(Prefix, u64)> 
 }
 
 /// Size of the node that a head says, for a server that knows no more.
+#[cfg(feature = "host")]
 pub(crate) fn size_in(head: &[u8]) -> Option<(NodeSize, u64)> {
     let size = NodeSize::of_number((word(head, IDENTITY) >> 3 & 7) as u8);
     parse_head(head, size).map(|(_, state)| (size, state))

@@ -1,4 +1,4 @@
-//! Published figures in virtual time: those of Sherman, of the Fat-B+Tree paper and of SMART.
+//! Published figures in virtual time: those of Sherman, of the Fat-B+Tree paper, of SMART and of Dolphin.
 //!
 //! Sherman's figures 10 and 11 show the effect of each technique on writes; another figure shows the effect of
 //! switches on reads. Figures 7 to 9 of the Fat-B+Tree paper show the effect of skew, nodes and layers on lookups. SMART's
