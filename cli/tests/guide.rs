@@ -306,8 +306,22 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("fatbtree up", "has fixed ports; `cli/tests/up.rs` runs an example in a network of its own"),
     ("fatbtree up --page 127.0.0.1:8088", "has fixed ports; `scripts/live_page.py` looks at the page"),
     ("fatbtree up --example single", "has fixed ports; `cli/tests/up.rs` runs it in a network of its own"),
-    ("cargo install cargo-deb", "installs a program"),
-    ("packaging/deb.sh", "a release build, and cargo-deb; `tests/packaging.rs` checks what is packed"),
+    ("apt-get install dpkg-dev python3", "needs root; `.ci/run` installs them"),
+    ("packaging/deb.sh", "a release build; `.ci/run` packs the program of the tests"),
+    (
+        "cargo run -p fatbtree --example many_clients -- cluster.toml 1000",
+        "another program, which is built with the tests; `fatbtree/tests/it` has fewer clients",
+    ),
+    (
+        "cargo run -p fatbtree --example cache -- cluster.toml",
+        "another program, which is built with the tests; `fatbtree/tests/it` tests its cache",
+    ),
+    ("cargo bench -p fatbtree --bench overhead", "a release build"),
+    ("PROFILE=release scripts/python.sh", "a release build; `.ci/run` has another profile"),
+    (
+        "pip install target/wheels/fatbtree-*.whl",
+        "changes the machine; `scripts/python.sh` has a folder of its own",
+    ),
     ("apt-get install ./target/debian/fatbtree_*.deb", "needs root, and the package"),
     (
         "systemctl enable --now fatbtree-switch@switch-0",
