@@ -15,20 +15,20 @@ use crate::output::Output;
 use crate::progress;
 
 /// Sherman's figures 10, 11 and 16 in virtual time, and reads with switches; figures 7 to 9 of the Fat-B+Tree paper; or SMART's figures
-/// 3, 4, 5, 8, 12a to c, 13 and 14 and its table 1; or Dolphin's figures 6 to 8 and its table II.
+/// 3, 4, 5, 8, 10, 11, 12a to c, 13 and 14 and its table 1; or Dolphin's figures 6 to 8 and its table II.
 ///
 /// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code over modelled cards, buses, links and atomics of
 /// each paper's cluster. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
 /// clients that cache little, with and without switches. With --of fat-btree lookups by clients that cache nothing, one at a time each, through two
 /// switches: from the root and with plans of other sizes. With --of smart up to 96 threads of one client on one card, as many requests as
-/// they can post, the paper's values beside them, and checks of the causes; --keys is for figures 5, 8, 12 and 14 then, and --depth has no effect. With --of dolphin 4 clients of 18 threads and 4 memory servers, Sherman
+/// they can post, the paper's values beside them, and checks of the causes; --keys is for figures 5, 8, 10, 11, 12 and 14 then, and --depth has no effect. With --of dolphin 4 clients of 18 threads and 4 memory servers, Sherman
 /// beside Dolphin; --depth has no effect. Nothing here takes real time into account.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
   fatbtree figures --of fat-btree --keys 2000000   figures 7 to 9 of the Fat-B+Tree paper, with as many keys
   fatbtree figures --of smart --figure 3 --window 400   one of SMART's figures: some seconds
-  fatbtree figures --of smart --window 1000  all of them: hours, nearly all for 8 and 14
+  fatbtree figures --of smart --window 1000  all of them: hours, nearly all for 8, 10, 11 and 14
   fatbtree figures --of dolphin --keys 200000   figures 6 to 8 of Dolphin and its table II
   fatbtree figures --keys 30000 --window 500   small and quick
   fatbtree figures --json figures.json       the same rows as JSON, too
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "sherman|fat-btree|smart|dolphin", value_enum, default_value = "sherman")]
     of: Paper,
     /// One figure, with --of smart; otherwise all of them.
-    #[arg(long, value_name = "3|4|5|8|12|13|14|table-1", value_parser = smart_figure)]
+    #[arg(long, value_name = "3|4|5|8|10|11|12|13|14|table-1", value_parser = smart_figure)]
     figure: Option<SmartFigure>,
     /// Keys that operations are about; two of three are in the tree at first.
     #[arg(long, default_value_t = Size::default().keys, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
@@ -222,8 +222,11 @@ const COLUMNS: [Column; 16] = [
     ("threads", |row| row.threads.to_string()),
     ("batch", |row| row.batch.to_string()),
     ("Mop/s", |row| format!("{:.2}", row.mops)),
-    ("paper", |row| format!("{:.2}", row.paper)),
-    ("off by %", |row| format!("{:+.0}", 100.0 * (row.mops / row.paper - 1.0))),
+    ("paper", |row| unless_zero(row.paper, 2)),
+    ("off by %", |row| match row.paper {
+        0.0 => String::new(),
+        paper => format!("{:+.0}", 100.0 * (row.mops / paper - 1.0)),
+    }),
     ("p50 µs", |row| unless_zero(row.p50_us, 1)),
     ("p99 µs", |row| unless_zero(row.p99_us, 0)),
     ("slowest thread %", |row| format!("{:.0}", row.slowest_thread_percent)),

@@ -11,7 +11,9 @@ use fatbtree_memserver::{Class, Loaded, Origin, Seen, Shape as Classes, Tenant, 
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
 use fatbtree_verbs::Memory;
 
-use crate::layout::{BadShape, STATE, STRUCTURE, Shape, WHOLE};
+use crate::error::DtxError;
+use crate::item::{BODY, Presence, next_version, write_body};
+use crate::layout::{BadShape, Place, STATE, STRUCTURE, Shape, WHOLE};
 
 /// Content of a server's memory at its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +91,39 @@ impl HostTables {
 }
 
 impl HostTables {
+    /// Puts a record into a server's region, before it is served. Every server of the tables must be given the same records in the same
+    /// order, and takes those of which it has a replica. Returns the slot; `None` if it has none.
+    ///
+    /// # Errors
+    /// When there is no such table, the value has another length, or the key's node is full.
+    pub fn put(loaded: &Loaded<Self>, table: u8, key: u64, value: &[u8]) -> Result<Option<u8>, DtxError> {
+        let (shape, server) = (loaded.tenant.shape, loaded.tenant.server);
+        let of = *shape.tables().get(usize::from(table)).ok_or(DtxError::NoTable(table))?;
+        if value.len() != usize::from(of.value_bytes) {
+            return Err(DtxError::Length { found: value.len(), expected: of.value_bytes.into() });
+        }
+        let node = Place { table, node: shape.node_of(table, key), slot: None };
+        let position = shape.position(server).ok_or(DtxError::UnknownServer(server))?;
+        let Some(rank) = shape.rank_on(node, position) else { return Ok(None) };
+        let at = |slot: Option<u8>| shape.address(Place { slot, ..node }, rank).offset() + BODY as u64;
+        let inside = "the region has room for all nodes";
+        for slot in 0..of.slots {
+            let mut version = [0; 8];
+            loaded.region.read(at(Some(slot)), &mut version).expect(inside);
+            if version == [0; 8] {
+                let version = next_version(0, 0);
+                let mut body = Vec::new();
+                write_body(&mut body, version, 0, Presence::Present, &[]);
+                loaded.region.write(at(None), &body).expect(inside);
+                body.clear();
+                write_body(&mut body, version, key, Presence::Present, value);
+                loaded.region.write(at(Some(slot)), &body).expect(inside);
+                return Ok(Some(slot));
+            }
+        }
+        Err(DtxError::Full { table, key })
+    }
+
     /// Whether a region has all of its items. One that was made as [`Content::Lost`] has when clients have filled it.
     #[must_use]
     pub fn is_whole(loaded: &Loaded<Self>) -> bool {

@@ -157,5 +157,5 @@ pub use layout::{
     BadShape, MAX_BACKUPS, MAX_NODE_BYTES, MAX_SERVERS, MAX_SLOTS, MAX_TABLES, MAX_VALUE, MAX_WRITES, Place,
     STRUCTURE, Shape, TableShape,
 };
-pub use tables::{Answer, Fault, Item, Tables, Transaction, Verdict, Verified, Want};
+pub use tables::{Addresses, Answer, Fault, Item, Tables, Transaction, Verdict, Verified, Want};
 pub use word::{MAX_SEATS, Word};

@@ -70,7 +70,7 @@ impl<V: Verbs> Transaction<'_, V> {
                     && (entry.want.writes || !want.writes)
             };
             let known = self.entries.iter().position(is_known);
-            let slot = self.tables.state.borrow().places.get(want.table, want.key);
+            let slot = self.tables.addresses.get(want.table, want.key);
             let next = known.map(Next::Done).or(slot.map(Next::Slot)).unwrap_or(Next::Node);
             let node = shape.node_of(want.table, want.key);
             searches.push(Search { want, node, next, swap: None, read: 0 });
@@ -159,7 +159,7 @@ impl<V: Verbs> Transaction<'_, V> {
                 let head = Head::parse(&bytes, value_bytes);
                 self.check(search.place(Some(slot)), head, writes)?;
                 if (head.key != key || head.presence == Presence::Free) && Check::Address.on() {
-                    self.tables.state.borrow_mut().places.forget(table, key);
+                    self.tables.addresses.forget(table, key);
                     return Ok(Next::Node);
                 }
                 Ok(self.done(search, search.place(Some(slot)), head, &bytes, None))
@@ -174,7 +174,7 @@ impl<V: Verbs> Transaction<'_, V> {
                 let is_its =
                     |(_, _, head): &(u8, &[u8], Head)| head.presence != Presence::Free && head.key == key;
                 if let Some((slot, item, head)) = items.clone().find(is_its) {
-                    self.tables.state.borrow_mut().places.put(table, key, slot);
+                    self.tables.addresses.note(table, key, slot);
                     if writes {
                         return Ok(Next::Slot(slot));
                     }
@@ -212,7 +212,7 @@ impl<V: Verbs> Transaction<'_, V> {
                     // Another transaction has used the slot since.
                     return Err(DtxError::Conflict { at: shape.address(place, 0), lock: 0 });
                 }
-                self.tables.state.borrow_mut().places.put(table, key, slot);
+                self.tables.addresses.note(table, key, slot);
                 Ok(self.done(search, place, head, &bytes, Some(node)))
             }
         }

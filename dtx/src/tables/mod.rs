@@ -19,7 +19,7 @@ use fatbtree_verbs::Verbs;
 use crate::error::DtxError;
 use crate::layout::Shape;
 use coordinator::{Coordinator, Identity};
-use places::Places;
+pub use places::Addresses;
 use plan::Plan;
 use recover::Job;
 pub use transaction::{Item, Transaction, Want};
@@ -57,6 +57,7 @@ pub struct Answer<T> {
 pub struct Tables<V: Verbs> {
     memory: Rc<RemoteMemory<V>>,
     shape: Shape,
+    addresses: Rc<Addresses>,
     state: RefCell<State>,
 }
 
@@ -66,7 +67,6 @@ struct State {
     idle: Vec<Coordinator>,
     /// Transactions that were not settled.
     left: Vec<Left>,
-    places: Places,
     /// Memory of plans, to be used again.
     plans: Vec<Plan>,
 }
@@ -100,17 +100,17 @@ impl<V: Verbs> Tables<V> {
     /// # Errors
     /// [`DtxError::NoTables`]; and when the connection is given up, or breaks too often.
     pub async fn open(memory: Rc<RemoteMemory<V>>, server: u16) -> Result<Self, DtxError> {
-        Self::open_remembering(memory, server, ADDRESSES).await
+        Self::open_knowing(memory, server, Rc::new(Addresses::new(ADDRESSES))).await
     }
 
-    /// The same for a client that remembers another number of addresses, each of which saves a round trip: a power of two is taken.
+    /// The same for a client that remembers these addresses, each of which saves a round trip.
     ///
     /// # Errors
     /// As of [`open`](Self::open).
-    pub async fn open_remembering(
+    pub async fn open_knowing(
         memory: Rc<RemoteMemory<V>>,
         server: u16,
-        addresses: usize,
+        addresses: Rc<Addresses>,
     ) -> Result<Self, DtxError> {
         let lane = memory.take_lane();
         let began = memory.reactor().now();
@@ -118,14 +118,9 @@ impl<V: Verbs> Tables<V> {
             match memory.read(lane, GlobalAddress::new(server, 0), 2 * HEADER_BYTES as u32).await {
                 Ok(head) => {
                     let shape = Shape::of_head(&head).ok_or(DtxError::NoTables { server })?;
-                    let state = State {
-                        identity: None,
-                        idle: Vec::new(),
-                        left: Vec::new(),
-                        places: Places::new(addresses),
-                        plans: Vec::new(),
-                    };
-                    return Ok(Self { memory, shape, state: RefCell::new(state) });
+                    let state =
+                        State { identity: None, idle: Vec::new(), left: Vec::new(), plans: Vec::new() };
+                    return Ok(Self { memory, shape, addresses, state: RefCell::new(state) });
                 }
                 Err(Trouble::Broke(_)) if memory.reactor().now() - began <= memory.config().patience => {
                     memory.pause(attempts).await;

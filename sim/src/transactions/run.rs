@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fatbtree_dtx::Tables;
 use fatbtree_dtx::workloads::smallbank::{Account, INITIAL};
+use fatbtree_dtx::{Addresses, Tables};
 use fatbtree_remote::Contention;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
@@ -43,7 +43,7 @@ impl Scene {
         let (of, on) = (Rc::clone(&memory), machine.clone());
         let (setting, home) = (Rc::clone(&self.setting), self.servers[0].number);
         drop(machine.spawn(async move {
-            if let Ok(tables) = Tables::open_remembering(of, home, 64).await {
+            if let Ok(tables) = Tables::open_knowing(of, home, Rc::new(Addresses::new(64))).await {
                 tasks(Living { machine: on, tables: Rc::new(tables), setting });
             }
         }));
@@ -100,7 +100,7 @@ impl Stage for Scene {
                 let (memory, home, opened) = (Rc::clone(&memory), self.servers[0].number, Rc::clone(&opened));
                 let (machine, setting) = (self.last.clone(), Rc::clone(&self.setting));
                 let task = self.last.spawn(async move {
-                    let tables = Tables::open_remembering(memory, home, 64).await;
+                    let tables = Tables::open_knowing(memory, home, Rc::new(Addresses::new(64))).await;
                     let tables = Rc::new(tables.map_err(|error| error.to_string())?);
                     let tables = Rc::clone(opened.borrow_mut().get_or_insert(tables));
                     Living { machine, tables, setting }.end(number).await

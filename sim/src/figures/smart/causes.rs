@@ -178,6 +178,62 @@ pub(super) fn hash_table(rows: &[SmartRow]) -> Vec<Check> {
     checks
 }
 
+/// Figure 10: FORD+ waits for registers and hot items, and SMART-DTX for neither.
+pub(super) fn transactions(rows: &[SmartRow]) -> Vec<Check> {
+    let of = |line: &str| -> Vec<&SmartRow> {
+        rows.iter().filter(|row| row.name == format!("{line}, SmallBank")).collect()
+    };
+    let (ford, smart, resources) = (of("FORD+"), of("+ conflict avoidance"), of("+ resources"));
+    let most = ford.iter().max_by(|a, b| a.mops.total_cmp(&b.mops));
+    let (Some(most), Some(last), Some(best)) = (most, ford.last(), smart.last()) else { return Vec::new() };
+    let mut checks = vec![
+        Check {
+            claim: "FORD+, SmallBank: most at 24 threads".to_owned(),
+            found: format!("{:.2} M/s at {}", most.mops, most.threads),
+            holds: most.threads == 24,
+        },
+        within("its most", most, 2.12, 20.0),
+        Check {
+            claim: "SMART-DTX, 96 threads: at least 4.4 M/s".to_owned(),
+            found: format!("{:.2}", best.mops),
+            holds: best.threads == 96 && best.mops >= 4.4,
+        },
+        Check {
+            claim: "cause: 96 threads of FORD+ wait for registers for more than half of their time"
+                .to_owned(),
+            found: format!("{:.0} %", last.in_registers_percent),
+            holds: last.in_registers_percent > 50.0,
+        },
+    ];
+    if let Some(own) = resources.last() {
+        checks.push(Check {
+            claim: "cause: with registers of their own they do at least twice as much".to_owned(),
+            found: format!("{:.2} → {:.2} M/s", last.mops, own.mops),
+            holds: own.threads == last.threads && own.mops >= 2.0 * last.mops,
+        });
+    }
+    checks
+}
+
+/// Figure 11: medians of FORD+ and SMART-DTX, in µs, and 99th percentiles.
+pub(super) fn latencies(bench: &str, rows: &[SmartRow], papers: [(f64, f64); 2]) -> Vec<Check> {
+    let [ford, smart] = rows else { return Vec::new() };
+    let gain = |ford: f64, smart: f64| 100.0 * (1.0 - smart / ford);
+    let paper = gain(papers[0].0, papers[1].0);
+    let found = gain(ford.p50_us, smart.p50_us);
+    vec![Check {
+        claim: format!(
+            "{bench}: the median falls by at least {paper:.0} % (the paper: {} → {} µs; p99 {} → {} µs)",
+            papers[0].0, papers[1].0, papers[0].1, papers[1].1
+        ),
+        found: format!(
+            "{found:.0} %: {:.0} → {:.0} µs; p99 {:.0} → {:.0} µs",
+            ford.p50_us, smart.p50_us, ford.p99_us, smart.p99_us
+        ),
+        holds: found >= paper - 10.0,
+    }]
+}
+
 /// Figure 14: without back-off, updates of many threads are mostly failed attempts.
 pub(super) fn conflicts(rows: &[SmartRow]) -> Vec<Check> {
     let at = |name: &str| find(rows, name, 96, 8);

@@ -1,5 +1,5 @@
 //! SMART's figures 3, 4 and 13 and its table 1: threads of one client on one card, which read or write 8 bytes. Figure 12a to c: the
-//! same threads over a B-link tree. Figures 5, 8 and 14: over a hash table.
+//! same threads over a B-link tree. Figures 5, 8 and 14: over a hash table. Figures 10 and 11: transactions.
 //!
 //! Threads run the production reactor with its throttling; the card is [`Calibration::CX6_200_PCIE3`]. Each figure has
 //! checks of its cause: a result that is right for another reason does not count.
@@ -8,6 +8,7 @@ mod causes;
 mod hash;
 mod paper;
 mod threads;
+mod transactions;
 mod tree;
 
 use std::sync::Mutex;
@@ -40,6 +41,10 @@ pub enum SmartFigure {
     Updates,
     /// Figure 8: a hash table, with one technique after the other.
     HashTable,
+    /// Figure 10: transactions, with one technique after the other.
+    Transactions,
+    /// Figure 11: their latencies.
+    Latencies,
     /// Figure 12a to c: SMART-BT in loopback.
     SpeculativeLookups,
     /// Figure 13: throttling.
@@ -52,11 +57,13 @@ pub enum SmartFigure {
 
 impl SmartFigure {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Resources,
         Self::Batches,
         Self::Updates,
         Self::HashTable,
+        Self::Transactions,
+        Self::Latencies,
         Self::SpeculativeLookups,
         Self::Throttling,
         Self::Conflicts,
@@ -71,6 +78,8 @@ impl SmartFigure {
             Self::Batches => "4",
             Self::Updates => "5",
             Self::HashTable => "8",
+            Self::Transactions => "10",
+            Self::Latencies => "11",
             Self::SpeculativeLookups => "12",
             Self::Throttling => "13",
             Self::Conflicts => "14",
@@ -86,6 +95,8 @@ impl SmartFigure {
             Self::Batches => "Figure 4, threads and batches, a doorbell a thread",
             Self::Updates => "Figure 5a, updates of a hash table",
             Self::HashTable => "Figure 8, a hash table",
+            Self::Transactions => "Figure 10, transactions",
+            Self::Latencies => "Figure 11, latencies of transactions, 96 threads",
             Self::SpeculativeLookups => "Figure 12a to c, a B-link tree in loopback",
             Self::Throttling => "Figure 13, throttling",
             Self::Conflicts => "Figure 14a, updates of a hash table, and avoiding conflicts",
@@ -105,7 +116,7 @@ pub struct SmartRow {
     pub batch: u32,
     /// Millions of requests in a second.
     pub mops: f64,
-    /// The same in the paper.
+    /// The same in the paper; 0: it has none.
     pub paper: f64,
     /// Work of the slowest thread in percent of the mean: 100 is fair, 0 is starvation. Where the number of threads changes, some do not
     /// work.
@@ -179,6 +190,8 @@ pub fn smart(size: &Size, figure: SmartFigure) -> Result<SmartResult, String> {
         }
         SmartFigure::Updates => hash::updates(size)?,
         SmartFigure::HashTable => hash::techniques(size)?,
+        SmartFigure::Transactions => transactions::commits(size)?,
+        SmartFigure::Latencies => transactions::latencies(size)?,
         SmartFigure::SpeculativeLookups => tree::speculative(size)?,
         SmartFigure::Throttling => checked(&throttling(size), causes::throttling)?,
         SmartFigure::Conflicts => hash::conflicts(size)?,

@@ -39,7 +39,8 @@ const GATHERING: Duration = Duration::from_millis(20);
 const AT_ONCE: Backoff =
     Backoff { round: 1, unit: Duration::ZERO, limit: Duration::ZERO, growth: Growth::None };
 /// RACE's clients.
-const RACE: Contention = Contention { throttling: Throttling::Off, backoff: AT_ONCE, bounds_tasks: false };
+pub(super) const RACE: Contention =
+    Contention { throttling: Throttling::Off, backoff: AT_ONCE, bounds_tasks: false };
 
 type Point = super::Point<Setup>;
 
@@ -118,13 +119,13 @@ fn quick_atomics(bench: &Bench, size: &Size) -> Result<Check, String> {
 }
 
 /// Ways of sharing a card and of treating contention.
-type Ways = (Resources, Contention);
+pub(super) type Ways = (Resources, Contention);
 
-fn pairs(contention: Contention) -> Ways {
+pub(super) fn pairs(contention: Contention) -> Ways {
     (Resources::QueuePairPerThread, contention)
 }
 
-fn doorbells(contention: Contention) -> Ways {
+pub(super) fn doorbells(contention: Contention) -> Ways {
     (Resources::DoorbellPerThread, contention)
 }
 

@@ -1,0 +1,160 @@
+//! Transactions, and what each of SMART's techniques does for them: figures 10 and 11.
+//!
+//! ```text
+//!   FORD+                  a queue pair a thread, no pauses        ─┐
+//!   + resources            a doorbell a thread                      │ 1 to 96 threads of one client, 8 transactions each,
+//!   + throttling           the same, requests bounded               │ two memory servers, each with the other's backups
+//!   + conflict avoidance   the same, back-off and tasks bounded    ─┘
+//! ```
+//!
+//! Transactions are those of `fatbtree_dtx`, on the production reactor. They need fewer requests than FORD's: a backup is written once, and
+//! its lock is none. All addresses are known.
+
+mod image;
+mod paper;
+mod threads;
+
+use fatbtree_remote::Contention;
+use fatbtree_verbs::Throttling;
+use fatbtree_verbs::time::Duration;
+
+use self::image::Image;
+use self::threads::{DEPTH, Measured, Setup};
+use super::hash::{RACE as AT_ONCE, Ways, doorbells, pairs};
+use super::threads::{percent, slowest_percent};
+use super::{Check, SmartRow, TRIALS, causes, each_point};
+use crate::figures::Size;
+use crate::figures::card::Calibration;
+
+/// Customers or subscribers in the paper.
+const MOST: u64 = 100_000;
+/// Times the window in which transactions are measured.
+const WINDOWS: u64 = 4;
+/// Time in which transactions gather at hot items.
+const GATHERING: Duration = Duration::from_millis(5);
+
+type Point = super::Point<Setup>;
+
+/// A benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Bench {
+    SmallBank,
+    Tatp,
+}
+
+impl Bench {
+    const ALL: [Self; 2] = [Self::SmallBank, Self::Tatp];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::SmallBank => "SmallBank",
+            Self::Tatp => "TATP",
+        }
+    }
+
+    const fn paper(self) -> [[f64; 5]; 2] {
+        match self {
+            Self::SmallBank => paper::SMALL_BANK,
+            Self::Tatp => paper::TATP,
+        }
+    }
+}
+
+/// SMART's techniques, one after the other.
+fn lines() -> [(&'static str, Ways); 4] {
+    let throttled = Contention { throttling: Throttling::Adaptive, ..AT_ONCE };
+    [
+        ("FORD+", pairs(AT_ONCE)),
+        ("+ resources", doorbells(AT_ONCE)),
+        ("+ throttling", doorbells(throttled)),
+        ("+ conflict avoidance", doorbells(Contention::SMART)),
+    ]
+}
+
+/// Figure 10: commits of SmallBank and TATP. The paper has the first and the last line; the others stand where they matter.
+pub(super) fn commits(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+    let mut rows = Vec::new();
+    for bench in Bench::ALL {
+        let mut points = Vec::new();
+        for (number, (name, ways)) in lines().into_iter().enumerate() {
+            for (at, threads) in paper::THREADS.into_iter().enumerate() {
+                let of_paper = match number {
+                    0 => Some(0),
+                    3 => Some(1),
+                    _ => None,
+                };
+                let paper = of_paper.map(|line: usize| bench.paper()[line][at]);
+                if paper.is_some() || [24, 96].contains(&threads) {
+                    points.push(point(size, bench, name, threads, ways, paper.unwrap_or(0.0)));
+                }
+            }
+        }
+        rows.extend(measure(size, bench, &points)?);
+    }
+    let checks = causes::transactions(&rows);
+    Ok((rows, checks))
+}
+
+/// Figure 11: latencies with 96 threads.
+pub(super) fn latencies(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+    let (mut rows, mut checks) = (Vec::new(), Vec::new());
+    for (bench, papers) in Bench::ALL.into_iter().zip(paper::LATENCIES) {
+        let [ford, .., smart] = lines();
+        let points = [ford, smart].into_iter().zip(bench.paper());
+        let points: Vec<_> =
+            points.map(|((name, ways), paper)| point(size, bench, name, 96, ways, paper[4])).collect();
+        let measured = measure(size, bench, &points)?;
+        checks.extend(causes::latencies(bench.name(), &measured, papers));
+        rows.extend(measured);
+    }
+    Ok((rows, checks))
+}
+
+fn point(
+    size: &Size,
+    bench: Bench,
+    name: &str,
+    threads: u32,
+    (resources, contention): Ways,
+    paper: f64,
+) -> Point {
+    let setup = Setup {
+        bench,
+        count: size.keys.min(MOST),
+        calibration: Calibration::CX6_200_PCIE3,
+        resources,
+        contention,
+        threads,
+        warm_up: if contention.throttling == Throttling::Adaptive { TRIALS } else { GATHERING },
+        window: Duration::from_micros(size.window_us) * WINDOWS,
+        seed: size.seed,
+    };
+    Point { name: format!("{name}, {}", bench.name()), setup, paper }
+}
+
+fn measure(size: &Size, bench: Bench, points: &[Point]) -> Result<Vec<SmartRow>, String> {
+    let image = Image::load(bench, size.keys.min(MOST))?;
+    each_point(points, |point| {
+        let measured = threads::run(&point.setup, &image);
+        measured.map(|measured| point.row(&measured)).map_err(|why| format!("{}: {why}", point.name))
+    })
+}
+
+impl Point {
+    fn row(&self, measured: &Measured) -> SmartRow {
+        let Setup { threads, window, .. } = self.setup;
+        let us = |quantile| measured.latencies.quantile_ns(quantile) as f64 / 1_000.0;
+        SmartRow {
+            name: self.name.clone(),
+            batch: DEPTH,
+            mops: measured.mops,
+            paper: self.paper,
+            slowest_thread_percent: slowest_percent(&measured.done),
+            attempts_p999: measured.attempts.quantile(0.999),
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            busiest_bucket_percent: percent(measured.busiest_bucket, window),
+            ..SmartRow::of(&measured.usage, threads, window)
+        }
+    }
+}
