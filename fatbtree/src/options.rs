@@ -143,8 +143,10 @@ impl Options {
         self
     }
 
-    /// Longest time for which the connection's thread polls for answers and requests before it sleeps (RDMA only); zero: never. It polls only
-    /// while few operations are under way, and where its last pause was shorter: so a client that is idle, or waits for long, takes no processor time. Default: 50 µs.
+    /// Longest time for which the connection's thread polls for answers and requests before it sleeps (RDMA only); zero: never. Default: 50 µs.
+    ///
+    /// It tries whether polling is quicker, and keeps to that. It polls only while few operations are under way and where its last pause was
+    /// shorter, so a client that is idle, or waits for long, takes no processor time.
     #[must_use]
     pub fn poll_before_sleep(mut self, most: Duration) -> Self {
         self.poll = most;

@@ -231,10 +231,10 @@ impl<C: StructureClient> StructureProcess<C> {
         port(self.client.remote())
     }
 
-    /// Has [`run`](Self::run) poll for frames and wakes before it sleeps: up to this time, where its last pause was as short, and while
-    /// `wanted` is set. Default: it sleeps at once.
+    /// Has [`run`](Self::run) poll for frames and wakes before it sleeps: up to this time, where its last pause was as short, while
+    /// `wanted` is set, and if it finds this quicker. Default: it sleeps at once.
     ///
-    /// This saves the time to wake the thread, and takes a processor. It pays where few operations are under way: with many, a thread that
+    /// Polling saves the time to wake the thread, and takes a processor. It pays where few operations are under way: with many, a thread that
     /// sleeps finds more frames at a time. A machine with one processor has none to spare.
     pub fn poll_before_sleep(&mut self, most: Duration, wanted: Rc<Cell<bool>>) {
         let has_more = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
