@@ -54,7 +54,7 @@
 //! [`MAX_TABLES`] tables of fixed-length values on up to [`MAX_SERVERS`] servers with numbers below that, up to [`MAX_BACKUPS`] backups.
 //! A node's slots are all it has: where they are full, an insertion is refused ([`DtxError::Full`]). A transaction changes as many items as
 //! the shape's `writes`. Each transaction under way has a seat on each server. A word in a lock has 33 bits of its session's name; an owner
-//! number is compared together with them. A READ of a node must take less time than two round trips.
+//! number is compared together with them. A READ of a node must take less time than three round trips.
 //!
 //! # Example
 //!

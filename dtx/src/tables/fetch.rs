@@ -187,6 +187,18 @@ impl<V: Verbs> Transaction<'_, V> {
                     self.check(search.place(None), head, search.next == Next::Head)?;
                 }
                 if !writes {
+                    // A slot that is being filled is locked before the head is written, so a READ whose lines were read in any order
+                    // shows one of the two.
+                    let is_filled = |head: &Head, slot| {
+                        let at = shape.address(search.place(Some(slot)), 0);
+                        let is_others = head.lock != 0 && head.lock != self.word_on(at.server());
+                        is_others && head.presence != Presence::Present
+                    };
+                    let filled = items.clone().find(|(slot, _, head)| is_filled(head, *slot));
+                    if let Some((slot, _, head)) = filled.filter(|_| Check::Absence.on()) {
+                        let at = shape.address(search.place(Some(slot)), 0);
+                        return Err(DtxError::Conflict { at, lock: head.lock });
+                    }
                     let absent = Head { presence: Presence::Free, ..head };
                     return Ok(self.done(search, search.place(None), absent, &[], None));
                 }

@@ -283,9 +283,9 @@ impl<'r> Check<'r> {
         self.arrows = arrows;
     }
 
+    /// Whether a key may have been deleted. Of several deletions without an answer one may have taken effect, and none is known to have.
     fn is_deleted(&self, key: TableKey) -> bool {
-        let mut effective = self.runs.iter().zip(&self.effective).filter(|(_, effective)| **effective);
-        effective.any(|(run, _)| run.writes.contains(&(key, false)))
+        self.runs.iter().any(|run| run.ending != Ending::Aborted && run.writes.contains(&(key, false)))
     }
 
     fn find_circle(&self) -> Result<(), NotSerializable> {
@@ -403,6 +403,20 @@ mod tests {
         assert!(history.check().unwrap().has_taken_effect(open));
         run(&history, (4, 5), &[(B, Some(0))], &[]);
         assert!(history.check().is_err(), "one of its writes is there, and the other is not");
+    }
+
+    /// One of two deletions without an answer has taken effect.
+    #[test]
+    fn a_key_may_have_been_taken_away_by_either_of_two() {
+        let history = Transactions::default();
+        run(&history, (0, 1), &[(A, None)], &[A]);
+        for _ in 0..2 {
+            let open = history.begin("client", Instant::from_nanos(2));
+            history.read(open, A, Some(Stamp(1)));
+            history.write(open, A, false);
+        }
+        run(&history, (8, 9), &[(A, None)], &[]);
+        assert_eq!(history.check().unwrap().committed, 2);
     }
 
     #[test]
