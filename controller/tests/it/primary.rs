@@ -215,6 +215,8 @@ fn a_cluster_of_another_structure_has_no_plan() {
     }
     let ids: Vec<SwitchId> = world.switches.keys().copied().collect();
     ids.iter().for_each(|id| world.primary.switch_noticed(*id, &KeeperNotice::Read(None)));
+    world.settle();
+    assert!(world.primary.controller().wants_plan(), "only the structure is in the way");
     assert!(world.obey().is_empty() && world.primary.trouble().is_none());
     assert_eq!(world.primary.other_structure(1), Some("hash"));
     world.told();
