@@ -31,7 +31,7 @@ use entry_cache::EntryCacheResult;
 use latencies::Latencies;
 use process::{Load, Process};
 use ramp::Step;
-use source::Source;
+use source::{Files, Source};
 
 /// Do operations on a running cluster, check every answer, and measure.
 #[derive(Args)]
@@ -276,8 +276,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Some(Box::new(file.with_context(|| format!("--progress {}", path.display()))?))
         }
     };
+    let files = Files::read(arguments)?;
     let mut process = Process::open(arguments, structure, &cluster, described)?;
-    let mut source = match Source::open(arguments, &mut process) {
+    let mut source = match Source::open(files, arguments, &mut process) {
         Ok(source) => source,
         Err(error) => {
             process.close();

@@ -78,7 +78,7 @@ fn what_a_client_needs_to_write_comes_from_one_place() {
     assert_eq!(info.writer(None, true), None);
     let poor = fatbtree_blink_host::TreeServerInfo { masked_atomics: false, ..info };
     assert_eq!(poor.writer(lease.owner, true), Some(Writer { masked_atomics: false, ..expected }));
-    assert_eq!((table.owners.len, table.on_device), (8192, true));
+    assert_eq!((table.owners.len, table.on_device), (8192 + 65_536 * 8, true), "a bit and a name for each");
     assert_eq!(lab.server.renew_session(lab.now, lease.session).unwrap().owner, lease.owner);
 
     // Tree memory is written; the table of owners is only read.

@@ -1,10 +1,11 @@
 //! Source of a bench's operations, a workload or a trace, with the values that its reads may return.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use fatbtree_blink::value::{self, STAMPED_BYTES};
-use fatbtree_workload::ycsb::{Workload, WorkloadSpec};
+use fatbtree_workload::trace::Trace;
+use fatbtree_workload::ycsb::{Properties, Workload, WorkloadSpec};
 use fatbtree_workload::{Operations, ScanParts, Values};
 
 use super::keys::Keys;
@@ -17,21 +18,46 @@ pub(super) struct Source {
     pub(super) parts: ScanParts,
 }
 
-impl Source {
-    /// Reads the files that the command line names, and compares them with what the memory servers hold.
+/// Files that the command line names.
+pub(super) enum Files {
+    Workload(Properties, Keys),
+    Trace(Trace, PathBuf),
+}
+
+impl Files {
+    /// Reads the files, before anything is asked of the cluster.
     ///
     /// # Errors
-    /// When a file cannot be read, or the memory servers hold other keys.
-    pub(super) fn open(arguments: &Arguments, process: &mut Process) -> Result<Self> {
-        match &arguments.trace {
-            Some(path) => Self::trace(path, arguments, process),
-            None => Self::workload(arguments, process),
+    /// When one cannot be read.
+    pub(super) fn read(arguments: &Arguments) -> Result<Self> {
+        Ok(match &arguments.trace {
+            Some(path) => Self::Trace(crate::trace::read(path)?, path.clone()),
+            None => {
+                let properties = crate::workload::properties(&arguments.workload)?;
+                Self::Workload(properties, Keys::read(arguments.keys.as_deref())?)
+            }
+        })
+    }
+}
+
+impl Source {
+    /// Compares the files with what the memory servers hold.
+    ///
+    /// # Errors
+    /// When the memory servers hold other keys.
+    pub(super) fn open(files: Files, arguments: &Arguments, process: &mut Process) -> Result<Self> {
+        match files {
+            Files::Trace(trace, path) => Self::trace(trace, &path, arguments, process),
+            Files::Workload(properties, keys) => Self::workload(properties, keys, arguments, process),
         }
     }
 
-    fn workload(arguments: &Arguments, process: &mut Process) -> Result<Self> {
-        let mut properties = crate::workload::properties(&arguments.workload)?;
-        let keys = Keys::read(arguments.keys.as_deref())?;
+    fn workload(
+        mut properties: Properties,
+        keys: Keys,
+        arguments: &Arguments,
+        process: &mut Process,
+    ) -> Result<Self> {
         let records = process.records(&keys)?;
         if records == 0 {
             let cluster = arguments.cluster.display();
@@ -76,8 +102,7 @@ impl Source {
         Ok(Self { operations: Box::new(workload), values, parts })
     }
 
-    fn trace(path: &Path, arguments: &Arguments, process: &mut Process) -> Result<Self> {
-        let trace = crate::trace::read(path)?;
+    fn trace(trace: Trace, path: &Path, arguments: &Arguments, process: &mut Process) -> Result<Self> {
         let name = path.display();
         if arguments.operations > trace.len() as u64 {
             bail!(

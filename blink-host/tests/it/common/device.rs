@@ -61,6 +61,9 @@ impl WatchedDevice {
     }
 }
 
+/// Bytes of the table of owners: a bit for each number, and a name of 8 bytes.
+pub(crate) const OWNERS_BYTES: u64 = 8192 + (1 << 16) * 8;
+
 impl Device for WatchedDevice {
     fn capabilities(&self) -> Capabilities {
         let watch = self.watch.borrow();
@@ -73,7 +76,7 @@ impl Device for WatchedDevice {
     }
 
     fn register(&mut self, memory: &Arc<Memory>, iova: u64, access: Access) -> Result<Region, RegisterError> {
-        if (memory.len(), access) == (8192, Access::READ) {
+        if (memory.len(), access) == (OWNERS_BYTES, Access::READ) {
             self.watch.borrow_mut().owners = Some(Arc::clone(memory));
         }
         let region = self.device.register(memory, iova, access);
@@ -133,7 +136,7 @@ impl Device for WatchedDevice {
             .borrow()
             .owners
             .as_ref()
-            .map(|owners| owners.update(0, |word| word).expect("8192 bytes"));
+            .map(|owners| owners.update(0, |word| word).expect("it is longer"));
         self.watch.borrow_mut().alive_at_destroy.extend(first);
         self.device.destroy(queue_pair);
     }
