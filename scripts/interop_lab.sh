@@ -4,7 +4,7 @@
 # cannot run fails, nothing is skipped.
 #
 #   scripts/interop_lab.sh                                 installs what is missing (Debian 12, as root), builds, checks
-#   FATBTREE_BIN=target/release/fatbtree scripts/interop_lab.sh      with a binary built before, with the feature ibverbs; verbs_lab is
+#   FATBTREE_BIN=target/release/fatbtree scripts/interop_lab.sh      with a binary built before, with the feature ibverbs; examples are
 #                                                                    built all the same
 #   FATBTREE_PROFILE=release scripts/interop_lab.sh        builds with another cargo profile than dev
 #
@@ -136,7 +136,7 @@ guest_kernel() {
 case ${FATBTREE_PROFILE:-dev} in dev) folder=debug ;; *) folder=$FATBTREE_PROFILE ;; esac
 binary=${FATBTREE_BIN:-}
 build() {
-    local wanted=(--example verbs_lab --example udp_memserver --example lab_controller)
+    local wanted=(--example verbs_lab --example udp_memserver --example lab_controller --example every_operation)
     [ -n "$binary" ] || wanted+=(--bin fatbtree)
     # All at once and of the whole workspace, as the tests are built: for another set of packages cargo chooses other features of what
     # they share, and compiles that anew.
@@ -145,6 +145,7 @@ build() {
     gcc -O2 -Wall -Wextra -Werror -o "$work/forge" scripts/rxe_guest/forge.c
     # The guests' initramfs lies in their memory: no symbols.
     strip -o "$work/verbs_lab" "$target/$folder/examples/verbs_lab"
+    strip -o "$work/every_operation" "$target/$folder/examples/every_operation"
 }
 
 # --- the checks ---------------------------------------------------------------------------------------------------------
@@ -202,8 +203,8 @@ check "P4Runtime: p4runtime-shell programs the switch and reads it back" p4runti
 timeout 600 "$work/venv/bin/python3" scripts/interop_rxe.py --fatbtree "$binary" --kernel "$work/kernel" \
     --peer "$work/index_peer" --verbs-lab "$work/verbs_lab" --memory-server "$target/$folder/examples/udp_memserver" \
     --controller "$target/$folder/examples/lab_controller" --work "$work/rxe" </dev/null || failures=$((failures + 1))
-timeout 900 "$work/venv/bin/python3" scripts/interop_roles.py --fatbtree "$binary" --kernel "$work/kernel" --work "$work/roles" \
-    </dev/null || failures=$((failures + 1))
+timeout 900 "$work/venv/bin/python3" scripts/interop_roles.py --fatbtree "$binary" --library "$work/every_operation" --kernel "$work/kernel" \
+    --work "$work/roles" </dev/null || failures=$((failures + 1))
 timeout 600 "$work/venv/bin/python3" scripts/interop_hosts.py --fatbtree "$binary" --kernel "$work/kernel" --forge "$work/forge" \
     --work "$work/hosts" </dev/null || failures=$((failures + 1))
 

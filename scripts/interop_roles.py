@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The roles as processes on a real RDMA device: `fatbtree bench` and `fatbtree memserver` with `--nic ibverbs:DEVICE`, in a QEMU guest with
-Debian's kernel and its soft RoCE (rdma_rxe), the other roles on this machine.
+"""The roles as processes on a real RDMA device: `fatbtree bench` and `fatbtree memserver` with `--nic ibverbs:DEVICE`, a program of the
+client library and single operations of the command line, in a QEMU guest with Debian's kernel and its soft RoCE (rdma_rxe), the other roles
+on this machine.
 
-    network "client":  guest, bench on rxe0, 10.1.0.2 ── edge-1-0 ─ agg-1-0 ─ core-0 ─ agg-0-0 ─ edge-0-0 ── memserver, software NIC, 10.0.0.2
+    network "client":  guest, clients on rxe0, 10.1.0.2 ── edge-1-0 ─ agg-1-0 ─ core-0 ─ agg-0-0 ─ edge-0-0 ── memserver, software NIC, 10.0.0.2
     network "server":  bench, software NIC, 10.1.0.2  ── edge-1-0 ─ agg-1-0 ─ core-0 ─ agg-0-0 ─ edge-0-0 ── relay ── guest, memserver on rxe1,
                                                                                                                      10.0.0.2
 
@@ -10,13 +11,14 @@ Each network is a FatTree with k = 2 of five `fatbtree switch` and a `fatbtree c
 guest's copy of it differs in where gRPC is reached: behind QEMU's address translation. The relay counts READs, and loses frames when told to.
 
     scripts/interop_lab.sh                # installs what this needs, then runs it
-    python3 scripts/interop_roles.py --fatbtree BINARY --kernel DIR --work DIR
+    python3 scripts/interop_roles.py --fatbtree BINARY --library EXAMPLE --kernel DIR --work DIR
 
-BINARY is built with the cargo feature `ibverbs`. One line a check; exits with 1 when one fails. Emulation only, no root, loopback only.
+BINARY, and EXAMPLE of the client library, are built with the cargo feature `ibverbs`. One line a check; exits with 1 when one fails. Emulation only, no root, loopback only.
 """
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import time
@@ -29,6 +31,7 @@ from rxe_lab.tree import CLIENT, LINKS, SERVER, SWITCHES, Relay
 # Where the guest reaches the gRPC of this machine's roles.
 GUEST_FINDS = {"client controller": ("10.0.2.100", 50051), "client server": ("10.0.2.101", 50051),
                "server controller": ("10.0.2.102", 50051)}
+EXAMPLE = "every_operation"  # of the client library
 KEYS = 20_000
 LOADED = 20_000
 # When a check fails: what the guest's role says, and where its threads are.
@@ -101,12 +104,36 @@ def client_on_soft_roce(report, network, guest):
     def writes():
         return all_right(bench_in(guest, "--operations 1000 --workload a"), 1000)
 
+    def library():
+        status, said = run_in(guest, f"/lab/{EXAMPLE} /lab/client.toml rxe0", BENCH_SECONDS)
+        counted = re.match(r"(\d+) operations by \d+ tasks, every answer right", said[-1])
+        if status or not counted or int(counted[1]) < 800:
+            raise LabError(f"{EXAMPLE} ended with {status}: {' | '.join(said[-3:])}")
+        return said[-1]
+
+    def single_operations():
+        key = "9223372036854775808"
+        expected = [
+            (f"put {key} 'on soft RoCE'", 0, []),
+            (f"get {key}", 0, ['"on soft RoCE"']),
+            (f"scan {key}..={key}", 0, [f'{key} "on soft RoCE"']),
+            (f"delete {key}", 0, []),
+            (f"get {key}", 1, []),
+        ]
+        for words, status, answer in expected:
+            found = run_in(guest, f"/lab/fatbtree {words} --cluster /lab/client.toml --nic ibverbs:rxe0 --patience 60")
+            if found != (status, answer):
+                raise LabError(f"fatbtree {words}: expected {(status, answer)}, found {found}")
+        return f"{len(expected)} commands, each with a connection of its own"
+
     steps(report, "client on soft RoCE", [
         ("switches, controller and memory server as processes", up),
         ("devices and addresses that are not there are refused", refused),
         ("bench in the guest, from the root", walking),
         ("bench in the guest, index reads through our switches", index_reads),
         ("bench in the guest, half of it writes", writes),
+        ("a program of the client library in the guest", library),
+        ("get, put, delete and scan in the guest", single_operations),
     ], guest, WHY)
 
 
@@ -206,6 +233,7 @@ def server_on_soft_roce(report, network, guest):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fatbtree", type=Path, required=True, help="the fatbtree binary, built with the feature ibverbs")
+    parser.add_argument("--library", type=Path, required=True, help="fatbtree/examples/every_operation, compiled with it and stripped")
     parser.add_argument("--kernel", type=Path, required=True, help="folder with boot/vmlinuz-* and lib/modules/*, modules.dep among them")
     parser.add_argument("--work", type=Path, required=True, help="folder for the initramfs, the cluster files and the logs")
     arguments = parser.parse_args()
@@ -222,7 +250,7 @@ def main():
         image = kernel_image(arguments.kernel)
         addresses = {name: f"{host}:{port}" for name, (host, port) in GUEST_FINDS.items()}
         archive = work / "initramfs.cpio"
-        archive.write_bytes(initramfs(arguments.kernel, [guest_binary(arguments.fatbtree, work)], {
+        archive.write_bytes(initramfs(arguments.kernel, [guest_binary(arguments.fatbtree, work), arguments.library], {
             "client.toml": client.text(addresses["client controller"], addresses["client server"]),
             "server.toml": server.text(addresses["server controller"], f"{GUEST[0]}:{GUEST[1]}"),
         }))

@@ -11,6 +11,7 @@ use fatbtree::blocking::Client;
 use fatbtree::{Options, Protocol};
 use serde_json::json;
 
+use crate::nic::Nic;
 use crate::shell::command::{key, show, value};
 use crate::structure::StructureArgument;
 
@@ -25,8 +26,10 @@ struct At {
     client: Option<String>,
     #[command(flatten)]
     structure: StructureArgument,
+    #[command(flatten)]
+    nic: Nic,
     /// Ask the processors of the memory servers, started with `fatbtree memserver --serve queries`, instead of using RDMA.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "nic")]
     query: bool,
     /// Print the result as JSON.
     #[arg(long)]
@@ -45,6 +48,9 @@ impl At {
         }
         if let Some(structure) = self.structure.given() {
             options = options.structure(structure);
+        }
+        if let Some(device) = self.nic.device() {
+            options = options.rdma_device(device);
         }
         if self.query {
             options = options.protocol(Protocol::Query);

@@ -50,6 +50,14 @@ impl Nic {
         }
     }
 
+    /// Name of the RDMA device; `None` for the software NIC.
+    pub(crate) fn device(&self) -> Option<&str> {
+        match &self.nic {
+            Choice::Software => None,
+            Choice::Ibverbs(device) => Some(device),
+        }
+    }
+
     /// Whether memory that others reach is held in this machine's, touched or not.
     pub(crate) fn pins_memory(&self) -> bool {
         self.nic != Choice::Software

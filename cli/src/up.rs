@@ -1,10 +1,10 @@
 //! `fatbtree up`: all roles of a cluster file, on this machine.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
 use fatbtree_trust::OPERATOR;
@@ -21,6 +21,7 @@ use crate::topology::{EXAMPLE, example, kinds};
 #[command(after_help = "Examples:
   fatbtree up                                    the example of `fatbtree topology example`; prints the path of its cluster file
   fatbtree up --example single                   the same with one switch
+  fatbtree up cluster.toml --example single      the same; cluster.toml is written, and stays
   fatbtree topology example > cluster.toml
   fatbtree up cluster.toml                       prints `ready` when every role answers; Ctrl-C stops them all
   fatbtree up cluster.toml --data /var/tmp/fatbtree    the same; trees are there again after a restart
@@ -32,9 +33,10 @@ use crate::topology::{EXAMPLE, example, kinds};
 pub(crate) struct Arguments {
     /// Cluster file (TOML). Without one: an example, whose file lies in a temporary folder while the cluster runs.
     file: Option<PathBuf>,
-    /// Kind of the example's network: single (one switch), pair (two), leaf-spine or fat-tree.
-    #[arg(long, value_name = "KIND", default_value = EXAMPLE, value_parser = kinds(), conflicts_with = "file")]
-    example: String,
+    /// Start an example, with a network of this kind: single (one switch), pair (two), leaf-spine or fat-tree. Its cluster file is written
+    /// to FILE if that is not there.
+    #[arg(long, value_name = "KIND", value_parser = kinds())]
+    example: Option<String>,
     #[command(flatten)]
     structure: StructureArgument,
     #[command(flatten)]
@@ -58,26 +60,54 @@ pub(crate) struct Arguments {
     patience: u64,
 }
 
+/// The cluster file of an example.
+fn example_text(kind: Option<&str>, structure: Structure) -> String {
+    let text = example(kind.unwrap_or(EXAMPLE));
+    match structure {
+        Structure::Tree => text.to_owned(),
+        // Other commands read it there.
+        other => format!("structure = \"{}\"\n\n{text}", other.word()),
+    }
+}
+
 /// Writes an example's cluster file into a temporary folder, which is removed with the value.
-fn write_example(kind: &str, structure: Structure) -> Result<(TempDir, PathBuf)> {
+fn write_temporary(text: &str) -> Result<(TempDir, PathBuf)> {
     let folder =
         tempfile::Builder::new().prefix("fatbtree-").tempdir().context("making a temporary folder")?;
     let file = folder.path().join("cluster.toml");
-    let text = match structure {
-        Structure::Tree => example(kind).to_owned(),
-        // Other commands read it there.
-        other => format!("structure = \"{}\"\n\n{}", other.word(), example(kind)),
-    };
     std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
     Ok((folder, file))
 }
 
+/// Writes an example's cluster file where it is to stay. One that was changed since is not replaced.
+fn write_lasting(file: &Path, text: &str) -> Result<()> {
+    match std::fs::read_to_string(file) {
+        Ok(found) if found == text => Ok(()),
+        Ok(_) => bail!(
+            "{} is there, and is not the example; leave --example away to start it, or name another file",
+            file.display()
+        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))?;
+            println!("cluster file {}", file.display());
+            Ok(())
+        }
+        Err(error) => Err(error).with_context(|| format!("reading {}", file.display())),
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let structure = arguments.structure.given().unwrap_or_default();
+    let text = example_text(arguments.example.as_deref(), structure);
     let (_folder, file) = match &arguments.file {
-        Some(file) => (None, file.clone()),
+        Some(file) => {
+            if arguments.example.is_some() {
+                write_lasting(file, &text)?;
+            }
+            (None, file.clone())
+        }
         None => {
-            let (folder, file) =
-                write_example(&arguments.example, arguments.structure.given().unwrap_or_default())?;
+            let (folder, file) = write_temporary(&text)?;
             println!("cluster file {}", file.display());
             (Some(folder), file)
         }

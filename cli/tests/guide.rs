@@ -264,7 +264,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "cargo run -p fatbtree --example twelve_lines",
-        "another program, which is built with the tests; `fatbtree/tests/it` runs it, `tests/pages.rs` compares the pages with it",
+        "`scripts/new_user.sh` types it; `fatbtree/tests/it` runs it, too, and `tests/pages.rs` compares the pages with it",
     ),
     (
         "cargo run --release -p fatbtree-cli -- simulate writes --tonight 1000",
@@ -304,6 +304,19 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "needs root and DPDK; `cli/tests/dpdk.rs` runs roles on virtual devices",
     ),
     ("fatbtree up", "has fixed ports; `cli/tests/up.rs` runs an example in a network of its own"),
+    (
+        "fatbtree up cluster.toml --example single",
+        "has fixed ports; `cli/tests/up.rs` runs it in a network of its own",
+    ),
+    ("cargo run -p fatbtree-cli -- up cluster.toml --example single", "`scripts/new_user.sh` types it"),
+    (
+        "cargo run -p fatbtree --example every_operation -- cluster.toml",
+        "another program, which is built with the tests; `fatbtree/tests/it` runs what it does",
+    ),
+    (
+        "fatbtree put 4711 hello --cluster cluster.toml --nic ibverbs:mlx5_0",
+        "needs an RDMA device; the interop lab runs it with soft RoCE",
+    ),
     ("fatbtree up --page 127.0.0.1:8088", "has fixed ports; `scripts/live_page.py` looks at the page"),
     ("fatbtree up --example single", "has fixed ports; `cli/tests/up.rs` runs it in a network of its own"),
     ("apt-get install dpkg-dev python3", "needs root; `.ci/run` installs them"),

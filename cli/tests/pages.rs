@@ -3,7 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate has a folder").to_owned()
@@ -109,6 +113,16 @@ fn every_path_that_the_map_names_is_there() {
     assert!(named.len() > 200, "{} paths", named.len());
 }
 
+/// The README is for a reader with two minutes; everything else has a page in the book.
+#[test]
+fn the_readme_is_short() {
+    let page = read(&root().join("README.md"));
+    let wide: Vec<&str> = page.lines().filter(|line| line.chars().count() > 100).collect();
+    assert!(wide.is_empty(), "README.md: expected at most 100 columns, found {wide:#?}");
+    let lines = page.lines().count();
+    assert!(lines <= 150, "README.md: expected at most 150 lines, found {lines}; move some to docs/src/");
+}
+
 #[test]
 fn the_book_has_every_page_once() {
     let source = root().join("docs/src");
@@ -119,6 +133,37 @@ fn the_book_has_every_page_once() {
     let there: BTreeSet<String> = files.iter().map(name).filter(|name| name != "SUMMARY.md").collect();
     assert_eq!(listed.len(), there.len(), "each page once: {listed:?}");
     assert_eq!(BTreeSet::from_iter(listed), there);
+}
+
+/// A built book has no repository beside it: `docs/outside.py` puts paths in place of links out of it.
+#[test]
+fn the_built_book_has_no_links_out_of_it() {
+    let mut files = Vec::new();
+    pages(&root().join("docs/src"), &mut files);
+    let chapter = |content: String| json!({ "Chapter": { "content": content, "sub_items": [] } });
+    let [inner, outer] = ["see [`a.rs`](../../x/a.rs#b), [x](y.md)", "[`x/`](../../x/)"];
+    let mut chapters: Vec<Value> = files.iter().map(|file| chapter(read(file))).collect();
+    chapters.push(chapter(outer.to_owned()));
+    chapters.last_mut().expect("one")["Chapter"]["sub_items"] = json!([chapter(inner.to_owned())]);
+    let mut command = Command::new(root().join("docs/outside.py"));
+    let Ok(mut child) = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
+        eprintln!("SKIPPED: no python3 here");
+        return;
+    };
+    // What mdBook hands over: the context, and the book.
+    let book = json!([{}, { "items": chapters }]).to_string();
+    child.stdin.take().expect("a pipe").write_all(book.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    let book: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let chapters = book["items"].as_array().expect("chapters");
+    assert_eq!(chapters.len(), files.len() + 1);
+    for chapter in chapters {
+        assert!(!chapter["Chapter"]["content"].as_str().expect("text").contains("](../"), "{chapter}");
+    }
+    let last = &chapters[files.len()]["Chapter"];
+    assert_eq!(last["content"], "`x/`");
+    assert_eq!(last["sub_items"][0]["Chapter"]["content"], "see `a.rs` (`x/a.rs`), [x](y.md)");
 }
 
 #[test]

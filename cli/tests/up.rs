@@ -1,4 +1,4 @@
-//! `fatbtree up` without a cluster file: the example, in a network of its own because its ports are fixed.
+//! `fatbtree up` with an example, in a network of its own because its ports are fixed.
 
 mod common;
 #[path = "common/processes.rs"]
@@ -44,10 +44,33 @@ fn up_without_a_file_starts_the_example() {
     assert!(!Path::new(file).exists(), "the file is there as long as the cluster");
 }
 
+/// The cluster file of `--example` stays where it was told to be, and starts the same cluster again.
 #[test]
-fn an_example_is_named_instead_of_a_file() {
-    let output = run(&["up", "cluster.toml", "--example", "pair"]);
-    assert_eq!(output.status.code(), Some(2));
+fn an_example_with_a_file_leaves_the_file_there() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("cluster.toml");
+    let path = file.to_str().expect("a plain path");
+    if isolated(&["--version"]).output().is_ok_and(|output| output.status.success()) {
+        for _ in 0..2 {
+            let up = Role::of(isolated(&["up", path, "--example", "single"]));
+            up.until("ready");
+            assert!(up.stop("INT").success());
+            let example = run(&["topology", "example", "single"]).stdout;
+            assert_eq!(std::fs::read(&file).expect("the file stays"), example);
+        }
+    } else {
+        eprintln!("SKIPPED: no network namespace here");
+    }
+    std::fs::write(&file, "# of my own\n").expect("it is written");
+    let output = run(&["up", path, "--example", "single"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("leave --example away"), "{said}");
+    assert_eq!(std::fs::read(&file).expect("the file stays"), b"# of my own\n");
+}
+
+#[test]
+fn a_kind_of_example_that_does_not_exist_is_refused_with_those_that_do() {
     let output = run(&["up", "--example", "ring"]);
+    assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("leaf-spine"));
 }

@@ -9,6 +9,7 @@ use fatbtree::blocking::Client;
 
 use super::command::{Command, show};
 use super::{Database, PAIRS_AT_ONCE, Trouble};
+use crate::nic::Nic;
 
 /// A client of the cluster.
 pub(super) struct Shell<W> {
@@ -18,12 +19,14 @@ pub(super) struct Shell<W> {
 
 impl<W: Write> Shell<W> {
     /// Connects as a client of the cluster file, by default the first one.
-    pub(super) fn connect(file: &Path, client: Option<&str>, out: W) -> Result<Self> {
-        let options = Options::new(file);
-        let options = match client {
-            Some(name) => options.client(name),
-            None => options,
-        };
+    pub(super) fn connect(file: &Path, client: Option<&str>, nic: &Nic, out: W) -> Result<Self> {
+        let mut options = Options::new(file);
+        if let Some(name) = client {
+            options = options.client(name);
+        }
+        if let Some(device) = nic.device() {
+            options = options.rdma_device(device);
+        }
         Ok(Self { db: Client::connect(options)?, out })
     }
 

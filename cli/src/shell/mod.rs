@@ -102,7 +102,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             lines
         }
         Some(file) => {
-            let mut shell = cluster::Shell::connect(file, arguments.client.as_deref(), io::stdout().lock())?;
+            let (nic, client) = (&arguments.nic, arguments.client.as_deref());
+            let mut shell = cluster::Shell::connect(file, client, nic, io::stdout().lock())?;
             exit_when_interrupted()?;
             let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
             shell.close();

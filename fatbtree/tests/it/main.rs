@@ -7,3 +7,4 @@ mod common;
 mod failures;
 mod operations;
 mod seats;
+mod ways;

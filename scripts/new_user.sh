@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Types a new user's path: in a clone, README.md's two commands from nothing to a value read back; then README.md's program in a crate of
+# its own, with the dependencies that docs/src/embed.md names.
+#
+#     scripts/new_user.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# The example has fixed ports: in a network of its own they are free.
+if [ "${1:-}" != inside ] && command -v ip >/dev/null && unshare -rn true 2>/dev/null; then
+    exec unshare -rn "scripts/${0##*/}" inside
+fi
+[ "${1:-}" != inside ] || ip link set lo up
+
+fail() {
+    echo "new user: FAILED: $1" >&2
+    exit 1
+}
+
+[ ! -e cluster.toml ] || fail "cluster.toml is there: expected a fresh clone"
+folder=$(mktemp -d)
+up=
+cleanup() {
+    [ -z "$up" ] || kill -INT "$up" 2>/dev/null || true
+    rm -rf "$folder" cluster.toml
+}
+trap cleanup EXIT
+
+mapfile -t typed < <(sed -n 's/ *#.*//; /^cargo run -p fatbtree/p' README.md)
+[ ${#typed[@]} = 2 ] || fail "README.md: expected two lines 'cargo run -p fatbtree…', found ${#typed[@]}"
+
+echo "+ ${typed[0]}"
+eval "exec ${typed[0]}" >"$folder/up.log" 2>&1 &
+up=$!
+until grep -qx ready "$folder/up.log"; do
+    kill -0 $up 2>/dev/null || { cat "$folder/up.log"; fail "the cluster has ended"; }
+    sleep 0.2
+done
+echo "+ ${typed[1]}"
+eval "${typed[1]}"
+
+mkdir -p "$folder/mine/src"
+block() { awk -v begin="\`\`\`$1" '$0 == "```" { inside = 0 } inside { print } $0 == begin { inside = 1 }' "$2"; }
+{
+    printf '[package]\nname = "mine"\nedition = "2024"\n[workspace]\n'
+    block toml docs/src/embed.md | sed "s|path = \"../fatbtree/fatbtree\"|path = \"$PWD/fatbtree\"|"
+} >"$folder/mine/Cargo.toml"
+block rust README.md >"$folder/mine/src/main.rs"
+grep -q "path = \"$PWD/fatbtree\"" "$folder/mine/Cargo.toml" || fail "docs/src/embed.md does not name the crate's path"
+grep -q 'fatbtree::connect' "$folder/mine/src/main.rs" || fail "README.md has no program"
+# What was compiled with the repository's versions and profile is not compiled again.
+cp Cargo.lock "$folder/mine/"
+echo "+ cargo run, in a crate of its own"
+CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_NET_OFFLINE=true CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target} \
+    cargo run --manifest-path "$folder/mine/Cargo.toml"
+
+kill -INT $up
+wait $up || fail "the cluster ended badly: $(tail -n 1 "$folder/up.log")"
+up=
+echo "new user: a program has read a value back, and so has one in a crate of its own"
