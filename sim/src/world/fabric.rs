@@ -179,7 +179,9 @@ impl Fabric {
             Event::Taken { machine, generation } => self.taken(MachineId(machine), generation),
             Event::Wake { machine, generation } => {
                 let host = &mut self.hosts[machine as usize];
-                if host.generation == generation {
+                // A wake that an earlier one overtook sets none in its place: the machine would then look at its
+                // tasks once for every pause that ever ended early.
+                if host.generation == generation && host.wake.is_some_and(|due| due <= self.now.at) {
                     host.wake = None;
                     self.news_for(MachineId(machine));
                 }
