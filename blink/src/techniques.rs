@@ -1,22 +1,23 @@
 //! Sherman's techniques, each of which can be left out, to measure what it brings.
 
+use fatbtree_remote::Combine;
+
 /// Optimisations that make a client's writes cheap (Sherman sections 4.3 to 4.5). All are on by default;
 /// without any of them it is the baseline that the paper calls FG+ (section 5.1.2). Changes are right in
-/// every combination.
+/// every combination. [`Combine::LockToo`] is not Sherman's.
 ///
 /// Clients of one tree may differ in these, but for what `on_chip` says.
 ///
 /// ```
 /// use fatbtree_blink::Techniques;
-/// assert_eq!(Techniques::default(), Techniques::SHERMAN);
-/// assert_eq!(Techniques::steps().map(|(name, _)| name), ["FG+", "+Combine", "+On-Chip", "+Hierarchical", "+2-Level Ver"]);
+/// assert_eq!(Techniques::default(), Techniques::ALL);
+/// let names = Techniques::steps().map(|(name, _)| name);
+/// assert_eq!(names, ["FG+", "+Combine", "+On-Chip", "+Hierarchical", "+2-Level Ver", "+Lock with read"]);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Techniques {
-    /// Operations that depend on each other share a doorbell: the lock and the first read of the node, what is written back and
-    /// the release, a new sibling. Off: each waits for the one before, so that a change takes lock, read, write and release: four
-    /// round trips, as in FG.
-    pub combine: bool,
+    /// Operations that depend on each other and share a doorbell.
+    pub combine: Combine,
     /// The lock table lies on the servers' cards. The servers put it there; what the client knows of it is how to release: by an
     /// atomic, which costs the card no more than a WRITE. Off: the table lies in the servers' memory, where an atomic costs the
     /// card two transfers over PCIe, and a lock is released by a WRITE of its two bytes, as FG+ does. The servers' cards must then
@@ -33,22 +34,24 @@ pub struct Techniques {
 
 impl Default for Techniques {
     fn default() -> Self {
-        Self::SHERMAN
+        Self::ALL
     }
 }
 
 impl Techniques {
     /// All of them.
+    pub const ALL: Self = Self { combine: Combine::LockToo, ..Self::SHERMAN };
+    /// Those of Sherman as it is published: a lock is taken in a round trip of its own.
     pub const SHERMAN: Self =
-        Self { combine: true, on_chip: true, hierarchical: true, two_level_versions: true };
+        Self { combine: Combine::Writes, on_chip: true, hierarchical: true, two_level_versions: true };
     /// None of them.
     pub const FG_PLUS: Self =
-        Self { combine: false, on_chip: false, hierarchical: false, two_level_versions: false };
+        Self { combine: Combine::Off, on_chip: false, hierarchical: false, two_level_versions: false };
 
-    /// One after the other, in the order and by the names of Sherman's figures 10 and 11.
+    /// One after the other, in the order and by the names of Sherman's figures 10 and 11; and what is added here.
     #[must_use]
-    pub fn steps() -> [(&'static str, Self); 5] {
-        let combine = Self { combine: true, ..Self::FG_PLUS };
+    pub fn steps() -> [(&'static str, Self); 6] {
+        let combine = Self { combine: Combine::Writes, ..Self::FG_PLUS };
         let on_chip = Self { on_chip: true, ..combine };
         let hierarchical = Self { hierarchical: true, ..on_chip };
         [
@@ -57,6 +60,7 @@ impl Techniques {
             ("+On-Chip", on_chip),
             ("+Hierarchical", hierarchical),
             ("+2-Level Ver", Self::SHERMAN),
+            ("+Lock with read", Self::ALL),
         ]
     }
 }

@@ -4,6 +4,7 @@ use fatbtree_verbs::{Failure, Operation, Remote, Verbs};
 
 use crate::address::GlobalAddress;
 use crate::checks::Check;
+use crate::config::Combine;
 use crate::connection::{BreakReason, ConnectionId};
 use crate::locks::Writer;
 use crate::memory::{RemoteMemory, Trouble};
@@ -39,7 +40,7 @@ impl<V: Verbs> RemoteMemory<V> {
             Some(part) => Operation::Write { to: Remote { address: part.at.raw(), rkey }, data: part.bytes },
             None => rest[at - parts.len()],
         };
-        if !self.config().locking.combine {
+        if self.config().locking.combine == Combine::Off {
             return self.one_by_one(id, writer, count, operation).await;
         }
         if count == 0 {

@@ -8,8 +8,8 @@ use crate::backoff::Backoff;
 /// Sherman's techniques (sections 4.3 and 4.4) for taking locks and writing under them, as far as they know no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Locking {
-    /// Operations that depend on each other share a doorbell. Off: each waits for the one before.
-    pub combine: bool,
+    /// Operations that share a doorbell.
+    pub combine: Combine,
     /// Locks are released by an atomic, which excludes other atomics; the lock table should lie on the server's card. Off: by a WRITE, as
     /// Sherman's clients do.
     pub on_chip: bool,
@@ -20,8 +20,20 @@ pub struct Locking {
 impl Default for Locking {
     /// All on.
     fn default() -> Self {
-        Self { combine: true, on_chip: true, hierarchical: true }
+        Self { combine: Combine::LockToo, on_chip: true, hierarchical: true }
     }
+}
+
+/// Operations that depend on each other and share a doorbell all the same (Sherman, section 4.5): the card carries out the operations of a
+/// queue pair in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Combine {
+    /// None: each waits for the one before. A change takes lock, read, write and release: four round trips, as in FG.
+    Off,
+    /// A new sibling, what is written back, and the release, as Sherman's clients do: three round trips.
+    Writes,
+    /// The lock and the first read of what it protects, too: two round trips.
+    LockToo,
 }
 
 /// Treatment of contention: for the memory of the card, and for what other clients want, too. Each can be chosen by itself.

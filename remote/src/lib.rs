@@ -75,7 +75,7 @@ pub use attempts::Attempts;
 pub use backoff::{Backoff, Growth};
 pub use chain::Part;
 pub use checks::Check;
-pub use config::{Contention, Locking, RemoteConfig};
+pub use config::{Combine, Contention, Locking, RemoteConfig};
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
 pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
 pub use kept::Kept;

@@ -77,7 +77,7 @@ impl Setup {
         Self {
             name,
             tree,
-            techniques: Techniques::SHERMAN,
+            techniques: Techniques::ALL,
             mix: Mix::ReadOnly,
             skew: Skew::Skewed,
             start: Start::Cached,

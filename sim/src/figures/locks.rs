@@ -24,12 +24,12 @@ pub fn locks(size: &Size) -> Result<Vec<Row>, String> {
     let size = Size { keys: LOCKS.into(), depth: THREADS, warm_up_us: size.window_us, ..*size };
     // Large enough that each lock has something to protect.
     let cluster = load_on(1, tree, &Size { keys: u64::from(LOCKS) * 8, ..size }, true)?;
-    let single = Techniques { hierarchical: false, ..Techniques::SHERMAN };
+    let single = Techniques { hierarchical: false, ..Techniques::ALL };
     let written = Techniques { on_chip: false, ..single };
     [
         ("in memory", single, false),
         ("+On-Chip", single, true),
-        ("+Hierarchical and handed over", Techniques::SHERMAN, true),
+        ("+Hierarchical and handed over", Techniques::ALL, true),
         ("in memory, given back by a WRITE", written, false),
         ("on the card, given back by a WRITE", written, true),
     ]

@@ -32,7 +32,7 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use fatbtree_blink::{
-    Integrity, KeyRange, Limits, OperationError, Techniques, TreeConfig, Trips, Value, ValueLayout,
+    Combine, Integrity, KeyRange, Limits, OperationError, Techniques, TreeConfig, Trips, Value, ValueLayout,
 };
 use fatbtree_remote::{Backoff, Contention};
 use fatbtree_verbs::Throttling;
@@ -426,9 +426,14 @@ impl Scenario {
 
 fn draw_techniques(draw: &mut Random) -> Techniques {
     if draw.random_bool(0.5) {
-        return Techniques::SHERMAN;
+        return Techniques::ALL;
     }
-    let [combine, on_chip, hierarchical, two_level_versions] = std::array::from_fn(|_| draw.random_bool(0.5));
+    let combine = match draw.random_range(0..4) {
+        0 => Combine::Off,
+        1 => Combine::Writes,
+        _ => Combine::LockToo,
+    };
+    let [on_chip, hierarchical, two_level_versions] = std::array::from_fn(|_| draw.random_bool(0.5));
     Techniques { combine, on_chip, hierarchical, two_level_versions }
 }
 

@@ -1,6 +1,6 @@
 //! All seeds pass; and where a safety mechanism is missing, some do not.
 
-use fatbtree_blink::{Check, Contention, TreeConfig, ValueLayout};
+use fatbtree_blink::{Check, Combine, Contention, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 
 use crate::seeds::{Campaign, SeedFailure, Seeds};
@@ -140,7 +140,7 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
             scenario.keys = scenario.keys.min(12);
             (scenario.servers, scenario.round_robin, scenario.ending) = (1, 0, 0);
             // One WRITE after the other: more of them are never made.
-            scenario.techniques.combine = false;
+            scenario.techniques.combine = Combine::Off;
         }
         // Few keys, whose records take the places of one another, and clients that die between two WRITEs.
         Check::UnpublishedFirst | Check::PublishedLast => {

@@ -9,6 +9,7 @@ use super::{LockError, LockGuard, Place, with_locks};
 use crate::address::GlobalAddress;
 use crate::backoff::Growth;
 use crate::checks::Check;
+use crate::config::Combine;
 use crate::connection::ConnectionId;
 use crate::locks::{Admission, End, LockId, Taken, Unfinished, Writer};
 use crate::memory::{RemoteMemory, bytes_of, word_of};
@@ -32,7 +33,7 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
         if !taken {
             let mut believed = 0;
             guard.may_be_taken();
-            if pool.config().locking.combine {
+            if pool.config().locking.combine == Combine::LockToo {
                 let writer = guard.writer;
                 let chain = |rkey| [writer.take(guard.lock, believed), read(rkey)];
                 let [found, bytes] = pool.chain(guard.connection(), &guard.writer, chain).await?;
@@ -78,7 +79,7 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
             guard.may_be_taken();
             let id = guard.connection();
             let read = |rkey| Operation::Read { from: Remote { address: at.raw(), rkey }, len };
-            let (found, bytes) = if techniques.combine {
+            let (found, bytes) = if techniques.combine == Combine::LockToo {
                 let [found, bytes] =
                     pool.chain(id, &writer, |rkey| [writer.take(lock, believed), read(rkey)]).await?;
                 (found, Some(bytes))

@@ -177,7 +177,7 @@ fn sherman(size: &Size, figure: DolphinFigure, line: &Line) -> Result<Row, Strin
     let tree = sherman_tree()?;
     let cluster = load_keys(SERVERS, tree, FILL, ranks(size, line).map(|rank| line.order.key(rank)))?;
     let setup = bench::Setup {
-        techniques: Techniques::SHERMAN,
+        techniques: Techniques::ALL,
         mix: line.mix,
         skew: figure.skew(),
         cache: cache_bytes(size, line).map_or(Cache::Full, Cache::Bytes),
