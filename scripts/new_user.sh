@@ -2,15 +2,17 @@
 # Types a new user's path: in a clone, README.md's two commands from nothing to a value read back; then README.md's program in a crate of
 # its own, with the dependencies that docs/src/embed.md names.
 #
-#     scripts/new_user.sh
+#     scripts/new_user.sh              as a new user, who has compiled nothing yet
+#     scripts/new_user.sh target/debug   with the programs in this folder, which `cargo test` has left
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # The example has fixed ports: in a network of its own they are free.
-if [ "${1:-}" != inside ] && command -v ip >/dev/null && unshare -rn true 2>/dev/null; then
-    exec unshare -rn "scripts/${0##*/}" inside
+if [ -z "${NEW_USER_INSIDE:-}" ] && command -v ip >/dev/null && unshare -rn true 2>/dev/null; then
+    NEW_USER_INSIDE=1 exec unshare -rn "scripts/${0##*/}" "$@"
 fi
-[ "${1:-}" != inside ] || ip link set lo up
+[ -z "${NEW_USER_INSIDE:-}" ] || ip link set lo up
+built=${1:+$(realpath "$1")}
 
 fail() {
     echo "new user: FAILED: $1" >&2
@@ -29,21 +31,32 @@ trap cleanup EXIT
 mapfile -t typed < <(sed -n 's/ *#.*//; /^cargo run -p fatbtree/p' README.md)
 [ ${#typed[@]} = 2 ] || fail "README.md: expected two lines 'cargo run -p fatbtree…', found ${#typed[@]}"
 
+# What a line runs: itself, or the program that was built before.
+program() {
+    [ -z "$built" ] || set -- "$(sed "s|cargo run -p fatbtree-cli --|$built/fatbtree|; s|cargo run -p fatbtree --example |$built/examples/|" <<<"$1")"
+    echo "$1"
+}
+
 echo "+ ${typed[0]}"
-eval "exec ${typed[0]}" >"$folder/up.log" 2>&1 &
+eval "exec $(program "${typed[0]}")" >"$folder/up.log" 2>&1 &
 up=$!
 until grep -qx ready "$folder/up.log"; do
     kill -0 $up 2>/dev/null || { cat "$folder/up.log"; fail "the cluster has ended"; }
     sleep 0.2
 done
 echo "+ ${typed[1]}"
-eval "${typed[1]}"
+eval "$(program "${typed[1]}")"
 
 mkdir -p "$folder/mine/src"
 block() { awk -v begin="\`\`\`$1" '$0 == "```" { inside = 0 } inside { print } $0 == begin { inside = 1 }' "$2"; }
 {
     printf '[package]\nname = "mine"\nedition = "2024"\n[workspace]\n'
     block toml docs/src/embed.md | sed "s|path = \"../fatbtree/fatbtree\"|path = \"$PWD/fatbtree\"|"
+    if [ -n "$built" ]; then
+        # The features with which the tests have compiled what it depends on, as the Python package has them.
+        printf '[target."cfg(unix)".dependencies]\ntokio = { version = "1", features = ["io-std", "test-util"] }\n'
+        sed -n '/^\[dependencies\]/,/^\[profile/s/, optional = true//p' python/Cargo.toml | sed "s|\"\.\./|\"$PWD/|"
+    fi
 } >"$folder/mine/Cargo.toml"
 block rust README.md >"$folder/mine/src/main.rs"
 grep -q "path = \"$PWD/fatbtree\"" "$folder/mine/Cargo.toml" || fail "docs/src/embed.md does not name the crate's path"

@@ -72,14 +72,42 @@ fn process(running: &Running) -> ClientProcess {
     opened.expect("the server runs")
 }
 
-/// Microseconds an operation.
-fn timed(count: u64, run: impl FnOnce()) -> f64 {
-    let begun = Instant::now();
-    run();
-    begun.elapsed().as_secs_f64() * 1e6 / count as f64
+/// Cost of an operation: wall time, processor time of all threads of this process, the server's among them, and switches between threads.
+#[derive(Clone, Copy)]
+struct Cost {
+    micros: f64,
+    processor_micros: f64,
+    switches: f64,
 }
 
-fn of_process(process: &mut ClientProcess, count: u64, depth: usize) -> f64 {
+/// Processor time in nanoseconds and switches of all threads so far.
+fn spent() -> (u64, u64) {
+    let (mut nanos, mut switches) = (0, 0);
+    let number =
+        |text: Option<&str>| text.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or_default();
+    for task in std::fs::read_dir("/proc/self/task").expect("Linux has it").flatten() {
+        // A thread may end meanwhile.
+        let read = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        nanos += number(read("schedstat").split(' ').next());
+        switches +=
+            number(read("status").lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")));
+    }
+    (nanos, switches)
+}
+
+fn timed(count: u64, run: impl FnOnce()) -> Cost {
+    let (before, begun) = (spent(), Instant::now());
+    run();
+    let (micros, after) = (begun.elapsed().as_secs_f64() * 1e6, spent());
+    let each = |total: f64| total / count as f64;
+    Cost {
+        micros: each(micros),
+        processor_micros: each((after.0 - before.0) as f64 / 1e3),
+        switches: each((after.1 - before.1) as f64),
+    }
+}
+
+fn of_process(process: &mut ClientProcess, count: u64, depth: usize) -> Cost {
     let client = process.client().clone();
     let get = |key| {
         let client = client.clone();
@@ -88,12 +116,13 @@ fn of_process(process: &mut ClientProcess, count: u64, depth: usize) -> f64 {
     timed(count, || process.run(in_turn(count, depth, get)).expect("the server runs"))
 }
 
-fn of_library(runtime: &Runtime, client: &fatbtree::Client, count: u64, depth: usize) -> f64 {
+fn of_library(runtime: &Runtime, client: &fatbtree::Client, count: u64, depth: usize) -> Cost {
     let get = |key| async move { client.get(key).await.expect("nothing fails").map(|value| value.len()) };
     timed(count, || runtime.block_on(in_turn(count, depth, get)))
 }
 
-fn quantile(values: &mut [f64], share: f64) -> f64 {
+fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
+    let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values[((values.len() - 1) as f64 * share) as usize]
 }
@@ -113,27 +142,25 @@ fn main() {
     });
     let mut process = process(&running);
     for (depth, count) in [(1, 100), (32, 2_000)] {
-        let (mut times, mut ratios) = ([const { Vec::new() }; 3], [const { Vec::new() }; 2]);
+        let mut costs = [const { Vec::new() }; 3];
         for _ in 0..TURNS {
-            let base = of_process(&mut process, count, depth);
-            times[0].push(base);
+            costs[0].push(of_process(&mut process, count, depth));
             for (n, (_, client)) in libraries.iter().enumerate() {
-                let time = of_library(&runtime, client, count, depth);
-                times[1 + n].push(time);
-                ratios[n].push(time / base);
+                costs[1 + n].push(of_library(&runtime, client, count, depth));
             }
         }
-        println!("\ndepth {depth}, µs a read:      p10   p50");
+        println!("\ndepth {depth}, a read:            µs p10   p50   processors' µs   switches");
         let names = ["process"].into_iter().chain(libraries.iter().map(|(name, _)| *name));
-        for (n, (name, times)) in names.zip(&mut times).enumerate() {
-            let (low, middle) = (quantile(times, 0.1), quantile(times, 0.5));
-            print!("{name:<26} {low:>6.1} {middle:>6.1}");
-            match n.checked_sub(1).map(|n| &mut ratios[n]) {
-                Some(ratios) => {
-                    println!(", {:.2} times the process's in the median pair", quantile(ratios, 0.5))
-                }
-                None => println!(),
-            }
+        for (name, of_this) in names.zip(&costs) {
+            let at = |share, value: fn(&Cost) -> f64| quantile(of_this.iter().map(value), share);
+            let (low, middle) = (at(0.1, |cost| cost.micros), at(0.5, |cost| cost.micros));
+            let (processor, switches) =
+                (at(0.5, |cost| cost.processor_micros), at(0.5, |cost| cost.switches));
+            let ratios = of_this.iter().zip(&costs[0]).map(|(cost, base)| cost.micros / base.micros);
+            let ratio = quantile(ratios, 0.5);
+            println!(
+                "{name:<26} {low:>8.1} {middle:>5.1} {processor:>16.1} {switches:>10.2}   {ratio:.2} times the process's"
+            );
         }
     }
     process.close();

@@ -146,10 +146,12 @@ fn run(mut engine: Engine, requests: mpsc::Receiver<Request>, counters: &Counter
 /// Carries out requests until no client is left, or one was closed.
 async fn serve(store: &Store, few: &Cell<bool>, mut requests: mpsc::Receiver<Request>, counters: &Counters) {
     let mut under_way = FuturesUnorderedBounded::new(AT_ONCE);
-    let mut open = true;
+    let (mut replies, mut open) = (Vec::with_capacity(AT_ONCE), true);
     poll_fn(|context| {
         loop {
-            while let Poll::Ready(Some(())) = Pin::new(&mut under_way).poll_next(context) {}
+            while let Poll::Ready(Some(reply)) = Pin::new(&mut under_way).poll_next(context) {
+                replies.push(reply);
+            }
             if !open || under_way.len() == under_way.capacity() {
                 break;
             }
@@ -163,6 +165,8 @@ async fn serve(store: &Store, few: &Cell<bool>, mut requests: mpsc::Receiver<Req
                 Poll::Pending => break,
             }
         }
+        // All at once: a caller that the first one wakes finds the others, too, and asks for as many more.
+        replies.drain(..).for_each(Reply::send);
         few.set(under_way.len() <= FEW);
         if open || !under_way.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     })
@@ -198,22 +202,43 @@ impl Limit {
     }
 }
 
-async fn carry_out(store: &Store, ask: Ask, limit: Limit, counters: &Counters) {
+/// Result of a request, on its way to the caller.
+enum Reply {
+    Value(Answer<Option<Bytes>>, Result<Option<Bytes>, Error>),
+    Change(Answer<bool>, Result<bool, Error>),
+    Pairs(Answer<Vec<(u64, Bytes)>>, Result<Vec<(u64, Bytes)>, Error>),
+    Values(Answer<Vec<Option<Bytes>>>, Result<Vec<Option<Bytes>>, Error>),
+    Changes(Answer<Vec<Result<(), Error>>>, Vec<Result<(), Error>>),
+}
+
+impl Reply {
+    fn send(self) {
+        match self {
+            Self::Value(answer, result) => tell(answer, result),
+            Self::Change(answer, result) => tell(answer, result),
+            Self::Pairs(answer, result) => tell(answer, result),
+            Self::Values(answer, result) => tell(answer, result),
+            Self::Changes(answer, results) => tell(answer, Ok(results)),
+        }
+    }
+}
+
+async fn carry_out(store: &Store, ask: Ask, limit: Limit, counters: &Counters) -> Reply {
     match ask {
         Ask::Get(key, answer) => {
             let result = limit.run(store, false, store.get(key)).await;
             counters.read(limit.since, &result);
-            tell(answer, result);
+            Reply::Value(answer, result)
         }
         Ask::Change(key, change, answer) => {
             let result = limit.run(store, true, store.mutate(key, &change)).await;
             counters.change(limit.since, &result);
-            tell(answer, result);
+            Reply::Change(answer, result)
         }
         Ask::Scan(keys, most, answer) => {
             let result = limit.run(store, false, store.scan(keys, most)).await;
             counters.scan(limit.since, &result);
-            tell(answer, result);
+            Reply::Pairs(answer, result)
         }
         Ask::GetMany(keys, answer) => {
             let mut values = vec![None; keys.len()];
@@ -228,7 +253,7 @@ async fn carry_out(store: &Store, ask: Ask, limit: Limit, counters: &Counters) {
                 Err(error) => failed = Some(error),
             })
             .await;
-            tell(answer, failed.map_or(Ok(values), Err));
+            Reply::Values(answer, failed.map_or(Ok(values), Err))
         }
         Ask::PutMany(pairs, answer) => {
             let mut results: Vec<_> = pairs.iter().map(|_| Ok(())).collect();
@@ -240,7 +265,7 @@ async fn carry_out(store: &Store, ask: Ask, limit: Limit, counters: &Counters) {
                 (at, result)
             };
             each(pairs.len(), put, |(at, result)| results[at] = result.map(drop)).await;
-            tell(answer, Ok(results));
+            Reply::Changes(answer, results)
         }
     }
 }
