@@ -6,7 +6,7 @@ mod latencies;
 mod process;
 mod ramp;
 mod source;
-mod table;
+mod spread;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -47,6 +47,7 @@ use source::{Files, Source};
   fatbtree bench --cluster cluster.toml --operations 100000 --entry-cache 1M        places of 40,000 keys, one round trip each
   fatbtree bench --cluster cluster.toml --operations 20000 --trace made.trace       after `fatbtree load --trace made.trace`
   fatbtree bench --cluster cluster.toml --operations 20000 --structure hash --workload b   on a hash table
+  fatbtree bench --cluster cluster.toml --operations 20000 --structure dolphin --workload e   on a Dolphin index
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
 
@@ -258,12 +259,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
     let described = client_of(&cluster, arguments.client.as_deref())?;
     let structure = arguments.structure.of(&cluster);
-    if structure == Structure::Hash {
-        table::check(arguments)?;
-    }
+    spread::check(structure, arguments)?;
     let entries = match structure {
         Structure::Tree => entry_cache::of(arguments.entry_cache, arguments.protocol)?,
-        Structure::Hash => None,
+        Structure::Hash | Structure::Dolphin => None,
     };
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
@@ -360,8 +359,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             tracing::info!(port = ?process.port(), "client");
             done.summary(process.client())
         }
-        Process::Hash(process) => {
-            tracing::info!(port = ?process.port(), "client");
+        Process::Spread(process) => {
+            process.log_port();
             done.summary_of(&Troubles::default())
         }
         Process::Query(process) => {
@@ -371,7 +370,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let attempts = match &process {
         Process::Roce(process) => AttemptsAtLocks::of(&process.client().pool().attempts()),
-        Process::Hash(process) => AttemptsAtLocks::of(&process.client().memory().attempts()),
+        Process::Spread(process) => AttemptsAtLocks::of(&process.attempts()),
         Process::Query(_) => None,
     };
     let all = || std::iter::once(&done).chain(&ramp);
@@ -392,9 +391,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         redirected: asked.map(|asked| asked.redirects),
         entry_cache: match &process {
             Process::Roce(process) => entries.map(|_| process.client().entry_cache_stats().into()),
-            Process::Hash(process) => {
-                arguments.entry_cache.and(process.client().place_stats()).map(Into::into)
-            }
+            Process::Spread(process) => arguments.entry_cache.and_then(|_| process.places()),
             Process::Query(_) => None,
         },
         system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),

@@ -6,15 +6,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_blink::{Integrity, TreeConfig, ValueLayout};
+use fatbtree_dolphin::Shape;
 use fatbtree_memserver::{ServerInfo, Tenant};
 use fatbtree_node::{
-    HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource, roster_of,
+    DolphinSource, HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource,
+    roster_of,
 };
+use fatbtree_race::host::TableInfo;
 use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
 use fatbtree_workload::ycsb::{InsertOrder, KeyMap};
 
 use crate::nic::Nic;
-use crate::structure::{self, StructureArgument, refuse_with_hash};
+use crate::structure::{StructureArgument, dolphin_shape, hash_shape, refuse_without_tree};
 use crate::{count, role, room};
 
 /// A memory server of a cluster.
@@ -26,6 +29,7 @@ use crate::{count, role, room};
   fatbtree memserver left --cluster cluster.toml --nic ibverbs:mlx5_0    on an RDMA device, which pins the memory of the tree
   fatbtree memserver left --cluster cluster.toml --serve queries --workers 4    also for clients without RDMA, by its processors
   fatbtree memserver left --cluster cluster.toml --structure hash    its part of a hash table over all memory servers, filled by clients
+  fatbtree memserver left --cluster cluster.toml --structure dolphin    its part of a Dolphin index over all of them, likewise
 
 With --data the tree is in files of that folder: a server that was stopped or killed serves the same tree at the same addresses when
 it is started again, with all writes that were acknowledged. A folder that has a tree already keeps it: --keys is for a new one.
@@ -176,10 +180,11 @@ fn pinned_spare_bytes(available: u64) -> u64 {
     SPARE_BYTES.min(available / 8)
 }
 
-/// Refuses options that memory servers of a hash table have no use for.
-pub(crate) fn check_hash(begin: Begin, serve: Serve) -> Result<()> {
-    refuse_with_hash(begin.has_keys(), "--keys", "start them empty, and fill the table by `fatbtree load`")?;
-    refuse_with_hash(serve.is_given(), "--serve queries", "its clients use RDMA alone")
+/// Refuses options that only memory servers of trees have a use for.
+pub(crate) fn check_structure(structure: Structure, begin: Begin, serve: Serve) -> Result<()> {
+    let refuse = |is_given, option, instead| refuse_without_tree(structure, is_given, option, instead);
+    refuse(begin.has_keys(), "--keys", "start them empty, and fill them by `fatbtree load`")?;
+    refuse(serve.is_given(), "--serve queries", "its clients use RDMA alone")
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -195,14 +200,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         true => (pinned_spare_bytes(available), available / 2),
         false => (SPARE_BYTES, available / 2 + SPARE_BYTES),
     };
-    if structure.of(&cluster) == Structure::Hash {
-        check_hash(*begin, *serve)?;
-        refuse_with_hash(*checksums, "--checksums", "each block of a table has one in any case")?;
-        let source = HashSource { shape: structure::shape(&cluster)?, spare_bytes };
-        return serve_structure(arguments, &cluster, described, source, |info| {
-            let servers = count::of(info.shape.servers.count_ones(), "memory server");
-            format!("its part of a hash table over {servers}")
-        });
+    let structure = structure.of(&cluster);
+    check_structure(structure, *begin, *serve)?;
+    refuse_without_tree(structure, *checksums, "--checksums", "its blocks have some in any case")?;
+    let part = |name: &str, servers: u32| {
+        format!("its part of a {name} over {}", count::of(servers.count_ones(), "memory server"))
+    };
+    match structure {
+        Structure::Tree => {}
+        Structure::Hash => {
+            let source = HashSource { shape: hash_shape(&cluster)?, spare_bytes };
+            let content = |info: &ServerInfo<TableInfo>| part("hash table", info.shape.servers);
+            return serve_structure(arguments, &cluster, described, source, content);
+        }
+        Structure::Dolphin => {
+            let source = DolphinSource { shape: dolphin_shape(&cluster)?, spare_bytes };
+            let content = |info: &ServerInfo<Shape>| part("Dolphin index", info.servers);
+            return serve_structure(arguments, &cluster, described, source, content);
+        }
     }
     let servers = cluster.servers().len() as u64;
     let (count, MadeValues { value_bytes, seed }) = (begin.keys.unwrap_or(0), begin.values);

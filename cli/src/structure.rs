@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use fatbtree_node::{ClientOptions, HashProcess, NicSpec};
-use fatbtree_race::{MAX_SERVERS, Shape};
+use fatbtree_dolphin::{Index, MAX_VALUE};
+use fatbtree_node::{ClientOptions, NicSpec, Spread, SpreadProcess};
+use fatbtree_race::{MAX_SERVERS, Table};
 use fatbtree_topology::{Client, Cluster, Host, Named, Structure};
 
 use crate::nic::Nic;
@@ -11,9 +12,9 @@ use crate::nic::Nic;
 /// The structure that a command is for.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct StructureArgument {
-    /// Structure that the memory servers hold: B-link trees, or one hash table over all of them. By default the cluster file says it
-    /// (structure = "hash" before its first section), else trees.
-    #[arg(long = "structure", value_name = "tree|hash", value_enum)]
+    /// Structure that the memory servers hold: B-link trees, or one hash table or one Dolphin index over all of them. By default the cluster
+    /// file says it (structure = "hash" or "dolphin" before its first section), else trees.
+    #[arg(long = "structure", value_name = "tree|hash|dolphin", value_enum)]
     structure: Option<Word>,
 }
 
@@ -21,6 +22,7 @@ pub(crate) struct StructureArgument {
 enum Word {
     Tree,
     Hash,
+    Dolphin,
 }
 
 impl StructureArgument {
@@ -34,6 +36,7 @@ impl StructureArgument {
         self.structure.map(|word| match word {
             Word::Tree => Structure::Tree,
             Word::Hash => Structure::Hash,
+            Word::Dolphin => Structure::Dolphin,
         })
     }
 
@@ -43,28 +46,48 @@ impl StructureArgument {
     }
 }
 
-/// Refuses an option that a hash table has no use for.
-pub(crate) fn refuse_with_hash(is_given: bool, option: &str, instead: &str) -> Result<()> {
+/// Refuses an option that only trees have a use for.
+pub(crate) fn refuse_without_tree(
+    structure: Structure,
+    is_given: bool,
+    option: &str,
+    instead: &str,
+) -> Result<()> {
+    let held = match structure {
+        Structure::Tree => return Ok(()),
+        Structure::Hash => <Table<_> as Spread>::NAME,
+        Structure::Dolphin => <Index<_> as Spread>::NAME,
+    };
     if is_given {
-        bail!("{option} is for trees, and the memory servers hold a hash table: {instead}");
+        bail!("{option} is for trees, and the memory servers hold a {held}: {instead}");
     }
     Ok(())
 }
 
-/// Shape of the hash table over all memory servers of a cluster.
-pub(crate) fn shape(cluster: &Cluster) -> Result<Shape> {
+/// The memory servers of a cluster as those of a structure over all of them: a bit for each number.
+fn numbers(cluster: &Cluster) -> Result<u32> {
     let mut servers = 0;
     for server in cluster.servers() {
         if server.partition >= MAX_SERVERS {
             bail!(
-                "memory server {} has partition {}: those of a hash table are numbered below {MAX_SERVERS}",
+                "memory server {} has partition {}: those of a structure over all servers are numbered below {MAX_SERVERS}",
                 server.name,
                 server.partition
             );
         }
         servers |= 1 << server.partition;
     }
-    Ok(Shape { servers, ..Shape::default() })
+    Ok(servers)
+}
+
+/// Shape of the hash table over all memory servers of a cluster.
+pub(crate) fn hash_shape(cluster: &Cluster) -> Result<fatbtree_race::Shape> {
+    Ok(fatbtree_race::Shape { servers: numbers(cluster)?, ..fatbtree_race::Shape::default() })
+}
+
+/// Shape of the Dolphin index over all memory servers of a cluster: values of any length.
+pub(crate) fn dolphin_shape(cluster: &Cluster) -> Result<fatbtree_dolphin::Shape> {
+    Ok(fatbtree_dolphin::Shape { servers: numbers(cluster)?, max_value: MAX_VALUE })
 }
 
 /// The client of a cluster file with this name; by default the first.
@@ -81,16 +104,16 @@ pub(crate) fn client_of<'c>(cluster: &'c Cluster, name: Option<&str>) -> Result<
     }
 }
 
-/// Opens a client of the hash table at a free seat of its host, and the table.
-pub(crate) fn open_table(
+/// Opens a client at a free seat of its host, and the structure over all memory servers.
+pub(crate) fn open_spread<S: Spread>(
     nic: &Nic,
     cluster: &Cluster,
     described: &Client,
     options: impl Fn(Host, NicSpec) -> ClientOptions,
-) -> Result<HashProcess> {
-    let open = |host, nic| HashProcess::open(&options(host, nic));
+) -> Result<SpreadProcess<S>> {
+    let open = |host, nic| SpreadProcess::open(&options(host, nic));
     let mut process = nic.at_seat(cluster, described.host, open)?;
     let client = process.client().clone();
-    process.run(async move { client.table().await.map(drop) })??;
+    process.run(async move { client.structure().await.map(drop) })??;
     Ok(process)
 }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use fatbtree_topology::Structure;
 
-use crate::memserver::{Begin, Serve, check_hash};
+use crate::memserver::{Begin, Serve, check_structure};
 use crate::structure::StructureArgument;
 use crate::topology::{EXAMPLE, example, kinds};
 
@@ -27,6 +27,7 @@ use crate::topology::{EXAMPLE, example, kinds};
   fatbtree up cluster.toml --data /var/tmp/fatbtree    the same; trees are there again after a restart
   fatbtree up cluster.toml --serve queries       memory servers answer clients without RDMA, too, and switches lead what these ask
   fatbtree up cluster.toml --structure hash      a hash table over the memory servers, instead of trees
+  fatbtree up cluster.toml --structure dolphin   a Dolphin index over the memory servers, instead of trees
   fatbtree up cluster.toml --keys 1000000        with keys at the start; without, `fatbtree load` loads them
   fatbtree up --page 127.0.0.1:8088              with a live page of the cluster: open http://127.0.0.1:8088 in a browser
   curl http://127.0.0.1:9800/metrics             what core-0 has counted: [metrics] in the file gives every role a port")]
@@ -113,14 +114,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     let cluster = crate::topology::load(&file)?;
-    if arguments.structure.of(&cluster) == Structure::Hash {
-        check_hash(arguments.begin, arguments.serve)?;
-    }
-    let memory_server_arguments = match arguments.structure.of(&cluster) {
+    let structure = arguments.structure.of(&cluster);
+    check_structure(structure, arguments.begin, arguments.serve)?;
+    let memory_server_arguments = match structure {
         Structure::Tree => {
             [arguments.structure.words(), arguments.begin.words(), arguments.serve.words()].concat()
         }
-        Structure::Hash => arguments.structure.words(),
+        Structure::Hash | Structure::Dolphin => arguments.structure.words(),
     };
     let options = UpOptions {
         program: std::env::current_exe().context("finding this program")?,

@@ -171,6 +171,25 @@ const HASH: &[Line] = &[
     ("fatbtree shell --cluster cluster.toml --structure hash", Ends(&[])),
 ];
 
+/// Lines about a cluster with a Dolphin index, in this order.
+const DOLPHIN: &[Line] = &[
+    (
+        "fatbtree memserver left --cluster cluster.toml --structure dolphin",
+        Serves("its part of a Dolphin index", &[]),
+    ),
+    ("fatbtree up cluster.toml --structure dolphin", Stays("ready", &[])),
+    ("fatbtree load --cluster cluster.toml --keys 1e5 --structure dolphin", Ends(&[("1e5", "1e4")])),
+    (
+        "fatbtree load --cluster cluster.toml --keys 1e5 --structure dolphin --replace",
+        Ends(&[("1e5", "1e4")]),
+    ),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 20000 --structure dolphin --workload e",
+        Ends(&[("20000", "1000")]),
+    ),
+    ("fatbtree shell --cluster cluster.toml --structure dolphin", Ends(&[])),
+];
+
 const SMALL: (&str, &str) = ("demo", "demo --keys 5000 --lookups 500");
 const FEW: (&str, &str) = ("figures", "figures --keys 1000 --window 100");
 
@@ -202,6 +221,7 @@ const ALONE: &[Line] = &[
     ("fatbtree shell --keys 100000 --cache 1000000 --trips", Ends(&[])),
     ("fatbtree shell --value-size 8 --fan-out 4", Ends(&[])),
     ("fatbtree shell --structure hash", Ends(&[])),
+    ("fatbtree shell --structure dolphin", Ends(&[])),
     ("printf 'put 1 one\\nget 1\\n' | fatbtree shell", Ends(&[])),
     ("cargo demo", Ends(&[("cargo demo", "fatbtree demo"), SMALL])),
     ("cargo demo --help", Ends(&[("cargo demo", "fatbtree demo")])),
@@ -443,6 +463,7 @@ fn every_line_of_the_guide_has_its_place_here() {
     let listed = CLUSTER
         .iter()
         .chain(HASH)
+        .chain(DOLPHIN)
         .chain(ALONE)
         .map(|(line, _)| *line)
         .chain(ELSEWHERE.iter().map(|(line, _)| *line));
@@ -451,7 +472,11 @@ fn every_line_of_the_guide_has_its_place_here() {
     assert!(unknown.is_empty(), "no test runs these lines of the guide: {unknown:#?}");
     let gone: Vec<_> = listed.difference(&lines).collect();
     assert!(gone.is_empty(), "these lines are not in the guide: {gone:#?}");
-    assert_eq!(listed.len(), CLUSTER.len() + HASH.len() + ALONE.len() + ELSEWHERE.len(), "each once");
+    assert_eq!(
+        listed.len(),
+        CLUSTER.len() + HASH.len() + DOLPHIN.len() + ALONE.len() + ELSEWHERE.len(),
+        "each once"
+    );
     let alias = include_str!("../../.cargo/config.toml");
     assert!(
         alias.contains("demo = \"run --profile demo --package fatbtree-cli -- demo\""),
@@ -556,11 +581,13 @@ fn lines_about_a_cluster_work() {
 }
 
 #[test]
-fn lines_about_a_hash_table_work() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let example = String::from_utf8(run(&["topology", "example"]).stdout).expect("text");
-    write(folder.path(), "cluster.toml", &on_free_ports(example));
-    go_through(folder.path(), HASH);
+fn lines_about_other_structures_work() {
+    for lines in [HASH, DOLPHIN] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let example = String::from_utf8(run(&["topology", "example"]).stdout).expect("text");
+        write(folder.path(), "cluster.toml", &on_free_ports(example));
+        go_through(folder.path(), lines);
+    }
 }
 
 #[test]

@@ -3,70 +3,21 @@
 mod common;
 #[path = "common/processes.rs"]
 mod processes;
+#[path = "common/spread.rs"]
+mod spread;
 
-use std::io::Write as _;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use common::{fatbtree, run};
-use fatbtree_node::{ClientOptions, HashProcess, NicSpec, host_port};
-use fatbtree_topology::Cluster;
-use processes::{Role, bench, cluster_file, kill, process as process_of};
-
-/// A cluster file with a hash table.
-fn hash_file(folder: &Path) -> std::path::PathBuf {
-    let file = cluster_file(folder);
-    let text = std::fs::read_to_string(&file).expect("it was written");
-    std::fs::write(&file, format!("structure = \"hash\"\n\n{text}")).expect("it is written");
-    file
-}
-
-/// A client in this process, at the wire that the file has for it.
-fn client(file: &Path) -> HashProcess {
-    let text = std::fs::read_to_string(file).expect("the file");
-    let cluster = Cluster::from_toml(&text).expect("it was checked");
-    let host = cluster.clients()[0].host;
-    let options = ClientOptions {
-        host: cluster.tree().host(host).clone(),
-        nic: NicSpec::Software(host_port(&cluster, host).expect("it has a wire")),
-        servers: cluster.servers().to_vec(),
-        controllers: Vec::new(),
-        trust: fatbtree_trust::Trust::default(),
-        metrics: None,
-        lanes: 1,
-        patience: Duration::from_secs(30),
-        contention: fatbtree_blink::Contention::default(),
-    };
-    HashProcess::open(&options).expect("the servers run")
-}
-
-fn refused(arguments: &[&str], reason: &str) {
-    let output = run(arguments);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && text.contains(reason), "{arguments:?}: {text}");
-}
-
-fn load(cluster: &str, further: &[&str]) -> serde_json::Value {
-    let output = run(&[&["load", "--cluster", cluster, "--json", "-"], further].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-/// What the shell answers, and whether all lines were carried out.
-fn shell(further: &[&str], lines: &str) -> (String, bool) {
-    let mut command = fatbtree();
-    command.arg("shell").args(further).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
-    child.stdin.take().expect("piped").write_all(lines.as_bytes()).expect("it reads");
-    let output = child.wait_with_output().expect("it ends");
-    (String::from_utf8(output.stdout).expect("text"), output.status.success())
-}
+use common::run;
+use fatbtree_race::Table;
+use processes::{Role, bench, kill, process as process_of};
+use spread::{client, load, refused, shell, single, structure_file};
 
 #[test]
 fn a_table_is_loaded_measured_and_typed_into() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = hash_file(folder.path());
+    let file = structure_file(folder.path(), "hash");
     let cluster = file.to_str().expect("a plain path");
     refused(&["up", cluster, "--keys", "100"], "--keys is for trees");
     refused(
@@ -128,10 +79,7 @@ fn a_table_is_loaded_measured_and_typed_into() {
     );
 
     // Single operations, through the client library.
-    let single = |arguments: &[&str]| {
-        let output = run(&[arguments, &["--cluster", cluster]].concat());
-        (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
+    let single = |arguments: &[&str]| single(cluster, arguments);
     assert_eq!(single(&["put", "9", "nine"]).0, Some(0));
     assert_eq!(single(&["get", "9"]), (Some(0), "nine".to_owned()));
     assert_eq!(single(&["delete", "9"]).0, Some(0));
@@ -151,10 +99,10 @@ fn a_table_is_loaded_measured_and_typed_into() {
     );
 
     // Begun anew under a client, which opens the table again.
-    let mut process = client(&file);
+    let mut process = client::<Table<_>>(&file);
     let table = process.client().clone();
     let get = async |key: u64| {
-        let found = table.table().await?.search(key).await.result?;
+        let found = table.structure().await?.search(key).await.result?;
         Ok::<_, fatbtree_race::TableError>(found.map(|value| value.to_vec()))
     };
     let csv = folder.path().join("people.csv");
@@ -171,13 +119,13 @@ fn a_table_is_loaded_measured_and_typed_into() {
 #[test]
 fn a_table_in_folders_comes_back_after_kills() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = hash_file(folder.path());
+    let file = structure_file(folder.path(), "hash");
     let (cluster, data) = (file.to_str().expect("a plain path"), folder.path().join("data"));
     let data = data.to_str().expect("a plain path");
     let up = Role::start(&["up", cluster, "--data", data]);
     let server = process_of(&up.until("left "));
     up.until("ready");
-    let mut process = client(&file);
+    let mut process = client::<Table<_>>(&file);
     let handle = process.client().clone();
     let kills = std::thread::spawn(move || {
         let mut server = server;
@@ -190,7 +138,7 @@ fn a_table_in_folders_comes_back_after_kills() {
         up
     });
     let put = async |key: u64| {
-        let table = handle.table().await?;
+        let table = handle.structure().await?;
         table.upsert(key, format!("written {key}").as_bytes()).await.result
     };
     let (mut keys, mut is_known) = (0, true);
@@ -202,7 +150,7 @@ fn a_table_in_folders_comes_back_after_kills() {
     }
     let up = kills.join().expect("the server comes back");
     let verify = async |keys: u64| {
-        let table = handle.table().await?;
+        let table = handle.structure().await?;
         for key in 0..keys {
             let found = table.search(key).await.result?;
             assert_eq!(found.as_deref(), Some(format!("written {key}").as_bytes()), "{key}");
@@ -217,10 +165,10 @@ fn a_table_in_folders_comes_back_after_kills() {
     // All of it again after a stop; and the folder is no tree's.
     let up = Role::start(&["up", cluster, "--data", data]);
     up.until("ready");
-    let mut process = client(&file);
+    let mut process = client::<Table<_>>(&file);
     let handle = process.client().clone();
     let found = process.run(async {
-        let table = handle.table().await?;
+        let table = handle.structure().await?;
         Ok::<_, fatbtree_race::TableError>(table.verify().await.map(|verified| verified.keys))
     });
     assert_eq!(found.expect("it is not stopped").expect("the table is there"), Ok(keys));
@@ -238,7 +186,7 @@ fn a_table_in_folders_comes_back_after_kills() {
 #[test]
 fn a_part_that_is_lost_is_noticed() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = hash_file(folder.path());
+    let file = structure_file(folder.path(), "hash");
     let cluster = file.to_str().expect("a plain path");
     let up = Role::start(&["up", cluster]);
     let started = up.until("right ");

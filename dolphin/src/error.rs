@@ -16,6 +16,12 @@ pub enum IndexError {
         /// The server that was asked.
         server: u16,
     },
+    /// The servers hold parts of different indexes.
+    #[error(
+        "the memory servers do not hold parts of one index: one has begun anew without what it held; load all of them anew (`fatbtree load \
+         --structure dolphin --replace`)"
+    )]
+    Parted,
     /// The connection broke while the change was being made.
     #[error(
         "the change may have been made or not: the connection broke under it ({0}); read the key to find out"
@@ -117,6 +123,8 @@ impl From<Trouble> for Stop {
     fn from(trouble: Trouble) -> Self {
         Self::Failed(match trouble {
             Trouble::Broke(_) | Trouble::Lapsed => return Self::Later,
+            // Other operations hold the buffers, or have filled the queue.
+            Trouble::Refused(error) if error.is_temporary() => return Self::Later,
             Trouble::Abandoned(id) => IndexError::Abandoned(id),
             Trouble::Lost(server) => IndexError::Lost(server),
             Trouble::UnknownServer(server) => IndexError::UnknownServer(server),

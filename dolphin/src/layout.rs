@@ -7,7 +7,7 @@
 //!   ├────────────────────┤ 64          │ is announced, or 0                            │
 //!   │ lines of clients   │ 4 MiB       └───────────────────────────────────────────────┘
 //!   ├────────────────────┤
-//!   │ root               │ on the index's first server
+//!   │ members, root      │ on the index's first server
 //!   ├────────────────────┤ spare memory
 //!   │ chunks: leaves, inner nodes, records
 //!   └────────────────────┘
@@ -150,9 +150,14 @@ pub(crate) const fn line_offset(owner: u16) -> u64 {
     HEADER_BYTES as u64 + owner as u64 * LINE_BYTES
 }
 
+/// Offset of the word that names the generations of all servers, on the index's first server.
+pub(crate) const fn members_offset() -> u64 {
+    HEADER_BYTES as u64 + LINES_BYTES
+}
+
 /// Offset of the root.
 pub(crate) const fn root_offset() -> u64 {
-    (HEADER_BYTES as u64 + LINES_BYTES).next_multiple_of(UNIT)
+    (members_offset() + 8).next_multiple_of(UNIT)
 }
 
 #[cfg(test)]
@@ -174,6 +179,7 @@ mod tests {
     #[test]
     fn lines_lie_behind_the_header() {
         assert_eq!((line_offset(0), line_offset(1)), (64, 128));
-        assert_eq!(line_offset(u16::MAX) + LINE_BYTES, root_offset());
+        assert_eq!(line_offset(u16::MAX) + LINE_BYTES, members_offset());
+        assert_eq!(members_offset() + 64, root_offset());
     }
 }

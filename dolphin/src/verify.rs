@@ -1,6 +1,7 @@
 //! A walk over the whole index that checks its structure, while nothing changes it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use fatbtree_remote::GlobalAddress;
 use fatbtree_verbs::Verbs;
@@ -36,6 +37,19 @@ pub struct Verified {
     pub bytes: u64,
     /// Bytes of all records.
     pub record_bytes: u64,
+}
+
+/// Words for people: `whole: 5000 keys in 150 leaves, …`.
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { keys, leaves, nodes, depth, bytes, record_bytes, .. } = self;
+        write!(
+            f,
+            "whole: {keys} keys in {leaves} leaves under {nodes} inner nodes of {entries} entries, down to depth {depth}; {bytes} bytes \
+             of leaves and nodes, {record_bytes} bytes of records",
+            entries = self.entries,
+        )
+    }
 }
 
 /// A fault in the structure.

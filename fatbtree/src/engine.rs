@@ -8,7 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use fatbtree_blink::{KeyRange, Mutation, Start};
 use fatbtree_client::{Client, QueryClient};
-use fatbtree_node::{Adapter, ClientProcess, HashClient, HashProcess, NodeError, QueryClientProcess};
+use fatbtree_node::{
+    Adapter, ClientProcess, DolphinClient, DolphinProcess, HashClient, HashProcess, NodeError,
+    QueryClientProcess, Spread, SpreadClient,
+};
 use fatbtree_port::Waker;
 
 use crate::Error;
@@ -18,6 +21,7 @@ pub(crate) enum Engine {
     /// With a flag: whether few operations are under way.
     Rdma(ClientProcess, Rc<Cell<bool>>),
     Hash(HashProcess),
+    Dolphin(DolphinProcess),
     Query(QueryClientProcess),
 }
 
@@ -26,6 +30,7 @@ impl Engine {
         match self {
             Self::Rdma(process, _) => process.waker(),
             Self::Hash(process) => process.waker(),
+            Self::Dolphin(process) => process.waker(),
             Self::Query(process) => process.waker(),
         }
     }
@@ -34,6 +39,7 @@ impl Engine {
         match self {
             Self::Rdma(process, _) => Store::Rdma(process.client().clone()),
             Self::Hash(process) => Store::Hash(process.client().clone()),
+            Self::Dolphin(process) => Store::Dolphin(process.client().clone()),
             Self::Query(process) => Store::Query(process.client().clone()),
         }
     }
@@ -42,7 +48,7 @@ impl Engine {
     pub(crate) fn few(&self) -> Rc<Cell<bool>> {
         match self {
             Self::Rdma(_, few) => Rc::clone(few),
-            Self::Hash(_) | Self::Query(_) => Rc::default(),
+            Self::Hash(_) | Self::Dolphin(_) | Self::Query(_) => Rc::default(),
         }
     }
 
@@ -50,6 +56,7 @@ impl Engine {
         match self {
             Self::Rdma(process, _) => process.run(future),
             Self::Hash(process) => process.run(future),
+            Self::Dolphin(process) => process.run(future),
             Self::Query(process) => process.run(future),
         }
     }
@@ -58,6 +65,7 @@ impl Engine {
         match self {
             Self::Rdma(process, _) => process.close(),
             Self::Hash(process) => process.close(),
+            Self::Dolphin(process) => process.close(),
             Self::Query(process) => drop(process),
         }
     }
@@ -78,6 +86,7 @@ pub(crate) enum Change {
 pub(crate) enum Store {
     Rdma(Client<Adapter>),
     Hash(HashClient),
+    Dolphin(DolphinClient),
     Query(QueryClient),
 }
 
@@ -86,10 +95,8 @@ impl Store {
         match self {
             // The value lies in a buffer of the device, of which there are few: it is copied.
             Self::Rdma(client) => Ok(client.get(key).await?.map(|value| Bytes::copy_from_slice(&value))),
-            Self::Hash(client) => {
-                let found = client.table().await?.search(key).await.result?;
-                Ok(found.map(|value| Bytes::copy_from_slice(&value)))
-            }
+            Self::Hash(client) => get_spread(client, key).await,
+            Self::Dolphin(client) => get_spread(client, key).await,
             Self::Query(client) => Ok(client.read(key).await.result?.map(Bytes::from)),
         }
     }
@@ -107,18 +114,8 @@ impl Store {
                 };
                 Ok(client.mutate(key, mutation).await.result?)
             }
-            Self::Hash(client) => {
-                let change = match change {
-                    Change::Put(value) => fatbtree_race::Change::Upsert(value),
-                    Change::Insert(value) => fatbtree_race::Change::Insert(value),
-                    Change::Update(value) => fatbtree_race::Change::Update(value),
-                    Change::Delete => fatbtree_race::Change::Delete,
-                    Change::CompareAndSwap { .. } => {
-                        return Err(Error::NotInHashTable { operation: "compare_and_swap" });
-                    }
-                };
-                Ok(client.table().await?.change(key, change).await.result?)
-            }
+            Self::Hash(client) => mutate_spread(client, key, change).await,
+            Self::Dolphin(client) => mutate_spread(client, key, change).await,
             Self::Query(client) => Ok(match change {
                 Change::Put(value) => client.write(key, value, true).await.result?,
                 Change::Update(value) => client.write(key, value, false).await.result?,
@@ -139,7 +136,8 @@ impl Store {
     ) -> Result<Vec<(u64, Bytes)>, Error> {
         let answered = match self {
             Self::Rdma(client) => client.scan_first(KeyRange::of(keys), most, Start::CachedOrIndexRead).await,
-            Self::Hash(_) => return Err(Error::NotInHashTable { operation: "scan" }),
+            Self::Hash(client) => return scan_spread(client, keys, most).await,
+            Self::Dolphin(client) => return scan_spread(client, keys, most).await,
             Self::Query(client) => client.scan(*keys.start(), *keys.end(), most).await,
         };
         Ok(answered.result?)
@@ -151,7 +149,44 @@ impl Store {
         match self {
             Self::Rdma(client) => client.pool().reactor().sleep(time).await,
             Self::Hash(client) => client.memory().reactor().sleep(time).await,
+            Self::Dolphin(client) => client.memory().reactor().sleep(time).await,
             Self::Query(client) => client.sleep_until(client.now() + time).await,
         }
     }
+}
+
+/// The value of a key in a structure over all memory servers.
+async fn get_spread<S: Spread>(client: &SpreadClient<S>, key: u64) -> Result<Option<Bytes>, Error> {
+    let structure = client.structure().await.map_err(Error::of_spread::<S>)?;
+    let found = structure.get(key).await.result.map_err(Error::of_spread::<S>)?;
+    Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+}
+
+/// Carries out a change in a structure over all memory servers.
+async fn mutate_spread<S: Spread>(
+    client: &SpreadClient<S>,
+    key: u64,
+    change: &Change,
+) -> Result<bool, Error> {
+    let change = match change {
+        Change::Put(value) => fatbtree_remote::Change::Upsert(value),
+        Change::Insert(value) => fatbtree_remote::Change::Insert(value),
+        Change::Update(value) => fatbtree_remote::Change::Update(value),
+        Change::Delete => fatbtree_remote::Change::Delete,
+        Change::CompareAndSwap { .. } => return Err(Error::only_in_trees::<S>("compare_and_swap")),
+    };
+    let structure = client.structure().await.map_err(Error::of_spread::<S>)?;
+    structure.change(key, change).await.result.map_err(Error::of_spread::<S>)
+}
+
+/// The first `most` pairs of a range in a structure over all memory servers.
+async fn scan_spread<S: Spread>(
+    client: &SpreadClient<S>,
+    keys: RangeInclusive<u64>,
+    most: usize,
+) -> Result<Vec<(u64, Bytes)>, Error> {
+    let structure = client.structure().await.map_err(Error::of_spread::<S>)?;
+    let scan = structure.scan(KeyRange::of(keys), most).ok_or_else(|| Error::only_in_trees::<S>("scan"))?;
+    let pairs = scan.await.result.map_err(Error::of_spread::<S>)?;
+    Ok(pairs.into_iter().map(|(key, value)| (key, Bytes::copy_from_slice(&value))).collect())
 }

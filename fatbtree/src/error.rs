@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fatbtree_client::NoAnswer;
+use fatbtree_node::Spread;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
@@ -97,12 +98,14 @@ pub enum Error {
         /// Whether a change may have been carried out.
         may_have_happened: bool,
     },
-    /// A hash table does not have the operation.
+    /// The structure does not have the operation.
     #[error(
-        "expected a tree for {operation}, found a hash table, which has no order of keys and no such change; use get, put, insert, update and delete"
+        "expected a tree for {operation}, found a {structure}, which does not have this operation; use get, put, insert, update and delete"
     )]
     #[non_exhaustive]
-    NotInHashTable {
+    NotInStructure {
+        /// Name of the structure.
+        structure: &'static str,
         /// Name of the operation.
         operation: &'static str,
     },
@@ -132,6 +135,19 @@ impl Error {
     pub(crate) fn connect(source: impl Into<Source>) -> Self {
         Self::Connect { source: source.into() }
     }
+
+    /// Error of an operation that a structure over all memory servers does not have.
+    pub(crate) fn only_in_trees<S: Spread>(operation: &'static str) -> Self {
+        Self::NotInStructure { structure: S::NAME, operation }
+    }
+
+    /// Error of an operation on a structure over all memory servers.
+    pub(crate) fn of_spread<S: Spread>(error: S::Error) -> Self {
+        match S::is_unknown(&error) {
+            true => Self::Unknown { source: error.into() },
+            false => Self::Failed { source: error.into() },
+        }
+    }
 }
 
 impl From<NoAnswer> for Error {
@@ -146,14 +162,5 @@ impl From<NoAnswer> for Error {
 impl From<fatbtree_blink::OperationError> for Error {
     fn from(source: fatbtree_blink::OperationError) -> Self {
         NoAnswer::from(source).into()
-    }
-}
-
-impl From<fatbtree_race::TableError> for Error {
-    fn from(source: fatbtree_race::TableError) -> Self {
-        match source {
-            fatbtree_race::TableError::Unknown(_) => Self::Unknown { source: source.into() },
-            _ => Self::Failed { source: source.into() },
-        }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fatbtree_blink::{EntryCache, IndexCache};
 use fatbtree_node::{
-    ClientOptions, ClientProcess, HashProcess, NicSpec, NodeError, QueryClientOptions, QueryClientProcess,
-    QueryWay, at_free_seat, trust_of,
+    ClientOptions, ClientProcess, DolphinProcess, HashProcess, NicSpec, NodeError, QueryClientOptions,
+    QueryClientProcess, QueryWay, at_free_seat, trust_of,
 };
 use fatbtree_topology::{Cluster, Host, Named, Structure};
 use fatbtree_wire::query::WINDOW;
@@ -86,8 +86,8 @@ impl Options {
         self
     }
 
-    /// Structure that the memory servers hold. Default: as the cluster file says, or trees. On a hash table, keys have no order: there are
-    /// neither scans nor [`compare_and_swap`](crate::Client::compare_and_swap).
+    /// Structure that the memory servers hold. Default: as the cluster file says, or trees. A hash table has no scans, and neither a hash table
+    /// nor a Dolphin index has [`compare_and_swap`](crate::Client::compare_and_swap).
     #[must_use]
     pub fn structure(mut self, structure: Structure) -> Self {
         self.structure = Some(structure);
@@ -228,12 +228,22 @@ impl Options {
             patience,
             contention: fatbtree_blink::Contention::default(),
         };
-        if structure == Structure::Hash {
-            let process =
-                self.at_seat(&cluster, described, |host, nic| HashProcess::open(&options(host, nic)));
-            let process = process.map_err(Error::connect)?;
-            process.client().remember_places(self.entry_cache_bytes);
-            return Ok(Engine::Hash(process));
+        match structure {
+            Structure::Tree => {}
+            Structure::Hash => {
+                let open = |host, nic| HashProcess::open(&options(host, nic));
+                let process = self.at_seat(&cluster, described, open).map_err(Error::connect)?;
+                process.client().remember(self.entry_cache_bytes);
+                return Ok(Engine::Hash(process));
+            }
+            Structure::Dolphin => {
+                let open = |host, nic| DolphinProcess::open(&options(host, nic));
+                let process = self.at_seat(&cluster, described, open).map_err(Error::connect)?;
+                if self.cache_bytes > 0 {
+                    process.client().remember(self.cache_bytes);
+                }
+                return Ok(Engine::Dolphin(process));
+            }
         }
         let process = self.at_seat(&cluster, described, |host, nic| ClientProcess::open(&options(host, nic)));
         let mut process = process.map_err(Error::connect)?;

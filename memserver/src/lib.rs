@@ -23,6 +23,7 @@
 //! * [`ServerOptions::writable`], [`ServerInfo::writer`], [`Lease::owner`]: what clients need to write. [`Grant`], [`FreeBlocks`],
 //!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
 //! * [`Storage`], [`Folder`]: memory that outlives the server, in mapped files.
+//! * [`Part`]: one server's part of a structure that lies over several, made empty and filled by clients.
 //! * [`session_keeper`]: a client's sessions with its servers, kept without I/O.
 //! * [`Event`]: what the first-hop switches must know.
 //! * [`grpc`]: the service and its client.
@@ -105,6 +106,7 @@ mod layout;
 mod limits;
 mod mailbox;
 mod owners;
+mod part;
 mod refusal;
 mod server;
 mod session;
@@ -124,6 +126,7 @@ pub use layout::{Class, Layout};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};
 pub use owners::NoOwner;
+pub use part::{MakeInError, Part, PartOptions, kept, last_byte, make, make_in, part_in};
 pub use refusal::{PathMtu, Refusal};
 pub use server::{Attached, Counter, MemoryServer, Reply, Request, ServerError, ServerOptions};
 pub use session::{Lease, SessionKey};

@@ -2,8 +2,8 @@
 
 mod link;
 mod reporter;
+mod spread;
 mod structure;
-mod table;
 mod tree;
 mod vigil;
 
@@ -37,8 +37,8 @@ use crate::stop::{Stopper, control_runtime, stopper_of};
 use link::{Answer, Link, Out};
 use vigil::Vigil;
 
+pub use spread::{Spread, SpreadClient};
 pub use structure::{DoubtOthers, Infos, StructureClient};
-pub use table::HashClient;
 
 /// Options of a client process.
 #[derive(Clone, PartialEq, Debug)]
@@ -67,8 +67,20 @@ pub struct ClientOptions {
 /// The process of a client of trees.
 pub type ClientProcess = StructureProcess<Client<Adapter>>;
 
+/// The process of a client of a structure over all memory servers.
+pub type SpreadProcess<S> = StructureProcess<SpreadClient<S>>;
+
+/// A client of a hash table.
+pub type HashClient = SpreadClient<fatbtree_race::Table<Adapter>>;
+
 /// The process of a client of a hash table.
 pub type HashProcess = StructureProcess<HashClient>;
+
+/// A client of a Dolphin index.
+pub type DolphinClient = SpreadClient<fatbtree_dolphin::Index<Adapter>>;
+
+/// The process of a client of a Dolphin index.
+pub type DolphinProcess = StructureProcess<DolphinClient>;
 
 /// A client of a structure with sessions, whose futures it runs.
 ///

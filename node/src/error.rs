@@ -72,23 +72,27 @@ pub enum NodeError {
     /// The tree cannot be built, or cannot be saved.
     #[error("loading the tree: {0}")]
     Build(#[from] fatbtree_blink_host::BuildError),
-    /// The hash table cannot be made, or cannot be saved.
-    #[error("making the hash table: {0}")]
-    Make(#[from] fatbtree_race::host::MakeInError),
-    /// The data folder has a part of another table.
-    #[error(
-        "the data folder has a part of a hash table of another shape: expected {expected:?}, found {found:?}; start the cluster with the memory \
-         servers that it had, or name another folder"
-    )]
-    OtherTable {
-        /// Shape of the table in the folder.
-        found: Box<fatbtree_race::Shape>,
-        /// Shape that the cluster file makes.
-        expected: Box<fatbtree_race::Shape>,
+    /// The server's part of a structure cannot be made.
+    #[error("making the structure {structure:?}: {source}")]
+    Make {
+        /// Kind of the structure.
+        structure: &'static str,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A hash table cannot be used.
-    #[error("the hash table: {0}")]
-    Table(#[from] fatbtree_race::TableError),
+    /// The data folder has a part of another structure.
+    #[error(
+        "the data folder has a part of a structure {structure:?} of another shape: expected {expected}, found {found}; start the cluster with the \
+         memory servers that it had, or name another folder"
+    )]
+    OtherShape {
+        /// Kind of the structure.
+        structure: &'static str,
+        /// Shape of the one in the folder.
+        found: String,
+        /// Shape that the cluster file makes.
+        expected: String,
+    },
     /// Error from the folder that the structure is kept in.
     #[error("the data folder: {0}")]
     Folder(#[from] fatbtree_memserver::FolderError),
@@ -130,12 +134,17 @@ pub enum NodeError {
          tears lines, as soft RoCE does"
     )]
     Shapes(String, String),
-    /// The memory servers' parts are not those of one hash table.
+    /// The memory servers' parts are not those of one structure.
     #[error(
-        "the memory servers do not hold parts of one hash table: {0} has a part of another one; the cluster file must name all servers of the \
-         table, and no others"
+        "the memory servers do not hold parts of one {structure}: {server} has a part of another one; the cluster file must name all servers of \
+         it, and no others"
     )]
-    Parts(String),
+    Parts {
+        /// Kind of the structure, for people.
+        structure: &'static str,
+        /// A server with another part.
+        server: String,
+    },
     /// The device or the connections cannot be used.
     #[error("connecting to a memory server: {0}")]
     Memory(#[from] fatbtree_remote::ConnectError),

@@ -63,15 +63,15 @@ mod wires;
 
 pub use adapter::{Adapter, NicSpec};
 pub use client::{
-    ClientOptions, ClientProcess, DoubtOthers, HashClient, HashProcess, Infos, StructureClient,
-    StructureProcess,
+    ClientOptions, ClientProcess, DolphinClient, DolphinProcess, DoubtOthers, HashClient, HashProcess, Infos,
+    Spread, SpreadClient, SpreadProcess, StructureClient, StructureProcess,
 };
 pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
 pub use live_page::LivePage;
 pub use memory_server::{
-    HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, MemoryServerReport, QueryOptions,
-    QueryReport, TreeSource,
+    DolphinSource, HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, MemoryServerReport,
+    PartSource, QueryOptions, QueryReport, TreeSource,
 };
 pub use query_client::{QueryClientOptions, QueryClientProcess, QueryWay};
 pub use roster::{certificates_of, roster_of, trust_of};

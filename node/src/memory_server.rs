@@ -2,10 +2,10 @@
 //! beside it.
 
 mod counted;
+mod part;
 mod queries;
 mod registrar;
 mod structure;
-mod table;
 mod tree;
 
 use std::fmt;
@@ -31,9 +31,9 @@ use queries::Workers;
 use registrar::Registrar;
 use structure::Site;
 
+pub use part::PartSource;
 pub use queries::{QueryOptions, QueryReport};
 pub use structure::Hosted;
-pub use table::HashSource;
 pub use tree::TreeSource;
 
 /// Requests of the control plane that wait for the data path.
@@ -70,6 +70,12 @@ pub struct MemoryServerOptions<S = TreeSource> {
     /// Time after which the process ends.
     pub limit: Option<Duration>,
 }
+
+/// Source of a server's part of a hash table.
+pub type HashSource = PartSource<fatbtree_race::host::HashTable>;
+
+/// Source of a server's part of a Dolphin index.
+pub type DolphinSource = PartSource<fatbtree_dolphin::host::HybridIndex>;
 
 /// A memory server with its structure, an open port, and a service that listens.
 pub struct MemoryServerProcess<S: Hosted = TreeSource> {

@@ -114,6 +114,8 @@ impl From<Trouble> for Stop {
     fn from(trouble: Trouble) -> Self {
         Self::Failed(match trouble {
             Trouble::Broke(_) | Trouble::Lapsed => return Self::Later,
+            // Other operations hold the buffers, or have filled the queue.
+            Trouble::Refused(error) if error.is_temporary() => return Self::Later,
             Trouble::Abandoned(id) => TableError::Abandoned(id),
             Trouble::Lost(server) => TableError::Lost(server),
             Trouble::UnknownServer(server) => TableError::UnknownServer(server),

@@ -1,6 +1,7 @@
 //! A walk over the whole table that checks its structure, while nothing changes it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use fatbtree_remote::GlobalAddress;
 use fatbtree_verbs::Verbs;
@@ -36,6 +37,17 @@ pub struct Verified {
     pub block_bytes: u64,
     /// The largest local depth.
     pub depth: u8,
+}
+
+/// Words for people: `whole: 4999 keys in 16 subtables, …`.
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { keys, subtables, former, depth, block_bytes, .. } = self;
+        write!(
+            f,
+            "whole: {keys} keys in {subtables} subtables, {former} former ones; directory of depth {depth}; {block_bytes} bytes of blocks"
+        )
+    }
 }
 
 /// A fault in the structure.

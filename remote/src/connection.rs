@@ -79,8 +79,8 @@ pub enum Event {
         /// Bytes of the node, or of the record's place.
         bytes: u32,
     },
-    /// A change was dropped, or gave up, while it had a lock. The owner runs [`finish`](crate::RemoteMemory::finish), which gives the lock
-    /// back.
+    /// A change was dropped, or gave up, while it had a lock or something like it. The owner runs [`finish`](crate::RemoteMemory::finish),
+    /// which gives locks back, or [`KeyValue::finish`](crate::KeyValue::finish).
     Unfinished {
         /// Where.
         server: u16,

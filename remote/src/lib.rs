@@ -23,6 +23,7 @@
 //! * [`Allocator`]: memory for what is new, by size class.
 //! * [`RegionHeader`]: a region's first line, which says what lies in it.
 //! * [`record`]: values out of line, with key, version and checksum.
+//! * [`KeyValue`]: what structures of keys and values have in common.
 //! * [`structures`]: a counter, a spin lock and a ring buffer in some 40 lines each.
 //! * [`Check`]: the comparisons that keep stale or torn data from becoming an answer.
 //!
@@ -61,8 +62,10 @@ mod conflict;
 mod connection;
 mod header;
 mod kept;
+mod key_value;
 mod keys;
 mod locks;
+mod members;
 mod memory;
 mod mix;
 pub mod record;
@@ -79,7 +82,9 @@ pub use config::{Combine, Contention, Locking, RemoteConfig};
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
 pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
 pub use kept::Kept;
+pub use key_value::{Answer, Change, KeyValue, Pairs};
 pub use keys::KeyRange;
 pub use locks::{HAND_OVERS, LockError, LockGuard, OWNER_NAMES, Owner, SessionId, Writer, restructure_all};
+pub use members::{Members, members};
 pub use memory::{MAX_SHARES, RemoteMemory, Share, Trouble, Turn, bytes_of, word_of};
 pub use mix::mix;

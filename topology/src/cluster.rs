@@ -27,6 +27,8 @@ pub enum Structure {
     Tree,
     /// One hash table over all memory servers, whatever their partitions' keys.
     Hash,
+    /// One Dolphin index over all memory servers, whatever their partitions' keys.
+    Dolphin,
 }
 
 impl Structure {
@@ -35,6 +37,7 @@ impl Structure {
         match self {
             Self::Tree => "tree",
             Self::Hash => "hash",
+            Self::Dolphin => "dolphin",
         }
     }
 }
@@ -140,7 +143,7 @@ impl Cluster {
         validate::cluster(text)
     }
 
-    /// Structure that the memory servers hold: `structure = "hash"` before the first section, or a tree.
+    /// Structure that the memory servers hold: `structure = "hash"` or `structure = "dolphin"` before the first section, or trees.
     pub fn structure(&self) -> Structure {
         self.structure
     }

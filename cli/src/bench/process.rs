@@ -6,8 +6,7 @@ use anyhow::{Result, bail};
 use fatbtree_blink::{Pool, Start};
 use fatbtree_client::RequesterStats;
 use fatbtree_node::{
-    ClientOptions, ClientProcess, HashProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
-    at_free_seat,
+    ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay, at_free_seat,
 };
 use fatbtree_topology::{Client, Cluster, Structure};
 use fatbtree_verbs::Verbs;
@@ -16,16 +15,15 @@ use fatbtree_workload::measure::Recorder;
 use fatbtree_workload::{Direct, LoadGenerator, Operations, Pace, Store as _, Values};
 
 use super::keys::Keys;
-use super::table::{self, Records};
+use super::spread::{self, Measured};
 use super::{Arguments, MOST, Protocol, Treatment};
-use crate::structure::open_table;
 
 /// A client of any kind.
 pub(super) enum Process {
     /// Of trees, by RDMA.
     Roce(ClientProcess),
-    /// Of a hash table, by RDMA.
-    Hash(HashProcess),
+    /// Of a structure over all memory servers, by RDMA.
+    Spread(Box<dyn Measured>),
     /// Of trees, by queries.
     Query(QueryClientProcess),
 }
@@ -76,11 +74,8 @@ impl Process {
             patience,
             contention: arguments.contention.into(),
         };
-        if structure == Structure::Hash {
-            let process = open_table(&arguments.nic, cluster, described, options)?;
-            process.client().remember_places(arguments.entry_cache.unwrap_or(0));
-            process.stop_at_signals()?;
-            return Ok(Self::Hash(process));
+        if let Some(process) = spread::open(arguments, structure, cluster, described, options)? {
+            return Ok(Self::Spread(process));
         }
         let open = |host, nic| ClientProcess::open(&options(host, nic));
         let process = arguments.nic.at_seat(cluster, described.host, open)?;
@@ -88,21 +83,20 @@ impl Process {
         Ok(Self::Roce(process))
     }
 
-    /// Number of keys that the memory servers were loaded with. Servers of a hash table do not know it: the keys are looked for.
+    /// Number of keys that the memory servers were loaded with. Those of other structures than trees do not know it: the
+    /// keys are looked for.
     pub(super) fn records(&mut self, keys: &Keys) -> Result<u64> {
         Ok(match self {
             Self::Roce(process) => process.infos().map(|info| info.counts.keys).sum(),
             Self::Query(process) => process.infos().map(|info| info.counts.keys).sum(),
-            Self::Hash(process) => {
-                let store = Records::of(process)?;
-                process.run(table::records(&store, keys))??
-            }
+            Self::Spread(process) => process.records(keys)?,
         })
     }
 
-    /// Whether it is of a hash table.
-    pub(super) fn is_hash(&self) -> bool {
-        matches!(self, Self::Hash(_))
+    /// Name of its structure, if that has no ranges of keys.
+    pub(super) fn without_ranges(&mut self) -> Result<Option<&'static str>> {
+        let Self::Spread(process) = self else { return Ok(None) };
+        Ok(if process.has_ranges()? { None } else { Some(process.name()) })
     }
 
     /// Whether a key is there, as far as its server answers.
@@ -113,10 +107,7 @@ impl Process {
                 let store = Direct { client: &client, start: Start::Root };
                 process.run(store.read(key))?.result.map(|value| value.is_some())
             }
-            Self::Hash(process) => {
-                let store = Records::of(process)?;
-                process.run(store.read(key))?.result.map(|value| value.is_some())
-            }
+            Self::Spread(process) => return process.has(key),
             Self::Query(process) => {
                 let client = process.client().clone();
                 process.run(client.read(key))?.result.map(|value| value.is_some())
@@ -128,7 +119,7 @@ impl Process {
     /// Statistics of the client's queries so far; `None` if it makes none.
     pub(super) fn asked(&self) -> Option<RequesterStats> {
         match self {
-            Self::Roce(_) | Self::Hash(_) => None,
+            Self::Roce(_) | Self::Spread(_) => None,
             Self::Query(process) => Some(process.client().stats()),
         }
     }
@@ -136,7 +127,7 @@ impl Process {
     /// System calls of the client's own sockets so far; `None` if it has none.
     pub(super) fn system_calls(&self) -> Option<u64> {
         match self {
-            Self::Roce(_) | Self::Hash(_) => None,
+            Self::Roce(_) | Self::Spread(_) => None,
             Self::Query(process) => process.has_sockets().then(|| process.datagrams().calls),
         }
     }
@@ -144,7 +135,7 @@ impl Process {
     pub(super) fn close(self) {
         match self {
             Self::Roce(process) => process.close(),
-            Self::Hash(process) => process.close(),
+            Self::Spread(process) => process.close(),
             Self::Query(_) => {}
         }
     }
@@ -175,10 +166,9 @@ impl Load<'_> {
                 let store = Direct { client: &client, start: *start };
                 process.run(done.run_on(&store, *operations, count, pace, values, watch))
             }
-            Process::Hash(process) => {
-                let store = Records::of(process)?;
-                let watch = |recorder: &Recorder| shown(recorder, false);
-                process.run(done.run_on(&store, *operations, count, pace, values, watch))
+            Process::Spread(process) => {
+                let mut watch = |recorder: &Recorder| shown(recorder, false);
+                process.run(done, *operations, count, pace, values, &mut watch)?
             }
             Process::Query(process) => {
                 let client = process.client().clone();

@@ -67,9 +67,11 @@ impl Source {
         properties.set("operationcount", &arguments.operations.to_string());
         let spec = WorkloadSpec::from_properties(&properties)?;
         keys.check(&arguments.workload, &spec, records)?;
-        if process.is_hash() && spec.proportions.scan > 0.0 {
+        if spec.proportions.scan > 0.0
+            && let Some(name) = process.without_ranges()?
+        {
             bail!(
-                "--workload {} scans, and a hash table has no order of keys: use one that does not, such as a, b, c, d or f",
+                "--workload {} scans, and a {name} has no order of keys: use one that does not, such as a, b, c, d or f",
                 arguments.workload
             );
         }

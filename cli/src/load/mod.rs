@@ -1,7 +1,7 @@
 //! `fatbtree load`: fills the memory servers of a cluster.
 
-mod hash;
 mod input;
+mod spread;
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -39,12 +39,14 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
   fatbtree load --cluster cluster.toml --keys 1e5 --structure hash    into the hash table, by inserts of a client of the cluster file
+  fatbtree load --cluster cluster.toml --keys 1e5 --structure dolphin    into the Dolphin index, likewise
 
 Each memory server gets as many keys as the others: the partitions' borders follow from the keys, whatever the cluster file says. A server
 that holds a tree refuses the load (1), unless --replace is given. Its tree is replaced when all servers have built their new trees; a load
 that is stopped before (exit code 130), or fails (1), changes nothing. Clients lose their sessions and connect anew.
 
-A hash table is filled by inserts, key by key: a load that is stopped leaves what it has inserted, and --replace empties the table first.")]
+A hash table or a Dolphin index is filled by inserts, key by key: a load that is stopped leaves what it has inserted, and --replace empties
+the structure first.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -64,7 +66,7 @@ pub(crate) struct Arguments {
     replace: bool,
     #[command(flatten)]
     structure: StructureArgument,
-    /// Client of the cluster file that inserts into the hash table; by default the first.
+    /// Client of the cluster file that inserts into the hash table or Dolphin index; by default the first.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
     #[command(flatten)]
@@ -106,8 +108,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
-    if arguments.structure.of(&cluster) == Structure::Hash {
-        let result = hash::load(arguments, &cluster)?;
+    let filled = match arguments.structure.of(&cluster) {
+        Structure::Tree => None,
+        Structure::Hash => Some(spread::load::<fatbtree_race::Table<_>>(arguments, &cluster)?),
+        Structure::Dolphin => Some(spread::load::<fatbtree_dolphin::Index<_>>(arguments, &cluster)?),
+    };
+    if let Some(result) = filled {
         let json = serde_json::to_string_pretty(&result)?;
         match to_stdout {
             true => println!("{json}"),

@@ -2,7 +2,7 @@
 
 mod cluster;
 pub(crate) mod command;
-mod table;
+mod spread;
 mod tree;
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
@@ -12,8 +12,15 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::error::ErrorKind;
 use fatbtree_blink::{Allocation, KeyRange, Mutation, Order, ScanOptions, Start, TreeConfig, ValueLayout};
-
-use fatbtree_topology::Structure;
+use fatbtree_dolphin::host::HybridIndex;
+use fatbtree_dolphin::{Index, MAX_VALUE};
+use fatbtree_memserver::Part;
+use fatbtree_node::Spread;
+use fatbtree_race::Table;
+use fatbtree_race::host::HashTable;
+use fatbtree_remote::KeyValue;
+use fatbtree_topology::{Cluster, Structure};
+use fatbtree_verbs::plain::PlainDevice;
 
 use crate::nic::Nic;
 use crate::structure::StructureArgument;
@@ -31,6 +38,7 @@ use tree::{Setting, Tree, loaded_value};
   fatbtree shell --value-size 8 --fan-out 4       values of 8 bytes in the leaves, small nodes
   fatbtree shell --cluster cluster.toml           the keys of a running cluster, by the same commands
   fatbtree shell --structure hash                 an empty hash table; with --cluster, that of a cluster
+  fatbtree shell --structure dolphin              an empty Dolphin index; with --cluster, that of a cluster
   printf 'put 1 one\\nget 1\\n' | fatbtree shell    prints ok, and one")]
 pub(crate) struct Arguments {
     /// Speaks to the running cluster of this file (TOML) instead of a tree of its own.
@@ -88,18 +96,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let lines = match &arguments.cluster {
         _ if structure == Structure::Hash => {
-            let out = io::stdout().lock();
-            let mut shell = match (&arguments.cluster, &cluster) {
-                (Some(file), Some(cluster)) => {
-                    let (nic, client) = (&arguments.nic, arguments.client.as_deref());
-                    table::Shell::connect(cluster, file, client, nic, out)?
-                }
-                _ => table::Shell::own(arguments.servers, arguments.keys, arguments.trips, out)?,
-            };
-            exit_when_interrupted()?;
-            let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
-            shell.close();
-            lines
+            on_spread::<Table<_>, Table<_>, HashTable>(arguments, cluster.as_ref(), |servers| {
+                fatbtree_race::Shape { servers, ..fatbtree_race::Shape::default() }
+            })?
+        }
+        _ if structure == Structure::Dolphin => {
+            on_spread::<Index<_>, Index<_>, HybridIndex>(arguments, cluster.as_ref(), |servers| {
+                fatbtree_dolphin::Shape { servers, max_value: MAX_VALUE }
+            })?
         }
         Some(file) => {
             let (nic, client) = (&arguments.nic, arguments.client.as_deref());
@@ -123,6 +127,40 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(error).context("reading commands and writing answers"),
     }
+}
+
+/// Carries out all lines on a structure over all memory servers: `S` of a cluster, or `O` in this process, with parts `P`.
+fn on_spread<S, O, P>(
+    arguments: &Arguments,
+    cluster: Option<&Cluster>,
+    shape: impl Fn(u32) -> P::Shape,
+) -> Result<io::Result<Lines>>
+where
+    S: Spread,
+    O: KeyValue<Verbs = PlainDevice>,
+    P: Part<Description: Send>,
+{
+    let out = io::stdout().lock();
+    let is_terminal = io::stdin().is_terminal();
+    let lines = match (&arguments.cluster, cluster) {
+        (Some(file), Some(cluster)) => {
+            let (nic, client) = (&arguments.nic, arguments.client.as_deref());
+            let place = spread::connect::<S>(cluster, file, client, nic)?;
+            exit_when_interrupted()?;
+            let mut shell = spread::Shell::new(place, false, out);
+            let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
+            shell.into_place().close();
+            lines
+        }
+        _ => {
+            let place = spread::Own::<O, P>::new(arguments.servers, shape)?;
+            let mut shell = spread::Shell::new(place, arguments.trips, out);
+            shell.load(arguments.keys)?;
+            exit_when_interrupted()?;
+            serve(&mut shell, io::stdin().lock(), is_terminal)
+        }
+    };
+    Ok(lines)
 }
 
 fn own_tree(arguments: &Arguments) -> Result<Shell<io::StdoutLock<'static>>> {

@@ -84,6 +84,9 @@ impl<V: Verbs> Drop for Announced<'_, V> {
             line.used &= !(1 << self.number);
             line.left[usize::from(self.number)] = self.set.map(|_| self.lane);
             line.waiting.drain(..).for_each(Waker::wake);
+            if self.set.is_some() {
+                self.index.memory.tell_unfinished(self.server);
+            }
         }
     }
 }
@@ -173,6 +176,20 @@ impl<V: Verbs> Index<V> {
             word.clear(op).await?;
         }
         Ok(())
+    }
+}
+
+impl<V: Verbs> Index<V> {
+    /// Takes back what dropped operations have left: their announcements, and locks of structure changes. The
+    /// owner runs it when [`Event::Unfinished`](fatbtree_remote::Event::Unfinished) comes. The next operations
+    /// of this client do so, too; until then other clients cannot split the leaves in question.
+    pub async fn finish(&self) {
+        self.memory.finish().await;
+        let servers: Vec<u16> = self.lines.borrow().0.keys().copied().collect();
+        for server in servers {
+            // What fails here stays left, for the next operation; or its session has ended.
+            self.take_back(server, &mut self.op(0)).await.ok();
+        }
     }
 }
 

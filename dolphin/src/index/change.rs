@@ -20,7 +20,7 @@ use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 use super::announce::Announced;
 use super::descend::{Held, Reached};
 use super::space::Fresh;
-use super::{Answer, Index, Op};
+use super::{Answer, Change, Index, Op};
 use crate::checks::Check;
 use crate::error::Stop;
 use crate::leaf::{Place, Use, free_word, key_offset, tombstone, value_offset, within};
@@ -30,30 +30,9 @@ use crate::word::Word;
 /// neighbours does not try again with each deletion.
 const THIN: [usize; 3] = [12, 4, 0];
 
-/// A change of one key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change<'v> {
-    /// Puts a value where none is.
-    Insert(&'v [u8]),
-    /// Replaces the value where one is.
-    Update(&'v [u8]),
-    /// Puts a value, whether one is there or not.
-    Upsert(&'v [u8]),
-    /// Takes the value away where one is.
-    Delete,
-}
-
-impl<'v> Change<'v> {
-    const fn value(self) -> Option<&'v [u8]> {
-        match self {
-            Self::Insert(value) | Self::Update(value) | Self::Upsert(value) => Some(value),
-            Self::Delete => None,
-        }
-    }
-
-    const fn puts_new(self) -> bool {
-        matches!(self, Self::Insert(_) | Self::Upsert(_))
-    }
+/// Whether a change puts a key that was not there.
+const fn puts_new(change: Change<'_>) -> bool {
+    matches!(change, Change::Insert(_) | Change::Upsert(_))
 }
 
 impl<V: Verbs> Index<V> {
@@ -97,7 +76,7 @@ impl<V: Verbs> Index<V> {
     async fn try_change(&self, change: Change<'_>, inline: Option<Word>, op: &mut Op) -> Result<bool, Stop> {
         let mut held = match self.reach(op, Use::Change).await? {
             Reached::Leaf(held) => held,
-            Reached::Gap(_) if !change.puts_new() => return Ok(false),
+            Reached::Gap(_) if !puts_new(change) => return Ok(false),
             Reached::Gap(gap) => {
                 self.fill_gap(gap, op).await?;
                 return Err(Stop::Anew);
@@ -108,7 +87,7 @@ impl<V: Verbs> Index<V> {
         let (slot, old) = match place {
             Place::At(slot, old) if !old.is_none() || !Check::NoValue.on() => (slot, Some(old)),
             Place::At(slot, _) => (slot, None),
-            Place::Nowhere(free) if change.puts_new() => {
+            Place::Nowhere(free) if puts_new(change) => {
                 let Some(free) = self.free_slot(&held, free) else {
                     announced.clear(op).await?;
                     drop(announced);

@@ -21,6 +21,8 @@ enum Bytes {
     Word([u8; 8]),
     /// Record and length of the value.
     Record(Buffer, usize),
+    /// Of a scan: there are more values than buffers.
+    Copied(Vec<u8>),
 }
 
 impl Deref for Value {
@@ -30,6 +32,28 @@ impl Deref for Value {
         match &self.0 {
             Bytes::Word(bytes) => bytes,
             Bytes::Record(bytes, length) => &bytes[RECORD_HEAD..][..*length],
+            Bytes::Copied(bytes) => bytes,
+        }
+    }
+}
+
+impl Value {
+    /// A value of eight bytes.
+    pub(super) fn of_word(word: Word) -> Self {
+        Self(Bytes::Word(word.0.to_le_bytes()))
+    }
+
+    /// The value of a record that was read. `None`: another one lies there.
+    pub(super) fn of_record(bytes: Buffer, key: u64, pointer: Pointer) -> Option<Self> {
+        let (length, _) = word::find(&bytes, key, pointer)?;
+        Some(Self(Bytes::Record(bytes, length as usize)))
+    }
+
+    /// The same value, without the buffer into which it was read.
+    pub(super) fn copied(self) -> Self {
+        match &self.0 {
+            Bytes::Record(..) => Self(Bytes::Copied(self.to_vec())),
+            Bytes::Word(_) | Bytes::Copied(_) => self,
         }
     }
 }
@@ -69,11 +93,10 @@ impl<V: Verbs> Index<V> {
     /// The value of a word.
     pub(super) async fn value_of(&self, key: u64, word: Word, op: &mut Op) -> Result<Value, Stop> {
         let Some(pointer) = self.pointer(word) else {
-            return Ok(Value(Bytes::Word(word.0.to_le_bytes())));
+            return Ok(Value::of_word(word));
         };
         let bytes = self.read(pointer.at, pointer.bytes, op).await?;
         // A record that was freed since the leaf was read: the word has changed.
-        let (length, _) = word::find(&bytes, key, pointer).ok_or(Stop::Later)?;
-        Ok(Value(Bytes::Record(bytes, length as usize)))
+        Value::of_record(bytes, key, pointer).ok_or(Stop::Later)
     }
 }

@@ -5,6 +5,7 @@ mod change;
 mod descend;
 mod drain;
 mod get;
+mod key_value;
 mod restructure;
 mod scan;
 mod space;
@@ -12,10 +13,12 @@ mod space;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, HEADER_BYTES, Owner, RemoteMemory, Writer, mix};
+use fatbtree_remote::{
+    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Owner, RemoteMemory, Writer, members, mix,
+};
 use fatbtree_verbs::{Buffer, Verbs};
 
-pub use change::Change;
+pub use fatbtree_remote::Change;
 pub use get::Value;
 
 use announce::Lines;
@@ -25,16 +28,10 @@ use crate::checks::Check;
 use crate::entry::Entry;
 use crate::error::{IndexError, Stop};
 use crate::inner::Node;
-use crate::layout::Shape;
+use crate::layout::{STRUCTURE, Shape, members_offset};
 
 /// Result of an operation, and what it took.
-#[derive(Debug)]
-pub struct Answer<T> {
-    /// The result.
-    pub result: Result<T, IndexError>,
-    /// Round trips, one after the other.
-    pub round_trips: u32,
-}
+pub type Answer<T> = fatbtree_remote::Answer<T, IndexError>;
 
 /// A Dolphin index in the memory of one or several servers, as one thread uses it. Any number of its
 /// operations run at once. One index may be open on a memory: its operations share the client's line.
@@ -43,8 +40,9 @@ pub struct Answer<T> {
 /// connections that are being made. After a server has lost its memory and was loaded anew, open the
 /// index anew.
 ///
-/// An operation that is dropped before its end may leave its announcement on a leaf. The next
-/// operation of this client takes it back; until then other clients cannot split that leaf.
+/// An operation that is dropped before its end may leave its announcement on a leaf.
+/// [`finish`](Self::finish) takes it back, or the next operation of this client; until then other clients
+/// cannot split that leaf.
 pub struct Index<V: Verbs> {
     memory: Rc<RemoteMemory<V>>,
     shape: Shape,
@@ -54,6 +52,8 @@ pub struct Index<V: Verbs> {
     lives: RefCell<Vec<(u16, u16, u16)>>,
     /// Stamps that this client has drawn.
     stamps: Cell<u64>,
+    /// A server that has begun anew since the index was opened.
+    left: Cell<Option<u16>>,
 }
 
 impl<V: Verbs> std::fmt::Debug for Index<V> {
@@ -76,10 +76,11 @@ struct Op {
 }
 
 impl<V: Verbs> Index<V> {
-    /// Opens the index whose root lies on a server: reads the region's header.
+    /// Opens the index whose root lies on a server: reads the regions' headers.
     ///
     /// # Errors
-    /// [`IndexError::NoIndex`]; and when the connection is given up, or breaks too often.
+    /// [`IndexError::NoIndex`], [`IndexError::Parted`]; and when the connection is given up, or breaks too
+    /// often.
     pub async fn open(
         memory: Rc<RemoteMemory<V>>,
         server: u16,
@@ -87,13 +88,10 @@ impl<V: Verbs> Index<V> {
     ) -> Result<Self, IndexError> {
         let (lane, began) = (memory.take_lane(), memory.reactor().now());
         for attempts in 0.. {
-            let header = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await;
-            match header.map_err(Stop::from) {
-                Ok(header) => {
-                    let shape = header.first_chunk().and_then(Shape::of_header);
-                    let shape = shape.ok_or(IndexError::NoIndex { server })?;
-                    let (lines, lives, stamps) = Default::default();
-                    return Ok(Self { memory, shape, cache, lines, lives, stamps });
+            match shape_on(&memory, server, lane).await {
+                Ok(shape) => {
+                    let (lines, lives, stamps, left) = Default::default();
+                    return Ok(Self { memory, shape, cache, lines, lives, stamps, left });
                 }
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(_) if memory.reactor().now() - began > memory.config().patience => {
@@ -103,6 +101,12 @@ impl<V: Verbs> Index<V> {
             }
         }
         unreachable!("it ends when time has passed")
+    }
+
+    /// Ends the index: a server has begun anew with an empty part of it. All operations end with
+    /// [`IndexError::Lost`] from now on.
+    pub fn leave(&self, server: u16) {
+        self.left.set(Some(server));
     }
 
     /// The index's shape.
@@ -157,6 +161,9 @@ impl<V: Verbs> Index<V> {
     ) -> Answer<T> {
         let began = self.memory.reactor().now();
         let result = loop {
+            if let Some(server) = self.left.get() {
+                break Err(IndexError::Lost(server));
+            }
             let stop = match attempt(&mut op).await {
                 Ok(value) => break Ok(value),
                 Err(stop) => stop,
@@ -176,6 +183,19 @@ impl<V: Verbs> Index<V> {
             op.attempts += 1;
         };
         Answer { result, round_trips: op.trips }
+    }
+}
+
+/// Shape of the index whose root lies on a server, if all of its servers have parts of it.
+async fn shape_on<V: Verbs>(memory: &RemoteMemory<V>, server: u16, lane: u8) -> Result<Shape, Stop> {
+    let header = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await?;
+    let shape = header.first_chunk().and_then(Shape::of_header).ok_or(IndexError::NoIndex { server })?;
+    let is_part = |line: &_| Shape::of_header(line) == Some(shape);
+    let word = GlobalAddress::new(server, members_offset());
+    match members(memory, (STRUCTURE, shape.servers), word, lane, is_part).await? {
+        Members::Whole => Ok(shape),
+        Members::Parted => Err(IndexError::Parted.into()),
+        Members::Missing(server) => Err(IndexError::NoIndex { server }.into()),
     }
 }
 

@@ -1,18 +1,25 @@
-//! Scans: leaves of one node are read with one doorbell, as far as the cache knows them.
+//! Scans: leaves of one node are read with one doorbell, as far as the cache knows them, and so are records
+//! of one server.
 
-use fatbtree_remote::{ConnectionId, KeyRange, bytes_of};
+use arrayvec::ArrayVec;
+use fatbtree_remote::{ConnectionId, GlobalAddress, KeyRange, bytes_of};
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Remote, Verbs};
 
 use super::descend::Reached;
 use super::{Answer, Index, Op, Value};
-use crate::entry::Entry;
 use crate::error::Stop;
 use crate::inner::Choice;
 use crate::leaf::{LEAF_BYTES, Leaf, SLOTS, Use};
-use crate::word::Word;
+use crate::word::{Pointer, Word};
 
 /// Items of a leaf that a scan counts on, to decide how many leaves it reads at once.
 const EXPECTED: usize = SLOTS / 2;
+
+/// Keys among which a scan looks for records that one doorbell reads.
+const WINDOW: usize = 4 * MAX_BATCH;
+
+/// Bytes of records that one doorbell reads, if it reads more than one: buffers of long ones are few.
+const MOST_BYTES: u32 = 64 << 10;
 
 /// State of a scan.
 struct Course {
@@ -20,7 +27,16 @@ struct Course {
     most: usize,
     /// The next key to look for; `None` behind the last one.
     next: Option<u64>,
-    found: Vec<(u64, Word)>,
+    found: Vec<Item>,
+    /// All items before this one have their values.
+    read: usize,
+}
+
+/// A key that was found.
+struct Item {
+    key: u64,
+    word: Word,
+    value: Option<Value>,
 }
 
 impl Course {
@@ -32,11 +48,12 @@ impl Course {
     fn take(&mut self, leaf: Leaf<'_>, next: u64) {
         let range = KeyRange { low: next, ..self.range };
         let from = self.found.len();
-        self.found.extend(leaf.items().filter(|(key, _)| range.contains(*key)));
-        self.found[from..].sort_unstable_by_key(|(key, _)| *key);
+        let items = leaf.items().filter(|(key, _)| range.contains(*key));
+        self.found.extend(items.map(|(key, word)| Item { key, word, value: None }));
+        self.found[from..].sort_unstable_by_key(|item| item.key);
         let is_cut = self.found.len() > self.most;
         self.found.truncate(self.most);
-        let last = self.found.last().filter(|_| is_cut).map_or(leaf.max(), |(key, _)| *key);
+        let last = self.found.last().filter(|_| is_cut).map_or(leaf.max(), |item| item.key);
         self.next = last.checked_add(1);
     }
 }
@@ -45,38 +62,69 @@ impl<V: Verbs> Index<V> {
     /// Finds up to `most` keys of a range, in ascending order, with their values.
     ///
     /// Each key is found, or not, as a [`get`](Self::get) at some moment of the scan would. Where the
-    /// client knows the leaves, a round trip brings those of one node, up to 16; values out of line
-    /// take one more each.
+    /// client knows the leaves, a round trip brings those of one node, up to 16. Of values out of line, a
+    /// round trip brings up to 16 on one server.
     ///
     /// # Errors
     /// In the answer: see [`IndexError`](crate::IndexError).
     pub async fn scan(&self, range: KeyRange, most: usize) -> Answer<Vec<(u64, Value)>> {
-        let mut course = Course { range, most, next: Some(range.low), found: Vec::new() };
-        let mut values = Vec::new();
+        let mut course = Course { range, most, next: Some(range.low), found: Vec::new(), read: 0 };
         self.answer(self.op(range.low), async |op| {
             // A key that is found and has no value any more makes room for another one.
-            while !course.has_ended() || values.len() < course.found.len() {
+            loop {
                 if !course.has_ended() {
                     self.advance(&mut course, op).await?;
-                    continue;
-                }
-                let Some(&(key, word)) = course.found.get(values.len()) else { break };
-                match self.value_of(key, word, op).await {
-                    Ok(value) => values.push((key, value)),
-                    // The record was freed: the key has another value by now, or none.
-                    Err(Stop::Later) => {
-                        op.key = key;
-                        match self.look_up(op).await? {
-                            Some(value) => values.push((key, value)),
-                            None => drop(course.found.remove(values.len())),
-                        }
-                    }
-                    Err(stop) => return Err(stop),
+                } else if course.read < course.found.len() {
+                    self.read_values(&mut course, op).await?;
+                } else {
+                    break;
                 }
             }
-            Ok(std::mem::take(&mut values))
+            let found = std::mem::take(&mut course.found);
+            Ok(found.into_iter().filter_map(|item| Some((item.key, item.value?))).collect())
         })
         .await
+    }
+
+    /// Reads the next values: those in the leaf, and the records of one server.
+    async fn read_values(&self, course: &mut Course, op: &mut Op) -> Result<(), Stop> {
+        let mut wanted: ArrayVec<(usize, Pointer), MAX_BATCH> = ArrayVec::new();
+        let mut bytes = 0;
+        let window = course.found.iter_mut().enumerate().skip(course.read).take(WINDOW);
+        for (number, item) in window.filter(|(_, item)| item.value.is_none()) {
+            let Some(pointer) = self.pointer(item.word) else {
+                item.value = Some(Value::of_word(item.word));
+                continue;
+            };
+            let is_there = wanted.first().is_none_or(|(_, first)| first.at.server() == pointer.at.server());
+            let is_first = wanted.is_empty();
+            if is_there && !wanted.is_full() && (is_first || bytes + pointer.bytes <= MOST_BYTES) {
+                bytes += pointer.bytes;
+                wanted.push((number, pointer));
+            }
+        }
+        let places: ArrayVec<_, MAX_BATCH> =
+            wanted.iter().map(|(_, pointer)| (pointer.at, pointer.bytes)).collect();
+        let mut gone = Vec::new();
+        for ((number, pointer), bytes) in wanted.into_iter().zip(self.read_at_once(&places, op).await?) {
+            let item = &mut course.found[number];
+            match Value::of_record(bytes, item.key, pointer) {
+                Some(value) => item.value = Some(value.copied()),
+                None => gone.push(number),
+            }
+        }
+        // Their records were freed: the keys have other values by now, or none.
+        for number in gone.into_iter().rev() {
+            op.key = course.found[number].key;
+            match self.look_up(op).await? {
+                Some(value) => course.found[number].value = Some(value.copied()),
+                None => drop(course.found.remove(number)),
+            }
+        }
+        while course.found.get(course.read).is_some_and(|item| item.value.is_some()) {
+            course.read += 1;
+        }
+        Ok(())
     }
 
     /// Reads the next leaves.
@@ -113,7 +161,9 @@ impl<V: Verbs> Index<V> {
             let end = leaves.iter().skip(1).position(|leaf| range.is_below(prefix.first_of(leaf.byte())));
             leaves.truncate(end.map_or(leaves.len(), |end| end + 1));
         }
-        for (number, bytes) in self.read_at_once(&leaves, op).await?.iter().enumerate() {
+        let places: ArrayVec<_, MAX_BATCH> =
+            leaves.iter().map(|leaf| (leaf.at(), LEAF_BYTES as u32)).collect();
+        for (number, bytes) in self.read_at_once(&places, op).await?.iter().enumerate() {
             let Some(next) = course.next.filter(|_| !course.has_ended()) else { break };
             match Leaf::new(bytes) {
                 Some(leaf) if leaf.check(Use::Read).is_ok() && leaf.covers(next) => course.take(leaf, next),
@@ -123,21 +173,32 @@ impl<V: Verbs> Index<V> {
         Ok(true)
     }
 
-    /// Reads leaves of one server with one doorbell.
-    async fn read_at_once(&self, leaves: &[Entry], op: &mut Op) -> Result<Vec<Buffer>, Stop> {
-        let [one] = leaves else {
-            let Some(server) = leaves.first().map(|leaf| leaf.at().server()) else { return Ok(Vec::new()) };
-            let writer = self.writer(server, op.lane).await?;
-            let reads = |rkey| {
-                leaves.iter().map(move |leaf| {
-                    let from = Remote { address: leaf.at().raw(), rkey };
-                    Operation::Read { from, len: LEAF_BYTES as u32 }
-                })
-            };
-            op.trips += 1;
-            let outputs = self.memory.batch(ConnectionId { server, lane: op.lane }, &writer, reads).await?;
-            return Ok(outputs.into_iter().map(bytes_of).collect::<Result<_, _>>()?);
-        };
-        Ok(vec![self.read(one.at(), LEAF_BYTES as u32, op).await?])
+    /// Reads places on one server with one doorbell, up to [`MAX_BATCH`].
+    async fn read_at_once(
+        &self,
+        places: &[(GlobalAddress, u32)],
+        op: &mut Op,
+    ) -> Result<ArrayVec<Buffer, MAX_BATCH>, Stop> {
+        let mut found = ArrayVec::new();
+        match places {
+            [] => {}
+            [(at, bytes)] => found.push(self.read(*at, *bytes, op).await?),
+            [(first, _), ..] => {
+                let server = first.server();
+                let writer = self.writer(server, op.lane).await?;
+                let reads = |rkey| {
+                    places.iter().map(move |&(at, len)| Operation::Read {
+                        from: Remote { address: at.raw(), rkey },
+                        len,
+                    })
+                };
+                op.trips += 1;
+                let id = ConnectionId { server, lane: op.lane };
+                for output in self.memory.batch(id, &writer, reads).await? {
+                    found.push(bytes_of(output)?);
+                }
+            }
+        }
+        Ok(found)
     }
 }

@@ -4,15 +4,19 @@
 //! refused with its field, what was expected and what was found. What a peer can make the other side hold is bounded:
 //! connections and requests per connection, bytes of a message ([`ServiceOptions`]). Every call of the [`Client`] has a deadline.
 //!
+//! An operator has servers of a structure that clients fill begin anew by [`empty`].
+//!
 //! A structure [describes](Describe) itself in the server's description, and may have services of its own beside this one: see [`serve`]
 //! and [`Client::channel`].
 
 mod client;
 mod convert;
+mod emptying;
 mod service;
 
 pub use client::{Client, ClientError, Deadlines, Session};
 pub use convert::MessageError;
+pub use emptying::{Emptying, empty, serve_part};
 pub use service::{ServiceOptions, answer_within, host, serve};
 
 /// Metadata of a refusal of memory: the word of its [`Shortage`](fatbtree_remote::Shortage).

@@ -1,7 +1,7 @@
 //! The seam between a client process and the structure that its client works on.
 //!
 //! ```text
-//!   ClientProcess                                        StructureClient: fatbtree_client::Client, HashClient
+//!   ClientProcess                                        StructureClient: fatbtree_client::Client, SpreadClient
 //!   device, port, sessions over gRPC, waiting            operations, and what they must know of the servers
 //!   ──────────────────────────────────────────────────────────────────────────────────────────────────
 //!   the servers' descriptions, at the start ───────────► open

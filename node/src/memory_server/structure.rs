@@ -1,7 +1,7 @@
 //! The seam between a memory-server process and the structure that it serves.
 //!
 //! ```text
-//!   MemoryServerProcess                                  Hosted: TreeSource, HashSource
+//!   MemoryServerProcess                                  Hosted: TreeSource, PartSource
 //!   port, NIC, gRPC listener, registrar, metrics         what the structure needs beside the memory server
 //!   ──────────────────────────────────────────────────────────────────────────────────────────────────
 //!   how many threads share the device? ────────────────► threads

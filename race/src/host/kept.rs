@@ -1,32 +1,27 @@
 //! Parts of tables that outlive their servers: in files, and found there again.
 //!
-//! Before a part from a [folder](TableFolder) is served, its header is read, and on the first server the directory and every subtable that
+//! Before a part from a [folder](fatbtree_memserver::Folder) is served, its header is read, and on the first server the directory and every subtable that
 //! leads to another one there: the headers of all buckets, and where slots and successors may lead. Subtables of other servers are
 //! not at hand; the servers' clients check the header of each bucket that they read. Blocks are not read: each has a checksum,
 //! which its readers check. A slot has none. After a machine that died, slots may be older than the blocks that they lead to: readers see
 //! that by the blocks' versions, and give up.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Counts, Folder, FolderError, FoundRegion, KeptRegion, Layout, Loaded, Storage};
-use fatbtree_remote::{HEADER_BYTES, RegionHeader};
+use fatbtree_memserver::{Counts, FolderError, FoundRegion, KeptRegion, Layout, Loaded, Part};
+use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 
-use super::make::{classes, spare_from};
+use super::make::{MakeError, MakeOptions, classes, make, spare_from};
 use super::{HashTable, TableInfo};
 use crate::layout::{
     BLOCKS, BUCKET_BYTES, BucketHeader, Leaf, PAIRS, STRUCTURE, SUCCESSORS, Shape, entry_offset,
     slot_offsets, word_at,
 };
 use crate::slot::{Place, Slot, UNIT};
-
-/// Storage of parts of tables.
-pub type TableStorage = Storage<TableCounts>;
-
-/// A folder with a part of a table.
-pub type TableFolder = Folder<TableCounts>;
 
 /// Shape of a table, as a folder's `state.json` says it for people.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -52,55 +47,84 @@ impl From<&Shape> for TableCounts {
     }
 }
 
-/// The part of a table that is in a folder, if there is one. `chunk_bytes`: as when the folder was opened.
-///
-/// # Errors
-/// When the part is damaged, or the disk has no room for what the folder has given to clients.
-pub fn table_in(folder: &TableFolder, chunk_bytes: u64) -> Result<Option<Loaded<HashTable>>, FolderError> {
-    let Some(found) = folder.region()? else { return Ok(None) };
-    let mut line = [0; HEADER_BYTES];
-    found.region.read(0, &mut line).map_err(|out| found.damaged(out))?;
-    let header = RegionHeader::parse(&line, &STRUCTURE);
-    let (Some(header), Some((shape, directory))) = (header, Shape::of_header(&line)) else {
-        return Err(found.damaged("it does not begin with the header of a hash table"));
-    };
-    let server = folder.owner().partition;
-    let is_first = directory.server() == server;
-    let is = (header.generation, header.region_bytes, spare_from(&shape, is_first));
-    let expected = (found.kept.generation, found.kept.region_bytes, found.kept.spare.start);
-    if is != expected || TableCounts::from(&shape) != found.kept.counts {
-        return Err(found.damaged(format_args!(
-            "its generation, bytes and first chunk are {is:?}, expected {expected:?}"
-        )));
+/// A part of a table is one of a structure over several servers.
+impl Part for HashTable {
+    type Shape = Shape;
+    type Counts = TableCounts;
+    type MakeError = MakeError;
+
+    fn shape(&self) -> Shape {
+        self.info().shape
     }
-    let layout = found.layout(classes(&shape));
-    if is_first {
-        let part = Part { region: &found.region, server, shape, layout };
-        part.check(directory.offset()).map_err(|reason| found.damaged(reason))?;
+
+    fn counts(&self) -> TableCounts {
+        TableCounts::from(&self.info().shape)
     }
-    let FoundRegion { kept: KeptRegion { generation, spare, origin, .. }, region, chunk_classes, .. } = found;
-    let info = TableInfo { shape, directory };
-    Ok(Some(Loaded {
-        server,
-        region: Arc::clone(&region),
-        spare: spare.clone(),
-        generation,
-        origin,
-        chunk_classes: Some(chunk_classes),
-        shape: fatbtree_memserver::Shape { classes: classes(&shape), ..Default::default() },
-        tenant: HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() },
-    }))
+
+    fn begin(info: &TableInfo) -> GlobalAddress {
+        info.directory
+    }
+
+    fn make_with<E: From<MakeError>>(
+        options: &MakeOptions,
+        region: impl FnOnce(u64) -> Result<Memory, E>,
+    ) -> Result<Loaded<Self>, E> {
+        make(options, region)
+    }
+
+    fn no_memory(bytes: u64, why: io::Error) -> MakeError {
+        MakeError::Memory { bytes, why }
+    }
+
+    fn found(
+        server: u16,
+        found: FoundRegion<TableCounts>,
+        chunk_bytes: u64,
+    ) -> Result<Loaded<Self>, FolderError> {
+        let mut line = [0; HEADER_BYTES];
+        found.region.read(0, &mut line).map_err(|out| found.damaged(out))?;
+        let header = RegionHeader::parse(&line, &STRUCTURE);
+        let (Some(header), Some((shape, directory))) = (header, Shape::of_header(&line)) else {
+            return Err(found.damaged("it does not begin with the header of a hash table"));
+        };
+        let is_first = directory.server() == server;
+        let is = (header.generation, header.region_bytes, spare_from(&shape, is_first));
+        let expected = (found.kept.generation, found.kept.region_bytes, found.kept.spare.start);
+        if is != expected || TableCounts::from(&shape) != found.kept.counts {
+            return Err(found.damaged(format_args!(
+                "its generation, bytes and first chunk are {is:?}, expected {expected:?}"
+            )));
+        }
+        let layout = found.layout(classes(&shape));
+        if is_first {
+            let part = Walk { region: &found.region, server, shape, layout };
+            part.check(directory.offset()).map_err(|reason| found.damaged(reason))?;
+        }
+        let FoundRegion { kept: KeptRegion { generation, spare, origin, .. }, region, chunk_classes, .. } =
+            found;
+        let info = TableInfo { shape, directory };
+        Ok(Loaded {
+            server,
+            region: Arc::clone(&region),
+            spare: spare.clone(),
+            generation,
+            origin,
+            chunk_classes: Some(chunk_classes),
+            shape: fatbtree_memserver::Shape { classes: classes(&shape), ..Default::default() },
+            tenant: HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() },
+        })
+    }
 }
 
 /// The first server's part, before it is served.
-struct Part<'r> {
+struct Walk<'r> {
     region: &'r Memory,
     server: u16,
     shape: Shape,
     layout: Layout,
 }
 
-impl Part<'_> {
+impl Walk<'_> {
     /// Walks from the first subtable and from the directory as far as that leads on this server.
     fn check(&self, directory: u64) -> Result<(), String> {
         let word = |offset: u64| Ok::<_, String>(word_at(&self.read(offset, 8)?, 0));

@@ -3,11 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Class, FolderError, KeptRegion, Loaded, Origin, Shape as Classes};
+use fatbtree_memserver::{Class, Loaded, PartOptions, Shape as Classes};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES};
 use fatbtree_verbs::Memory;
 
-use super::kept::{TableCounts, TableStorage};
 use super::{HashTable, TableInfo};
 use crate::layout::{BadShape, BucketHeader, Leaf, Shape, entry_offset, write_subtable};
 use crate::slot::{MAX_REGION, MAX_SERVERS, Place, Slot};
@@ -36,41 +35,8 @@ pub enum MakeError {
     },
 }
 
-/// Errors from making a table in a storage.
-#[derive(Debug, thiserror::Error)]
-pub enum MakeInError {
-    /// The table cannot be made.
-    #[error(transparent)]
-    Make(#[from] MakeError),
-    /// The folder fails.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-}
-
-/// Options of a part. Start from [`new`](Self::new) and change what you need.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MakeOptions {
-    /// Number of the memory server.
-    pub server: u16,
-    /// Shape of the table, the same on all of its servers.
-    pub shape: Shape,
-    /// Bytes for what clients write. They cost nothing until they are used.
-    pub spare_bytes: u64,
-    /// Number of the region's filling: no other one of this server has had it.
-    pub generation: u64,
-    /// Whether an empty table is meant, or may be in the place of one that was lost.
-    pub origin: Origin,
-    /// Bytes of a chunk of the server.
-    pub chunk_bytes: u64,
-}
-
-impl MakeOptions {
-    /// A part without spare memory, of generation 1, that is meant; chunks of 8 MiB.
-    #[must_use]
-    pub const fn new(server: u16, shape: Shape) -> Self {
-        Self { server, shape, spare_bytes: 0, generation: 1, origin: Origin::Meant, chunk_bytes: 8 << 20 }
-    }
-}
+/// Options of a part of a table.
+pub type MakeOptions = PartOptions<Shape>;
 
 /// Size classes of a table, by number.
 pub(super) fn classes(shape: &Shape) -> Vec<Class> {
@@ -128,36 +94,4 @@ pub(super) fn make<E: From<MakeError>>(
         shape: Classes { classes: classes(&shape), ..Classes::default() },
         tenant: HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() },
     })
-}
-
-/// Makes a part in a storage, beside the one that is served. Nothing of it is left if it is not
-/// [kept](fatbtree_memserver::Storage::keep): see [`kept`].
-///
-/// # Errors
-/// When such a table cannot be, or there is no memory, or the folder fails.
-pub fn make_in(storage: &mut TableStorage, options: &MakeOptions) -> Result<Loaded<HashTable>, MakeInError> {
-    let TableStorage::Folder(folder) = storage else {
-        let anonymous = |bytes| Memory::anonymous(bytes).map_err(|why| MakeError::Memory { bytes, why });
-        return Ok(make(options, anonymous)?);
-    };
-    folder.begin(options.generation)?;
-    let region = |bytes: u64| {
-        let room = bytes.saturating_sub(options.spare_bytes);
-        folder.new_region(options.generation, bytes, room).map_err(MakeInError::from)
-    };
-    let made = make(options, region)?;
-    let chunk_classes = Some(folder.fill(options.generation, &made.region, &made.spare)?);
-    Ok(Loaded { chunk_classes, ..made })
-}
-
-/// Description of a part's region for a [storage](fatbtree_memserver::Storage::keep).
-#[must_use]
-pub fn kept(part: &Loaded<HashTable>) -> KeptRegion<TableCounts> {
-    KeptRegion {
-        generation: part.generation,
-        region_bytes: part.region.len(),
-        spare: part.spare.clone(),
-        origin: part.origin,
-        counts: TableCounts::from(&part.tenant.info().shape),
-    }
 }

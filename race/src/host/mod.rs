@@ -3,14 +3,13 @@
 //! It reads no table. What clients have used of a chunk is seen in the chunk: a pair of subtables is never all zeros, and neither is a
 //! record. So a restarted server finds the same, also where no slot leads to a block.
 //!
-//! * [`HashTable`]: one server's part of a table, as a [tenant](fatbtree_memserver::Tenant).
-//! * [`make_in`], [`table_in`]: a part in memory or in a [folder](TableFolder), made, and found there again.
-//! * [`grpc`]: its description on the wire, and the order to begin anew.
+//! [`HashTable`] is one server's part of a table, as a [tenant](fatbtree_memserver::Tenant), and as a [part](fatbtree_memserver::Part) of a
+//! structure over several servers: in memory or in a folder.
 //!
 //! Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
 //! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): slots are changed by atomics.
 
-pub mod grpc;
+mod describe;
 mod kept;
 mod make;
 mod marks;
@@ -20,7 +19,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Loaded, Seen, Tenant, Used};
+use fatbtree_memserver::{Loaded, Seen, Tenant, Used, last_byte};
 use fatbtree_remote::record::{RECORD_HEAD, RecordHead, is_record};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
@@ -29,8 +28,8 @@ use crate::block::block_bytes;
 use crate::layout::{BLOCKS, PAIRS, SUCCESSORS, Shape, slot_offsets};
 use crate::slot::UNIT;
 
-pub use kept::{TableCounts, TableFolder, TableStorage, table_in};
-pub use make::{MakeError, MakeInError, MakeOptions, kept, make_in};
+pub use kept::TableCounts;
+pub use make::{MakeError, MakeOptions};
 
 /// Units that are looked at for a written block in one step.
 const LINES: usize = 8;
@@ -38,9 +37,6 @@ const LINES: usize = 8;
 /// Words of a record's head whose upper halves change with each writing: version, and checksum.
 const VERSION: u64 = 0;
 const SUM: u64 = 16;
-
-/// Bytes that are looked at in one step of a walk over a chunk.
-const BLOCK: u64 = 4096;
 
 /// A memory server's description of its part of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,13 +70,14 @@ pub struct HashTable {
 
 impl HashTable {
     /// A region in memory with an empty table, or with memory for a part of one: the first of the table's servers has directory and first
-    /// subtable. For other memory see [`make_in`].
+    /// subtable. For other memory see
+    /// [`make_in`](fatbtree_memserver::make_in).
     ///
     /// # Errors
     /// When such a table cannot be, or there is no memory.
     pub fn make(server: u16, shape: Shape, spare_bytes: u64) -> Result<Loaded<Self>, MakeError> {
         let options = MakeOptions { spare_bytes, ..MakeOptions::new(server, shape) };
-        make::make(&options, |bytes| Memory::anonymous(bytes).map_err(|why| MakeError::Memory { bytes, why }))
+        fatbtree_memserver::make(&options)
     }
 
     /// Description of the part.
@@ -211,29 +208,6 @@ impl HashTable {
         let length = RecordHead::parse(&head).length();
         (is_record(&head) && length <= self.info.shape.max_value).then(|| at + u64::from(block_bytes(length)))
     }
-}
-
-/// Offset of the last byte of a chunk that is not 0.
-///
-/// # Errors
-/// The offset down to which there is none, when the budget is used up.
-fn last_byte(memory: &Memory, chunk: &Range<u64>, budget: &mut usize) -> Result<Option<u64>, u64> {
-    let mut to = chunk.end;
-    while to > chunk.start {
-        if *budget == 0 {
-            return Err(to);
-        }
-        *budget -= 1;
-        let from = to.saturating_sub(BLOCK).max(chunk.start);
-        let mut block = [0; BLOCK as usize];
-        let block = &mut block[..(to - from) as usize];
-        let last = memory.read(from, block).ok().and_then(|()| block.iter().rposition(|&byte| byte != 0));
-        if let Some(last) = last {
-            return Ok(Some(from + last as u64));
-        }
-        to = from;
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 mod buckets;
 mod grow;
-mod members;
+mod key_value;
 mod mutate;
 mod place;
 mod search;
@@ -14,10 +14,10 @@ mod swing;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, HEADER_BYTES, RemoteMemory, Writer};
+use fatbtree_remote::{ConnectionId, GlobalAddress, HEADER_BYTES, Members, RemoteMemory, Writer, members};
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
-pub use mutate::Change;
+pub use fatbtree_remote::Change;
 pub use search::Value;
 pub use speculate::PlaceStats;
 
@@ -25,20 +25,14 @@ use crate::block::{self, Found};
 use crate::directory::Directory;
 use crate::error::{Stop, TableError};
 use crate::hash::Hash;
-use crate::layout::{Leaf, Shape, entry_offset, word_at};
+use crate::layout::{Leaf, MEMBERS, STRUCTURE, Shape, behind, entry_offset, word_at};
 use crate::slot::BlockPointer;
 
 /// Bytes of a READ of many slots or entries.
 const PIECE: u64 = 1024;
 
 /// Result of an operation, and what it took.
-#[derive(Debug)]
-pub struct Answer<T> {
-    /// The result.
-    pub result: Result<T, TableError>,
-    /// Round trips, one after the other.
-    pub round_trips: u32,
-}
+pub type Answer<T> = fatbtree_remote::Answer<T, TableError>;
 
 /// A hash table in the memory of one or several servers, as one thread uses it. Any number of its operations run at once.
 ///
@@ -98,7 +92,13 @@ impl<V: Verbs> Table<V> {
         let header = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await?;
         let line = header.first_chunk().ok_or(Stop::Later)?;
         let (shape, home) = Shape::of_header(line).ok_or(TableError::NoTable { server })?;
-        members::fit_together(memory, &shape, home, lane).await?;
+        let is_part = |line: &_| Shape::of_header(line) == Some((shape, home));
+        let of = (STRUCTURE, shape.servers);
+        match members(memory, of, behind(home, MEMBERS), lane, is_part).await? {
+            Members::Whole => {}
+            Members::Parted => return Err(TableError::Parted.into()),
+            Members::Missing(server) => return Err(TableError::NoTable { server }.into()),
+        }
         let directory = load_directory(memory, &shape, home, lane, &mut 0).await?;
         let (memory, scratch) = (Rc::clone(memory), RefCell::default());
         let (directory, left) = (RefCell::new(directory), Cell::new(None));

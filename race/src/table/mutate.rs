@@ -17,32 +17,10 @@ use super::buckets::Buckets;
 use super::search::Hit;
 use super::space::Fresh;
 use super::swing::Swung;
-use super::{Answer, Op, Table};
+use super::{Answer, Change, Op, Table};
 use crate::error::{Stop, TableError};
 use crate::layout::{Leaf, behind};
 use crate::slot::Slot;
-
-/// A change of one key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change<'v> {
-    /// Puts a value where none is.
-    Insert(&'v [u8]),
-    /// Replaces the value where one is.
-    Update(&'v [u8]),
-    /// Puts a value, whether one is there or not.
-    Upsert(&'v [u8]),
-    /// Takes the value away where one is.
-    Delete,
-}
-
-impl<'v> Change<'v> {
-    const fn value(self) -> Option<&'v [u8]> {
-        match self {
-            Self::Insert(value) | Self::Update(value) | Self::Upsert(value) => Some(value),
-            Self::Delete => None,
-        }
-    }
-}
 
 impl<V: Verbs> Table<V> {
     /// Puts a value where none is; says whether it did. Three round trips.

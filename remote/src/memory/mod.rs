@@ -147,6 +147,12 @@ impl<V: Verbs> RemoteMemory<V> {
         self.state.borrow_mut().connections.push_event(event);
     }
 
+    /// Tells the owner that a dropped operation has left something on a server that its structure takes back: see
+    /// [`Event::Unfinished`].
+    pub fn tell_unfinished(&self, server: u16) {
+        self.push_event(Event::Unfinished { server });
+    }
+
     pub(crate) fn count(&self, work: impl FnOnce(&mut RemoteStats)) {
         work(&mut self.state.borrow_mut().stats);
     }

@@ -1,4 +1,4 @@
-//! Fills a hash table: a client of the cluster inserts key by key.
+//! Fills a structure over all memory servers: a client of the cluster inserts key by key.
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,11 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fatbtree_blink::Contention;
 use fatbtree_blink_host::grpc::LoadData as _;
-use fatbtree_memserver::grpc::Client;
-use fatbtree_node::{ClientOptions, NodeError};
-use fatbtree_race::TableError;
-use fatbtree_race::host::TableInfo;
-use fatbtree_race::host::grpc::empty;
+use fatbtree_memserver::grpc::{Client, empty};
+use fatbtree_node::{ClientOptions, NodeError, Spread};
+use fatbtree_remote::Change;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
@@ -20,7 +18,7 @@ use super::input::{Input, Source};
 use super::{Arguments, connect};
 use crate::interrupted::Interrupted;
 use crate::memserver::MadeValues;
-use crate::structure::{client_of, open_table, refuse_with_hash};
+use crate::structure::{client_of, open_spread};
 use crate::{count, progress};
 
 /// Inserts under way at once.
@@ -30,7 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result, as `--json` writes it.
 #[derive(Serialize)]
-pub(super) struct HashResult {
+pub(super) struct SpreadResult {
+    /// Name of the structure.
+    #[serde(skip)]
+    name: &'static str,
     keys: u64,
     /// Bytes of all values together.
     value_bytes: u64,
@@ -41,12 +42,12 @@ pub(super) struct HashResult {
     servers: usize,
 }
 
-impl fmt::Display for HashResult {
+impl fmt::Display for SpreadResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { keys, value_bytes, seconds, keys_per_s, round_trips, servers } = self;
+        let Self { name, keys, value_bytes, seconds, keys_per_s, round_trips, servers } = self;
         write!(
             f,
-            "{} with values of {value_bytes} bytes in all in a hash table over {}, in {seconds:.2} s, {keys_per_s:.0}/s, {round_trips:.2} \
+            "{} with values of {value_bytes} bytes in all in a {name} over {}, in {seconds:.2} s, {keys_per_s:.0}/s, {round_trips:.2} \
              round trips each",
             count::of(*keys, "key"),
             count::of(*servers as u64, "memory server")
@@ -54,15 +55,16 @@ impl fmt::Display for HashResult {
     }
 }
 
-/// Fills the table of a cluster.
-pub(super) fn load(arguments: &Arguments, cluster: &Cluster) -> Result<HashResult> {
+/// Fills the structure of a cluster.
+pub(super) fn load<S: Spread>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult> {
     let Arguments { keys, trace, empty: emptied, replace, client, nic, values, cluster: file, .. } =
         arguments;
-    refuse_with_hash(
-        emptied.is_some(),
-        "--empty",
-        "a table is emptied on all servers at once, by --keys with --replace",
-    )?;
+    if emptied.is_some() {
+        bail!(
+            "--empty is for trees, and the memory servers hold a {}: it is emptied on all servers at once, by --keys with --replace",
+            S::NAME
+        );
+    }
     let source: Source = match trace {
         Some(path) => Source::Trace(path.clone()),
         None => keys.as_deref().unwrap_or_default().parse()?,
@@ -71,7 +73,7 @@ pub(super) fn load(arguments: &Arguments, cluster: &Cluster) -> Result<HashResul
     let data = Input::read(&source, seed, value_bytes)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let trust = crate::topology::trust(cluster, file, OPERATOR)?;
-    runtime.block_on(make_empty(cluster, &trust, *replace))?;
+    runtime.block_on(make_empty::<S>(cluster, &trust, *replace))?;
 
     let described = client_of(cluster, client.as_deref())?;
     let trust = crate::topology::trust(cluster, file, &described.name)?;
@@ -86,34 +88,36 @@ pub(super) fn load(arguments: &Arguments, cluster: &Cluster) -> Result<HashResul
         patience: PATIENCE,
         contention: Contention::SMART,
     };
-    let mut process = open_table(nic, cluster, described, options)?;
+    let mut process = open_spread::<S>(nic, cluster, described, options)?;
     process.stop_at_signals()?;
     let (count, began) = (data.keys().len() as u64, Instant::now());
     let bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();
     let bar = progress::bar("keys inserted", count);
+    // Keys are sorted. In that order all inserts at once would be for one leaf.
+    let stride = stride(data.keys().len());
     let (next, done, trips) = (Cell::new(0), Cell::new(0_u64), Cell::new(0_u64));
-    let table = process.client().clone();
+    let client = process.client().clone();
     let insert = async || {
-        let table = table.table().await?;
+        let structure = client.structure().await?;
         let mut value = Vec::new();
         while next.get() < data.keys().len() {
-            let at = next.replace(next.get() + 1);
+            let at = next.replace(next.get() + 1).wrapping_mul(stride) % data.keys().len();
             value.clear();
             data.append(at, &mut value);
             loop {
-                let answer = table.upsert(data.keys()[at], &value).await;
+                let answer = structure.change(data.keys()[at], Change::Upsert(&value)).await;
                 trips.set(trips.get() + u64::from(answer.round_trips));
                 match answer.result {
                     Ok(_) => break,
                     // Once more does no harm.
-                    Err(TableError::Unknown(_)) => {}
+                    Err(error) if S::is_unknown(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
             done.set(done.get() + 1);
             bar.set_position(done.get());
         }
-        Ok::<_, TableError>(())
+        Ok::<_, S::Error>(())
     };
     let all = futures_buffered::join_all((0..DEPTH).map(|_| insert()));
     let ran = process.run(all);
@@ -123,14 +127,15 @@ pub(super) fn load(arguments: &Arguments, cluster: &Cluster) -> Result<HashResul
         Ok(results) => results.into_iter().collect::<Result<(), _>>().context("inserting")?,
         Err(NodeError::Stopped) => {
             bail!(Interrupted(format!(
-                "{} of {count} keys were inserted, and stay in the table; --replace begins anew",
+                "{} of {count} keys were inserted, and stay there; --replace begins anew",
                 done.get()
             )));
         }
         Err(error) => return Err(error.into()),
     }
     process.close();
-    Ok(HashResult {
+    Ok(SpreadResult {
+        name: S::NAME,
         keys: count,
         value_bytes: bytes,
         seconds,
@@ -140,32 +145,42 @@ pub(super) fn load(arguments: &Arguments, cluster: &Cluster) -> Result<HashResul
     })
 }
 
-/// Makes sure that the table is empty. With `replace` all servers begin anew, that of the directory last: until then no client opens the
-/// table.
-async fn make_empty(cluster: &Cluster, trust: &Trust, replace: bool) -> Result<()> {
+/// Step by which all of `count` places are visited, far apart from one another.
+fn stride(count: usize) -> usize {
+    fn common(one: usize, other: usize) -> usize {
+        if other == 0 { one } else { common(other, one % other) }
+    }
+    let golden = (count as f64 * 0.618) as usize;
+    (golden.max(1)..).find(|&step| common(step, count) == 1).unwrap_or(1)
+}
+
+/// Makes sure that the structure is empty. With `replace` all servers begin anew, that on which it begins last: until then no client opens
+/// it.
+async fn make_empty<S: Spread>(cluster: &Cluster, trust: &Trust, replace: bool) -> Result<()> {
     let mut servers = Vec::new();
     for server in cluster.servers() {
         let mut client: Client = connect(server, trust).await?;
         let asking = || format!("memory server {}", server.name);
-        let info = client.info::<TableInfo>().await.with_context(asking)?;
+        let info = client.info::<S::Info>().await.with_context(asking)?;
         let counters = client.statistics().await.with_context(asking)?;
         let chunks =
             counters.iter().find(|(name, _)| name == "chunks_published").map_or(0, |(_, count)| *count);
         if chunks > 0 && !replace {
             bail!(
-                "memory server {} holds a part of a hash table in {}: repeat the command with --replace to empty it first, or insert by `fatbtree \
-                 put` or `fatbtree shell`",
+                "memory server {} holds a part of a {} in {}: repeat the command with --replace to empty it first, or insert by `fatbtree put` or \
+                 `fatbtree shell`",
                 server.name,
+                S::NAME,
                 count::of(chunks, "chunk")
             );
         }
-        let is_first = info.directory.server() == server.partition;
+        let is_first = S::home(&info.structure) == server.partition;
         servers.push((is_first, server, client));
     }
     if replace {
         servers.sort_by_key(|(is_first, ..)| *is_first);
         for (_, server, client) in servers {
-            empty(&client, server.partition)
+            empty::<S::Info>(&client, server.partition)
                 .await
                 .with_context(|| format!("memory server {}", server.name))?;
         }

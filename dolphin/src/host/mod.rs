@@ -1,11 +1,17 @@
 //! What a memory server does for an index: it makes an empty one, and knows which memory is used.
 //!
-//! It reads no index. What clients have used of a chunk is seen in the chunk: leaves, nodes and records
-//! are never all zeros. When a server is started with memory that was served before, it clears the lines
-//! of clients: their sessions have ended.
+//! What clients have used of a chunk is seen in the chunk: leaves, nodes and records are never all zeros.
+//! So a restarted server finds the same. When a server is started with memory that was served before, it
+//! clears the lines of clients: their sessions have ended.
+//!
+//! [`HybridIndex`] is one server's part of an index, as a [tenant](fatbtree_memserver::Tenant), and as a
+//! [part](fatbtree_memserver::Part) of a structure over several servers: in memory or in a folder.
 //!
 //! Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
 //! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): keys are put by atomics.
+
+mod describe;
+mod part;
 
 use std::convert::Infallible;
 use std::io;
@@ -13,20 +19,24 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fatbtree_memserver::{Class, Loaded, Origin, Seen, Shape as Classes, Tenant, Used};
+use fatbtree_memserver::{Loaded, PartOptions, Seen, Tenant, Used, last_byte};
 use fatbtree_remote::record::{RECORD_HEAD, RecordHead, is_record};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
-use crate::entry::{MAX_REGION, NodeSize, UNIT};
-use crate::inner::{self, HEAD_BYTES, NodeState};
-use crate::key::Prefix;
-use crate::layout::{BadShape, LEAVES, LINES_BYTES, NODES, RECORDS, Shape, line_offset, root_offset};
+use crate::entry::{Entry, NodeSize, UNIT};
+use crate::inner::{self, HEAD_BYTES, Node, NodeState};
+use crate::layout::{BadShape, LEAVES, LINES_BYTES, NODES, RECORDS, Shape, line_offset};
 use crate::leaf::{LEAF_BYTES, LOCK, LeafState, LockLine};
-use crate::word::{MAX_RECORD_REGION, place_bytes};
+use crate::word::place_bytes;
 
-/// Bytes that are looked at in one step of a walk over a chunk.
+pub use part::IndexCounts;
+
+/// Bytes of a step over the lines of clients.
 const BLOCK: u64 = 4096;
+
+/// Options of a part of an index.
+pub type MakeOptions = PartOptions<Shape>;
 
 /// Errors from making an index.
 #[derive(Debug, thiserror::Error)]
@@ -58,8 +68,13 @@ pub enum MakeError {
 /// One server's part of an index.
 #[derive(Clone, Debug)]
 pub struct HybridIndex {
+    server: u16,
     shape: Shape,
     region: Arc<Memory>,
+    /// Offsets of the chunks.
+    spare: Range<u64>,
+    /// Bytes of a chunk.
+    chunk_bytes: u64,
     /// Whether the region was served before.
     served: Arc<AtomicBool>,
     is_seen: bool,
@@ -72,40 +87,13 @@ impl HybridIndex {
     /// # Errors
     /// When such an index cannot be, or there is no memory.
     pub fn make(server: u16, shape: Shape, spare_bytes: u64) -> Result<Loaded<Self>, MakeError> {
-        shape.check()?;
-        if server >= 32 || shape.servers >> server & 1 == 0 {
-            return Err(MakeError::Server(server));
-        }
-        let is_first = shape.home() == server;
-        let root = root_offset();
-        let begin = if is_first { root + u64::from(NodeSize::LARGEST.place_bytes()) } else { root };
-        let bytes = begin.saturating_add(spare_bytes);
-        let most = if shape.fixed() { MAX_REGION } else { MAX_RECORD_REGION };
-        if bytes > most {
-            return Err(MakeError::Region { found: bytes, most });
-        }
-        let region = Memory::shared(bytes).map_err(|why| MakeError::Memory { bytes, why })?;
-        let write =
-            |offset: u64, bytes: &[u8]| region.write(offset, bytes).expect("the region has room for both");
-        if is_first {
-            write(root, &inner::build(Prefix::ROOT, NodeSize::LARGEST, 8, NodeState::Live, []));
-        }
-        write(0, &shape.header(1, bytes).to_bytes());
-        let classes = vec![
-            Class { name: "leaves", bytes: LEAF_BYTES as u32, ..Class::default() },
-            Class { name: "inner nodes", ..Class::default() },
-            Class { name: "records", ..Class::default() },
-        ];
-        Ok(Loaded {
-            server,
-            region: Arc::clone(&region),
-            spare: begin..bytes,
-            generation: 1,
-            origin: Origin::Meant,
-            chunk_classes: None,
-            shape: Classes { classes, whole_lines: true, ..Classes::default() },
-            tenant: Self { shape, region, served: Arc::default(), is_seen: false },
-        })
+        let options = MakeOptions { spare_bytes, ..MakeOptions::new(server, shape) };
+        fatbtree_memserver::make(&options)
+    }
+
+    /// Whether the server has the root.
+    fn is_first(&self) -> bool {
+        self.server == self.shape.home()
     }
 
     /// Clears what former sessions have left in their lines.
@@ -185,6 +173,18 @@ impl Tenant for HybridIndex {
         }
     }
 
+    /// The first server's part is empty if the root has no child; another part if no chunk of it was written.
+    /// Clients use a chunk from its start.
+    fn is_empty(&self) -> bool {
+        if self.is_first() {
+            return self.node(self.shape.root()).is_some_and(|root| root.entries.is_empty());
+        }
+        let mut chunks = self.spare.clone().step_by(self.chunk_bytes.max(UNIT) as usize);
+        chunks.all(|chunk| {
+            self.bytes(chunk).is_none_or(|bytes: [u8; UNIT as usize]| bytes == [0; UNIT as usize])
+        })
+    }
+
     fn handle(&mut self, request: Infallible) {
         match request {}
     }
@@ -201,6 +201,14 @@ impl HybridIndex {
         self.region.read(at, &mut bytes).ok().map(|()| bytes)
     }
 
+    /// The node on this server that an entry leads to, if one of its size lies there.
+    fn node(&self, entry: Entry) -> Option<Node> {
+        let (at, size) = (entry.at(), entry.size());
+        let mut bytes = vec![0; size.bytes() as usize];
+        self.region.read(at.offset(), &mut bytes).ok()?;
+        Node::parse(&bytes, at, size)
+    }
+
     /// End of the node or record that begins at an offset.
     fn block_end(&self, class: SizeClass, at: u64) -> Option<u64> {
         let head = self.bytes::<RECORD_HEAD>(at)?;
@@ -213,34 +221,12 @@ impl HybridIndex {
     }
 }
 
-/// Offset of the last byte of a chunk that is not 0.
-///
-/// # Errors
-/// The offset down to which there is none, when the budget is used up.
-fn last_byte(memory: &Memory, chunk: &Range<u64>, budget: &mut usize) -> Result<Option<u64>, u64> {
-    let mut to = chunk.end;
-    while to > chunk.start {
-        if *budget == 0 {
-            return Err(to);
-        }
-        *budget -= 1;
-        let from = to.saturating_sub(BLOCK).max(chunk.start);
-        let mut block = [0; BLOCK as usize];
-        let block = &mut block[..(to - from) as usize];
-        let last = memory.read(from, block).ok().and_then(|()| block.iter().rposition(|&byte| byte != 0));
-        if let Some(last) = last {
-            return Ok(Some(from + last as u64));
-        }
-        to = from;
-    }
-    Ok(None)
-}
-
 const _: () = assert!(HEAD_BYTES as usize == RECORD_HEAD);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::Prefix;
 
     const SHAPE: Shape = Shape { servers: 0b101, max_value: 1_000 };
 

@@ -1,0 +1,244 @@
+//! A structure over all memory servers under the load generator.
+
+use std::rc::Rc;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use fatbtree_blink::Attempts;
+use fatbtree_client::{Answered, NoAnswer};
+use fatbtree_node::{NodeError, Spread, SpreadProcess};
+use fatbtree_remote::{Answer, KeyRange, KeyValue};
+use fatbtree_topology::{Client, Cluster, Structure};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_workload::measure::Recorder;
+use fatbtree_workload::ycsb::WorkloadError;
+use fatbtree_workload::{Change, LoadGenerator, Operations, Pace, Store, Values};
+
+use super::entry_cache::EntryCacheResult;
+use super::keys::Keys;
+use super::{Arguments, Protocol};
+use crate::structure::{open_spread, refuse_without_tree};
+
+/// Refuses what only trees have.
+pub(super) fn check(structure: Structure, arguments: &Arguments) -> Result<()> {
+    let Arguments { protocol, scan_parts, entry_cache, .. } = arguments;
+    let refuse = |is_given, option, instead| refuse_without_tree(structure, is_given, option, instead);
+    refuse(*protocol == Protocol::Query, "--protocol query", "its clients use RDMA alone")?;
+    refuse(*scan_parts > 1, "--scan-parts", "a scan of it has one part, if it has ranges at all")?;
+    if structure == Structure::Dolphin && entry_cache.is_some() {
+        bail!(
+            "--entry-cache is for trees and hash tables: a client of a Dolphin index remembers inner nodes"
+        );
+    }
+    Ok(())
+}
+
+/// A client of a structure over all memory servers that is measured.
+pub(super) trait Measured {
+    /// Name of the structure.
+    fn name(&self) -> &'static str;
+
+    /// Number of keys that the structure was loaded with, as far as its keys tell.
+    fn records(&mut self, keys: &Keys) -> Result<u64>;
+
+    /// Whether a key is there, as far as its server answers.
+    fn has(&mut self, key: u64) -> Result<bool>;
+
+    /// Whether the structure has ranges of keys.
+    fn has_ranges(&mut self) -> Result<bool>;
+
+    /// Runs a load.
+    fn run(
+        &mut self,
+        done: &mut LoadGenerator,
+        operations: &mut dyn Operations,
+        count: u64,
+        pace: Pace,
+        values: &Values,
+        shown: &mut dyn FnMut(&Recorder),
+    ) -> Result<Result<Result<(), WorkloadError>, NodeError>>;
+
+    /// Attempts at changes.
+    fn attempts(&self) -> Attempts;
+
+    /// Use of remembered places, if the client remembers any.
+    fn places(&self) -> Option<EntryCacheResult>;
+
+    /// Writes counters of the client's port into the log.
+    fn log_port(&self);
+
+    /// Closes the client's sessions.
+    fn close(self: Box<Self>);
+}
+
+/// A client of a structure.
+struct Process<S: Spread> {
+    process: SpreadProcess<S>,
+    /// Use of remembered places.
+    places: fn(&S) -> Option<EntryCacheResult>,
+}
+
+/// Opens the client of a structure; `None` if that is trees.
+pub(super) fn open(
+    arguments: &Arguments,
+    structure: Structure,
+    cluster: &Cluster,
+    described: &Client,
+    options: impl Fn(fatbtree_topology::Host, fatbtree_node::NicSpec) -> fatbtree_node::ClientOptions,
+) -> Result<Option<Box<dyn Measured>>> {
+    let nic = &arguments.nic;
+    Ok(match structure {
+        Structure::Tree => None,
+        Structure::Hash => {
+            let process = open_spread::<fatbtree_race::Table<_>>(nic, cluster, described, options)?;
+            process.client().remember(arguments.entry_cache.unwrap_or(0));
+            process.stop_at_signals()?;
+            Some(Box::new(Process { process, places: |table| Some(table.place_stats().into()) }))
+        }
+        Structure::Dolphin => {
+            let process = open_spread::<fatbtree_dolphin::Index<_>>(nic, cluster, described, options)?;
+            process.stop_at_signals()?;
+            Some(Box::new(Process { process, places: |_| None }))
+        }
+    })
+}
+
+impl<S: Spread> Process<S> {
+    fn store(&mut self) -> Result<Records<S>> {
+        let client = self.process.client().clone();
+        Ok(Records(self.process.run(async move { client.structure().await })??))
+    }
+}
+
+impl<S: Spread> Measured for Process<S> {
+    fn name(&self) -> &'static str {
+        S::NAME
+    }
+
+    fn records(&mut self, keys: &Keys) -> Result<u64> {
+        let store = self.store()?;
+        self.process.run(records(&store, keys))?
+    }
+
+    fn has(&mut self, key: u64) -> Result<bool> {
+        let store = self.store()?;
+        Ok(self.process.run(store.read(key))?.result.map(|value| value.is_some()).unwrap_or(true))
+    }
+
+    fn has_ranges(&mut self) -> Result<bool> {
+        let store = self.store()?;
+        Ok(store.0.scan(KeyRange::of(0..=0), 0).is_some())
+    }
+
+    fn run(
+        &mut self,
+        done: &mut LoadGenerator,
+        operations: &mut dyn Operations,
+        count: u64,
+        pace: Pace,
+        values: &Values,
+        shown: &mut dyn FnMut(&Recorder),
+    ) -> Result<Result<Result<(), WorkloadError>, NodeError>> {
+        let store = self.store()?;
+        Ok(self.process.run(done.run_on(&store, operations, count, pace, values, shown)))
+    }
+
+    fn attempts(&self) -> Attempts {
+        self.process.client().memory().attempts()
+    }
+
+    fn places(&self) -> Option<EntryCacheResult> {
+        self.process.client().opened().and_then(|open| (self.places)(&open))
+    }
+
+    fn log_port(&self) {
+        tracing::info!(port = ?self.process.port(), "client");
+    }
+
+    fn close(self: Box<Self>) {
+        self.process.close();
+    }
+}
+
+/// A structure as a store of records.
+struct Records<S>(Rc<S>);
+
+impl<S: KeyValue> Records<S> {
+    fn answered<T>(&self, began: Instant, answer: Answer<T, S::Error>) -> Answered<T> {
+        let result = answer.result.map_err(|error| {
+            tracing::info!(%error, "no answer");
+            match S::is_unknown(&error) {
+                true => NoAnswer::Unknown,
+                false => NoAnswer::Server("the structure did not answer; the log says why"),
+            }
+        });
+        Answered { result, round_trips: answer.round_trips, latency: self.now() - began }
+    }
+}
+
+impl<S: KeyValue> Store for Records<S> {
+    type Value = S::Value;
+
+    fn now(&self) -> Instant {
+        self.0.memory().reactor().now()
+    }
+
+    async fn sleep_until(&self, at: Instant) {
+        self.0.memory().reactor().sleep(at - self.now()).await;
+    }
+
+    async fn read(&self, key: u64) -> Answered<Option<S::Value>> {
+        let began = self.now();
+        self.answered(began, self.0.get(key).await)
+    }
+
+    async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
+        let began = self.now();
+        let change = match change {
+            Change::Insert(value) => fatbtree_remote::Change::Insert(value),
+            Change::Update(value) => fatbtree_remote::Change::Update(value),
+            Change::Put(value) => fatbtree_remote::Change::Upsert(value),
+            Change::Delete => fatbtree_remote::Change::Delete,
+        };
+        self.answered(began, self.0.change(key, change).await)
+    }
+
+    async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
+        let began = self.now();
+        let Some(scan) = self.0.scan(KeyRange::of(from..=last), most) else {
+            let result = Err(NoAnswer::Server("the structure has no ranges"));
+            return Answered { result, round_trips: 0, latency: Duration::ZERO };
+        };
+        let Answer { result, round_trips } = scan.await;
+        let copied = |(key, value): (u64, S::Value)| (key, Bytes::copy_from_slice(&value));
+        let result = result.map(|pairs| pairs.into_iter().map(copied).collect());
+        self.answered(began, Answer { result, round_trips })
+    }
+}
+
+/// Number of keys that the structure was loaded with. Of a file, all of them; of YCSB, as many as are there from the first one on: they
+/// are looked for in halves, because a load inserts all of them, and workloads insert others far behind.
+async fn records<S: KeyValue>(store: &Records<S>, keys: &Keys) -> Result<u64> {
+    if let Keys::Of { file, .. } = keys {
+        return Ok(file.keys().len() as u64);
+    }
+    let map = keys.map();
+    let is_there = async |record: u64| {
+        let Some(key) = map.key(record) else { return Ok(false) };
+        let found = store.0.get(key).await.result;
+        found.map(|value| value.is_some()).context("looking for the keys that are there")
+    };
+    let (mut least, mut above) = (0, 1_u64);
+    while is_there(above - 1).await? {
+        least = above;
+        above = above.saturating_mul(2);
+    }
+    while above - least > 1 {
+        let middle = least + (above - least) / 2;
+        match is_there(middle - 1).await? {
+            true => least = middle,
+            false => above = middle,
+        }
+    }
+    Ok(least)
+}

@@ -1,0 +1,307 @@
+//! Commands of the shell on a structure over all memory servers: of a running cluster, or one to be tried in this process.
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use fatbtree_blink::Contention;
+use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
+use fatbtree_memserver::{ClientId, MemoryServer, Part, PartOptions, ServerOptions, make};
+use fatbtree_node::{ClientOptions, Spread, SpreadProcess};
+use fatbtree_remote::{Answer, Change, KeyRange, KeyValue, RemoteConfig, RemoteMemory};
+use fatbtree_topology::Cluster;
+use fatbtree_verbs::Access;
+use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+use fatbtree_verbs::time::{Duration as Span, Instant};
+
+use super::command::{Command, show};
+use super::{Database, PAIRS_AT_ONCE, Trouble};
+use crate::nic::Nic;
+use crate::structure::{client_of, open_spread};
+
+/// Time limit for memory servers to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Memory of each server of a structure in this process.
+const SPARE: u64 = 1 << 30;
+/// Servers of a structure in this process, at most.
+const MAX_SERVERS: u16 = 32;
+
+/// Keys with their values.
+type Pairs = Vec<(u64, Vec<u8>)>;
+
+/// Where a structure is.
+pub(super) trait Place {
+    /// The structure.
+    type Structure: KeyValue;
+
+    /// Why a walk over the structure would tell nothing, if it would not.
+    const UNVERIFIED: Option<&'static str>;
+
+    /// Does something with the structure.
+    fn with<T>(&mut self, work: impl AsyncFnOnce(Rc<Self::Structure>) -> T) -> Result<T>;
+}
+
+impl<S: Spread> Place for SpreadProcess<S> {
+    type Structure = S;
+
+    const UNVERIFIED: Option<&'static str> =
+        Some("verify works without --cluster only: it needs a structure at rest");
+
+    /// The structure is opened again where a server has begun anew.
+    fn with<T>(&mut self, work: impl AsyncFnOnce(Rc<S>) -> T) -> Result<T> {
+        let client = self.client().clone();
+        let done = self.run(async move { Ok::<_, S::Error>(work(client.structure().await?).await) })?;
+        Ok(done?)
+    }
+}
+
+/// Connects as a client of the cluster file, by default the first one.
+pub(super) fn connect<S: Spread>(
+    cluster: &Cluster,
+    file: &Path,
+    client: Option<&str>,
+    nic: &Nic,
+) -> Result<SpreadProcess<S>> {
+    let described = client_of(cluster, client)?;
+    let trust = crate::topology::trust(cluster, file, &described.name)?;
+    open_spread(nic, cluster, described, |host, nic| ClientOptions {
+        host,
+        nic,
+        servers: cluster.servers().to_vec(),
+        lanes: 1,
+        controllers: Vec::new(),
+        trust: trust.clone(),
+        metrics: None,
+        patience: PATIENCE,
+        contention: Contention::default(),
+    })
+}
+
+/// A structure and what it takes to print answers.
+pub(super) struct Shell<P, W> {
+    place: P,
+    trips: bool,
+    out: W,
+    operations: u64,
+    round_trips: u64,
+}
+
+impl<P: Place, W: Write> Shell<P, W> {
+    pub(super) fn new(place: P, trips: bool, out: W) -> Self {
+        Self { place, trips, out, operations: 0, round_trips: 0 }
+    }
+
+    pub(super) fn into_place(self) -> P {
+        self.place
+    }
+
+    /// Puts the keys 1 to `count`. Returns the round trips.
+    pub(super) fn load(&mut self, count: u64) -> Result<u32> {
+        let mut all = 0;
+        for key in 1..=count {
+            let Answer { result, round_trips } =
+                self.change(key, Change::Upsert(format!("v{key}").as_bytes()))?;
+            result?;
+            all += round_trips;
+        }
+        Ok(all)
+    }
+
+    fn change(
+        &mut self,
+        key: u64,
+        change: Change<'_>,
+    ) -> Result<Answer<bool, <P::Structure as KeyValue>::Error>> {
+        self.place.with(async |structure| structure.change(key, change).await)
+    }
+
+    /// Writes an answer and what it has cost.
+    fn answer(&mut self, answer: &str, round_trips: u32) -> Result<(), Trouble> {
+        writeln!(self.out, "{answer}")?;
+        self.cost(round_trips)
+    }
+
+    fn cost(&mut self, round_trips: u32) -> Result<(), Trouble> {
+        self.operations += 1;
+        self.round_trips += u64::from(round_trips);
+        if self.trips {
+            let s = if round_trips == 1 { "" } else { "s" };
+            writeln!(self.out, "({round_trips} round trip{s})")?;
+        }
+        Ok(())
+    }
+
+    fn mutate(&mut self, key: u64, change: Change<'_>, answers: [&str; 2]) -> Result<(), Trouble> {
+        let Answer { result, round_trips } = self.change(key, change)?;
+        let applied = result.map_err(anyhow::Error::from)?;
+        self.answer(answers[usize::from(!applied)], round_trips)
+    }
+
+    /// Reads the next pairs of a range, and what that took.
+    fn pairs(&mut self, range: KeyRange, most: usize) -> Result<(Pairs, u32)> {
+        let scanned = self.place.with(async |structure| match structure.scan(range, most) {
+            Some(scan) => {
+                let Answer { result, round_trips } = scan.await;
+                let owned = |(key, value): (u64, <P::Structure as KeyValue>::Value)| (key, value.to_vec());
+                Some((result.map(|pairs| pairs.into_iter().map(owned).collect()), round_trips))
+            }
+            None => None,
+        })?;
+        let (pairs, round_trips) =
+            scanned.context("a hash table has no order of keys: scan, rscan and len are for trees")?;
+        Ok((pairs?, round_trips))
+    }
+
+    /// Scans forward, some pairs at a time: a long scan is printed as it goes. Returns the number of pairs, and the round trips.
+    fn scan(
+        &mut self,
+        (first, last): (u64, u64),
+        limit: u64,
+        mut show: impl FnMut(&mut W, u64, &[u8]) -> std::io::Result<()>,
+    ) -> Result<(u64, u32), Trouble> {
+        let (mut next, mut found, mut all) = (first, 0, 0);
+        while found < limit {
+            let most = (limit - found).min(PAIRS_AT_ONCE as u64);
+            let (pairs, round_trips) = self.pairs(KeyRange::of(next..=last), most as usize)?;
+            all += round_trips;
+            found += pairs.len() as u64;
+            for (key, value) in &pairs {
+                show(&mut self.out, *key, value)?;
+            }
+            match pairs.last() {
+                Some((key, _)) if *key < last && pairs.len() as u64 == most => next = key + 1,
+                _ => break,
+            }
+        }
+        Ok((found, all))
+    }
+}
+
+impl<P: Place, W: Write> Database for Shell<P, W> {
+    fn out(&mut self) -> &mut impl Write {
+        &mut self.out
+    }
+
+    fn carry_out(&mut self, command: Command) -> Result<(), Trouble> {
+        match command {
+            Command::Get(key) => {
+                let get = async |structure: Rc<P::Structure>| {
+                    let Answer { result, round_trips } = structure.get(key).await;
+                    Answer { result: result.map(|value| value.map(|value| show(&value))), round_trips }
+                };
+                let Answer { result, round_trips } = self.place.with(get)?;
+                let answer = result.map_err(anyhow::Error::from)?;
+                self.answer(answer.as_deref().unwrap_or("not there"), round_trips)
+            }
+            Command::Put(key, value) => self.mutate(key, Change::Upsert(&value), ["ok", "ok"]),
+            Command::Insert(key, value) => {
+                self.mutate(key, Change::Insert(&value), ["inserted", "there already"])
+            }
+            Command::Update(key, value) => self.mutate(key, Change::Update(&value), ["updated", "not there"]),
+            Command::Delete(key) => self.mutate(key, Change::Delete, ["deleted", "not there"]),
+            Command::Load(count) => {
+                let round_trips = self.load(count)?;
+                self.answer("ok", round_trips)
+            }
+            Command::Verify => {
+                if let Some(why) = P::UNVERIFIED {
+                    return Err(anyhow!(why).into());
+                }
+                let found = self.place.with(async |structure| structure.verify().await)?;
+                Ok(writeln!(self.out, "{}", found.map_err(anyhow::Error::from)?)?)
+            }
+            Command::Stats => Ok(writeln!(
+                self.out,
+                "gets, changes and loads: {}; round trips one after another: {}",
+                self.operations, self.round_trips
+            )?),
+            Command::Scan { backward: true, .. } => {
+                Err(anyhow!("rscan is for trees; other structures scan forward").into())
+            }
+            Command::Scan { first, last, .. } if first > last => {
+                Err(anyhow!("the first key, {first}, is above the last, {last}").into())
+            }
+            Command::Scan { first, last, limit, .. } => {
+                let print = |out: &mut W, key: u64, value: &[u8]| writeln!(out, "{key} {}", show(value));
+                let (_, round_trips) = self.scan((first, last), limit, print)?;
+                self.cost(round_trips)
+            }
+            Command::Len => {
+                let (count, round_trips) = self.scan((0, u64::MAX), u64::MAX, |_, _, _| Ok(()))?;
+                self.answer(&count.to_string(), round_trips)
+            }
+            Command::CompareAndSet(..) => {
+                Err(anyhow!("cas is for trees; other structures have get and update").into())
+            }
+            Command::Help | Command::Quit => Ok(()),
+        }
+    }
+}
+
+/// A structure in this process: memory servers and a client, and no network between them.
+pub(super) struct Own<S: KeyValue<Verbs = PlainDevice>, P: Part> {
+    servers: Vec<MemoryServer<PlainDevice, P>>,
+    memory: Rc<RemoteMemory<PlainDevice>>,
+    keeper: SessionKeeper<P::Description>,
+    structure: Option<Rc<S>>,
+    now: Instant,
+}
+
+impl<S: KeyValue<Verbs = PlainDevice>, P: Part> Own<S, P> {
+    pub(super) fn new(count: u16, shape: impl Fn(u32) -> P::Shape) -> Result<Self> {
+        let network = PlainNetwork::new();
+        let numbers = 0..count.min(MAX_SERVERS);
+        let shape = shape(numbers.clone().fold(0, |all, number| all | 1 << number));
+        // Sessions in one process do not end before it does.
+        let lease = Span::from_secs(1 << 33);
+        let options = ServerOptions { access: Access::ALL, lease, ..ServerOptions::writable() };
+        let servers = numbers.clone().map(|number| {
+            let part = make::<P>(&PartOptions { spare_bytes: SPARE, ..PartOptions::new(number, shape) })?;
+            Ok(MemoryServer::new(network.device(), part, &options, 1)?)
+        });
+        let servers = servers.collect::<Result<Vec<_>>>()?;
+        let memory = Rc::new(RemoteMemory::new(network.device(), numbers, RemoteConfig::default(), 1)?);
+        let keeper = SessionKeeper::new(memory.connections(), KeeperOptions::default());
+        let mut own = Self { servers, memory, keeper, structure: None, now: Instant::ZERO };
+        let memory = Rc::clone(&own.memory);
+        own.structure = Some(Rc::new(own.drive(S::open(memory, 0, S::REMEMBERED))?));
+        Ok(own)
+    }
+
+    /// Runs a future of the client's to its end.
+    fn drive<T>(&mut self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        loop {
+            self.memory.turn(self.now);
+            while let Some((id, call)) = self.keeper.poll_call(self.now, &*self.memory) {
+                // The network numbers its devices in the order in which they were made.
+                let roce = Ipv4Addr::from_bits(self.servers.len() as u32);
+                let client = ClientId { host: [127, 0, 0, 1].into(), roce };
+                let server = &mut self.servers[usize::from(id.server())];
+                let answer = server.carry_out(self.now, client, call);
+                self.keeper.handle_answer(self.now, &*self.memory, id, answer);
+            }
+            if let Poll::Ready(done) = future.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
+                return done;
+            }
+            // Nothing here takes time; it lets paused operations go on.
+            self.now += Span::from_micros(1);
+        }
+    }
+}
+
+impl<S: KeyValue<Verbs = PlainDevice>, P: Part> Place for Own<S, P> {
+    type Structure = S;
+
+    const UNVERIFIED: Option<&'static str> = None;
+
+    fn with<T>(&mut self, work: impl AsyncFnOnce(Rc<S>) -> T) -> Result<T> {
+        let structure = Rc::clone(self.structure.as_ref().expect("it was opened at the start"));
+        Ok(self.drive(work(structure)))
+    }
+}

@@ -1,0 +1,172 @@
+//! Parts of structures that lie over several memory servers: made empty, kept in a folder, found there again.
+//!
+//! Clients fill such a structure. Its servers begin with empty parts, and an operator has them [begin anew](crate::grpc::empty).
+
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+use fatbtree_remote::GlobalAddress;
+use fatbtree_verbs::Memory;
+
+use crate::folder::{Counts, Folder, FolderError, FoundRegion, KeptRegion};
+use crate::info::Origin;
+use crate::storage::Storage;
+use crate::tenant::{Loaded, Tenant};
+
+/// Bytes that are looked at in one step of a walk over a chunk.
+const BLOCK: u64 = 4096;
+
+/// Options of a part. Start from [`new`](Self::new) and change what you need.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PartOptions<S> {
+    /// Number of the memory server.
+    pub server: u16,
+    /// Shape of the structure, the same on all of its servers.
+    pub shape: S,
+    /// Bytes for what clients write. They cost nothing until they are used.
+    pub spare_bytes: u64,
+    /// Number of the region's filling: no other one of this server has had it.
+    pub generation: u64,
+    /// Whether an empty part is meant, or may be in the place of one that was lost.
+    pub origin: Origin,
+    /// Bytes of a chunk of the server.
+    pub chunk_bytes: u64,
+}
+
+impl<S> PartOptions<S> {
+    /// A part without spare memory, of generation 1, that is meant; chunks of 8 MiB.
+    #[must_use]
+    pub const fn new(server: u16, shape: S) -> Self {
+        Self { server, shape, spare_bytes: 0, generation: 1, origin: Origin::Meant, chunk_bytes: 8 << 20 }
+    }
+}
+
+/// One server's part of a structure.
+pub trait Part: Tenant<Request = Infallible> {
+    /// Shape of the structure. It is chosen when the structure is made, and never changes.
+    type Shape: Copy + Eq + fmt::Debug + Send;
+    /// The shape as a folder's `state.json` says it for people.
+    type Counts: Counts + Send;
+    /// Reasons for which a part cannot be made.
+    type MakeError: std::error::Error + Send + Sync + 'static;
+
+    /// Shape of its structure.
+    fn shape(&self) -> Self::Shape;
+
+    /// Shape of its structure, for people.
+    fn counts(&self) -> Self::Counts;
+
+    /// Address at which the structure begins.
+    fn begin(description: &Self::Description) -> GlobalAddress;
+
+    /// Makes an empty part in memory that `region` gives.
+    ///
+    /// # Errors
+    /// When such a part cannot be, or `region` gives no memory.
+    fn make_with<E: From<Self::MakeError>>(
+        options: &PartOptions<Self::Shape>,
+        region: impl FnOnce(u64) -> Result<Memory, E>,
+    ) -> Result<Loaded<Self>, E>;
+
+    /// Error of a system that gives no memory for a region.
+    fn no_memory(bytes: u64, why: io::Error) -> Self::MakeError;
+
+    /// The part of memory server `server` in a region that was found in a folder, after it was checked.
+    ///
+    /// # Errors
+    /// When the part is damaged.
+    fn found(
+        server: u16,
+        found: FoundRegion<Self::Counts>,
+        chunk_bytes: u64,
+    ) -> Result<Loaded<Self>, FolderError>;
+}
+
+/// Errors from making a part in a storage.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeInError<E: std::error::Error + 'static> {
+    /// The part cannot be made.
+    #[error(transparent)]
+    Make(#[from] E),
+    /// The folder fails.
+    #[error(transparent)]
+    Folder(FolderError),
+}
+
+/// Makes an empty part in memory.
+///
+/// # Errors
+/// When such a part cannot be, or there is no memory.
+pub fn make<P: Part>(options: &PartOptions<P::Shape>) -> Result<Loaded<P>, P::MakeError> {
+    P::make_with(options, |bytes| Memory::anonymous(bytes).map_err(|why| P::no_memory(bytes, why)))
+}
+
+/// Makes an empty part in a storage, beside the one that is served. Nothing of it is left if it is not [kept](Storage::keep): see [`kept`].
+///
+/// # Errors
+/// When such a part cannot be, or there is no memory, or the folder fails.
+pub fn make_in<P: Part>(
+    storage: &mut Storage<P::Counts>,
+    options: &PartOptions<P::Shape>,
+) -> Result<Loaded<P>, MakeInError<P::MakeError>> {
+    let Storage::Folder(folder) = storage else {
+        return Ok(make(options)?);
+    };
+    folder.begin(options.generation).map_err(MakeInError::Folder)?;
+    let region = |bytes: u64| {
+        let room = bytes.saturating_sub(options.spare_bytes);
+        folder.new_region(options.generation, bytes, room).map_err(MakeInError::Folder)
+    };
+    let made = P::make_with(options, region)?;
+    let filled = folder.fill(options.generation, &made.region, &made.spare);
+    Ok(Loaded { chunk_classes: Some(filled.map_err(MakeInError::Folder)?), ..made })
+}
+
+/// Description of a part's region for a [storage](Storage::keep).
+#[must_use]
+pub fn kept<P: Part>(part: &Loaded<P>) -> KeptRegion<P::Counts> {
+    KeptRegion {
+        generation: part.generation,
+        region_bytes: part.region.len(),
+        spare: part.spare.clone(),
+        origin: part.origin,
+        counts: part.tenant.counts(),
+    }
+}
+
+/// The part that is in a folder, if there is one. `chunk_bytes`: as when the folder was opened.
+///
+/// # Errors
+/// When the part is damaged, or the disk has no room for what the folder has given to clients.
+pub fn part_in<P: Part>(
+    folder: &Folder<P::Counts>,
+    chunk_bytes: u64,
+) -> Result<Option<Loaded<P>>, FolderError> {
+    let Some(found) = folder.region()? else { return Ok(None) };
+    P::found(folder.owner().partition, found, chunk_bytes).map(Some)
+}
+
+/// Offset of the last byte of a chunk that is not 0. Looks from the end of the chunk downwards.
+///
+/// # Errors
+/// The offset down to which there is none, when the budget of blocks is used up.
+pub fn last_byte(memory: &Memory, chunk: &Range<u64>, budget: &mut usize) -> Result<Option<u64>, u64> {
+    let mut to = chunk.end;
+    while to > chunk.start {
+        if *budget == 0 {
+            return Err(to);
+        }
+        *budget -= 1;
+        let from = to.saturating_sub(BLOCK).max(chunk.start);
+        let mut block = [0; BLOCK as usize];
+        let block = &mut block[..(to - from) as usize];
+        let last = memory.read(from, block).ok().and_then(|()| block.iter().rposition(|&byte| byte != 0));
+        if let Some(last) = last {
+            return Ok(Some(from + last as u64));
+        }
+        to = from;
+    }
+    Ok(None)
+}

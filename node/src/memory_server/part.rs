@@ -1,0 +1,116 @@
+//! A part of a structure over all memory servers as the structure of a memory-server process: of a hash table, of a Dolphin index.
+
+use std::fmt;
+use std::future::Future;
+
+use fatbtree_memserver::grpc::{Describe, Emptying, ServiceOptions, serve_part};
+use fatbtree_memserver::{
+    Folder, Handle, Loaded, MakeInError, Origin, Part, PartOptions, ServerOptions, Storage, kept, make_in,
+    part_in,
+};
+use fatbtree_trust::Door;
+use fatbtree_verbs::{Access, time};
+use tokio::net::TcpListener;
+
+use super::structure::{Hosted, Opened, Registered, Site};
+use crate::NodeError;
+use crate::adapter::Adapter;
+
+/// Source of a server's part of a structure at its start: empty, or what lies in its data folder. Clients fill it.
+pub struct PartSource<P: Part> {
+    /// Shape of the structure, the same at all of its servers, which are numbered by their partitions.
+    pub shape: P::Shape,
+    /// Memory for what will be written, in bytes. It costs nothing until it is used.
+    pub spare_bytes: u64,
+}
+
+impl<P: Part> fmt::Debug for PartSource<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartSource").field("shape", &self.shape).finish_non_exhaustive()
+    }
+}
+
+impl<P: Part> Clone for PartSource<P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Part> Copy for PartSource<P> {}
+
+impl<P: Part> PartialEq for PartSource<P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.shape == other.shape && self.spare_bytes == other.spare_bytes
+    }
+}
+
+/// Shortest time between two sweeps for blocks that clients have lost.
+const RECLAIM: time::Duration = time::Duration::from_secs(30);
+
+impl<P> Hosted for PartSource<P>
+where
+    P: Part<Description: Describe + fmt::Display + Send + Sync> + Send + 'static,
+{
+    type Tenant = P;
+    type Services = Emptying<P>;
+
+    fn open(self, site: Site<'_>, _: &mut Adapter) -> Result<Opened<P, Emptying<P>>, NodeError> {
+        let Self { shape, spare_bytes } = self;
+        // Entries are changed by atomics.
+        let options = ServerOptions {
+            access: Access::ALL,
+            undecided_for: site.undecided_for,
+            reclaim_every: RECLAIM,
+            ..ServerOptions::writable()
+        };
+        let chunk_bytes = options.chunk_bytes;
+        let mut storage: Storage<P::Counts> = match &site.data {
+            None => Storage::Memory,
+            Some(path) => Storage::Folder(Folder::open(path, site.owner(), chunk_bytes)?.into()),
+        };
+        let found: Option<Loaded<P>> = match &storage {
+            Storage::Folder(folder) => part_in(folder, chunk_bytes)?,
+            Storage::Memory => None,
+        };
+        let content = match found {
+            Some(found) if found.tenant.shape() != shape => {
+                let [found, expected] = [found.tenant.shape(), shape].map(|shape| format!("{shape:?}"));
+                return Err(NodeError::OtherShape { structure: P::Description::STRUCTURE, found, expected });
+            }
+            Some(found) => found,
+            None => {
+                // No other memory of this server has had it.
+                let (generation, origin) = (rand::random(), Origin::Begun);
+                let make = PartOptions {
+                    spare_bytes,
+                    generation,
+                    origin,
+                    chunk_bytes,
+                    ..PartOptions::new(site.described.partition, shape)
+                };
+                let made = make_in::<P>(&mut storage, &make).map_err(|error| match error {
+                    MakeInError::Make(error) => {
+                        NodeError::Make { structure: P::Description::STRUCTURE, source: error.into() }
+                    }
+                    MakeInError::Folder(error) => error.into(),
+                })?;
+                storage.keep(kept(&made))?;
+                made
+            }
+        };
+        Ok(Opened { content, options, services: Emptying { storage, shape, spare_bytes, chunk_bytes } })
+    }
+
+    fn serve(
+        services: Emptying<P>,
+        door: Door<TcpListener>,
+        handle: Handle<P>,
+    ) -> impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static {
+        serve_part(ServiceOptions::default(), services, door, handle, std::future::pending())
+    }
+
+    /// Keys lie anywhere, and clients' READs name addresses: switches have nothing to lead.
+    fn registered(info: &P::Description) -> Registered {
+        Registered { low: 0, root: P::begin(info).raw(), is_led: false }
+    }
+}
