@@ -339,6 +339,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("fatbtree up --page 127.0.0.1:8088", "has fixed ports; `scripts/live_page.py` looks at the page"),
     ("fatbtree up --example single", "has fixed ports; `cli/tests/up.rs` runs it in a network of its own"),
+    ("cargo install --locked --path cli --profile dist", "a release build, into the home folder"),
     ("apt-get install dpkg-dev python3", "needs root; `.ci/run` installs them"),
     ("packaging/deb.sh", "a release build; `.ci/run` packs the program of the tests"),
     (
