@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "sherman|fat-btree|smart|dolphin", value_enum, default_value = "sherman")]
     of: Paper,
     /// One figure, with --of smart; otherwise all of them.
-    #[arg(long, value_name = "3|4|5|8|10|11|12|13|14|table-1", value_parser = smart_figure)]
+    #[arg(long, value_name = "3|4|5|7|8|9|10|11|12|13|14|table-1", value_parser = smart_figure)]
     figure: Option<SmartFigure>,
     /// Keys that operations are about; two of three are in the tree at first.
     #[arg(long, default_value_t = Size::default().keys, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]

@@ -125,12 +125,12 @@ impl<T: Tenant> Handle<T> {
         self.ask(|reply| Request::Heard { former, reply }).await
     }
 
-    /// See [`MemoryServer::renew_session`].
+    /// See [`MemoryServer::renew_settled`].
     ///
     /// # Errors
     /// As there.
-    pub async fn renew_session(&self, session: SessionKey) -> Answer<Lease> {
-        self.ask(|reply| Request::Renew { session, reply }).await
+    pub async fn renew_session(&self, session: SessionKey, settled: u64) -> Answer<Lease> {
+        self.ask(|reply| Request::Renew { session, settled, reply }).await
     }
 
     /// See [`MemoryServer::close_session`].
@@ -170,18 +170,19 @@ impl<T: Tenant> Handle<T> {
         self.ask(|reply| Request::Allocate { session, class, bytes, reply }).await
     }
 
-    /// See [`MemoryServer::give_back`].
+    /// See [`MemoryServer::give_back_settled`].
     ///
     /// # Errors
     /// As there.
     pub async fn give_back(
         &self,
         session: SessionKey,
+        settled: u64,
         class: SizeClass,
         bytes: u32,
         addresses: Vec<GlobalAddress>,
     ) -> Answer<GivenBack> {
-        self.ask(|reply| Request::GiveBack { session, class, bytes, addresses, reply }).await
+        self.ask(|reply| Request::GiveBack { session, settled, class, bytes, addresses, reply }).await
     }
 
     /// Reserves a place in the mailbox for another structure. One that is put into it reaches the data path.

@@ -35,12 +35,14 @@ pub struct Lease {
     /// Owner under which the session holds locks, where the server has a lock table. The number is no other
     /// session's, nor in any lock that a former one has left.
     pub owner: Option<Owner>,
+    /// Number of the wait of a [sweep](crate::Tenant::swept) that this session holds up: the client is to settle; 0: none.
+    pub wait: u64,
 }
 
 impl Lease {
-    pub(crate) fn new(session: SessionKey, duration: Duration, number: Option<u16>) -> Self {
+    pub(crate) fn new(session: SessionKey, duration: Duration, number: Option<u16>, wait: u64) -> Self {
         let owner = number.map(|number| Owner { session: session.id, number });
-        Self { session, duration, owner }
+        Self { session, duration, owner, wait }
     }
 }
 
@@ -54,9 +56,23 @@ pub(crate) struct Session {
     pub(crate) chunks: BTreeSet<GlobalAddress>,
     /// Queue pairs of a local client.
     pub(crate) links: BTreeSet<QueuePairNumber>,
-    /// Number of the wait of a sweep in which it was opened.
+    /// Number of the wait of a sweep in which it was opened, or for which its client has settled.
     since: u64,
+    /// Highest wait for which its client has settled.
+    settled: u64,
     ends: Instant,
+}
+
+impl Session {
+    /// Whether it holds up this wait of a sweep.
+    pub(crate) fn holds_up(&self, wait: u64) -> bool {
+        self.since < wait
+    }
+
+    /// Whether a call that was made before the client has settled comes late.
+    pub(crate) fn is_late(&self, settled: u64) -> bool {
+        settled < self.settled
+    }
 }
 
 /// All sessions.
@@ -82,7 +98,7 @@ impl Sessions {
         since: u64,
     ) {
         let (queue_pairs, chunks, links) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        let session = Session { client, owner, queue_pairs, chunks, links, since, ends };
+        let session = Session { client, owner, queue_pairs, chunks, links, since, settled: 0, ends };
         self.all.insert(key, session);
         self.ends.insert((ends, key));
     }
@@ -95,9 +111,11 @@ impl Sessions {
         self.all.get_mut(&key)
     }
 
-    /// Moves a session's end, if there is such a session.
-    pub(crate) fn renew(&mut self, key: SessionKey, ends: Instant) -> Option<&Session> {
+    /// Moves a session's end, if there is such a session. Its client has settled for the wait `settled` of a sweep, and those before it.
+    pub(crate) fn renew(&mut self, key: SessionKey, ends: Instant, settled: u64) -> Option<&Session> {
         let session = self.all.get_mut(&key)?;
+        session.settled = session.settled.max(settled);
+        session.since = session.since.max(settled);
         self.ends.remove(&(session.ends, key));
         session.ends = ends;
         self.ends.insert((ends, key));
@@ -115,9 +133,9 @@ impl Sessions {
         self.all.iter().find(|(_, session)| session.links.contains(&link)).map(|(key, _)| *key)
     }
 
-    /// Whether all sessions were opened in this wait of a sweep, or later.
+    /// Whether all sessions were opened in this wait of a sweep or later, or have settled for it.
     pub(crate) fn all_since(&self, wait: u64) -> bool {
-        self.all.values().all(|session| session.since >= wait)
+        !self.all.values().any(|session| session.holds_up(wait))
     }
 
     /// End of the session that ends first.

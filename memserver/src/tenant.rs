@@ -56,9 +56,11 @@ pub trait Tenant: Sized + fmt::Debug {
 
     /// Class of the blocks of which the structure can tell whether anything leads to them. `None`: it cannot, and what clients lose stays lost.
     ///
-    /// Then a server sweeps, see [`ServerOptions::reclaim_every`](crate::ServerOptions::reclaim_every). Three things must hold. What leads to
+    /// Then a server sweeps, see [`ServerOptions::reclaim_every`](crate::ServerOptions::reclaim_every). Four things must hold. What leads to
     /// a block lies on this server. A client links a block in the session in which it has taken or unlinked it, or not at all. Each writing
-    /// of a block changes its stamp.
+    /// of a block changes its stamp. An operation that links blocks or frees them holds [`RemoteMemory::begin`] from its begin to its end.
+    ///
+    /// [`RemoteMemory::begin`]: fatbtree_remote::RemoteMemory::begin
     fn swept(&self) -> Option<SizeClass> {
         None
     }

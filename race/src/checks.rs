@@ -13,6 +13,10 @@ fatbtree_remote::named_checks! {
     /// The version of a block goes on from the one that its place had before, so that no slot holds the same word twice (ABA).
     /// The published code never frees a block.
     VersionGoesOn,
+    /// A block that a client has unlinked is used again. The published code never frees one.
+    Freed,
+    /// A subtable whose buckets are full is split. The published evaluation never comes so far.
+    Splits,
     /// A client that meets a split that does not go on completes it. The published lock of a split has no owner, and stays for ever.
     Helping,
     /// A client that finds frozen slots asks whether the subtable has successors.

@@ -149,13 +149,15 @@ pub struct Allocator {
     pools: Vec<ClassPool>,
     /// Freed blocks, by class and bytes. The last one is used first.
     free: BTreeMap<(SizeClass, u32), Vec<Block>>,
+    /// Freed blocks that this client uses no more, while it settles.
+    aside: Option<Vec<(SizeClass, u32, GlobalAddress)>>,
 }
 
 impl Allocator {
     /// Allocator of a server, without memory.
     #[must_use]
     pub const fn new(server: u16) -> Self {
-        Self { server, pools: Vec::new(), free: BTreeMap::new() }
+        Self { server, pools: Vec::new(), free: BTreeMap::new(), aside: None }
     }
 
     fn pool(&mut self, class: SizeClass) -> &mut ClassPool {
@@ -249,7 +251,31 @@ impl Allocator {
 
     /// Takes back a block that was never linked, or to which nothing leads any more.
     pub fn put_back(&mut self, class: SizeClass, bytes: u32, block: Block) {
+        if let Some(aside) = &mut self.aside {
+            aside.push((class, bytes, block.address));
+            return;
+        }
         self.free.entry((class, bytes)).or_default().push(block);
+    }
+
+    /// Sets all freed blocks aside, and all that are freed from now on.
+    pub fn set_aside(&mut self) {
+        let aside = self.aside.get_or_insert_default();
+        for ((class, bytes), blocks) in std::mem::take(&mut self.free) {
+            aside.extend(blocks.into_iter().map(|block| (class, bytes, block.address)));
+        }
+    }
+
+    /// Takes out what was set aside, and sets nothing aside any more. It is of `session`.
+    pub fn take_set_aside(&mut self, session: SessionId) -> Vec<ReturnedBlocks> {
+        let mut all = BTreeMap::<_, Vec<_>>::new();
+        for (class, bytes, address) in self.aside.take().unwrap_or_default() {
+            all.entry((class, bytes)).or_default().push(address);
+        }
+        let server = self.server;
+        let of_one =
+            |((class, bytes), addresses)| ReturnedBlocks { server, session, class, bytes, addresses };
+        all.into_iter().map(of_one).collect()
     }
 
     /// Waits for the next chunk. Says whether the owner has to be asked for it.
@@ -322,6 +348,27 @@ mod tests {
         assert_eq!(allocator.take(node(2, NODES, 128)), Some(freed(nodes[2])));
         assert!(allocator.wait(SizeClass(1), Waker::noop()) && allocator.wait(NODES, Waker::noop()));
         assert_eq!(allocator.take_waiting().len(), 2);
+    }
+
+    #[test]
+    fn a_client_that_settles_uses_no_block_again() {
+        let (mut allocator, session) = (Allocator::new(2), SessionId(7));
+        let [one, other, later] = [1, 2, 3].map(|at| GlobalAddress::new(2, at * 128));
+        allocator.put_back(NODES, 128, freed(one));
+        allocator.set_aside();
+        allocator.put_back(NODES, 128, freed(other));
+        assert_eq!(allocator.take(node(2, NODES, 128)), None);
+        // What the server gives meanwhile is used.
+        allocator.grant_blocks(NODES, 128, &[later]);
+        assert_eq!(allocator.take(node(2, NODES, 128)), Some(freed(later)));
+        let addresses = vec![one, other];
+        let aside = ReturnedBlocks { server: 2, session, class: NODES, bytes: 128, addresses };
+        assert_eq!(
+            (allocator.take_set_aside(session), allocator.take_set_aside(session)),
+            (vec![aside], vec![])
+        );
+        allocator.put_back(NODES, 128, freed(one));
+        assert_eq!(allocator.take(node(2, NODES, 128)), Some(freed(one)));
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub struct Session {
     pub lease: Duration,
     /// Owner under which it holds locks, for [`ServerInfo::writer`]; `None`: the server has no locks.
     pub owner: Option<Owner>,
+    /// Number of the wait of a sweep that this session holds up; 0: none. See [`Lease::wait`](crate::Lease::wait).
+    pub wait: u64,
 }
 
 /// A call that failed.
@@ -263,7 +265,16 @@ impl Client {
     /// # Errors
     /// Also when it has ended: [`ClientError::session_has_ended`].
     pub async fn renew_session(&mut self, session: SessionId) -> Result<Session, ClientError> {
-        let request = proto::RenewSessionRequest { session: session.0 };
+        self.renew_settled(session, 0).await
+    }
+
+    /// Renews the session of a client that has settled for the wait `settled` of a sweep: see
+    /// [`MemoryServer::renew_settled`](crate::MemoryServer::renew_settled).
+    ///
+    /// # Errors
+    /// As of [`renew_session`](Self::renew_session).
+    pub async fn renew_settled(&mut self, session: SessionId, settled: u64) -> Result<Session, ClientError> {
+        let request = proto::RenewSessionRequest { session: session.0, settled };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.renew_session(request).await };
         self.session("to renew a session", ask).await
     }
@@ -348,8 +359,20 @@ impl Client {
         bytes: u32,
         addresses: &[GlobalAddress],
     ) -> Result<GivenBack, ClientError> {
+        self.give_back_settled(session, u64::MAX, class, bytes, addresses).await
+    }
+
+    async fn give_back_settled(
+        &mut self,
+        session: SessionId,
+        settled: u64,
+        class: SizeClass,
+        bytes: u32,
+        addresses: &[GlobalAddress],
+    ) -> Result<GivenBack, ClientError> {
         let request = proto::GiveBackRequest {
             session: session.0,
+            settled,
             size_class: Some(class.0.into()),
             place_bytes: bytes,
             places: addresses.iter().map(|address| address.raw()).collect(),
@@ -402,19 +425,24 @@ impl Client {
                 let session = self.open_session_after(roce, known).await?;
                 // Another structure or another process ends the session: the description is of the server that has it.
                 let info = self.info().await?;
-                let Session { id, lease, owner } = self.renew_session(session.id).await?;
+                let Session { id, lease, owner, .. } = self.renew_session(session.id).await?;
                 let lease = fatbtree_verbs::time::Duration::from_nanos(lease.as_nanos() as u64);
                 Granted::Opened(Box::new(Opened { session: id, lease, owner, info }))
             }
-            Call::Renew { session } => self.renew_session(session).await.map(|_| Granted::Done)?,
+            Call::Renew { session, settled } => {
+                let Session { wait, .. } = self.renew_settled(session, settled).await?;
+                Granted::Renewed { wait }
+            }
             Call::Connect { session, local, replaces } => {
                 Granted::Connected(self.connect_queue_pair(session, local, replaces).await?)
             }
             Call::Allocate { session, class, bytes } => {
                 Granted::Supplied(self.memory(session, class, bytes).await?)
             }
-            Call::GiveBack(ReturnedBlocks { session, class, bytes, addresses, .. }) => {
-                self.give_back(session, class, bytes, &addresses).await.map(|_| Granted::Done)?
+            Call::GiveBack { places, settled } => {
+                let ReturnedBlocks { session, class, bytes, addresses, .. } = places;
+                self.give_back_settled(session, settled, class, bytes, &addresses).await?;
+                Granted::Done
             }
             Call::Close { session } => self.close_session(session).await.map(|()| Granted::Done)?,
         })

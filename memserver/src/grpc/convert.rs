@@ -144,7 +144,7 @@ impl TryFrom<proto::Lease> for super::Session {
             _ => Err(field("owner", "1 to 65,535", owner.into())),
         });
         let duration = std::time::Duration::from_nanos(lease.nanoseconds);
-        Ok(Self { id: session, lease: duration, owner: owner.transpose()? })
+        Ok(Self { id: session, lease: duration, owner: owner.transpose()?, wait: lease.wait })
     }
 }
 

@@ -183,6 +183,7 @@ impl From<Lease> for proto::Lease {
             session: lease.session.id.0,
             nanoseconds: lease.duration.as_nanos(),
             owner: lease.owner.map(|owner| owner.number.into()),
+            wait: lease.wait,
         }
     }
 }
@@ -214,8 +215,9 @@ where
     }
 
     async fn renew_session(&self, request: Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {
-        let session = SessionKey { host: host(&request)?, id: SessionId(request.get_ref().session) };
-        Ok(Response::new(self.granted(self.handle.renew_session(session)).await?.into()))
+        let &proto::RenewSessionRequest { session, settled } = request.get_ref();
+        let session = SessionKey { host: host(&request)?, id: SessionId(session) };
+        Ok(Response::new(self.granted(self.handle.renew_session(session, settled)).await?.into()))
     }
 
     async fn close_session(
@@ -261,11 +263,12 @@ where
 
     async fn give_back(&self, request: Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {
         let host = host(&request)?;
-        let proto::GiveBackRequest { session: id, size_class: class, place_bytes, places } =
+        let proto::GiveBackRequest { session: id, size_class: class, place_bytes, places, settled } =
             request.into_inner();
         let (session, class) = (SessionKey { host, id: SessionId(id) }, size_class(class)?);
         let places = places.into_iter().map(GlobalAddress).collect();
-        let given_back = self.granted(self.handle.give_back(session, class, place_bytes, places)).await?;
+        let given_back = self.handle.give_back(session, settled, class, place_bytes, places);
+        let given_back = self.granted(given_back).await?;
         let GivenBack { kept, known, dropped, refused } = given_back;
         Ok(Response::new(proto::GiveBackReply { kept, known, dropped, refused }))
     }

@@ -1,5 +1,6 @@
 //! Calls of clients' session keepers.
 
+use fatbtree_remote::ReturnedBlocks;
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
 
@@ -26,13 +27,16 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let key = |id| SessionKey { host: client.host, id };
         Ok(match call {
             Call::Open { known } => {
-                let Lease { session, duration: lease, owner } =
+                let Lease { session, duration: lease, owner, .. } =
                     self.open_session_after(now, client, known)?;
                 self.watch_header();
                 let opened = Opened { session: session.id, lease, owner, info: self.info };
                 Granted::Opened(Box::new(opened))
             }
-            Call::Renew { session } => self.renew_session(now, key(session)).map(|_| Granted::Done)?,
+            Call::Renew { session, settled } => {
+                let Lease { wait, .. } = self.renew_settled(now, key(session), settled)?;
+                Granted::Renewed { wait }
+            }
             Call::Connect { session, local, replaces } if client.is_local() => {
                 Granted::Attached(Box::new(self.attach(now, key(session), &local, replaces)?))
             }
@@ -46,8 +50,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 }
                 Granted::Supplied(grant)
             }
-            Call::GiveBack(places) => {
-                self.give_back(now, key(places.session), places.class, places.bytes, &places.addresses)?;
+            Call::GiveBack { places, settled } => {
+                let ReturnedBlocks { session, class, bytes, addresses, .. } = places;
+                self.give_back_settled(now, key(session), settled, class, bytes, &addresses)?;
                 Granted::Done
             }
             Call::Close { session } => self.close_session(now, key(session)).map(|()| Granted::Done)?,

@@ -6,6 +6,7 @@ use fatbtree_verbs::{Agreed, Device, Endpoint, QueuePair, QueuePairNumber};
 use rand::RngExt;
 
 use super::{Connection, MemoryServer};
+use crate::checks::Check;
 use crate::chunk::ChunkRefusal;
 use crate::event::{Event, FirstHop};
 use crate::free_blocks::{BLOCKS_AT_ONCE, GivenBack, Grant, TooManyBlocks};
@@ -63,7 +64,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         };
         self.sessions.open(session, client, owner, self.now + duration, self.reclaim.wait());
         self.counters.sessions_opened += 1;
-        Ok(Lease::new(session, duration, owner))
+        Ok(Lease::new(session, duration, owner, 0))
     }
 
     /// Makes a session last as long as a new one from `now` on.
@@ -71,12 +72,31 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// # Errors
     /// [`Refusal::UnknownSession`]: it has ended.
     pub fn renew_session(&mut self, now: Instant, session: SessionKey) -> Result<Lease, Refusal> {
+        self.renew_settled(now, session, 0)
+    }
+
+    /// Renews the session of a client that has *settled* for the [wait](Lease::wait) `settled` of a sweep. Operations that were under way
+    /// when it was told have ended, and blocks that it had freed by then it has given back, or forgotten.
+    ///
+    /// # Errors
+    /// As of `renew_session`.
+    pub fn renew_settled(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        settled: u64,
+    ) -> Result<Lease, Refusal> {
         self.advance(now);
         let duration = self.options.lease;
-        match self.sessions.renew(session, self.now + duration) {
-            Some(found) => Ok(Lease::new(session, duration, found.owner)),
-            None => Err(Refusal::UnknownSession(session)),
-        }
+        // A wait that has not begun was not told to any client.
+        let settled = if settled > self.reclaim.wait() { 0 } else { settled };
+        let Some(found) = self.sessions.renew(session, self.now + duration, settled) else {
+            return Err(Refusal::UnknownSession(session));
+        };
+        let wait = self.reclaim.present_wait().filter(|&wait| found.holds_up(wait)).unwrap_or_default();
+        let lease = Lease::new(session, duration, found.owner, wait);
+        self.reclaim.look();
+        Ok(lease)
     }
 
     /// Ends a session: takes back everything it holds.
@@ -212,8 +232,27 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         bytes: u32,
         addresses: &[GlobalAddress],
     ) -> Result<GivenBack, Refusal> {
+        self.give_back_settled(now, session, u64::MAX, class, bytes, addresses)
+    }
+
+    /// Takes freed blocks of a client that had [settled](Self::renew_settled) for the wait `settled` when it asked. If it has settled for
+    /// a later one by now the request comes late: the blocks are refused, because the server has taken them for lost.
+    ///
+    /// # Errors
+    /// As of `give_back`.
+    pub fn give_back_settled(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        settled: u64,
+        class: SizeClass,
+        bytes: u32,
+        addresses: &[GlobalAddress],
+    ) -> Result<GivenBack, Refusal> {
         self.advance(now);
-        self.session(session)?;
+        if self.session(session)?.is_late(settled) && Check::SettleLate.on() {
+            return Ok(GivenBack { refused: addresses.len() as u32, ..GivenBack::default() });
+        }
         let found = addresses.len();
         if found > BLOCKS_AT_ONCE {
             return Err(TooManyBlocks { found }.into());

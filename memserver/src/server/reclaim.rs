@@ -7,26 +7,34 @@
 //! ```text
 //!   mark      walk over everything that leads to blocks                    (saves notes below; decides nothing)
 //!   note      each written block that nothing leads to, with its stamp     time 1
-//!   wait      until all sessions that were open at time 1 have ended
+//!   wait      until all sessions that were open at time 1 have ended or settled
 //!   mark      what something leads to by now is not lost                   time 2
-//!   wait      until all sessions that were open at time 2 have ended
+//!   wait      until all sessions that were open at time 2 have ended or settled
 //!   collect   what has its stamp still, and is on no list: it is free      time 3
 //! ```
+//!
+//! A client is told of a wait when it renews its session, and *settles*: its operations that were under way by then end, and all of their
+//! requests. Blocks that it has freed it sets aside from then on, and gives them back. Its next renewal says so. It works meanwhile, with
+//! memory that the server gives. A client that does not answer has a session that ends.
 //!
 //! **Why nobody has such a block.** Each writing of a block changes its stamp; a record has a version and a checksum. Assume that at time 3 a
 //! client holds a block that was noted, or something leads to it, and its stamp is that of time 1.
 //!
-//! 1. Its last record was written before time 1. An operation that links it without writing it again was under way at time 1, and its
-//!    session had ended by time 2: a client's operations end with its session, and its queue pairs are destroyed with it. So nothing links the
-//!    block after time 2.
+//! 1. Its last record was written before time 1. An operation that links it without writing it again was under way at time 1. It had ended by
+//!    time 2, because its client had settled, or its session had ended: a client's operations end with its session, and its queue pairs are
+//!    destroyed with it. So nothing links the block after time 2.
 //! 2. The walk at time 2 met nothing that leads to it. By 1 nothing leads to it since then. So it is not in the structure at time 3.
 //! 3. The client that holds it has unlinked it, or was given it. If it was given it by the server after time 1, the block was on a list then:
-//!    one that was on a list at time 1 was not noted, and one that came to a list later was struck off. So it was unlinked; by 2 before the
-//!    walk of time 2 had ended; by a client with a session at that time. That session had ended by time 3. A contradiction.
+//!    one that was on a list at time 1 was not noted, and one that came to a list later was struck off. What it was given before time 1 it
+//!    had got when it settled first: a client settles when no call is under way. So it was unlinked; by 2 before the
+//!    walk of time 2 had ended; by a client with a session at that time. If that session had ended by time 3, that is a contradiction.
+//!    Otherwise its client was told after the walk, and settled. The block was among those that it had freed, or came to them when the
+//!    operation that had it ended. Both were set aside until the client had settled, and given back before. The server struck them off, or
+//!    never got them, and then the client has forgotten them. A call that comes later than the client's word is refused.
 //!
 //! Readers hold no block. One that has an old slot in hand finds another version when the block is written anew.
 //!
-//! So a sweep goes on when old sessions end. With clients that never end it waits, and changes nothing meanwhile.
+//! So a sweep goes on while clients live that renew their sessions: it takes a few renewals.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +82,7 @@ pub(super) struct Reclaim {
     step: Step,
     /// Whether something may have been lost since the last sweep began.
     is_due: bool,
-    /// Whether a session has ended since the sessions were looked at.
+    /// Whether a session has ended or was renewed since the sessions were looked at.
     has_ended: bool,
     /// Time of the next sweep at the earliest.
     not_before: Instant,
@@ -96,6 +104,16 @@ impl Reclaim {
     /// Number for a session that is opened now.
     pub(super) fn wait(&self) -> u64 {
         self.wait
+    }
+
+    /// The wait that goes on, if one does.
+    pub(super) fn present_wait(&self) -> Option<u64> {
+        matches!(self.step, Step::Wait { .. }).then_some(self.wait)
+    }
+
+    /// A session may hold up a wait no more.
+    pub(super) fn look(&mut self) {
+        self.has_ended = true;
     }
 
     /// Blocks came to a list of the server: they are not lost.

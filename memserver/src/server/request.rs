@@ -55,6 +55,8 @@ pub enum Request<T: Tenant> {
     Renew {
         /// The session.
         session: SessionKey,
+        /// Wait of a sweep for which the client has settled.
+        settled: u64,
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
     },
@@ -100,6 +102,8 @@ pub enum Request<T: Tenant> {
     GiveBack {
         /// The session.
         session: SessionKey,
+        /// Wait of a sweep for which the client had settled when it asked.
+        settled: u64,
         /// Class of memory.
         class: SizeClass,
         /// Bytes of each block, where their class has several sizes.
@@ -164,8 +168,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                     self.end(lease.session);
                 }
             }
-            Request::Renew { session, reply } => {
-                let answer = self.renew_session(now, session);
+            Request::Renew { session, settled, reply } => {
+                let answer = self.renew_settled(now, session, settled);
                 self.tell(reply, answer);
             }
             Request::Close { session, reply } => {
@@ -191,8 +195,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                     None => {}
                 }
             }
-            Request::GiveBack { session, class, bytes, addresses, reply } => {
-                let answer = self.give_back(now, session, class, bytes, &addresses);
+            Request::GiveBack { session, settled, class, bytes, addresses, reply } => {
+                let answer = self.give_back_settled(now, session, settled, class, bytes, &addresses);
                 self.tell(reply, answer);
             }
             Request::Install { loaded, begun, reply } => {

@@ -42,6 +42,8 @@ pub enum Call {
     Renew {
         /// The session.
         session: SessionId,
+        /// Highest wait of a sweep for which the client has settled.
+        settled: u64,
     },
     /// Connects a queue pair, or makes a link in the server's process.
     Connect {
@@ -62,7 +64,12 @@ pub enum Call {
         bytes: u32,
     },
     /// Gives back blocks, at most [`BLOCKS_AT_ONCE`](crate::BLOCKS_AT_ONCE).
-    GiveBack(ReturnedBlocks),
+    GiveBack {
+        /// The blocks.
+        places: ReturnedBlocks,
+        /// Highest wait of a sweep for which the client has settled.
+        settled: u64,
+    },
     /// Closes a session.
     Close {
         /// The session.
@@ -94,6 +101,11 @@ pub enum Granted<S> {
     Attached(Box<Attached>),
     /// Answer to [`Call::Allocate`].
     Supplied(Grant),
+    /// Answer to [`Call::Renew`].
+    Renewed {
+        /// Wait of a sweep that the session holds up; 0: none.
+        wait: u64,
+    },
     /// Answer to all other calls.
     Done,
 }

@@ -228,7 +228,13 @@ impl<S> SessionKeeper<S> {
         let Some(kept) = servers.get_mut(&call.server) else { return };
         let answer = answer.map_err(Into::into);
         match call.is_beside {
-            true => kept.handle_renewal(now, memory.remote(), options, notices, answer.map(drop)),
+            true => {
+                let told = answer.map(|granted| match granted {
+                    Granted::Renewed { wait } => wait,
+                    _ => 0,
+                });
+                kept.handle_renewal(now, memory.remote(), options, notices, told);
+            }
             false => kept.handle_answer(now, memory, options, notices, answer),
         }
     }

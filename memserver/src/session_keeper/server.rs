@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fatbtree_remote::{
-    ConnectError, ConnectionId, Kept, RemoteMemory, RemoteSide, ReturnedBlocks, SessionId, Shortage,
+    ConnectError, ConnectionId, Era, Kept, RemoteMemory, RemoteSide, ReturnedBlocks, SessionId, Shortage,
     SizeClass,
 };
 use fatbtree_verbs::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use fatbtree_verbs::{Device as _, Verbs};
 
 use super::call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
 use super::{KeeperOptions, Notice, Notices};
+use crate::checks::Check;
 use crate::free_blocks::BLOCKS_AT_ONCE;
 use crate::info::ServerInfo;
 
@@ -42,10 +43,28 @@ enum UnderWay {
     Outdated,
 }
 
+/// What a client does before it lets a server's sweep go on.
+///
+/// ```text
+///   told ──► [settle] operations end, requests end, connections are up ──► [give back] blocks come to the server ──► settled
+/// ```
+///
+/// Nothing is asked of the server meanwhile that could bring blocks late: the next renewal says that the client has settled.
+#[derive(Clone, Copy, Debug)]
+struct Settling {
+    /// Number of the wait.
+    wait: u64,
+    /// The era of operations that ended when the client was told; `None` when it has ended and blocks are given back.
+    era: Option<Era>,
+}
+
 /// A session.
 #[derive(Clone, Copy, Debug)]
 struct Session {
     id: SessionId,
+    /// Highest wait of a sweep for which the client has settled.
+    settled: u64,
+    settling: Option<Settling>,
     /// The time between two renewals.
     part: Duration,
     /// Time of the next renewal.
@@ -129,7 +148,10 @@ impl<S> Server<S> {
         match (self.under_way, self.retry, self.session) {
             (Some(_), ..) => None,
             (None, Some(retry), _) => Some(retry),
-            (None, None, Some(session)) => Some(session.renew),
+            (None, None, Some(session)) => {
+                let gives_back = session.settling.is_some_and(|settling| settling.era.is_none());
+                Some(if gives_back { Instant::ZERO } else { session.renew })
+            }
             (None, None, None) => Some(Instant::ZERO),
         }
     }
@@ -172,11 +194,12 @@ impl<S> Server<S> {
             return None;
         }
         self.retry = None;
-        let Some(Session { id: session, renew, .. }) = self.session else {
+        self.settle(remote);
+        let Some(Session { id: session, settled, renew, .. }) = self.session else {
             let known = self.info().map(|info| info.generation);
             return self.begin(now, UnderWay::Open, Call::Open { known });
         };
-        let (is_due, renewal) = (now >= renew && self.renewing.is_none(), Call::Renew { session });
+        let (is_due, renewal) = (now >= renew && self.renewing.is_none(), Call::Renew { session, settled });
         // Where a call takes longer than a part of the lease, a renewal is always due: other calls come between.
         if is_due && !self.has_just_renewed {
             return self.begin(now, UnderWay::Renew, renewal);
@@ -203,14 +226,14 @@ impl<S> Server<S> {
 
     /// Renewal that is due beside the call under way.
     pub(super) fn next_renewal(&mut self, now: Instant) -> Option<Call> {
-        let Session { id: session, renew, .. } = self.session?;
+        let Session { id: session, settled, renew, .. } = self.session?;
         let is_late = match self.under_way {
             None | Some((UnderWay::Renew | UnderWay::Close, _)) => false,
             Some(_) => now >= renew && self.renewing.is_none(),
         };
         is_late.then(|| {
             self.renewing = Some((session, now));
-            Call::Renew { session }
+            Call::Renew { session, settled }
         })
     }
 
@@ -224,12 +247,54 @@ impl<S> Server<S> {
         returned.or_else(|| self.begin(now, UnderWay::Close, Call::Close { session }))
     }
 
+    /// Goes on with settling for a sweep. No call is under way: what the server has granted is there, or comes no more.
+    fn settle<V: Verbs>(&mut self, remote: &RemoteMemory<V>) {
+        let server = self.number();
+        let is_up = self.down.is_empty();
+        let Some(Session { settling: Some(settling), .. }) = &self.session else { return };
+        let (wait, era) = (settling.wait, settling.era);
+        if let Some(era) = era {
+            let operations = remote.has_ended(era) || !Check::SettleOperations.on();
+            let requests = !remote.reactor().has_abandoned() || !Check::SettleRequests.on();
+            // A connection that has broken may still carry out what was posted on it, until the next one takes its place.
+            if operations && requests && is_up {
+                for places in remote.take_set_aside(server) {
+                    self.give_back(places);
+                }
+                if let Some(Session { settling: Some(settling), .. }) = &mut self.session {
+                    settling.era = None;
+                }
+            }
+        } else if self.returned.is_empty()
+            && let Some(session) = &mut self.session
+        {
+            (session.settled, session.settling, session.renew) = (wait, None, Instant::ZERO);
+        }
+    }
+
+    /// Notes what a renewal has told: the wait of a sweep that this session holds up.
+    fn told<V: Verbs>(&mut self, wait: u64, remote: &RemoteMemory<V>) {
+        let server = self.number();
+        if let Some(session) = &mut self.session
+            && session.settling.is_none()
+            && wait > session.settled
+        {
+            if Check::SettleBlocks.on() {
+                remote.set_aside(server);
+            }
+            session.settling = Some(Settling { wait, era: Some(remote.end_era()) });
+        }
+        if self.under_way.is_none() {
+            self.settle(remote);
+        }
+    }
+
     fn next_returned(&mut self, now: Instant) -> Option<Call> {
-        let session = self.session()?;
+        let Session { id: session, settled, .. } = self.session?;
         // Places of another session must not be given back.
         while let Some(places) = self.returned.pop_front() {
             if places.session == session {
-                return self.begin(now, UnderWay::GiveBack, Call::GiveBack(places));
+                return self.begin(now, UnderWay::GiveBack, Call::GiveBack { places, settled });
             }
         }
         None
@@ -262,10 +327,11 @@ impl<S> Server<S> {
                 self.opened(asked, memory, options, notices, *opened);
                 return;
             }
-            (UnderWay::Renew, Ok(Granted::Done)) => {
+            (UnderWay::Renew, Ok(Granted::Renewed { wait })) => {
                 if let Some(session) = &mut self.session {
                     session.renew = asked + session.part;
                 }
+                self.told(wait, remote);
                 self.went_well();
                 return;
             }
@@ -319,12 +385,15 @@ impl<S> Server<S> {
         remote: &RemoteMemory<V>,
         options: &KeeperOptions,
         notices: &mut Notices,
-        answer: Result<(), Denied>,
+        answer: Result<u64, Denied>,
     ) {
         let Some((asked_for, asked)) = self.renewing.take() else { return };
         let Some(session) = self.session.as_mut().filter(|session| session.id == asked_for) else { return };
         match answer {
-            Ok(()) => session.renew = asked + session.part,
+            Ok(wait) => {
+                session.renew = asked + session.part;
+                self.told(wait, remote);
+            }
             Err(denied) if denied.meaning == Meaning::Ended => {
                 if let Some((what, _)) = &mut self.under_way {
                     *what = UnderWay::Outdated;
@@ -363,7 +432,8 @@ impl<S> Server<S> {
         }
         // Whatever lease a server tells, it is not asked without a pause.
         let part = (lease / RENEWALS).max(options.first_pause);
-        self.session = Some(Session { id: session, part, renew: asked + part });
+        let (settled, settling) = (0, None);
+        self.session = Some(Session { id: session, settled, settling, part, renew: asked + part });
         self.said = Some(info);
         // Operations that wait for memory ask for it again in the new session.
         self.wanted.clear();

@@ -14,7 +14,9 @@ mod swing;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, HEADER_BYTES, Members, RemoteMemory, Writer, members};
+use fatbtree_remote::{
+    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Ongoing, RemoteMemory, Writer, members,
+};
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 pub use fatbtree_remote::Change;
@@ -65,6 +67,8 @@ struct Op {
     lane: u8,
     trips: u32,
     attempts: u32,
+    /// A sweep of the server waits for it.
+    _ongoing: Ongoing,
 }
 
 impl<V: Verbs> Table<V> {
@@ -126,7 +130,8 @@ impl<V: Verbs> Table<V> {
     }
 
     fn op(&self, key: u64) -> Op {
-        Op { key, hash: Hash::of(key), lane: self.memory.take_lane(), trips: 0, attempts: 0 }
+        let (lane, ongoing) = (self.memory.take_lane(), self.memory.begin());
+        Op { key, hash: Hash::of(key), lane, trips: 0, attempts: 0, _ongoing: ongoing }
     }
 
     /// Subtable for a hash, as far as this client knows.

@@ -164,7 +164,7 @@ impl<V: Verbs> Table<V> {
 
     /// Makes room for a key whose buckets are full: splits the subtable, or takes insertions away that are under way.
     async fn make_room(&self, buckets: &Buckets, op: &mut Op) -> Result<bool, Stop> {
-        if buckets.leaf.depth < self.shape.directory_bits {
+        if buckets.leaf.depth < self.shape.directory_bits && Check::Splits.on() {
             self.split(buckets.leaf, op).await?;
             return Err(Stop::Anew);
         }

@@ -131,7 +131,9 @@ impl<V: Verbs> Table<V> {
     /// Frees a block that this operation has unlinked.
     pub(super) fn free(&self, writer: &Writer, pointer: BlockPointer, length: u32, version: u32) {
         let block = Block { address: pointer.place.address(), version: Some(version.wrapping_add(1)) };
-        self.put_back(writer, BLOCKS, block_bytes(length), block);
+        if Check::Freed.on() {
+            self.put_back(writer, BLOCKS, block_bytes(length), block);
+        }
     }
 
     /// Keeps the bytes of a block for the next one.

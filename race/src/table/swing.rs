@@ -1,7 +1,7 @@
 //! Compare-and-swap of a slot, with an answer also where the connection breaks under it.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, Trouble, Writer, word_of};
-use fatbtree_verbs::{Operation, Remote, Verbs};
+use fatbtree_remote::{GlobalAddress, Trouble, Writer};
+use fatbtree_verbs::Verbs;
 
 use super::{Op, Table};
 use crate::error::{Stop, TableError};
@@ -43,16 +43,11 @@ impl<V: Verbs> Table<V> {
         op: &mut Op,
     ) -> Result<Swung, Stop> {
         op.trips += 1;
-        let swap = |rkey| {
-            let at = Remote { address: at.raw(), rkey };
-            [Operation::CompareSwap { at, compare: old.0, swap: new.0 }]
-        };
-        let id = ConnectionId { server: at.server(), lane: op.lane };
         let swapped = match writer {
-            Some(writer) => self.memory.chain(id, writer, swap).await.map(|[found]| found),
-            None => self.memory.post(id, swap).await.map(|[found]| found),
+            Some(writer) => self.memory.compare_swap_in(op.lane, writer, at, old.0, new.0).await,
+            None => self.memory.compare_swap(op.lane, at, old.0, new.0).await,
         };
-        let reason = match swapped.and_then(|found| word_of(&found)) {
+        let reason = match swapped {
             Ok(found) if found == old.0 => return Ok(Swung::Yes),
             Ok(found) => return Ok(Swung::No(Slot(found))),
             Err(Trouble::Broke(reason)) => reason,

@@ -1,5 +1,7 @@
 //! The hash table on memory servers of production, in a simulated network.
 
 mod load;
+mod memory;
 mod model;
+mod settle;
 mod sweep;

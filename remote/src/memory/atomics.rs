@@ -5,6 +5,7 @@ use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 use super::{RemoteMemory, Trouble, no_answer, word_of};
 use crate::address::GlobalAddress;
 use crate::connection::ConnectionId;
+use crate::locks::Writer;
 
 impl<V: Verbs> RemoteMemory<V> {
     /// Posts operations on one server's memory with one doorbell, when the connection there is up, and waits until all are done.
@@ -55,6 +56,29 @@ impl<V: Verbs> RemoteMemory<V> {
         swap: u64,
     ) -> Result<u64, Trouble> {
         let found = self.atomic(lane, at, |at| Operation::CompareSwap { at, compare, swap }).await?;
+        self.note_attempt(found != compare);
+        Ok(found)
+    }
+
+    /// The same in the session of `writer`, or not at all.
+    ///
+    /// # Errors
+    /// As [`chain`](Self::chain).
+    pub async fn compare_swap_in(
+        &self,
+        lane: u8,
+        writer: &Writer,
+        at: GlobalAddress,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, Trouble> {
+        let id = ConnectionId { server: at.server(), lane };
+        let swap = |rkey| {
+            let at = Remote { address: at.raw(), rkey };
+            [Operation::CompareSwap { at, compare, swap }]
+        };
+        let [found] = self.chain(id, writer, swap).await?;
+        let found = word_of(&found)?;
         self.note_attempt(found != compare);
         Ok(found)
     }

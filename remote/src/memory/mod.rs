@@ -3,16 +3,19 @@
 mod atomics;
 mod connect;
 mod contention;
+mod ongoing;
 mod operate;
 mod scatter;
 mod sessions;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 pub use contention::Turn;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Broken, Failure, PostError, QueuePair, Reactor, Verbs};
+pub use ongoing::{Era, Ongoing};
 use operate::no_answer;
 pub use operate::{bytes_of, word_of};
 pub use scatter::{MAX_SHARES, Share};
@@ -36,6 +39,8 @@ pub struct RemoteMemory<V> {
     reactor: Reactor<V>,
     config: RemoteConfig,
     state: RefCell<State>,
+    /// Operations under way of structures whose servers look for lost blocks.
+    eras: Rc<ongoing::Eras>,
 }
 
 struct State {
@@ -103,7 +108,7 @@ impl<V: Verbs> RemoteMemory<V> {
             sessions: BTreeMap::new(),
         });
         let reactor = Reactor::throttled(verbs, config.contention.throttling);
-        Ok(Self { reactor, config, state })
+        Ok(Self { reactor, config, state, eras: Rc::default() })
     }
 
     /// Takes what has come by `now`, and wakes the operations that wait for it. Says whether there was anything.

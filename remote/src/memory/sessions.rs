@@ -84,9 +84,12 @@ impl<V: Verbs> RemoteMemory<V> {
         self.returned(SURPLUS)
     }
 
-    /// All of them, when the client is closed.
+    /// All of them, when the client is closed, and those that were set aside.
     pub fn take_returned(&self) -> Vec<ReturnedBlocks> {
-        self.returned(0)
+        let servers: Vec<u16> = self.state.borrow().sessions.keys().copied().collect();
+        let mut returned = self.returned(0);
+        returned.extend(servers.into_iter().flat_map(|server| self.take_set_aside(server)));
+        returned
     }
 
     fn returned(&self, keep: usize) -> Vec<ReturnedBlocks> {

@@ -121,6 +121,8 @@ pub struct Outcome {
     pub restarts: u64,
     /// Sessions that ended because they were not renewed.
     pub lapsed: u64,
+    /// Blocks that the servers have taken for lost, and found.
+    pub reclaimed: u64,
     /// Keys in the end.
     pub keys: u64,
     /// Subtables in use in the end.
@@ -156,6 +158,7 @@ impl AddAssign for Outcome {
         self.deaths += other.deaths;
         self.restarts += other.restarts;
         self.lapsed += other.lapsed;
+        self.reclaimed += other.reclaimed;
         self.keys += other.keys;
         self.subtables += other.subtables;
         self.former += other.former;

@@ -309,6 +309,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let mut outcome = scene.outcome.borrow().clone();
     outcome.refused = scene.setting.refused.get();
     outcome.hits = scene.setting.hits.get();
-    outcome.lapsed = scene.servers.iter().map(|server| server.count("sessions_lapsed")).sum();
+    let count = |name: &str| scene.servers.iter().map(|server| server.count(name)).sum();
+    (outcome.lapsed, outcome.reclaimed) = (count("sessions_lapsed"), count("blocks_reclaimed"));
     Ok(outcome)
 }

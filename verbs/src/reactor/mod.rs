@@ -228,6 +228,11 @@ impl<V: Verbs> Reactor<V> {
         inner
     }
 
+    /// Whether requests are under way whose future was dropped: they may still take effect.
+    pub fn has_abandoned(&self) -> bool {
+        self.inner.borrow().slots.abandoned() > 0
+    }
+
     /// The next queue pair that broke, with the reason; each is named until it is destroyed, and then no more. The owner
     /// destroys it.
     pub fn poll_broken(&self) -> Option<Broken> {

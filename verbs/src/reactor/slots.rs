@@ -73,6 +73,8 @@ pub(super) struct Slots {
     places: Vec<Place>,
     free: Vec<u32>,
     posted: usize,
+    /// Slots for which a completion is still to come that no future waits for.
+    abandoned: usize,
 }
 
 impl Slots {
@@ -124,6 +126,11 @@ impl Slots {
         self.posted
     }
 
+    /// Number of slots for which a completion is still to come that is no longer wanted.
+    pub(super) fn abandoned(&self) -> usize {
+        self.abandoned
+    }
+
     /// Notes the result of the slot that `tag` names; returns the waker, to be [put back](Self::put_back) afterwards.
     #[inline]
     pub(super) fn complete(&mut self, tag: u64, result: Result<Output, Failure>) -> Option<(Slot, Waker)> {
@@ -133,7 +140,8 @@ impl Slots {
             place.cause = place.cause.or(result.err());
             return None;
         }
-        self.posted -= usize::from(std::mem::take(&mut place.posted));
+        let was_posted = usize::from(std::mem::take(&mut place.posted));
+        self.posted -= was_posted;
         let result = result.map_err(|failure| place.cause.unwrap_or(failure));
         match std::mem::replace(&mut place.state, State::Free) {
             State::Waiting => {
@@ -142,6 +150,7 @@ impl Slots {
                 waker.map(|waker| (slot, waker))
             }
             State::Abandoned => {
+                self.abandoned -= was_posted;
                 self.release(slot);
                 None
             }
@@ -204,7 +213,10 @@ impl Slots {
     pub(super) fn abandon(&mut self, slot: Slot) {
         let place = &mut self.places[slot.index as usize];
         match place.state {
-            State::Waiting => place.state = State::Abandoned,
+            State::Waiting => {
+                place.state = State::Abandoned;
+                self.abandoned += usize::from(place.posted);
+            }
             _ => self.release(slot),
         }
     }

@@ -177,13 +177,16 @@ fn a_chain_that_is_dropped_gives_its_slots_and_buffers_back() {
     for _ in 0..1000 {
         let mut chain = lab.read(8);
         assert!(poll_once(&mut chain, &woken).is_pending());
+        assert!(!lab.reactor.has_abandoned());
         drop(chain);
+        assert!(lab.reactor.has_abandoned());
         // The result of the dropped chain is discarded; its slot is not reused before.
         let mut other = lab.read(16);
         assert!(poll_once(&mut other, &woken).is_pending());
         lab.reactor.turn(Instant::ZERO);
         let Poll::Ready(Ok([Output::Read(bytes)])) = poll_once(&mut other, &woken) else { panic!("done") };
         assert_eq!(bytes.len(), 16);
+        assert!(!lab.reactor.has_abandoned());
     }
     assert_eq!(lab.free_buffers(), all);
     assert!(lab.reactor.inner.borrow().slots.len() <= 2);

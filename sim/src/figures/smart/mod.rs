@@ -1,5 +1,5 @@
 //! SMART's figures 3, 4 and 13 and its table 1: threads of one client on one card, which read or write 8 bytes. Figure 12a to c: the
-//! same threads over a B-link tree. Figures 5, 8 and 14: over a hash table. Figures 10 and 11: transactions.
+//! same threads over a B-link tree. Figures 5, 7, 8, 9 and 14: over a hash table. Figures 10 and 11: transactions.
 //!
 //! Threads run the production reactor with its throttling; the card is [`Calibration::CX6_200_PCIE3`]. Each figure has
 //! checks of its cause: a result that is right for another reason does not count.
@@ -39,8 +39,12 @@ pub enum SmartFigure {
     Batches,
     /// Figure 5a: updates of a hash table.
     Updates,
+    /// Figure 7: RACE and SMART-HT, with ever more threads and clients.
+    HashThroughput,
     /// Figure 8: a hash table, with one technique after the other.
     HashTable,
+    /// Figure 9: searches of a hash table: throughput and latency.
+    HashLatencies,
     /// Figure 10: transactions, with one technique after the other.
     Transactions,
     /// Figure 11: their latencies.
@@ -57,11 +61,13 @@ pub enum SmartFigure {
 
 impl SmartFigure {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Resources,
         Self::Batches,
         Self::Updates,
+        Self::HashThroughput,
         Self::HashTable,
+        Self::HashLatencies,
         Self::Transactions,
         Self::Latencies,
         Self::SpeculativeLookups,
@@ -77,7 +83,9 @@ impl SmartFigure {
             Self::Resources => "3",
             Self::Batches => "4",
             Self::Updates => "5",
+            Self::HashThroughput => "7",
             Self::HashTable => "8",
+            Self::HashLatencies => "9",
             Self::Transactions => "10",
             Self::Latencies => "11",
             Self::SpeculativeLookups => "12",
@@ -94,7 +102,9 @@ impl SmartFigure {
             Self::Resources => "Figure 3, threads and what they share, batches of 8",
             Self::Batches => "Figure 4, threads and batches, a doorbell a thread",
             Self::Updates => "Figure 5a, updates of a hash table",
+            Self::HashThroughput => "Figure 7, a hash table: threads, and clients of 96 threads",
             Self::HashTable => "Figure 8, a hash table",
+            Self::HashLatencies => "Figure 9, searches of a hash table, 96 threads",
             Self::Transactions => "Figure 10, transactions",
             Self::Latencies => "Figure 11, latencies of transactions, 96 threads",
             Self::SpeculativeLookups => "Figure 12a to c, a B-link tree in loopback",
@@ -189,7 +199,9 @@ pub fn smart(size: &Size, figure: SmartFigure) -> Result<SmartResult, String> {
             (rows, checks)
         }
         SmartFigure::Updates => hash::updates(size)?,
+        SmartFigure::HashThroughput => hash::throughput(size)?,
         SmartFigure::HashTable => hash::techniques(size)?,
+        SmartFigure::HashLatencies => hash::latencies(size)?,
         SmartFigure::Transactions => transactions::commits(size)?,
         SmartFigure::Latencies => transactions::latencies(size)?,
         SmartFigure::SpeculativeLookups => tree::speculative(size)?,

@@ -14,8 +14,8 @@ const MOST: u64 = 600;
 fn aimed(check: Check, seed: u64) -> Scenario {
     match check {
         Check::Duplicates | Check::Tentative | Check::Removed => Scenario::aimed(seed, Aim::Insertions),
-        Check::VersionGoesOn => Scenario { places: 0, ..Scenario::aimed(seed, Aim::Blocks) },
-        Check::Helping | Check::Successors | Check::Suffix | Check::FrozenAll => {
+        Check::VersionGoesOn | Check::Freed => Scenario { places: 0, ..Scenario::aimed(seed, Aim::Blocks) },
+        Check::Splits | Check::Helping | Check::Successors | Check::Suffix | Check::FrozenAll => {
             Scenario::aimed(seed, Aim::Splits)
         }
         Check::Remembered => Scenario { places: 64, ..Scenario::aimed(seed, Aim::Blocks) },
@@ -38,7 +38,8 @@ fn first_failure(
 
 #[test]
 fn each_check_that_is_not_made_is_found() {
-    let of_table = Check::ALL.iter().map(|&check| {
+    // A table that never frees a block answers rightly: `race/tests/table/memory.rs` finds it.
+    let of_table = Check::ALL.iter().filter(|&&check| check != Check::Freed).map(|&check| {
         let failure = first_failure(|scenario| check.without(|| scenario.run()), |seed| aimed(check, seed));
         (format!("{check:?}"), failure)
     });
@@ -50,8 +51,8 @@ fn each_check_that_is_not_made_is_found() {
         );
         (format!("{check:?}"), failure)
     });
-    // That of a server that takes blocks for lost. For the others there must be more sessions one after the other than a seed has:
-    // `race/tests/table/sweep.rs` has a story for each.
+    // That of a server that takes blocks for lost. For the others there must be more sessions one after the other than a seed has, or calls
+    // that come late: `race/tests/table/` has a story for each, in `sweep.rs` and `settle.rs`.
     let of_sweeps = [SweepCheck::SweepWaits].map(|check| {
         let failure = first_failure(
             |scenario| check.without(|| scenario.run()),

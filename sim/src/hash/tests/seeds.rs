@@ -23,7 +23,7 @@ fn the_seeds_pass_and_are_rough() {
     );
     assert!(total.deaths > SEEDS && total.restarts > SEEDS / 4 && total.lapsed > SEEDS, "{total:?}");
     assert!(total.former > SEEDS && total.tentative > 0 && total.stale_entries > 0, "{total:?}");
-    assert!(total.hits > 3 * SEEDS, "{total:?}");
+    assert!(total.hits > 3 * SEEDS && total.reclaimed > SEEDS, "{total:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! RACE hashing, and what each of SMART's techniques does for it: figures 5, 8 and 14.
+//! RACE hashing, and what each of SMART's techniques does for it: figures 5, 7, 8, 9 and 14.
 //!
 //! ```text
 //!   RACE                   a queue pair a thread, no pauses        ─┐
@@ -42,6 +42,9 @@ const AT_ONCE: Backoff =
 pub(super) const RACE: Contention =
     Contention { throttling: Throttling::Off, backoff: AT_ONCE, bounds_tasks: false };
 
+/// Times for which operations of figure 9 rest before the next one, in µs.
+const RESTS: [u64; 5] = [0, 20, 50, 100, 200];
+
 type Point = super::Point<Setup>;
 
 /// Figure 5a: updates alone. Too many threads do less than few.
@@ -78,6 +81,48 @@ pub(super) fn techniques(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), Str
     let rows = bench.measure(&points)?;
     let mut checks = causes::hash_table(&rows);
     checks.push(quick_atomics(&bench, size)?);
+    Ok((rows, checks))
+}
+
+/// Figure 7: RACE and SMART-HT with ever more threads of one client (a to c), and with up to six clients of 96 threads (d to f).
+pub(super) fn throughput(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+    let lines = [("RACE", pairs(RACE)), ("SMART-HT", doorbells(Contention::SMART))];
+    let mut points = Vec::new();
+    for (mix, values) in paper::FIGURE_7 {
+        for ((name, ways), values) in lines.into_iter().zip(values) {
+            for (threads, paper) in paper::FIGURE_7_THREADS.into_iter().zip(values) {
+                points.push(point(size, &format!("{name}, {mix:?}"), mix, threads, ways, paper));
+            }
+        }
+    }
+    for (mix, values) in paper::FIGURE_7_CLIENTS {
+        for ((name, ways), values) in lines.into_iter().zip(values) {
+            for (clients, paper) in paper::FIGURE_7_NUMBERS.into_iter().zip(values) {
+                let mut point =
+                    point(size, &format!("{name}, {mix:?}, {clients} clients"), mix, 96, ways, paper);
+                point.setup.clients = clients;
+                points.push(point);
+            }
+        }
+    }
+    let rows = Bench::load(size)?.measure(&points)?;
+    let checks = causes::hash_throughput(&rows);
+    Ok((rows, checks))
+}
+
+/// Figure 9: searches by 96 threads, whose operations rest for ever longer.
+pub(super) fn latencies(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+    let lines = [("RACE", pairs(RACE)), ("SMART-HT", doorbells(Contention::SMART))];
+    let mut points = Vec::new();
+    for (name, ways) in lines {
+        for rest in RESTS {
+            let mut point = point(size, &format!("{name}, rest {rest} µs"), Mix::ReadOnly, 96, ways, 0.0);
+            point.setup.rest = Duration::from_micros(rest);
+            points.push(point);
+        }
+    }
+    let rows = Bench::load(size)?.measure(&points)?;
+    let checks = causes::hash_latencies(&rows);
     Ok((rows, checks))
 }
 
@@ -145,7 +190,9 @@ fn point(
         _ => GATHERING,
     };
     let calibration = Calibration::CX6_200_PCIE3;
-    let setup = Setup { calibration, resources, contention, threads, mix, warm_up, window, seed: size.seed };
+    let (clients, rest, seed) = (1, Duration::ZERO, size.seed);
+    let setup =
+        Setup { calibration, resources, contention, clients, threads, rest, mix, warm_up, window, seed };
     Point { name: name.to_owned(), setup, paper }
 }
 

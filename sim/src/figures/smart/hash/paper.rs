@@ -32,6 +32,33 @@ pub(super) const FIGURE_8: [(Mix, [Line; 4]); 3] = [
     (Mix::ReadOnly, [Some([0.57, 4.32, 10.2, 11.5, 6.46]), Some([0.57, 4.58, 12.1, 20.8, 23.9]), None, None]),
 ];
 
+/// Numbers of threads of figure 7a to c.
+pub(super) const FIGURE_7_THREADS: [u32; 8] = [1, 8, 16, 24, 32, 48, 64, 96];
+/// Figure 7a to c, YCSB A, B and C: RACE and SMART-HT.
+pub(super) const FIGURE_7: [(Mix, [[f64; 8]; 2]); 3] = [
+    (
+        Mix::WriteIntensive,
+        [[0.34, 2.80, 1.58, 0.69, 0.52, 0.41, 0.25, 0.20], [0.33, 2.68, 4.54, 5.35, 5.53, 5.64, 5.47, 5.23]],
+    ),
+    (
+        Mix::ReadIntensive,
+        [[0.51, 3.32, 5.72, 8.22, 9.63, 11.5, 7.47, 5.13], [0.50, 3.56, 6.87, 9.70, 12.1, 16.8, 20.2, 20.9]],
+    ),
+    (
+        Mix::ReadOnly,
+        [[0.57, 4.32, 6.73, 10.2, 10.4, 11.5, 8.13, 6.46], [0.57, 4.58, 8.47, 12.1, 15.8, 20.8, 23.1, 23.9]],
+    ),
+];
+
+/// Numbers of clients of figure 7d to f, of six in the paper.
+pub(super) const FIGURE_7_NUMBERS: [u32; 3] = [2, 4, 6];
+/// Figure 7d to f, YCSB A, B and C; 0: not known.
+pub(super) const FIGURE_7_CLIENTS: [(Mix, [[f64; 3]; 2]); 3] = [
+    (Mix::WriteIntensive, [[0.123, 0.068, 0.054], [0.0, 0.0, 5.70]]),
+    (Mix::ReadIntensive, [[1.79, 0.92, 0.71], [32.0, 35.9, 37.1]]),
+    (Mix::ReadOnly, [[13.3, 26.8, 41.1], [44.9, 72.6, 75.1]]),
+];
+
 /// Numbers of threads of figure 14a, of six in the paper.
 pub(super) const FIGURE_14_THREADS: [u32; 3] = [16, 48, 96];
 /// Figure 14a: without, + back-off, + dynamic limit, + tasks bounded.

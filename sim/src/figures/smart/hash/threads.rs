@@ -29,7 +29,12 @@ pub(super) struct Setup {
     pub(super) calibration: Calibration,
     pub(super) resources: Resources,
     pub(super) contention: Contention,
+    /// Clients, each with a card of its own.
+    pub(super) clients: u32,
+    /// Threads of each client.
     pub(super) threads: u32,
+    /// Time for which each of a thread's operations rests before the next one.
+    pub(super) rest: Duration,
     pub(super) mix: Mix,
     pub(super) warm_up: Duration,
     pub(super) window: Duration,
@@ -39,7 +44,7 @@ pub(super) struct Setup {
 /// What was measured in the window.
 pub(super) struct Measured {
     pub(super) mops: f64,
-    /// Of the client's card.
+    /// Of the first client's card.
     pub(super) usage: Usage,
     /// Time for which the busiest bucket of atomics of all servers was busy.
     pub(super) busiest_bucket: Duration,
@@ -88,25 +93,27 @@ pub(super) fn run(setup: &Setup, table: &Image, ranks: &Zipfian) -> Result<Measu
         wrong: RefCell::default(),
     });
     let mut clients = Vec::new();
-    for number in 0..setup.threads {
+    for number in 0..setup.clients * setup.threads {
         let machine = world.machine(MachineOptions::named(format!("thread {number}")));
         let config = RemoteConfig { contention: setup.contention, ..RemoteConfig::default() };
         let (told, seed) = (Rc::clone(&tally), setup.seed ^ u64::from(number) << 32);
         let memory = image::begin(&machine, &servers, config, seed, move |why| told.fail(why))?;
         clients.push((machine, memory));
     }
-    cluster.threads(clients.iter().map(|(machine, _)| machine.id()), setup.resources);
+    for of_one in clients.chunks(setup.threads as usize) {
+        cluster.threads(of_one.iter().map(|(machine, _)| machine.id()), setup.resources);
+    }
     world.run_for(CONNECTING);
 
     let (ranks, keys) = (Rc::new(ranks.clone()), table.keys());
     let counts: Vec<Rc<Cell<u64>>> = clients.iter().map(|_| Rc::default()).collect();
     let begun: Vec<Rc<Cell<_>>> =
-        (0..setup.threads * DEPTH).map(|_| Rc::new(Cell::new(world.now()))).collect();
+        (0..setup.clients * setup.threads * DEPTH).map(|_| Rc::new(Cell::new(world.now()))).collect();
     for (number, (machine, memory)) in (0..).zip(&clients) {
         let (machine, memory) = (machine.clone(), Rc::clone(memory));
         let (cluster, tally, done) = (cluster.clone(), Rc::clone(&tally), Rc::clone(&counts[number]));
         let (ranks, begun) = (Rc::clone(&ranks), begun[number * DEPTH as usize..][..DEPTH as usize].to_vec());
-        let Setup { seed, mix, .. } = *setup;
+        let Setup { seed, mix, rest, .. } = *setup;
         drop(machine.clone().spawn(async move {
             let table = match Table::open(memory, 0).await {
                 Ok(table) => Rc::new(table),
@@ -117,7 +124,8 @@ pub(super) fn run(setup: &Setup, table: &Image, ranks: &Zipfian) -> Result<Measu
                 let (table, tally, done) = (Rc::clone(&table), Rc::clone(&tally), Rc::clone(&done));
                 let task =
                     Task { machine: machine.clone(), cluster: cluster.clone(), table, tally, done, begun };
-                drop(machine.spawn(task.run(Rc::clone(&ranks), keys, mix.writes_percent(), draw)));
+                let shares = (mix.writes_percent(), rest);
+                drop(machine.spawn(task.run(Rc::clone(&ranks), keys, shares, draw)));
             }
         }));
     }
@@ -148,8 +156,19 @@ pub(super) fn run(setup: &Setup, table: &Image, ranks: &Zipfian) -> Result<Measu
 }
 
 impl Task {
-    async fn run(self, ranks: Rc<Zipfian>, keys: u64, writes_percent: u32, mut draw: Random) {
+    async fn run(
+        self,
+        ranks: Rc<Zipfian>,
+        keys: u64,
+        (writes_percent, rest): (u32, Duration),
+        mut draw: Random,
+    ) {
         loop {
+            if rest > Duration::ZERO {
+                // Not all at once.
+                let rest = draw.random_range(rest.as_nanos() / 2..=rest.as_nanos() * 3 / 2);
+                self.machine.sleep(Duration::from_nanos(rest)).await;
+            }
             // The hot keys' shares are the paper's; keys that are not loaded count as others that are as cold.
             let key = key_of(ranks.draw(&mut draw) % keys);
             let writes = draw.random_range(0..100) < writes_percent;

@@ -1,0 +1,154 @@
+//! Memory of blocks: inserts and deletes without end take no more than what is live, and a share.
+
+use std::rc::Rc;
+
+use fatbtree_race::{Check, Shape, Table, block};
+use fatbtree_remote::Contention;
+use fatbtree_sim::hash::lab::{begin, serve};
+use fatbtree_sim::world::{MachineOptions, Options, World, random};
+use fatbtree_verbs::time::Duration;
+
+use crate::model::{SMALL, done, value};
+
+/// Bytes of a server's chunk in the laboratory.
+const CHUNK: u64 = 64 << 10;
+
+/// Inserts, updates and deletes 100 keys again and again. Returns the chunks that the server has given.
+fn chunks_after(rounds: u64) -> u64 {
+    let world = World::new(1, Options::default());
+    let servers = serve(&world, SMALL, 4 << 20, Duration::from_secs(1));
+    let machine = world.machine(MachineOptions::named("client"));
+    let memory = begin(&machine, &servers, Contention::SMART, &mut random(1, 1));
+    let task = machine.spawn(async move {
+        let table = Table::open(memory, 0).await.expect("the server lives");
+        for round in 0..rounds {
+            for key in 0..100 {
+                assert!(done(table.insert(key + round, &value(key, round, 50)).await));
+            }
+            for key in 0..100 {
+                assert!(done(table.update(key + round, &value(key, round, 60)).await));
+                assert!(done(table.delete(key + round).await));
+            }
+        }
+    });
+    world.run_until(|| task.has_ended(), Duration::from_secs(100)).expect("nothing is in the way");
+    task.take().expect("the machine lives");
+    servers[0].count("chunks_published")
+}
+
+#[test]
+fn memory_is_used_again() {
+    assert_eq!(chunks_after(30), chunks_after(2));
+    // The published code frees no block.
+    let never_freed = Check::Freed.without(|| chunks_after(30));
+    assert!(never_freed > chunks_after(2) + 2, "{never_freed}");
+}
+
+/// Keys that live at once.
+const LIVE: u64 = 500;
+
+/// Length of a key's value: there are six.
+fn length(key: u64) -> usize {
+    20 + (key % 6) as usize * 60
+}
+
+/// Bytes of the blocks of so many keys that live.
+fn live_bytes() -> u64 {
+    (0..LIVE).map(|key| u64::from(block::block_bytes(length(key) as u32))).sum()
+}
+
+/// Most bytes of chunks that a server ever gives for the keys that live, to clients that die one after the other. What a client has freed it
+/// keeps, and takes along; the next one lives on other blocks until the server has found these. So there may be as many blocks as live once
+/// more, and each of two clients has a chunk that it has begun.
+fn bound() -> u64 {
+    2 * live_bytes() + 2 * CHUNK
+}
+
+/// What is left of clients' lives.
+#[derive(Debug)]
+struct Left {
+    /// Bytes of chunks that were ever given out.
+    bytes: u64,
+    /// Blocks that the server has found again.
+    reclaimed: u64,
+    /// Inserts; there were as many deletes.
+    inserts: u64,
+}
+
+/// Lets clients live one after the other. Each puts [`LIVE`] keys with values of six sizes and deletes them, `rounds` times, and dies with all
+/// that it has freed. `beside` them another one lives all the time, and works.
+fn lives(number: u64, rounds: u64, beside: bool) -> Left {
+    let world = World::new(1, Options::default());
+    let lease = Duration::from_millis(1);
+    // No subtable is ever full: subtables that were split keep their memory.
+    let shape = Shape { groups: 64, ..SMALL };
+    let servers = serve(&world, shape, 64 << 20, lease);
+    if beside {
+        let machine = world.machine(MachineOptions::named("the client beside them"));
+        let memory = begin(&machine, &servers, Contention::SMART, &mut random(1, 2));
+        drop(machine.clone().spawn(async move {
+            let table = Table::open(memory, 0).await.expect("the server lives");
+            for round in 0.. {
+                let key = u64::MAX - round % 7;
+                let expected = value(key, round, length(round));
+                assert!(done(table.upsert(key, &expected).await));
+                let found = table.search(key).await.result.expect("the server lives");
+                assert_eq!(found.as_deref(), Some(&expected[..]));
+                machine.sleep(Duration::from_micros(20)).await;
+            }
+        }));
+    }
+    for life in 0..number {
+        let machine = world.machine(MachineOptions::named(format!("client {life}")));
+        let memory = begin(&machine, &servers, Contention::SMART, &mut random(life, 1));
+        let task = machine.spawn(async move {
+            let table = Table::open(Rc::clone(&memory), 0).await.expect("the server lives");
+            for round in 0..rounds {
+                let keys = (life * rounds + round) * LIVE..(life * rounds + round + 1) * LIVE;
+                for key in keys.clone() {
+                    assert!(done(table.insert(key, &value(key, round, length(key))).await));
+                }
+                for key in keys {
+                    assert!(done(table.delete(key).await), "{key}");
+                }
+            }
+        });
+        world.run_until(|| task.has_ended(), Duration::from_secs(10_000)).expect("nothing is in the way");
+        task.take().expect("no answer was wrong");
+        machine.kill();
+        world.run_for(lease * 4);
+    }
+    let [chunks, reclaimed] = ["chunks_published", "blocks_reclaimed"].map(|name| servers[0].count(name));
+    let left = Left { bytes: chunks * CHUNK, reclaimed, inserts: number * rounds * LIVE };
+    println!("{left:?}, at most {} bytes; live were {}", bound(), live_bytes());
+    left
+}
+
+/// Clients that die take blocks with them. The server finds these, and clients behind them use them: memory does not grow.
+#[test]
+fn memory_of_clients_that_died_is_used_again() {
+    let left = lives(30, 1, false);
+    assert!(left.reclaimed > 20 * LIVE && left.bytes <= bound(), "{left:?}");
+}
+
+/// The same beside a client that lives on: the sweeps of the server do not wait for its end.
+#[test]
+fn memory_is_found_again_beside_a_client_that_lives() {
+    let left = lives(30, 1, true);
+    assert!(left.reclaimed > 20 * LIVE && left.bytes <= bound(), "{left:?}");
+}
+
+#[test]
+fn a_hundred_thousand_inserts_and_deletes_take_bounded_memory() {
+    let left = lives(10, 20, true);
+    assert!(left.inserts == 100_000 && left.bytes <= bound(), "{left:?}");
+}
+
+/// 10 million inserts and as many deletes, by 20 clients that die: some minutes of processor time.
+/// `cargo test --release -p fatbtree-race --test table -- --ignored ten_million`
+#[test]
+#[ignore = "minutes of processor time; a_hundred_thousand_inserts_and_deletes_take_bounded_memory is its small variant"]
+fn ten_million_inserts_and_deletes_take_bounded_memory() {
+    let left = lives(20, 1_000, true);
+    assert!(left.inserts == 10_000_000 && left.bytes <= bound(), "{left:?}");
+}
