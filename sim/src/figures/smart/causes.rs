@@ -226,7 +226,7 @@ pub(super) fn hash_latencies(rows: &[SmartRow]) -> Vec<Check> {
     ] {
         checks.push(Check {
             claim: format!(
-                "where RACE does most, SMART-HT does as much with a {what} that is at least half as long                  shorter (the paper: up to {paper} %)"
+                "where RACE does most, SMART-HT does as much, and its {what} is at least 50 % shorter (the paper: up to {paper} %)"
             ),
             found: format!("{of:.0} %, {:.1} and {:.1} Mop/s", most.mops, same.mops),
             holds: of >= 50.0,

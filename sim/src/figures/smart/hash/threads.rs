@@ -142,7 +142,9 @@ pub(super) fn run(setup: &Setup, table: &Image, ranks: &Zipfian) -> Result<Measu
     let mut attempts = Attempts::default();
     clients.iter().for_each(|(_, memory)| attempts.merge(&memory.attempts()));
     let mut latencies = tally.latencies.take();
-    begun.iter().for_each(|begun| latencies.record((world.now() - begun.get()).as_nanos()));
+    // Those that rest have none under way.
+    let under_way = begun.iter().map(|begun| begun.get()).filter(|&begun| begun <= world.now());
+    under_way.for_each(|begun| latencies.record((world.now() - begun).as_nanos()));
     let done: Vec<u64> = counts.iter().zip(done_before).map(|(now, before)| now.get() - before).collect();
     let busy = usages().iter().zip(&of_servers).map(|(now, before)| now.since(before).busiest_bucket).max();
     Ok(Measured {
@@ -167,7 +169,9 @@ impl Task {
             if rest > Duration::ZERO {
                 // Not all at once.
                 let rest = draw.random_range(rest.as_nanos() / 2..=rest.as_nanos() * 3 / 2);
-                self.machine.sleep(Duration::from_nanos(rest)).await;
+                let rest = Duration::from_nanos(rest);
+                self.begun.set(self.machine.now() + rest);
+                self.machine.sleep(rest).await;
             }
             // The hot keys' shares are the paper's; keys that are not loaded count as others that are as cold.
             let key = key_of(ranks.draw(&mut draw) % keys);
