@@ -90,7 +90,7 @@ fn an_index_is_loaded_measured_and_typed_into() {
     let single = |arguments: &[&str]| single(cluster, arguments);
     assert_eq!(single(&["put", "8", "eight"]).0, Some(0));
     assert_eq!(single(&["get", "8"]), (Some(0), "eight".to_owned()));
-    assert_eq!(single(&["scan", "6..8"]).1.lines().count(), 2);
+    assert_eq!(single(&["scan", "6..9"]).1.lines().count(), 2);
     assert_eq!(single(&["delete", "8"]).0, Some(0));
     assert_eq!(single(&["get", "8"]).0, Some(1));
 
