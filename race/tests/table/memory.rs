@@ -119,15 +119,14 @@ fn lives(number: u64, rounds: u64, beside: bool) -> Left {
         world.run_for(lease * 4);
     }
     let [chunks, reclaimed] = ["chunks_published", "blocks_reclaimed"].map(|name| servers[0].count(name));
-    let left = Left { bytes: chunks * CHUNK, reclaimed, inserts: number * rounds * LIVE };
-    println!("{left:?}, at most {} bytes; live were {}", bound(), live_bytes());
-    left
+    Left { bytes: chunks * CHUNK, reclaimed, inserts: number * rounds * LIVE }
 }
 
 /// Clients that die take blocks with them. The server finds these, and clients behind them use them: memory does not grow.
 #[test]
 fn memory_of_clients_that_died_is_used_again() {
     let left = lives(30, 1, false);
+    println!("{left:?}, at most {} bytes; live were {}", bound(), live_bytes());
     assert!(left.reclaimed > 20 * LIVE && left.bytes <= bound(), "{left:?}");
 }
 
@@ -135,12 +134,14 @@ fn memory_of_clients_that_died_is_used_again() {
 #[test]
 fn memory_is_found_again_beside_a_client_that_lives() {
     let left = lives(30, 1, true);
+    println!("{left:?}, at most {} bytes; live were {}", bound(), live_bytes());
     assert!(left.reclaimed > 20 * LIVE && left.bytes <= bound(), "{left:?}");
 }
 
 #[test]
 fn a_hundred_thousand_inserts_and_deletes_take_bounded_memory() {
     let left = lives(10, 20, true);
+    println!("{left:?}, at most {} bytes; live were {}", bound(), live_bytes());
     assert!(left.inserts == 100_000 && left.bytes <= bound(), "{left:?}");
 }
 
@@ -150,5 +151,6 @@ fn a_hundred_thousand_inserts_and_deletes_take_bounded_memory() {
 #[ignore = "minutes of processor time; a_hundred_thousand_inserts_and_deletes_take_bounded_memory is its small variant"]
 fn ten_million_inserts_and_deletes_take_bounded_memory() {
     let left = lives(20, 1_000, true);
+    println!("{left:?}, at most {} bytes; live were {}", bound(), live_bytes());
     assert!(left.inserts == 10_000_000 && left.bytes <= bound(), "{left:?}");
 }
