@@ -6,8 +6,8 @@ use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_sim::figures::{
-    DolphinFigure, MemoryRow, Mix, PaperFigure, Row, Size, Skew, SmartFigure, SmartResult, SmartRow, dolphin,
-    fat_btree, locks, memory, reads, smart, writes,
+    DolphinFigure, MemoryRow, Mix, PUBLISHED, PaperFigure, Published, Row, Size, Skew, SmartFigure,
+    SmartResult, SmartRow, SwitchRow, dolphin, fat_btree, locks, memory, reads, smart, switches, writes,
 };
 use serde::Serialize;
 
@@ -15,21 +15,22 @@ use crate::output::Output;
 use crate::progress;
 
 /// Sherman's figures 10, 11 and 16 in virtual time, and reads with switches; figures 7 to 9 of the Fat-B+Tree paper; or SMART's figures
-/// 3, 4, 5, 8, 10, 11, 12a to c, 13 and 14 and its table 1; or Dolphin's figures 6 to 8 and its table II.
+/// 3, 4, 5, 8, 10, 11, 12a to c, 13 and 14 and its table 1; or Dolphin's figures 6 to 9, its table II, and switches that lead it.
 ///
 /// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code over modelled cards, buses, links and atomics of
 /// each paper's cluster. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
 /// clients that cache little, with and without switches. With --of fat-btree lookups by clients that cache nothing, one at a time each, through two
 /// switches: from the root and with plans of other sizes. With --of smart up to 96 threads of one client on one card, as many requests as
 /// they can post, the paper's values beside them, and checks of the causes; --keys is for figures 5, 8, 10, 11, 12 and 14 then, and --depth has no effect. With --of dolphin 4 clients of 18 threads and 4 memory servers, Sherman
-/// beside Dolphin; --depth has no effect. Nothing here takes real time into account.
+/// beside Dolphin, the paper's own values, and round trips where switches lead clients; --depth has no effect. Nothing here takes real time into account.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
   fatbtree figures --of fat-btree --keys 2000000   figures 7 to 9 of the Fat-B+Tree paper, with as many keys
   fatbtree figures --of smart --figure 3 --window 400   one of SMART's figures: some seconds
   fatbtree figures --of smart --window 1000  all of them: hours, nearly all for 8, 10, 11 and 14
-  fatbtree figures --of dolphin --keys 200000   figures 6 to 8 of Dolphin and its table II
+  fatbtree figures --of dolphin --keys 200000   figures 6 to 9 of Dolphin, its table II, and switches
+  fatbtree figures --of dolphin --figure switches --keys 200000 --window 500   what leading it takes and saves
   fatbtree figures --keys 30000 --window 500   small and quick
   fatbtree figures --json figures.json       the same rows as JSON, too
   fatbtree figures --depth 32                32 operations of each client in flight instead of 16")]
@@ -37,9 +38,9 @@ pub(crate) struct Arguments {
     /// Paper whose figures are made.
     #[arg(long, value_name = "sherman|fat-btree|smart|dolphin", value_enum, default_value = "sherman")]
     of: Paper,
-    /// One figure, with --of smart; otherwise all of them.
-    #[arg(long, value_name = "3|4|5|7|8|9|10|11|12|13|14|table-1", value_parser = smart_figure)]
-    figure: Option<SmartFigure>,
+    /// One figure, with --of smart or --of dolphin (6, 7, 8, 9, table-2 or switches); otherwise all of them.
+    #[arg(long, value_name = "3|4|5|6|7|8|9|10|11|12|13|14|table-1|table-2|switches")]
+    figure: Option<String>,
     /// Keys that operations are about; two of three are in the tree at first.
     #[arg(long, default_value_t = Size::default().keys, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
     keys: u64,
@@ -81,17 +82,20 @@ fn smart_figure(number: &str) -> Result<SmartFigure> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    if arguments.figure.is_some() && !matches!(arguments.of, Paper::Smart) {
-        bail!("--figure chooses one of SMART's figures: add --of smart, or leave --figure out");
+    if arguments.figure.is_some() && !matches!(arguments.of, Paper::Smart | Paper::Dolphin) {
+        bail!(
+            "--figure chooses one of SMART's or Dolphin's figures: add --of smart or --of dolphin, or leave --figure out"
+        );
     }
+    let only = arguments.figure.as_deref();
     let &Arguments { keys, depth, window, seed, .. } = arguments;
     let json = Output::optional("--json", arguments.json.as_ref())?;
     let size = Size { keys, depth, warm_up_us: window / 5, window_us: window, seed };
     let figures = match arguments.of {
         Paper::Sherman => of_sherman(&size)?,
         Paper::FatBtree => of_fat_btree(&size)?,
-        Paper::Smart => return of_smart(&size, arguments.figure, json),
-        Paper::Dolphin => return of_dolphin(&size, json),
+        Paper::Smart => return of_smart(&size, only.map(smart_figure).transpose()?, json),
+        Paper::Dolphin => return of_dolphin(&size, only, json),
     };
     for figure in &figures {
         println!("{}, {:?}\n{}\n", figure.title, figure.mix, table(figure));
@@ -160,29 +164,99 @@ fn of_smart(size: &Size, only: Option<SmartFigure>, json: Option<Output>) -> Res
     Ok(())
 }
 
-fn of_dolphin(size: &Size, json: Option<Output>) -> Result<()> {
-    let bar = progress::bar("figures", DolphinFigure::ALL.len() as u64 + 1);
+/// Name of Dolphin's table II, and of what leading it takes.
+const TABLE: &str = "table-2";
+const SWITCHES: &str = "switches";
+
+fn of_dolphin(size: &Size, only: Option<&str>, json: Option<Output>) -> Result<()> {
+    let numbers: Vec<_> = ["6", "7", "8", "9", TABLE, SWITCHES].into_iter().collect();
+    if only.is_some_and(|only| !numbers.contains(&only)) {
+        bail!("no such figure: choose {}", numbers.join(", "));
+    }
+    let is_wanted = |name: &str| only.is_none_or(|only| only == name);
+    let chosen: Vec<_> = DolphinFigure::ALL.into_iter().filter(|figure| is_wanted(figure.number())).collect();
+    let bar = progress::bar("figures", chosen.len() as u64 + 2);
     let mut figures = Vec::new();
-    for figure in DolphinFigure::ALL {
+    for figure in chosen {
         let rows = dolphin(size, figure).map_err(|why| anyhow!(why))?;
         figures.push(Figure { title: figure.title(), skew: figure.skew(), mix: figure.mix(), rows });
         bar.inc(1);
     }
-    let bytes = memory(size).map_err(|why| anyhow!(why))?;
+    let bytes = if is_wanted(TABLE) { memory(size).map_err(|why| anyhow!(why))? } else { Vec::new() };
+    bar.inc(1);
+    let led = if is_wanted(SWITCHES) { switches(size).map_err(|why| anyhow!(why))? } else { Vec::new() };
     bar.finish_and_clear();
     for figure in &figures {
         println!("{}\n{}\n", figure.title, table(figure));
     }
-    println!(
-        "Table II, bytes for 512 million keys, scaled from {} keys\n{}",
-        size.keys,
-        memory_table(&bytes)
-    );
+    if !bytes.is_empty() {
+        let title = "Table II, bytes for 512 million keys, scaled from";
+        println!("{title} {} keys\n{}\n", size.keys, memory_table(&bytes));
+    }
+    let figure_of = |value: &Published| value.figure.trim_end_matches(['a', 'b', 'c']);
+    let of_paper: Vec<_> = PUBLISHED
+        .into_iter()
+        .filter(|value| is_wanted(if value.figure == "II" { TABLE } else { figure_of(value) }))
+        .collect();
+    if !of_paper.is_empty() {
+        println!("Published values, not measured here\n{}\n", published_table(&of_paper));
+    }
+    if !led.is_empty() {
+        println!("Switches that lead clients, half gets and half updates\n{}", switch_table(&led));
+    }
     if let Some(file) = json {
-        let all = serde_json::json!({ "figures": figures, "memory": bytes });
+        let all = serde_json::json!({
+            "figures": figures, "memory": bytes, "published": of_paper, "switches": led,
+        });
         file.write("rows", &(serde_json::to_string_pretty(&all)? + "\n"))?;
     }
     Ok(())
+}
+
+fn published_table(values: &[Published]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["figure", "index", "published"]);
+    for value in values {
+        table.add_row([value.figure, value.index, value.value]);
+    }
+    table
+}
+
+fn switch_table(rows: &[SwitchRow]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "keys",
+        "",
+        "client's cache",
+        "SRAM room",
+        "SRAM used",
+        "entries",
+        "TCAM rows",
+        "led to leaf %",
+        "trips/get",
+        "trips/update",
+        "Mop/s",
+        "p50 µs",
+    ]);
+    for row in rows {
+        table.add_row([
+            row.keys.clone(),
+            row.name.clone(),
+            row.cache.to_owned(),
+            unless_zero(row.room_bytes as f64, 0),
+            unless_zero(row.sram_bytes as f64, 0),
+            unless_zero(row.entries as f64, 0),
+            unless_zero(row.tcam_rows as f64, 0),
+            unless_zero(row.led_percent, 1),
+            format!("{:.2}", row.get_round_trips),
+            format!("{:.2}", row.update_round_trips),
+            format!("{:.2}", row.mops),
+            format!("{:.1}", row.p50_us),
+        ]);
+    }
+    table
 }
 
 fn memory_table(rows: &[MemoryRow]) -> Table {

@@ -84,7 +84,8 @@ pub use packets::{Packet, PacketReceiver, PacketSender, packets};
 pub use plan::{
     Budget, CachedChild, CachedNode, Diff, FatRootRange, HotKey, HotKeys, LayerSummary, Located,
     MAX_SET_NODES, NextBlock, Pivots, Placement, Plan, PlanError, PlannedPartition, ROLE_SETS, RangeMatch,
-    Resolved, SETS, STAGES, Summary, SwitchNodes, WayPoint, by_partition, diff, in_leaves, next_epoch, probe,
+    Resolved, SETS, STAGES, SramBytes, Summary, SwitchNodes, WayPoint, by_partition, diff, in_leaves,
+    next_epoch, probe,
 };
 pub use primary::{Answer, Client, ControllerNews, Made, Order, Outdated, Primary, Ticket};
 pub use program::{Program, ProgramError, Programs, Target};

@@ -45,6 +45,7 @@ pub use ranges::RangeMatch;
 pub(crate) use ranges::tcam_rows;
 pub use shape::Pivots;
 pub(crate) use shape::stride;
+pub use sizes::SramBytes;
 pub(crate) use sizes::{planned, stage_rows};
 
 use crate::frequency::Frequencies;

@@ -43,7 +43,7 @@ pub(crate) const LINES_BYTES: u64 = LINE_BYTES << 16;
 pub const MAX_VALUE: u32 = 1 << 20;
 
 /// Version of this layout, in the region's header.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// Shape of an index. It is chosen when the index is made, and never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -24,6 +24,8 @@
 //! | [insert](Index::insert) | 3 | [WRITE announcement, READ leaf]; CAS key; [CAS value, WRITE end] |
 //! | [delete](Index::delete) | 2 | [WRITE announcement, READ leaf]; [CAS key, WRITE end] |
 //! | [scan](Index::scan) | 1 for the leaves of a node | READs, up to 16 |
+//! | get, [led by switches](Index::set_led) | 1 | index READ |
+//! | update, led by switches | 3 | index READ, and as above |
 //!
 //! More, where the client does not know the leaf, where it is full or thin, and where others change the
 //! same. Each [`Answer`] says how many there were.
@@ -87,11 +89,13 @@
 //!
 //! | keys | client's cache, bytes a key | servers, bytes a key | keys a leaf |
 //! |---|---|---|---|
-//! | dense | 0.56 | 32.2 | 32.6 |
-//! | random, 64 bits | 0.28 | 30.9 | 33.7 |
+//! | dense | 0.56 | 32.3 | 32.5 |
+//! | random, 64 bits | 0.28 | 30.8 | 33.8 |
+//! | names of a made trace | 0.33 | 32.1 | 32.3 |
 //! | B-link tree, either | 0.67 | 34.1 | 31.0 |
 //!
-//! Where it loses: an insertion takes a round trip more than the B-link tree's here, and a load is slower by 1.5 to 1.65
+//! Where it loses: an insertion takes a round trip more than the B-link tree's here, and a load is slower by 1.5 to 1.64; and
+//! clients that are led by switches gain less from them, and with uniform keys lose until switches hold most leaves
 //! (`sim/FIGURES.md`).
 //!
 //! # Bounds

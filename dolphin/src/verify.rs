@@ -78,7 +78,7 @@ pub enum Fault {
         /// The child's highest key.
         high: u64,
     },
-    /// A child is no leaf in use, or one with lines of several changes.
+    /// A child is no leaf in use, or one with lines of several changes, or that says that it lies elsewhere.
     #[error("entry {entry:?} of the node at {above}: expected a whole leaf in use there")]
     NoLeaf {
         /// The node above.
@@ -209,6 +209,9 @@ impl<V: Verbs> Index<V> {
             _ => return Err(no_leaf),
         }
         let (low, high) = (leaf.min(), leaf.max());
+        if leaf.own() != at {
+            return Err(no_leaf);
+        }
         if low != node.prefix.first_of(entry.byte()) || high > end || low > high {
             return Err(Fault::Misplaced { above, entry, low, high });
         }

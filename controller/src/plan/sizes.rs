@@ -126,6 +126,40 @@ pub(super) fn per_block(target: &str) -> Option<PerBlock> {
     Some(PerBlock { nodes, hot_keys: hot.planned() as f64 / hot.sram_blocks as f64 })
 }
 
+/// Bytes of a block of SRAM: 1024 × 128 bits.
+const BLOCK_BYTES: usize = 1024 * 128 / 8;
+
+/// Bytes of SRAM that entries take in a first switch of a chip: all blocks of a table, divided by what is planned for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SramBytes {
+    /// A node of one epoch, beside its children; there is room for two epochs.
+    pub node: f64,
+    /// A node of one epoch that is searched by [whole keys](super::Pivots::Whole).
+    pub whole_node: f64,
+    /// A child, in one epoch, of a node whose children are no run.
+    pub child: f64,
+    /// A hot key, which is held once for all epochs.
+    pub hot_key: f64,
+}
+
+impl SramBytes {
+    /// The bytes on a target; `None` if it is no chip.
+    pub fn of(target: Target) -> Option<Self> {
+        let edge = programs(target.chip()?).get(&Role::Edge.to_string())?;
+        let each = |table: &str| {
+            let table = edge.find(table)?;
+            Some((table.sram_blocks * BLOCK_BYTES) as f64 / table.planned() as f64)
+        };
+        let epochs = LIVE_EPOCHS as f64;
+        Some(Self {
+            node: epochs * (each("node_set_a.coarse")? + 4.0 * each("node_set_a.fine")?),
+            whole_node: epochs * (each("node_set_a.coarse_whole")? + 4.0 * each("node_set_a.fine_whole")?),
+            child: epochs * each("node_set_a.child")?,
+            hot_key: each("hot_key")?,
+        })
+    }
+}
+
 /// TCAM rows of each `fat_root_*` table of a chip.
 pub(crate) fn stage_rows(chip: &str) -> [usize; STAGES] {
     let programs = programs(chip);
@@ -146,6 +180,15 @@ mod tests {
         assert_eq!(table(16_384, Some(16_384)).planned(), 14_745);
         assert_eq!(table(16_384, Some(18_432)).planned(), 16_384, "there are more places than entries");
         assert_eq!(table(6138, None).planned(), 6138, "no hash table");
+    }
+
+    #[test]
+    fn entries_have_their_share_of_all_blocks() {
+        let SramBytes { node, whole_node, child, hot_key } = SramBytes::of(Target::Tofino1).unwrap();
+        // 80 blocks for 65,536 keys, of which nine tenths are planned.
+        assert!((hot_key - 80.0 * 16_384.0 / 58_982.0).abs() < 1e-9, "{hot_key}");
+        assert!(node < whole_node && child < hot_key + 10.0 && node > 200.0, "{node} {whole_node} {child}");
+        assert_eq!(SramBytes::of(Target::V1model), None);
     }
 
     #[test]

@@ -26,6 +26,7 @@ use fatbtree_verbs::Memory;
 
 use crate::entry::{Entry, NodeSize, UNIT};
 use crate::inner::{self, HEAD_BYTES, Node, NodeState};
+use crate::key::Prefix;
 use crate::layout::{BadShape, LEAVES, LINES_BYTES, NODES, RECORDS, Shape, line_offset};
 use crate::leaf::{LEAF_BYTES, LOCK, LeafState, LockLine};
 use crate::word::place_bytes;
@@ -221,12 +222,60 @@ impl HybridIndex {
     }
 }
 
+/// A leaf, as switches may lead to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// First key that a node sends to the leaf.
+    pub low: u64,
+    /// Last one.
+    pub high: u64,
+    /// Its address.
+    pub leaf: GlobalAddress,
+    /// The node above it.
+    pub node: GlobalAddress,
+}
+
+/// Leaves of an index in the order of their keys. `read` fills a buffer with the bytes at an address of any
+/// server; it says whether they are there.
+///
+/// Clients may change the index meanwhile: what is not in use at that moment is left out.
+pub fn places(shape: &Shape, mut read: impl FnMut(GlobalAddress, &mut [u8]) -> bool) -> Vec<Place> {
+    let mut places = Vec::new();
+    let mut left = vec![(shape.root(), Prefix::ROOT)];
+    // A torn copy may lead back: no path is longer than a key.
+    while let Some((entry, above)) = left.pop() {
+        let mut bytes = vec![0; entry.size().bytes() as usize];
+        if !read(entry.at(), &mut bytes) {
+            continue;
+        }
+        let node = Node::parse(&bytes, entry.at(), entry.size()).filter(|node| node.is(NodeState::Live));
+        let Some(node) = node.filter(|node| entry == shape.root() || node.prefix.depth() > above.depth())
+        else {
+            continue;
+        };
+        let mut ends =
+            node.entries.iter().skip(1).map(|(_, next)| node.prefix.first_of(next.byte()).saturating_sub(1));
+        for (_, entry) in &node.entries {
+            let high = ends.next().unwrap_or_else(|| node.prefix.high());
+            let low = node.prefix.first_of(entry.byte());
+            match entry.is_inner() {
+                true => left.push((*entry, node.prefix)),
+                false if low <= high => {
+                    places.push(Place { low, high, leaf: entry.at(), node: node.at });
+                }
+                false => {}
+            }
+        }
+    }
+    places.sort_unstable_by_key(|place| place.low);
+    places
+}
+
 const _: () = assert!(HEAD_BYTES as usize == RECORD_HEAD);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Prefix;
 
     const SHAPE: Shape = Shape { servers: 0b101, max_value: 1_000 };
 

@@ -260,6 +260,21 @@ impl<V: Verbs> Announced<'_, V> {
         Ok(())
     }
 
+    /// Ends the announcement and reads bytes on the same server: a round trip.
+    pub(super) async fn clear_and_read(
+        &mut self,
+        from: GlobalAddress,
+        len: u32,
+        op: &mut Op,
+    ) -> Result<Buffer, Stop> {
+        let read = |rkey| Operation::Read { from: Remote { address: from.raw(), rkey }, len };
+        op.trips += 1;
+        let [_, bytes] =
+            self.index.memory.chain(self.id(), &self.writer, |rkey| [self.end(rkey), read(rkey)]).await?;
+        self.set = None;
+        Ok(bytes_of(bytes)?)
+    }
+
     /// Posts operations on the leaf's server: a round trip, in the session of the announcement.
     pub(super) async fn post<'d, const N: usize>(
         &self,

@@ -3,6 +3,7 @@
 //! ```text
 //!   cache: leaf? ───────────────────────────────► READ leaf ─► in its range, whole? ─► done
 //!     │ node, or nothing                              ▲   │ no
+//!     │ led by switches? ask them first, once ────────┤   │
 //!     ▼                                               │   ▼
 //!   READ node ─► moved? its successor                 │  READ the parent that the leaf names
 //!             ─► leaf by range ───────────────────────┘  (backtracking)
@@ -17,11 +18,12 @@ use fatbtree_remote::GlobalAddress;
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::announce::Announced;
+use super::led::Led;
 use super::{Index, Op};
 use crate::checks::Check;
 use crate::entry::Entry;
 use crate::error::Stop;
-use crate::inner::{Choice, NodeState};
+use crate::inner::{Choice, Node, NodeState};
 use crate::key::Prefix;
 use crate::leaf::{LEAF_BYTES, Leaf, NoLeaf, Use};
 
@@ -38,9 +40,11 @@ const PATIENT: u32 = 3;
 /// End of a descent.
 enum Landing {
     /// The leaf, and the node that names it.
-    Leaf { at: GlobalAddress, parent: Entry, prefix: Prefix, fresh: bool },
+    Leaf { at: GlobalAddress, parent: Entry, prefix: Option<Prefix>, fresh: bool },
     /// No leaf has the key.
     Gap(Gap),
+    /// The cache does not know the leaf, and the switches were not asked yet.
+    Unknown,
 }
 
 /// Why no leaf has a key.
@@ -63,7 +67,7 @@ impl Gap {
 
 /// A leaf that answers for a key.
 pub(super) struct Held<'i, V: Verbs> {
-    bytes: Buffer,
+    pub(super) bytes: Buffer,
     pub(super) at: GlobalAddress,
     /// The node above, as the leaf or the node itself has told.
     pub(super) parent: Entry,
@@ -91,6 +95,15 @@ impl<V: Verbs> Index<V> {
             let (at, parent, prefix, fresh) = match self.descend(op, from.take()).await? {
                 Landing::Leaf { at, parent, prefix, fresh } => (at, parent, prefix, fresh),
                 Landing::Gap(gap) => return Ok(Reached::Gap(gap)),
+                Landing::Unknown => match self.ask_switches(op, how).await? {
+                    Led::To(held) => return Ok(Reached::Leaf(held)),
+                    Led::At { at, parent } => (at, parent, None, false),
+                    Led::Beside(parent) => {
+                        from = Some((parent, None));
+                        continue;
+                    }
+                    Led::Astray => continue,
+                },
             };
             let (bytes, mut announced) = match how {
                 Use::Read => (self.read(at, LEAF_BYTES as u32, op).await?, None),
@@ -104,17 +117,30 @@ impl<V: Verbs> Index<V> {
             if verdict == Ok(()) && leaf.covers(op.key) {
                 return Ok(Reached::Leaf(Held { bytes, at, parent, announced }));
             }
+            let waits = verdict == Err(NoLeaf::Busy) && leaf.covers(op.key);
+            if !fresh && !waits {
+                let above = up(leaf, parent);
+                if let Some(prefix) = prefix {
+                    self.cache.forget(prefix);
+                }
+                let mut node = None;
+                match &mut announced {
+                    Some(announced) if above.at().server() == at.server() => {
+                        let bytes = announced.clear_and_read(above.at(), above.size().bytes(), op).await?;
+                        node = Node::parse(&bytes, above.at(), above.size());
+                    }
+                    Some(announced) => announced.clear(op).await?,
+                    None => {}
+                }
+                from = Some((above, node));
+                continue;
+            }
             if let Some(announced) = &mut announced {
                 announced.clear(op).await?;
             }
             drop(announced);
-            if verdict == Err(NoLeaf::Busy) && leaf.covers(op.key) {
+            if waits {
                 return self.wait_for(parent, op).await;
-            }
-            if !fresh {
-                self.cache.forget(prefix);
-                from = Some(up(leaf, parent));
-                continue;
             }
             // The node above was read before the leaf: if it says the same still, no leaf has the key.
             if verdict == Ok(())
@@ -128,7 +154,7 @@ impl<V: Verbs> Index<V> {
             if verdict == Err(NoLeaf::Busy) {
                 return self.wait_for(parent, op).await;
             }
-            from = Some(parent);
+            from = Some((parent, None));
         }
         op.anew = true;
         Err(Stop::Later)
@@ -145,25 +171,33 @@ impl<V: Verbs> Index<V> {
         Err(Stop::Later)
     }
 
-    /// Walks down to the leaf of the operation's key, by the cache or from a node.
-    async fn descend(&self, op: &mut Op, from: Option<Entry>) -> Result<Landing, Stop> {
+    /// Walks down to the leaf of the operation's key, by the cache or from a node, which may have been
+    /// read already.
+    async fn descend(&self, op: &mut Op, from: Option<(Entry, Option<Node>)>) -> Result<Landing, Stop> {
+        let (from, mut given) = from.unzip();
         let known = if from.is_none() && !op.anew { self.cache.lookup(op.key) } else { None };
         let mut next = match (from, known) {
             (Some(from), _) => from,
             (None, Some(known)) => match known.choice {
                 Choice::Leaf(entry) => {
-                    let (parent, prefix) = (known.node, known.prefix);
+                    let (parent, prefix) = (known.node, Some(known.prefix));
                     return Ok(Landing::Leaf { at: entry.at(), parent, prefix, fresh: false });
                 }
+                _ if self.may_ask_switches(op) => return Ok(Landing::Unknown),
                 Choice::Inner(entry) => entry,
                 Choice::Gap => known.node,
             },
+            (None, None) if self.may_ask_switches(op) => return Ok(Landing::Unknown),
             (None, None) => self.shape.root(),
         };
         // The node above, if this operation has read it, and its entry.
         let mut above: Option<(Entry, Entry)> = None;
         for _ in 0..MOST_NODES {
-            let node = self.read_node(next, op).await?.ok_or_else(|| astray(op))?;
+            let node = match given.take().flatten() {
+                Some(node) => Some(node),
+                None => self.read_node(next, op).await?,
+            };
+            let node = node.ok_or_else(|| astray(op))?;
             if node.is(NodeState::Moved) {
                 if node.successor.is_inner() && above.is_none() {
                     next = node.successor;
@@ -199,7 +233,8 @@ impl<V: Verbs> Index<V> {
                 Choice::Leaf(entry)
                     if Check::RangeMatch.on() || entry.byte() == node.prefix.byte_of(op.key) =>
                 {
-                    let (at, parent, prefix) = (entry.at(), next, node.prefix);
+                    let (at, parent, prefix) = (entry.at(), next, Some(node.prefix));
+                    self.depth.set(node.prefix.depth());
                     return Ok(Landing::Leaf { at, parent, prefix, fresh: true });
                 }
                 Choice::Inner(entry) => {

@@ -6,6 +6,7 @@ mod descend;
 mod drain;
 mod get;
 mod key_value;
+mod led;
 mod restructure;
 mod scan;
 mod space;
@@ -28,6 +29,7 @@ use crate::checks::Check;
 use crate::entry::Entry;
 use crate::error::{IndexError, Stop};
 use crate::inner::Node;
+use crate::key::DEPTHS;
 use crate::layout::{STRUCTURE, Shape, members_offset};
 
 /// Result of an operation, and what it took.
@@ -54,6 +56,10 @@ pub struct Index<V: Verbs> {
     stamps: Cell<u64>,
     /// A server that has begun anew since the index was opened.
     left: Cell<Option<u16>>,
+    /// Low bits that index reads leave out of a key. `None`: none is sent.
+    led: Cell<Option<u8>>,
+    /// Depth of the node above the leaf that a walk found last: the next key's leaf lies below one like it.
+    depth: Cell<u8>,
 }
 
 impl<V: Verbs> std::fmt::Debug for Index<V> {
@@ -73,6 +79,8 @@ struct Op {
     busy: u32,
     /// Whether to begin at the root: what the cache knows has led astray.
     anew: bool,
+    /// Whether the switches were asked.
+    was_led: bool,
 }
 
 impl<V: Verbs> Index<V> {
@@ -90,8 +98,9 @@ impl<V: Verbs> Index<V> {
         for attempts in 0.. {
             match shape_on(&memory, server, lane).await {
                 Ok(shape) => {
-                    let (lines, lives, stamps, left) = Default::default();
-                    return Ok(Self { memory, shape, cache, lines, lives, stamps, left });
+                    let (lines, lives, stamps, left, led) = Default::default();
+                    let depth = Cell::new(DEPTHS - 1);
+                    return Ok(Self { memory, shape, cache, lines, lives, stamps, left, led, depth });
                 }
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(_) if memory.reactor().now() - began > memory.config().patience => {
@@ -125,7 +134,7 @@ impl<V: Verbs> Index<V> {
     }
 
     fn op(&self, key: u64) -> Op {
-        Op { key, lane: self.memory.take_lane(), trips: 0, attempts: 0, busy: 0, anew: false }
+        Op { key, lane: self.memory.take_lane(), trips: 0, attempts: 0, busy: 0, anew: false, was_led: false }
     }
 
     /// A stamp that no other line in any server's memory has: sessions have names of their own.

@@ -1,5 +1,7 @@
 //! Writing of leaves: new ones, and the lines of a changed one.
 
+use fatbtree_remote::GlobalAddress;
+
 use super::{
     KEYS, LEAF_BYTES, LINE, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, MARK, PER_LINE, SLOTS, VALUES,
     free_word, key_offset, value_offset,
@@ -12,6 +14,7 @@ use crate::word::Word;
 /// # Panics
 /// When there are more items than slots.
 pub(crate) fn build(
+    own: GlobalAddress,
     parent: Entry,
     min: u64,
     max: u64,
@@ -20,7 +23,7 @@ pub(crate) fn build(
 ) -> Box<[u8; LEAF_BYTES]> {
     assert!(items.len() <= SLOTS, "a leaf has {SLOTS} slots");
     let mut bytes = Box::new([0; LEAF_BYTES]);
-    head(&mut bytes[..], parent, min, max, stamp);
+    head(&mut bytes[..], (own, parent), min, max, stamp);
     for slot in 0..SLOTS {
         let (key, value) = items.get(slot).copied().unwrap_or((free_word(min), Word::NONE));
         put(&mut bytes[..], slot, key, value);
@@ -36,7 +39,7 @@ pub(crate) fn build(
 pub(crate) fn rewritten(leaf: Leaf<'_>, max: u64, stamp: u64) -> Vec<u8> {
     let min = leaf.min();
     let mut bytes = vec![0; LOCK as usize];
-    head(&mut bytes, leaf.parent(), min, max, stamp);
+    head(&mut bytes, (leaf.own(), leaf.parent()), min, max, stamp);
     for slot in 0..SLOTS {
         let (key, value) = (leaf.key(slot), leaf.value(slot));
         let stays = (min..=max).contains(&key) && !value.is_none();
@@ -46,11 +49,11 @@ pub(crate) fn rewritten(leaf: Leaf<'_>, max: u64, stamp: u64) -> Vec<u8> {
     bytes
 }
 
-fn head(bytes: &mut [u8], parent: Entry, min: u64, max: u64, stamp: u64) {
+fn head(bytes: &mut [u8], (own, parent): (GlobalAddress, Entry), min: u64, max: u64, stamp: u64) {
     for line in (0..LOCK as usize).step_by(LINE) {
         bytes[line..][..8].copy_from_slice(&stamp.to_le_bytes());
     }
-    for (at, word) in [(8, MARK), (16, parent.0), (24, min), (32, max)] {
+    for (at, word) in [(8, MARK), (16, parent.0), (24, min), (32, max), (40, own.raw())] {
         bytes[at..][..8].copy_from_slice(&word.to_le_bytes());
     }
 }
@@ -64,13 +67,13 @@ const _: () = assert!(SLOTS == PER_LINE * (VALUES - KEYS) / LINE);
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_remote::GlobalAddress;
     use proptest::prelude::*;
 
     use super::super::{NoLeaf, Place, Use, tombstone};
     use super::*;
 
     const STAMP: u64 = 0x1230;
+    const OWN: GlobalAddress = GlobalAddress(0x0003_0000_0000_1400);
 
     fn open(bytes: &mut [u8]) {
         let stamp = Leaf::new(bytes).unwrap().stamp();
@@ -90,7 +93,7 @@ mod tests {
         let parent = Entry::leaf(1, GlobalAddress::new(0, 640)).unwrap();
         for (min, max) in [(0, 0x7fff), (1 << 63, u64::MAX)] {
             let items = [(min, Word(5)), (max, Word(6))];
-            let mut bytes = build(parent, min, max, STAMP, &items);
+            let mut bytes = build(OWN, parent, min, max, STAMP, &items);
             let leaf = Leaf::new(&bytes[..]).unwrap();
             assert_eq!((leaf.min(), leaf.max(), leaf.parent(), leaf.stamp()), (min, max, parent, STAMP));
             assert_eq!(leaf.check(Use::Read), Err(NoLeaf::Busy), "unborn");
@@ -133,7 +136,7 @@ mod tests {
             done in prop::collection::vec(any::<bool>(), 15),
         ) {
             let items: Vec<_> = keys.iter().map(|&key| (key, Word(key + 1))).collect();
-            let mut bytes = build(Entry::EMPTY, 0, 999, STAMP, &items);
+            let mut bytes = build(OWN, Entry::EMPTY, 0, 999, STAMP, &items);
             for (slot, _) in dead.iter().enumerate().filter(|&(slot, dead)| *dead && slot < items.len()) {
                 bytes[key_offset(slot) as usize..][..8].copy_from_slice(&tombstone(0).to_le_bytes());
             }

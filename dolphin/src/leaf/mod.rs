@@ -1,14 +1,15 @@
 //! Leaves: 49 keys and their values in 1 KB, each line with the stamp of the last structure change.
 //!
 //! ```text
-//!   line 0        │ stamp │ mark │ parent │ min │ max │ …                        header
+//!   line 0        │ stamp │ mark │ parent │ min │ max │ own │ …                  header
 //!   lines 1–7     │ stamp │ key  │ key │ key │ key │ key │ key │ key │            49 keys
 //!   lines 8–14    │ stamp │ value│ …                                             their values
 //!   line 15       │ state and stamp │ task │ from │ partner │ count │ …          lock
 //! ```
 //!
 //! *min* and *max* are the lowest and highest key that the leaf may hold, *parent* is the entry of
-//! the node above: the reverse pointer.
+//! the node above: the reverse pointer. *own* is the leaf's own address, for clients that switches have
+//! led here: an index read does not say where it has ended.
 //!
 //! Updates, insertions and deletions change one word and leave the stamps. A structure change gives
 //! all lines a new stamp, so a READ that it has torn does not pass for a leaf. The lock line says
@@ -44,6 +45,9 @@ const _: () = assert!(LOCK as usize + LINE == LEAF_BYTES);
 
 /// Offset of the word to which clients add as published.
 pub(crate) const COUNT: u64 = LOCK + 32;
+
+/// Bytes of a leaf's first line.
+pub(crate) const HEADER_LINE: usize = LINE;
 
 /// Bytes of the lock line that a structure change writes: all but the count.
 pub(crate) const LOCK_BYTES: usize = 32;
@@ -158,6 +162,30 @@ pub(crate) enum Place {
     Nowhere(Option<usize>),
 }
 
+/// What the first line of a leaf says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+    /// Address of the leaf.
+    pub(crate) own: GlobalAddress,
+    /// Entry of the node above.
+    pub(crate) parent: Entry,
+}
+
+impl Header {
+    /// `None`: these are no leaf's bytes.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let at = |at: usize| word(bytes, at);
+        let (own, parent) = (GlobalAddress(at(40)), Entry(at(16)));
+        (at(8) == MARK && !own.is_null()).then_some(Self { min: at(24), max: at(32), own, parent })
+    }
+
+    pub(crate) const fn covers(&self, key: u64) -> bool {
+        self.min <= key && key <= self.max
+    }
+}
+
 /// The bytes of a leaf that was read.
 #[derive(Clone, Copy)]
 pub(crate) struct Leaf<'b>(&'b [u8; LEAF_BYTES]);
@@ -211,6 +239,11 @@ impl<'b> Leaf<'b> {
 
     pub(crate) fn max(&self) -> u64 {
         self.word(32)
+    }
+
+    /// Address of the leaf, as it says itself.
+    pub(crate) fn own(&self) -> GlobalAddress {
+        GlobalAddress(self.word(40))
     }
 
     pub(crate) fn stamp(&self) -> u64 {

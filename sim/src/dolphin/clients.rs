@@ -22,6 +22,8 @@ pub(super) struct Setting {
     pub(super) keys: Vec<u64>,
     pub(super) longest: usize,
     pub(super) cache: u64,
+    /// Low bits that index reads leave out; `None`: switches lead no client.
+    pub(super) led: Option<u8>,
     pub(super) aim: Aim,
 }
 
@@ -79,6 +81,7 @@ enum Act {
 impl Living {
     pub(super) async fn open(&self) -> Result<Rc<Index<SimDevice>>, IndexError> {
         let opened = Index::open(Rc::clone(&self.memory), self.home, Rc::clone(&self.cache)).await?;
+        opened.set_led(self.setting.led);
         Ok(Rc::clone(self.index.borrow_mut().get_or_insert_with(|| Rc::new(opened))))
     }
 

@@ -5,17 +5,19 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 
 use fatbtree_dolphin::Shape;
-use fatbtree_dolphin::host::HybridIndex;
+use fatbtree_dolphin::host::{self, HybridIndex};
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, SessionKeeper};
 use fatbtree_memserver::{
     Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, chunk_classes_bytes,
 };
-use fatbtree_remote::{RemoteConfig, RemoteMemory};
+use fatbtree_remote::{
+    ConnectError, ConnectionId, GlobalAddress, Kept, RemoteConfig, RemoteMemory, RemoteSide,
+};
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{Access, Memory};
+use fatbtree_verbs::{Access, Memory, Remote};
 use rand::RngExt as _;
 
-use crate::world::{Machine, MachineOptions, Random, SimDevice, World};
+use crate::world::{CachedSwitches, Machine, MachineOptions, Random, SimDevice, World};
 
 /// Interval in which a client and a server look for something to be done.
 const LOOK: Duration = Duration::from_micros(10);
@@ -93,6 +95,11 @@ impl Server {
         self.start(seed);
     }
 
+    /// Key of its memory, while the process lives.
+    fn rkey(&self) -> Option<u32> {
+        self.process.borrow().as_ref().map(|process| process.info().region.rkey)
+    }
+
     /// A counter of the process.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
@@ -109,8 +116,76 @@ pub fn serve(world: &World, shape: Shape, spare: u64, lease: Duration) -> Vec<Rc
     numbers.map(|number| Server::new(world, number, shape, spare, lease)).collect()
 }
 
+/// A client's memory under its keeper, with the switches that its queue pairs are registered with.
+struct Registered {
+    memory: Client,
+    switches: Option<CachedSwitches>,
+}
+
+impl Kept for Registered {
+    type Verbs = SimDevice;
+    type Error = ConnectError;
+
+    fn remote(&self) -> &RemoteMemory<SimDevice> {
+        &self.memory
+    }
+
+    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), ConnectError> {
+        let rkey = remote.rkey;
+        self.memory.connected(id, RemoteSide { registered: self.switches.is_some(), ..remote })?;
+        if let (Some(switches), Some(pair)) = (&self.switches, self.memory.queue_pair(id)) {
+            let begin = GlobalAddress::new(id.server, 0).raw();
+            switches.register(pair, Remote { address: begin, rkey });
+        }
+        Ok(())
+    }
+}
+
+/// Switches that learn the leaves of an index every now and then, some of them wrong.
+pub(super) fn lead(world: &World, servers: &[Rc<Server>], shape: Shape, mut draw: Random) -> CachedSwitches {
+    let switches = CachedSwitches::default();
+    world.set_switches(switches.clone());
+    let (told, servers, operator) = (switches.clone(), servers.to_vec(), world.operator().clone());
+    drop(world.operator().spawn(async move {
+        loop {
+            operator.sleep(Duration::from_micros(draw.random_range(50..600))).await;
+            let of = |number: u16| servers.iter().find(|server| server.content.server == number);
+            let places = host::places(&shape, |at, bytes| {
+                of(at.server()).is_some_and(|server| server.content.region.read(at.offset(), bytes).is_ok())
+            });
+            for (number, place) in places.iter().enumerate() {
+                let Some(server) = of(place.leaf.server()) else { continue };
+                let Some(rkey) = server.rkey() else { continue };
+                let at = match draw.random_range(0..10) {
+                    // What was there before stays.
+                    0..3 => continue,
+                    3 => place.leaf.raw() + 64 * draw.random_range(0..4),
+                    4 => {
+                        let other = &places[(number + 1) % places.len()].leaf;
+                        if other.server() == place.leaf.server() { other.raw() } else { place.leaf.raw() }
+                    }
+                    _ => place.leaf.raw(),
+                };
+                told.cache(server.machine.id(), place.low..=place.high, Remote { address: at, rkey });
+            }
+        }
+    }));
+    switches
+}
+
 /// Makes a client on a machine that has just booted, and a task that keeps its sessions and connections.
 pub fn begin(machine: &Machine, servers: &[Rc<Server>], config: RemoteConfig, draw: &mut Random) -> Client {
+    begin_led(machine, servers, config, draw, None)
+}
+
+/// The same with connections that are registered with switches.
+pub(super) fn begin_led(
+    machine: &Machine,
+    servers: &[Rc<Server>],
+    config: RemoteConfig,
+    draw: &mut Random,
+    switches: Option<CachedSwitches>,
+) -> Client {
     let seed = draw.random_range(0..=u64::MAX);
     let numbers: Vec<u16> = servers.iter().map(|server| server.content.server).collect();
     let memory = RemoteMemory::new(machine.device(), numbers.iter().copied(), config, seed);
@@ -128,6 +203,7 @@ pub fn begin(machine: &Machine, servers: &[Rc<Server>], config: RemoteConfig, dr
             None => Err(NoAnswer.into()),
         }
     };
-    drop(machine.spawn(machine.clone().keep_sessions(Rc::clone(&memory), keeper, carry, drop)));
+    let kept = Rc::new(Registered { memory: Rc::clone(&memory), switches });
+    drop(machine.spawn(machine.clone().keep_sessions(kept, keeper, carry, drop)));
     memory
 }

@@ -9,11 +9,11 @@ use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
 use super::clients::{Living, Setting};
-use super::lab::{Server, begin, serve};
+use super::lab::{Server, begin_led, lead, serve};
 use super::{Outcome, Scenario, pick};
 use crate::history::History;
 use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Stage, Trial};
-use crate::world::{FinalOperation, Machine, MachineOptions, Random, World, random};
+use crate::world::{CachedSwitches, FinalOperation, Machine, MachineOptions, Random, World, random};
 
 /// Time with faults.
 const FAULTS: Duration = Duration::from_millis(6);
@@ -29,6 +29,7 @@ struct Scene {
     machines: Vec<Machine>,
     servers: Vec<Rc<Server>>,
     setting: Rc<Setting>,
+    switches: Option<CachedSwitches>,
     home: u16,
     /// Machine of the client that lives in the end.
     last: Machine,
@@ -44,7 +45,7 @@ impl Scene {
         let patience = Duration::from_millis(30);
         let lanes = draw.random_range(1..=2);
         let config = RemoteConfig { lanes, contention, patience, ..RemoteConfig::default() };
-        let memory = begin(machine, &self.servers, config, draw);
+        let memory = begin_led(machine, &self.servers, config, draw, self.switches.clone());
         let cache = Rc::new(NodeCache::new(self.setting.cache));
         let (setting, home, index) = (Rc::clone(&self.setting), self.home, Rc::default());
         Living { machine: machine.clone(), memory, setting, home, cache, index }
@@ -177,10 +178,14 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         keys: scenario.keys.clone(),
         longest: scenario.longest,
         cache: scenario.cache,
+        led: scenario.led,
         aim: scenario.aim,
     };
+    let servers = serve(&world, scenario.shape, 32 << 20, LEASE);
+    let switches = scenario.led.map(|_| lead(&world, &servers, scenario.shape, random(scenario.seed, 84)));
     let scene = Rc::new(Scene {
-        servers: serve(&world, scenario.shape, 32 << 20, LEASE),
+        servers,
+        switches,
         machines: (0..CLIENTS)
             .map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)))
             .collect(),

@@ -1,10 +1,20 @@
 //! Seeds of their own.
 
-use super::Scenario;
+use super::{Aim, Scenario};
 
 #[test]
 fn a_seed_decides_everything() {
     let [one, other] = [3, 3].map(|seed| Scenario::from_seed(seed).run());
     assert_eq!(format!("{one:?}"), format!("{other:?}"));
     assert!(one.is_ok(), "{one:?}");
+}
+
+/// Whatever switches hold, answers are right: leaves that were split, merged or moved since, and places that are none.
+#[test]
+fn clients_that_are_led_astray_answer_right() {
+    for (seed, aim) in (0..60).zip([Aim::Splits, Aim::Merges, Aim::Bursts, Aim::All].into_iter().cycle()) {
+        let low = [0, 4][seed as usize / 4 % 2];
+        let outcome = Scenario { cache: 0, ..Scenario::aimed(seed, aim) }.led(Some(low)).run();
+        assert!(outcome.as_ref().is_ok_and(|outcome| outcome.answered > 0), "seed {seed}: {outcome:?}");
+    }
 }

@@ -21,6 +21,7 @@ use fatbtree_workload::ycsb::{Zipfian, fnv_hash64};
 use rand::RngExt as _;
 
 use super::card::{self, Calibration, Resources, Usage};
+use super::replay::Replay;
 use super::{Mix, Row, Size, Skew};
 use crate::world::{Machine, MachineOptions, Options, Random, Retry, SimDevice, World, random};
 
@@ -69,6 +70,8 @@ pub(super) struct Setup {
     pub(super) scans: u32,
     /// Writes insert keys that are not there.
     pub(super) inserts: bool,
+    /// Operations of a trace, instead of drawn ones.
+    pub(super) replay: Option<Rc<Replay>>,
 }
 
 impl Setup {
@@ -91,6 +94,7 @@ impl Setup {
             order: KeyOrder::Scrambled,
             scans: 0,
             inserts: false,
+            replay: None,
         }
     }
 }
@@ -382,6 +386,7 @@ pub(super) fn measure(
                 locks: setup.locks.is_some(),
                 order: setup.order,
                 scans: setup.scans,
+                replay: setup.replay.clone(),
             };
             drop(machine.spawn(work.run(ranks, setup.mix.writes_percent(), setup.start, draw)));
         }
@@ -535,14 +540,15 @@ struct Work {
     order: KeyOrder,
     /// Keys of a scan; 0: lookups.
     scans: u32,
+    replay: Option<Rc<Replay>>,
 }
 
 impl Work {
     async fn run(self, ranks: Rc<Ranks>, writes_percent: u32, start: Start, mut random: Random) {
         loop {
             let rank = ranks.draw(&mut random);
-            let key = self.order.key(rank);
-            let writes = random.random_range(0..100) < writes_percent;
+            let drawn = (self.order.key(rank), random.random_range(0..100) < writes_percent);
+            let (key, writes) = self.replay.as_ref().map_or(drawn, |replay| replay.next());
             let begun = self.machine.now();
             self.tally.begun.borrow_mut()[self.slot] = begun;
             if self.own > Duration::ZERO {

@@ -19,13 +19,14 @@ mod dolphin;
 mod fat_btree;
 mod locks;
 mod reads;
+mod replay;
 mod smart;
 mod writes;
 
 use fatbtree_workload::ycsb::DEFAULT_THETA;
 use serde::Serialize;
 
-pub use dolphin::{DolphinFigure, MemoryRow, dolphin, memory};
+pub use dolphin::{DolphinFigure, MemoryRow, PUBLISHED, Published, SwitchRow, dolphin, memory, switches};
 pub use fat_btree::{PaperFigure, fat_btree};
 pub use locks::locks;
 pub use reads::reads;

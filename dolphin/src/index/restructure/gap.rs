@@ -58,7 +58,7 @@ impl<V: Verbs> Index<V> {
         op: &mut Op,
     ) -> Result<(), Stop> {
         let stamp = self.draw_stamp(writer.owner);
-        let bytes = leaf::build(upward(node.size, node.at)?, min, max, stamp, &[]);
+        let bytes = leaf::build(new, upward(node.size, node.at)?, min, max, stamp, &[]);
         let entry = Entry::leaf(node.prefix.byte_of(min), new).ok_or_else(|| out_of_reach(new))?;
         let word = entry.0.to_le_bytes();
         let open = LockLine::plain(stamp, LeafState::Open).to_bytes();
@@ -154,7 +154,7 @@ impl<V: Verbs> Index<V> {
         };
         let stamps = [self.draw_stamp(writer.owner), self.draw_stamp(writer.owner)];
         let parent = upward(NodeSize::NEW, place)?;
-        let leaf = leaf::build(parent, min, max, stamps[0], &[]);
+        let leaf = leaf::build(new, parent, min, max, stamps[0], &[]);
         let entry = Entry::leaf(prefix.byte_of(min), new).ok_or_else(|| out_of_reach(new))?;
         let entries = [child.under(byte), entry];
         let bytes = inner::build(prefix, NodeSize::NEW, stamps[1], NodeState::Unborn, entries);

@@ -75,7 +75,7 @@ impl<V: Verbs> Index<V> {
         items.sort_unstable_by_key(|(key, _)| *key);
         *used = true;
         let stamp = self.draw_stamp(guard.writer().owner);
-        let merged = leaf::build(upward(node.size, node.at)?, one.min(), other.max(), stamp, &items);
+        let merged = leaf::build(new, upward(node.size, node.at)?, one.min(), other.max(), stamp, &items);
         let entry = Entry::leaf(lower.1.byte(), new).ok_or_else(|| out_of_reach(new))?;
         let begin =
             |leaf: Leaf<'_>| LockLine::changing(leaf.stamp(), Task::Merge, one.min(), entry).to_bytes();
@@ -136,7 +136,7 @@ impl<V: Verbs> Index<V> {
         items.sort_unstable_by_key(|(key, _)| *key);
         let stamp = self.draw_stamp(new_writer.owner);
         let (min, max) = (node.prefix.low(), node.prefix.high());
-        let merged = leaf::build(upward(above.size(), above.at())?, min, max, stamp, &items);
+        let merged = leaf::build(new, upward(above.size(), above.at())?, min, max, stamp, &items);
         let entry = Entry::leaf(upper.byte_of(min), new).ok_or_else(|| out_of_reach(new))?;
         if let Err(stop) = self.write_new(&new_writer, &[Part { at: new, bytes: &merged[..] }], op).await {
             self.thaw_read((guard, bytes), &[only.at()], op).await?;

@@ -161,7 +161,7 @@ impl<V: Verbs> Index<V> {
         let (upper_stamp, lower_stamp) = (self.draw_stamp(owner), self.draw_stamp(owner));
         let from = items.partition_point(|(key, _)| *key < at);
         let parent = upward(node.size, node.at)?;
-        let upper = leaf::build(parent, at, leaf.max(), upper_stamp, &items[from..]);
+        let upper = leaf::build(new, parent, at, leaf.max(), upper_stamp, &items[from..]);
         let new_entry = Entry::leaf(node.prefix.byte_of(at), new).ok_or_else(|| out_of_reach(new))?;
         let begin = LockLine::changing(leaf.stamp(), Task::Split, at, new_entry).to_bytes();
         let upper_open = LockLine::plain(upper_stamp, LeafState::Open).to_bytes();
@@ -237,8 +237,8 @@ impl<V: Verbs> Index<V> {
         let parent = upward(NodeSize::NEW, place)?;
         let stamps: [u64; 3] = std::array::from_fn(|_| self.draw_stamp(writer.owner));
         let from = items.partition_point(|(key, _)| *key < at);
-        let lower = leaf::build(parent, prefix.low(), at - 1, stamps[0], &items[..from]);
-        let upper = leaf::build(parent, at, prefix.high(), stamps[1], &items[from..]);
+        let lower = leaf::build(leaves[0], parent, prefix.low(), at - 1, stamps[0], &items[..from]);
+        let upper = leaf::build(leaves[1], parent, at, prefix.high(), stamps[1], &items[from..]);
         let entry = |byte, at| Entry::leaf(byte, at).ok_or_else(|| out_of_reach(at));
         let entries = [entry(0, leaves[0])?, entry(prefix.byte_of(at), leaves[1])?];
         let node = inner::build(prefix, NodeSize::NEW, stamps[2], NodeState::Unborn, entries);

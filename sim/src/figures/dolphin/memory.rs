@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use super::load::Image;
+use super::load::{Image, Parts};
 use super::{FILL, PAPER_KEYS, SERVERS};
 use crate::figures::Size;
 use crate::figures::bench::{KeyOrder, inner_bytes, load_keys};
+use crate::figures::replay::trace_keys;
 use crate::figures::writes::sherman_tree;
 
 /// Bytes that an index takes.
@@ -31,32 +32,37 @@ pub struct MemoryRow {
     pub paper_server_gb: f64,
 }
 
-/// Counts bytes for dense keys and random ones, of both indexes.
+/// Counts bytes for dense keys, random ones and those of a made trace, of both indexes.
 ///
 /// # Errors
 /// When loading fails.
 pub fn memory(size: &Size) -> Result<Vec<MemoryRow>, String> {
     let mut rows = Vec::new();
-    for (order, name) in [(KeyOrder::Dense, "dense"), (KeyOrder::Scrambled, "random 64-bit")] {
-        let in_paper = order == KeyOrder::Dense;
+    let of = |order: KeyOrder| (0..size.keys).map(|rank| order.key(rank)).collect::<Vec<u64>>();
+    for (name, keys) in [
+        ("dense", of(KeyOrder::Dense)),
+        ("random 64-bit", of(KeyOrder::Scrambled)),
+        ("trace", trace_keys(size.keys, size.seed)?),
+    ] {
+        let in_paper = name == "dense";
         let tree = sherman_tree()?;
-        let cluster = load_keys(SERVERS, tree, FILL, (0..size.keys).map(|rank| order.key(rank)))?;
+        let cluster = load_keys(SERVERS, tree, FILL, keys.iter().copied())?;
         let leaves: u64 = cluster.trees.iter().map(|tree| tree.counts.leaf_nodes).sum();
         let inner: u64 = cluster.trees.iter().map(|tree| tree.counts.internal_nodes).sum();
         let bytes = leaves * tree.leaf_bytes() as u64 + inner * tree.internal_bytes() as u64;
         let cache = inner_bytes(&cluster)?;
         rows.push(row(
             format!("Sherman, {name}"),
-            size.keys,
+            keys.len() as u64,
             cache,
             bytes,
             leaves,
             in_paper.then_some((460.0, 12.0)),
         ));
-        let Image { verified, cache, .. } = Image::load(order, 0..size.keys)?;
+        let Image { verified, cache_bytes, .. } = Image::load_keys(Parts::one(), keys)?;
         let paper = in_paper.then_some((320.0, 14.0));
         let name = format!("Dolphin, {name}");
-        rows.push(row(name, verified.keys, cache.bytes, verified.bytes, verified.leaves, paper));
+        rows.push(row(name, verified.keys, cache_bytes, verified.bytes, verified.leaves, paper));
     }
     Ok(rows)
 }

@@ -1,4 +1,4 @@
-//! Dolphin's figures 6 to 8 and its table II, with Sherman beside it.
+//! Dolphin's figures 6 to 9 and its table II, with Sherman beside it, and switches that lead it.
 //!
 //! ```text
 //!   4 clients × 18 operations, one after the other each ── cards, links, atomics ── 4 memory servers
@@ -7,23 +7,32 @@
 //!
 //! Both run on the same modelled cluster with the same keys, in two orders: *dense*, where ranks are keys and hot keys are neighbours, as in
 //! the paper; and *scrambled*, random 64-bit keys. Bytes are counted in an index that is smaller than the paper's, and scaled by its keys.
-//! Figure 9 needs the public Twitter traces, which are not here. Marlin and SMART-ART are not built here; their values are the paper's.
+//! The public Twitter traces are not here: figure 9 has made ones in their format. Marlin and SMART-ART are not built here; their values are
+//! the paper's, and marked so.
 
 mod load;
 mod memory;
+mod paper;
 mod run;
+mod switches;
 #[cfg(test)]
 mod tests;
+mod top;
+
+use std::rc::Rc;
 
 use fatbtree_blink::Techniques;
 use serde::Serialize;
 
 pub use memory::{MemoryRow, memory};
+pub use paper::{PUBLISHED, Published};
+pub use switches::{SwitchRow, switches};
 
-use self::load::Image;
+use self::load::{Image, Parts};
 use self::run::Setup;
 use super::bench::{self, Cache, Clients, KeyOrder, load_keys};
 use super::card::Calibration;
+use super::replay::Replay;
 use super::writes::sherman_tree;
 use super::{Mix, Row, Size, Skew};
 
@@ -55,12 +64,32 @@ pub enum DolphinFigure {
     Inserts,
     /// Figure 8: scans of 100 keys, alone and with as many insertions.
     Scans,
+    /// Figure 9: traces.
+    Traces,
 }
 
 impl DolphinFigure {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::CacheSkewed, Self::CacheUniform, Self::Updates, Self::Reads, Self::Inserts, Self::Scans];
+    pub const ALL: [Self; 7] = [
+        Self::CacheSkewed,
+        Self::CacheUniform,
+        Self::Updates,
+        Self::Reads,
+        Self::Inserts,
+        Self::Scans,
+        Self::Traces,
+    ];
+
+    /// Number in the paper.
+    #[must_use]
+    pub fn number(self) -> &'static str {
+        match self {
+            Self::CacheSkewed | Self::CacheUniform => "6",
+            Self::Updates | Self::Reads | Self::Inserts => "7",
+            Self::Scans => "8",
+            Self::Traces => "9",
+        }
+    }
 
     /// Title for people, with what the paper says.
     #[must_use]
@@ -80,6 +109,9 @@ impl DolphinFigure {
             Self::Scans => {
                 "Figure 8, scans of 100 keys, uniform (paper: Dolphin and Sherman alike; 2 to 3 READs)"
             }
+            Self::Traces => {
+                "Figure 9, made traces (paper, Twitter's clusters 8 and 9: Dolphin best, then Sherman slightly best)"
+            }
         }
     }
 
@@ -87,7 +119,7 @@ impl DolphinFigure {
     #[must_use]
     pub fn skew(self) -> Skew {
         match self {
-            Self::CacheSkewed | Self::Updates | Self::Reads => Skew::Skewed,
+            Self::CacheSkewed | Self::Updates | Self::Reads | Self::Traces => Skew::Skewed,
             Self::CacheUniform | Self::Inserts | Self::Scans => Skew::Uniform,
         }
     }
@@ -96,7 +128,7 @@ impl DolphinFigure {
     #[must_use]
     pub fn mix(self) -> Mix {
         match self {
-            Self::CacheSkewed | Self::CacheUniform | Self::Updates => Mix::WriteIntensive,
+            Self::CacheSkewed | Self::CacheUniform | Self::Updates | Self::Traces => Mix::WriteIntensive,
             Self::Reads | Self::Scans => Mix::ReadOnly,
             Self::Inserts => Mix::WriteOnly,
         }
@@ -112,14 +144,19 @@ struct Line {
     cache_mb: Option<u64>,
     scans: u32,
     inserts: bool,
+    /// Share of `get` in a trace.
+    trace: Option<f64>,
 }
 
 impl Line {
     fn of(figure: DolphinFigure, order: KeyOrder) -> Self {
-        Self { order, mix: figure.mix(), cache_mb: None, scans: 0, inserts: false }
+        Self { order, mix: figure.mix(), cache_mb: None, scans: 0, inserts: false, trace: None }
     }
 
     fn name(&self) -> String {
+        if let Some(gets) = self.trace {
+            return format!("{:.0} % gets", 100.0 * gets);
+        }
         let order = match self.order {
             KeyOrder::Dense => "dense",
             KeyOrder::Scrambled => "scrambled",
@@ -130,7 +167,7 @@ impl Line {
     }
 }
 
-/// Runs a figure: for each line Sherman, then Dolphin.
+/// Runs a figure: for each line Sherman, Sherman as published where that takes other round trips, and Dolphin.
 ///
 /// # Errors
 /// A wrong answer, or an operation that failed.
@@ -153,19 +190,35 @@ pub fn dolphin(size: &Size, figure: DolphinFigure) -> Result<Vec<Row>, String> {
                 [alone, Line { mix: Mix::WriteIntensive, inserts: true, ..alone }]
             })
             .collect(),
+        DolphinFigure::Traces => [0.5, 1.0]
+            .into_iter()
+            .map(|gets| Line {
+                trace: Some(gets),
+                mix: if gets == 1.0 { Mix::ReadOnly } else { Mix::WriteIntensive },
+                ..Line::of(figure, KeyOrder::Scrambled)
+            })
+            .collect(),
     };
     let mut rows = Vec::new();
     for line in lines {
-        rows.push(sherman(size, figure, &line)?);
-        rows.push(of_dolphin(size, figure, &line)?);
+        let replay =
+            || line.trace.map(|gets| Replay::make(size.keys, gets, size.seed).map(Rc::new)).transpose();
+        rows.push(sherman(size, figure, &line, Techniques::ALL, replay()?)?);
+        if line.mix != Mix::ReadOnly {
+            rows.push(sherman(size, figure, &line, Techniques::SHERMAN, replay()?)?);
+        }
+        rows.push(of_dolphin(size, figure, &line, replay()?)?);
     }
     Ok(rows)
 }
 
-/// Ranks that are loaded: every key, or every other one if the rest is to be inserted.
-fn ranks(size: &Size, line: &Line) -> impl Iterator<Item = u64> + use<> {
+/// Keys that are loaded: those of a trace that are there at first; every key, or every other one if the rest is to be inserted.
+fn keys(size: &Size, line: &Line, replay: Option<&Replay>) -> Vec<u64> {
+    if let Some(replay) = replay {
+        return replay.loaded.clone();
+    }
     let step = if line.inserts { 2 } else { 1 };
-    (0..size.keys).map(move |rank| rank * step)
+    (0..size.keys).map(|rank| line.order.key(rank * step)).collect()
 }
 
 /// Bytes of a client's cache.
@@ -173,11 +226,19 @@ fn cache_bytes(size: &Size, line: &Line) -> Option<u64> {
     line.cache_mb.map(|mb| (mb as f64 * 1e6 * size.keys as f64 / PAPER_KEYS as f64) as u64)
 }
 
-fn sherman(size: &Size, figure: DolphinFigure, line: &Line) -> Result<Row, String> {
+fn sherman(
+    size: &Size,
+    figure: DolphinFigure,
+    line: &Line,
+    techniques: Techniques,
+    replay: Option<Rc<Replay>>,
+) -> Result<Row, String> {
     let tree = sherman_tree()?;
-    let cluster = load_keys(SERVERS, tree, FILL, ranks(size, line).map(|rank| line.order.key(rank)))?;
+    let cluster = load_keys(SERVERS, tree, FILL, keys(size, line, replay.as_deref()).into_iter())?;
+    let name = if techniques == Techniques::SHERMAN { "Sherman, lock before read" } else { "Sherman" };
     let setup = bench::Setup {
-        techniques: Techniques::ALL,
+        techniques,
+        replay,
         mix: line.mix,
         skew: figure.skew(),
         cache: cache_bytes(size, line).map_or(Cache::Full, Cache::Bytes),
@@ -186,13 +247,18 @@ fn sherman(size: &Size, figure: DolphinFigure, line: &Line) -> Result<Row, Strin
         order: line.order,
         scans: line.scans,
         inserts: line.inserts,
-        ..bench::Setup::new(format!("Sherman, {}", line.name()), tree)
+        ..bench::Setup::new(format!("{name}, {}", line.name()), tree)
     };
     bench::run(&setup, &Size { depth: THREADS, ..*size }, &cluster, |_, _| {})
 }
 
-fn of_dolphin(size: &Size, figure: DolphinFigure, line: &Line) -> Result<Row, String> {
-    let image = Image::load(line.order, ranks(size, line))?;
+fn of_dolphin(
+    size: &Size,
+    figure: DolphinFigure,
+    line: &Line,
+    replay: Option<Rc<Replay>>,
+) -> Result<Row, String> {
+    let image = Image::load_keys(Parts::one(), keys(size, line, replay.as_deref()))?;
     let setup = Setup {
         name: format!("Dolphin, {}", line.name()),
         mix: line.mix,
@@ -201,6 +267,9 @@ fn of_dolphin(size: &Size, figure: DolphinFigure, line: &Line) -> Result<Row, St
         order: line.order,
         scans: line.scans,
         inserts: line.inserts,
+        warm: line.cache_mb.is_none(),
+        led: None,
+        replay,
     };
-    run::run(&setup, size, &image)
+    run::run(&setup, size, &image, |_, _| {})
 }

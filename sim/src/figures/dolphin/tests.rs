@@ -27,9 +27,9 @@ fn run(figure: DolphinFigure) -> Vec<Row> {
     rows
 }
 
-/// Pairs of Sherman's and Dolphin's rows.
+/// Pairs of Sherman's and Dolphin's rows: the first and the last one of each line.
 fn pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    rows.chunks_exact(2).map(|pair| (&pair[0], &pair[1]))
+    rows.chunk_by(|row, _| !row.name.starts_with("Dolphin")).map(|line| (&line[0], &line[line.len() - 1]))
 }
 
 #[test]
@@ -50,9 +50,14 @@ fn reads_are_alike() {
 
 #[test]
 fn insertions_and_scans() {
-    for (_, dolphin) in pairs(&run(DolphinFigure::Inserts)) {
+    let inserts = run(DolphinFigure::Inserts);
+    for (sherman, dolphin) in pairs(&inserts) {
         assert!((3.0..6.0).contains(&dolphin.write_round_trips), "{dolphin:?}");
+        assert!((2.0..2.1).contains(&sherman.write_round_trips), "{sherman:?}");
     }
+    let published = inserts.iter().filter(|row| row.name.contains("lock before read"));
+    let trips: Vec<f64> = published.map(|row| row.write_round_trips).collect();
+    assert!(trips.len() == 2 && trips.iter().all(|trips| (3.0..3.1).contains(trips)), "{trips:?}");
     for (_, dolphin) in pairs(&run(DolphinFigure::Scans)) {
         assert!(dolphin.read_round_trips < 5.0, "{dolphin:?}");
     }
@@ -64,6 +69,54 @@ fn a_larger_cache_saves_round_trips() {
         let rows = run(figure);
         let trips: Vec<f64> = pairs(&rows).map(|(_, dolphin)| dolphin.read_round_trips).collect();
         assert!(trips.first() > trips.last(), "{trips:?}");
+    }
+}
+
+#[test]
+fn traces() {
+    let rows = run(DolphinFigure::Traces);
+    let lines: Vec<_> = pairs(&rows).collect();
+    let [(_, writes), (sherman, reads)] = lines[..] else { panic!("two traces: {rows:?}") };
+    assert!(writes.write_round_trips > 2.0 && reads.write_round_trips == 0.0, "{rows:?}");
+    assert!((0.9..1.1).contains(&(reads.p50_us / sherman.p50_us)), "{rows:?}");
+}
+
+#[test]
+fn switches_lead_to_leaves() {
+    let rows = switches(&size()).unwrap();
+    for row in &rows {
+        println!(
+            "{:22} {:28} {:5} {:7} {:7} bytes, {:6} entries, {:5} rows, {:5.1} %: {:.2} {:.2} trips, {:.2} Mop/s, p50 {:.1}",
+            row.keys,
+            row.name,
+            row.cache,
+            row.room_bytes,
+            row.sram_bytes,
+            row.entries,
+            row.tcam_rows,
+            row.led_percent,
+            row.get_round_trips,
+            row.update_round_trips,
+            row.mops,
+            row.p50_us
+        );
+    }
+    let room = rows.iter().map(|row| row.room_bytes).max();
+    for row in rows.iter().filter(|row| row.room_bytes > 0) {
+        assert!(row.sram_bytes <= row.room_bytes, "{row:?}");
+        assert!(row.tcam_rows == 0 || row.name.ends_with("node sets"), "{row:?}");
+        // There is room for all leaves.
+        if row.sram_bytes < row.room_bytes / 2 && row.name == "Dolphin, node sets" {
+            assert!(row.led_percent > 99.9, "{row:?}");
+            let trips = (row.get_round_trips, row.update_round_trips);
+            assert!((1.0..1.01).contains(&trips.0) && (3.0..3.05).contains(&trips.1), "{row:?}");
+        }
+    }
+    for alone in rows.iter().filter(|row| row.name == "Dolphin, no switches" && row.cache == "none") {
+        let led = |row: &&SwitchRow| row.keys == alone.keys && row.name == "Dolphin, blocks";
+        let led =
+            rows.iter().filter(led).find(|row| Some(row.room_bytes) == room).expect("there is such a row");
+        assert!(led.get_round_trips < alone.get_round_trips, "{led:?} {alone:?}");
     }
 }
 
@@ -87,6 +140,8 @@ fn bytes() {
     }
     let dense = rows.iter().find(|row| row.name == "Dolphin, dense").unwrap();
     assert!(dense.cache_mb < 320.0 * 1.15, "{dense:?}");
+    let of_trace = rows.iter().find(|row| row.name == "Dolphin, trace").unwrap();
+    assert!(of_trace.server_bytes < 2.0 * dense.server_bytes, "{of_trace:?}");
     // Sparse keys have no leaf each.
     let random = rows.iter().find(|row| row.name == "Dolphin, random 64-bit").unwrap();
     assert!(random.server_bytes < 2.0 * dense.server_bytes, "{random:?}");

@@ -1,0 +1,99 @@
+//! Index reads: switches on the way lead a READ with a key to the key's leaf.
+//!
+//! ```text
+//!   client ── READ, key in va ──► switches ── READ, address in va ──► leaf of the key       1 round trip
+//!                                                              └────► a leaf beside it      + parent, leaf
+//!                                                              └────► anything else         the usual walk
+//! ```
+//!
+//! Switches are hints, like the cache. Bytes that come back count if they are a whole leaf that is in use
+//! and covers the key. A change announces itself on the leaf, at the address that the leaf says is its own, and
+//! reads it again.
+//!
+//! Tables of ranges take the key as it is. A table that matches exactly has room for a key an entry: the
+//! client leaves out low bits of the key, so that one entry serves a *block* of keys. Any leaf of the block is a good
+//! place to land, because its parent leads to the others.
+
+use fatbtree_remote::{ConnectionId, GlobalAddress, Trouble};
+use fatbtree_verbs::{Buffer, IndexTarget, Operation, Verbs};
+
+use super::descend::Held;
+use super::{Index, Op};
+use crate::entry::Entry;
+use crate::error::Stop;
+use crate::key::Prefix;
+use crate::leaf::{HEADER_LINE, Header, LEAF_BYTES, Leaf, Use};
+
+/// Where an index read has ended.
+pub(super) enum Led<'i, V: Verbs> {
+    /// At the key's leaf, which answers.
+    To(Held<'i, V>),
+    /// At the key's leaf, to be read again.
+    At { at: GlobalAddress, parent: Entry },
+    /// At a leaf that has keys nearby: the node above it.
+    Beside(Entry),
+    /// At nothing of use.
+    Astray,
+}
+
+impl<V: Verbs> Index<V> {
+    /// Lets switches lead operations whose leaf the cache does not know, on connections that are
+    /// registered with them. Index reads carry the key without its `low` bits. `None`: operations walk.
+    ///
+    /// # Panics
+    /// When there are no 64 bits that can be left out.
+    pub fn set_led(&self, low: Option<u8>) {
+        assert!(low.is_none_or(|low| low < 64), "a key has 64 bits");
+        self.led.set(low);
+    }
+
+    /// Whether the switches are to be asked for the operation's key: once.
+    pub(super) fn may_ask_switches(&self, op: &Op) -> bool {
+        self.led.get().is_some() && !op.was_led && self.memory.is_registered(self.nearest(op))
+    }
+
+    /// The connection to the server that most likely has the key's leaf.
+    fn nearest(&self, op: &Op) -> ConnectionId {
+        let server = self.shape.server_of(Prefix::of(op.key, self.depth.get()));
+        ConnectionId { server, lane: op.lane }
+    }
+
+    /// Posts an index read: a round trip.
+    pub(super) async fn ask_switches(&self, op: &mut Op, how: Use) -> Result<Led<'_, V>, Stop> {
+        op.was_led = true;
+        // A change reads the leaf once more, so its header is enough.
+        let len = match how {
+            Use::Read => LEAF_BYTES,
+            Use::Change => HEADER_LINE,
+        };
+        let Some(bytes) = self.index_read(op, len as u32).await? else { return Ok(Led::Astray) };
+        let Some(header) = Header::parse(&bytes) else { return Ok(Led::Astray) };
+        let Header { own, parent, .. } = header;
+        if !header.covers(op.key) {
+            let depth = self.depth.get();
+            let is_near = Prefix::of(header.min, depth).covers(op.key) && parent.is_inner();
+            return Ok(if is_near { Led::Beside(parent) } else { Led::Astray });
+        }
+        let answers = how == Use::Read && Leaf::new(&bytes).is_some_and(|leaf| leaf.check(how).is_ok());
+        Ok(match answers {
+            true => Led::To(Held { bytes, at: own, parent, announced: None }),
+            false => Led::At { at: own, parent },
+        })
+    }
+
+    /// `None`: the connection is not there now, or its packets are too short.
+    async fn index_read(&self, op: &mut Op, len: u32) -> Result<Option<Buffer>, Stop> {
+        let (id, low) = (self.nearest(op), self.led.get().unwrap_or_default());
+        let Ok((queue_pair, _)) = self.memory.link(id) else { return Ok(None) };
+        let (key, target) = (op.key >> low << low, IndexTarget::NodeOrRecord);
+        op.trips += 1;
+        match self.memory.fetch(id, queue_pair, [Operation::IndexRead { key, len, target }]).await {
+            Ok([bytes]) => Ok(Some(bytes)),
+            Err(Trouble::Refused(_)) => {
+                self.led.set(None);
+                Ok(None)
+            }
+            Err(trouble) => Err(trouble.into()),
+        }
+    }
+}
