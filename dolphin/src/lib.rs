@@ -90,8 +90,8 @@
 //! | keys | client's cache, bytes a key | servers, bytes a key | keys a leaf |
 //! |---|---|---|---|
 //! | dense | 0.56 | 32.3 | 32.5 |
-//! | random, 64 bits | 0.28 | 30.8 | 33.8 |
-//! | names of a made trace | 0.33 | 32.1 | 32.3 |
+//! | random, 64 bits | 0.28 | 30.9 | 33.6 |
+//! | names of a made trace | 0.33 | 32.2 | 32.3 |
 //! | B-link tree, either | 0.67 | 34.1 | 31.0 |
 //!
 //! Where it loses: an insertion takes a round trip more than the B-link tree's here, and a load is slower by 1.5 to 1.64; and
