@@ -98,6 +98,8 @@ impl<V: Verbs> Transaction<'_, V> {
         let shape = *self.tables.shape();
         self.plan.clear();
         for search in searches.iter_mut() {
+            // Also of one that is done: its step was in another plan.
+            search.swap = None;
             let table = &shape.tables()[usize::from(search.want.table)];
             let (slot, locks, bytes) = match search.next {
                 Next::Done(_) => continue,
@@ -108,7 +110,6 @@ impl<V: Verbs> Transaction<'_, V> {
             };
             let place = search.place(slot);
             let at = shape.address(place, 0);
-            search.swap = None;
             let is_asked = |lock: &Lock| lock.place == place && lock.state != LockState::Refused;
             if locks && !self.locks.iter().any(is_asked) {
                 let word = self.word_on(at.server());

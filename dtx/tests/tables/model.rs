@@ -178,6 +178,34 @@ fn errors_say_what_to_do() {
     });
 }
 
+/// Of two items, one is locked in the first step, and the other is found in it and refused in the second.
+#[test]
+fn a_lock_is_released_though_a_later_one_was_refused() {
+    with_tables(small(0b11, 1), async move |tables| {
+        for key in [1, 2] {
+            let mut tx = tables.begin().await.expect("nothing is in the way");
+            assert!(tx.insert(0, key, &value(0, key)).await.expect("there is room"));
+            tx.commit().await.expect("nothing is in the way");
+        }
+        // It knows no addresses but that of the first item.
+        let other = Tables::open(Rc::clone(tables.memory()), tables.shape().server(0)).await;
+        let other = other.expect("the server lives");
+        let read = other.run(async |tx| Ok(Verdict::Commit(tx.read(0, 1).await.map(drop)?))).await;
+        assert_eq!(read.result, Ok(()));
+
+        let mut blocker = tables.begin().await.expect("nothing is in the way");
+        blocker.write(0, 2, &value(0, 9)).await.expect("nothing is in the way");
+        let mut tx = other.begin().await.expect("there is a seat");
+        let refused = tx.fetch([Want::write(0, 1), Want::write(0, 2)]).await;
+        assert!(matches!(refused, Err(DtxError::Conflict { .. })), "{refused:?}");
+        assert_eq!(tx.round_trips(), 2);
+        tx.abort().await;
+        blocker.abort().await;
+        let verified = tables.verify(|_, _, _| {}).await.expect("the structure is right");
+        assert_eq!((verified.keys, verified.locks), (2, 0));
+    });
+}
+
 /// Transactions of one client that want the same items: each takes effect once.
 #[test]
 fn transactions_of_one_client_overlap() {
