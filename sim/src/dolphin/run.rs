@@ -40,12 +40,18 @@ struct Scene {
 }
 
 impl Scene {
-    fn living(&self, machine: &Machine, contention: Contention, draw: &mut Random) -> Living {
+    fn living(
+        &self,
+        machine: &Machine,
+        contention: Contention,
+        draw: &mut Random,
+        switches: Option<CachedSwitches>,
+    ) -> Living {
         // Far more than an operation takes when nothing is in the way.
         let patience = Duration::from_millis(30);
         let lanes = draw.random_range(1..=2);
         let config = RemoteConfig { lanes, contention, patience, ..RemoteConfig::default() };
-        let memory = begin_led(machine, &self.servers, config, draw, self.switches.clone());
+        let memory = begin_led(machine, &self.servers, config, draw, switches);
         let cache = Rc::new(NodeCache::new(self.setting.cache));
         let (setting, home, index) = (Rc::clone(&self.setting), self.home, Rc::default());
         Living { machine: machine.clone(), memory, setting, home, cache, index }
@@ -53,7 +59,7 @@ impl Scene {
 
     fn live(&self, machine: &Machine, draw: &mut Random) {
         let contention = if draw.random_bool(0.5) { Contention::SMART } else { Contention::SHERMAN };
-        let living = self.living(machine, contention, draw);
+        let living = self.living(machine, contention, draw, self.switches.clone());
         let seeds: [u64; TASKS] = std::array::from_fn(|_| draw.random_range(0..=u64::MAX));
         let of = machine.clone();
         drop(machine.spawn(async move {
@@ -96,7 +102,8 @@ impl Stage for Scene {
         let draw = &mut *self.draw.borrow_mut();
         self.revive(draw);
         self.machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
-        let living = self.living(&self.last, Contention::SMART, draw);
+        // Wrong switches are a fault, too: where they lead to memory that is none, they break a connection.
+        let living = self.living(&self.last, Contention::SMART, draw, None);
         self.living.replace(Some(living.clone()));
         let keys = &self.setting.keys;
         let share = |number: usize| keys.iter().skip(number).step_by(4).copied().collect::<Vec<_>>();
