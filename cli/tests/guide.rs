@@ -355,6 +355,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "another program, which is built with the tests; `fatbtree/tests/it` tests its cache",
     ),
     ("cargo bench -p fatbtree --bench overhead", "a release build"),
+    ("cargo bench -p fatbtree-workload --bench roce", "a release build"),
     ("PROFILE=release scripts/python.sh", "a release build; `.ci/run` has another profile"),
     (
         "pip install target/wheels/fatbtree-*.whl",
