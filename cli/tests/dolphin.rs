@@ -9,14 +9,17 @@ mod spread;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{fatbtree, run};
+use common::{fatbtree, refused};
 use fatbtree_dolphin::{Index, IndexError, Shape};
 use fatbtree_memserver::grpc::{Client, empty};
 use fatbtree_remote::KeyRange;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
-use processes::{Role, bench, kill, process as process_of};
-use spread::{client, load, refused, shell, single, structure_file};
+use processes::{Role, bench, kill, kill_repeatedly, process as process_of};
+use spread::{
+    client, load, lost_part_is_noticed, no_folder_of_a_tree, nothing_to_plan, replaced_by_csv, round_trips,
+    shell, single, structure_file,
+};
 
 #[test]
 fn an_index_is_loaded_measured_and_typed_into() {
@@ -35,11 +38,7 @@ fn an_index_is_loaded_measured_and_typed_into() {
     let result = load(cluster, &["--keys", "3000"]);
     assert_eq!((&result["keys"], &result["servers"]), (&3000.into(), &2.into()), "{result}");
     refused(&["load", "--cluster", cluster, "--keys", "10"], "repeat the command with --replace");
-    let trips = |workload: &str| {
-        let result = bench(cluster, &["--workload", workload]);
-        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
-        result["round_trips"].as_f64().expect("a number")
-    };
+    let trips = |workload: &str| round_trips(cluster, workload);
     // A leaf, and the record of a value of 100 bytes.
     let [a, b, c] = ["a", "b", "c"].map(trips);
     assert!((2.0..2.3).contains(&c) && c < a && b < a && a < 3.2, "round trips of A, B and C: {a}, {b}, {c}");
@@ -94,13 +93,7 @@ fn an_index_is_loaded_measured_and_typed_into() {
     assert_eq!(single(&["delete", "8"]).0, Some(0));
     assert_eq!(single(&["get", "8"]).0, Some(1));
 
-    // The controller knows that there is nothing to plan.
-    let status = run(&["control", "status", "--cluster", cluster]);
-    let status = String::from_utf8_lossy(&status.stdout).into_owned();
-    assert!(
-        status.contains("left holds a structure of kind \"dolphin\": it takes no part in plans"),
-        "{status}"
-    );
+    nothing_to_plan(cluster, "dolphin");
 
     // Begun anew under a client, which opens the index again.
     let mut process = client::<Index<_>>(&file);
@@ -118,12 +111,7 @@ fn an_index_is_loaded_measured_and_typed_into() {
     };
     assert_eq!(found, None);
     process.close();
-    let csv = folder.path().join("people.csv");
-    std::fs::write(&csv, "key,value\n1,one\n2,two\n").expect("written");
-    let result = load(cluster, &["--keys", csv.to_str().expect("plain"), "--replace"]);
-    assert_eq!(result["keys"], 2, "{result}");
-    let (answers, all) = shell(&["--cluster", cluster], "get 1\nget 2\nget 3\n");
-    assert!(all && answers == "one\ntwo\nnot there\n", "{answers}");
+    replaced_by_csv(cluster, folder.path());
     assert!(up.stop("INT").success());
 }
 
@@ -152,16 +140,7 @@ fn an_index_in_folders_comes_back_after_kills() {
     up.until("ready");
     let mut process = client::<Index<_>>(&file);
     let handle = process.client().clone();
-    let kills = std::thread::spawn(move || {
-        let mut server = server;
-        for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(300));
-            assert!(kill("KILL", server));
-            server = process_of(&up.until("started"));
-            up.until("ready");
-        }
-        up
-    });
+    let kills = kill_repeatedly(up, server);
     let value = |key: u64| format!("written {key}").repeat(1 + key as usize % 3);
     // In no order, so that leaves are split everywhere, and nodes grow.
     let key_of = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -209,34 +188,12 @@ fn an_index_in_folders_comes_back_after_kills() {
     assert_eq!(found, Ok(expected.len() as u64));
     process.close();
     assert!(up.stop("INT").success());
-    let left = Path::new(data).join("left");
-    let left = left.to_str().expect("a plain path");
-    refused(
-        &["memserver", "left", "--cluster", cluster, "--structure", "tree", "--data", left],
-        "holds a structure of kind \"dolphin\", not \"tree\"",
-    );
+    no_folder_of_a_tree(cluster, data, "dolphin");
 }
 
-/// Without folders a server comes back empty. The other one's part leads to what is lost: no client is served until both begin anew.
 #[test]
 fn a_part_that_is_lost_is_noticed() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = structure_file(folder.path(), "dolphin");
-    let cluster = file.to_str().expect("a plain path");
-    let up = Role::start(&["up", cluster]);
-    let started = up.until("right ");
-    let server = process_of(&started);
-    up.until("ready");
-    load(cluster, &["--keys", "2000"]);
-    assert!(kill("KILL", server));
-    up.until("started");
-    up.until("ready");
-    let output = run(&["bench", "--cluster", cluster, "--operations", "100", "--patience", "2"]);
-    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
-    load(cluster, &["--keys", "2000", "--replace"]);
-    let result = bench(cluster, &["--workload", "b"]);
-    assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
-    assert!(up.stop("INT").success());
+    lost_part_is_noticed("dolphin");
 }
 
 /// A client that is killed in the middle of writes leaves announcements and locks: others go on, and structure changes too.

@@ -6,13 +6,13 @@ mod processes;
 #[path = "common/spread.rs"]
 mod spread;
 
-use std::path::Path;
-use std::time::Duration;
-
-use common::run;
+use common::refused;
 use fatbtree_race::Table;
-use processes::{Role, bench, kill, process as process_of};
-use spread::{client, load, refused, shell, single, structure_file};
+use processes::{Role, bench, kill_repeatedly, process as process_of};
+use spread::{
+    client, load, lost_part_is_noticed, no_folder_of_a_tree, nothing_to_plan, replaced_by_csv, round_trips,
+    shell, single, structure_file,
+};
 
 #[test]
 fn a_table_is_loaded_measured_and_typed_into() {
@@ -31,11 +31,7 @@ fn a_table_is_loaded_measured_and_typed_into() {
     let result = load(cluster, &["--keys", "3000"]);
     assert_eq!((&result["keys"], &result["servers"]), (&3000.into(), &2.into()), "{result}");
     refused(&["load", "--cluster", cluster, "--keys", "10"], "repeat the command with --replace");
-    let trips = |workload: &str| {
-        let result = bench(cluster, &["--workload", workload]);
-        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
-        result["round_trips"].as_f64().expect("a number")
-    };
+    let trips = |workload: &str| round_trips(cluster, workload);
     let [a, b, c] = ["a", "b", "c"].map(trips);
     assert!((2.0..2.2).contains(&c) && c < b && b < a && a < 3.0, "round trips of A, B and C: {a}, {b}, {c}");
     let result = bench(cluster, &["--workload", "c", "--entry-cache", "1000000"]);
@@ -86,17 +82,7 @@ fn a_table_is_loaded_measured_and_typed_into() {
     assert_eq!(single(&["get", "9"]).0, Some(1));
     assert_eq!(single(&["scan", "1..3"]).0, Some(3));
 
-    // The controller knows that there is nothing to plan.
-    let status = run(&["control", "status", "--cluster", cluster]);
-    let status = String::from_utf8_lossy(&status.stdout).into_owned();
-    assert!(
-        status.contains("left holds a structure of kind \"hash\": it takes no part in plans"),
-        "{status}"
-    );
-    refused(
-        &["control", "reload", "--cluster", cluster],
-        "there is nothing to plan: memory server left holds",
-    );
+    nothing_to_plan(cluster, "hash");
 
     // Begun anew under a client, which opens the table again.
     let mut process = client::<Table<_>>(&file);
@@ -105,14 +91,9 @@ fn a_table_is_loaded_measured_and_typed_into() {
         let found = table.structure().await?.search(key).await.result?;
         Ok::<_, fatbtree_race::TableError>(found.map(|value| value.to_vec()))
     };
-    let csv = folder.path().join("people.csv");
-    std::fs::write(&csv, "key,value\n1,one\n2,two\n").expect("written");
     drop(process.run(get(1)).expect("it is not stopped"));
     process.close();
-    let result = load(cluster, &["--keys", csv.to_str().expect("plain"), "--replace"]);
-    assert_eq!(result["keys"], 2, "{result}");
-    let (answers, all) = shell(&["--cluster", cluster], "get 1\nget 2\nget 3\n");
-    assert!(all && answers == "one\ntwo\nnot there\n", "{answers}");
+    replaced_by_csv(cluster, folder.path());
     assert!(up.stop("INT").success());
 }
 
@@ -127,16 +108,7 @@ fn a_table_in_folders_comes_back_after_kills() {
     up.until("ready");
     let mut process = client::<Table<_>>(&file);
     let handle = process.client().clone();
-    let kills = std::thread::spawn(move || {
-        let mut server = server;
-        for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(300));
-            assert!(kill("KILL", server));
-            server = process_of(&up.until("started"));
-            up.until("ready");
-        }
-        up
-    });
+    let kills = kill_repeatedly(up, server);
     let put = async |key: u64| {
         let table = handle.structure().await?;
         table.upsert(key, format!("written {key}").as_bytes()).await.result
@@ -174,34 +146,12 @@ fn a_table_in_folders_comes_back_after_kills() {
     assert_eq!(found.expect("it is not stopped").expect("the table is there"), Ok(keys));
     process.close();
     assert!(up.stop("INT").success());
-    let left = Path::new(data).join("left");
-    let left = left.to_str().expect("a plain path");
-    refused(
-        &["memserver", "left", "--cluster", cluster, "--structure", "tree", "--data", left],
-        "holds a structure of kind \"hash\", not \"tree\"",
-    );
+    no_folder_of_a_tree(cluster, data, "hash");
 }
 
-/// Without folders a server comes back empty. The other one's part leads to what is lost: no client is served until both begin anew.
 #[test]
 fn a_part_that_is_lost_is_noticed() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = structure_file(folder.path(), "hash");
-    let cluster = file.to_str().expect("a plain path");
-    let up = Role::start(&["up", cluster]);
-    let started = up.until("right ");
-    let server = process_of(&started);
-    up.until("ready");
-    load(cluster, &["--keys", "2000"]);
-    assert!(kill("KILL", server));
-    up.until("started");
-    up.until("ready");
-    let output = run(&["bench", "--cluster", cluster, "--operations", "100", "--patience", "2"]);
-    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
-    load(cluster, &["--keys", "2000", "--replace"]);
-    let result = bench(cluster, &["--workload", "b"]);
-    assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
-    assert!(up.stop("INT").success());
+    lost_part_is_noticed("hash");
 }
 
 #[test]

@@ -7,29 +7,15 @@ mod processes;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::run;
+use common::{refused, run};
 use fatbtree_client::Client;
-use fatbtree_node::{Adapter, ClientOptions, ClientProcess, NicSpec, host_port};
+use fatbtree_node::{Adapter, ClientProcess};
 use fatbtree_topology::Cluster;
-use processes::{Role, bench, cluster_file, kill, process as process_of};
+use processes::{Role, bench, client_options, cluster_file, kill, kill_repeatedly, process as process_of};
 
-/// A client in this process, at the wire that the file has for it.
+/// A client in this process.
 fn client(file: &Path) -> ClientProcess {
-    let cluster =
-        Cluster::from_toml(&std::fs::read_to_string(file).expect("the file")).expect("it was checked");
-    let host = cluster.clients()[0].host;
-    let options = ClientOptions {
-        host: cluster.tree().host(host).clone(),
-        nic: NicSpec::Software(host_port(&cluster, host).expect("it has a wire")),
-        servers: cluster.servers().to_vec(),
-        controllers: Vec::new(),
-        trust: fatbtree_trust::Trust::default(),
-        metrics: None,
-        lanes: 1,
-        patience: Duration::from_secs(30),
-        contention: fatbtree_blink::Contention::default(),
-    };
-    ClientProcess::open(&options).expect("the servers run")
+    ClientProcess::open(&client_options(file, None)).expect("the servers run")
 }
 
 async fn get(client: &Client<Adapter>, key: u64) -> Result<Option<Vec<u8>>, String> {
@@ -52,12 +38,6 @@ fn soon(process: &mut ClientProcess, key: u64, expected: Option<&[u8]>, before: 
         assert!(began.elapsed() < Duration::from_secs(30), "{found:?} for {key}, {expected:?} was expected");
         process.run_for(Duration::from_millis(20)).expect("it is not stopped");
     }
-}
-
-fn refused(arguments: &[&str], reason: &str) {
-    let output = run(arguments);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && text.contains(reason), "{arguments:?}: {text}");
 }
 
 fn load(cluster: &str, keys: &str) -> serde_json::Value {
@@ -159,16 +139,7 @@ fn a_server_with_a_folder_comes_back_with_its_tree_after_a_kill() {
     let client = process.client().clone();
     // Small keys are none of YCSB's: the bench does not ask for them. Enough to split leaves, and to need chunks.
     // Killed in the middle of it, three times.
-    let kills = std::thread::spawn(move || {
-        let mut server = server;
-        for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(300));
-            assert!(kill("KILL", server));
-            server = process_of(&up.until("started"));
-            up.until("ready");
-        }
-        up
-    });
+    let kills = kill_repeatedly(up, server);
     let (mut keys, mut is_known) = (0, true);
     while !kills.is_finished() || keys < 300 || !is_known {
         let value = format!("written {keys}").into_bytes();

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::run;
+use common::{refused, run};
 use fatbtree_controller::Generation;
 use fatbtree_controller::grpc::{Client as ToController, ServerHello};
 use fatbtree_memserver::grpc::Client as ToServer;
@@ -18,12 +18,6 @@ use fatbtree_p4runtime::client::ClientOptions;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::{CONTROLLER, OPERATOR, Trust};
 use processes::{Role, bench, cluster_file};
-
-fn refused(arguments: &[&str], reason: &str) {
-    let output = run(arguments);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && text.contains(reason), "{arguments:?}: {text}");
-}
 
 /// The cluster file beside certificates that `fill` puts into a folder.
 fn beside(folder: &Path, cluster: &str, fill: impl FnOnce(&Path)) -> String {

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fatbtree_node::{ClientOptions, ClientProcess, NicSpec, host_port};
-use fatbtree_topology::Cluster;
+use fatbtree_node::ClientProcess;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
 use crate::common::fatbtree;
-use crate::processes::Role;
+use crate::processes::{Role, client_options};
 
 /// Bytes of the small disk: twice what the trees take.
 const DISK: &str = "192m";
@@ -199,21 +198,7 @@ pub(crate) fn with_writer(text: &str) -> String {
 
 /// A client in this process.
 fn writer(file: &Path) -> ClientProcess {
-    let text = fs::read_to_string(file).expect("the cluster file");
-    let cluster = Cluster::from_toml(&text).expect("it was checked");
-    let host = cluster.clients().iter().find(|client| client.name == WRITER).expect("it is in the file").host;
-    let options = ClientOptions {
-        host: cluster.tree().host(host).clone(),
-        nic: NicSpec::Software(host_port(&cluster, host).expect("it has a wire")),
-        servers: cluster.servers().to_vec(),
-        controllers: Vec::new(),
-        trust: fatbtree_trust::Trust::default(),
-        metrics: None,
-        lanes: 1,
-        patience: PATIENCE,
-        contention: fatbtree_blink::Contention::default(),
-    };
-    ClientProcess::open(&options).expect("the servers run")
+    ClientProcess::open(&client_options(file, Some(WRITER))).expect("the servers run")
 }
 
 /// Flips bytes in a file, or cuts it. Says which.

@@ -1,5 +1,7 @@
 //! The binary under test.
 
+#![allow(dead_code, reason = "each file of tests uses some of it")]
+
 use std::process::{Command, Output};
 
 /// `fatbtree`, as built with this test.
@@ -10,4 +12,11 @@ pub(crate) fn fatbtree() -> Command {
 /// Runs it to its end.
 pub(crate) fn run(arguments: &[&str]) -> Output {
     fatbtree().args(arguments).output().expect("the binary was built with this test")
+}
+
+/// A command that is refused, for a reason that stands in what it prints.
+pub(crate) fn refused(arguments: &[&str], reason: &str) {
+    let output = run(arguments);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && text.contains(reason), "{arguments:?}: {text}");
 }

@@ -8,7 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use fatbtree_node::{ClientOptions, NicSpec, host_port};
+use fatbtree_topology::Cluster;
 
 use crate::common::{fatbtree, run};
 
@@ -156,4 +160,37 @@ pub(crate) fn bench(cluster: &str, further: &[&str]) -> serde_json::Value {
 /// The number of the process that a line tells.
 pub(crate) fn process(line: &str) -> u32 {
     line.split_whitespace().last().and_then(|word| word.parse().ok()).expect("started, process N")
+}
+
+/// Options of a client in this process, at the wire that the file has for that of this name, or for the first.
+pub(crate) fn client_options(file: &Path, name: Option<&str>) -> ClientOptions {
+    let text = std::fs::read_to_string(file).expect("the cluster file");
+    let cluster = Cluster::from_toml(&text).expect("it was checked");
+    let mut clients = cluster.clients().iter();
+    let client = clients.find(|client| name.is_none_or(|name| client.name == name));
+    let host = client.expect("it is in the file").host;
+    ClientOptions {
+        host: cluster.tree().host(host).clone(),
+        nic: NicSpec::Software(host_port(&cluster, host).expect("it has a wire")),
+        servers: cluster.servers().to_vec(),
+        controllers: Vec::new(),
+        trust: fatbtree_trust::Trust::default(),
+        metrics: None,
+        lanes: 1,
+        patience: Duration::from_secs(30),
+        contention: fatbtree_blink::Contention::default(),
+    }
+}
+
+/// Kills a process of `up` three times, each time when all roles are ready. It gives `up` back at its end.
+pub(crate) fn kill_repeatedly(up: Role, mut server: u32) -> JoinHandle<Role> {
+    std::thread::spawn(move || {
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(kill("KILL", server));
+            server = process(&up.until("started"));
+            up.until("ready");
+        }
+        up
+    })
 }

@@ -5,13 +5,11 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
-use fatbtree_node::{ClientOptions, NicSpec, Spread, SpreadProcess, host_port};
-use fatbtree_topology::Cluster;
+use fatbtree_node::{Spread, SpreadProcess};
 
-use crate::common::{fatbtree, run};
-use crate::processes::cluster_file;
+use crate::common::{fatbtree, refused, run};
+use crate::processes::{Role, bench, client_options, cluster_file, kill, process};
 
 /// A cluster file with a structure.
 pub(crate) fn structure_file(folder: &Path, structure: &str) -> PathBuf {
@@ -23,27 +21,7 @@ pub(crate) fn structure_file(folder: &Path, structure: &str) -> PathBuf {
 
 /// A client in this process, at the wire that the file has for it.
 pub(crate) fn client<S: Spread>(file: &Path) -> SpreadProcess<S> {
-    let text = std::fs::read_to_string(file).expect("the file");
-    let cluster = Cluster::from_toml(&text).expect("it was checked");
-    let host = cluster.clients()[0].host;
-    let options = ClientOptions {
-        host: cluster.tree().host(host).clone(),
-        nic: NicSpec::Software(host_port(&cluster, host).expect("it has a wire")),
-        servers: cluster.servers().to_vec(),
-        controllers: Vec::new(),
-        trust: fatbtree_trust::Trust::default(),
-        metrics: None,
-        lanes: 1,
-        patience: Duration::from_secs(30),
-        contention: fatbtree_blink::Contention::default(),
-    };
-    SpreadProcess::open(&options).expect("the servers run")
-}
-
-pub(crate) fn refused(arguments: &[&str], reason: &str) {
-    let output = run(arguments);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && text.contains(reason), "{arguments:?}: {text}");
+    SpreadProcess::open(&client_options(file, None)).expect("the servers run")
 }
 
 pub(crate) fn load(cluster: &str, further: &[&str]) -> serde_json::Value {
@@ -66,4 +44,62 @@ pub(crate) fn shell(further: &[&str], lines: &str) -> (String, bool) {
 pub(crate) fn single(cluster: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let output = run(&[arguments, &["--cluster", cluster]].concat());
     (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Round trips of an operation of this workload, of which none fails.
+pub(crate) fn round_trips(cluster: &str, workload: &str) -> f64 {
+    let result = bench(cluster, &["--workload", workload]);
+    assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+    result["round_trips"].as_f64().expect("a number")
+}
+
+/// The controller knows that there is nothing to plan.
+pub(crate) fn nothing_to_plan(cluster: &str, structure: &str) {
+    let status = run(&["control", "status", "--cluster", cluster]);
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    let left = format!("left holds a structure of kind \"{structure}\": it takes no part in plans");
+    assert!(status.contains(&left), "{status}");
+    refused(
+        &["control", "reload", "--cluster", cluster],
+        "there is nothing to plan: memory server left holds",
+    );
+}
+
+/// Two records of a file take the place of all that is there.
+pub(crate) fn replaced_by_csv(cluster: &str, folder: &Path) {
+    let csv = folder.join("people.csv");
+    std::fs::write(&csv, "key,value\n1,one\n2,two\n").expect("written");
+    let result = load(cluster, &["--keys", csv.to_str().expect("plain"), "--replace"]);
+    assert_eq!(result["keys"], 2, "{result}");
+    let (answers, all) = shell(&["--cluster", cluster], "get 1\nget 2\nget 3\n");
+    assert!(all && answers == "one\ntwo\nnot there\n", "{answers}");
+}
+
+/// A tree is not served from the folder of this structure.
+pub(crate) fn no_folder_of_a_tree(cluster: &str, data: &str, structure: &str) {
+    let left = Path::new(data).join("left");
+    let left = left.to_str().expect("a plain path");
+    refused(
+        &["memserver", "left", "--cluster", cluster, "--structure", "tree", "--data", left],
+        &format!("holds a structure of kind \"{structure}\", not \"tree\""),
+    );
+}
+
+/// Without folders a server comes back empty. The other one's part leads to what is lost: no client is served until both begin anew.
+pub(crate) fn lost_part_is_noticed(structure: &str) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = structure_file(folder.path(), structure);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster]);
+    let server = process(&up.until("right "));
+    up.until("ready");
+    load(cluster, &["--keys", "2000"]);
+    assert!(kill("KILL", server));
+    up.until("started");
+    up.until("ready");
+    let output = run(&["bench", "--cluster", cluster, "--operations", "100", "--patience", "2"]);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+    load(cluster, &["--keys", "2000", "--replace"]);
+    round_trips(cluster, "b");
+    assert!(up.stop("INT").success());
 }
