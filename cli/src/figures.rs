@@ -169,7 +169,7 @@ const TABLE: &str = "table-2";
 const SWITCHES: &str = "switches";
 
 fn of_dolphin(size: &Size, only: Option<&str>, json: Option<Output>) -> Result<()> {
-    let numbers: Vec<_> = ["6", "7", "8", "9", TABLE, SWITCHES].into_iter().collect();
+    let numbers = ["6", "7", "8", "9", TABLE, SWITCHES];
     if only.is_some_and(|only| !numbers.contains(&only)) {
         bail!("no such figure: choose {}", numbers.join(", "));
     }
@@ -213,10 +213,15 @@ fn of_dolphin(size: &Size, only: Option<&str>, json: Option<Output>) -> Result<(
     Ok(())
 }
 
-fn published_table(values: &[Published]) -> Table {
+/// An empty table with this header.
+fn table_of(header: impl Into<comfy_table::Row>) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["figure", "index", "published"]);
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table
+}
+
+fn published_table(values: &[Published]) -> Table {
+    let mut table = table_of(["figure", "index", "published"]);
     for value in values {
         table.add_row([value.figure, value.index, value.value]);
     }
@@ -224,9 +229,7 @@ fn published_table(values: &[Published]) -> Table {
 }
 
 fn switch_table(rows: &[SwitchRow]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
+    let mut table = table_of([
         "keys",
         "",
         "client's cache",
@@ -260,9 +263,7 @@ fn switch_table(rows: &[SwitchRow]) -> Table {
 }
 
 fn memory_table(rows: &[MemoryRow]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
+    let mut table = table_of([
         "",
         "cache bytes/key",
         "client MB",
@@ -318,11 +319,9 @@ fn unless_zero(value: f64, digits: usize) -> String {
 }
 
 fn smart_table(figure: &SmartResult) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     let says = |(_, text): &Column| figure.rows.iter().any(|row| !text(row).is_empty());
     let columns: Vec<Column> = COLUMNS.into_iter().filter(says).collect();
-    table.set_header(columns.iter().map(|(title, _)| *title));
+    let mut table = table_of(columns.iter().map(|(title, _)| *title));
     for row in &figure.rows {
         table.add_row(columns.iter().map(|(_, text)| text(row)));
     }
@@ -330,9 +329,7 @@ fn smart_table(figure: &SmartResult) -> Table {
 }
 
 fn table(figure: &Figure) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
+    let mut table = table_of([
         "",
         "Mop/s",
         "× first",

@@ -1,4 +1,4 @@
-//! Seats: where a coordinator says who it is, and the log of its transaction.
+//! Seats: where a coordinator says what it is, and the log of its transaction.
 //!
 //! ```text
 //!   0    claim       word of the coordinator that has the seat, or 0; changed by compare-and-swap

@@ -41,6 +41,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fatbtree_remote::{HEADER_BYTES, RegionHeader};
 use fatbtree_verbs::{Memory, ReserveError};
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,7 @@ use crate::chunk::chunk_classes_bytes;
 use crate::chunk_classes::{ChunkClasses, MAX_CLASSES};
 use crate::info::Origin;
 use crate::layout::{Class, Layout};
+use crate::tenant::{Loaded, Shape};
 pub use state::Counts;
 use state::{FORMAT, RegionState, State, sync_names};
 
@@ -108,6 +110,41 @@ impl<C> FoundRegion<C> {
             chunk_bytes: self.chunk_bytes,
             given_out: Some(ChunkClasses::new(Arc::clone(&self.chunk_classes), self.kept.generation)),
         }
+    }
+
+    /// The region's first line: its header.
+    ///
+    /// # Errors
+    /// When the region is shorter.
+    pub fn first_line(&self) -> Result<[u8; HEADER_BYTES], FolderError> {
+        let mut line = [0; HEADER_BYTES];
+        self.region.read(0, &mut line).map_err(|out| self.damaged(out))?;
+        Ok(line)
+    }
+
+    /// Checks what the header says, and where the structure says that chunks begin, against `state.json`.
+    ///
+    /// # Errors
+    /// When they differ.
+    pub fn check_header(&self, header: &RegionHeader, spare_from: u64, counts: &C) -> Result<(), FolderError>
+    where
+        C: PartialEq,
+    {
+        let is = (header.generation, header.region_bytes, spare_from);
+        let expected = (self.kept.generation, self.kept.region_bytes, self.kept.spare.start);
+        if is != expected || *counts != self.kept.counts {
+            return Err(self.damaged(format_args!(
+                "its generation, bytes and first chunk are {is:?}, expected {expected:?}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The region with its checked structure: this is what `server` serves.
+    pub fn into_loaded<T>(self, server: u16, shape: Shape, tenant: T) -> Loaded<T> {
+        let KeptRegion { generation, spare, origin, .. } = self.kept;
+        let (region, chunk_classes) = (self.region, Some(self.chunk_classes));
+        Loaded { server, region, spare, generation, origin, chunk_classes, shape, tenant }
     }
 
     /// Error of a region that is not what was written.

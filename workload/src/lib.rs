@@ -103,9 +103,10 @@ pub mod trace;
 mod values;
 pub mod ycsb;
 
+pub use fatbtree_remote::Change;
 pub use load_generator::{LoadGenerator, LoopOptions};
 pub use operation::{Operation, OperationKind, Operations};
 pub use pace::{Pace, Punctuality};
 pub use scan_parts::ScanParts;
-pub use store::{Change, Direct, Store};
+pub use store::{Direct, Store};
 pub use values::Values;

@@ -10,6 +10,7 @@ use futures_core::Stream as _;
 
 use fatbtree_blink::Start;
 use fatbtree_client::{Answered, Client, NoAnswer};
+use fatbtree_remote::Change;
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::measure::{LatencyHistogram, Outcome, Recorder, Summary, Troubles};
 use crate::operation::{Operation, OperationKind, Operations};
 use crate::pace::{Arrivals, Pace, Punctuality};
 use crate::scan_parts::ScanParts;
-use crate::store::{Change, Direct, Store};
+use crate::store::{Direct, Store};
 use crate::values::Values;
 use crate::ycsb::WorkloadError;
 
@@ -316,7 +317,7 @@ impl Done {
             let (write, value) = values.write(key, !is_insert, length);
             let change = match kind {
                 OperationKind::Insert => Change::Insert(&value),
-                OperationKind::Put => Change::Put(&value),
+                OperationKind::Put => Change::Upsert(&value),
                 _ => Change::Update(&value),
             };
             let answered = store.change(key, change).await;

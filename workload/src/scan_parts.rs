@@ -83,7 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::Change;
+    use fatbtree_remote::Change;
 
     /// Answers at once.
     struct Records(BTreeMap<u64, Bytes>);

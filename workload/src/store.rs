@@ -5,21 +5,9 @@ use std::future::Future;
 use bytes::Bytes;
 use fatbtree_blink::{KeyRange, Mutation, MutationResult, Start, Value};
 use fatbtree_client::{Answered, Client, NoAnswer, QueryClient};
+use fatbtree_remote::Change;
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
-
-/// A change of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change<'v> {
-    /// Adds a key; refused if the key is there.
-    Insert(&'v [u8]),
-    /// Overwrites the value of a key; refused if the key is absent.
-    Update(&'v [u8]),
-    /// Sets the value of a key, whether it is there or not.
-    Put(&'v [u8]),
-    /// Takes a key away; refused if it is absent.
-    Delete,
-}
 
 /// Something that records can be read from and written to, for a [load generator](crate::LoadGenerator).
 pub trait Store {
@@ -72,7 +60,7 @@ impl<V: Verbs> Store for Direct<'_, V> {
         let mutation = match change {
             Change::Insert(value) => Mutation::Insert(value),
             Change::Update(value) => Mutation::Update(value),
-            Change::Put(value) => Mutation::Upsert(value),
+            Change::Upsert(value) => Mutation::Upsert(value),
             Change::Delete => Mutation::Delete,
         };
         let MutationResult { result, trips, latency, .. } =
@@ -104,7 +92,7 @@ impl Store for QueryClient {
     /// The query protocol has no insert: one overwrites a key that is there.
     async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
         match change {
-            Change::Insert(value) | Change::Put(value) => self.write(key, value, true).await,
+            Change::Insert(value) | Change::Upsert(value) => self.write(key, value, true).await,
             Change::Update(value) => self.write(key, value, false).await,
             Change::Delete => self.delete(key).await,
         }

@@ -33,7 +33,7 @@ pub(super) fn send(
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return,
                 Err(_) => {
-                    tracing::info!(?stall, "snapshot given up: nobody takes it");
+                    tracing::info!(?stall, "snapshot given up: its reader takes nothing");
                     return;
                 }
             }

@@ -9,9 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use fatbtree_memserver::{
-    Class, Counts, FolderError, FoundRegion, KeptRegion, Layout, Loaded, Part, Shape as Classes,
-};
+use fatbtree_memserver::{Class, Counts, FolderError, FoundRegion, Layout, Loaded, Part, Shape as Classes};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
@@ -51,6 +49,11 @@ fn classes() -> Vec<Class> {
         Class { name: "inner nodes", ..Class::default() },
         Class { name: "records", ..Class::default() },
     ]
+}
+
+/// What memory servers know of a part.
+fn served_as() -> Classes {
+    Classes { classes: classes(), whole_lines: true, ..Classes::default() }
 }
 
 /// Offset of the first chunk of a part.
@@ -107,7 +110,7 @@ impl Part for HybridIndex {
             generation,
             origin,
             chunk_classes: None,
-            shape: Classes { classes: classes(), whole_lines: true, ..Classes::default() },
+            shape: served_as(),
             tenant: Self { server, shape, region, spare, chunk_bytes, served, is_seen: false },
         })
     }
@@ -121,35 +124,17 @@ impl Part for HybridIndex {
         found: FoundRegion<IndexCounts>,
         chunk_bytes: u64,
     ) -> Result<Loaded<Self>, FolderError> {
-        let mut line = [0; HEADER_BYTES];
-        found.region.read(0, &mut line).map_err(|out| found.damaged(out))?;
+        let line = found.first_line()?;
         let header = RegionHeader::parse(&line, &STRUCTURE);
         let (Some(header), Some(shape)) = (header, Shape::of_header(&line)) else {
             return Err(found.damaged("it does not begin with the header of a Dolphin index"));
         };
-        let is = (header.generation, header.region_bytes, spare_from(&shape, server));
-        let expected = (found.kept.generation, found.kept.region_bytes, found.kept.spare.start);
-        if is != expected || IndexCounts::from(&shape) != found.kept.counts {
-            return Err(found.damaged(format_args!(
-                "its generation, bytes and first chunk are {is:?}, expected {expected:?}"
-            )));
-        }
+        found.check_header(&header, spare_from(&shape, server), &IndexCounts::from(&shape))?;
         let (layout, region) = (found.layout(classes()), Arc::clone(&found.region));
         let (spare, served) = (found.kept.spare.clone(), Arc::new(AtomicBool::new(true)));
         let tenant = Self { server, shape, region, spare, chunk_bytes, served, is_seen: false };
         tenant.check_nodes(&layout).map_err(|reason| found.damaged(reason))?;
-        let FoundRegion { kept: KeptRegion { generation, spare, origin, .. }, region, chunk_classes, .. } =
-            found;
-        Ok(Loaded {
-            server,
-            region,
-            spare,
-            generation,
-            origin,
-            chunk_classes: Some(chunk_classes),
-            shape: Classes { classes: classes(), whole_lines: true, ..Classes::default() },
-            tenant,
-        })
+        Ok(found.into_loaded(server, served_as(), tenant))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What an operation that is dropped in its middle leaves, and who takes it back.
+//! What an operation that is dropped in its middle leaves, and what takes it back.
 
 use std::pin::pin;
 use std::rc::Rc;

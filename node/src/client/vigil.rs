@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(work(&mut vigil, &mut now, 63, 30, 40), 0);
     }
 
-    /// Others want the processors: who looks again and again has to wait for them, who sleeps is served first.
+    /// Others want the processors: a thread that looks again and again has to wait for them, one that sleeps is served first.
     #[test]
     fn on_a_busy_machine_it_sleeps_soon() {
         let mut now = Instant::from_nanos(1);

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Counts, FolderError, FoundRegion, KeptRegion, Layout, Loaded, Part};
+use fatbtree_memserver::{Counts, FolderError, FoundRegion, Layout, Loaded, Part};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
@@ -81,38 +81,22 @@ impl Part for HashTable {
         found: FoundRegion<TableCounts>,
         chunk_bytes: u64,
     ) -> Result<Loaded<Self>, FolderError> {
-        let mut line = [0; HEADER_BYTES];
-        found.region.read(0, &mut line).map_err(|out| found.damaged(out))?;
+        let line = found.first_line()?;
         let header = RegionHeader::parse(&line, &STRUCTURE);
         let (Some(header), Some((shape, directory))) = (header, Shape::of_header(&line)) else {
             return Err(found.damaged("it does not begin with the header of a hash table"));
         };
         let is_first = directory.server() == server;
-        let is = (header.generation, header.region_bytes, spare_from(&shape, is_first));
-        let expected = (found.kept.generation, found.kept.region_bytes, found.kept.spare.start);
-        if is != expected || TableCounts::from(&shape) != found.kept.counts {
-            return Err(found.damaged(format_args!(
-                "its generation, bytes and first chunk are {is:?}, expected {expected:?}"
-            )));
-        }
+        found.check_header(&header, spare_from(&shape, is_first), &TableCounts::from(&shape))?;
         let layout = found.layout(classes(&shape));
         if is_first {
             let part = Walk { region: &found.region, server, shape, layout };
             part.check(directory.offset()).map_err(|reason| found.damaged(reason))?;
         }
-        let FoundRegion { kept: KeptRegion { generation, spare, origin, .. }, region, chunk_classes, .. } =
-            found;
         let info = TableInfo { shape, directory };
-        Ok(Loaded {
-            server,
-            region: Arc::clone(&region),
-            spare: spare.clone(),
-            generation,
-            origin,
-            chunk_classes: Some(chunk_classes),
-            shape: fatbtree_memserver::Shape { classes: classes(&shape), ..Default::default() },
-            tenant: HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() },
-        })
+        let (region, spare) = (Arc::clone(&found.region), found.kept.spare.clone());
+        let tenant = HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() };
+        Ok(found.into_loaded(server, served_as(&shape), tenant))
     }
 }
 

@@ -47,6 +47,11 @@ pub(super) fn classes(shape: &Shape) -> Vec<Class> {
     ]
 }
 
+/// What memory servers know of a part.
+pub(super) fn served_as(shape: &Shape) -> Classes {
+    Classes { classes: classes(shape), ..Classes::default() }
+}
+
 /// Offset of the first chunk of a part.
 pub(super) const fn spare_from(shape: &Shape, is_first: bool) -> u64 {
     let header = HEADER_BYTES as u64;
@@ -91,7 +96,7 @@ pub(super) fn make<E: From<MakeError>>(
         generation,
         origin,
         chunk_classes: None,
-        shape: Classes { classes: classes(&shape), ..Classes::default() },
+        shape: served_as(&shape),
         tenant: HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() },
     })
 }

@@ -49,13 +49,7 @@ impl Store for Records {
 
     async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
         let began = self.now();
-        let answer = match change {
-            Change::Insert(value) => self.table.insert(key, value).await,
-            Change::Update(value) => self.table.update(key, value).await,
-            Change::Put(value) => self.table.upsert(key, value).await,
-            Change::Delete => self.table.delete(key).await,
-        };
-        self.answered(began, answer)
+        self.answered(began, self.table.change(key, change).await)
     }
 
     async fn scan(&self, _: u64, _: u64, _: usize) -> Answered<Vec<(u64, bytes::Bytes)>> {

@@ -1,4 +1,4 @@
-//! A server takes a block for lost if nobody can have it, and only then. Each check that is left out is found.
+//! A server takes a block for lost if no client can have it, and only then. Each check that is left out is found.
 
 use fatbtree_memserver::{Check, ClientId, Grant, MemoryServer, ServerOptions, SessionKey};
 use fatbtree_race::host::HashTable;

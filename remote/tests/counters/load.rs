@@ -38,7 +38,7 @@ impl Store for Records {
     }
 
     async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
-        let (Change::Insert(value) | Change::Update(value) | Change::Put(value)) = change else {
+        let (Change::Insert(value) | Change::Update(value) | Change::Upsert(value)) = change else {
             unreachable!("workload A has no deletes")
         };
         let (began, new) = (self.now(), u64::from_le_bytes(value.try_into().expect("eight bytes")));
