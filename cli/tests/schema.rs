@@ -216,8 +216,34 @@ fn each_command_prints_what_the_schema_says() {
     assert!(run(&words).status.success(), "{words:?}");
     outputs.of_file("demo", Path::new(&demo));
 
+    let rows = path("rows.json");
+    for (name, of) in [
+        ("figures", &["sherman"][..]),
+        ("figures_of_smart", &["smart", "--figure", "4"]),
+        ("figures_of_dolphin", &["dolphin", "--figure", "8"]),
+        ("figures_of_dolphin", &["dolphin", "--figure", "table-2"]),
+        ("figures_of_dolphin", &["dolphin", "--figure", "switches"]),
+    ] {
+        let words = [&["figures", "--keys", "2000", "--window", "100", "--json", &rows, "--of"], of].concat();
+        assert!(run(&words).status.success(), "{words:?}");
+        outputs.of_file(name, Path::new(&rows));
+    }
+    outputs.of("simulate", &["simulate", "reads", "--seed", "1"]);
+
     // Parts of others, which these have brought along.
-    let parts = ["room", "way"].map(str::to_owned);
+    let parts = [
+        "room",
+        "way",
+        "figure",
+        "figure_row",
+        "smart_figure",
+        "smart_row",
+        "smart_check",
+        "memory_row",
+        "switch_row",
+        "published",
+    ];
+    let parts = parts.map(str::to_owned);
     let all: BTreeSet<String> = outputs.schema["$defs"].as_object().expect("names").keys().cloned().collect();
     let seen: BTreeSet<String> = outputs.seen.into_iter().chain(parts).collect();
     assert_eq!(all, seen, "each entry of the schema was looked at");
