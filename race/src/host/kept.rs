@@ -11,11 +11,11 @@ use std::io;
 use std::sync::Arc;
 
 use fatbtree_memserver::{Counts, FolderError, FoundRegion, Layout, Loaded, Part};
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader};
+use fatbtree_remote::{GlobalAddress, RegionHeader};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 
-use super::make::{MakeError, MakeOptions, classes, make, spare_from};
+use super::make::{MakeError, MakeOptions, classes, make, served_as, spare_from};
 use super::{HashTable, TableInfo};
 use crate::layout::{
     BLOCKS, BUCKET_BYTES, BucketHeader, Leaf, PAIRS, STRUCTURE, SUCCESSORS, Shape, entry_offset,
