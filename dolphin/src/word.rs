@@ -20,6 +20,8 @@ use fatbtree_remote::record::{
 };
 
 use crate::entry::UNIT;
+use crate::error::IndexError;
+use crate::layout::Shape;
 
 const TAG: u64 = 0xda1;
 const TAG_AT: u32 = 52;
@@ -63,6 +65,23 @@ impl Word {
     /// The word of an eight-byte value in another index. `None`: it needs a record.
     pub(crate) const fn inline(value: u64) -> Option<Self> {
         if value >> TAG_AT == TAG { None } else { Some(Self(value)) }
+    }
+
+    /// The word of a value in an index of a shape. `None`: the value needs a record.
+    ///
+    /// # Errors
+    /// When such an index takes no such value.
+    pub(crate) fn of_value(value: &[u8], shape: &Shape) -> Result<Option<Self>, IndexError> {
+        let (found, most) = (value.len(), shape.max_value);
+        let eight = value.try_into().ok().map(u64::from_le_bytes);
+        if shape.fixed() {
+            let word = eight.ok_or(IndexError::Length { found, expected: "exactly 8" })?;
+            return Self::fixed(word).map(Some).ok_or(IndexError::Reserved { word });
+        }
+        if found > most as usize {
+            return Err(IndexError::TooLong { found, most });
+        }
+        Ok(eight.and_then(Self::inline))
     }
 
     /// The word that leads to a record. `None` if words do not reach it.

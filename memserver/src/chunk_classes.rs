@@ -104,6 +104,15 @@ impl ChunkClasses {
     }
 }
 
+/// Notes the class of a chunk that a bulk load has filled, in the table of its region
+/// ([`Loaded::chunk_classes`](crate::Loaded::chunk_classes)). Chunks are noted in order, from number 0 on.
+///
+/// # Panics
+/// When the table has no word for the chunk.
+pub fn note_chunk_class(table: &Arc<Memory>, generation: u64, chunk: u32, class: SizeClass) {
+    ChunkClasses::new(Arc::clone(table), generation).note(chunk, class);
+}
+
 fn class_of(word: u64) -> Option<SizeClass> {
     (word as u8).checked_sub(1).map(SizeClass)
 }

@@ -116,7 +116,7 @@ mod tenant;
 
 pub use checks::Check;
 pub use chunk::{Chunk, ChunkSize, NoChunk, NoClass, chunk_classes_bytes};
-pub use chunk_classes::DamagedClasses;
+pub use chunk_classes::{DamagedClasses, note_chunk_class};
 pub use event::{Event, FirstHop};
 pub use fatbtree_remote::SizeClass;
 pub use folder::{Counts, Folder, FolderError, FolderOwner, FoundRegion, KeptRegion};

@@ -1,4 +1,4 @@
-//! What a memory server does for an index: it makes an empty one, and knows which memory is used.
+//! What a memory server does for an index: it makes an empty one, or [loads](load()) one, and knows which memory is used.
 //!
 //! What clients have used of a chunk is seen in the chunk: leaves, nodes and records are never all zeros.
 //! So a restarted server finds the same. When a server is started with memory that was served before, it
@@ -11,11 +11,12 @@
 //! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): keys are put by atomics.
 
 mod describe;
+mod load;
 mod part;
 
 use std::convert::Infallible;
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,9 +29,10 @@ use crate::entry::{Entry, NodeSize, UNIT};
 use crate::inner::{self, HEAD_BYTES, Node, NodeState};
 use crate::key::Prefix;
 use crate::layout::{BadShape, LEAVES, LINES_BYTES, NODES, RECORDS, Shape, line_offset};
-use crate::leaf::{LEAF_BYTES, LOCK, LeafState, LockLine};
+use crate::leaf::{Header, LEAF_BYTES, LOCK, LeafState, LockLine};
 use crate::word::place_bytes;
 
+pub use load::{LoadCounts, LoadError, LoadOptions, LoadedIndex, load};
 pub use part::IndexCounts;
 
 /// Bytes of a step over the lines of clients.
@@ -269,6 +271,14 @@ pub fn places(shape: &Shape, mut read: impl FnMut(GlobalAddress, &mut [u8]) -> b
     }
     places.sort_unstable_by_key(|place| place.low);
     places
+}
+
+/// Keys of the leaf that lies at an address, by its first line: whatever its state is, and whether a node leads to it or not.
+/// `None` if no leaf lies there.
+#[must_use]
+pub fn keys_of_leaf(at: GlobalAddress, line: &[u8]) -> Option<RangeInclusive<u64>> {
+    let header = Header::parse(line).filter(|header| header.own == at)?;
+    (header.min <= header.max).then(|| header.min..=header.max)
 }
 
 const _: () = assert!(HEAD_BYTES as usize == RECORD_HEAD);

@@ -57,7 +57,7 @@ fn served_as() -> Classes {
 }
 
 /// Offset of the first chunk of a part.
-fn spare_from(shape: &Shape, server: u16) -> u64 {
+pub(super) fn spare_from(shape: &Shape, server: u16) -> u64 {
     let root = if shape.home() == server { NodeSize::LARGEST.place_bytes() } else { 0 };
     root_offset() + u64::from(root)
 }

@@ -92,16 +92,7 @@ impl<V: Verbs> Index<V> {
 
     /// The word of a value, if it needs no record.
     pub(super) fn word_of(&self, value: &[u8]) -> Result<Option<Word>, IndexError> {
-        let (found, most) = (value.len(), self.shape.max_value);
-        let eight = value.try_into().ok().map(u64::from_le_bytes);
-        if self.shape.fixed() {
-            let word = eight.ok_or(IndexError::Length { found, expected: "exactly 8" })?;
-            return Word::fixed(word).map(Some).ok_or(IndexError::Reserved { word });
-        }
-        if found > most as usize {
-            return Err(IndexError::TooLong { found, most });
-        }
-        Ok(eight.and_then(Word::inline))
+        Word::of_value(value, self.shape())
     }
 
     /// Takes a place for the record of a value on a server, if the client has one at hand. `None`:

@@ -2,5 +2,6 @@
 
 mod campaign;
 mod dropped;
+mod load;
 mod missing;
 mod model;

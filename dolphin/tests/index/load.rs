@@ -1,0 +1,146 @@
+//! Bulk-loaded indexes: the structure, every answer, and changes on top, against a sorted map.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use fatbtree_dolphin::host::{HybridIndex, LoadOptions, load};
+use fatbtree_dolphin::{Index, NodeCache, Shape, Verified};
+use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
+use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
+use fatbtree_remote::{KeyRange, RemoteConfig, RemoteMemory};
+use fatbtree_verbs::Access;
+use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+use fatbtree_verbs::time::{Duration, Instant};
+use proptest::prelude::*;
+
+/// Small, so that an index takes several.
+const CHUNK: u64 = 16 << 10;
+
+/// Loads keys, serves the parts, and runs something with the opened index.
+fn with_loaded<F: Future>(
+    options: &LoadOptions,
+    content: &BTreeMap<u64, Vec<u8>>,
+    work: impl FnOnce(Rc<Index<PlainDevice>>) -> F,
+) -> F::Output {
+    let keys: Vec<u64> = content.keys().copied().collect();
+    let loaded = load(options, &keys, |key, value| value.extend(&content[&key])).expect("it can be loaded");
+    assert_eq!(loaded.counts.keys, keys.len() as u64);
+    let network = PlainNetwork::new();
+    let served = ServerOptions { access: Access::ALL, chunk_bytes: CHUNK, ..ServerOptions::writable() };
+    let serve = |part| MemoryServer::<PlainDevice, HybridIndex>::new(network.device(), part, &served, 1);
+    let mut servers: BTreeMap<u16, _> =
+        loaded.parts.into_iter().map(|part| (part.server, serve(part).expect("it can be served"))).collect();
+    let memory = RemoteMemory::new(network.device(), servers.keys().copied(), RemoteConfig::default(), 1);
+    let memory = Rc::new(memory.expect("there are lanes"));
+    let mut keeper = SessionKeeper::new(memory.connections(), KeeperOptions::default());
+    let roce = std::net::Ipv4Addr::from_bits(servers.len() as u32);
+    let (home, of) = (options.shape.home(), Rc::clone(&memory));
+    let mut running = pin!(async move {
+        let index = Index::open(of, home, Rc::new(NodeCache::new(1 << 20))).await.expect("it is there");
+        work(Rc::new(index)).await
+    });
+    let mut now = Instant::ZERO;
+    loop {
+        memory.turn(now);
+        while let Some((id, call)) = keeper.poll_call(now, &*memory) {
+            let client = ClientId { host: [127, 0, 0, 1].into(), roce };
+            let server = servers.get_mut(&id.server()).expect("it is one of them");
+            keeper.handle_answer(now, &*memory, id, server.carry_out(now, client, call));
+        }
+        if let Poll::Ready(done) = running.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return done;
+        }
+        now = now + Duration::from_micros(1);
+    }
+}
+
+/// Compares the whole index with a map.
+async fn compare(index: &Index<PlainDevice>, content: &BTreeMap<u64, Vec<u8>>) -> Verified {
+    let verified = index.verify().await.expect("the structure is right");
+    let scanned = index.scan(KeyRange::ALL, usize::MAX).await.result.expect("nothing is in the way");
+    let scanned: Vec<_> = scanned.into_iter().map(|(key, value)| (key, value.to_vec())).collect();
+    let expected: Vec<_> = content.iter().map(|(key, value)| (*key, value.clone())).collect();
+    assert_eq!(scanned, expected);
+    for (key, value) in content {
+        let found = index.get(*key).await.result.expect("nothing is in the way");
+        assert_eq!(found.as_deref(), Some(&value[..]), "get {key:#x}");
+    }
+    verified
+}
+
+fn value(key: u64, number: u64, longest: u32) -> Vec<u8> {
+    let word = (key ^ number << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let length = if longest == 8 { 8 } else { (word >> 40) as usize % (longest as usize + 1) };
+    word.to_le_bytes().iter().copied().cycle().take(length).collect()
+}
+
+/// Keys side by side, sparse ones, several behind one prefix, and both ends and the middle of the key space.
+fn key() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => 0..2_000_u64,
+        2 => any::<u64>(),
+        2 => (0..3_u64, 0..400_u64).prop_map(|(prefix, at)| prefix << 61 | at << 24),
+        1 => (0..200_u64).prop_map(|at| u64::MAX - at),
+        1 => (0..200_u64).prop_map(|at| (1 << 63) - 100 + at),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn a_loaded_index_is_a_sorted_map(
+        keys in prop::collection::btree_set(key(), 0..2_000),
+        fill in prop_oneof![Just(1.0), Just(0.75), Just(0.01)],
+        servers in prop_oneof![Just(0b1), Just(0b1_0110)],
+        longest in prop_oneof![Just(8), Just(300)],
+        changes in prop::collection::vec((key(), any::<bool>()), 0..1_000),
+    ) {
+        let shape = Shape { servers, max_value: longest };
+        let options =
+            LoadOptions { fill, spare_bytes: 8 << 20, chunk_bytes: CHUNK, ..LoadOptions::new(shape) };
+        let mut content: BTreeMap<_, _> = keys.iter().map(|&key| (key, value(key, 0, longest))).collect();
+        let loaded = content.clone();
+        with_loaded(&options, &loaded, |index| async move {
+            let verified = compare(&index, &content).await;
+            assert_eq!((verified.keys, verified.unfinished), (content.len() as u64, 0));
+            // Structure changes of what was loaded: memory of the loaded chunks is not given out again.
+            for (number, (key, inserts)) in (1..).zip(changes) {
+                if inserts {
+                    let value = value(key, number, longest);
+                    assert!(index.upsert(key, &value).await.result.expect("nothing is in the way"));
+                    content.insert(key, value);
+                } else {
+                    let deleted = index.delete(key).await.result.expect("nothing is in the way");
+                    assert_eq!(deleted, content.remove(&key).is_some(), "delete {key:#x}");
+                }
+            }
+            let verified = compare(&index, &content).await;
+            assert_eq!((verified.keys, verified.unfinished), (content.len() as u64, 0));
+        });
+    }
+}
+
+/// Sizes of a load are what a walk finds, for dense keys and for random ones.
+#[test]
+fn leaves_are_as_full_as_asked_for() {
+    for (step, fewest) in [(1, 32.0), (0x9e37_79b9_7f4a_7c15, 30.0)] {
+        let content: BTreeMap<u64, Vec<u8>> =
+            (0..20_000_u64).map(|at| (at.wrapping_mul(step), vec![at as u8; 8])).collect();
+        let shape = Shape { servers: 0b1111, max_value: 8 };
+        let options = LoadOptions { chunk_bytes: CHUNK, ..LoadOptions::new(shape) };
+        let keys: Vec<u64> = content.keys().copied().collect();
+        let counts = load(&options, &keys, |key, value| value.extend(&content[&key])).unwrap().counts;
+        let verified = with_loaded(&options, &content, |index| async move { index.verify().await.unwrap() });
+        assert_eq!(
+            (counts.keys, counts.leaves, counts.nodes, counts.entries, counts.bytes),
+            (verified.keys, verified.leaves, verified.nodes, verified.entries, verified.bytes)
+        );
+        let each = counts.keys as f64 / counts.leaves as f64;
+        assert!((fewest..=36.75).contains(&each), "{each:.1} keys a leaf with steps of {step}");
+        assert_eq!(verified.servers, 0b1111);
+    }
+}
