@@ -33,6 +33,10 @@ fatbtree_remote::named_checks! {
     Locked,
     /// A key outside of a leaf's range is looked for elsewhere.
     Range,
+    /// What switches have led to answers only if it is a leaf with the key in its range.
+    Landing,
+    /// A leaf that switches have led to answers only if it is in use and whole.
+    LandingState,
     /// A node whose prefix is another one is not the key's.
     Prefix,
     /// What is written before a structure change counts is not used before it does.

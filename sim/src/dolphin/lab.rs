@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
-use fatbtree_dolphin::Shape;
 use fatbtree_dolphin::host::{self, HybridIndex};
+use fatbtree_dolphin::{LEAF_BYTES, Shape};
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, SessionKeeper};
 use fatbtree_memserver::{
     Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, chunk_classes_bytes,
@@ -21,6 +22,9 @@ use crate::world::{CachedSwitches, Machine, MachineOptions, Random, SimDevice, W
 
 /// Interval in which a client and a server look for something to be done.
 const LOOK: Duration = Duration::from_micros(10);
+
+/// Bytes of a server's chunks.
+const CHUNK: u64 = 32 << 10;
 
 /// The memory as a client reaches it.
 pub type Client = Rc<RemoteMemory<SimDevice>>;
@@ -43,7 +47,7 @@ impl std::fmt::Debug for Server {
 
 impl Server {
     fn new(world: &World, number: u16, shape: Shape, spare: u64, lease: Duration) -> Rc<Self> {
-        let chunk_bytes = 32 << 10;
+        let chunk_bytes = CHUNK;
         let mut content = HybridIndex::make(number, shape, spare).expect("the shape is possible");
         let classes = Memory::shared(chunk_classes_bytes(spare, chunk_bytes));
         content.chunk_classes = Some(classes.expect("there is memory for a table"));
@@ -100,6 +104,27 @@ impl Server {
         self.process.borrow().as_ref().map(|process| process.info().region.rkey)
     }
 
+    /// Leaves in its memory with their keys, whatever their state is.
+    fn leaves(&self) -> Vec<(GlobalAddress, RangeInclusive<u64>)> {
+        let Loaded { server, region, spare, chunk_classes, .. } = &self.content;
+        let mut word = [0; 8];
+        let mut is_given_out = |chunk: u64| {
+            let table = chunk_classes.iter().any(|table| table.read(chunk * 8, &mut word).is_ok());
+            table && word != [0; 8]
+        };
+        let chunks = (0..).take_while(|chunk| is_given_out(*chunk));
+        let offsets = chunks.flat_map(|chunk| {
+            let begin = spare.start + chunk * CHUNK;
+            (begin..begin + CHUNK).step_by(LEAF_BYTES)
+        });
+        let leaf = |offset| {
+            let (at, mut line) = (GlobalAddress::new(*server, offset), [0; 64]);
+            region.read(offset, &mut line).ok()?;
+            Some((at, host::keys_of_leaf(at, &line)?))
+        };
+        offsets.filter_map(leaf).collect()
+    }
+
     /// A counter of the process.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
@@ -141,8 +166,15 @@ impl Kept for Registered {
     }
 }
 
-/// Switches that learn the leaves of an index every now and then, some of them wrong.
-pub(super) fn lead(world: &World, servers: &[Rc<Server>], shape: Shape, mut draw: Random) -> CachedSwitches {
+/// Switches that learn the leaves of an index every now and then, some of them wrong. `unlinked`: also leaves to which no node
+/// leads, because they are not linked yet, or not any more.
+pub(super) fn lead(
+    world: &World,
+    servers: &[Rc<Server>],
+    shape: Shape,
+    unlinked: bool,
+    mut draw: Random,
+) -> CachedSwitches {
     let switches = CachedSwitches::default();
     world.set_switches(switches.clone());
     let (told, servers, operator) = (switches.clone(), servers.to_vec(), world.operator().clone());
@@ -167,6 +199,14 @@ pub(super) fn lead(world: &World, servers: &[Rc<Server>], shape: Shape, mut draw
                     _ => place.leaf.raw(),
                 };
                 told.cache(server.machine.id(), place.low..=place.high, Remote { address: at, rkey });
+            }
+            for server in servers.iter().filter(|_| unlinked) {
+                let Some(rkey) = server.rkey() else { continue };
+                for (leaf, keys) in server.leaves() {
+                    if draw.random_bool(0.5) && places.iter().all(|place| place.leaf != leaf) {
+                        told.cache(server.machine.id(), keys, Remote { address: leaf.raw(), rkey });
+                    }
+                }
             }
         }
     }));

@@ -189,7 +189,9 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         aim: scenario.aim,
     };
     let servers = serve(&world, scenario.shape, 32 << 20, LEASE);
-    let switches = scenario.led.map(|_| lead(&world, &servers, scenario.shape, random(scenario.seed, 84)));
+    let switches = scenario
+        .led
+        .map(|_| lead(&world, &servers, scenario.shape, scenario.unlinked, random(scenario.seed, 84)));
     let scene = Rc::new(Scene {
         servers,
         switches,
