@@ -196,6 +196,8 @@ enum Order {
     Do(Work),
     /// Something was put into an inbox, or frames are about to come.
     Look,
+    /// The demo is over, as far as it needs the network.
+    End(mpsc::SyncSender<()>),
 }
 
 /// Wakes one of the threads when there is something for it.
@@ -204,8 +206,17 @@ pub(super) struct Waker(mpsc::Sender<Order>);
 
 impl Waker {
     pub(super) fn wake(&self) {
-        // A thread that has ended has nobody to wake.
+        // A thread that has ended needs no wake-up.
         let _ = self.0.send(Order::Look);
+    }
+
+    /// Ends the thread, and waits until its memory is free.
+    fn end(&self) {
+        let (reply, ended) = mpsc::sync_channel(1);
+        if self.0.send(Order::End(reply)).is_ok() {
+            // The answer, or its sender that was dropped: the thread has ended either way.
+            let _ = ended.recv();
+        }
     }
 }
 
@@ -269,7 +280,7 @@ fn tell(path: Result<DataPath>, made: &mpsc::Sender<Result<()>>) -> Option<DataP
         Ok(path) => (Some(path), Ok(())),
         Err(error) => (None, Err(error)),
     };
-    // Whoever has given up waiting needs no answer.
+    // A caller that has given up needs no answer.
     let _ = made.send(news);
     path
 }
@@ -286,6 +297,12 @@ fn run_racks(mut path: DataPath, inbox: &mpsc::Receiver<Order>, fabric: &Waker, 
                 work(&mut path);
                 fabric_awake.store(false, Ordering::Relaxed);
             }
+            Ok(Order::End(reply)) => {
+                drop(path);
+                fabric.end();
+                let _ = reply.send(());
+                return;
+            }
             Ok(Order::Look) | Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
@@ -294,7 +311,16 @@ fn run_racks(mut path: DataPath, inbox: &mpsc::Receiver<Order>, fabric: &Waker, 
 }
 
 fn run_fabric(mut path: DataPath, inbox: &mpsc::Receiver<Order>, awake: &AtomicBool) {
-    while !matches!(inbox.recv_timeout(SLEEP), Err(mpsc::RecvTimeoutError::Disconnected)) {
+    loop {
+        match inbox.recv_timeout(SLEEP) {
+            Ok(Order::End(reply)) => {
+                drop(path);
+                let _ = reply.send(());
+                return;
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Ok(Order::Do(_) | Order::Look) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
         path.answer_control_plane();
         while awake.load(Ordering::Relaxed) {
             for _ in 0..BATCH {
@@ -306,6 +332,11 @@ fn run_fabric(mut path: DataPath, inbox: &mpsc::Receiver<Order>, awake: &AtomicB
 }
 
 impl DataPathThreads {
+    /// Ends the threads and frees what they own: memory servers, switches, NICs.
+    pub(super) fn end(&self) {
+        Waker(self.orders.clone()).end();
+    }
+
     /// Runs `work` on the racks' thread, and waits for its result.
     pub(super) fn call<T: Send + 'static>(
         &self,

@@ -18,6 +18,9 @@ pub(super) const TURN: u64 = 10_000;
 /// Turns before measuring begins: caches of the machine itself warm up.
 const WARM_UP_TURNS: u64 = 2;
 
+/// Seed, so that a warm cache is not filled by the operations that are measured.
+pub(super) const WARM_UP: u64 = 0x5a5a;
+
 /// Keys that a client samples at most.
 const SAMPLE: usize = 1 << 18;
 
@@ -87,7 +90,7 @@ impl Runner {
         operations: u64,
     ) -> Result<(Way, Report)> {
         self.sample()?;
-        let way = self.once(spec, kind, operations, 0x5a5a, "learning from what the client does").await?;
+        let way = self.once(spec, kind, operations, WARM_UP, "learning from what the client does").await?;
         Ok((way, self.report()?))
     }
 
@@ -139,7 +142,7 @@ impl Runner {
     /// Fills the warm caches, by operations from another seed than those that are measured.
     pub(super) async fn warm(&mut self, spec: &WorkloadSpec, kinds: &[Kind], operations: u64) -> Result<()> {
         let warm = kinds.iter().filter(|kind| matches!(kind.cache, Cache::Warm(_)) || kind.entries.is_some());
-        let ways = warm.map(|kind| self.way(spec, kind.clone(), self.seed ^ 0x5a5a));
+        let ways = warm.map(|kind| self.way(spec, kind.clone(), self.seed ^ WARM_UP));
         let mut ways = ways.collect::<Result<Vec<_>>>()?;
         self.turns(&mut ways, "warming the client's caches", operations).await
     }

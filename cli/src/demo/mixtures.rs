@@ -33,6 +33,8 @@ pub(crate) struct MixtureResult {
     pub alone: f64,
     /// Round trips per lookup where the switches are asked for nodes that the client does not hold.
     pub with_switches: f64,
+    /// Round trips per lookup in the Dolphin index, whose client remembers its nodes in as many bytes.
+    pub dolphin: f64,
 }
 
 /// A tree in memory, and a plan for it.
@@ -67,6 +69,8 @@ impl Mixtures<'_> {
                 share: share as f64 / 10_000.0,
                 alone: self.count(&plan, Start::Cached, bytes)?,
                 with_switches: self.count(&plan, Start::CachedOrIndexRead, bytes)?,
+                // Counted when the trees are gone.
+                dolphin: 0.0,
             })
         };
         SHARES.into_iter().map(of_share).collect()

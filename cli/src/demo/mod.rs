@@ -3,6 +3,7 @@
 mod arguments;
 mod control;
 mod data_path;
+mod dolphin;
 mod growth;
 mod measure;
 mod mixtures;

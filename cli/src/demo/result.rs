@@ -1,5 +1,6 @@
 //! Result of a demo run, as `--json` writes it.
 
+use fatbtree_workload::LoadGenerator;
 use serde::Serialize;
 
 use super::measure::Way;
@@ -40,6 +41,8 @@ pub(crate) struct DemoResult {
     pub ycsb: Vec<YcsbResult>,
     /// Operations of each of YCSB's workloads, each way.
     pub ycsb_operations: u64,
+    /// The Dolphin index on the same keys, to which the ways named after it belong.
+    pub dolphin: DolphinResult,
     /// Cost of a tree that grows; `None` if there is no room for new keys.
     pub growth: Option<GrowthResult>,
     /// Figures of the plan.
@@ -54,6 +57,19 @@ pub(crate) struct DemoResult {
     pub environment: Environment,
 }
 
+/// Size of the Dolphin index.
+#[derive(Debug, Serialize)]
+pub(crate) struct DolphinResult {
+    /// Memory servers: those of the trees, and at most 32.
+    pub servers: u16,
+    pub leaves: u64,
+    pub inner_nodes: u64,
+    /// Bytes of leaves, inner nodes and records on all servers.
+    pub server_bytes: u64,
+    /// Bulk load of the index.
+    pub load: LoadResult,
+}
+
 /// Round trips of one way, counted; latency and throughput of the emulator.
 #[derive(Debug, Serialize)]
 pub(crate) struct WayResult {
@@ -66,6 +82,14 @@ pub(crate) struct WayResult {
     pub read_bytes: f64,
     /// Operations by the number of round trips they took.
     pub round_trip_histogram: Vec<(u32, u64)>,
+    /// Times in the emulator; `None` if the way was counted over plain memory.
+    #[serde(flatten)]
+    pub times: Option<Times>,
+}
+
+/// Latency and throughput of one way in the emulator.
+#[derive(Debug, Serialize)]
+pub(crate) struct Times {
     pub mean_us: f64,
     pub p50_us: f64,
     pub p90_us: f64,
@@ -144,14 +168,10 @@ pub(crate) struct Environment {
 
 impl From<&Way> for WayResult {
     fn from(way: &Way) -> Self {
+        let counted = Self::counted(way.kind.name.to_owned(), way.cache_bytes(), &way.done, way.read_bytes);
         let recorder = way.done.recorder();
         let summary = recorder.summary(way.done.elapsed().as_nanos());
-        Self {
-            name: way.kind.name.to_owned(),
-            cache_bytes: way.cache_bytes(),
-            round_trips: summary.round_trips,
-            read_bytes: way.read_bytes as f64 / recorder.operations().max(1) as f64,
-            round_trip_histogram: summary.round_trip_histogram,
+        let times = Times {
             mean_us: summary.mean_us,
             p50_us: summary.p50_us,
             p90_us: summary.p90_us,
@@ -159,14 +179,30 @@ impl From<&Way> for WayResult {
             p999_us: summary.p99_9_us,
             ops_per_s: summary.ops_per_s,
             latency_cdf: recorder.cdf().iter().map(|point| (point.us, point.share)).collect(),
-        }
+        };
+        Self { times: Some(times), ..counted }
     }
 }
 
 impl WayResult {
-    /// Cost of an operation in the emulator: wall time per operation in µs, with as many under way as there were.
-    pub(crate) fn emulator_us(&self) -> f64 {
-        if self.ops_per_s > 0.0 { 1e6 / self.ops_per_s } else { 0.0 }
+    /// Figures of a way that are counted.
+    pub(super) fn counted(name: String, cache_bytes: u64, done: &LoadGenerator, read_bytes: u64) -> Self {
+        let summary = done.recorder().summary(1);
+        Self {
+            name,
+            cache_bytes,
+            round_trips: summary.round_trips,
+            read_bytes: read_bytes as f64 / done.recorder().operations().max(1) as f64,
+            round_trip_histogram: summary.round_trip_histogram,
+            times: None,
+        }
+    }
+
+    /// Cost of an operation in the emulator: wall time per operation in µs, with as many under way as there were. `None` if
+    /// the way was counted over plain memory.
+    pub(crate) fn emulator_us(&self) -> Option<f64> {
+        let times = self.times.as_ref()?;
+        Some(if times.ops_per_s > 0.0 { 1e6 / times.ops_per_s } else { 0.0 })
     }
 
     /// The share of operations that took so many round trips, in per cent.
@@ -191,7 +227,7 @@ impl DemoResult {
                 percent(way.share_of(|trips| trips == 2)),
                 percent(way.share_of(|trips| trips > 2)),
                 format!("{:.0}", way.read_bytes),
-                format!("{:.1}", way.emulator_us()),
+                way.emulator_us().map_or("–".to_owned(), |us| format!("{us:.1}")),
             ]
         };
         std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.ways.iter().map(row)).collect()
@@ -199,10 +235,16 @@ impl DemoResult {
 
     /// Round trips by the size of a client's cache, as a table.
     pub(crate) fn mixtures_table(&self) -> Vec<Vec<String>> {
-        let heads =
-            ["client cache, warm, KB", "of inner nodes", "round trips, alone", "with the switches", "wins"];
+        let heads = [
+            "client cache, warm, KB",
+            "of inner nodes",
+            "round trips, alone",
+            "with the switches",
+            "wins",
+            "in the Dolphin index, alone",
+        ];
         let row = |mixture: &MixtureResult| {
-            let &MixtureResult { client_cache_bytes, share, alone, with_switches } = mixture;
+            let &MixtureResult { client_cache_bytes, share, alone, with_switches, dolphin } = mixture;
             // What is asked of the switches costs them entries: where it brings nothing, the client is enough.
             let wins = if with_switches < alone - 0.005 { "together" } else { "the client alone" };
             vec![
@@ -211,6 +253,7 @@ impl DemoResult {
                 format!("{alone:.2}"),
                 format!("{with_switches:.2}"),
                 wins.to_owned(),
+                format!("{dolphin:.2}"),
             ]
         };
         std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.mixtures.iter().map(row)).collect()
@@ -237,7 +280,13 @@ impl DemoResult {
             "{keys} keys, values of {size} bytes, workload {workload}, {distribution}, {depth} operations under way. \
              The switches hold {share:.0} % of the tree's {nodes} inner nodes ({target}), by what they counted and the client sampled. \
              Round trips and bytes read per operation are counted and exact. The emulator's time is what one operation costs the processors of this \
-             machine, in software switches and NICs; it says nothing about a network, where a round trip costs distance.",
+             machine, in software switches and NICs; it says nothing about a network, where a round trip costs distance. \
+             Dolphin is another index of the same keys: a radix tree of {dolphin_nodes} inner nodes above {dolphin_leaves} leaves of 1 KB, {dolphin_mb:.0} MB \
+             on {dolphin_servers} memory servers. No switch leads its clients, and its round trips are counted over plain memory.",
+            dolphin_servers = self.dolphin.servers,
+            dolphin_nodes = self.dolphin.inner_nodes,
+            dolphin_leaves = self.dolphin.leaves,
+            dolphin_mb = self.dolphin.server_bytes as f64 / 1e6,
             keys = self.keys,
             size = self.value_size,
             workload = self.workload,

@@ -19,12 +19,14 @@ use fatbtree_workload::ycsb::{BUILTIN_NAMES, KeyMap};
 use super::arguments::{Settings, describe, describe_operations};
 use super::control::{Control, Planned};
 use super::data_path::{DataPath, DataPathThreads, Starter};
+use super::dolphin::Dolphin;
 use super::growth::Growth;
 use super::measure::{Cache, Kind, Runner, Way};
 use super::mixtures::{MixtureResult, Mixtures};
 use super::network::{self, Endpoints, Places, is_in_rack};
 use super::result::{
-    DemoResult, Environment, GrowthResult, LoadResult, PlanResult, PushResult, WayResult, YcsbResult,
+    DemoResult, DolphinResult, Environment, GrowthResult, LoadResult, PlanResult, PushResult, WayResult,
+    YcsbResult,
 };
 use super::sessions::{Desk, desk};
 use crate::{count, progress};
@@ -85,8 +87,8 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     runner.warm(spec, &kinds, settings.learning()).await?;
     let mut ways = runner.measure(spec, &kinds, lookups, "measuring, all ways in turns").await?;
     ways.insert(1, learning);
-    let mixtures = mixtures(&settings, roots, &memories, &planned)?;
-    let (ycsb, mut others) = ycsb(&settings, &mut runner, &kinds[..2]).await?;
+    let mut mixtures = mixtures(&settings, roots, &memories, &planned)?;
+    let (mut ycsb, mut others) = ycsb(&settings, &mut runner, &kinds[..2]).await?;
     let growth = grow(&settings, &mut runner, &mut control, (kinds[1].clone(), report)).await?;
     let growth = growth.map(|(growth, ways)| {
         others.extend(ways);
@@ -95,6 +97,18 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
 
     let all = || ways.iter().chain(&others);
     let wrong = |way: &Way| way.done.recorder().operations() - way.done.recorder().summary(1).found;
+    let (mut wrong, mut first_wrong): (u64, _) =
+        (all().map(wrong).sum(), all().find_map(|way| way.done.first_wrong()).map(str::to_owned));
+    let mut ways: Vec<_> = ways.iter().map(WayResult::from).collect();
+    drop(others);
+
+    // The trees' memory is free before another index needs as much.
+    data_path.end();
+    drop(memories);
+    let dolphin = dolphin(&settings, kinds[1].in_switches, &mut mixtures, &mut ycsb)?;
+    ways.extend(dolphin.ways);
+    wrong += dolphin.wrong.0;
+    first_wrong = first_wrong.or(dolphin.wrong.1);
     let summary = planned.plan.summary();
     let annotations: Annotations = planned.plan.annotations().into_iter().collect();
     let result = DemoResult {
@@ -105,15 +119,16 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
         distribution: describe(&settings.spec.distribution),
         lookups: settings.lookups,
         depth: settings.depth,
-        wrong: all().map(wrong).sum(),
-        first_wrong: all().find_map(|way| way.done.first_wrong()).map(str::to_owned),
+        wrong,
+        first_wrong,
         target: settings.describe_target(),
         inner_nodes: planned.inner_nodes,
         cached_share: planned.held_nodes as f64 / planned.inner_nodes.max(1) as f64,
-        ways: ways.iter().map(WayResult::from).collect(),
+        ways,
         mixtures,
         ycsb,
         ycsb_operations: ycsb_operations(&settings),
+        dolphin: dolphin.result,
         growth,
         plan: PlanResult {
             ranges: summary.ranges,
@@ -336,6 +351,39 @@ async fn grow(
     };
     begun.done(grown.as_ref().map_or("no room for new keys".to_owned(), |(growth, _)| describe(growth)));
     Ok(grown)
+}
+
+/// What the Dolphin index has shown.
+struct OfDolphin {
+    ways: Vec<WayResult>,
+    result: DolphinResult,
+    /// Operations without the right answer, and the first of them in words.
+    wrong: (u64, Option<String>),
+}
+
+/// Loads the keys into a Dolphin index. Counts its ways, and what belongs into the tables of the trees.
+fn dolphin(
+    settings: &Settings,
+    as_many: u64,
+    mixtures: &mut [MixtureResult],
+    ycsb: &mut [YcsbResult],
+) -> Result<OfDolphin> {
+    let step = Step::begin("loading the keys into a Dolphin index".to_owned());
+    let mut index = Dolphin::load(settings)?;
+    let result = index.result();
+    step.done(format!("{:.0} keys/s", result.load.keys_per_s));
+    let step = Step::begin("counting round trips in the Dolphin index".to_owned());
+    let ways = index.ways(as_many)?;
+    index.add_to(mixtures)?;
+    for workload in ycsb {
+        let operations = ycsb_operations(settings);
+        let (spec, possible) = settings.builtin(&workload.name, operations)?;
+        if possible {
+            workload.ways.push(index.ycsb(&spec, as_many, operations)?);
+        }
+    }
+    step.done(String::new());
+    Ok(OfDolphin { ways, result, wrong: index.wrong() })
 }
 
 fn layer_nodes(summary: &Summary) -> Vec<usize> {

@@ -153,7 +153,7 @@ where
             lines
         }
         _ => {
-            let place = spread::Own::<O, P>::new(arguments.servers, shape)?;
+            let place = spread::own::<O, P>(arguments.servers, shape)?;
             let mut shell = spread::Shell::new(place, arguments.trips, out);
             shell.load(arguments.keys)?;
             exit_when_interrupted()?;

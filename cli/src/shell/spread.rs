@@ -1,26 +1,21 @@
 //! Commands of the shell on a structure over all memory servers: of a running cluster, or one to be tried in this process.
 
 use std::io::Write;
-use std::net::Ipv4Addr;
 use std::path::Path;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use fatbtree_blink::Contention;
-use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
-use fatbtree_memserver::{ClientId, MemoryServer, Part, PartOptions, ServerOptions, make};
+use fatbtree_memserver::{Part, PartOptions, make};
 use fatbtree_node::{ClientOptions, Spread, SpreadProcess};
-use fatbtree_remote::{Answer, Change, KeyRange, KeyValue, RemoteConfig, RemoteMemory};
+use fatbtree_remote::{Answer, Change, KeyRange, KeyValue};
 use fatbtree_topology::Cluster;
-use fatbtree_verbs::Access;
-use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::time::{Duration as Span, Instant};
+use fatbtree_verbs::plain::PlainDevice;
 
 use super::command::{Command, show};
 use super::{Database, PAIRS_AT_ONCE, Trouble};
+use crate::in_process::InProcess;
 use crate::nic::Nic;
 use crate::structure::{client_of, open_spread};
 
@@ -243,65 +238,25 @@ impl<P: Place, W: Write> Database for Shell<P, W> {
     }
 }
 
-/// A structure in this process: memory servers and a client, and no network between them.
-pub(super) struct Own<S: KeyValue<Verbs = PlainDevice>, P: Part> {
-    servers: Vec<MemoryServer<PlainDevice, P>>,
-    memory: Rc<RemoteMemory<PlainDevice>>,
-    keeper: SessionKeeper<P::Description>,
-    structure: Option<Rc<S>>,
-    now: Instant,
-}
-
-impl<S: KeyValue<Verbs = PlainDevice>, P: Part> Own<S, P> {
-    pub(super) fn new(count: u16, shape: impl Fn(u32) -> P::Shape) -> Result<Self> {
-        let network = PlainNetwork::new();
-        let numbers = 0..count.min(MAX_SERVERS);
-        let shape = shape(numbers.clone().fold(0, |all, number| all | 1 << number));
-        // Sessions in one process do not end before it does.
-        let lease = Span::from_secs(1 << 33);
-        let options = ServerOptions { access: Access::ALL, lease, ..ServerOptions::writable() };
-        let servers = numbers.clone().map(|number| {
-            let part = make::<P>(&PartOptions { spare_bytes: SPARE, ..PartOptions::new(number, shape) })?;
-            Ok(MemoryServer::new(network.device(), part, &options, 1)?)
-        });
-        let servers = servers.collect::<Result<Vec<_>>>()?;
-        let memory = Rc::new(RemoteMemory::new(network.device(), numbers, RemoteConfig::default(), 1)?);
-        let keeper = SessionKeeper::new(memory.connections(), KeeperOptions::default());
-        let mut own = Self { servers, memory, keeper, structure: None, now: Instant::ZERO };
-        let memory = Rc::clone(&own.memory);
-        own.structure = Some(Rc::new(own.drive(S::open(memory, 0, S::REMEMBERED))?));
-        Ok(own)
-    }
-
-    /// Runs a future of the client's to its end.
-    fn drive<T>(&mut self, future: impl Future<Output = T>) -> T {
-        let mut future = pin!(future);
-        loop {
-            self.memory.turn(self.now);
-            while let Some((id, call)) = self.keeper.poll_call(self.now, &*self.memory) {
-                // The network numbers its devices in the order in which they were made.
-                let roce = Ipv4Addr::from_bits(self.servers.len() as u32);
-                let client = ClientId { host: [127, 0, 0, 1].into(), roce };
-                let server = &mut self.servers[usize::from(id.server())];
-                let answer = server.carry_out(self.now, client, call);
-                self.keeper.handle_answer(self.now, &*self.memory, id, answer);
-            }
-            if let Poll::Ready(done) = future.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
-                return done;
-            }
-            // Nothing here takes time; it lets paused operations go on.
-            self.now += Span::from_micros(1);
-        }
-    }
-}
-
-impl<S: KeyValue<Verbs = PlainDevice>, P: Part> Place for Own<S, P> {
+impl<S: KeyValue<Verbs = PlainDevice>, P: Part> Place for InProcess<S, P> {
     type Structure = S;
 
     const UNVERIFIED: Option<&'static str> = None;
 
     fn with<T>(&mut self, work: impl AsyncFnOnce(Rc<S>) -> T) -> Result<T> {
-        let structure = Rc::clone(self.structure.as_ref().expect("it was opened at the start"));
+        let structure = self.structure();
         Ok(self.drive(work(structure)))
     }
+}
+
+/// A structure in this process on `count` memory servers, empty.
+pub(super) fn own<S: KeyValue<Verbs = PlainDevice>, P: Part>(
+    count: u16,
+    shape: impl Fn(u32) -> P::Shape,
+) -> Result<InProcess<S, P>> {
+    let numbers = 0..count.min(MAX_SERVERS);
+    let shape = shape(numbers.clone().fold(0, |all, number| all | 1 << number));
+    let part = |number| make::<P>(&PartOptions { spare_bytes: SPARE, ..PartOptions::new(number, shape) });
+    let parts = numbers.map(part).collect::<Result<Vec<_>, _>>()?;
+    InProcess::serve(parts, S::REMEMBERED)
 }

@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use crate::demo::result::WayResult;
 
 /// Colours of the ways, used again and again: neither lost on white nor on black.
-const COLOURS: [RGBColor; 10] = [
+const COLOURS: [RGBColor; 15] = [
     RGBColor(0xb0, 0x5a, 0x2c),
     RGBColor(0x8f, 0xb8, 0xc7),
     RGBColor(0x1f, 0x7f, 0xab),
@@ -18,6 +18,11 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(0x4c, 0x8c, 0x4a),
     RGBColor(0x85, 0x85, 0x85),
     RGBColor(0xc2, 0x4b, 0x4b),
+    RGBColor(0x3c, 0xa0, 0x96),
+    RGBColor(0x6d, 0x6f, 0xd0),
+    RGBColor(0x5b, 0x86, 0x1f),
+    RGBColor(0xd0, 0x6a, 0xa8),
+    RGBColor(0x7a, 0x9a, 0xd9),
 ];
 
 const WIDTH: u32 = 900;
@@ -52,7 +57,8 @@ fn percent(share: &f64) -> String {
 pub(super) fn times(ways: &[WayResult]) -> Result<String> {
     svg(420, |area| {
         // Beyond p99 lies the operating system's scheduling: its long tail would squeeze the rest.
-        let longest = ways.iter().map(|way| way.p99_us).fold(1.0, f64::max) * 1.05;
+        let times = || coloured(ways).filter_map(|(way, colour)| Some((way.times.as_ref()?, colour)));
+        let longest = times().map(|(times, _)| times.p99_us).fold(1.0, f64::max) * 1.05;
         let mut chart = ChartBuilder::on(area)
             .caption("Time of an operation in the emulator", TITLE)
             .margin(16)
@@ -63,8 +69,8 @@ pub(super) fn times(ways: &[WayResult]) -> Result<String> {
         mesh.x_desc("time in µs, up to p99").y_desc("share of operations that took at most so long");
         mesh.x_label_formatter(&|us| format!("{us:.0}")).y_label_formatter(&percent);
         mesh.label_style(LABEL).axis_desc_style(LABEL).light_line_style(TRANSPARENT).draw()?;
-        for (way, colour) in coloured(ways) {
-            let points = way.latency_cdf.iter().copied().filter(|(us, _)| *us <= longest);
+        for (times, colour) in times() {
+            let points = times.latency_cdf.iter().copied().filter(|(us, _)| *us <= longest);
             chart.draw_series(LineSeries::new(points, colour.stroke_width(3)))?;
         }
         Ok(())

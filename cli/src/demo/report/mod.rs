@@ -57,6 +57,7 @@ pub(super) fn page(result: &DemoResult, picture: &str) -> Result<String> {
 <tr><th>TCAM rows of its four stages</th><td>{rows}</td></tr>
 <tr><th>nodes per layer</th><td>{layers}</td></tr>
 <tr><th>bulk load</th><td>{load:.2} s ({load_rate:.0} keys/s)</td></tr>
+<tr><th>bulk load of the Dolphin index</th><td>{dolphin_load:.2} s ({dolphin_rate:.0} keys/s)</td></tr>
 <tr><th>planning</th><td>{plan_seconds:.3} s</td></tr>
 <tr><th>P4Runtime push</th><td>{push_entries} updates in {push:.2} s ({push_rate:.0} updates/s)</td></tr>
 </table></div>
@@ -84,6 +85,8 @@ pub(super) fn page(result: &DemoResult, picture: &str) -> Result<String> {
         layers = join(&result.plan.layers),
         load = result.load.seconds,
         load_rate = result.load.keys_per_s,
+        dolphin_load = result.dolphin.load.seconds,
+        dolphin_rate = result.dolphin.load.keys_per_s,
         plan_seconds = result.plan.seconds,
         push_entries = result.push.entries,
         push = result.push.seconds,
