@@ -3,6 +3,7 @@
 mod entry_cache;
 mod keys;
 mod latencies;
+mod node_cache;
 mod process;
 mod ramp;
 mod source;
@@ -29,6 +30,7 @@ use crate::structure::{StructureArgument, client_of};
 use crate::{count, progress};
 use entry_cache::EntryCacheResult;
 use latencies::Latencies;
+use node_cache::NodeCacheResult;
 use process::{Load, Process};
 use ramp::Step;
 use source::{Files, Source};
@@ -48,6 +50,7 @@ use source::{Files, Source};
   fatbtree bench --cluster cluster.toml --operations 20000 --trace made.trace       after `fatbtree load --trace made.trace`
   fatbtree bench --cluster cluster.toml --operations 20000 --structure hash --workload b   on a hash table
   fatbtree bench --cluster cluster.toml --operations 20000 --structure dolphin --workload e   on a Dolphin index
+  fatbtree bench --cluster cluster.toml --operations 20000 --structure dolphin --cache 100K   its client remembers fewer inner nodes
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
 
@@ -132,6 +135,9 @@ pub(crate) struct Arguments {
     /// one round trip.
     #[arg(long, value_name = "BYTES", value_parser = count::positive)]
     entry_cache: Option<u64>,
+    /// With RDMA: bytes for the client's copies of inner nodes. Trees: none unless given. A Dolphin index: 64 MiB unless given; 0 for none.
+    #[arg(long, value_name = "BYTES", value_parser = count::any)]
+    cache: Option<u64>,
     /// Time limit for memory servers to answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     patience: u64,
@@ -194,6 +200,9 @@ struct BenchResult {
     /// Queries that went to a server that does not have their key, and then to the one that has.
     #[serde(skip_serializing_if = "Option::is_none")]
     redirected: Option<u64>,
+    /// Use of the cache of inner nodes; `None` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache: Option<NodeCacheResult>,
     /// Use of the entry cache; `None` without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     entry_cache: Option<EntryCacheResult>,
@@ -264,6 +273,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Structure::Tree => entry_cache::of(arguments.entry_cache, arguments.protocol)?,
         Structure::Hash | Structure::Dolphin => None,
     };
+    let nodes = match structure {
+        Structure::Tree => node_cache::of(arguments.cache, arguments.protocol)?,
+        Structure::Hash | Structure::Dolphin => None,
+    };
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let picture = Output::optional("--picture", arguments.picture.as_ref())?;
@@ -285,14 +298,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     let with_controller = cluster.controller().is_some() && !arguments.root_to_leaf;
-    // Without an index cache, both ways without a controller begin at the root where the entry cache has no place.
-    let start = match (with_controller, &entries) {
-        (true, _) => Start::CachedOrIndexRead,
-        (false, None) => Start::Root,
-        (false, Some(_)) => Start::Cached,
+    // Without a controller, an operation begins at the root where no cache knows more.
+    let start = match with_controller {
+        true => Start::CachedOrIndexRead,
+        false if entries.is_none() && nodes.is_none() => Start::Root,
+        false => Start::Cached,
     };
     if let Process::Roce(process) = &process {
         process.client().set_entry_cache(entries.clone());
+        process.client().set_cache(nodes.clone());
     }
     if let Process::Roce(process) = &mut process
         && with_controller
@@ -389,6 +403,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         round_trips: summary.round_trips,
         led: asked.map(|asked| asked.led),
         redirected: asked.map(|asked| asked.redirects),
+        cache: match &process {
+            Process::Roce(process) => nodes.map(|_| process.client().cache_stats().into()),
+            Process::Spread(process) => process.nodes(),
+            Process::Query(_) => None,
+        },
         entry_cache: match &process {
             Process::Roce(process) => entries.map(|_| process.client().entry_cache_stats().into()),
             Process::Spread(process) => arguments.entry_cache.and_then(|_| process.places()),
@@ -488,6 +507,9 @@ fn print(result: &BenchResult) {
         0 => String::new(),
         redirected => format!(", {:.1} % redirected", share(redirected)),
     };
+    if let Some(cache) = &result.cache {
+        println!("{cache}");
+    }
     if let Some(cache) = &result.entry_cache {
         println!("{cache}");
     }

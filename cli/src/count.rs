@@ -79,10 +79,18 @@ pub(crate) fn key_of(text: &str) -> Option<AskedKey> {
     Some(AskedKey { key: key.ok()?, is_hexadecimal: radix == 16 })
 }
 
+/// Reads an option that is a count.
+pub(crate) fn any(text: &str) -> Result<u64, String> {
+    parse(text).unwrap_or_else(|| Err(expected(text)))
+}
+
 /// Reads an option that is a count of at least 1.
 pub(crate) fn positive(text: &str) -> Result<u64, String> {
-    let expected = || Err(format!("expected a number such as 4711, 1e6 or 2M, found {text:?}"));
-    parse(text).unwrap_or_else(expected).and_then(|count| if count > 0 { Ok(count) } else { expected() })
+    any(text).and_then(|count| if count > 0 { Ok(count) } else { Err(expected(text)) })
+}
+
+fn expected(text: &str) -> String {
+    format!("expected a number such as 4711, 1e6 or 2M, found {text:?}")
 }
 
 #[cfg(test)]
@@ -113,7 +121,7 @@ mod tests {
             ("18446744073709551615", u64::MAX),
         ];
         for (text, number) in numbers {
-            assert_eq!(positive(text), Ok(number), "{text}");
+            assert_eq!((positive(text), any(text)), (Ok(number), Ok(number)), "{text}");
         }
         for text in ["", "k", "keys.txt", "-1", "0x10", "e6", "1e", "1 2", "M2", "."] {
             assert!(parse(text).is_none(), "{text}");
@@ -121,6 +129,7 @@ mod tests {
         for text in ["1e20", "18446744073709551616", "1.5", "2.55k1", "1e9999", "0"] {
             assert!(positive(text).is_err(), "{text}");
         }
+        assert_eq!(any("0"), Ok(0));
         assert_eq!((of(1u16, "key"), of(2u64, "memory server")), ("1 key".into(), "2 memory servers".into()));
     }
 }

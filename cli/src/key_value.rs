@@ -42,12 +42,6 @@ impl<S: KeyValue> Store for Records<S> {
 
     async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
         let began = self.now();
-        let change = match change {
-            Change::Insert(value) => fatbtree_remote::Change::Insert(value),
-            Change::Update(value) => fatbtree_remote::Change::Update(value),
-            Change::Put(value) => fatbtree_remote::Change::Upsert(value),
-            Change::Delete => fatbtree_remote::Change::Delete,
-        };
         self.answered(began, self.0.change(key, change).await)
     }
 

@@ -42,6 +42,18 @@ fn an_index_is_loaded_measured_and_typed_into() {
     // A leaf, and the record of a value of 100 bytes.
     let [a, b, c] = ["a", "b", "c"].map(trips);
     assert!((2.0..2.3).contains(&c) && c < a && b < a && a < 3.2, "round trips of A, B and C: {a}, {b}, {c}");
+    // The cache of inner nodes has a bound. Without one a lookup walks from the root.
+    let cached = |bytes: &str| {
+        let result = bench(cluster, &["--workload", "c", "--cache", bytes]);
+        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+        let figure =
+            |name: &str| result["cache"][name].as_u64().unwrap_or_else(|| panic!("{name}: {result}"));
+        let (bytes, hits, misses) = (figure("bytes"), figure("hits"), figure("misses"));
+        (bytes, hits, misses, result["round_trips"].as_f64().expect("a number"))
+    };
+    let (none, all) = (cached("0"), cached("64K"));
+    assert!(none.0 == 0 && none.1 == 0 && none.3 >= 3.0, "{none:?}");
+    assert!((1..=64_000).contains(&all.0) && all.1 > 9 * all.2 && all.3 < 2.3, "{all:?}");
     let [d, e, f] = ["d", "e", "f"].map(trips);
     assert!(d < 2.5 && f < 4.5 && e < 8.0, "round trips of D, E and F: {d}, {e}, {f}");
     refused(

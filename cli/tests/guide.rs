@@ -184,6 +184,10 @@ const DOLPHIN: &[Line] = &[
         Ends(&[("1e5", "1e4")]),
     ),
     (
+        "fatbtree bench --cluster cluster.toml --operations 20000 --structure dolphin --cache 100K",
+        Ends(&[("20000", "2000")]),
+    ),
+    (
         "fatbtree bench --cluster cluster.toml --operations 20000 --structure dolphin --workload e",
         Ends(&[("20000", "1000")]),
     ),

@@ -174,7 +174,11 @@ fn each_command_prints_what_the_schema_says() {
     of("load", &["load", "--keys", "2000", "--replace", "--json", "-"]);
     let progress = path("progress.json");
     let bench = ["bench", "--operations", "500", "--json", "-"];
-    of("bench", &[&bench[..], &["--workload", "a", "--entry-cache", "1M", "--progress", &progress]].concat());
+    of(
+        "bench",
+        &[&bench[..], &["--workload", "a", "--entry-cache", "1M", "--cache", "1M", "--progress", &progress]]
+            .concat(),
+    );
     of("bench", &[&bench[..], &["--protocol", "query"]].concat());
     of("bench", &[&bench[..], &["--rate", "2000"]].concat());
     of("control_reload", &["control", "reload", "--json"]);

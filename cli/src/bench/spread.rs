@@ -1,34 +1,34 @@
 //! A structure over all memory servers under the load generator.
 
-use std::rc::Rc;
-
 use anyhow::{Context, Result, bail};
-use bytes::Bytes;
 use fatbtree_blink::Attempts;
-use fatbtree_client::{Answered, NoAnswer};
 use fatbtree_node::{NodeError, Spread, SpreadProcess};
-use fatbtree_remote::{Answer, KeyRange, KeyValue};
+use fatbtree_remote::{KeyRange, KeyValue};
 use fatbtree_topology::{Client, Cluster, Structure};
-use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::Recorder;
 use fatbtree_workload::ycsb::WorkloadError;
-use fatbtree_workload::{Change, LoadGenerator, Operations, Pace, Store, Values};
+use fatbtree_workload::{LoadGenerator, Operations, Pace, Store as _, Values};
 
 use super::entry_cache::EntryCacheResult;
 use super::keys::Keys;
+use super::node_cache::NodeCacheResult;
 use super::{Arguments, Protocol};
+use crate::key_value::Records;
 use crate::structure::{open_spread, refuse_without_tree};
 
 /// Refuses what only trees have.
 pub(super) fn check(structure: Structure, arguments: &Arguments) -> Result<()> {
-    let Arguments { protocol, scan_parts, entry_cache, .. } = arguments;
+    let Arguments { protocol, scan_parts, entry_cache, cache, .. } = arguments;
     let refuse = |is_given, option, instead| refuse_without_tree(structure, is_given, option, instead);
     refuse(*protocol == Protocol::Query, "--protocol query", "its clients use RDMA alone")?;
     refuse(*scan_parts > 1, "--scan-parts", "a scan of it has one part, if it has ranges at all")?;
     if structure == Structure::Dolphin && entry_cache.is_some() {
         bail!(
-            "--entry-cache is for trees and hash tables: a client of a Dolphin index remembers inner nodes"
+            "--entry-cache is for trees and hash tables: a client of a Dolphin index remembers inner nodes, in as many bytes as --cache says"
         );
+    }
+    if structure == Structure::Hash && cache.is_some() {
+        bail!("--cache is for trees and Dolphin indexes: a hash table has no inner nodes; see --entry-cache");
     }
     Ok(())
 }
@@ -64,6 +64,9 @@ pub(super) trait Measured {
     /// Use of remembered places, if the client remembers any.
     fn places(&self) -> Option<EntryCacheResult>;
 
+    /// Use of remembered inner nodes, if the structure has any.
+    fn nodes(&self) -> Option<NodeCacheResult>;
+
     /// Writes counters of the client's port into the log.
     fn log_port(&self);
 
@@ -76,6 +79,8 @@ struct Process<S: Spread> {
     process: SpreadProcess<S>,
     /// Use of remembered places.
     places: fn(&S) -> Option<EntryCacheResult>,
+    /// Use of remembered inner nodes.
+    nodes: fn(&S) -> Option<NodeCacheResult>,
 }
 
 /// Opens the client of a structure; `None` if that is trees.
@@ -93,12 +98,17 @@ pub(super) fn open(
             let process = open_spread::<fatbtree_race::Table<_>>(nic, cluster, described, options)?;
             process.client().remember(arguments.entry_cache.unwrap_or(0));
             process.stop_at_signals()?;
-            Some(Box::new(Process { process, places: |table| Some(table.place_stats().into()) }))
+            let places = |table: &fatbtree_race::Table<_>| Some(table.place_stats().into());
+            Some(Box::new(Process { process, places, nodes: |_| None }))
         }
         Structure::Dolphin => {
             let process = open_spread::<fatbtree_dolphin::Index<_>>(nic, cluster, described, options)?;
+            if let Some(bytes) = arguments.cache {
+                process.client().remember(bytes);
+            }
             process.stop_at_signals()?;
-            Some(Box::new(Process { process, places: |_| None }))
+            let nodes = |index: &fatbtree_dolphin::Index<_>| Some(index.cache().stats().into());
+            Some(Box::new(Process { process, places: |_| None, nodes }))
         }
     })
 }
@@ -151,62 +161,16 @@ impl<S: Spread> Measured for Process<S> {
         self.process.client().opened().and_then(|open| (self.places)(&open))
     }
 
+    fn nodes(&self) -> Option<NodeCacheResult> {
+        self.process.client().opened().and_then(|open| (self.nodes)(&open))
+    }
+
     fn log_port(&self) {
         tracing::info!(port = ?self.process.port(), "client");
     }
 
     fn close(self: Box<Self>) {
         self.process.close();
-    }
-}
-
-/// A structure as a store of records.
-struct Records<S>(Rc<S>);
-
-impl<S: KeyValue> Records<S> {
-    fn answered<T>(&self, began: Instant, answer: Answer<T, S::Error>) -> Answered<T> {
-        let result = answer.result.map_err(|error| {
-            tracing::info!(%error, "no answer");
-            match S::is_unknown(&error) {
-                true => NoAnswer::Unknown,
-                false => NoAnswer::Server("the structure did not answer; the log says why"),
-            }
-        });
-        Answered { result, round_trips: answer.round_trips, latency: self.now() - began }
-    }
-}
-
-impl<S: KeyValue> Store for Records<S> {
-    type Value = S::Value;
-
-    fn now(&self) -> Instant {
-        self.0.memory().reactor().now()
-    }
-
-    async fn sleep_until(&self, at: Instant) {
-        self.0.memory().reactor().sleep(at - self.now()).await;
-    }
-
-    async fn read(&self, key: u64) -> Answered<Option<S::Value>> {
-        let began = self.now();
-        self.answered(began, self.0.get(key).await)
-    }
-
-    async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
-        let began = self.now();
-        self.answered(began, self.0.change(key, change).await)
-    }
-
-    async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
-        let began = self.now();
-        let Some(scan) = self.0.scan(KeyRange::of(from..=last), most) else {
-            let result = Err(NoAnswer::Server("the structure has no ranges"));
-            return Answered { result, round_trips: 0, latency: Duration::ZERO };
-        };
-        let Answer { result, round_trips } = scan.await;
-        let copied = |(key, value): (u64, S::Value)| (key, Bytes::copy_from_slice(&value));
-        let result = result.map(|pairs| pairs.into_iter().map(copied).collect());
-        self.answered(began, Answer { result, round_trips })
     }
 }
 

@@ -1,0 +1,62 @@
+//! `--cache`: inner nodes that the measured client remembers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use fatbtree_blink::IndexCache;
+use serde::Serialize;
+
+use super::Protocol;
+
+/// Creates the cache of a client of trees, or refuses what cannot work.
+pub(super) fn of(bytes: Option<u64>, protocol: Protocol) -> Result<Option<Arc<IndexCache>>> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    if protocol == Protocol::Query {
+        bail!(
+            "--cache {bytes}: a client that asks by --protocol query reads no nodes itself; use --protocol roce, or leave it out"
+        );
+    }
+    Ok(Some(Arc::new(IndexCache::new(bytes))))
+}
+
+/// Use of the cache.
+#[derive(Serialize)]
+pub(super) struct NodeCacheResult {
+    /// Bytes that it occupies.
+    bytes: u64,
+    /// Inner nodes in it.
+    nodes: u64,
+    /// Attempts that began at a leaf because the cache knew it.
+    hits: u64,
+    /// Attempts whose leaf the cache did not know.
+    misses: u64,
+    /// Attempts that the cache led to a wrong place.
+    stale: u64,
+}
+
+impl From<fatbtree_blink::CacheStats> for NodeCacheResult {
+    fn from(stats: fatbtree_blink::CacheStats) -> Self {
+        let fatbtree_blink::CacheStats { hits, misses, stale, evicted: _, bytes, entries: nodes } = stats;
+        Self { bytes, nodes, hits, misses, stale }
+    }
+}
+
+impl From<fatbtree_dolphin::CacheStats> for NodeCacheResult {
+    fn from(stats: fatbtree_dolphin::CacheStats) -> Self {
+        let fatbtree_dolphin::CacheStats { hits, misses, stale, nodes, bytes, .. } = stats;
+        Self { bytes, nodes, hits, misses, stale }
+    }
+}
+
+impl fmt::Display for NodeCacheResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, nodes, hits, misses, stale } = self;
+        let share = 100.0 * *hits as f64 / (hits + misses).max(1) as f64;
+        write!(
+            f,
+            "client cache: {nodes} inner nodes in {bytes} bytes; {hits} attempts began at a leaf that it knew ({share:.1} %), {misses} did \
+             not, {stale} stale"
+        )
+    }
+}
