@@ -79,6 +79,22 @@ fn every_answer_is_right_and_takes_few_round_trips() {
             (&result["cached_share"], &result["target"]),
             (&1.0.into(), &"Tofino 1, two epochs".into())
         );
+        // The same keys in a Dolphin index: a value that does not lie in the leaf takes a round trip more.
+        let beside = if name == "inline" { 0.0 } else { 1.0 };
+        let in_dolphin = |cache: &str| round_trips(&result, &format!("Dolphin, {cache}")) - beside;
+        let without = in_dolphin("no client cache");
+        assert!((2.0..=4.0).contains(&without), "{without} round trips from the root on");
+        let as_many = ["cold", "warm"]
+            .map(|state| in_dolphin(&format!("client cache, as many bytes as the switches, {state}")));
+        let all = "client cache without a bound, warm";
+        // Here the cold cache can be ahead: a full one has to evict.
+        assert!(as_many.iter().all(|trips| trips + 0.5 < without), "{as_many:?}, {without} without");
+        assert!(in_dolphin(all) < 1.01, "a leaf is known at once");
+        assert!(figure(&result, &format!("Dolphin, {all}"), "cache_bytes") > 1000.0);
+        for (name, least) in [("leaves", 400.0), ("inner_nodes", 2.0), ("server_bytes", 400_000.0)] {
+            let found = result["dolphin"][name].as_f64().unwrap_or_else(|| panic!("no figure {name}"));
+            assert!(found >= least, "{name}: {found}");
+        }
         let mixtures = result["mixtures"].as_array().expect("sizes of caches");
         let trips_of =
             |name: &str| -> Vec<f64> { mixtures.iter().filter_map(|row| row[name].as_f64()).collect() };
@@ -97,6 +113,8 @@ fn every_answer_is_right_and_takes_few_round_trips() {
             alone.iter().zip(&together).all(|(alone, together)| together <= alone),
             "{alone:?} {together:?}"
         );
+        let dolphin: Vec<f64> = trips_of("dolphin").iter().map(|trips| trips - beside).collect();
+        assert!((dolphin[0] - without).abs() < 0.01 && dolphin[4] < 1.05, "{dolphin:?}");
         assert_eq!(result["plan"]["stage_entries"].as_array().map(Vec::len), Some(4));
         for (group, figure) in [
             ("plan", "ranges"),
@@ -161,6 +179,10 @@ fn ycsb_runs_both_ways() {
             "{workload}"
         );
     }
+    // Half of these operations are updates, which take a round trip more than a get.
+    let way = "Dolphin, client cache, as many bytes as the switches, warm";
+    let [a, c, e] = [0, 2, 4].map(|at: usize| round_trips(&workloads[at], way));
+    assert!((1.0..2.0).contains(&c) && c + 0.1 < a && a < c + 0.9 && e < 4.0, "A {a}, C {c}, E {e}");
 }
 
 #[test]

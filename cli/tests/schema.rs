@@ -7,6 +7,7 @@ mod processes;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use common::run;
@@ -132,17 +133,7 @@ impl Outputs {
 
     /// What a command prints, one value or one a line.
     fn of(&mut self, name: &str, words: &[&str]) {
-        let began = Instant::now();
-        let output = loop {
-            let output = run(words);
-            let said = String::from_utf8_lossy(&output.stderr);
-            // The controller plans by itself, too.
-            let is_busy = said.contains("try again") && began.elapsed() < Duration::from_secs(30);
-            if !is_busy {
-                break output;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        };
+        let output = run_when_idle(words);
         let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
         let values: Vec<Value> = values.map(|value| value.expect("JSON")).collect();
         assert!(!values.is_empty(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -153,6 +144,20 @@ impl Outputs {
         let text = fs::read_to_string(path).expect("it was written");
         let values = serde_json::Deserializer::from_str(&text).into_iter();
         values.for_each(|value| self.check(name, &value.expect("JSON")));
+    }
+}
+
+/// Runs a command, again and again while the controller is busy: it plans by itself, too.
+fn run_when_idle(words: &[&str]) -> Output {
+    let began = Instant::now();
+    loop {
+        let output = run(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_busy = said.contains("try again") && began.elapsed() < Duration::from_secs(30);
+        if !is_busy {
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
@@ -200,7 +205,8 @@ fn each_command_prints_what_the_schema_says() {
     }
     client.stop("INT");
     let saved = path("plan.json");
-    assert!(run(&[&["control", "plan", "--save", &saved], &cluster[..]].concat()).status.success());
+    let save = ["control", "plan", "--save", &saved];
+    assert!(run_when_idle(&[&save, &cluster[..]].concat()).status.success());
     outputs.of_file("saved_plan", Path::new(&saved));
     outputs.of_file("bench_progress", Path::new(&progress));
     assert!(up.stop("INT").success());
