@@ -397,12 +397,10 @@ impl Fabric {
 
     /// The request that an access or a packet is for, as far as time is concerned.
     pub(super) fn work(&self, requester: u32, kind: Kind, bytes: u32, device_memory: bool) -> Work {
-        let pair = &self.pairs[requester as usize];
-        let to = pair.peer.map_or(pair.owner, |peer| self.pairs[peer as usize].owner);
         let arrived = Instant::ZERO;
         Work {
-            from: pair.owner,
-            to,
+            from: self.pairs[requester as usize].owner,
+            to: self.responder(requester),
             kind,
             bytes,
             address: 0,
@@ -413,6 +411,12 @@ impl Fabric {
             signalled: true,
             changed: false,
         }
+    }
+
+    /// Machine at the other end of a queue pair.
+    pub(super) fn responder(&self, requester: u32) -> MachineId {
+        let pair = &self.pairs[requester as usize];
+        pair.peer.map_or(pair.owner, |peer| self.pairs[peer as usize].owner)
     }
 
     /// A queue pair that can still be named by its owner.

@@ -19,8 +19,10 @@ use super::timing::Posting;
 pub(super) struct Thread {
     /// Chains that the card does not have yet.
     posting: VecDeque<Chain>,
-    /// Whether an event says when the card has the first of them.
+    /// Whether an event says when the thread begins with the first of them, or when the card has it.
     is_posting: bool,
+    /// Whether the thread has been asked when it begins with the first of them.
+    begins: bool,
     /// Completions on their way to the thread.
     coming: VecDeque<Completion>,
     /// Time at which the last of them is taken.
@@ -49,18 +51,30 @@ impl Fabric {
     }
 
     fn post_on(&mut self, machine: MachineId) {
-        while let Some(&Chain { requests, .. }) = self.host(machine).thread.posting.front() {
-            let now = self.now.at;
-            let at = self.timing.post(now, &Posting { from: machine, requests }, &mut self.random);
+        while let Some(&Chain { pair, requests, .. }) = self.host(machine).thread.posting.front() {
+            let (now, to) = (self.now.at, self.responder(pair));
+            let posting = Posting { from: machine, to, requests };
+            // What threads share, such as a register, is asked for at the time at which the thread wants it.
+            if !std::mem::replace(&mut self.host_mut(machine).thread.begins, true) {
+                let begin = self.timing.begin(now, &posting);
+                if begin > now {
+                    return self.wait_until(begin, machine);
+                }
+            }
+            let at = self.timing.post(now, &posting, &mut self.random);
+            self.host_mut(machine).thread.begins = false;
             if at > now {
-                let host = self.host_mut(machine);
-                host.thread.is_posting = true;
-                let generation = host.generation;
-                self.events.push(at, Event::Posted { machine: machine.0, generation });
-                return;
+                return self.wait_until(at, machine);
             }
             self.ring(machine);
         }
+    }
+
+    fn wait_until(&mut self, at: Instant, machine: MachineId) {
+        let host = self.host_mut(machine);
+        host.thread.is_posting = true;
+        let generation = host.generation;
+        self.events.push(at, Event::Posted { machine: machine.0, generation });
     }
 
     /// The card has the first chain.
@@ -71,14 +85,16 @@ impl Fabric {
         }
     }
 
-    /// The thread has handed a chain over.
+    /// The thread begins with a chain, or has handed one over.
     pub(super) fn posted(&mut self, machine: MachineId, generation: u32) {
         let host = self.host_mut(machine);
         if host.generation != generation {
             return;
         }
         host.thread.is_posting = false;
-        self.ring(machine);
+        if !host.thread.begins {
+            self.ring(machine);
+        }
         self.post_on(machine);
         let thread = &mut self.host_mut(machine).thread;
         if !thread.is_posting && std::mem::take(&mut thread.has_late_news) {

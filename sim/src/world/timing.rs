@@ -48,6 +48,8 @@ pub struct Work {
 pub struct Posting {
     /// Machine that posts.
     pub from: MachineId,
+    /// Machine at the other end of the queue pair.
+    pub to: MachineId,
     /// Requests of the chain.
     pub requests: u32,
 }
@@ -81,6 +83,13 @@ pub struct Serving {
 /// Queue pairs keep their own order: a request never overtakes its queue pair's earlier ones, whichever times are
 /// answered here.
 pub trait Timing {
+    /// Time at which the thread begins to post a chain: it may be busy with work of its own. It is asked once for each chain, when all chains
+    /// before are with the card, and [`post`](Self::post) follows at that time. Without a model of threads, at once.
+    fn begin(&mut self, now: Instant, posting: &Posting) -> Instant {
+        let _ = posting;
+        now
+    }
+
     /// Time at which a chain is with the card. The thread of the machine posts one chain after the other: it is asked
     /// about the next one at that time. Without a model of threads, at once.
     fn post(&mut self, now: Instant, posting: &Posting, random: &mut Random) -> Instant {

@@ -38,9 +38,12 @@ impl Resources {
         (self.threads() > 1).then(|| thread / self.threads())
     }
 
-    /// Register of a thread, if it has a lock.
-    pub(super) fn register(self, thread: u32) -> Option<u32> {
-        let queue_pair = thread / self.threads();
+    /// Register of a thread's queue pair to the `peer`th machine, if it has a lock. The queue pairs of all `threads` to one machine are made
+    /// before those to the next one. So the two of a thread share a register where the number of threads is a multiple of 12: SMART's section
+    /// 6.2.2 sees twice as many threads at each register with 47 and 49 threads than with 48.
+    pub(super) fn register(self, thread: u32, peer: u32, threads: u32) -> Option<u32> {
+        let of_each = threads.div_ceil(self.threads());
+        let queue_pair = peer * of_each + thread / self.threads();
         let is_shared = self != Self::DoorbellPerThread && queue_pair >= LOW_LATENCY;
         is_shared.then(|| (queue_pair - LOW_LATENCY) % SHARED)
     }

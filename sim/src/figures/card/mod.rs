@@ -78,12 +78,17 @@ struct Card {
     writes: Station,
     places: Places,
     resources: Resources,
-    /// Threads that are at work, of which each slows the others.
+    /// All threads.
+    seats: u32,
+    /// Those that are at work, of which each slows the others.
     threads: u32,
+    /// Machines that the threads are connected to, each with queue pairs of its own, in the order in which they were connected.
+    peers: Vec<MachineId>,
     /// Times at which threads end what they do for themselves, by place.
     working: FxHashMap<usize, Instant>,
     registers: FxHashMap<u32, Lock>,
-    queue_pairs: FxHashMap<u32, Lock>,
+    /// By number of the peer and of the queue pair there.
+    queue_pairs: FxHashMap<(u32, u32), Lock>,
     usage: Usage,
 }
 
@@ -101,8 +106,9 @@ impl Cluster {
         let mut card = Card { resources, ..Card::default() };
         for machine in machines {
             *state.seat_mut(machine) = Some(Seat { card: number, place: card.places.add(), is_thread: true });
-            card.threads += 1;
+            card.seats += 1;
         }
+        card.threads = card.seats;
         state.cards.push(card);
     }
 
@@ -146,6 +152,17 @@ impl Cluster {
     }
 }
 
+impl Card {
+    /// Number of a machine among those that the threads are connected to.
+    fn peer(&mut self, machine: MachineId) -> u32 {
+        let known = self.peers.iter().position(|&peer| peer == machine);
+        known.unwrap_or_else(|| {
+            self.peers.push(machine);
+            self.peers.len() - 1
+        }) as u32
+    }
+}
+
 impl State {
     fn seat_mut(&mut self, machine: MachineId) -> &mut Option<Seat> {
         let at = machine.0 as usize;
@@ -178,6 +195,10 @@ impl State {
 }
 
 impl Timing for Cluster {
+    fn begin(&mut self, now: Instant, posting: &Posting) -> Instant {
+        self.0.borrow_mut().begin(now, posting)
+    }
+
     fn post(&mut self, now: Instant, posting: &Posting, random: &mut Random) -> Instant {
         self.0.borrow_mut().post(now, posting, random)
     }
@@ -206,6 +227,22 @@ impl Timing for Cluster {
 }
 
 impl State {
+    /// A thread begins with a chain when it has done what it does for itself. From then on it is busy with the chain.
+    fn begin(&mut self, now: Instant, posting: &Posting) -> Instant {
+        let Seat { card, place, .. } = self.seat(posting.from);
+        let span = self.span(card, posting.requests);
+        let Some(free) = self.cards[card].working.get_mut(&place) else { return now };
+        let begin = now.max(*free);
+        *free = begin + span;
+        begin
+    }
+
+    /// Time of a thread for a chain, if it waits for nothing.
+    fn span(&self, card: usize, requests: u32) -> Duration {
+        let processor = self.calibration.processor;
+        processor.request * processor.slowness(self.cards[card].threads) / 1_000 * u64::from(requests)
+    }
+
     /// A thread prepares its chain, and rings one doorbell for it.
     fn post(&mut self, now: Instant, posting: &Posting, random: &mut Random) -> Instant {
         let Seat { card, place, is_thread } = self.seat(posting.from);
@@ -217,14 +254,15 @@ impl State {
         }
         let slowness = processor.slowness(self.cards[card].threads);
         let all = self.vary(processor.request * slowness / 1_000, random) * u64::from(posting.requests);
+        let planned = now + self.span(card, posting.requests);
         let card = &mut self.cards[card];
+        let peer = card.peer(posting.to);
+        card.usage.doorbells += 1;
         let (thread, ring) = (place as u32, processor.ring * slowness / 1_000);
-        let working = card.working.get_mut(&place);
-        let begin = working.as_deref().map_or(now, |&free| now.max(free));
-        let mut at = begin + all.saturating_sub(ring);
+        let mut at = now + all.saturating_sub(ring);
         let mut holds_until = at;
         let queue_pair = card.resources.queue_pair(thread);
-        let mut queue_pair = queue_pair.map(|pair| card.queue_pairs.entry(pair).or_default());
+        let mut queue_pair = queue_pair.map(|pair| card.queue_pairs.entry((peer, pair)).or_default());
         if let Some(lock) = &mut queue_pair {
             let (threads, free) = lock.come(thread, at);
             card.usage.in_queue_pairs = card.usage.in_queue_pairs + (free - at);
@@ -233,7 +271,7 @@ impl State {
                 holds_until = at + doorbell::queue_pair_hold(threads);
             }
         }
-        let register = card.resources.register(thread);
+        let register = card.resources.register(thread, peer, card.seats);
         let rung = match register.map(|register| card.registers.entry(register).or_default()) {
             Some(lock) => {
                 let (threads, free) = lock.come(thread, at);
@@ -248,9 +286,10 @@ impl State {
         if let Some(lock) = queue_pair {
             lock.release(rung);
         }
-        card.usage.posting = card.usage.posting + (rung - begin);
-        if let Some(free) = working {
-            *free = rung;
+        card.usage.posting = card.usage.posting + (rung - now);
+        if let Some(free) = card.working.get_mut(&place) {
+            // What it was given to do meanwhile is later by the wait.
+            *free = (*free + (rung - planned)).max(rung);
         }
         rung
     }

@@ -26,7 +26,7 @@ fn work(kind: Kind, bytes: u32) -> Work {
 
 /// A request from its post at zero to its completion.
 fn whole(cluster: &mut Cluster, mut work: Work, random: &mut Random) -> Duration {
-    let rung = cluster.post(Instant::ZERO, &Posting { from: CLIENT, requests: 1 }, random);
+    let rung = cluster.post(Instant::ZERO, &Posting { from: CLIENT, to: SERVER, requests: 1 }, random);
     work.arrived = cluster.send(rung, &work, random).arrives;
     let answers = cluster.serve(work.arrived, &work, random).answers;
     let come = cluster.answer(answers, &work, random);
@@ -106,9 +106,20 @@ fn an_atomic_that_changes_nothing_writes_nothing_back() {
 #[test]
 fn registers_are_shared_as_the_driver_gives_them_out() {
     let per_thread = Resources::QueuePairPerThread;
-    let registers: Vec<_> = [0, 3, 4, 15, 16].map(|thread| per_thread.register(thread)).to_vec();
+    let registers: Vec<_> = [0, 3, 4, 15, 16].map(|thread| per_thread.register(thread, 0, 48)).to_vec();
     assert_eq!(registers, [None, None, Some(0), Some(11), Some(0)]);
-    assert_eq!(Resources::ThreadsPerQueuePair(4).register(16), Some(0));
+    assert_eq!(Resources::ThreadsPerQueuePair(4).register(16, 0, 48), Some(0));
     assert_eq!(Resources::SharedQueuePair.queue_pair(95), Some(0));
-    assert_eq!(Resources::DoorbellPerThread.register(95), None);
+    assert_eq!(Resources::DoorbellPerThread.register(95, 1, 96), None);
+}
+
+/// Threads that have a queue pair to each of two machines: of 48, four ring a register; of 47, up to eight (SMART section 6.2.2).
+#[test]
+fn two_queue_pairs_of_a_thread_share_a_register_of_48_threads() {
+    let most = |threads: u32| {
+        let of = |thread| [0, 1].map(|peer| Resources::QueuePairPerThread.register(thread, peer, threads));
+        let at = |register| (0..threads).filter(|&thread| of(thread).contains(&Some(register))).count();
+        (0..12).map(at).max()
+    };
+    assert_eq!([24, 47, 48, 96].map(most), [2, 8, 4, 8].map(Some));
 }

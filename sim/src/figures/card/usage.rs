@@ -7,6 +7,8 @@ use fatbtree_verbs::time::Duration;
 pub(crate) struct Usage {
     /// Requests completed.
     pub(crate) requests: u64,
+    /// Doorbells that threads have rung.
+    pub(crate) doorbells: u64,
     /// Time of threads from the start of a post to its doorbell, waiting included.
     pub(crate) posting: Duration,
     /// Time of threads in the queues of doorbell registers.
@@ -31,6 +33,7 @@ impl Usage {
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             requests: self.requests - before.requests,
+            doorbells: self.doorbells - before.doorbells,
             posting: self.posting.saturating_sub(before.posting),
             in_registers: self.in_registers.saturating_sub(before.in_registers),
             in_queue_pairs: self.in_queue_pairs.saturating_sub(before.in_queue_pairs),

@@ -95,6 +95,67 @@ fn a_thread_posts_one_chain_after_the_other() {
     assert!(ends.iter().all(|&end| thread * 8 <= end && end < thread * 10), "{ends:?}");
 }
 
+/// Threads that are busy for some time before each chain.
+struct Busy {
+    table: ServiceTimes,
+    first: MachineId,
+    /// Times at which chains were begun, and the last one.
+    posted: Rc<Cell<(u32, Instant)>>,
+}
+
+const BUSY: Duration = Duration::from_micros(50);
+
+impl Timing for Busy {
+    fn begin(&mut self, now: Instant, posting: &Posting) -> Instant {
+        if posting.from == self.first { now + BUSY } else { now }
+    }
+
+    fn post(&mut self, now: Instant, _: &Posting, _: &mut Random) -> Instant {
+        let (number, last) = self.posted.get();
+        assert!(last <= now, "what threads share is asked for in the order of time");
+        self.posted.set((number + 1, now));
+        now + Duration::from_nanos(200)
+    }
+
+    fn send(&mut self, now: Instant, work: &Work, random: &mut Random) -> Sending {
+        self.table.send(now, work, random)
+    }
+
+    fn serve(&mut self, earliest: Instant, work: &Work, random: &mut Random) -> Serving {
+        self.table.serve(earliest, work, random)
+    }
+
+    fn answer(&mut self, now: Instant, work: &Work, random: &mut Random) -> Instant {
+        self.table.answer(now, work, random)
+    }
+}
+
+/// A thread that is busy posts when it has time: until then it holds up no other one.
+#[test]
+fn a_busy_thread_begins_later_and_holds_up_no_other() {
+    let lab = Lab::new(1, Options::default(), 2);
+    let wires: Vec<_> = (0..2).map(|client| lab.connect(client)).collect();
+    let posted = Rc::new(Cell::new((0, Instant::ZERO)));
+    let (table, first) = (ServiceTimes::default(), wires[0].machine.id());
+    lab.world.set_timing(Busy { table, first, posted: Rc::clone(&posted) });
+    let started = lab.world.now();
+    let tasks: Vec<_> = wires
+        .into_iter()
+        .map(|wire| {
+            wire.machine.clone().spawn(async move {
+                for _ in 0..4 {
+                    wire.read(0, 8).await.unwrap();
+                }
+                wire.machine.now()
+            })
+        })
+        .collect();
+    lab.run_all(&tasks);
+    let [busy, other] = [0, 1].map(|number: usize| tasks[number].take().unwrap() - started);
+    assert_eq!(posted.get().0, 8);
+    assert!(busy >= BUSY * 4 && other < BUSY, "{busy} {other}");
+}
+
 /// Requests whose places are taken.
 struct Places(Rc<Cell<i64>>, ServiceTimes);
 
