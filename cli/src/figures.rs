@@ -15,20 +15,20 @@ use crate::output::Output;
 use crate::progress;
 
 /// Sherman's figures 10, 11 and 16 in virtual time, and reads with switches; figures 7 to 9 of the Fat-B+Tree paper; or SMART's figures
-/// 3, 4, 5, 8, 10, 11, 12a to c, 13 and 14 and its table 1; or Dolphin's figures 6 to 9, its table II, and switches that lead it.
+/// 3, 4, 5, 7 to 11, 12a to c, 13 and 14 and its table 1; or Dolphin's figures 6 to 9, its table II, and switches that lead it.
 ///
 /// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code over modelled cards, buses, links and atomics of
 /// each paper's cluster. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
 /// clients that cache little, with and without switches. With --of fat-btree lookups by clients that cache nothing, one at a time each, through two
 /// switches: from the root and with plans of other sizes. With --of smart up to 96 threads of one client on one card, as many requests as
-/// they can post, the paper's values beside them, and checks of the causes; --keys is for figures 5, 8, 10, 11, 12 and 14 then, and --depth has no effect. With --of dolphin 4 clients of 18 threads and 4 memory servers, Sherman
+/// they can post, the paper's values beside them, and checks of the causes; --keys is for figures 5, 7 to 12 and 14 then, and --depth has no effect. With --of dolphin 4 clients of 18 threads and 4 memory servers, Sherman
 /// beside Dolphin, the paper's own values, and round trips where switches lead clients; --depth has no effect. Nothing here takes real time into account.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
   fatbtree figures --of fat-btree --keys 2000000   figures 7 to 9 of the Fat-B+Tree paper, with as many keys
   fatbtree figures --of smart --figure 3 --window 400   one of SMART's figures: some seconds
-  fatbtree figures --of smart --window 1000  all of them: hours, nearly all for 8, 10, 11 and 14
+  fatbtree figures --of smart --window 1000  all of them: hours, nearly all for 7, 8, 10, 11 and 14
   fatbtree figures --of dolphin --keys 200000   figures 6 to 9 of Dolphin, its table II, and switches
   fatbtree figures --of dolphin --figure switches --keys 200000 --window 500   what leading it takes and saves
   fatbtree figures --keys 30000 --window 500   small and quick
@@ -292,7 +292,7 @@ fn memory_table(rows: &[MemoryRow]) -> Table {
 type Column = (&'static str, fn(&SmartRow) -> String);
 
 /// All of them; a figure has those that say something.
-const COLUMNS: [Column; 16] = [
+const COLUMNS: [Column; 19] = [
     ("", |row| row.name.clone()),
     ("threads", |row| row.threads.to_string()),
     ("batch", |row| row.batch.to_string()),
@@ -304,6 +304,9 @@ const COLUMNS: [Column; 16] = [
     }),
     ("p50 µs", |row| unless_zero(row.p50_us, 1)),
     ("p99 µs", |row| unless_zero(row.p99_us, 0)),
+    ("requests each", |row| unless_zero(row.requests_each, 1)),
+    ("doorbells each", |row| unless_zero(row.doorbells_each, 1)),
+    ("aborted %", |row| unless_zero(row.aborted_percent, 1)),
     ("slowest thread %", |row| format!("{:.0}", row.slowest_thread_percent)),
     ("attempts p99.9", |row| unless_zero(row.attempts_p999 as f64, 0)),
     ("busiest bucket %", |row| unless_zero(row.busiest_bucket_percent, 0)),

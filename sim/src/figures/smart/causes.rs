@@ -243,7 +243,16 @@ pub(super) fn transactions(rows: &[SmartRow]) -> Vec<Check> {
     let (ford, smart, resources) = (of("FORD+"), of("+ conflict avoidance"), of("+ resources"));
     let most = ford.iter().max_by(|a, b| a.mops.total_cmp(&b.mops));
     let (Some(most), Some(last), Some(best)) = (most, ford.last(), smart.last()) else { return Vec::new() };
-    let mut checks = vec![
+    let mut checks = Vec::new();
+    if let Some(one) = ford.first() {
+        checks.push(Check {
+            claim: "FORD+, one thread: an attempt takes 13.1 requests, and 14.1 % do not commit (the paper's result files)"
+                .to_owned(),
+            found: format!("{:.1}, {:.1} %", one.requests_each, one.aborted_percent),
+            holds: near(one.requests_each, 13.1, 3.0) && near(one.aborted_percent, 14.1, 10.0),
+        });
+    }
+    checks.extend([
         Check {
             claim: "FORD+, SmallBank: most at 24 threads".to_owned(),
             found: format!("{:.2} M/s at {}", most.mops, most.threads),
@@ -261,7 +270,7 @@ pub(super) fn transactions(rows: &[SmartRow]) -> Vec<Check> {
             found: format!("{:.0} %", last.in_registers_percent),
             holds: last.in_registers_percent > 50.0,
         },
-    ];
+    ]);
     if let Some(own) = resources.last() {
         checks.push(Check {
             claim: "cause: with registers of their own they do at least twice as much".to_owned(),

@@ -149,6 +149,12 @@ pub struct SmartRow {
     pub missed_percent: f64,
     /// Bytes that a request writes into the host's memory, or reads from it once more.
     pub memory_bytes: f64,
+    /// Requests and doorbells of a transaction, those of attempts that fail included; 0: not measured.
+    pub requests_each: f64,
+    /// See `requests_each`.
+    pub doorbells_each: f64,
+    /// Percentage of transactions that end without a commit, for lack of money or because of a conflict; 0: not measured.
+    pub aborted_percent: f64,
 }
 
 /// A statement about the cause of a figure.

@@ -10,12 +10,12 @@ use fatbtree_memserver::{Loaded, MemoryServer, ServerOptions};
 use fatbtree_remote::{RemoteConfig, RemoteMemory};
 use fatbtree_verbs::Access;
 
-use super::Bench;
+use super::{Bench, Protocol, bank, ford};
 use crate::figures::bench::{LEASE, keep};
 use crate::world::{Machine, MachineOptions, SimDevice, World};
 
 /// The paper's two memory blades.
-const SERVERS: u16 = 2;
+pub(super) const SERVERS: u16 = 2;
 /// Addresses that the threads remember: those of all items.
 const ADDRESSES: usize = 1 << 22;
 
@@ -38,8 +38,34 @@ impl Image {
     ///
     /// # Errors
     /// When they cannot be made.
-    pub(super) fn load(bench: Bench, count: u64) -> Result<Self, String> {
+    pub(super) fn load(protocol: Protocol, bench: Bench, count: u64) -> Result<Self, String> {
+        match protocol {
+            Protocol::Ours => Self::load_ours(bench, count),
+            Protocol::Ford => Self::load_fords(bench, count),
+        }
+    }
+
+    fn load_fords(bench: Bench, count: u64) -> Result<Self, String> {
         let items = u32::try_from(count).map_err(|error| error.to_string())?;
+        let shape = ford::shape(bench, items).map_err(|error| error.to_string())?;
+        let contents = (0..SERVERS).map(|id| make(id, shape)).collect::<Result<Vec<_>, _>>()?;
+        if bench == Bench::SmallBank {
+            for (customer, accounts) in (0..).zip(bank::balances(count)) {
+                for ((table, money), backup) in (0..).zip(accounts).flat_map(|of| [(of, false), (of, true)]) {
+                    let at = ford::address(&shape, table, customer, backup);
+                    let region = &contents[usize::from(at.server())].region;
+                    let written = region.write(at.offset() + ford::MONEY as u64, &money.to_le_bytes());
+                    written.map_err(|error| error.to_string())?;
+                }
+            }
+        }
+        let regions = contents.iter().map(bytes_of).collect::<Result<_, _>>()?;
+        Ok(Self { shape, regions, slots: Vec::new() })
+    }
+
+    fn load_ours(bench: Bench, count: u64) -> Result<Self, String> {
+        let items = u32::try_from(count).map_err(|error| error.to_string())?;
+        let balances = bank::balances(count);
         let shape = match bench {
             Bench::SmallBank => smallbank::shape(items, 0b11, 1),
             Bench::Tatp => tatp::shape(items, 0b11, 1),
@@ -52,7 +78,7 @@ impl Image {
             let content = make(id, shape)?;
             let put = |table, key, value: &[u8]| HostTables::put(&content, table, key, value);
             slots.clear();
-            for number in 0..count {
+            for (number, balances) in (0..).zip(&balances) {
                 let mut add = |table, key, value: &[u8]| {
                     put(table, key, value)
                         .map(|slot| slots.extend(slot.map(|slot| (table, key, slot))))
@@ -60,9 +86,9 @@ impl Image {
                 };
                 match bench {
                     Bench::SmallBank => {
-                        let account = smallbank::Account { money: smallbank::INITIAL, stamp: 0 }.to_bytes();
-                        add(smallbank::SAVINGS, number, &account)?;
-                        add(smallbank::CHECKING, number, &account)?;
+                        let account = |money| smallbank::Account { money, stamp: 0 }.to_bytes();
+                        add(smallbank::SAVINGS, number, &account(balances[0]))?;
+                        add(smallbank::CHECKING, number, &account(balances[1]))?;
                     }
                     Bench::Tatp => {
                         for (table, key, value) in tatp::records(number) {
@@ -71,10 +97,7 @@ impl Image {
                     }
                 }
             }
-            let mut bytes = Vec::new();
-            let length = content.region.len() as usize;
-            content.region.append(0, length, &mut bytes).map_err(|error| error.to_string())?;
-            regions.push(bytes);
+            regions.push(bytes_of(&content)?);
         }
         Ok(Self { shape, regions, slots })
     }
@@ -91,9 +114,13 @@ impl Image {
         servers.collect()
     }
 
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
+    }
+
     /// Addresses of all items, as threads know them that have run for long.
     pub(super) fn addresses(&self) -> Rc<Addresses> {
-        let addresses = Addresses::new(ADDRESSES.min(self.slots.len() * 4));
+        let addresses = Addresses::new(ADDRESSES.min(self.slots.len() * 4 + 1));
         self.slots.iter().for_each(|&(table, key, slot)| addresses.note(table, key, slot));
         Rc::new(addresses)
     }
@@ -117,6 +144,12 @@ pub(super) fn begin(
     machine.set_driven(Rc::clone(&memory) as _);
     keep(machine, Rc::clone(&memory), servers, fail);
     Ok(memory)
+}
+
+fn bytes_of(content: &Loaded<HostTables>) -> Result<Vec<u8>, String> {
+    let (mut bytes, length) = (Vec::new(), content.region.len() as usize);
+    content.region.append(0, length, &mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
 }
 
 fn make(id: u16, shape: Shape) -> Result<Loaded<HostTables>, String> {

@@ -7,9 +7,12 @@
 //!   + conflict avoidance   the same, back-off and tasks bounded    ─┘
 //! ```
 //!
-//! Transactions are those of `fatbtree_dtx`, on the production reactor. They need fewer requests than FORD's: a backup is written once, and
-//! its lock is none. All addresses are known.
+//! Transactions are FORD's as published ([`ford`]), which SMART's techniques are applied to, and those of `fatbtree_dtx`; both on the production
+//! reactor. Ours need fewer requests and doorbells: a backup is written once and has no lock, and what goes to one server in one step goes
+//! with one doorbell. All addresses are known.
 
+mod bank;
+mod ford;
 mod image;
 mod paper;
 mod threads;
@@ -28,6 +31,8 @@ use crate::figures::card::Calibration;
 
 /// Customers or subscribers in the paper.
 const MOST: u64 = 100_000;
+/// Subscribers of FORD's tables, which lie in the order of keys, with the places of absent ones. So few meet hardly more often.
+const MOST_IN_ORDER: u64 = 20_000;
 /// Times the window in which transactions are measured.
 const WINDOWS: u64 = 4;
 /// Time in which transactions gather at hot items.
@@ -40,6 +45,15 @@ type Point = super::Point<Setup>;
 pub(super) enum Bench {
     SmallBank,
     Tatp,
+}
+
+/// Transactions' protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Protocol {
+    /// FORD's as published: SMART-DTX has it, too.
+    Ford,
+    /// That of `fatbtree_dtx`.
+    Ours,
 }
 
 impl Bench {
@@ -71,7 +85,10 @@ fn lines() -> [(&'static str, Ways); 4] {
     ]
 }
 
-/// Figure 10: commits of SmallBank and TATP. The paper has the first and the last line; the others stand where they matter.
+/// Names of the lines with our protocol: the first and the last of SMART's techniques.
+const OURS: [&str; 2] = ["fatbtree_dtx, a queue pair a thread", "fatbtree_dtx, all techniques"];
+
+/// Figure 10: commits of SmallBank and TATP. The paper has the first and the last line of FORD's protocol; the others stand where they matter.
 pub(super) fn commits(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
     let mut rows = Vec::new();
     for bench in Bench::ALL {
@@ -89,10 +106,24 @@ pub(super) fn commits(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String
                 }
             }
         }
-        rows.extend(measure(size, bench, &points)?);
+        rows.extend(measure(size, Protocol::Ford, bench, &points)?);
+        let [first, .., last] = lines();
+        let mut points = Vec::new();
+        for (name, (_, ways)) in OURS.into_iter().zip([first, last]) {
+            points.extend(paper::THREADS.map(|threads| point(size, bench, name, threads, ways, 0.0)));
+        }
+        rows.extend(measure(size, Protocol::Ours, bench, &points)?);
     }
     let checks = causes::transactions(&rows);
     Ok((rows, checks))
+}
+
+/// FORD+ of SmallBank by these numbers of threads, with the paper's values.
+#[cfg(test)]
+pub(super) fn ford_by(size: &Size, threads: &[(u32, f64)]) -> Result<Vec<SmartRow>, String> {
+    let [(name, ways), ..] = lines();
+    let of = |&(threads, paper)| point(size, Bench::SmallBank, name, threads, ways, paper);
+    measure(size, Protocol::Ford, Bench::SmallBank, &threads.iter().map(of).collect::<Vec<_>>())
 }
 
 /// Figure 11: latencies with 96 threads.
@@ -103,9 +134,14 @@ pub(super) fn latencies(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), Stri
         let points = [ford, smart].into_iter().zip(bench.paper());
         let points: Vec<_> =
             points.map(|((name, ways), paper)| point(size, bench, name, 96, ways, paper[4])).collect();
-        let measured = measure(size, bench, &points)?;
+        let measured = measure(size, Protocol::Ford, bench, &points)?;
         checks.extend(causes::latencies(bench.name(), &measured, papers));
         rows.extend(measured);
+        let [first, .., last] = lines();
+        let points = OURS.into_iter().zip([first, last]);
+        let points: Vec<_> =
+            points.map(|(name, (_, ways))| point(size, bench, name, 96, ways, 0.0)).collect();
+        rows.extend(measure(size, Protocol::Ours, bench, &points)?);
     }
     Ok((rows, checks))
 }
@@ -119,8 +155,9 @@ fn point(
     paper: f64,
 ) -> Point {
     let setup = Setup {
+        protocol: Protocol::Ford,
         bench,
-        count: size.keys.min(MOST),
+        count: MOST,
         calibration: Calibration::CX6_200_PCIE3,
         resources,
         contention,
@@ -132,10 +169,12 @@ fn point(
     Point { name: format!("{name}, {}", bench.name()), setup, paper }
 }
 
-fn measure(size: &Size, bench: Bench, points: &[Point]) -> Result<Vec<SmartRow>, String> {
-    let image = Image::load(bench, size.keys.min(MOST))?;
+fn measure(size: &Size, protocol: Protocol, bench: Bench, points: &[Point]) -> Result<Vec<SmartRow>, String> {
+    let most = if (protocol, bench) == (Protocol::Ford, Bench::Tatp) { MOST_IN_ORDER } else { MOST };
+    let count = size.keys.min(most);
+    let image = Image::load(protocol, bench, count)?;
     each_point(points, |point| {
-        let measured = threads::run(&point.setup, &image);
+        let measured = threads::run(&Setup { protocol, count, ..point.setup }, &image);
         measured.map(|measured| point.row(&measured)).map_err(|why| format!("{}: {why}", point.name))
     })
 }
@@ -144,6 +183,8 @@ impl Point {
     fn row(&self, measured: &Measured) -> SmartRow {
         let Setup { threads, window, .. } = self.setup;
         let us = |quantile| measured.latencies.quantile_ns(quantile) as f64 / 1_000.0;
+        let commits = measured.done.iter().sum::<u64>();
+        let ended = (commits + measured.aborted).max(1) as f64;
         SmartRow {
             name: self.name.clone(),
             batch: DEPTH,
@@ -154,6 +195,9 @@ impl Point {
             p50_us: us(0.5),
             p99_us: us(0.99),
             busiest_bucket_percent: percent(measured.busiest_bucket, window),
+            requests_each: measured.usage.requests as f64 / ended,
+            doorbells_each: measured.usage.doorbells as f64 / ended,
+            aborted_percent: 100.0 * measured.aborted as f64 / ended,
             ..SmartRow::of(&measured.usage, threads, window)
         }
     }

@@ -4,15 +4,15 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_dtx::Tables;
-use fatbtree_dtx::workloads::smallbank::Customers;
 use fatbtree_dtx::workloads::tatp;
 use fatbtree_remote::{Attempts, Contention, RemoteConfig};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;
 use rand::RngExt as _;
 
-use super::Bench;
+use super::ford::{self, Ford};
 use super::image::{self, Image};
+use super::{Bench, Protocol, bank};
 use crate::figures::bench::{CONNECTING, world};
 use crate::figures::card::{Calibration, Cluster, Resources, Usage};
 use crate::world::{Machine, MachineOptions, Random, SimDevice, random};
@@ -23,12 +23,13 @@ pub(super) const DEPTH: u32 = 8;
 const CLAIMING: Duration = Duration::from_millis(10);
 
 impl Bench {
-    /// Time of a thread for a transaction without its requests: figure 10 with one thread, 4.76 and 2.56 µs, less FORD's 15 and 4 requests of
-    /// 0.215 µs.
+    /// Time of a thread for an attempt without its requests: FORD+ with 8 threads, which share nothing, makes 1.232 and 2.635 million attempts a
+    /// second, 6.49 and 3.04 µs each, less 13.05 and 3.36 requests of 0.215 µs. With 16 threads SMART-DTX takes as long. One thread alone takes
+    /// 4.05 and 1.93 µs; see `sim/FIGURES.md`.
     const fn own_work(self) -> Duration {
         Duration::from_nanos(match self {
-            Self::SmallBank => 1_535,
-            Self::Tatp => 1_700,
+            Self::SmallBank => 3_690,
+            Self::Tatp => 2_310,
         })
     }
 }
@@ -36,6 +37,7 @@ impl Bench {
 /// A measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
+    pub(super) protocol: Protocol,
     pub(super) bench: Bench,
     pub(super) count: u64,
     pub(super) calibration: Calibration,
@@ -55,8 +57,10 @@ pub(super) struct Measured {
     pub(super) usage: Usage,
     /// Time for which the busiest bucket of atomics of all servers was busy.
     pub(super) busiest_bucket: Duration,
-    /// Transactions of each thread.
+    /// Commits of each thread.
     pub(super) done: Vec<u64>,
+    /// Transactions that ended without a commit, of all threads.
+    pub(super) aborted: u64,
     /// Transactions that have not ended count with the time that they have taken so far.
     pub(super) latencies: LatencyHistogram,
     /// Attempts of transactions since the threads began.
@@ -66,6 +70,7 @@ pub(super) struct Measured {
 /// What the tasks of all threads share.
 struct Tally {
     measures: Cell<bool>,
+    aborted: Cell<u64>,
     latencies: RefCell<LatencyHistogram>,
     wrong: RefCell<Option<String>>,
 }
@@ -80,10 +85,18 @@ impl Tally {
 struct Task {
     machine: Machine,
     cluster: Cluster,
-    tables: Rc<Tables<SimDevice>>,
+    side: Side,
+    memory: image::Client,
     tally: Rc<Tally>,
     done: Rc<Cell<u64>>,
     begun: Rc<Cell<Instant>>,
+}
+
+/// A thread's side of the protocol.
+#[derive(Clone)]
+enum Side {
+    Ours(Rc<Tables<SimDevice>>),
+    Ford(Rc<Ford>),
 }
 
 /// Runs a measurement.
@@ -97,6 +110,7 @@ pub(super) fn run(setup: &Setup, image: &Image) -> Result<Measured, String> {
     let addresses = image.addresses();
     let tally = Rc::new(Tally {
         measures: Cell::new(false),
+        aborted: Cell::new(0),
         latencies: RefCell::default(),
         wrong: RefCell::default(),
     });
@@ -119,17 +133,22 @@ pub(super) fn run(setup: &Setup, image: &Image) -> Result<Measured, String> {
         let (cluster, tally, done) = (cluster.clone(), Rc::clone(&tally), Rc::clone(&counts[number]));
         let (addresses, begun) =
             (Rc::clone(&addresses), begun[number * DEPTH as usize..][..DEPTH as usize].to_vec());
-        let Setup { seed, bench, count, .. } = *setup;
+        let Setup { seed, protocol, bench, count, .. } = *setup;
+        let shape = image.shape();
         drop(machine.clone().spawn(async move {
-            let tables = match Tables::open_knowing(memory, 0, addresses).await {
-                Ok(tables) => Rc::new(tables),
-                Err(error) => return tally.fail(error.to_string()),
+            let side = match protocol {
+                Protocol::Ours => match Tables::open_knowing(Rc::clone(&memory), 0, addresses).await {
+                    Ok(tables) => Side::Ours(Rc::new(tables)),
+                    Err(error) => return tally.fail(error.to_string()),
+                },
+                Protocol::Ford => Side::Ford(Rc::new(Ford::new(machine.clone(), Rc::clone(&memory), shape))),
             };
             for (task, begun) in (0..).zip(begun) {
                 let draw = random(seed, 10_000 + number as u64 * 1_000 + task);
-                let (tables, tally, done) = (Rc::clone(&tables), Rc::clone(&tally), Rc::clone(&done));
-                let task =
-                    Task { machine: machine.clone(), cluster: cluster.clone(), tables, tally, done, begun };
+                let (side, memory) = (side.clone(), Rc::clone(&memory));
+                let (machine, cluster) = (machine.clone(), cluster.clone());
+                let (tally, done) = (Rc::clone(&tally), Rc::clone(&done));
+                let task = Task { machine: machine.clone(), cluster, side, memory, tally, done, begun };
                 drop(machine.spawn(task.run(bench, count, draw)));
             }
         }));
@@ -140,6 +159,7 @@ pub(super) fn run(setup: &Setup, image: &Image) -> Result<Measured, String> {
     let usages = || hosts.iter().map(|host| cluster.usage(host.id())).collect::<Vec<_>>();
     let (before, of_servers) = (cluster.usage(client), usages());
     let done_before: Vec<u64> = counts.iter().map(|count| count.get()).collect();
+    let aborted_before = tally.aborted.get();
     tally.measures.set(true);
     world.run_for(setup.window);
     if let Some(why) = tally.wrong.borrow_mut().take() {
@@ -156,36 +176,77 @@ pub(super) fn run(setup: &Setup, image: &Image) -> Result<Measured, String> {
         usage: cluster.usage(client).since(&before),
         busiest_bucket: busy.unwrap_or_default(),
         done,
+        aborted: tally.aborted.get() - aborted_before,
         latencies,
         attempts,
     })
 }
 
 impl Task {
+    /// The thread's own work for an attempt.
+    async fn work(&self, bench: Bench) {
+        let now = self.machine.now();
+        let ready = self.cluster.work(now, self.machine.id(), bench.own_work());
+        self.machine.sleep(ready - now).await;
+    }
+
+    /// Runs a transaction, again where it met another one. Says whether it has done what it was for.
+    async fn run_ours(
+        &self,
+        tables: &Tables<SimDevice>,
+        bench: Bench,
+        task: ford::Task,
+        number: u64,
+    ) -> Result<bool, String> {
+        let answer = tables.run(async |tx| {
+            // An attempt that is made again costs the thread's time again.
+            self.work(bench).await;
+            match task {
+                ford::Task::Bank(bank) => bank.carry_out(tx, number, |_, _, _| {}).await,
+                ford::Task::Tatp(tatp, _) => tatp.carry_out(tx, number).await,
+            }
+        });
+        answer.await.result.map_err(|error| error.to_string())
+    }
+
+    /// Tries a transaction once. One that is given up is followed by another one, behind a pause: SMART's artifact pauses behind those that
+    /// lack money, too.
+    async fn run_fords(&self, ford: &Ford, bench: Bench, task: ford::Task) -> Result<bool, String> {
+        let turn = self.memory.compete().await;
+        self.work(bench).await;
+        let commits = ford.attempt(task).await?;
+        self.memory.note_attempt(!commits);
+        if !commits {
+            self.memory.pause_after_conflict(0, None).await;
+        }
+        drop(turn);
+        Ok(commits)
+    }
+
     async fn run(self, bench: Bench, count: u64, mut draw: Random) {
-        let customers = Customers { count, hot: count / 25, ..Customers::PAPER };
+        let customers = bank::customers(count);
         let mut number = 0;
         loop {
             let begun = self.machine.now();
             self.begun.set(begun);
             let below = &mut |most: u64| draw.random_range(0..most);
-            let (bank, tatp) = (customers.operation(below), tatp::Operation::draw(count, below));
+            let task = match bench {
+                Bench::SmallBank => ford::Task::Bank(bank::operation(&customers, below)),
+                Bench::Tatp => ford::Task::Tatp(tatp::Operation::draw(count, below), below(24)),
+            };
             number += 1;
-            let answer = self.tables.run(async |tx| {
-                // An attempt that is made again costs the thread's time again.
-                let now = self.machine.now();
-                let ready = self.cluster.work(now, self.machine.id(), bench.own_work());
-                self.machine.sleep(ready - now).await;
-                match bench {
-                    Bench::SmallBank => bank.carry_out(tx, number, |_, _, _| {}).await,
-                    Bench::Tatp => tatp.carry_out(tx, number).await,
+            let ended = match &self.side {
+                Side::Ours(tables) => self.run_ours(tables, bench, task, number).await,
+                Side::Ford(ford) => self.run_fords(ford, bench, task).await,
+            };
+            match ended {
+                Ok(true) => self.done.set(self.done.get() + 1),
+                Ok(false) => {
+                    self.tally.aborted.set(self.tally.aborted.get() + 1);
+                    continue;
                 }
-            });
-            match answer.await.result {
-                Ok(_) => {}
-                Err(error) => return self.tally.fail(error.to_string()),
+                Err(why) => return self.tally.fail(why),
             }
-            self.done.set(self.done.get() + 1);
             if self.tally.measures.get() {
                 self.tally.latencies.borrow_mut().record((self.machine.now() - begun).as_nanos());
             }
