@@ -23,7 +23,7 @@ pub enum Refusal {
     /// The server is the successor of one that had another structure.
     #[error(
         "memory server of partition {partition} has lost what it held: it was started again, empty, and does not serve that; load it \
-         again, or say that this is meant (fatbtree load --empty)"
+         again (fatbtree load --replace), or, if it held a tree, say that an empty one is meant (fatbtree load --empty)"
     )]
     Lost {
         /// Its partition.

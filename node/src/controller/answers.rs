@@ -65,9 +65,9 @@ impl Driver {
         let lost = cluster.servers().iter().filter(|server| primary.has_lost_its_tree(server.partition));
         let lost = lost.map(|server| {
             let name = &server.name;
-            if primary.other_structure(server.partition).is_some() {
+            if let Some(kind) = primary.other_structure(server.partition) {
                 return format!(
-                    "memory server {name} came back without its part of the table and refuses all clients; load all servers again with `fatbtree load --structure hash --replace`"
+                    "memory server {name} came back without its part of the structure of kind {kind:?} and refuses all clients; load all servers again with `fatbtree load --structure {kind} --replace`"
                 );
             }
             format!(
