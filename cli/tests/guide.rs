@@ -517,7 +517,7 @@ fn shell(folder: &Path, line: &str, words: Words) -> Command {
 }
 
 fn ends(folder: &Path, line: &str, words: Words) {
-    let began = Instant::now();
+    let (began, mut before) = (Instant::now(), String::new());
     loop {
         let output = shell(folder, line, words).output().expect("there is a shell");
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -526,7 +526,8 @@ fn ends(folder: &Path, line: &str, words: Words) {
         }
         // The controller plans by itself, too.
         let is_busy = error.contains("try again") && began.elapsed() < Duration::from_secs(30);
-        assert!(is_busy, "{line}: {}: {error}", output.status);
+        assert!(is_busy, "{line}: {}: {before}{error}", output.status);
+        before = error;
         std::thread::sleep(Duration::from_millis(100));
     }
 }

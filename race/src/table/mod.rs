@@ -28,7 +28,7 @@ use crate::directory::Directory;
 use crate::error::{Stop, TableError};
 use crate::hash::Hash;
 use crate::layout::{Leaf, MEMBERS, STRUCTURE, Shape, behind, entry_offset, word_at};
-use crate::slot::BlockPointer;
+use crate::slot::{BlockPointer, Place};
 
 /// Bytes of a READ of many slots or entries.
 const PIECE: u64 = 1024;
@@ -46,6 +46,8 @@ pub struct Table<V: Verbs> {
     /// Address of the directory.
     home: GlobalAddress,
     directory: RefCell<Directory>,
+    /// Subtables that an operation of this client splits.
+    splitting: RefCell<Vec<Place>>,
     /// Bytes of blocks that were written, to be used again.
     scratch: RefCell<Vec<Vec<u8>>>,
     /// A server that has begun anew since the table was opened.
@@ -106,7 +108,8 @@ impl<V: Verbs> Table<V> {
         let directory = load_directory(memory, &shape, home, lane, &mut 0).await?;
         let (memory, scratch) = (Rc::clone(memory), RefCell::default());
         let (directory, left) = (RefCell::new(directory), Cell::new(None));
-        Ok(Self { memory, shape, home, directory, scratch, left, places: RefCell::default() })
+        let (splitting, places) = Default::default();
+        Ok(Self { memory, shape, home, directory, splitting, scratch, left, places })
     }
 
     /// The table's shape.

@@ -16,12 +16,14 @@
 //! * An entry that was not advertised leads to the old subtable, which is never used again, and leads on.
 //!
 //! A client that wants to change a key in a subtable that is being split waits for a while, and then does all of it itself. So a client
-//! may die at any step, and a split needs neither lock nor lease.
+//! may die at any step, and a split needs neither lock nor lease. Of one client only one operation does it: the others wait for that.
 //!
 //! Searches need not wait. A slot that was not frozen when it was read was in use then. A frozen one counts until the successors are
 //! announced; a client that has read one asks for them behind it. If there are none, the slot counted until then.
 //!
 //! Old subtables stay where they are. There is one less of them than of present ones.
+
+use std::cell::RefCell;
 
 use fatbtree_remote::record::RECORD_HEAD;
 use fatbtree_remote::{Block, ConnectionId, Part, Writer, bytes_of};
@@ -35,6 +37,9 @@ use crate::error::{Stop, TableError};
 use crate::hash::Hash;
 use crate::layout::{BucketHeader, Leaf, PAIRS, behind, slot_offsets, word_at, write_subtable};
 use crate::slot::{Place, Slot, State};
+
+/// Pauses in which an operation waits for another one of its client, before it looks again: from 1 µs to 1 ms each.
+const PATIENT_WITH_OWN: u32 = 64;
 
 /// Pauses, each twice as long as the one before, in which another client may finish a split: from 1 µs to some 100 µs in all.
 const PATIENT: u32 = 8;
@@ -65,6 +70,9 @@ impl<V: Verbs> Table<V> {
 
     /// Waits until a split has ended that was begun. Finishes it if that takes long. The operation begins anew behind it.
     pub(super) async fn await_split<T>(&self, leaf: Leaf, op: &mut Op) -> Result<T, Stop> {
+        if self.await_own(leaf).await {
+            return Err(Stop::Anew);
+        }
         for pause in 0..PATIENT {
             if let Some(pair) = self.successors(leaf, op).await? {
                 self.follow(leaf, pair, op);
@@ -79,8 +87,23 @@ impl<V: Verbs> Table<V> {
         Err(Stop::Anew)
     }
 
+    /// Waits while another operation of this client splits a subtable. Says whether one did.
+    async fn await_own(&self, leaf: Leaf) -> bool {
+        for pause in 0..PATIENT_WITH_OWN {
+            if !self.splitting.borrow().contains(&leaf.place) {
+                return pause > 0;
+            }
+            self.memory.pause(pause).await;
+        }
+        true
+    }
+
     /// Splits a subtable, whatever others have done of it.
     async fn finish(&self, leaf: Leaf, op: &mut Op) -> Result<(), Stop> {
+        if self.await_own(leaf).await {
+            return Ok(());
+        }
+        let _own = Own::begin(&self.splitting, leaf.place);
         // All in one session: in the next one the server may have begun anew.
         let writer = self.writer(leaf.place.address().server(), op.lane).await?;
         let frozen = self.freeze(leaf, &writer, op).await?;
@@ -201,6 +224,26 @@ impl<V: Verbs> Table<V> {
                 Ok(other)
             }
         }
+    }
+}
+
+/// A split that an operation of this client does.
+struct Own<'t> {
+    splitting: &'t RefCell<Vec<Place>>,
+    place: Place,
+}
+
+impl<'t> Own<'t> {
+    fn begin(splitting: &'t RefCell<Vec<Place>>, place: Place) -> Self {
+        splitting.borrow_mut().push(place);
+        Self { splitting, place }
+    }
+}
+
+impl Drop for Own<'_> {
+    /// Also where the operation is dropped in its middle: the next one begins the split anew.
+    fn drop(&mut self) {
+        self.splitting.borrow_mut().retain(|place| *place != self.place);
     }
 }
 
