@@ -321,8 +321,9 @@ impl<F: FnMut(u64, &mut Vec<u8>)> Walk<F> {
     }
 
     fn write(&self, at: GlobalAddress, bytes: &[u8]) {
-        let regions = self.regions.iter().flatten();
-        if let Some(region) = regions.skip(at.server().into()).next().and_then(Option::as_ref) {
+        let regions = self.regions.as_ref();
+        let region = regions.and_then(|regions| regions.get(usize::from(at.server()))?.as_ref());
+        if let Some(region) = region {
             region.write(at.offset(), bytes).expect("the first walk has counted the same chunks");
         }
     }

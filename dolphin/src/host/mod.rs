@@ -278,7 +278,7 @@ pub fn places(shape: &Shape, mut read: impl FnMut(GlobalAddress, &mut [u8]) -> b
 #[must_use]
 pub fn keys_of_leaf(at: GlobalAddress, line: &[u8]) -> Option<RangeInclusive<u64>> {
     let header = Header::parse(line).filter(|header| header.own == at)?;
-    (header.min <= header.max).then(|| header.min..=header.max)
+    (header.min <= header.max).then_some(header.min..=header.max)
 }
 
 const _: () = assert!(HEAD_BYTES as usize == RECORD_HEAD);

@@ -53,7 +53,7 @@ fn with_loaded<F: Future>(
         if let Poll::Ready(done) = running.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return done;
         }
-        now = now + Duration::from_micros(1);
+        now += Duration::from_micros(1);
     }
 }
 
