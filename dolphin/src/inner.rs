@@ -149,6 +149,13 @@ pub(crate) fn parse_head(bytes: &[u8], size: NodeSize) -> Option<(Prefix, u64)> 
     is_one.then(|| (prefix, word(bytes, STATE as usize)))
 }
 
+/// What has taken the place of a node of a size, by its head. `None`: it has not moved, or none lies there.
+pub(crate) fn successor(head: &[u8], size: NodeSize) -> Option<Entry> {
+    let (_, state) = parse_head(head, size)?;
+    let successor = Entry(word(head, 0));
+    (state & 7 == NodeState::Moved as u64 && !successor.is_empty()).then_some(successor)
+}
+
 /// Size of the node that a head says, for a server that knows no more.
 #[cfg(feature = "host")]
 pub(crate) fn size_in(head: &[u8]) -> Option<(NodeSize, u64)> {

@@ -9,7 +9,7 @@ use fatbtree_verbs::Verbs;
 use crate::entry::Entry;
 use crate::error::IndexError;
 use crate::index::Index;
-use crate::inner::{Node, NodeState};
+use crate::inner::{HEAD_BYTES, Node, NodeState, successor};
 use crate::key::Prefix;
 use crate::leaf::{LEAF_BYTES, Leaf, LeafState, NoLeaf, SLOTS, Use};
 use crate::word;
@@ -31,7 +31,7 @@ pub struct Verified {
     pub depth: u8,
     /// Entries of inner nodes.
     pub entries: u64,
-    /// Leaves with a change that was begun, and not completed.
+    /// Leaves and inner nodes with a change that was begun and not completed. What is there counts; a client that walks by completes it.
     pub unfinished: u64,
     /// Bytes of leaves and inner nodes.
     pub bytes: u64,
@@ -58,8 +58,8 @@ pub enum Fault {
     /// Something cannot be read.
     #[error(transparent)]
     Index(#[from] IndexError),
-    /// A child is no inner node in use.
-    #[error("entry {entry:?} of the node at {above}: expected a node in use there")]
+    /// A child is no inner node, or one that has moved to nowhere.
+    #[error("entry {entry:?} of the node at {above}: expected an inner node there")]
     NoNode {
         /// The node above.
         above: GlobalAddress,
@@ -120,6 +120,9 @@ pub enum Fault {
     },
 }
 
+/// Nodes that have moved, one after the other, at most: where there are more, they lead in a circle.
+const MOST_MOVES: usize = 24;
+
 /// State of a walk.
 #[derive(Default)]
 struct Walk {
@@ -147,7 +150,7 @@ impl<V: Verbs> Index<V> {
     pub async fn verify(&self) -> Result<Verified, Fault> {
         let mut walk = Walk::default();
         let root = self.shape().root();
-        let mut left = vec![(root, root, None::<Prefix>)];
+        let mut left = vec![(root.at(), root, None::<Prefix>)];
         while let Some((above, entry, prefix)) = left.pop() {
             let node = self.verify_node(&mut walk, above, entry, prefix).await?;
             for (number, (_, entry)) in node.entries.iter().enumerate() {
@@ -158,27 +161,45 @@ impl<V: Verbs> Index<V> {
                     Some((_, next)) => node.prefix.first_of(next.byte()) - 1,
                     None => node.prefix.high(),
                 };
+                let entry = self.follow(&mut walk, *entry).await?;
                 if entry.is_inner() {
-                    left.push((root, *entry, Some(node.prefix)));
+                    left.push((node.at, entry, Some(node.prefix)));
                 } else {
-                    self.verify_leaf(&mut walk, &node, *entry, end).await?;
+                    self.verify_leaf(&mut walk, &node, entry, end).await?;
                 }
             }
         }
         Ok(walk.verified)
     }
 
+    /// The entry that counts in an entry's place: a node that has moved leads to its successor, as long as the node above leads to it.
+    async fn follow(&self, walk: &mut Walk, mut entry: Entry) -> Result<Entry, Fault> {
+        for _ in 0..MOST_MOVES {
+            if !entry.is_inner() {
+                break;
+            }
+            let head = self.bytes_at(entry.at(), HEAD_BYTES as u32).await?;
+            let Some(successor) = successor(&head, entry.size()) else { break };
+            entry = successor.under(entry.byte());
+            walk.verified.unfinished += 1;
+        }
+        Ok(entry)
+    }
+
     async fn verify_node(
         &self,
         walk: &mut Walk,
-        above: Entry,
+        above: GlobalAddress,
         entry: Entry,
         prefix: Option<Prefix>,
     ) -> Result<Node, Fault> {
-        let above = above.at();
         let bytes = self.bytes_at(entry.at(), entry.size().bytes()).await?;
-        let node = Node::parse(&bytes, entry.at(), entry.size());
-        let node = node.filter(|node| node.is(NodeState::Live)).ok_or(Fault::NoNode { above, entry })?;
+        let node = Node::parse(&bytes, entry.at(), entry.size()).ok_or(Fault::NoNode { above, entry })?;
+        if node.is(NodeState::Unborn) {
+            walk.verified.unfinished += 1;
+        } else if !node.is(NodeState::Live) {
+            return Err(Fault::NoNode { above, entry });
+        }
         let (low, high) = (node.prefix.low(), node.prefix.high());
         let is_below = |prefix: Prefix| {
             prefix.covers(low) && prefix.depth() < node.prefix.depth() && prefix.byte_of(low) == entry.byte()

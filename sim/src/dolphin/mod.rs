@@ -2,7 +2,8 @@
 //!
 //! Leaves are split, burst, merged and collapse while clients read, change and scan. Messages are lost,
 //! links cut, memory tears; clients die at any await, servers are started anew with their memory. In some
-//! seeds switches lead clients, by what was true some time ago or never. In the end each key is answered, and the structure is walked over.
+//! seeds switches lead clients, by what was true some time ago or never, and to leaves that are not linked. In the end each key is
+//! answered, and the structure is walked over.
 //!
 //! ```text
 //!   3 clients × 3 tasks: get, insert, update, upsert, delete, scan     fate: cuts links, freezes and kills
@@ -105,7 +106,7 @@ pub struct Outcome {
     pub leaves: u64,
     /// Inner nodes in the end.
     pub nodes: u64,
-    /// Leaves with a change that was left half done.
+    /// Leaves and nodes with a change that was left half done.
     pub unfinished: u64,
     /// Leaves and nodes that were replaced, as their servers' free lists and clients know: chunks given out.
     pub chunks: u64,
@@ -140,8 +141,9 @@ impl Scenario {
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         // Drawn by itself: the other seeds are what they were before switches led any.
-        let led = *pick(&mut random(seed, 83), &[None, None, None, Some(0), Some(4)]);
-        Self::aimed(seed, Aim::All).led(led)
+        let draw = &mut random(seed, 83);
+        let led = *pick(draw, &[None, None, None, Some(0), Some(4)]);
+        Self { unlinked: draw.random_bool(0.5), ..Self::aimed(seed, Aim::All).led(led) }
     }
 
     /// The same with switches that lead to any leaf that lies in memory: one that is written and not linked yet, or never will

@@ -9,13 +9,12 @@ fn a_seed_decides_everything() {
     assert!(one.is_ok(), "{one:?}");
 }
 
-/// Found by one of 20,000 seeds, and open: where switches lead to leaves that no node leads to, a node's entry led to a node that was not
-/// in use.
+/// A client died when it had moved a node and the node above led to the former one still. Every key was found behind it, because clients
+/// go on to the successor; the walk over the structure took it for a fault.
 #[test]
-#[ignore = "it fails: the cause is not found yet"]
-fn a_structure_stays_whole_where_clients_are_led_to_unlinked_leaves() {
+fn a_node_that_has_moved_counts_where_the_node_above_does_not_know_yet() {
     let outcome = Scenario::from_seed(35_373).led_to_unlinked().run();
-    assert!(outcome.is_ok(), "{outcome:?}");
+    assert!(outcome.as_ref().is_ok_and(|outcome| outcome.unfinished > 0), "{outcome:?}");
 }
 
 /// Whatever switches hold, answers are right: leaves that were split, merged or moved since, or are not linked yet, and places that

@@ -15,8 +15,8 @@ use super::{out_of_reach, upward};
 use crate::entry::{Entry, NodeSize};
 use crate::error::Stop;
 use crate::index::{Index, Op};
-use crate::inner::{self, Choice, HEAD_BYTES, Node, NodeState, STATE, moved_head, state_word};
-use crate::leaf::{within, word};
+use crate::inner::{self, Choice, HEAD_BYTES, Node, NodeState, STATE, moved_head, state_word, successor};
+use crate::leaf::within;
 
 /// Nodes that a walk to a node reads, at most.
 const MOST_NODES: usize = 24;
@@ -62,11 +62,9 @@ impl<V: Verbs> Index<V> {
             return Ok(guard.release(&mut op.trips).await?);
         };
         let head = self.read(former.at(), HEAD_BYTES as u32, op).await?;
-        let successor = Entry(word(&head, 0));
-        let has_moved = word(&head, STATE as usize) & 7 == NodeState::Moved as u64;
-        if !has_moved || successor.is_empty() {
+        let Some(successor) = successor(&head, entry.size()) else {
             return Ok(guard.release(&mut op.trips).await?);
-        }
+        };
         let bytes = successor.under(entry.byte()).0.to_le_bytes();
         guard.restructure(&[Part { at: node.slot_at(slot), bytes: &bytes }], &mut op.trips).await?;
         self.cache.forget(node.prefix);
