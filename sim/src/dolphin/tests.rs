@@ -17,6 +17,16 @@ fn a_node_that_has_moved_counts_where_the_node_above_does_not_know_yet() {
     assert!(outcome.as_ref().is_ok_and(|outcome| outcome.unfinished > 0), "{outcome:?}");
 }
 
+/// A client died in a merge when the new leaf was linked and the upper one was, too. The new leaf was split, so the upper one was in no
+/// range of a merge any more, and operations on its keys waited for ever. The new leaf is linked last now.
+#[test]
+fn a_merge_that_is_left_half_done_is_completed() {
+    for seed in [101_561, 107_965] {
+        let outcome = Scenario::from_seed(seed).run();
+        assert!(outcome.is_ok(), "seed {seed}: {outcome:?}");
+    }
+}
+
 /// Whatever switches hold, answers are right: leaves that were split, merged or moved since, or are not linked yet, and places that
 /// are none.
 #[test]

@@ -83,13 +83,15 @@ impl<V: Verbs> Index<V> {
         let ends = [one, other].map(|leaf| LockLine::plain(leaf.stamp(), LeafState::Retired).to_bytes());
         let open = LockLine::plain(stamp, LeafState::Open).to_bytes();
         let words = [entry.0.to_le_bytes(), Entry::EMPTY.0.to_le_bytes()];
+        // The new leaf is linked last: once it is, others may split it, and nothing would say any more that the upper entry is a
+        // part of it.
         let parts = [
             Part { at: new, bytes: &merged[..] },
             lock_part(leaves[0], &begins[0]),
             lock_part(leaves[1], &begins[1]),
             lock_part(new, &open),
-            Part { at: node.slot_at(lower.0), bytes: &words[0] },
             Part { at: node.slot_at(upper.0), bytes: &words[1] },
+            Part { at: node.slot_at(lower.0), bytes: &words[0] },
             lock_part(leaves[0], &ends[0]),
             lock_part(leaves[1], &ends[1]),
         ];

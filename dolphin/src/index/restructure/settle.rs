@@ -39,6 +39,8 @@ impl<V: Verbs> Index<V> {
         node: Node,
         op: &mut Op,
     ) -> Result<(), Stop> {
+        // The leaf in question may be one that the node does not lead to any more.
+        self.cache.forget(node.prefix);
         let writer = guard.writer();
         let leaves: Vec<Entry> =
             node.entries.iter().map(|(_, entry)| *entry).filter(|entry| !entry.is_inner()).collect();
@@ -106,7 +108,6 @@ impl<V: Verbs> Index<V> {
     ) -> Result<(), Stop> {
         let Begun { entry, lock } = begun;
         let (at, partner) = (entry.at(), lock.partner);
-        self.cache.forget(node.prefix);
         match lock.task {
             Some(Task::Split) => {
                 let byte = node.prefix.byte_of(lock.from);
@@ -208,13 +209,14 @@ impl<V: Verbs> Index<V> {
         if begin.is(LeafState::Unborn) {
             self.begin_use(&[Swap::leaf(partner.at(), begin.stamp())], op).await?;
         }
-        let is_linked = node.slot_of(partner.at()).is_some();
+        let lowest = node.prefix.byte_of(merged.min());
+        // By descending bytes: the partner is linked last, as the client that is dead would have done.
         let entries: Vec<_> = parts
             .iter()
+            .rev()
             .filter_map(|begun| {
                 let (slot, entry) = node.slot_of(begun.entry.at())?;
-                let stays = !is_linked && entry.byte() == node.prefix.byte_of(merged.min());
-                Some((slot, if stays { partner } else { Entry::EMPTY }))
+                Some((slot, if entry.byte() == lowest { partner } else { Entry::EMPTY }))
             })
             .collect();
         self.replace(guard, node, &entries, &parts, op).await
