@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use fatbtree_blink::node::LINE;
 use fatbtree_blink::{Regions, Superblock, verify_at_hand};
 use fatbtree_memserver::{Folder, FolderError, FoundRegion, KeptRegion, Storage};
 use fatbtree_verbs::Memory;
@@ -79,9 +78,7 @@ pub fn build_in<S: ValueSource>(
 /// When the tree is damaged, or the disk has no room for what the folder has given to clients.
 pub fn tree_in(folder: &TreeFolder) -> Result<Option<LoadedTree>, FolderError> {
     let Some(found) = folder.region()? else { return Ok(None) };
-    let mut line = [0; LINE];
-    found.region.read(0, &mut line).map_err(|out| found.damaged(out))?;
-    let superblock = Superblock::parse(&line).map_err(|error| found.damaged(error))?;
+    let superblock = Superblock::parse(&found.first_line()?).map_err(|error| found.damaged(error))?;
     let Superblock { partition, config, region_bytes, .. } = superblock;
     let is = (partition.id, superblock.generation, region_bytes);
     let expected = (folder.owner().partition, found.kept.generation, found.kept.region_bytes);

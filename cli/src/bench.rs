@@ -11,12 +11,13 @@ mod spread;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_blink::{Attempts, Contention, Start};
+use fatbtree_blink::{Attempts, Contention, IndexCache, Start};
 use fatbtree_node::ClientProcess;
 use fatbtree_topology::Structure;
 use fatbtree_workload::measure::{Outcome, Recorder, Troubles};
@@ -269,13 +270,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let described = client_of(&cluster, arguments.client.as_deref())?;
     let structure = arguments.structure.of(&cluster);
     spread::check(structure, arguments)?;
-    let entries = match structure {
-        Structure::Tree => entry_cache::of(arguments.entry_cache, arguments.protocol)?,
-        Structure::Hash | Structure::Dolphin => None,
-    };
-    let nodes = match structure {
-        Structure::Tree => node_cache::of(arguments.cache, arguments.protocol)?,
-        Structure::Hash | Structure::Dolphin => None,
+    if arguments.protocol == Protocol::Query {
+        refuse_with_queries("--entry-cache", arguments.entry_cache)?;
+        refuse_with_queries("--cache", arguments.cache)?;
+    }
+    let (entries, nodes) = match structure {
+        Structure::Tree => (
+            arguments.entry_cache.map(entry_cache::of).transpose()?,
+            arguments.cache.map(|bytes| Arc::new(IndexCache::new(bytes))),
+        ),
+        Structure::Hash | Structure::Dolphin => (None, None),
     };
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
@@ -443,6 +447,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         };
         let all = arguments.operations;
         bail!(Interrupted(format!("{} of {all} operations were done{loads}", result.operations)));
+    }
+    Ok(())
+}
+
+/// Refuses a cache of the client's if it asks by queries.
+fn refuse_with_queries(option: &str, bytes: Option<u64>) -> Result<()> {
+    if let Some(bytes) = bytes {
+        bail!(
+            "{option} {bytes}: a client that asks by --protocol query reads no memory itself; use --protocol roce, or leave it out"
+        );
     }
     Ok(())
 }

@@ -13,11 +13,10 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use common::run;
 use fatbtree_topology::Cluster;
-use processes::{Role, on_free_ports};
+use processes::{Role, on_free_ports, when_idle};
 
 /// How a line is run. The words behind it take the place of the line's, and are other sizes, folders or ports.
 enum How {
@@ -517,19 +516,15 @@ fn shell(folder: &Path, line: &str, words: Words) -> Command {
 }
 
 fn ends(folder: &Path, line: &str, words: Words) {
-    let (began, mut before) = (Instant::now(), String::new());
-    loop {
-        let output = shell(folder, line, words).output().expect("there is a shell");
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() {
-            return;
-        }
-        // The controller plans by itself, too.
-        let is_busy = error.contains("try again") && began.elapsed() < Duration::from_secs(30);
-        assert!(is_busy, "{line}: {}: {before}{error}", output.status);
-        before = error;
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let once = || shell(folder, line, words).output().expect("there is a shell");
+    // An operation that gives up says "try again", too: that is a failure.
+    let output = if line.starts_with("fatbtree control ") { when_idle(once) } else { once() };
+    assert!(
+        output.status.success(),
+        "{line}: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 fn serves(folder: &Path, line: &str, until: &str, words: Words) -> Role {

@@ -206,11 +206,7 @@ fn a_server_that_comes_back_without_its_tree_serves_nobody_until_it_is_loaded() 
     assert!(kill("KILL", server));
     up.until("ended");
     // The controller may warn before `up` has an answer from the server.
-    let mut missing = vec!["ready", "warning: memory server left came back without its tree"];
-    while !missing.is_empty() {
-        let line = up.until("");
-        missing.retain(|text| !line.contains(text));
-    }
+    up.until_all(&["ready", "warning: memory server left came back without its tree"]);
 
     let lost = |process: &mut ClientProcess, reason: &str| {
         let (client, began) = (process.client().clone(), Instant::now());

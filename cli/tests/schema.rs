@@ -7,11 +7,10 @@ mod processes;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Output;
 use std::time::{Duration, Instant};
 
 use common::run;
-use processes::{Role, cluster_file_like};
+use processes::{Role, cluster_file_like, when_idle};
 use serde_json::{Value, json};
 
 fn schema() -> Value {
@@ -133,7 +132,7 @@ impl Outputs {
 
     /// What a command prints, one value or one a line.
     fn of(&mut self, name: &str, words: &[&str]) {
-        let output = run_when_idle(words);
+        let output = when_idle(|| run(words));
         let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
         let values: Vec<Value> = values.map(|value| value.expect("JSON")).collect();
         assert!(!values.is_empty(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -144,20 +143,6 @@ impl Outputs {
         let text = fs::read_to_string(path).expect("it was written");
         let values = serde_json::Deserializer::from_str(&text).into_iter();
         values.for_each(|value| self.check(name, &value.expect("JSON")));
-    }
-}
-
-/// Runs a command, again and again while the controller is busy: it plans by itself, too.
-fn run_when_idle(words: &[&str]) -> Output {
-    let began = Instant::now();
-    loop {
-        let output = run(words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        let is_busy = said.contains("try again") && began.elapsed() < Duration::from_secs(30);
-        if !is_busy {
-            return output;
-        }
-        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
@@ -205,8 +190,8 @@ fn each_command_prints_what_the_schema_says() {
     }
     client.stop("INT");
     let saved = path("plan.json");
-    let save = ["control", "plan", "--save", &saved];
-    assert!(run_when_idle(&[&save, &cluster[..]].concat()).status.success());
+    let save = [&["control", "plan", "--save", &saved], &cluster[..]].concat();
+    assert!(when_idle(|| run(&save)).status.success());
     outputs.of_file("saved_plan", Path::new(&saved));
     outputs.of_file("bench_progress", Path::new(&progress));
     assert!(up.stop("INT").success());

@@ -14,7 +14,7 @@
 //!
 //! Identity and stamp never change. A node that grows or shrinks is written anew elsewhere.
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote::{GlobalAddress, word_at};
 
 use crate::checks::Check;
 use crate::entry::{Entry, NodeSize};
@@ -77,21 +77,17 @@ pub(crate) fn choose(entries: impl DoubleEndedIterator<Item = Entry>, byte: u8) 
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
-}
-
 impl Node {
     /// Reads a node. `None` if none of this size lies there.
     pub(crate) fn parse(bytes: &[u8], at: GlobalAddress, size: NodeSize) -> Option<Self> {
         let (prefix, state) = parse_head(bytes, size)?;
         let slots =
-            (0..size.entries() as u16).map(|slot| (slot, Entry(word(bytes, slot_offset(slot) as usize))));
+            (0..size.entries() as u16).map(|slot| (slot, Entry(word_at(bytes, slot_offset(slot) as usize))));
         let (full, empty): (Vec<_>, Vec<_>) = slots.partition(|(_, entry)| !entry.is_empty());
         let mut entries = full;
         entries.sort_unstable_by_key(|(_, entry)| entry.byte());
         let free = empty.first().map(|(slot, _)| *slot);
-        Some(Self { at, prefix, size, successor: Entry(word(bytes, 0)), state, entries, free })
+        Some(Self { at, prefix, size, successor: Entry(word_at(bytes, 0)), state, entries, free })
     }
 
     pub(crate) fn is(&self, state: NodeState) -> bool {
@@ -137,29 +133,29 @@ impl Node {
 
     /// Address of a slot.
     pub(crate) fn slot_at(&self, slot: u16) -> GlobalAddress {
-        GlobalAddress::new(self.at.server(), self.at.offset() + slot_offset(slot))
+        self.at.behind(slot_offset(slot))
     }
 }
 
 /// Prefix and state word of a node of a size, if one lies there.
 pub(crate) fn parse_head(bytes: &[u8], size: NodeSize) -> Option<(Prefix, u64)> {
-    let identity = word(bytes, IDENTITY);
+    let identity = word_at(bytes, IDENTITY);
     let prefix = Prefix::of(identity, (identity & 7) as u8);
     let is_one = identity == identity_word(prefix, size) && bytes.len() >= HEAD_BYTES as usize;
-    is_one.then(|| (prefix, word(bytes, STATE as usize)))
+    is_one.then(|| (prefix, word_at(bytes, STATE as usize)))
 }
 
 /// What has taken the place of a node of a size, by its head. `None`: it has not moved, or none lies there.
 pub(crate) fn successor(head: &[u8], size: NodeSize) -> Option<Entry> {
     let (_, state) = parse_head(head, size)?;
-    let successor = Entry(word(head, 0));
+    let successor = Entry(word_at(head, 0));
     (state & 7 == NodeState::Moved as u64 && !successor.is_empty()).then_some(successor)
 }
 
 /// Size of the node that a head says, for a server that knows no more.
 #[cfg(feature = "host")]
 pub(crate) fn size_in(head: &[u8]) -> Option<(NodeSize, u64)> {
-    let size = NodeSize::of_number((word(head, IDENTITY) >> 3 & 7) as u8);
+    let size = NodeSize::of_number((word_at(head, IDENTITY) >> 3 & 7) as u8);
     parse_head(head, size).map(|(_, state)| (size, state))
 }
 

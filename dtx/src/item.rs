@@ -7,6 +7,8 @@
 //! The lock is changed by compare-and-swap, or by its holder. All behind it, the *body*, is written by the holder alone. The checksum covers
 //! the body, so a reader notices a mixture of two bodies. Memory of zeros is an item that was never used.
 
+use fatbtree_remote::word_at;
+
 /// Bytes of an item before its value.
 pub const ITEM_HEAD: usize = 32;
 
@@ -70,9 +72,7 @@ pub(crate) struct Head {
 impl Head {
     /// Reads an item of `value_bytes`. Bytes that are missing are taken for zeros.
     pub(crate) fn parse(item: &[u8], value_bytes: usize) -> Self {
-        let word = |at: usize| {
-            item.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes))
-        };
+        let word = |at: usize| word_at(item, at);
         let body = item.get(BODY..ITEM_HEAD + value_bytes).unwrap_or_default();
         let sum = item.get(24..28).unwrap_or_default();
         let is_unused = word(8) == 0 && word(16) == 0 && word(24) == 0;

@@ -11,7 +11,7 @@
 //! undo log: what each item was before. It lies on each server with a replica of such an item.
 
 use arrayvec::ArrayVec;
-use fatbtree_remote::{Owner, SessionId};
+use fatbtree_remote::{Owner, SessionId, word_at};
 
 use crate::item::{Presence, write_body};
 use crate::layout::{MAX_SERVERS, MAX_WRITES, Place, Shape};
@@ -92,10 +92,6 @@ pub(crate) struct Seat {
     pub(crate) log: Option<Log>,
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes))
-}
-
 impl Seat {
     /// Reads the bytes of a seat, whatever they are.
     pub(crate) fn parse(bytes: &[u8], shape: &Shape) -> Self {
@@ -103,7 +99,7 @@ impl Seat {
         let roster = parse_roster(bytes.get(ROSTER as usize..).unwrap_or_default(), layout.servers);
         let log = bytes.get(layout.log() as usize..).unwrap_or_default();
         let log = roster.as_ref().and_then(|(word, _)| Log::parse(log, *word, shape));
-        Self { claim: Word::of(word(bytes, 0)), roster, log }
+        Self { claim: Word::of(word_at(bytes, 0)), roster, log }
     }
 
     /// Whether the coordinator of this word has, or had, the seat, and its transaction is logged here.
@@ -119,17 +115,17 @@ impl Seat {
 
 fn parse_roster(bytes: &[u8], servers: u8) -> Option<(Word, Roster)> {
     let bytes = bytes.get(..ROSTER_HEAD + usize::from(servers) * MEMBER)?;
-    let of = Word::of(word(bytes, 0))?;
+    let of = Word::of(word_at(bytes, 0))?;
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&bytes[..8]);
     hasher.update(&[0; 8]);
     hasher.update(&bytes[ROSTER_HEAD..]);
-    if word(bytes, 8) != u64::from(hasher.finalize()) {
+    if word_at(bytes, 8) != u64::from(hasher.finalize()) {
         return None;
     }
     let member = |bytes: &[u8]| {
-        let numbers = word(bytes, 8);
-        let owner = Owner { session: SessionId(word(bytes, 0)), number: numbers as u16 };
+        let numbers = word_at(bytes, 8);
+        let owner = Owner { session: SessionId(word_at(bytes, 0)), number: numbers as u16 };
         Member { owner, seat: (numbers >> 16) as u16 }
     };
     Some((of, bytes[ROSTER_HEAD..].chunks_exact(MEMBER).map(member).collect()))
@@ -194,7 +190,7 @@ pub(crate) struct Log {
 impl Log {
     /// Reads an open log. `None` if it is closed, or was not written to its end: then its coordinator has not written any item.
     fn parse(bytes: &[u8], of: Word, shape: &Shape) -> Option<Self> {
-        let (sequence, numbers) = (word(bytes, 0), word(bytes, 8));
+        let (sequence, numbers) = (word_at(bytes, 0), word_at(bytes, 8));
         let entries = bytes.get(LOG_HEAD..)?.get(..(numbers >> 32) as usize)?;
         if sequence == 0 || numbers as u32 != log_sum(sequence, of, entries) {
             return None;
@@ -208,12 +204,12 @@ impl Log {
                 _ => Presence::Deleted,
             };
             let slot = (rest[1] != NODE).then_some(rest[1]);
-            let place = Place { table: rest[0], node: (word(rest, 0) >> 32) as u32, slot };
+            let place = Place { table: rest[0], node: (word_at(rest, 0) >> 32) as u32, slot };
             let table = shape.tables().get(usize::from(place.table))?;
             if place.node >= table.nodes || slot.is_some_and(|slot| slot >= table.slots) {
                 return None;
             }
-            let before = Before { place, version: word(rest, 8), key: word(rest, 16), presence };
+            let before = Before { place, version: word_at(rest, 8), key: word_at(rest, 16), presence };
             let value = rest.get(ENTRY_HEAD..)?.get(..shape.value_bytes_at(place))?;
             write_body(&mut log.bodies, before.version, before.key, presence, value);
             log.entries.try_push(before).ok()?;

@@ -247,15 +247,9 @@ impl Leaf {
     #[must_use]
     pub fn halves(self, pair: Place, shape: &Shape) -> Option<[Self; 2]> {
         let depth = self.depth + 1;
-        let upper = Place::of(behind(pair.address(), shape.subtable_bytes()))?;
+        let upper = Place::of(pair.address().behind(shape.subtable_bytes()))?;
         Some([Self { place: pair, depth }, Self { place: upper, depth }])
     }
-}
-
-/// The address `bytes` behind another one.
-#[must_use]
-pub(crate) const fn behind(at: GlobalAddress, bytes: u64) -> GlobalAddress {
-    GlobalAddress::new(at.server(), at.offset() + bytes)
 }
 
 /// Offset of an entry in its directory.
@@ -310,8 +304,7 @@ pub(crate) fn write_subtable(bytes: &mut [u8], header: BucketHeader, slot: impl 
 
 /// A word of bytes that were read; 0 behind their end.
 pub(crate) fn word_at(bytes: &[u8], offset: u64) -> u64 {
-    let rest = usize::try_from(offset).ok().and_then(|at| bytes.get(at..));
-    rest.and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    fatbtree_remote::word_at(bytes, usize::try_from(offset).unwrap_or(usize::MAX))
 }
 
 #[cfg(test)]

@@ -10,8 +10,7 @@ use crate::block::{self, block_bytes};
 use crate::error::TableError;
 use crate::hash::Hash;
 use crate::layout::{
-    BUCKET_BYTES, BucketHeader, Leaf, SUCCESSORS, Shape, behind, buckets_of, entry_offset, slot_offsets,
-    word_at,
+    BUCKET_BYTES, BucketHeader, Leaf, SUCCESSORS, Shape, buckets_of, entry_offset, slot_offsets, word_at,
 };
 use crate::slot::{Place, Slot, State};
 use crate::table::Table;
@@ -134,10 +133,10 @@ impl<V: Verbs> Table<V> {
         let depth = u8::try_from(depth).ok().filter(|&depth| depth <= shape.directory_bits);
         let damaged = TableError::Damaged { at: self.home(), expected: "a global depth" };
         let count = 1_u32 << depth.ok_or(damaged)?;
-        let entries = self.read_all(behind(self.home(), entry_offset(0)), u64::from(count) * 8).await?;
+        let entries = self.read_all(self.home().behind(entry_offset(0)), u64::from(count) * 8).await?;
         let entry = |number: u32| Leaf::from_word(word_at(&entries, u64::from(number) * 8));
         // Behind the directory lies the first subtable, to which all others are successors.
-        let root = Place::of(behind(self.home(), shape.directory_bytes()));
+        let root = Place::of(self.home().behind(shape.directory_bytes()));
         let root = Leaf { place: root.ok_or(Fault::Entry { number: 0 })?, depth: 0 };
         let mut walk = Walk::default();
         let mut left = vec![(root, BucketHeader { depth: 0, suffix: 0 })];
@@ -168,7 +167,7 @@ impl<V: Verbs> Table<V> {
         for offset in (0..shape.subtable_bytes()).step_by(BUCKET_BYTES as usize) {
             let found = word_at(&bytes, offset);
             if found != header.word() {
-                return Err(Fault::Header { at: behind(at, offset), expected: header, found });
+                return Err(Fault::Header { at: at.behind(offset), expected: header, found });
             }
         }
         let slots: Vec<_> =
@@ -204,7 +203,7 @@ impl<V: Verbs> Table<V> {
         offset: u64,
         slot: Slot,
     ) -> Result<(), Fault> {
-        let at = behind(subtable, offset);
+        let at = subtable.behind(offset);
         let Some(pointer) = slot.pointer() else { return Ok(()) };
         let block = pointer.place.address();
         let found = self.read_found(pointer).await?.ok_or(Fault::Block { at, block })?;

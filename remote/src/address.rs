@@ -46,6 +46,18 @@ impl GlobalAddress {
         self.0 & MAX_OFFSET
     }
 
+    /// The address so many bytes behind this one, on the same server.
+    ///
+    /// ```
+    /// use fatbtree_remote::GlobalAddress;
+    /// let lock = GlobalAddress::new(3, 0x40);
+    /// assert_eq!(lock.behind(8), GlobalAddress::new(3, 0x48));
+    /// ```
+    #[must_use]
+    pub const fn behind(self, bytes: u64) -> Self {
+        Self::new(self.server(), self.offset() + bytes)
+    }
+
     /// The address as it stands in nodes and in RETH.
     #[must_use]
     pub const fn raw(self) -> u64 {

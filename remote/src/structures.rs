@@ -226,7 +226,7 @@
 //!     async fn pop(&self, turn: u64) -> Result<u64, Trouble> {
 //!         let (slot, free) = self.slot(turn);
 //!         self.until(slot, free + 1).await?;
-//!         let value = self.memory.read_word(0, GlobalAddress::new(slot.server(), slot.offset() + 8)).await?;
+//!         let value = self.memory.read_word(0, slot.behind(8)).await?;
 //!         self.memory.write(0, slot, &(free + 2).to_le_bytes()).await?;
 //!         Ok(value)
 //!     }

@@ -83,7 +83,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             let slot = slot.expect("only what is there is deleted");
             let changed = self.written_back(editor.remove(slot));
             let left = editor.count();
-            let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
+            let entry = Part { at: address.behind(changed.start as u64), bytes: &leaf[changed] };
             self.write_entry(guard, entry, old, None).await?;
             self.forget_place();
             let is_thin = is_thin(&self.pool().config().tree, 0, left);
@@ -105,7 +105,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             None => NewValue::Inline(value),
         };
         let changed = self.written_back(editor.put(slot, self.key(), new));
-        let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
+        let entry = Part { at: address.behind(changed.start as u64), bytes: &leaf[changed] };
         self.write_entry(guard, entry, old, record.as_ref()).await?;
         match &record {
             Some(record) => self.note_place(record.pointer.address, record.pointer.length),
@@ -281,8 +281,4 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let server = record.address.server();
         self.pool().with_allocator(server, writer, |allocator| allocator.free_record(RECORDS, record));
     }
-}
-
-fn behind(node: GlobalAddress, bytes: usize) -> GlobalAddress {
-    GlobalAddress(node.raw() + bytes as u64)
 }

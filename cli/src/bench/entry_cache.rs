@@ -8,21 +8,13 @@ use fatbtree_blink::{EntryCache, EntryCacheStats};
 use fatbtree_race::PlaceStats;
 use serde::Serialize;
 
-use super::Protocol;
-
-/// Creates the cache, or refuses what cannot work.
-pub(super) fn of(bytes: Option<u64>, protocol: Protocol) -> Result<Option<Arc<EntryCache>>> {
-    let Some(bytes) = bytes else { return Ok(None) };
-    if protocol == Protocol::Query {
-        bail!(
-            "--entry-cache {bytes}: a client that asks by --protocol query reads no memory itself; use --protocol roce, or leave it out"
-        );
-    }
+/// Creates the cache of a client of trees, or refuses one without a place.
+pub(super) fn of(bytes: u64) -> Result<Arc<EntryCache>> {
     let cache = EntryCache::new(bytes);
     if cache.capacity() == 0 {
         bail!("--entry-cache {bytes}: four places take 96 bytes, and fewer cannot be kept");
     }
-    Ok(Some(Arc::new(cache)))
+    Ok(Arc::new(cache))
 }
 
 /// Use of the cache.

@@ -1,24 +1,8 @@
 //! `--cache`: inner nodes that the measured client remembers.
 
 use std::fmt;
-use std::sync::Arc;
 
-use anyhow::{Result, bail};
-use fatbtree_blink::IndexCache;
 use serde::Serialize;
-
-use super::Protocol;
-
-/// Creates the cache of a client of trees, or refuses what cannot work.
-pub(super) fn of(bytes: Option<u64>, protocol: Protocol) -> Result<Option<Arc<IndexCache>>> {
-    let Some(bytes) = bytes else { return Ok(None) };
-    if protocol == Protocol::Query {
-        bail!(
-            "--cache {bytes}: a client that asks by --protocol query reads no nodes itself; use --protocol roce, or leave it out"
-        );
-    }
-    Ok(Some(Arc::new(IndexCache::new(bytes))))
-}
 
 /// Use of the cache.
 #[derive(Serialize)]

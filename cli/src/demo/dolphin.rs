@@ -15,7 +15,7 @@ use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec};
 use fatbtree_workload::{LoadGenerator, Pace, Values};
 
 use super::arguments::Settings;
-use super::measure::{TURN, WARM_UP};
+use super::measure::{TURN, WARM_UP, count_wrong};
 use super::mixtures::MixtureResult;
 use super::result::{DolphinResult, LoadResult, WayResult};
 use crate::in_process::InProcess;
@@ -43,14 +43,14 @@ enum Begin {
 pub(super) struct Dolphin<'s> {
     settings: &'s Settings,
     own: InProcess<Index<PlainDevice>, HybridIndex>,
-    counts: LoadCounts,
-    load: LoadResult,
+    /// Size of the index, and the time that loading took.
+    pub(super) result: DolphinResult,
     values: Values,
     /// Runs so far, so that none inserts what another one has.
     runs: u64,
     /// Operations of all runs without the right answer, and the first of them in words.
-    wrong: u64,
-    first_wrong: Option<String>,
+    pub(super) wrong: u64,
+    pub(super) first_wrong: Option<String>,
 }
 
 /// Operations of one run.
@@ -67,8 +67,9 @@ impl<'s> Dolphin<'s> {
     pub(super) fn load(settings: &'s Settings) -> Result<Self> {
         let started = Instant::now();
         let &Settings { servers, value_size, seed, ref sorted_keys, .. } = settings;
-        let servers = (0..servers.min(MAX_SERVERS)).fold(0, |all, number| all | 1 << number);
-        let shape = Shape { servers, max_value: (value_size as u32).max(8) };
+        let servers = servers.min(MAX_SERVERS);
+        let numbers = (0..servers).fold(0, |all, number| all | 1 << number);
+        let shape = Shape { servers: numbers, max_value: (value_size as u32).max(8) };
         let chunk_bytes = ServerOptions::default().chunk_bytes;
         let spare_bytes = SPARE_CHUNKS * chunk_bytes;
         let options = LoadOptions { spare_bytes, chunk_bytes, ..LoadOptions::new(shape) };
@@ -78,11 +79,12 @@ impl<'s> Dolphin<'s> {
         })?;
         let own = InProcess::serve(loaded.parts, 0)?;
         let seconds = started.elapsed().as_secs_f64();
+        let LoadCounts { leaves, nodes: inner_nodes, bytes, record_bytes, .. } = loaded.counts;
+        let load = LoadResult { seconds, keys_per_s: settings.records as f64 / seconds };
         Ok(Self {
             settings,
             own,
-            counts: loaded.counts,
-            load: LoadResult { seconds, keys_per_s: settings.records as f64 / seconds },
+            result: DolphinResult { servers, leaves, inner_nodes, server_bytes: bytes + record_bytes, load },
             values: Values::new(seed, value_size).with_keys(sorted_keys.clone()),
             runs: 0,
             wrong: 0,
@@ -95,8 +97,7 @@ impl<'s> Dolphin<'s> {
     /// # Errors
     /// When no further operation can be drawn.
     pub(super) fn ways(&mut self, as_many: u64) -> Result<Vec<WayResult>> {
-        let spec = &self.settings.spec;
-        let lookups = self.settings.lookups;
+        let Settings { spec, lookups, seed, .. } = self.settings;
         let mut ways = Vec::new();
         for (name, bytes, begin) in [
             ("Dolphin, no client cache", 0, Begin::Cold),
@@ -104,7 +105,11 @@ impl<'s> Dolphin<'s> {
             (AS_MANY_WARM, as_many, Begin::Warm),
             ("Dolphin, client cache without a bound, warm", u64::MAX, Begin::Warm),
         ] {
-            let done = self.measure(spec, bytes, begin, lookups)?;
+            let cold = (begin == Begin::Cold).then_some(bytes);
+            if begin == Begin::Warm {
+                self.warm(spec, bytes)?;
+            }
+            let done = self.run(spec, *seed, *lookups, cold)?;
             let kept = self.own.structure().cache().stats().bytes;
             // Without a bound: what the nodes take that were asked for.
             ways.push(done.way(name, if bytes == u64::MAX { kept } else { bytes }));
@@ -112,12 +117,27 @@ impl<'s> Dolphin<'s> {
         Ok(ways)
     }
 
-    /// Measures another workload with a warm cache of `as_many` bytes.
+    /// Begins anew with a client that remembers what fits into so many bytes, and fills its cache by operations from another seed than
+    /// those that are measured.
+    ///
+    /// # Errors
+    /// When no further operation can be drawn.
+    pub(super) fn warm(&mut self, spec: &WorkloadSpec, bytes: u64) -> Result<()> {
+        self.own.open(bytes)?;
+        // What is not remembered needs no operations.
+        if bytes > 0 {
+            self.run(spec, self.settings.seed ^ WARM_UP, self.settings.learning(), None)?;
+        }
+        Ok(())
+    }
+
+    /// Measures another workload with the client that was [warmed](Self::warm) with `as_many` bytes.
     ///
     /// # Errors
     /// When no further operation can be drawn.
     pub(super) fn ycsb(&mut self, spec: &WorkloadSpec, as_many: u64, operations: u64) -> Result<WayResult> {
-        Ok(self.measure(spec, as_many, Begin::Warm, operations)?.way(AS_MANY_WARM, as_many))
+        let seed = self.settings.seed;
+        Ok(self.run(spec, seed, operations, None)?.way(AS_MANY_WARM, as_many))
     }
 
     /// Adds the round trips of lookups with a warm cache of the same bytes.
@@ -128,37 +148,14 @@ impl<'s> Dolphin<'s> {
         let counted = (self.settings.lookups / 4).max(1);
         let (spec, _) = self.settings.builtin("c", counted)?;
         for mixture in mixtures {
-            let done = self.measure(&spec, mixture.client_cache_bytes, Begin::Warm, counted)?;
+            self.warm(&spec, mixture.client_cache_bytes)?;
+            let done = self.run(&spec, self.settings.seed, counted, None)?;
             mixture.dolphin = done.operations.recorder().summary(1).round_trips;
         }
         Ok(())
     }
 
-    /// Size of the index, and the time that loading took.
-    pub(super) fn result(&self) -> DolphinResult {
-        let LoadCounts { leaves, nodes, bytes, record_bytes, .. } = self.counts;
-        let LoadResult { seconds, keys_per_s } = self.load;
-        let load = LoadResult { seconds, keys_per_s };
-        let servers = self.settings.servers.min(MAX_SERVERS);
-        DolphinResult { servers, leaves, inner_nodes: nodes, server_bytes: bytes + record_bytes, load }
-    }
-
-    /// Operations of all runs without the right answer, and the first of them in words.
-    pub(super) fn wrong(&self) -> (u64, Option<String>) {
-        (self.wrong, self.first_wrong.clone())
-    }
-
-    fn measure(&mut self, spec: &WorkloadSpec, bytes: u64, begin: Begin, operations: u64) -> Result<Done> {
-        self.own.open(bytes)?;
-        if begin == Begin::Warm {
-            let seed = self.settings.seed ^ WARM_UP;
-            self.run(spec, seed, self.settings.learning(), None)?;
-        }
-        let cold = (begin == Begin::Cold).then_some(bytes);
-        self.run(spec, self.settings.seed, operations, cold)
-    }
-
-    /// Does operations. `cold`: bytes of a cache that is emptied every [`TURN`] operations.
+    /// Does operations. `cold`: bytes of a cache that is empty at the beginning and every [`TURN`] operations.
     fn run(&mut self, spec: &WorkloadSpec, seed: u64, operations: u64, cold: Option<u64>) -> Result<Done> {
         let (number, of) = if spec.proportions.insert > 0.0 { (self.runs, MOST_RUNS) } else { (0, 1) };
         self.runs += 1;
@@ -170,7 +167,7 @@ impl<'s> Dolphin<'s> {
         let mut read = 0;
         let pace = Pace::Closed { depth: self.settings.depth };
         for turn in 0..operations.div_ceil(TURN) {
-            if let Some(bytes) = cold.filter(|_| turn > 0) {
+            if let Some(bytes) = cold {
                 self.own.open(bytes)?;
             }
             let before = read_bytes(&self.own);
@@ -179,7 +176,7 @@ impl<'s> Dolphin<'s> {
             self.own.drive(done.run_on(&store, &mut workload, count, pace, &self.values, |_| {}))?;
             read += read_bytes(&self.own) - before;
         }
-        self.wrong += done.recorder().operations() - done.recorder().summary(1).found;
+        self.wrong += count_wrong(&done);
         if self.first_wrong.is_none() {
             self.first_wrong = done.first_wrong().map(|wrong| format!("Dolphin: {wrong}"));
         }

@@ -57,6 +57,11 @@ pub(super) struct Way {
     pub(super) read_bytes: u64,
 }
 
+/// Number of operations without the right answer.
+pub(super) fn count_wrong(done: &LoadGenerator) -> u64 {
+    done.recorder().operations() - done.recorder().summary(1).found
+}
+
 /// Makes ways do a workload. The tree belongs to all of them: what one writes the others read.
 pub(super) struct Runner {
     data_path: Arc<DataPathThreads>,

@@ -21,12 +21,11 @@ use super::control::{Control, Planned};
 use super::data_path::{DataPath, DataPathThreads, Starter};
 use super::dolphin::Dolphin;
 use super::growth::Growth;
-use super::measure::{Cache, Kind, Runner, Way};
+use super::measure::{Cache, Kind, Runner, Way, count_wrong};
 use super::mixtures::{MixtureResult, Mixtures};
 use super::network::{self, Endpoints, Places, is_in_rack};
 use super::result::{
-    DemoResult, DolphinResult, Environment, GrowthResult, LoadResult, PlanResult, PushResult, WayResult,
-    YcsbResult,
+    DemoResult, Environment, GrowthResult, LoadResult, PlanResult, PushResult, WayResult, YcsbResult,
 };
 use super::sessions::{Desk, desk};
 use crate::{count, progress};
@@ -96,19 +95,16 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     });
 
     let all = || ways.iter().chain(&others);
-    let wrong = |way: &Way| way.done.recorder().operations() - way.done.recorder().summary(1).found;
-    let (mut wrong, mut first_wrong): (u64, _) =
-        (all().map(wrong).sum(), all().find_map(|way| way.done.first_wrong()).map(str::to_owned));
+    let wrong: u64 = all().map(|way| count_wrong(&way.done)).sum();
+    let first_wrong = all().find_map(|way| way.done.first_wrong()).map(str::to_owned);
     let mut ways: Vec<_> = ways.iter().map(WayResult::from).collect();
     drop(others);
 
     // The trees' memory is free before another index needs as much.
     data_path.end();
     drop(memories);
-    let dolphin = dolphin(&settings, kinds[1].in_switches, &mut mixtures, &mut ycsb)?;
-    ways.extend(dolphin.ways);
-    wrong += dolphin.wrong.0;
-    first_wrong = first_wrong.or(dolphin.wrong.1);
+    let (dolphin, others) = dolphin(&settings, kinds[1].in_switches, &mut mixtures, &mut ycsb)?;
+    ways.extend(others);
     let summary = planned.plan.summary();
     let annotations: Annotations = planned.plan.annotations().into_iter().collect();
     let result = DemoResult {
@@ -119,8 +115,8 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
         distribution: describe(&settings.spec.distribution),
         lookups: settings.lookups,
         depth: settings.depth,
-        wrong,
-        first_wrong,
+        wrong: wrong + dolphin.wrong,
+        first_wrong: first_wrong.or(dolphin.first_wrong),
         target: settings.describe_target(),
         inner_nodes: planned.inner_nodes,
         cached_share: planned.held_nodes as f64 / planned.inner_nodes.max(1) as f64,
@@ -353,28 +349,21 @@ async fn grow(
     Ok(grown)
 }
 
-/// What the Dolphin index has shown.
-struct OfDolphin {
-    ways: Vec<WayResult>,
-    result: DolphinResult,
-    /// Operations without the right answer, and the first of them in words.
-    wrong: (u64, Option<String>),
-}
-
-/// Loads the keys into a Dolphin index. Counts its ways, and what belongs into the tables of the trees.
-fn dolphin(
-    settings: &Settings,
+/// Loads the keys into a Dolphin index. Counts its ways, which are returned, and what belongs into the tables of the trees.
+fn dolphin<'s>(
+    settings: &'s Settings,
     as_many: u64,
     mixtures: &mut [MixtureResult],
     ycsb: &mut [YcsbResult],
-) -> Result<OfDolphin> {
+) -> Result<(Dolphin<'s>, Vec<WayResult>)> {
     let step = Step::begin("loading the keys into a Dolphin index".to_owned());
     let mut index = Dolphin::load(settings)?;
-    let result = index.result();
-    step.done(format!("{:.0} keys/s", result.load.keys_per_s));
+    step.done(format!("{:.0} keys/s", index.result.load.keys_per_s));
     let step = Step::begin("counting round trips in the Dolphin index".to_owned());
     let ways = index.ways(as_many)?;
     index.add_to(mixtures)?;
+    // One client for all of them: a warm-up has more operations than the six workloads.
+    index.warm(&settings.spec, as_many)?;
     for workload in ycsb {
         let operations = ycsb_operations(settings);
         let (spec, possible) = settings.builtin(&workload.name, operations)?;
@@ -383,7 +372,7 @@ fn dolphin(
         }
     }
     step.done(String::new());
-    Ok(OfDolphin { ways, result, wrong: index.wrong() })
+    Ok((index, ways))
 }
 
 fn layer_nodes(summary: &Summary) -> Vec<usize> {

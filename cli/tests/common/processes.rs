@@ -5,7 +5,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -88,12 +88,18 @@ impl Role {
 
     /// The next line that contains `text`.
     pub(crate) fn until(&self, text: &str) -> String {
-        let began = Instant::now();
+        self.until_all(&[text])
+    }
+
+    /// Waits until each of these texts has come in some line, in any order. Returns the last of these lines.
+    pub(crate) fn until_all(&self, texts: &[&str]) -> String {
+        let (began, mut missing) = (Instant::now(), texts.to_vec());
         loop {
             let left = PATIENCE.saturating_sub(began.elapsed());
             let (_, line) =
-                self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no line with {text:?} came"));
-            if line.contains(text) {
+                self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no line with {missing:?} came"));
+            missing.retain(|text| !line.contains(text));
+            if missing.is_empty() {
                 return line;
             }
         }
@@ -155,6 +161,20 @@ pub(crate) fn bench(cluster: &str, further: &[&str]) -> serde_json::Value {
     let output = run(&arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Runs a control command, again and again while the controller is busy: it plans by itself, too.
+pub(crate) fn when_idle(command: impl Fn() -> Output) -> Output {
+    let began = Instant::now();
+    loop {
+        let output = command();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_busy = !output.status.success() && said.contains("try again");
+        if !is_busy || began.elapsed() >= Duration::from_secs(30) {
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// The number of the process that a line tells.

@@ -98,11 +98,7 @@ pub(crate) fn lost_part_is_noticed(structure: &str) {
     up.until("started");
     // The controller may warn before `up` has an answer from the server.
     let warning = format!("load all servers again with `fatbtree load --structure {structure} --replace`");
-    let mut missing = vec!["ready", &warning];
-    while !missing.is_empty() {
-        let line = up.until("");
-        missing.retain(|text| !line.contains(text));
-    }
+    up.until_all(&["ready", &warning]);
     let output = run(&["bench", "--cluster", cluster, "--operations", "100", "--patience", "2"]);
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
     load(cluster, &["--keys", "2000", "--replace"]);

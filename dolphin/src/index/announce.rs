@@ -31,7 +31,7 @@ use super::{Index, Op};
 use crate::checks::Check;
 use crate::error::{IndexError, Stop};
 use crate::layout::{ANNOUNCEMENTS, LINE_BYTES, line_offset};
-use crate::leaf::{COUNT, LEAF_BYTES, within};
+use crate::leaf::{COUNT, LEAF_BYTES};
 
 /// The client's line on each server.
 #[derive(Default)]
@@ -334,5 +334,5 @@ impl<V: Verbs> Announced<'_, V> {
 
 /// Adds to the count of a leaf, as published.
 fn add<'d>(leaf: GlobalAddress, rkey: u32, add: u64) -> Operation<'d> {
-    Operation::FetchAdd { at: Remote { address: within(leaf, COUNT).raw(), rkey }, add }
+    Operation::FetchAdd { at: Remote { address: leaf.behind(COUNT).raw(), rkey }, add }
 }

@@ -23,7 +23,7 @@ use super::space::Fresh;
 use super::{Answer, Change, Index, Op};
 use crate::checks::Check;
 use crate::error::Stop;
-use crate::leaf::{Place, Use, free_word, key_offset, tombstone, value_offset, within};
+use crate::leaf::{Place, Use, free_word, key_offset, tombstone, value_offset};
 use crate::word::Word;
 
 /// Items of a leaf at which a deletion tries to merge it: at two levels only, so that a leaf with full
@@ -141,7 +141,7 @@ impl<V: Verbs> Index<V> {
         slot: usize,
         op: &mut Op,
     ) -> Result<(), Stop> {
-        let (at, free, key) = (within(held.at, key_offset(slot)).raw(), free_word(held.leaf().min()), op.key);
+        let (at, free, key) = (held.at.behind(key_offset(slot)).raw(), free_word(held.leaf().min()), op.key);
         let swap = |rkey| {
             let at = Remote { address: at, rkey };
             [Operation::CompareSwap { at, compare: free, swap: key }]
@@ -166,7 +166,7 @@ impl<V: Verbs> Index<V> {
         (value, inline): (&[u8], Option<Word>),
         op: &mut Op,
     ) -> Result<(), Stop> {
-        let at = within(held.at, value_offset(slot));
+        let at = held.at.behind(value_offset(slot));
         if let (Some(_), Some(word), true) = (old, inline, self.shape.fixed()) {
             let bytes = word.0.to_le_bytes();
             let write = |rkey| [Operation::Write { to: Remote { address: at.raw(), rkey }, data: &bytes }];
@@ -250,10 +250,10 @@ impl<V: Verbs> Index<V> {
         let is_done = if self.shape.fixed() {
             // As published, the slot is free at once.
             let gone = if Check::Tombstone.on() { tombstone(min) } else { free_word(min) };
-            let at = within(held.at, key_offset(slot));
+            let at = held.at.behind(key_offset(slot));
             self.swap(announced, at, (Word(key), Word(gone)), None, op).await?
         } else {
-            let at = within(held.at, value_offset(slot));
+            let at = held.at.behind(value_offset(slot));
             self.swap(announced, at, (old, Word::NONE), None, op).await?
         };
         if !is_done {

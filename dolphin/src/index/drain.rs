@@ -1,13 +1,13 @@
 //! Waiting until no living client is announced on a leaf.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, Writer, bytes_of};
+use fatbtree_remote::{ConnectionId, GlobalAddress, Writer, bytes_of, word_at};
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Remote, Verbs};
 
 use super::{Index, Op};
 use crate::checks::Check;
 use crate::error::Stop;
 use crate::layout::{LINE_BYTES, line_offset};
-use crate::leaf::{COUNT, within, word};
+use crate::leaf::COUNT;
 
 /// Bytes of a server's table of owners: a bit for each.
 const OWNERS_BYTES: u32 = (1 << 16) / 8;
@@ -60,11 +60,11 @@ impl<V: Verbs> Index<V> {
     ) -> Result<bool, Stop> {
         let id = ConnectionId { server, lane: op.lane };
         for &leaf in leaves {
-            let from = within(leaf, COUNT).raw();
+            let from = leaf.behind(COUNT).raw();
             let read = |rkey| [Operation::Read { from: Remote { address: from, rkey }, len: 8 }];
             op.trips += 1;
             let [count] = self.memory.chain(id, writer, read).await?;
-            if word(&bytes_of(count)?, 0) != 0 {
+            if word_at(&bytes_of(count)?, 0) != 0 {
                 return Ok(true);
             }
         }
@@ -131,7 +131,7 @@ fn read_lines(server: u16, first: u16, last: u16, rkey: u32) -> Operation<'stati
 
 /// Owners whose bits are set.
 fn living(table: &Buffer) -> impl Iterator<Item = u16> + '_ {
-    let words = (0..OWNERS_BYTES as usize / 8).map(|at| (at, word(table, at * 8)));
+    let words = (0..OWNERS_BYTES as usize / 8).map(|at| (at, word_at(table, at * 8)));
     words.filter(|(_, bits)| *bits != 0).flat_map(|(at, bits)| {
         (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| (at * 64 + bit) as u16)
     })
@@ -147,7 +147,7 @@ fn any_in<I: Iterator<Item = u16>>(
     let count = lines.len() / LINE_BYTES as usize;
     lives().filter(|owner| (first..first.saturating_add(count as u16)).contains(owner)).any(|owner| {
         let line = usize::from(owner - first) * LINE_BYTES as usize;
-        let mut words = (0..LINE_BYTES as usize).step_by(8).map(|at| word(lines, line + at));
+        let mut words = (0..LINE_BYTES as usize).step_by(8).map(|at| word_at(lines, line + at));
         words.any(|word| leaves.iter().any(|leaf| leaf.raw() == word))
     })
 }

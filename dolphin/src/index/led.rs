@@ -79,18 +79,16 @@ impl<V: Verbs> Index<V> {
             Use::Change => HEADER_LINE,
         };
         let Some(bytes) = self.index_read(op, len as u32).await? else { return Ok(Led::Astray) };
-        let Some(header) = Header::parse(&bytes) else {
-            return Ok(if Check::Landing.on() { Led::Astray } else { self.unchecked(bytes, how) });
-        };
-        let Header { own, parent, .. } = header;
-        if !header.covers(op.key) && !Check::Landing.on() {
-            return Ok(self.unchecked(bytes, how));
-        }
-        if !header.covers(op.key) {
+        let header = Header::parse(&bytes);
+        let Some(Header { own, parent, .. }) = header.filter(|header| header.covers(op.key)) else {
+            if !Check::Landing.on() {
+                return Ok(self.unchecked(bytes, how));
+            }
             let depth = self.depth.get();
-            let is_near = Prefix::of(header.min, depth).covers(op.key) && parent.is_inner();
-            return Ok(if is_near { Led::Beside(parent) } else { Led::Astray });
-        }
+            let is_near = |min| Prefix::of(min, depth).covers(op.key);
+            let near = header.filter(|header| is_near(header.min) && header.parent.is_inner());
+            return Ok(near.map_or(Led::Astray, |header| Led::Beside(header.parent)));
+        };
         let is_right = |leaf: Leaf<'_>| leaf.check(Use::Read).is_ok() || !Check::LandingState.on();
         let answers = how == Use::Read && Leaf::new(&bytes).is_some_and(is_right);
         Ok(match answers {

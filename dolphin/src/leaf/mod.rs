@@ -20,7 +20,7 @@
 
 mod build;
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote::{GlobalAddress, word_at};
 
 pub(crate) use build::{build, rewritten};
 
@@ -114,7 +114,7 @@ impl LockLine {
 
     /// Reads the line, whatever is there.
     pub(crate) fn parse(line: &[u8]) -> Self {
-        let at = |at: usize| word(line, at);
+        let at = |at: usize| word_at(line, at);
         let task = at(8).checked_sub(1).and_then(|task| Task::ALL.get(usize::try_from(task).ok()?)).copied();
         Self { word: at(0), task, from: at(16), partner: Entry(at(24)) }
     }
@@ -176,7 +176,7 @@ pub(crate) struct Header {
 impl Header {
     /// `None`: these are no leaf's bytes.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let at = |at: usize| word(bytes, at);
+        let at = |at: usize| word_at(bytes, at);
         let (own, parent) = (GlobalAddress(at(40)), Entry(at(16)));
         (at(8) == MARK && !own.is_null()).then_some(Self { min: at(24), max: at(32), own, parent })
     }
@@ -189,10 +189,6 @@ impl Header {
 /// The bytes of a leaf that was read.
 #[derive(Clone, Copy)]
 pub(crate) struct Leaf<'b>(&'b [u8; LEAF_BYTES]);
-
-pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
-}
 
 /// Offset of a slot's key.
 pub(crate) const fn key_offset(slot: usize) -> u64 {
@@ -221,7 +217,7 @@ impl<'b> Leaf<'b> {
     }
 
     fn word(&self, at: usize) -> u64 {
-        word(self.0, at)
+        word_at(self.0, at)
     }
 
     pub(crate) fn lock(&self) -> LockLine {
@@ -334,9 +330,4 @@ impl<'b> Leaf<'b> {
     pub(crate) fn count_items(&self) -> usize {
         self.items().count()
     }
-}
-
-/// Address of a word of a leaf.
-pub(crate) fn within(at: GlobalAddress, offset: u64) -> GlobalAddress {
-    GlobalAddress::new(at.server(), at.offset() + offset)
 }

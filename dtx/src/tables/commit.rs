@@ -12,7 +12,7 @@
 
 use fatbtree_verbs::Verbs;
 
-use super::coordinator::{Coordinator, behind};
+use super::coordinator::Coordinator;
 use super::recover::Outcome;
 use super::transaction::{Change, LockState, Stage, Transaction};
 use crate::checks::Check;
@@ -181,7 +181,7 @@ impl<V: Verbs> Transaction<'_, V> {
         let Some(coordinator) = &self.coordinator else { return Err(DtxError::Broke) };
         for position in (0..shape.server_count()).filter(|position| participants >> position & 1 == 1) {
             let seat = self.tables.seat_at(position, coordinator.roster[position].seat);
-            self.plan.write(behind(seat, shape.seat_layout().log()), |data| {
+            self.plan.write(seat.behind(shape.seat_layout().log()), |data| {
                 write_log_head(data, coordinator.sequence, coordinator.word(position), &entries);
                 data.extend_from_slice(&entries);
             });
@@ -199,7 +199,7 @@ impl<V: Verbs> Transaction<'_, V> {
             let value = &value[..shape.value_bytes_at(before.place).min(value.len())];
             let version = next_version(before.version, transaction);
             for rank in 0..shape.replicas() {
-                let at = behind(shape.address(before.place, rank), BODY as u64);
+                let at = shape.address(before.place, rank).behind(BODY as u64);
                 self.plan.write(at, |data| write_body(data, version, *key, *presence, value));
             }
         }
@@ -239,7 +239,7 @@ impl<V: Verbs> Transaction<'_, V> {
                 (0..shape.server_count()).filter(|position| self.participants >> position & 1 == 1)
             {
                 let seat = self.tables.seat_at(position, coordinator.roster[position].seat);
-                let log = behind(seat, shape.seat_layout().log());
+                let log = seat.behind(shape.seat_layout().log());
                 self.plan.write(log, |data| data.extend_from_slice(&[0; 8]));
             }
         }

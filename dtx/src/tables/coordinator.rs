@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
-use fatbtree_remote::{ConnectionId, GlobalAddress, Writer, mix};
+use fatbtree_remote::{ConnectionId, GlobalAddress, Writer, mix, word_at};
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::plan::Plan;
@@ -112,9 +112,9 @@ impl<V: Verbs> Tables<V> {
         for (position, member) in roster.iter().enumerate() {
             let at = self.seat_at(position, member.seat);
             // What the seat's last coordinator has left is no transaction of this one.
-            let log = behind(at, self.shape.seat_layout().log());
+            let log = at.behind(self.shape.seat_layout().log());
             plan.write(log, |data| data.extend_from_slice(&[0; 8]));
-            plan.write(behind(at, ROSTER), |data| write_roster(data, member.word(), &roster));
+            plan.write(at.behind(ROSTER), |data| write_roster(data, member.word(), &roster));
         }
         self.carry_out(identity, lane, &mut plan, &mut 0).await?;
         self.keep_plan(plan);
@@ -145,9 +145,8 @@ impl<V: Verbs> Tables<V> {
                 plan.read(self.seat_at(position, seat), 8);
             }
             self.carry_out(identity, lane, plan, &mut 0).await?;
-            let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
             let words: ArrayVec<u64, MAX_BATCH> =
-                (0..some.len()).map(|step| word(plan.bytes(step))).collect();
+                (0..some.len()).map(|step| word_at(plan.bytes(step), 0)).collect();
             for (&seat, found) in some.iter().zip(words) {
                 let member = Member { owner, seat };
                 if found != 0 {
@@ -244,9 +243,4 @@ impl<V: Verbs> Tables<V> {
     pub(super) fn state_at(&self, position: usize) -> GlobalAddress {
         GlobalAddress::new(self.shape.server(position), STATE)
     }
-}
-
-/// The address `bytes` behind another one.
-pub(super) const fn behind(at: GlobalAddress, bytes: u64) -> GlobalAddress {
-    GlobalAddress::new(at.server(), at.offset() + bytes)
 }

@@ -13,7 +13,7 @@ use fatbtree_remote::{ConnectionId, GlobalAddress, HEADER_BYTES, LockGuard, Part
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::Tables;
-use super::coordinator::{Identity, behind};
+use super::coordinator::Identity;
 use super::plan::Plan;
 use crate::checks::Check;
 use crate::error::DtxError;
@@ -69,7 +69,7 @@ impl<V: Verbs> Tables<V> {
                 let seats = first..self.shape.seats.min(first + MAX_BATCH as u16);
                 plan.clear();
                 for seat in seats.clone() {
-                    plan.read(behind(self.seat_at(position, seat), self.shape.seat_layout().log()), 8);
+                    plan.read(self.seat_at(position, seat).behind(self.shape.seat_layout().log()), 8);
                 }
                 self.carry_out(identity, lane, plan, &mut 0).await?;
                 let is_open = |step: usize| plan.bytes(step).iter().any(|&byte| byte != 0);

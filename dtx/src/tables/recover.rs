@@ -28,7 +28,7 @@ use arrayvec::ArrayVec;
 use fatbtree_remote::GlobalAddress;
 use fatbtree_verbs::Verbs;
 
-use super::coordinator::{Coordinator, Identity, behind};
+use super::coordinator::{Coordinator, Identity};
 use super::plan::Plan;
 use super::{Left, Tables};
 use crate::checks::Check;
@@ -289,7 +289,7 @@ impl<V: Verbs> Tables<V> {
             for (before, body) in found.log.bodies(&self.shape) {
                 let touched = replicas.iter().filter(|(of, _, _, is_old)| of == before && !is_old);
                 for (_, rank, ..) in touched {
-                    let at = behind(self.shape.address(before.place, *rank), BODY as u64);
+                    let at = self.shape.address(before.place, *rank).behind(BODY as u64);
                     plan.write(at, |data| data.extend_from_slice(body));
                 }
             }
@@ -310,9 +310,7 @@ impl<V: Verbs> Tables<V> {
             let word = job.roster[position].word();
             if found.seats[position].as_ref().is_some_and(|seat| seat.is_of(word)) {
                 let at = self.seat_at(position, word.seat());
-                plan.write(behind(at, self.shape.seat_layout().log()), |data| {
-                    data.extend_from_slice(&[0; 8])
-                });
+                plan.write(at.behind(self.shape.seat_layout().log()), |data| data.extend_from_slice(&[0; 8]));
                 plan.swap(at, resolver.word(position).raw(), 0);
             }
         }

@@ -8,8 +8,7 @@ use crate::checks::Check;
 use crate::error::Stop;
 use crate::hash::Hash;
 use crate::layout::{
-    BUCKET_BYTES, BucketHeader, COMBINED_BYTES, Leaf, Shape, behind, combined_offset, is_slot, main_bucket,
-    word_at,
+    BUCKET_BYTES, BucketHeader, COMBINED_BYTES, Leaf, Shape, combined_offset, is_slot, main_bucket, word_at,
 };
 use crate::slot::{Place, Slot, State};
 
@@ -91,7 +90,7 @@ impl<V: Verbs> Table<V> {
     /// The READs of a key's combined buckets.
     pub(super) fn bucket_reads(shape: &Shape, leaf: Leaf, hash: Hash, rkey: u32) -> [Operation<'static>; 2] {
         hash.buckets(shape).map(|bucket| {
-            let address = behind(leaf.place.address(), combined_offset(bucket)).raw();
+            let address = leaf.place.address().behind(combined_offset(bucket)).raw();
             Operation::Read { from: Remote { address, rkey }, len: COMBINED_BYTES }
         })
     }
@@ -133,5 +132,5 @@ impl<V: Verbs> Table<V> {
 
 /// Address of the word that names a subtable's successors.
 pub(super) fn successors_of(leaf: Leaf) -> GlobalAddress {
-    behind(leaf.place.address(), crate::layout::SUCCESSORS)
+    leaf.place.address().behind(crate::layout::SUCCESSORS)
 }

@@ -5,7 +5,7 @@ use fatbtree_verbs::Verbs;
 
 use super::{Op, Table, read_pieces};
 use crate::error::Stop;
-use crate::layout::{BucketHeader, Leaf, behind, entry_offset, word_at};
+use crate::layout::{BucketHeader, Leaf, entry_offset, word_at};
 use crate::slot::Place;
 
 impl<V: Verbs> Table<V> {
@@ -68,6 +68,6 @@ impl<V: Verbs> Table<V> {
     }
 
     fn entry(&self, number: u32) -> GlobalAddress {
-        behind(self.home, entry_offset(number))
+        self.home.behind(entry_offset(number))
     }
 }

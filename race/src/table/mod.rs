@@ -27,7 +27,7 @@ use crate::block::{self, Found};
 use crate::directory::Directory;
 use crate::error::{Stop, TableError};
 use crate::hash::Hash;
-use crate::layout::{Leaf, MEMBERS, STRUCTURE, Shape, behind, entry_offset, word_at};
+use crate::layout::{Leaf, MEMBERS, STRUCTURE, Shape, entry_offset, word_at};
 use crate::slot::{BlockPointer, Place};
 
 /// Bytes of a READ of many slots or entries.
@@ -100,7 +100,7 @@ impl<V: Verbs> Table<V> {
         let (shape, home) = Shape::of_header(line).ok_or(TableError::NoTable { server })?;
         let is_part = |line: &_| Shape::of_header(line) == Some((shape, home));
         let of = (STRUCTURE, shape.servers);
-        match members(memory, of, behind(home, MEMBERS), lane, is_part).await? {
+        match members(memory, of, home.behind(MEMBERS), lane, is_part).await? {
             Members::Whole => {}
             Members::Parted => return Err(TableError::Parted.into()),
             Members::Missing(server) => return Err(TableError::NoTable { server }.into()),
@@ -218,7 +218,7 @@ async fn read_pieces<V: Verbs>(
 ) -> Result<Vec<u8>, Stop> {
     let mut all = Vec::with_capacity(bytes as usize);
     while (all.len() as u64) < bytes {
-        let from = GlobalAddress::new(at.server(), at.offset() + all.len() as u64);
+        let from = at.behind(all.len() as u64);
         let len = (bytes - all.len() as u64).min(PIECE) as u32;
         all.extend_from_slice(&memory.read(lane, from, len).await?);
         *trips += 1;
@@ -239,7 +239,7 @@ async fn load_directory<V: Verbs>(
     *trips += 1;
     let depth = u8::try_from(depth).ok().filter(|&depth| depth <= shape.directory_bits);
     let depth = depth.ok_or_else(|| damaged.clone())?;
-    let first = GlobalAddress::new(home.server(), home.offset() + entry_offset(0));
+    let first = home.behind(entry_offset(0));
     let bytes = read_pieces(memory, lane, first, 8 << depth, trips).await?;
     let entries = (0..1_u64 << depth).map(|number| Leaf::from_word(word_at(&bytes, number * 8)));
     let leaves: Option<Vec<Leaf>> = entries.collect();

@@ -19,7 +19,7 @@ use super::space::Fresh;
 use super::swing::Swung;
 use super::{Answer, Change, Op, Table};
 use crate::error::{Stop, TableError};
-use crate::layout::{Leaf, behind};
+use crate::layout::Leaf;
 use crate::slot::Slot;
 
 impl<V: Verbs> Table<V> {
@@ -131,7 +131,7 @@ impl<V: Verbs> Table<V> {
         // The block is freed in the session in which it was found, or left alone: another session may be with another region.
         let server = hit.pointer.place.address().server();
         let writer = self.writer(server, op.lane).await?;
-        let at = behind(leaf.place.address(), hit.seen.offset);
+        let at = leaf.place.address().behind(hit.seen.offset);
         let filled_in = filled.filter(|fresh| fresh.at.server() == at.server()).map(|fresh| fresh.writer);
         match self.swing_in(at, hit.seen.slot, new, filled_in.as_ref(), op).await? {
             Swung::Yes => {

@@ -29,7 +29,6 @@ use super::{Op, Table};
 use crate::block;
 use crate::checks::Check;
 use crate::error::{Stop, TableError};
-use crate::layout::behind;
 use crate::slot::{Slot, State};
 
 /// Attempts in which an insertion gives way to others at lower addresses.
@@ -60,12 +59,12 @@ impl<V: Verbs> Table<V> {
                 (offset, &again)
             }
         };
-        let at = behind(buckets.leaf.place.address(), offset);
+        let at = buckets.leaf.place.address().behind(offset);
         if Check::Duplicates.on() {
             match self.rivals(buckets, seen, offset, op).await {
                 Ok(Rivals::Remove(rivals)) => {
                     for rival in rivals {
-                        let of = behind(buckets.leaf.place.address(), rival.offset);
+                        let of = buckets.leaf.place.address().behind(rival.offset);
                         let swung = self.swing(of, rival.slot, Slot::EMPTY, op).await;
                         // Taken away, by this client or its own; or frozen while tentative, so that it never counts. All others came
                         // later, and see this one. Any other word: it counts by now, and may have been updated since.
@@ -107,7 +106,7 @@ impl<V: Verbs> Table<V> {
     /// The second round trip: puts the tentative pointer, and reads the buckets behind it.
     async fn put(&self, buckets: &Buckets, offset: u64, fresh: &Fresh, op: &mut Op) -> Result<Buckets, Stop> {
         let leaf = buckets.leaf;
-        let at = behind(leaf.place.address(), offset);
+        let at = leaf.place.address().behind(offset);
         let id = ConnectionId { server: at.server(), lane: op.lane };
         let chain = |rkey| {
             let at = Remote { address: at.raw(), rkey };
@@ -174,7 +173,7 @@ impl<V: Verbs> Table<V> {
             return Err(TableError::Full { bits: self.shape.directory_bits }.into());
         }
         for seen in tentative {
-            let at = behind(buckets.leaf.place.address(), seen.offset);
+            let at = buckets.leaf.place.address().behind(seen.offset);
             self.swing(at, seen.slot, Slot::EMPTY, op).await.ok();
         }
         Err(Stop::Later)

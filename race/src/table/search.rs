@@ -11,7 +11,6 @@ use super::{Answer, Op, Table, read_pieces};
 use crate::block::{self, Found};
 use crate::checks::Check;
 use crate::error::Stop;
-use crate::layout::behind;
 use crate::slot::BlockPointer;
 
 /// A value that was read.
@@ -98,7 +97,7 @@ impl<V: Verbs> Table<V> {
         }
         let hit = self.find(&buckets, op).await?;
         Ok(hit.map(|hit| {
-            self.remember(op.key, behind(leaf.place.address(), hit.seen.offset), hit.seen.slot);
+            self.remember(op.key, leaf.place.address().behind(hit.seen.offset), hit.seen.slot);
             Value::new(hit.bytes, hit.found.length)
         }))
     }
@@ -130,7 +129,7 @@ impl<V: Verbs> Table<V> {
         let most = block::block_bytes(self.shape.max_value).saturating_sub(first);
         let rest = u64::from(rest.min(most));
         let mut bytes = head.to_vec();
-        let rest = read_pieces(&self.memory, op.lane, behind(at, first.into()), rest, &mut op.trips).await?;
+        let rest = read_pieces(&self.memory, op.lane, at.behind(first.into()), rest, &mut op.trips).await?;
         bytes.extend_from_slice(&rest);
         Ok(Bytes::Pieces(bytes))
     }

@@ -35,7 +35,7 @@ use crate::block;
 use crate::checks::Check;
 use crate::error::{Stop, TableError};
 use crate::hash::Hash;
-use crate::layout::{BucketHeader, Leaf, PAIRS, behind, slot_offsets, word_at, write_subtable};
+use crate::layout::{BucketHeader, Leaf, PAIRS, slot_offsets, word_at, write_subtable};
 use crate::slot::{Place, Slot, State};
 
 /// Pauses in which an operation waits for another one of its client, before it looks again: from 1 µs to 1 ms each.
@@ -53,7 +53,7 @@ impl<V: Verbs> Table<V> {
     /// Splits a subtable, unless another client does.
     pub(super) async fn split(&self, leaf: Leaf, op: &mut Op) -> Result<(), Stop> {
         // One of several that find it full begins: the one that freezes the first slot.
-        let first = slot_offsets(&self.shape).next().map(|offset| behind(leaf.place.address(), offset));
+        let first = slot_offsets(&self.shape).next().map(|offset| leaf.place.address().behind(offset));
         let first = first.ok_or(Stop::Later)?;
         let slot = Slot(self.memory.read_word(op.lane, first).await?);
         op.trips += 1;
@@ -132,7 +132,7 @@ impl<V: Verbs> Table<V> {
             let slots = slot_offsets(&self.shape).map(|offset| (offset, Slot(word_at(&bytes, offset))));
             let thawed = slots.filter(|(_, slot)| !slot.is_frozen());
             let swaps: Vec<_> =
-                thawed.map(|(offset, slot)| (behind(at, offset), slot.0, slot.frozen().0)).collect();
+                thawed.map(|(offset, slot)| (at.behind(offset), slot.0, slot.frozen().0)).collect();
             if swaps.is_empty() || !Check::FrozenAll.on() {
                 return Ok(bytes);
             }

@@ -17,7 +17,7 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Broken, Failure, PostError, QueuePair, Reactor, Verbs};
 pub use ongoing::{Era, Ongoing};
 use operate::no_answer;
-pub use operate::{bytes_of, word_of};
+pub use operate::{bytes_of, word_at, word_of};
 pub use scatter::{MAX_SHARES, Share};
 
 use crate::attempts::Attempts;

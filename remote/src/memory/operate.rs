@@ -220,3 +220,16 @@ pub fn word_of(output: &Output) -> Result<u64, Trouble> {
         _ => Err(no_answer()),
     }
 }
+
+/// A little-endian word of bytes that were read; 0 if it lies behind their end.
+///
+/// ```
+/// use fatbtree_remote::word_at;
+/// let bytes = [7, 0, 0, 0, 0, 0, 0, 0, 1];
+/// assert_eq!((word_at(&bytes, 0), word_at(&bytes, 1), word_at(&bytes, 2)), (7, 1 << 56, 0));
+/// ```
+#[inline]
+#[must_use]
+pub fn word_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
+}

@@ -16,7 +16,6 @@ use crate::entry::{Entry, NodeSize};
 use crate::error::Stop;
 use crate::index::{Index, Op};
 use crate::inner::{self, Choice, HEAD_BYTES, Node, NodeState, STATE, moved_head, state_word, successor};
-use crate::leaf::within;
 
 /// Nodes that a walk to a node reads, at most.
 const MOST_NODES: usize = 24;
@@ -47,7 +46,7 @@ impl<V: Verbs> Index<V> {
         let parts = [
             Part { at, bytes: &bytes },
             Part { at: node.at, bytes: &head },
-            Part { at: within(at, STATE), bytes: &live },
+            Part { at: at.behind(STATE), bytes: &live },
         ];
         guard.restructure(&parts, &mut op.trips).await?;
         self.cache.forget(node.prefix);

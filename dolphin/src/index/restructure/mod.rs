@@ -29,7 +29,7 @@ use crate::checks::Check;
 use crate::entry::{Entry, NodeSize};
 use crate::error::Stop;
 use crate::inner::{Node, NodeState};
-use crate::leaf::{LEAF_BYTES, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, NoLeaf, Use, within};
+use crate::leaf::{LEAF_BYTES, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, NoLeaf, Use};
 
 /// Leaves that are frozen under the lock of their node.
 type Frozen<'i, V> = (LockGuard<'i, V>, Vec<Buffer>);
@@ -218,17 +218,17 @@ struct Swap {
 impl Swap {
     fn leaf(at: GlobalAddress, stamp: u64) -> Self {
         let (from, to) = (stamp | LeafState::Unborn as u64, stamp | LeafState::Open as u64);
-        Self { at: within(at, LOCK), from, to }
+        Self { at: at.behind(LOCK), from, to }
     }
 
     fn node(at: GlobalAddress, stamp: u64) -> Self {
         let (from, to) = (stamp | NodeState::Unborn as u64, stamp | NodeState::Live as u64);
-        Self { at: within(at, crate::inner::STATE), from, to }
+        Self { at: at.behind(crate::inner::STATE), from, to }
     }
 }
 
 fn lock_part(at: GlobalAddress, line: &[u8; LOCK_BYTES]) -> Part<'_> {
-    Part { at: within(at, LOCK), bytes: line }
+    Part { at: at.behind(LOCK), bytes: line }
 }
 
 /// The entry by which leaves name the node above.

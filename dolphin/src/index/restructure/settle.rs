@@ -13,7 +13,7 @@ use crate::entry::Entry;
 use crate::error::Stop;
 use crate::index::{Index, Op};
 use crate::inner::{HEAD_BYTES, Node, NodeState, moved_head, parse_head};
-use crate::leaf::{self, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, Task, within};
+use crate::leaf::{self, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, Task};
 
 /// A leaf that is being changed.
 struct Begun {
@@ -44,7 +44,7 @@ impl<V: Verbs> Index<V> {
         let writer = guard.writer();
         let leaves: Vec<Entry> =
             node.entries.iter().map(|(_, entry)| *entry).filter(|entry| !entry.is_inner()).collect();
-        let at: Vec<GlobalAddress> = leaves.iter().map(|entry| within(entry.at(), LOCK)).collect();
+        let at: Vec<GlobalAddress> = leaves.iter().map(|entry| entry.at().behind(LOCK)).collect();
         let lines = self.read_parts(&writer, &at, LOCK_BYTES as u32, op).await?;
         let locks: Vec<Begun> = leaves
             .iter()
@@ -92,7 +92,7 @@ impl<V: Verbs> Index<V> {
 
     /// What lets a leaf be used, if it is unborn.
     async fn unborn(&self, at: GlobalAddress, op: &mut Op) -> Result<Option<Swap>, Stop> {
-        let line = self.read(within(at, LOCK), LOCK_BYTES as u32, op).await?;
+        let line = self.read(at.behind(LOCK), LOCK_BYTES as u32, op).await?;
         let lock = LockLine::parse(&line);
         Ok(lock.is(LeafState::Unborn).then(|| Swap::leaf(at, lock.stamp())))
     }

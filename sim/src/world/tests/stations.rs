@@ -7,8 +7,8 @@ use std::rc::Rc;
 use fatbtree_verbs::Operation;
 use fatbtree_verbs::time::{Duration, Instant};
 
-use super::Lab;
-use crate::world::{MachineId, Options, Posting, Random, Sending, ServiceTimes, Serving, Timing, Work};
+use super::{Lab, Wire};
+use crate::world::{MachineId, Options, Posting, Random, Sending, ServiceTimes, Serving, Task, Timing, Work};
 
 /// Each server carries out one request after the other.
 struct OneAtATime {
@@ -48,6 +48,19 @@ impl Timing for OneAtATime {
     }
 }
 
+/// Reads so many times by each connection. The tasks tell when they have ended.
+fn read_all(wires: impl IntoIterator<Item = Wire>, times: u32) -> Vec<Task<Instant>> {
+    let reads = |wire: Wire| {
+        wire.machine.clone().spawn(async move {
+            for _ in 0..times {
+                wire.read(0, 8).await.unwrap();
+            }
+            wire.machine.now()
+        })
+    };
+    wires.into_iter().map(reads).collect()
+}
+
 #[test]
 fn requests_wait_for_each_other() {
     let lab = Lab::new(1, Options::default(), 8);
@@ -56,17 +69,7 @@ fn requests_wait_for_each_other() {
     let (free, asked) = (BTreeMap::new(), BTreeMap::new());
     lab.world.set_timing(OneAtATime { table, each, thread: Duration::ZERO, free, asked });
     let wires: Vec<_> = (0..8).map(|client| lab.connect(client)).collect();
-    let tasks: Vec<_> = wires
-        .into_iter()
-        .map(|wire| {
-            wire.machine.clone().spawn(async move {
-                for _ in 0..100 {
-                    wire.read(0, 8).await.unwrap();
-                }
-            })
-        })
-        .collect();
-    let took = lab.run_all(&tasks);
+    let took = lab.run_all(&read_all(wires, 100));
     let span = |requests: u64| each * requests;
     assert!(span(800) <= took && took < span(820), "800 requests took {took}");
 }
@@ -80,15 +83,7 @@ fn a_thread_posts_one_chain_after_the_other() {
     let wire = lab.connect(0);
     lab.world.set_timing(OneAtATime { table: ServiceTimes::default(), each, thread, free, asked });
     let started = lab.world.now();
-    let tasks: Vec<_> = (0..8)
-        .map(|_| {
-            let wire = wire.clone();
-            wire.machine.clone().spawn(async move {
-                wire.read(0, 8).await.unwrap();
-                wire.machine.now()
-            })
-        })
-        .collect();
+    let tasks = read_all(std::iter::repeat_n(wire, 8), 1);
     lab.run_all(&tasks);
     let ends: Vec<_> = tasks.iter().map(|task| task.take().unwrap() - started).collect();
     // The first answer is there after some 12 µs, but the thread posts for 80.
@@ -139,17 +134,7 @@ fn a_busy_thread_begins_later_and_holds_up_no_other() {
     let (table, first) = (ServiceTimes::default(), wires[0].machine.id());
     lab.world.set_timing(Busy { table, first, posted: Rc::clone(&posted) });
     let started = lab.world.now();
-    let tasks: Vec<_> = wires
-        .into_iter()
-        .map(|wire| {
-            wire.machine.clone().spawn(async move {
-                for _ in 0..4 {
-                    wire.read(0, 8).await.unwrap();
-                }
-                wire.machine.now()
-            })
-        })
-        .collect();
+    let tasks = read_all(wires, 4);
     lab.run_all(&tasks);
     let [busy, other] = [0, 1].map(|number: usize| tasks[number].take().unwrap() - started);
     assert_eq!(posted.get().0, 8);

@@ -18,8 +18,8 @@ use std::rc::Rc;
 
 use fatbtree_dtx::workloads::{smallbank, tatp};
 use fatbtree_dtx::{BadShape, Place, Shape, TableShape, Want};
-use fatbtree_remote::{ConnectionId, GlobalAddress, Share, mix};
-use fatbtree_verbs::{Buffer, Operation, Output, Remote};
+use fatbtree_remote::{ConnectionId, GlobalAddress, Share, mix, word_at};
+use fatbtree_verbs::{Operation, Output, Remote};
 
 use super::Bench;
 use super::image::{Client, SERVERS};
@@ -165,14 +165,6 @@ fn chain<const N: usize>(acts: [(GlobalAddress, Act); N]) -> Chain {
     acts.into_iter().collect()
 }
 
-fn behind(at: GlobalAddress, bytes: u64) -> GlobalAddress {
-    GlobalAddress::new(at.server(), at.offset() + bytes)
-}
-
-fn word(bytes: &Buffer, offset: usize) -> u64 {
-    bytes.get(offset..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
-}
-
 impl Attempt<'_> {
     async fn bank(&mut self, operation: smallbank::Operation) -> Result<bool, String> {
         let wants: Vec<Want> = operation.wants().into_iter().flatten().collect();
@@ -252,12 +244,12 @@ impl Attempt<'_> {
             let item = Item {
                 table: want.table,
                 key: want.key,
-                version: word(bytes, VERSION as usize),
-                money: word(bytes, MONEY) as i64,
+                version: word_at(bytes, VERSION as usize),
+                money: word_at(bytes, MONEY) as i64,
                 writes: want.writes,
                 late: false,
             };
-            if !want.writes && word(bytes, 0) & INVISIBLE != 0 {
+            if !want.writes && word_at(bytes, 0) & INVISIBLE != 0 {
                 self.until_visible(self.ford.at(&item, false)).await?;
             }
             if has_lock {
@@ -298,7 +290,7 @@ impl Attempt<'_> {
         loop {
             let done = Ford::post(&self.ford.memory, &[chain([(at, Act::Read(8))])]).await?;
             match done.first().and_then(|outputs| outputs.first()) {
-                Some(Output::Read(bytes)) if word(bytes, 0) & INVISIBLE != 0 => {}
+                Some(Output::Read(bytes)) if word_at(bytes, 0) & INVISIBLE != 0 => {}
                 _ => return Ok(()),
             }
         }
@@ -319,7 +311,7 @@ impl Attempt<'_> {
         let logs = chains.len();
         for item in self.items.iter().filter(|item| item.late || !item.writes) {
             let at = ford.at(item, false);
-            let read = (behind(at, VERSION), Act::Read(8));
+            let read = (at.behind(VERSION), Act::Read(8));
             chains.push(if item.late { chain([(at, Act::Lock), read]) } else { chain([read]) });
         }
         let done = Ford::post(&ford.memory, &chains).await?;
@@ -328,12 +320,12 @@ impl Attempt<'_> {
         for (item, outputs) in checked.zip(&done[logs..]) {
             let Some(Output::Read(bytes)) = outputs.last() else { return Err("no version".to_owned()) };
             if item.late {
-                item.version = word(bytes, 0);
+                item.version = word_at(bytes, 0);
                 // One that is not locked is not released.
                 item.writes = matches!(outputs.first(), Some(Output::Atomic(0)));
                 is_valid &= item.writes;
             } else {
-                is_valid &= item.version == word(bytes, 0);
+                is_valid &= item.version == word_at(bytes, 0);
             }
         }
         if !is_valid {

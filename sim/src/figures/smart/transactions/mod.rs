@@ -85,15 +85,18 @@ fn lines() -> [(&'static str, Ways); 4] {
     ]
 }
 
-/// Names of the lines with our protocol: the first and the last of SMART's techniques.
-const OURS: [&str; 2] = ["fatbtree_dtx, a queue pair a thread", "fatbtree_dtx, all techniques"];
+/// Lines with our protocol: without SMART's techniques, and with all of them.
+fn ours() -> [(&'static str, Ways); 2] {
+    let [(_, first), .., (_, last)] = lines();
+    [("fatbtree_dtx, a queue pair a thread", first), ("fatbtree_dtx, all techniques", last)]
+}
 
 /// Figure 10: commits of SmallBank and TATP. The paper has the first and the last line of FORD's protocol; the others stand where they matter.
 pub(super) fn commits(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
     let mut rows = Vec::new();
     for bench in Bench::ALL {
         let mut points = Vec::new();
-        for (number, (name, ways)) in lines().into_iter().enumerate() {
+        for (number, line) in lines().into_iter().enumerate() {
             for (at, threads) in paper::THREADS.into_iter().enumerate() {
                 let of_paper = match number {
                     0 => Some(0),
@@ -102,17 +105,13 @@ pub(super) fn commits(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String
                 };
                 let paper = of_paper.map(|line: usize| bench.paper()[line][at]);
                 if paper.is_some() || [24, 96].contains(&threads) {
-                    points.push(point(size, bench, name, threads, ways, paper.unwrap_or(0.0)));
+                    points.push(point(size, Protocol::Ford, bench, line, threads, paper.unwrap_or(0.0)));
                 }
             }
         }
-        rows.extend(measure(size, Protocol::Ford, bench, &points)?);
-        let [first, .., last] = lines();
-        let mut points = Vec::new();
-        for (name, (_, ways)) in OURS.into_iter().zip([first, last]) {
-            points.extend(paper::THREADS.map(|threads| point(size, bench, name, threads, ways, 0.0)));
-        }
-        rows.extend(measure(size, Protocol::Ours, bench, &points)?);
+        rows.extend(measure(&points)?);
+        let of = |line| paper::THREADS.map(|threads| point(size, Protocol::Ours, bench, line, threads, 0.0));
+        rows.extend(measure(ours().map(of).as_flattened())?);
     }
     let checks = causes::transactions(&rows);
     Ok((rows, checks))
@@ -121,9 +120,9 @@ pub(super) fn commits(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String
 /// FORD+ of SmallBank by these numbers of threads, with the paper's values.
 #[cfg(test)]
 pub(super) fn ford_by(size: &Size, threads: &[(u32, f64)]) -> Result<Vec<SmartRow>, String> {
-    let [(name, ways), ..] = lines();
-    let of = |&(threads, paper)| point(size, Bench::SmallBank, name, threads, ways, paper);
-    measure(size, Protocol::Ford, Bench::SmallBank, &threads.iter().map(of).collect::<Vec<_>>())
+    let [line, ..] = lines();
+    let of = |&(threads, paper)| point(size, Protocol::Ford, Bench::SmallBank, line, threads, paper);
+    measure(&threads.iter().map(of).collect::<Vec<_>>())
 }
 
 /// Figure 11: latencies with 96 threads.
@@ -133,31 +132,28 @@ pub(super) fn latencies(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), Stri
         let [ford, .., smart] = lines();
         let points = [ford, smart].into_iter().zip(bench.paper());
         let points: Vec<_> =
-            points.map(|((name, ways), paper)| point(size, bench, name, 96, ways, paper[4])).collect();
-        let measured = measure(size, Protocol::Ford, bench, &points)?;
+            points.map(|(line, paper)| point(size, Protocol::Ford, bench, line, 96, paper[4])).collect();
+        let measured = measure(&points)?;
         checks.extend(causes::latencies(bench.name(), &measured, papers));
         rows.extend(measured);
-        let [first, .., last] = lines();
-        let points = OURS.into_iter().zip([first, last]);
-        let points: Vec<_> =
-            points.map(|(name, (_, ways))| point(size, bench, name, 96, ways, 0.0)).collect();
-        rows.extend(measure(size, Protocol::Ours, bench, &points)?);
+        rows.extend(measure(&ours().map(|line| point(size, Protocol::Ours, bench, line, 96, 0.0)))?);
     }
     Ok((rows, checks))
 }
 
 fn point(
     size: &Size,
+    protocol: Protocol,
     bench: Bench,
-    name: &str,
+    (name, (resources, contention)): (&str, Ways),
     threads: u32,
-    (resources, contention): Ways,
     paper: f64,
 ) -> Point {
+    let most = if (protocol, bench) == (Protocol::Ford, Bench::Tatp) { MOST_IN_ORDER } else { MOST };
     let setup = Setup {
-        protocol: Protocol::Ford,
+        protocol,
         bench,
-        count: MOST,
+        count: size.keys.min(most),
         calibration: Calibration::CX6_200_PCIE3,
         resources,
         contention,
@@ -169,12 +165,14 @@ fn point(
     Point { name: format!("{name}, {}", bench.name()), setup, paper }
 }
 
-fn measure(size: &Size, protocol: Protocol, bench: Bench, points: &[Point]) -> Result<Vec<SmartRow>, String> {
-    let most = if (protocol, bench) == (Protocol::Ford, Bench::Tatp) { MOST_IN_ORDER } else { MOST };
-    let count = size.keys.min(most);
-    let image = Image::load(protocol, bench, count)?;
+/// Measures points of one protocol and one benchmark, all on the same tables.
+fn measure(points: &[Point]) -> Result<Vec<SmartRow>, String> {
+    let Some(Point { setup: Setup { protocol, bench, count, .. }, .. }) = points.first() else {
+        return Ok(Vec::new());
+    };
+    let image = Image::load(*protocol, *bench, *count)?;
     each_point(points, |point| {
-        let measured = threads::run(&Setup { protocol, count, ..point.setup }, &image);
+        let measured = threads::run(&point.setup, &image);
         measured.map(|measured| point.row(&measured)).map_err(|why| format!("{}: {why}", point.name))
     })
 }
