@@ -9,14 +9,6 @@ fn a_seed_decides_everything() {
     assert!(one.is_ok(), "{one:?}");
 }
 
-/// A client died when it had moved a node and the node above led to the former one still. Every key was found behind it, because clients
-/// go on to the successor; the walk over the structure took it for a fault.
-#[test]
-fn a_node_that_has_moved_counts_where_the_node_above_does_not_know_yet() {
-    let outcome = Scenario::from_seed(35_373).led_to_unlinked().run();
-    assert!(outcome.as_ref().is_ok_and(|outcome| outcome.unfinished > 0), "{outcome:?}");
-}
-
 /// A client died in a merge when the new leaf was linked and the upper one was, too. The new leaf was split, so the upper one was in no
 /// range of a merge any more, and operations on its keys waited for ever. The new leaf is linked last now.
 #[test]
