@@ -90,7 +90,7 @@ impl Course {
             }
         }
         let unfinished = all.iter().filter(|(_, before)| before.unfinished > 0).count();
-        println!("{} moments, {unfinished} of them in the middle", all.len());
+        eprintln!("{} moments, {unfinished} of them in the middle", all.len());
         assert!(unfinished > 2, "it was never in the middle of it");
     }
 }
@@ -99,7 +99,7 @@ impl Course {
 /// the next client that passes by puts the entry right.
 #[test]
 fn a_node_that_grows_is_whole_whenever_its_client_dies() {
-    let keys: Vec<u64> = (0..1_000).map(|at| at % 256 << 8 | at / 256).collect();
+    let keys: Vec<u64> = (0..1_000).map(|at| ((at % 256) << 8) | (at / 256)).collect();
     let changes = keys.iter().map(|&key| (key, Change::Insert(&[1; 8]))).collect();
     Course { changes, puts: keys }.die_everywhere();
 }
