@@ -136,7 +136,8 @@ impl<'s> Dolphin<'s> {
     /// # Errors
     /// When no further operation can be drawn.
     pub(super) fn ycsb(&mut self, spec: &WorkloadSpec, as_many: u64, operations: u64) -> Result<WayResult> {
-        let seed = self.settings.seed;
+        // The client remembers what the workload before has asked for: this one draws by a seed of its own.
+        let seed = self.settings.seed ^ self.runs << 32;
         Ok(self.run(spec, seed, operations, None)?.way(AS_MANY_WARM, as_many))
     }
 
