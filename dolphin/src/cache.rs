@@ -130,26 +130,27 @@ impl NodeCache {
         found.extend(entries.take_while(|entry| !entry.is_inner()).take(most));
     }
 
-    /// Takes up a node that was read, or is known.
-    pub(crate) fn put(&self, node: &Node, entry: Entry) {
+    /// Takes up a node that was read, or is known. Says whether there is room for it.
+    pub(crate) fn put(&self, node: &Node, entry: Entry) -> bool {
         let state = &mut *self.state.borrow_mut();
         state.remove(node.prefix);
         if node.entries.is_empty() {
-            return;
+            return false;
         }
         let bytes = entries_bytes(node.entries.len());
         if bytes + size_of::<Copy>() as u64 > self.limit {
-            return;
+            return false;
         }
         while state.bytes_with(bytes) > self.limit {
             if !state.evict() {
-                return;
+                return false;
             }
         }
         state.clock = state.clock.wrapping_add(1);
         let entries = node.entries.iter().map(|(_, entry)| *entry).collect();
         let copy = Copy { prefix: node.prefix, node: entry, used: state.clock, entries };
         state.insert(copy);
+        true
     }
 
     /// Notes that a copy led to a wrong place, and drops it.

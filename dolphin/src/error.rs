@@ -30,7 +30,7 @@ pub enum IndexError {
     /// No attempt succeeded within
     /// [`RemoteConfig::patience`](fatbtree_remote::RemoteConfig::patience).
     #[error(
-        "gave up after {attempts} attempts, because others change the same keys or connections break; try again"
+        "gave up after {attempts} attempts, because others change the same keys, or a memory server that the change needs is away; try again"
     )]
     GaveUp {
         /// Attempts that were made.
@@ -109,6 +109,8 @@ pub(crate) enum Stop {
     Anew,
     /// To be begun anew after a pause: another client was quicker, or a connection broke.
     Later,
+    /// To be begun anew when the client is connected with a server: under a lock nothing waits for that.
+    Absent(u16),
     /// The operation has failed.
     Failed(IndexError),
 }

@@ -39,8 +39,7 @@ pub(crate) const LINE_BYTES: u64 = 8 * ANNOUNCEMENTS as u64;
 /// Bytes of all lines: owners have numbers of 16 bits.
 pub(crate) const LINES_BYTES: u64 = LINE_BYTES << 16;
 
-/// Longest value.
-pub const MAX_VALUE: u32 = 1 << 20;
+pub use fatbtree_remote::record::MAX_VALUE;
 
 /// Version of this layout, in the region's header.
 const FORMAT: u8 = 2;

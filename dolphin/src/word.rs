@@ -11,17 +11,18 @@
 //!      12        6        11        5         30
 //! ```
 //!
-//! The length is that of the record's place, of which there are 52. The version is the record's, so
+//! The length is the class of the record's place, of which there are 53. The version is the record's, so
 //! that no word comes twice to a key: a place has 2048 records before it does.
 
 use fatbtree_remote::GlobalAddress;
 use fatbtree_remote::record::{
     RECORD_HEAD, RecordHead, RecordPointer, UNPUBLISHED, read_record, record_bytes, write_record,
 };
+use fatbtree_verbs::LARGEST_BUFFER;
 
 use crate::entry::UNIT;
 use crate::error::IndexError;
-use crate::layout::Shape;
+use crate::layout::{MAX_VALUE, Shape};
 
 const TAG: u64 = 0xda1;
 const TAG_AT: u32 = 52;
@@ -110,12 +111,21 @@ impl Word {
 }
 
 /// Bytes of the place of a record whose value has `length` bytes: a multiple of 64 with three
-/// significant bits.
+/// significant bits, or the record of the longest value. A reader asks for as many, because a word tells the class and
+/// not the length.
 #[must_use]
 pub const fn place_bytes(length: u32) -> u32 {
-    let units = record_bytes(length).div_ceil(UNIT as u32);
-    units_of(class_of(units)) * UNIT as u32
+    units_of(class_of(units(length))) * UNIT as u32
 }
+
+/// Units that hold the record of a value.
+const fn units(length: u32) -> u32 {
+    record_bytes(length).div_ceil(UNIT as u32)
+}
+
+/// The largest class: its places hold the record of the longest value, and no more.
+const LAST_CLASS: u32 = class_of(units(MAX_VALUE));
+const _: () = assert!(LAST_CLASS < 64 && place_bytes(MAX_VALUE) <= LARGEST_BUFFER);
 
 /// Number of the smallest class with so many units: 1 to 8 one by one, then four up to each double.
 const fn class_of(units: u32) -> u32 {
@@ -131,6 +141,9 @@ const fn class_of(units: u32) -> u32 {
 const fn units_of(class: u32) -> u32 {
     if class < 8 {
         return class + 1;
+    }
+    if class >= LAST_CLASS {
+        return units(MAX_VALUE);
     }
     let power = (class - 8) / 4 + 3;
     (1 << power) + ((class - 8) % 4 + 1) * (1 << (power - 2))
@@ -159,9 +172,15 @@ mod tests {
     #[test]
     fn places_have_few_sizes_and_words_tell_them() {
         let mut before = 0;
-        for length in (0..3_000).chain([65_536, 100_000, 1 << 20]) {
+        let borders = (0..=LAST_CLASS).map(|class| units_of(class) * UNIT as u32 - RECORD_HEAD as u32);
+        let around =
+            borders.flat_map(|last| [last - 1, last, last + 1]).filter(|length| *length <= MAX_VALUE);
+        let mut lengths: Vec<u32> = (0..3_000).chain([65_536, 100_000, MAX_VALUE]).chain(around).collect();
+        lengths.sort_unstable();
+        for length in lengths {
             let bytes = place_bytes(length);
-            assert!(bytes >= record_bytes(length) && bytes >= before, "{length}");
+            assert!(bytes >= record_bytes(length) && bytes <= LARGEST_BUFFER, "{length}");
+            assert!(bytes >= before, "{length}");
             assert!(bytes <= 512 || bytes - record_bytes(length) <= bytes / 5, "{length}");
             before = bytes;
             for version in [0, 1, 2047] {
@@ -171,7 +190,7 @@ mod tests {
                 assert!(!word.is_none() && Word::inline(word.0).is_none());
             }
         }
-        assert!(class_of(1 + (1 << 20) / 64) < 64);
+        assert_eq!((LAST_CLASS, place_bytes(MAX_VALUE)), (52, (1 << 20) + 64));
     }
 
     #[test]

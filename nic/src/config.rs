@@ -1,7 +1,7 @@
 //! Configuration of a NIC.
 
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{BufferClass, Mtu, QueuePairNumber};
+use fatbtree_verbs::{BufferClass, LARGEST_BUFFER, Mtu, QueuePairNumber};
 use std::net::Ipv4Addr;
 
 /// Options of a NIC. Start from [`NicConfig::new`] and change what you need.
@@ -63,7 +63,7 @@ impl NicConfig {
             buffers: vec![
                 BufferClass { count: 1024, bytes: 4 << 10 },
                 BufferClass { count: 64, bytes: 64 << 10 },
-                BufferClass { count: 4, bytes: (1 << 20) + (4 << 10) },
+                BufferClass { count: 4, bytes: LARGEST_BUFFER },
             ],
             tos: 0,
             ttl: 64,

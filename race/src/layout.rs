@@ -18,6 +18,7 @@
 //!
 //! Headers never change: a subtable has one depth and one suffix for ever.
 
+use fatbtree_remote::record::MAX_VALUE;
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
 
 use crate::hash::Hash;
@@ -79,7 +80,7 @@ pub struct Shape {
 impl Default for Shape {
     /// One server, number 0; subtables of 64 groups, up to 65,536 of them; values of up to 1 MiB.
     fn default() -> Self {
-        Self { groups: 64, directory_bits: MAX_DIRECTORY_BITS, servers: 1, max_value: 1 << 20 }
+        Self { groups: 64, directory_bits: MAX_DIRECTORY_BITS, servers: 1, max_value: MAX_VALUE }
     }
 }
 
@@ -115,7 +116,7 @@ impl Shape {
         if self.servers == 0 {
             return Err(BadShape::Servers);
         }
-        if self.max_value > 1 << 20 {
+        if self.max_value > MAX_VALUE {
             return Err(BadShape::Values(self.max_value));
         }
         Ok(())

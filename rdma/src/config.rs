@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use fatbtree_verbs::{BufferClass, Mtu};
+use fatbtree_verbs::{BufferClass, LARGEST_BUFFER, Mtu};
 
 /// Doorbell registers of threads that share a [context](crate::RdmaContext) (SMART, section 3.1).
 ///
@@ -77,7 +77,7 @@ impl Default for Config {
             buffers: vec![
                 BufferClass { count: 1024, bytes: 64 },
                 BufferClass { count: 512, bytes: 4096 },
-                BufferClass { count: 2, bytes: 1 << 20 },
+                BufferClass { count: 2, bytes: LARGEST_BUFFER },
             ],
         }
     }

@@ -68,11 +68,17 @@
 //!
 //! Places for records have few sizes ([`place_bytes`]), so that what one record leaves another one can use.
 
+use fatbtree_verbs::LARGEST_BUFFER;
+
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 
 /// Bytes before the value.
 pub const RECORD_HEAD: usize = 24;
+
+/// Bytes of the longest value that a structure keeps in a record. Each device has buffers for its record.
+pub const MAX_VALUE: u32 = 1 << 20;
+const _: () = assert!(record_bytes(MAX_VALUE) <= LARGEST_BUFFER && MAX_VALUE < 1 << LENGTH_BITS);
 
 /// Stands where a node has its magic.
 pub const RECORD_MAGIC: u16 = 0xfb7c;
@@ -106,7 +112,7 @@ const LENGTH_BITS: u32 = 21;
 pub struct RecordPointer {
     /// Start address of the record.
     pub address: GlobalAddress,
-    /// Bytes of the value, up to 2^20; the record has more, see [`record_bytes`].
+    /// Bytes of the value, up to [`MAX_VALUE`]; the record has more, see [`record_bytes`].
     pub length: u32,
     /// The record's version, of which the low 11 bits count.
     pub version: u32,

@@ -77,7 +77,7 @@ pub mod time;
 mod wait_queue;
 
 pub use access::Access;
-pub use buffer::{Buffer, BufferClass, BufferPool};
+pub use buffer::{Buffer, BufferClass, BufferPool, LARGEST_BUFFER};
 pub use capabilities::Capabilities;
 pub use completion::{Completion, Failure, Output};
 pub use device::{Device, QueuePair, QueuePairState, Region, Verbs};

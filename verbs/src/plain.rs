@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::access::Access;
-use crate::buffer::{BufferClass, BufferPool};
+use crate::buffer::{BufferClass, BufferPool, LARGEST_BUFFER};
 use crate::capabilities::Capabilities;
 use crate::chain::{carry_out, check_chain};
 use crate::completion::{Completion, Failure, Output};
@@ -91,7 +91,7 @@ impl PlainNetwork {
     /// When the operating system gives no memory for the buffers.
     #[must_use]
     pub fn device(&self) -> PlainDevice {
-        let pool = [BufferClass { count: 64, bytes: 4096 }, BufferClass { count: 4, bytes: 1 << 20 }];
+        let pool = [BufferClass { count: 64, bytes: 4096 }, BufferClass { count: 4, bytes: LARGEST_BUFFER }];
         let pool = BufferPool::new(&pool).expect("a test machine has a few megabytes");
         let mut hosts = self.hosts.borrow_mut();
         hosts.push(Host::default());

@@ -22,7 +22,7 @@ use super::descend::{Held, Reached};
 use super::space::Fresh;
 use super::{Answer, Change, Index, Op};
 use crate::checks::Check;
-use crate::error::Stop;
+use crate::error::{IndexError, Stop};
 use crate::leaf::{Place, Use, free_word, key_offset, tombstone, value_offset};
 use crate::word::Word;
 
@@ -91,7 +91,8 @@ impl<V: Verbs> Index<V> {
                 let Some(free) = self.free_slot(&held, free) else {
                     announced.clear(op).await?;
                     drop(announced);
-                    self.make_room(held.parent, op).await?;
+                    let wants = self.foresee(&held, op.key);
+                    self.make_room(held.parent, wants, op).await?;
                     return Err(Stop::Anew);
                 };
                 self.claim(&mut announced, &held, free, op).await?;
@@ -175,6 +176,7 @@ impl<V: Verbs> Index<V> {
         }
         let expected = old.unwrap_or(Word::NONE);
         let (server, writer) = (held.at.server(), *announced.writer());
+        let replaced = self.record_of(expected);
         let mut fresh = None;
         if inline.is_none() {
             if let Some(old) = old.filter(|_| !Check::NewRecord.on())
@@ -183,25 +185,31 @@ impl<V: Verbs> Index<V> {
                 return written;
             }
             fresh = self.new_record(server, &writer, value, op).await?;
-            if !fresh.as_ref().is_some_and(|fresh| fresh.is_of(server, &writer)) {
+            if fresh.is_none() {
                 announced.clear(op).await?;
-                self.until_room(server, value).await?;
+                self.until_room(server, value, op).await?;
                 return Err(Stop::Anew);
             }
         }
         let Some(word) = inline.or(fresh.as_ref().map(|fresh| fresh.word)) else { return Err(Stop::Later) };
+        fresh.iter_mut().for_each(Fresh::hold);
         let swapped = self.swap(announced, at, (expected, word), fresh.as_ref(), op).await;
         match swapped {
             Ok(true) => {
-                self.free_record(&writer, expected);
+                self.free_record(replaced);
                 Ok(())
             }
             Ok(false) => {
-                self.discard(fresh);
+                fresh.iter_mut().for_each(Fresh::release);
                 Err(Stop::Anew)
             }
             // The leaf may lead to the record.
-            Err(stop) => Err(stop),
+            Err(Stop::Failed(IndexError::Unknown(reason))) => Err(IndexError::Unknown(reason).into()),
+            // Nothing was posted.
+            Err(stop) => {
+                fresh.iter_mut().for_each(Fresh::release);
+                Err(stop)
+            }
         }
     }
 
@@ -212,7 +220,7 @@ impl<V: Verbs> Index<V> {
         announced: &mut Announced<'_, V>,
         at: GlobalAddress,
         (old, new): (Word, Word),
-        fresh: Option<&Fresh>,
+        fresh: Option<&Fresh<'_, V>>,
         op: &mut Op,
     ) -> Result<bool, Stop> {
         let swap = |rkey| {
@@ -246,7 +254,8 @@ impl<V: Verbs> Index<V> {
         old: Word,
         op: &mut Op,
     ) -> Result<(), Stop> {
-        let (min, key, writer) = (held.leaf().min(), op.key, *announced.writer());
+        let (min, key) = (held.leaf().min(), op.key);
+        let replaced = self.record_of(old);
         let is_done = if self.shape.fixed() {
             // As published, the slot is free at once.
             let gone = if Check::Tombstone.on() { tombstone(min) } else { free_word(min) };
@@ -259,7 +268,7 @@ impl<V: Verbs> Index<V> {
         if !is_done {
             return Err(Stop::Anew);
         }
-        self.free_record(&writer, old);
+        self.free_record(replaced);
         Ok(())
     }
 

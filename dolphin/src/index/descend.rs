@@ -53,7 +53,7 @@ pub(super) enum Gap {
     /// The key lies between the children of this node.
     In { node: Entry, until: u64 },
     /// A child of this node stands for the key's byte, and for a longer prefix that is not the key's.
-    Above { node: Entry, child: Entry, until: u64 },
+    Above { node: Entry, child: Entry, below: Prefix, until: u64 },
 }
 
 impl Gap {
@@ -71,6 +71,8 @@ pub(super) struct Held<'i, V: Verbs> {
     pub(super) at: GlobalAddress,
     /// The node above, as the leaf or the node itself has told.
     pub(super) parent: Entry,
+    /// Prefix of that node, where it is known.
+    pub(super) below: Option<Prefix>,
     /// The announcement of a change.
     pub(super) announced: Option<Announced<'i, V>>,
 }
@@ -115,7 +117,7 @@ impl<V: Verbs> Index<V> {
             let Some(leaf) = Leaf::new(&bytes) else { return Err(Stop::Later) };
             let verdict = leaf.check(how);
             if verdict == Ok(()) && leaf.covers(op.key) {
-                return Ok(Reached::Leaf(Held { bytes, at, parent, announced }));
+                return Ok(Reached::Leaf(Held { bytes, at, parent, below: prefix, announced }));
             }
             let waits = verdict == Err(NoLeaf::Busy) && leaf.covers(op.key);
             if !fresh && !waits {
@@ -215,14 +217,14 @@ impl<V: Verbs> Index<V> {
             }
             if !node.prefix.covers(op.key) && Check::Prefix.on() {
                 let Some((entry, child)) = above else { return Err(astray(op)) };
-                let low = node.prefix.low();
+                let (below, low) = (node.prefix, node.prefix.low());
                 let (node, again) = (entry, self.read_node(entry, op).await?);
                 let again = again.filter(|again| again.is_live());
                 let end = again.as_ref().map_or(op.key, |again| again.prefix.last_of(child.byte()));
                 let until = if op.key < low { low - 1 } else { end };
                 return match again.map(|again| again.choose(op.key)) {
                     Some(Choice::Inner(entry)) if entry == child => {
-                        Ok(Landing::Gap(Gap::Above { node, child, until }))
+                        Ok(Landing::Gap(Gap::Above { node, child, below, until }))
                     }
                     _ => Err(astray(op)),
                 };

@@ -63,7 +63,8 @@ impl<V: Verbs> Index<V> {
     fn unchecked(&self, bytes: Buffer, how: Use) -> Led<'_, V> {
         match how {
             Use::Read => {
-                Led::To(Held { bytes, at: GlobalAddress::NULL, parent: self.shape.root(), announced: None })
+                let (at, parent) = (GlobalAddress::NULL, self.shape.root());
+                Led::To(Held { bytes, at, parent, below: None, announced: None })
             }
             // A change reads the leaf once more.
             Use::Change => Led::Astray,
@@ -92,7 +93,7 @@ impl<V: Verbs> Index<V> {
         let is_right = |leaf: Leaf<'_>| leaf.check(Use::Read).is_ok() || !Check::LandingState.on();
         let answers = how == Use::Read && Leaf::new(&bytes).is_some_and(is_right);
         Ok(match answers {
-            true => Led::To(Held { bytes, at: own, parent, announced: None }),
+            true => Led::To(Held { bytes, at: own, parent, below: None, announced: None }),
             false => Led::At { at: own, parent },
         })
     }

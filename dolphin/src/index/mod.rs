@@ -12,17 +12,22 @@ mod scan;
 mod space;
 
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use fatbtree_remote::{
-    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Owner, RemoteMemory, Writer, members, mix,
+    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Owner, RemoteMemory, Trouble, Writer, members, mix,
 };
+use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Buffer, Verbs};
 
 pub use fatbtree_remote::Change;
 pub use get::Value;
 
 use announce::Lines;
+use space::Doubtful;
 
 use crate::cache::NodeCache;
 use crate::checks::Check;
@@ -60,6 +65,8 @@ pub struct Index<V: Verbs> {
     led: Cell<Option<u8>>,
     /// Depth of the node above the leaf that a walk found last: the next key's leaf lies below one like it.
     depth: Cell<u8>,
+    /// Blocks that are neither the index's nor free yet.
+    doubtful: RefCell<Vec<Doubtful>>,
 }
 
 impl<V: Verbs> std::fmt::Debug for Index<V> {
@@ -73,6 +80,7 @@ impl<V: Verbs> std::fmt::Debug for Index<V> {
 struct Op {
     key: u64,
     lane: u8,
+    began: Instant,
     trips: u32,
     attempts: u32,
     /// Times that a structure change was in the way.
@@ -98,9 +106,18 @@ impl<V: Verbs> Index<V> {
         for attempts in 0.. {
             match shape_on(&memory, server, lane).await {
                 Ok(shape) => {
-                    let (lines, lives, stamps, left, led) = Default::default();
-                    let depth = Cell::new(DEPTHS - 1);
-                    return Ok(Self { memory, shape, cache, lines, lives, stamps, left, led, depth });
+                    return Ok(Self {
+                        memory,
+                        shape,
+                        cache,
+                        lines: RefCell::default(),
+                        lives: RefCell::default(),
+                        stamps: Cell::default(),
+                        left: Cell::default(),
+                        led: Cell::default(),
+                        depth: Cell::new(DEPTHS - 1),
+                        doubtful: RefCell::default(),
+                    });
                 }
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(_) if memory.reactor().now() - began > memory.config().patience => {
@@ -134,7 +151,8 @@ impl<V: Verbs> Index<V> {
     }
 
     fn op(&self, key: u64) -> Op {
-        Op { key, lane: self.memory.take_lane(), trips: 0, attempts: 0, busy: 0, anew: false, was_led: false }
+        let (lane, began) = (self.memory.take_lane(), self.memory.reactor().now());
+        Op { key, lane, began, trips: 0, attempts: 0, busy: 0, anew: false, was_led: false }
     }
 
     /// A stamp that no other line in any server's memory has: sessions have names of their own.
@@ -148,6 +166,38 @@ impl<V: Verbs> Index<V> {
         // A session begins before its first connection.
         self.memory.until_up(ConnectionId { server, lane }).await?;
         Ok(self.memory.writer(server)?)
+    }
+
+    /// Identity under which the client writes to a server with which it is connected at this moment. Under a lock nothing waits
+    /// for a connection: what is locked may lie on another server, whose keys can be changed all the same.
+    fn at_hand(&self, server: u16, op: &Op) -> Result<Writer, Stop> {
+        match self.memory.link(ConnectionId { server, lane: op.lane }) {
+            Ok(_) => Ok(self.memory.writer(server)?),
+            Err(Trouble::Broke(_)) => Err(Stop::Absent(server)),
+            Err(trouble) => Err(trouble.into()),
+        }
+    }
+
+    /// Time for which an operation still tries.
+    fn left_of(&self, op: &Op) -> Duration {
+        self.memory.config().patience.saturating_sub(self.memory.reactor().now() - op.began)
+    }
+
+    /// Waits for something as long as the operation has patience.
+    async fn patiently<T>(&self, op: &Op, something: impl Future<Output = T>) -> Result<T, Stop> {
+        let mut something = pin!(something);
+        let mut patience = pin!(self.memory.reactor().sleep(self.left_of(op)));
+        poll_fn(|context| match something.as_mut().poll(context) {
+            Poll::Ready(done) => Poll::Ready(Ok(done)),
+            Poll::Pending => patience.as_mut().poll(context).map(|()| Err(Stop::Later)),
+        })
+        .await
+    }
+
+    /// Reads bytes on a server with which the client is connected at this moment: a round trip.
+    async fn read_at_hand(&self, at: GlobalAddress, bytes: u32, op: &mut Op) -> Result<Buffer, Stop> {
+        self.at_hand(at.server(), op)?;
+        self.read(at, bytes, op).await
     }
 
     /// Reads bytes: a round trip.
@@ -168,7 +218,6 @@ impl<V: Verbs> Index<V> {
         mut op: Op,
         mut attempt: impl AsyncFnMut(&mut Op) -> Result<T, Stop>,
     ) -> Answer<T> {
-        let began = self.memory.reactor().now();
         let result = loop {
             if let Some(server) = self.left.get() {
                 break Err(IndexError::Lost(server));
@@ -177,17 +226,24 @@ impl<V: Verbs> Index<V> {
                 Ok(value) => break Ok(value),
                 Err(stop) => stop,
             };
-            let (waited, patience) = (self.memory.reactor().now() - began, self.memory.config().patience);
+            let has_patience = self.left_of(&op) > Duration::ZERO;
+            let stop = match stop {
+                Stop::Absent(server) if has_patience => {
+                    let up = self.memory.until_up(ConnectionId { server, lane: op.lane });
+                    match self.patiently(&op, up).await {
+                        Ok(up) => up.map_or_else(Stop::from, |_| Stop::Anew),
+                        Err(stop) => stop,
+                    }
+                }
+                stop => stop,
+            };
             match stop {
                 Stop::Failed(error) => break Err(error),
-                Stop::Anew | Stop::Later if waited > patience => {
-                    break Err(IndexError::GaveUp { attempts: op.attempts + 1 });
-                }
+                _ if !has_patience => break Err(IndexError::GaveUp { attempts: op.attempts + 1 }),
                 Stop::Later if Check::Pauses.on() => {
-                    let left = patience.saturating_sub(waited);
-                    self.memory.pause_after_conflict(op.attempts, Some(left)).await;
+                    self.memory.pause_after_conflict(op.attempts, Some(self.left_of(&op))).await;
                 }
-                Stop::Anew | Stop::Later => {}
+                Stop::Anew | Stop::Later | Stop::Absent(_) => {}
             }
             op.attempts += 1;
         };

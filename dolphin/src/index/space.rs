@@ -1,7 +1,19 @@
 //! Memory for what is new: from the allocator of the session, and back to it.
+//!
+//! ```text
+//!   Room: blocks of one server ──► written ──► linked: they are the index's
+//!           │ not linked           │
+//!           ▼                      └─► its connection broke: doubtful, until the lane is connected anew
+//!   the client's free blocks ◄─────────────────┘
+//! ```
+//!
+//! A structure change has its room before it locks or freezes anything. What it does not link goes back.
 
+use arrayvec::ArrayVec;
 use fatbtree_remote::record::next_record_version;
-use fatbtree_remote::{Block, GlobalAddress, SizeClass, Want, Writer};
+use fatbtree_remote::{
+    Allocator, Block, ConnectionId, GlobalAddress, LockError, Part, SizeClass, Trouble, Want, Writer,
+};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use super::{Index, Op};
@@ -12,82 +24,219 @@ use crate::layout::{LEAVES, NODES, RECORDS};
 use crate::leaf::LEAF_BYTES;
 use crate::word::{self, Pointer, Word, place_bytes};
 
-/// A record that no leaf leads to yet.
-pub(super) struct Fresh {
-    writer: Writer,
-    at: GlobalAddress,
-    version: u32,
-    /// Bytes of its place.
-    bytes: u32,
-    data: Vec<u8>,
-    pub(super) word: Word,
+/// A block that the client has taken. Dropped, it is one of the client's free blocks again, unless it is held.
+struct Spare<'i, V: Verbs> {
+    index: &'i Index<V>,
+    taken: Taken,
+    /// Something may lead to it, or a WRITE of it is under way.
+    is_held: bool,
 }
 
-impl Fresh {
-    /// The WRITE of the record.
-    pub(super) fn write(&self, rkey: u32) -> Operation<'_> {
-        Operation::Write { to: Remote { address: self.at.raw(), rkey }, data: &self.data }
+/// Where a block is of, and what it is.
+#[derive(Clone, Copy)]
+pub(super) struct Taken {
+    writer: Writer,
+    class: SizeClass,
+    bytes: u32,
+    block: Block,
+}
+
+impl<V: Verbs> Drop for Spare<'_, V> {
+    fn drop(&mut self) {
+        if !self.is_held {
+            self.index.put_back(&self.taken);
+        }
+    }
+}
+
+/// A block to which nothing leads, and which a WRITE on a broken connection may still change.
+pub(super) struct Doubtful {
+    id: ConnectionId,
+    taken: Taken,
+}
+
+/// Blocks on one server that a structure change needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wants {
+    pub(super) server: u16,
+    /// Leaves, up to two.
+    pub(super) leaves: usize,
+    /// Size of an inner node.
+    pub(super) node: Option<NodeSize>,
+}
+
+impl Wants {
+    /// One leaf.
+    pub(super) const fn leaf(server: u16) -> Self {
+        Self { server, leaves: 1, node: None }
     }
 
-    /// Whether it lies on a server, in a session.
-    pub(super) fn is_of(&self, server: u16, writer: &Writer) -> bool {
-        self.at.server() == server && self.writer.owner == writer.owner
+    /// One inner node.
+    pub(super) const fn node(server: u16, size: NodeSize) -> Self {
+        Self { server, leaves: 0, node: Some(size) }
+    }
+}
+
+/// Blocks on one server that a structure change has, all taken in one session.
+pub(super) struct Room<'i, V: Verbs> {
+    wants: Wants,
+    writer: Writer,
+    leaves: ArrayVec<Spare<'i, V>, 2>,
+    node: Option<Spare<'i, V>>,
+}
+
+impl<'i, V: Verbs> Room<'i, V> {
+    pub(super) const fn wants(&self) -> Wants {
+        self.wants
+    }
+
+    pub(super) const fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// Whether it was taken in a session: in another one it is not the client's.
+    pub(super) fn is_of(&self, writer: &Writer) -> bool {
+        self.writer.owner == writer.owner
+    }
+
+    /// Address of a leaf, by its number.
+    pub(super) fn leaf(&self, number: usize) -> Option<GlobalAddress> {
+        self.leaves.get(number).map(|leaf| leaf.taken.block.address)
+    }
+
+    /// Address of the inner node.
+    pub(super) fn node(&self) -> Option<GlobalAddress> {
+        self.node.as_ref().map(|node| node.taken.block.address)
+    }
+
+    fn set_held(&mut self, is_held: bool) {
+        self.leaves.iter_mut().chain(&mut self.node).for_each(|spare| spare.is_held = is_held);
+    }
+
+    /// Precedes the chain that links the blocks, or one under way in which they may be written.
+    pub(super) fn hold(&mut self) {
+        self.set_held(true);
+    }
+
+    /// Takes the outcome of the chain that was to link the blocks: if it was not posted nothing leads to them.
+    pub(super) fn linked<T>(&mut self, outcome: Result<T, LockError>) -> Result<T, Stop> {
+        use LockError::{Trouble as Because, Unknown};
+        let may_be_done = matches!(outcome, Ok(_) | Err(Unknown(_) | Because(Trouble::Broke(_))));
+        self.set_held(may_be_done);
+        Ok(outcome?)
     }
 }
 
 impl<V: Verbs> Index<V> {
-    /// Takes memory of a class, in the present session with a server. Waits for the server if it has to
-    /// give more.
-    async fn take(
-        &self,
-        server: u16,
-        class: SizeClass,
-        bytes: u32,
-        lane: u8,
-    ) -> Result<(Writer, Block), Stop> {
+    /// Takes a block, in the present session with a server. Waits for the server if it has to give more, as long as the
+    /// operation has patience.
+    async fn take(&self, server: u16, class: SizeClass, bytes: u32, op: &Op) -> Result<Spare<'_, V>, Stop> {
         let want = Want { server, class, bytes, is_fresh: false };
+        self.settle_doubts();
         loop {
-            let writer = self.writer(server, lane).await?;
+            self.patiently(op, self.memory.until_up(ConnectionId { server, lane: op.lane })).await??;
+            let writer = self.memory.writer(server)?;
             let taken = self.memory.with_allocator(server, &writer, |allocator| allocator.take(want));
             if let Some(Some(block)) = taken {
-                return Ok((writer, block));
+                let taken = Taken { writer, class, bytes, block };
+                return Ok(Spare { index: self, taken, is_held: false });
             }
-            self.memory
-                .until_memory(want)
-                .await
+            self.patiently(op, self.memory.until_memory(want))
+                .await?
                 .map_err(|shortage| IndexError::NoMemory { server, shortage })?;
         }
     }
 
-    pub(super) async fn take_leaf(&self, server: u16, op: &Op) -> Result<(Writer, GlobalAddress), Stop> {
-        let (writer, block) = self.take(server, LEAVES, LEAF_BYTES as u32, op.lane).await?;
-        Ok((writer, block.address))
+    /// Takes blocks on a server. Nothing may be locked or frozen: the server may be away.
+    pub(super) async fn room(&self, wants: Wants, op: &Op) -> Result<Room<'_, V>, Stop> {
+        let Wants { server, leaves, node } = wants;
+        let node = match node {
+            Some(size) => Some(self.take(server, NODES, size.place_bytes(), op).await?),
+            None => None,
+        };
+        let mut taken = ArrayVec::new();
+        for _ in 0..leaves {
+            taken.push(self.take(server, LEAVES, LEAF_BYTES as u32, op).await?);
+        }
+        let all = || taken.iter().chain(&node).map(|spare: &Spare<'_, V>| spare.taken.writer);
+        let Some(writer) = all().next().filter(|first| all().all(|writer| writer.owner == first.owner))
+        else {
+            return Err(Stop::Later);
+        };
+        Ok(Room { wants, writer, leaves: taken, node })
     }
 
-    pub(super) async fn take_node(
+    /// Writes the blocks of a room, unborn, in the session in which they were taken.
+    pub(super) async fn write_new(
         &self,
-        server: u16,
-        size: NodeSize,
-        op: &Op,
-    ) -> Result<(Writer, GlobalAddress), Stop> {
-        let (writer, block) = self.take(server, NODES, size.place_bytes(), op.lane).await?;
-        Ok((writer, block.address))
+        room: &mut Room<'_, V>,
+        parts: &[Part<'_>],
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let id = ConnectionId { server: room.wants.server, lane: op.lane };
+        self.at_hand(id.server, op)?;
+        // Also where the operation is dropped meanwhile.
+        room.set_held(true);
+        let written = self.memory.write_chain(id, &room.writer, parts, &[]).await;
+        if let Err(Trouble::Broke(_)) = &written {
+            let doubts =
+                room.leaves.iter().chain(&room.node).map(|spare| Doubtful { id, taken: spare.taken });
+            self.doubtful.borrow_mut().extend(doubts);
+        } else {
+            room.set_held(false);
+        }
+        op.trips += written?;
+        Ok(())
     }
 
-    /// Gives memory back that the client has taken, or that nothing leads to any more, in the session
-    /// of `writer`. What is of a session that has ended is left alone.
-    fn put_back(&self, writer: &Writer, class: SizeClass, bytes: u32, block: Block) {
-        let server = block.address.server();
-        let _ended =
-            self.memory.with_allocator(server, writer, |allocator| allocator.put_back(class, bytes, block));
+    /// Gives back blocks on whose connection nothing can come any more: its server has destroyed the former queue pair before
+    /// it was connected anew.
+    fn settle_doubts(&self) {
+        let mut doubtful = self.doubtful.borrow_mut();
+        doubtful.retain(|Doubtful { id, taken }| {
+            let is_settled = self.memory.link(*id).is_ok();
+            if is_settled {
+                self.put_back(taken);
+            }
+            !is_settled
+        });
     }
 
+    /// Gives memory back that the client has taken, or that nothing leads to any more, in the session in which it was taken.
+    /// What is of a session that has ended is left alone.
+    fn put_back(&self, taken: &Taken) {
+        let Taken { writer, class, bytes, block } = taken;
+        let put = |allocator: &mut Allocator| allocator.put_back(*class, *bytes, *block);
+        let _ended = self.memory.with_allocator(block.address.server(), writer, put);
+    }
+
+    /// Frees a leaf that this operation has unlinked, in the session in which it was.
     pub(super) fn free_leaf(&self, writer: &Writer, at: GlobalAddress) {
-        self.put_back(writer, LEAVES, LEAF_BYTES as u32, Block { address: at, version: None });
+        let block = Block { address: at, version: None };
+        self.put_back(&Taken { writer: *writer, class: LEAVES, bytes: LEAF_BYTES as u32, block });
     }
 
+    /// Frees an inner node that this operation has unlinked, in the session in which it was.
     pub(super) fn free_node(&self, writer: &Writer, size: NodeSize, at: GlobalAddress) {
-        self.put_back(writer, NODES, size.place_bytes(), Block { address: at, version: None });
+        let block = Block { address: at, version: None };
+        self.put_back(&Taken { writer: *writer, class: NODES, bytes: size.place_bytes(), block });
+    }
+
+    /// The record of a word that an operation will replace, for [`free_record`](Self::free_record) afterwards: in the
+    /// session that the client has now with the record's server. That is another server than the leaf's where a burst has moved
+    /// the leaf.
+    pub(super) fn record_of(&self, word: Word) -> Option<Taken> {
+        let Pointer { at, bytes, .. } = self.pointer(word)?;
+        let writer = self.memory.writer(at.server()).ok()?;
+        // The next version follows from what lies there.
+        Some(Taken { writer, class: RECORDS, bytes, block: Block { address: at, version: None } })
+    }
+
+    /// Frees a record that this operation has unlinked.
+    pub(super) fn free_record(&self, record: Option<Taken>) {
+        if let Some(record) = record {
+            self.put_back(&record);
+        }
     }
 
     /// The word of a value, if it needs no record.
@@ -103,44 +252,59 @@ impl<V: Verbs> Index<V> {
         writer: &Writer,
         value: &[u8],
         op: &mut Op,
-    ) -> Result<Option<Fresh>, Stop> {
+    ) -> Result<Option<Fresh<'_, V>>, Stop> {
         let bytes = place_bytes(value.len() as u32);
         let want = Want { server, class: RECORDS, bytes, is_fresh: false };
         let taken = self.memory.with_allocator(server, writer, |allocator| allocator.take(want));
-        let Some(Some(Block { address: at, version })) = taken else { return Ok(None) };
-        let version = match version {
+        let Some(Some(block)) = taken else { return Ok(None) };
+        let taken = Taken { writer: *writer, class: RECORDS, bytes, block };
+        let mut spare = Spare { index: self, taken, is_held: false };
+        let at = block.address;
+        let version = match block.version {
             Some(version) => version,
             // Another client has freed it.
             None => next_record_version(&self.read(at, 8, op).await?),
         };
         let version = if Check::VersionGoesOn.on() { version } else { 1 };
+        spare.taken.block.version = Some(version.wrapping_add(1));
         let word = Word::of_record(Pointer { at, bytes, version }).ok_or(IndexError::OutOfReach { at })?;
         let mut data = Vec::new();
         word::write(&mut data, op.key, version, value);
-        Ok(Some(Fresh { writer: *writer, at, version, bytes, data, word }))
+        Ok(Some(Fresh { spare, data, word }))
     }
 
     /// Waits until there is room for the record of a value.
-    pub(super) async fn until_room(&self, server: u16, value: &[u8]) -> Result<(), Stop> {
+    pub(super) async fn until_room(&self, server: u16, value: &[u8], op: &Op) -> Result<(), Stop> {
         let bytes = place_bytes(value.len() as u32);
         let want = Want { server, class: RECORDS, bytes, is_fresh: false };
-        let waited = self.memory.until_memory(want).await;
+        let waited = self.patiently(op, self.memory.until_memory(want)).await?;
         waited.map_err(|shortage| IndexError::NoMemory { server, shortage }.into())
     }
+}
 
-    /// Gives back a record that was not linked.
-    pub(super) fn discard(&self, fresh: Option<Fresh>) {
-        if let Some(Fresh { writer, at, version, bytes, .. }) = fresh {
-            let block = Block { address: at, version: Some(version.wrapping_add(1)) };
-            self.put_back(&writer, RECORDS, bytes, block);
+/// A record that no leaf leads to yet. Dropped, its place is free again.
+pub(super) struct Fresh<'i, V: Verbs> {
+    spare: Spare<'i, V>,
+    data: Vec<u8>,
+    pub(super) word: Word,
+}
+
+impl<V: Verbs> Fresh<'_, V> {
+    /// The WRITE of the record.
+    pub(super) fn write(&self, rkey: u32) -> Operation<'_> {
+        Operation::Write {
+            to: Remote { address: self.spare.taken.block.address.raw(), rkey },
+            data: &self.data,
         }
     }
 
-    /// Frees the record of a word that this operation has replaced. The next version follows from what
-    /// lies there.
-    pub(super) fn free_record(&self, writer: &Writer, word: Word) {
-        if let Some(Pointer { at, bytes, .. }) = self.pointer(word) {
-            self.put_back(writer, RECORDS, bytes, Block { address: at, version: None });
-        }
+    /// Precedes the chain that writes the record and links it.
+    pub(super) fn hold(&mut self) {
+        self.spare.is_held = true;
+    }
+
+    /// Notes that no leaf leads to it, and no WRITE of it is under way.
+    pub(super) fn release(&mut self) {
+        self.spare.is_held = false;
     }
 }

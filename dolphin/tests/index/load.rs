@@ -20,7 +20,7 @@ use proptest::prelude::*;
 const CHUNK: u64 = 16 << 10;
 
 /// Loads keys, serves the parts, and runs something with the opened index.
-fn with_loaded<F: Future>(
+pub(crate) fn with_loaded<F: Future>(
     options: &LoadOptions,
     content: &BTreeMap<u64, Vec<u8>>,
     work: impl FnOnce(Rc<Index<PlainDevice>>) -> F,
@@ -29,7 +29,8 @@ fn with_loaded<F: Future>(
     let loaded = load(options, &keys, |key, value| value.extend(&content[&key])).expect("it can be loaded");
     assert_eq!(loaded.counts.keys, keys.len() as u64);
     let network = PlainNetwork::new();
-    let served = ServerOptions { access: Access::ALL, chunk_bytes: CHUNK, ..ServerOptions::writable() };
+    let served =
+        ServerOptions { access: Access::ALL, chunk_bytes: options.chunk_bytes, ..ServerOptions::writable() };
     let serve = |part| MemoryServer::<PlainDevice, HybridIndex>::new(network.device(), part, &served, 1);
     let mut servers: BTreeMap<u16, _> =
         loaded.parts.into_iter().map(|part| (part.server, serve(part).expect("it can be served"))).collect();

@@ -3,6 +3,8 @@
 mod campaign;
 mod died;
 mod dropped;
+mod lengths;
 mod load;
 mod missing;
 mod model;
+mod servers;

@@ -47,7 +47,7 @@ fn got(answer: Answer<Option<Value>>) -> Option<Vec<u8>> {
     answer.result.expect("nothing is in the way").map(|value| value.to_vec())
 }
 
-fn done(answer: Answer<bool>) -> bool {
+pub(crate) fn done(answer: Answer<bool>) -> bool {
     answer.result.expect("nothing is in the way")
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Host {
     pub(super) frozen: bool,
     /// WRITEs after which nothing leaves it any more.
     pub(super) writes_left: Option<u64>,
+    /// Whether atomics count as WRITEs there.
+    pub(super) counts_atomics: bool,
     pub(super) link: Link,
     pub(super) pool: BufferPool,
     pub(super) regions: BTreeMap<u32, Registered>,
@@ -138,6 +140,7 @@ impl Fabric {
             generation: 0,
             frozen: false,
             writes_left: None,
+            counts_atomics: false,
             link,
             pool,
             regions: BTreeMap::new(),

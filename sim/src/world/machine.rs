@@ -141,7 +141,18 @@ impl Machine {
     /// Lets this many more WRITEs leave its card, and then nothing: a way to die between two writes of a chain. The machine itself
     /// goes on until it is killed.
     pub fn mute_after_writes(&self, writes: u64) {
-        self.shared.fabric.borrow_mut().host_mut(self.id).writes_left = Some(writes);
+        self.mute_after(writes, false);
+    }
+
+    /// The same after this many WRITEs and atomics: a way to die between any two changes of a doorbell.
+    pub fn mute_after_changes(&self, changes: u64) {
+        self.mute_after(changes, true);
+    }
+
+    fn mute_after(&self, requests: u64, counts_atomics: bool) {
+        let mut fabric = self.shared.fabric.borrow_mut();
+        let host = fabric.host_mut(self.id);
+        (host.writes_left, host.counts_atomics) = (Some(requests), counts_atomics);
     }
 
     /// Whether the limit of [`mute_after_writes`](Self::mute_after_writes) is reached.

@@ -159,13 +159,16 @@ impl Fabric {
                 return;
             }
             let Some(posted) = requester.get(next) else { return };
-            if kind_of(&posted.operation) != Kind::Write {
+            let kind = kind_of(&posted.operation);
+            if kind != Kind::Write {
                 let limit = pair.agreed.map_or(1, |agreed| agreed.outstanding_reads);
                 if requester.reads >= limit {
                     return;
                 }
                 requester.reads += 1;
-            } else if let Some(left) = &mut owner.writes_left {
+            }
+            let counts = kind == Kind::Write || kind == Kind::Atomic && owner.counts_atomics;
+            if let Some(left) = owner.writes_left.as_mut().filter(|_| counts) {
                 *left -= 1;
             }
             requester.next += 1;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Link, LocalHost, Regions, State, endpoint, lock};
 use crate::access::Access;
-use crate::buffer::{Buffer, BufferClass, BufferPool};
+use crate::buffer::{Buffer, BufferClass, BufferPool, LARGEST_BUFFER};
 use crate::capabilities::Capabilities;
 use crate::chain::{carry_out, check_chain};
 use crate::completion::{Completion, Failure, Output};
@@ -44,7 +44,7 @@ impl LocalVerbs {
     pub const BUFFERS: [BufferClass; 3] = [
         BufferClass { count: 1024, bytes: 4 << 10 },
         BufferClass { count: 64, bytes: 64 << 10 },
-        BufferClass { count: 4, bytes: (1 << 20) + (4 << 10) },
+        BufferClass { count: 4, bytes: LARGEST_BUFFER },
     ];
 
     /// Creates a device without queue pairs.

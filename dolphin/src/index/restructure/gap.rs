@@ -6,13 +6,14 @@
 //!                                      new   61  [62 node, 63 leaf]
 //! ```
 
-use fatbtree_remote::{GlobalAddress, LockGuard, Part, Writer};
+use fatbtree_remote::{LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
-use super::{Swap, lock_part, out_of_reach, upward};
+use super::{Made, Swap, give_up, lock_part, out_of_reach, upward};
 use crate::entry::{Entry, NodeSize};
 use crate::error::Stop;
 use crate::index::descend::Gap;
+use crate::index::space::{Room, Wants};
 use crate::index::{Index, Op};
 use crate::inner::{self, Choice, HEAD_BYTES, Node, NodeState, parse_head};
 use crate::key::{Prefix, common};
@@ -22,29 +23,49 @@ impl<V: Verbs> Index<V> {
     /// Makes a leaf for the operation's key, where none is.
     pub(in crate::index) async fn fill_gap(&self, gap: Gap, op: &mut Op) -> Result<(), Stop> {
         match gap {
-            Gap::In { node, .. } => self.fill_in(node, op).await,
-            Gap::Above { node, child, .. } => self.fill_above(node, child, op).await,
+            Gap::In { node, .. } => {
+                let fill =
+                    async |room: Option<&mut Room<'_, V>>, op: &mut Op| self.fill_in(node, room, op).await;
+                self.with_room(Some(Wants::leaf(node.at().server())), op, fill).await
+            }
+            Gap::Above { node, child, below, .. } => {
+                let between = Prefix::of(op.key, common(op.key, below.low()));
+                let wants = self.wants_between(between);
+                let fill = async |room: Option<&mut Room<'_, V>>, op: &mut Op| {
+                    self.fill_above(node, child, room, op).await
+                };
+                self.with_room(Some(wants), op, fill).await
+            }
         }
     }
 
-    async fn fill_in(&self, parent: Entry, op: &mut Op) -> Result<(), Stop> {
-        let (writer, new) = self.take_leaf(parent.at().server(), op).await?;
-        let (guard, node) = match self.enter_as(&writer, parent, op).await {
-            Ok(entered) => entered,
-            Err(stop) => {
-                self.free_leaf(&writer, new);
-                return Err(stop);
-            }
-        };
-        let Some((min, max)) = self.gap_of(&guard, &node, op).await? else {
-            self.free_leaf(&writer, new);
-            return Ok(guard.release(&mut op.trips).await?);
+    /// What a node of a prefix with a leaf wants.
+    fn wants_between(&self, prefix: Prefix) -> Wants {
+        Wants { leaves: 1, ..Wants::node(self.shape.server_of(prefix), NodeSize::NEW) }
+    }
+
+    async fn fill_in(
+        &self,
+        parent: Entry,
+        room: Option<&mut Room<'_, V>>,
+        op: &mut Op,
+    ) -> Result<Made<()>, Stop> {
+        let (guard, node) = self.enter(parent, op).await?;
+        let Some(range) = self.gap_of(&guard, &node, op).await? else {
+            guard.release(&mut op.trips).await?;
+            return Ok(Made::Done(()));
         };
         let Some(free) = node.free else {
-            self.free_leaf(&writer, new);
-            return self.resize(guard, node, op).await;
+            return self.resize(guard, node, room, op).await;
         };
-        self.link_leaf(guard, &node, free, (writer, new), (min, max), op).await
+        let wants = Wants::leaf(node.at.server());
+        match room.filter(|room| room.wants() == wants && room.is_of(&guard.writer())) {
+            Some(room) => self.link_leaf(guard, &node, free, room, range, op).await.map(Made::Done),
+            None => {
+                guard.release(&mut op.trips).await?;
+                Ok(Made::Wants(wants))
+            }
+        }
     }
 
     /// One chain, whose second WRITE links the new leaf.
@@ -53,11 +74,12 @@ impl<V: Verbs> Index<V> {
         guard: LockGuard<'_, V>,
         node: &Node,
         free: u16,
-        (writer, new): (Writer, GlobalAddress),
+        room: &mut Room<'_, V>,
         (min, max): (u64, u64),
         op: &mut Op,
     ) -> Result<(), Stop> {
-        let stamp = self.draw_stamp(writer.owner);
+        let Some(new) = room.leaf(0) else { return give_up(guard, Stop::Later, op).await };
+        let stamp = self.draw_stamp(guard.writer().owner);
         let bytes = leaf::build(new, upward(node.size, node.at)?, min, max, stamp, &[]);
         let entry = Entry::leaf(node.prefix.byte_of(min), new).ok_or_else(|| out_of_reach(new))?;
         let word = entry.0.to_le_bytes();
@@ -67,7 +89,8 @@ impl<V: Verbs> Index<V> {
             Part { at: node.slot_at(free), bytes: &word },
             lock_part(new, &open),
         ];
-        guard.restructure(&parts, &mut op.trips).await?;
+        room.hold();
+        room.linked(guard.restructure(&parts, &mut op.trips).await)?;
         let mut known = node.clone();
         known.entries.push((free, entry));
         known.entries.sort_unstable_by_key(|(_, entry)| entry.byte());
@@ -105,11 +128,23 @@ impl<V: Verbs> Index<V> {
         Ok(Some((min.max(half.0), max.min(half.1))))
     }
 
-    async fn fill_above(&self, parent: Entry, child: Entry, op: &mut Op) -> Result<(), Stop> {
+    async fn fill_above(
+        &self,
+        parent: Entry,
+        child: Entry,
+        room: Option<&mut Room<'_, V>>,
+        op: &mut Op,
+    ) -> Result<Made<()>, Stop> {
         let (guard, node) = self.enter(parent, op).await?;
         let slot = node.slot_of(child.at()).filter(|_| node.choose(op.key) == Choice::Inner(child));
-        let Some((slot, _)) = slot else { return Ok(guard.release(&mut op.trips).await?) };
-        let head = self.read(child.at(), HEAD_BYTES as u32, op).await?;
+        let Some((slot, _)) = slot else {
+            guard.release(&mut op.trips).await?;
+            return Ok(Made::Done(()));
+        };
+        let head = match self.read_at_hand(child.at(), HEAD_BYTES as u32, op).await {
+            Ok(head) => head,
+            Err(stop) => return give_up(guard, stop, op).await,
+        };
         let live = |state: u64| state & 7 == NodeState::Live as u64;
         let found =
             parse_head(&head, child.size()).filter(|(prefix, state)| live(*state) && !prefix.covers(op.key));
@@ -123,13 +158,22 @@ impl<V: Verbs> Index<V> {
             guard.release(&mut op.trips).await?;
             return Err(Stop::Later);
         }
-        let (entry, swaps) = self.write_between(&node, prefix, below, child, op).await?;
+        let wants = self.wants_between(prefix);
+        let Some(room) = room.filter(|room| room.wants() == wants) else {
+            guard.release(&mut op.trips).await?;
+            return Ok(Made::Wants(wants));
+        };
+        let (entry, swaps) = match self.write_between(&node, prefix, below, child, room, op).await {
+            Ok(written) => written,
+            Err(stop) => return give_up(guard, stop, op).await,
+        };
         let word = entry.0.to_le_bytes();
         let parts = [Part { at: node.slot_at(slot), bytes: &word }];
-        guard.restructure(&parts, &mut op.trips).await?;
+        room.hold();
+        room.linked(guard.restructure(&parts, &mut op.trips).await)?;
         self.cache.forget(node.prefix);
         // It is linked: where this fails, the next client that comes by does it.
-        self.begin_use(&swaps, op).await
+        self.begin_use(&swaps, op).await.map(Made::Done)
     }
 
     /// Writes a node over a child, with a leaf beside it on the key's side.
@@ -139,27 +183,24 @@ impl<V: Verbs> Index<V> {
         prefix: Prefix,
         below: Prefix,
         child: Entry,
+        room: &mut Room<'_, V>,
         op: &mut Op,
     ) -> Result<(Entry, [Swap; 2]), Stop> {
-        let server = self.shape.server_of(prefix);
-        let (writer, place) = self.take_node(server, NodeSize::NEW, op).await?;
-        let (of_leaf, new) = self.take_leaf(server, op).await?;
-        if of_leaf.owner != writer.owner {
-            return Err(Stop::Later);
-        }
+        let (Some(place), Some(new)) = (room.node(), room.leaf(0)) else { return Err(Stop::Later) };
+        let owner = room.writer().owner;
         let byte = prefix.byte_of(below.low());
         let (min, max) = match op.key < below.low() {
             true => (prefix.low(), prefix.first_of(byte) - 1),
             false => (prefix.last_of(byte) + 1, prefix.high()),
         };
-        let stamps = [self.draw_stamp(writer.owner), self.draw_stamp(writer.owner)];
+        let stamps = [self.draw_stamp(owner), self.draw_stamp(owner)];
         let parent = upward(NodeSize::NEW, place)?;
         let leaf = leaf::build(new, parent, min, max, stamps[0], &[]);
         let entry = Entry::leaf(prefix.byte_of(min), new).ok_or_else(|| out_of_reach(new))?;
         let entries = [child.under(byte), entry];
         let bytes = inner::build(prefix, NodeSize::NEW, stamps[1], NodeState::Unborn, entries);
         let parts = [Part { at: new, bytes: &leaf[..] }, Part { at: place, bytes: &bytes }];
-        self.write_new(&writer, &parts, op).await?;
+        self.write_new(room, &parts, op).await?;
         let swaps = [Swap::leaf(new, stamps[0]), Swap::node(place, stamps[1])];
         Ok((parent.under(node.prefix.byte_of(op.key)), swaps))
     }

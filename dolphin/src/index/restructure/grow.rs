@@ -11,9 +11,10 @@
 use fatbtree_remote::{LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
-use super::{out_of_reach, upward};
+use super::{Made, give_up, out_of_reach, upward};
 use crate::entry::{Entry, NodeSize};
 use crate::error::Stop;
+use crate::index::space::{Room, Wants};
 use crate::index::{Index, Op};
 use crate::inner::{self, Choice, HEAD_BYTES, Node, NodeState, STATE, moved_head, state_word, successor};
 
@@ -27,17 +28,25 @@ pub(super) fn fitting(entries: usize) -> NodeSize {
 
 impl<V: Verbs> Index<V> {
     /// Replaces a locked node by one that fits its entries.
-    pub(super) async fn resize(&self, guard: LockGuard<'_, V>, node: Node, op: &mut Op) -> Result<(), Stop> {
+    pub(super) async fn resize(
+        &self,
+        guard: LockGuard<'_, V>,
+        node: Node,
+        room: Option<&mut Room<'_, V>>,
+        op: &mut Op,
+    ) -> Result<Made<()>, Stop> {
         let size = fitting(node.entries.len());
         if size == node.size || node.prefix.depth() == 0 {
-            return Ok(guard.release(&mut op.trips).await?);
-        }
-        let (writer, at) = self.take_node(node.at.server(), size, op).await?;
-        if writer.owner != guard.writer().owner {
             guard.release(&mut op.trips).await?;
-            return Err(Stop::Later);
+            return Ok(Made::Done(()));
         }
-        let stamp = self.draw_stamp(writer.owner);
+        let wants = Wants::node(node.at.server(), size);
+        let room = room.filter(|room| room.wants() == wants && room.is_of(&guard.writer()));
+        let Some((at, room)) = room.and_then(|room| Some((room.node()?, room))) else {
+            guard.release(&mut op.trips).await?;
+            return Ok(Made::Wants(wants));
+        };
+        let stamp = self.draw_stamp(guard.writer().owner);
         let entries = node.entries.iter().map(|(_, entry)| *entry);
         let bytes = inner::build(node.prefix, size, stamp, NodeState::Unborn, entries);
         let successor = Entry::inner(0, size, at).ok_or_else(|| out_of_reach(at))?;
@@ -48,9 +57,16 @@ impl<V: Verbs> Index<V> {
             Part { at: node.at, bytes: &head },
             Part { at: at.behind(STATE), bytes: &live },
         ];
-        guard.restructure(&parts, &mut op.trips).await?;
-        self.cache.forget(node.prefix);
-        self.relink(upward(node.size, node.at)?, op).await
+        room.hold();
+        room.linked(guard.restructure(&parts, &mut op.trips).await)?;
+        if let Some(known) = Node::parse(&bytes, at, size) {
+            self.cache.put(&known, successor);
+        }
+        match self.relink(upward(node.size, node.at)?, op).await {
+            // The node above lies on a server that is away: the next client that passes by does it.
+            Ok(()) | Err(Stop::Absent(_)) => Ok(Made::Done(())),
+            Err(stop) => Err(stop),
+        }
     }
 
     /// Replaces the entry of a node that has moved, on the operation's way, by that of its successor.
@@ -60,7 +76,10 @@ impl<V: Verbs> Index<V> {
         let Some((slot, entry)) = node.slot_of(former.at()) else {
             return Ok(guard.release(&mut op.trips).await?);
         };
-        let head = self.read(former.at(), HEAD_BYTES as u32, op).await?;
+        let head = match self.read_at_hand(former.at(), HEAD_BYTES as u32, op).await {
+            Ok(head) => head,
+            Err(stop) => return give_up(guard, stop, op).await,
+        };
         let Some(successor) = successor(&head, entry.size()) else {
             return Ok(guard.release(&mut op.trips).await?);
         };
@@ -78,6 +97,7 @@ impl<V: Verbs> Index<V> {
     pub(super) async fn above(&self, below: Entry, op: &mut Op) -> Result<Option<Entry>, Stop> {
         let mut next = self.shape.root();
         for _ in 0..MOST_NODES {
+            self.at_hand(next.at().server(), op)?;
             let Some(node) = self.read_node(next, op).await? else { break };
             match node.choose(op.key) {
                 _ if node.is(NodeState::Moved) && node.successor.is_inner() => next = node.successor,

@@ -5,13 +5,14 @@
 //!   node  [10 node] ─► [leaf]  ──►  node  [10 new]                the node below has moved
 //! ```
 
-use fatbtree_remote::{GlobalAddress, Part, Writer};
+use fatbtree_remote::{Part, Writer};
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::grow::fitting;
-use super::{Swap, lock_part, out_of_reach, upward};
+use super::{Made, Swap, give_up, lock_part, out_of_reach, upward};
 use crate::entry::Entry;
 use crate::error::Stop;
+use crate::index::space::{Room, Wants};
 use crate::index::{Index, Op};
 use crate::inner::{Choice, HEAD_BYTES, Node, moved_head, parse_head};
 use crate::leaf::{self, Leaf, LeafState, LockLine, SLOTS, Task};
@@ -26,17 +27,16 @@ const ALONE: usize = SLOTS / 3;
 impl<V: Verbs> Index<V> {
     /// Merges the leaf of the operation's key, below a node, if it and a neighbour are thin.
     pub(in crate::index) async fn thin(&self, parent: Entry, op: &mut Op) -> Result<(), Stop> {
-        let (writer, new) = self.take_leaf(parent.at().server(), op).await?;
-        let mut used = false;
-        let merged = self.merge(parent, (&writer, new), &mut used, op).await;
-        if !used {
-            self.free_leaf(&writer, new);
-        }
-        match merged? {
+        let leaf = Wants::leaf(parent.at().server());
+        let merge = async |room: Option<&mut Room<'_, V>>, op: &mut Op| self.merge(parent, room, op).await;
+        match self.with_room(Some(leaf), op, merge).await? {
             Merged::Alone => self.collapse(parent, op).await,
             Merged::Left(entries) if fitting(entries).entries() * 2 < parent.size().entries() => {
-                let (guard, node) = self.enter(parent, op).await?;
-                self.resize(guard, node, op).await
+                let shrink = async |room: Option<&mut Room<'_, V>>, op: &mut Op| {
+                    let (guard, node) = self.enter(parent, op).await?;
+                    self.resize(guard, node, room, op).await
+                };
+                self.with_room(Some(Wants::node(leaf.server, fitting(entries))), op, shrink).await
             }
             Merged::Left(_) => Ok(()),
         }
@@ -45,11 +45,16 @@ impl<V: Verbs> Index<V> {
     async fn merge(
         &self,
         parent: Entry,
-        (writer, new): (&Writer, GlobalAddress),
-        used: &mut bool,
+        room: Option<&mut Room<'_, V>>,
         op: &mut Op,
-    ) -> Result<Merged, Stop> {
-        let (guard, node) = self.enter_as(writer, parent, op).await?;
+    ) -> Result<Made<Merged>, Stop> {
+        let (guard, node) = self.enter(parent, op).await?;
+        let wants = Wants::leaf(node.at.server());
+        let room = room.filter(|room| room.wants() == wants && room.is_of(&guard.writer()));
+        let Some((new, room)) = room.and_then(|room| Some((room.leaf(0)?, room))) else {
+            guard.release(&mut op.trips).await?;
+            return Ok(Made::Wants(wants));
+        };
         let left = Merged::Left(node.entries.len());
         let pairs = match node.choose(op.key) {
             Choice::Leaf(entry) => pairs_of(&node, entry),
@@ -58,7 +63,7 @@ impl<V: Verbs> Index<V> {
         let Some((lower, upper)) = self.thinnest(&guard.writer(), &pairs, op).await? else {
             let is_alone = node.entries.len() == 1 && node.prefix.depth() > 0;
             guard.release(&mut op.trips).await?;
-            return Ok(if is_alone { Merged::Alone } else { left });
+            return Ok(Made::Done(if is_alone { Merged::Alone } else { left }));
         };
         let leaves = [lower.1.at(), upper.1.at()];
         let (guard, bytes) = self.freeze(guard, node.clone(), &leaves, op).await?;
@@ -70,10 +75,9 @@ impl<V: Verbs> Index<V> {
         let is_pair = one.max().checked_add(1) == Some(other.min()) && (one.min() ^ other.max()) >> 63 == 0;
         if !is_pair || items.len() > most_of(one.count_items(), other.count_items()) {
             self.thaw_read((guard, bytes), &leaves, op).await?;
-            return Ok(left);
+            return Ok(Made::Done(left));
         }
         items.sort_unstable_by_key(|(key, _)| *key);
-        *used = true;
         let stamp = self.draw_stamp(guard.writer().owner);
         let merged = leaf::build(new, upward(node.size, node.at)?, one.min(), other.max(), stamp, &items);
         let entry = Entry::leaf(lower.1.byte(), new).ok_or_else(|| out_of_reach(new))?;
@@ -96,10 +100,11 @@ impl<V: Verbs> Index<V> {
             lock_part(leaves[1], &ends[1]),
         ];
         let writer = guard.writer();
-        guard.restructure(&parts, &mut op.trips).await?;
+        room.hold();
+        room.linked(guard.restructure(&parts, &mut op.trips).await)?;
         leaves.iter().for_each(|&leaf| self.free_leaf(&writer, leaf));
         self.cache.forget(node.prefix);
-        Ok(Merged::Left(node.entries.len() - 1))
+        Ok(Made::Done(Merged::Left(node.entries.len() - 1)))
     }
 
     /// The pair with the fewest items of those that may be merged.
@@ -115,40 +120,40 @@ impl<V: Verbs> Index<V> {
     /// Puts the only leaf below a node in the node's place.
     async fn collapse(&self, parent: Entry, op: &mut Op) -> Result<(), Stop> {
         let Some(above) = self.above(parent, op).await? else { return Ok(()) };
-        let head = self.read(above.at(), HEAD_BYTES as u32, op).await?;
+        let head = self.read_at_hand(above.at(), HEAD_BYTES as u32, op).await?;
         let Some((upper, _)) = parse_head(&head, above.size()) else { return Ok(()) };
-        let (new_writer, new) = self.take_leaf(above.at().server(), op).await?;
+        let room = &mut self.room(Wants::leaf(above.at().server()), op).await?;
+        let Some(new) = room.leaf(0) else { return Ok(()) };
         let (guard, node) = self.enter(parent, op).await?;
         // Between a node and one of the next depth no other can come.
         let is_next = upper.depth() + 1 == node.prefix.depth();
         let only = match node.entries.as_slice() {
             [(_, only)] if !only.is_inner() && is_next => *only,
-            _ => {
-                self.free_leaf(&new_writer, new);
-                return Ok(guard.release(&mut op.trips).await?);
-            }
+            _ => return Ok(guard.release(&mut op.trips).await?),
         };
         let (guard, bytes) = self.freeze(guard, node.clone(), &[only.at()], op).await?;
         let Some(leaf) = bytes.first().and_then(|bytes| Leaf::new(bytes)) else { return Err(Stop::Later) };
         let mut items: Vec<_> = leaf.items().collect();
         if items.len() > ALONE {
-            self.free_leaf(&new_writer, new);
             return self.thaw_read((guard, bytes), &[only.at()], op).await;
         }
         items.sort_unstable_by_key(|(key, _)| *key);
-        let stamp = self.draw_stamp(new_writer.owner);
+        let stamp = self.draw_stamp(room.writer().owner);
         let (min, max) = (node.prefix.low(), node.prefix.high());
         let merged = leaf::build(new, upward(above.size(), above.at())?, min, max, stamp, &items);
         let entry = Entry::leaf(upper.byte_of(min), new).ok_or_else(|| out_of_reach(new))?;
-        if let Err(stop) = self.write_new(&new_writer, &[Part { at: new, bytes: &merged[..] }], op).await {
+        if let Err(stop) = self.write_new(room, &[Part { at: new, bytes: &merged[..] }], op).await {
             self.thaw_read((guard, bytes), &[only.at()], op).await?;
             return Err(stop);
         }
         let begin = LockLine::changing(leaf.stamp(), Task::Collapse, min, entry).to_bytes();
         let moved = moved_head(&node, entry);
         let parts = [lock_part(only.at(), &begin), Part { at: node.at, bytes: &moved }];
-        guard.write(&parts, &mut op.trips).await?;
-        self.begin_use(&[Swap::leaf(new, stamp)], op).await?;
+        room.hold();
+        room.linked(guard.write(&parts, &mut op.trips).await)?;
+        if let Err(stop) = self.begin_use(&[Swap::leaf(new, stamp)], op).await {
+            return give_up(guard, stop, op).await;
+        }
         let end = LockLine::plain(leaf.stamp(), LeafState::Retired).to_bytes();
         let writer = guard.writer();
         guard.restructure(&[lock_part(only.at(), &end)], &mut op.trips).await?;

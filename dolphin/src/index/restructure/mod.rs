@@ -14,6 +14,11 @@
 //!
 //! What is *unborn* is never used. Its memory may have been another leaf, to which old pointers lead;
 //! if its client dies before it counts, it stays unborn for ever.
+//!
+//! A burst and a collapse put what is new on another server than the leaf, which may be away. So a change has its
+//! [`Room`] before it locks anything. Under a lock it uses another server only if it is connected with it at that moment. If not,
+//! it opens what is frozen, gives the lock back, and waits then ([`Stop::Absent`]). What is *changing* cannot be taken back: its
+//! keys are the new part's, and wait for that part's server.
 
 mod gap;
 mod grow;
@@ -24,6 +29,7 @@ mod split;
 use fatbtree_remote::{ConnectionId, GlobalAddress, LockGuard, Part, Writer, bytes_of};
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Output, Remote, Verbs};
 
+use super::space::{Room, Wants};
 use super::{Index, Op};
 use crate::checks::Check;
 use crate::entry::{Entry, NodeSize};
@@ -31,10 +37,34 @@ use crate::error::Stop;
 use crate::inner::{Node, NodeState};
 use crate::leaf::{LEAF_BYTES, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, NoLeaf, Use};
 
+/// Times that a structure change looks for what it wants: others change the same.
+const MOST_ROOMS: usize = 6;
+
 /// Leaves that are frozen under the lock of their node.
 type Frozen<'i, V> = (LockGuard<'i, V>, Vec<Buffer>);
 
 impl<V: Verbs> Index<V> {
+    /// Carries out a structure change with the room that it turns out to want. Each attempt either ends the change, or says what it
+    /// wants, and has nothing locked or frozen then.
+    async fn with_room<T>(
+        &self,
+        mut wants: Option<Wants>,
+        op: &mut Op,
+        mut change: impl AsyncFnMut(Option<&mut Room<'_, V>>, &mut Op) -> Result<Made<T>, Stop>,
+    ) -> Result<T, Stop> {
+        for _ in 0..MOST_ROOMS {
+            let mut room = match wants {
+                Some(wants) => Some(self.room(wants, op).await?),
+                None => None,
+            };
+            match change(room.as_mut(), op).await? {
+                Made::Done(done) => return Ok(done),
+                Made::Wants(more) => wants = Some(more),
+            }
+        }
+        Err(Stop::Later)
+    }
+
     /// Takes the lock of a node and reads it.
     async fn enter(&self, parent: Entry, op: &mut Op) -> Result<(LockGuard<'_, V>, Node), Stop> {
         let (at, bytes) = (parent.at(), parent.size().bytes());
@@ -42,27 +72,24 @@ impl<V: Verbs> Index<V> {
             LockGuard::lock_and_read(&self.memory, op.lane, at, bytes, &mut op.trips).await?;
         match Node::parse(&bytes, at, parent.size()) {
             Some(node) if node.is(NodeState::Live) && node.prefix.covers(op.key) => Ok((guard, node)),
-            Some(_) | None => {
+            found => {
                 guard.release(&mut op.trips).await?;
-                op.anew = true;
+                let moved = found.filter(|node| node.is(NodeState::Moved) && node.successor.is_inner());
+                op.anew = match moved {
+                    // The node above may lie on a server that is away.
+                    Some(node) => !self.learn(node.successor, op).await?,
+                    None => true,
+                };
                 Err(Stop::Anew)
             }
         }
     }
 
-    /// The same in the session in which memory was taken: in another one that is not the client's.
-    async fn enter_as(
-        &self,
-        writer: &Writer,
-        parent: Entry,
-        op: &mut Op,
-    ) -> Result<(LockGuard<'_, V>, Node), Stop> {
-        let (guard, node) = self.enter(parent, op).await?;
-        if writer.owner == guard.writer().owner {
-            return Ok((guard, node));
-        }
-        guard.release(&mut op.trips).await?;
-        Err(Stop::Later)
+    /// Takes up the node in another one's place. Says whether it did.
+    async fn learn(&self, successor: Entry, op: &mut Op) -> Result<bool, Stop> {
+        let node = self.read_node(successor, op).await?;
+        let known = node.filter(|node| node.is(NodeState::Live) && node.prefix.covers(op.key));
+        Ok(known.is_some_and(|node| self.cache.put(&node, successor)))
     }
 
     /// Reads leaves of one server, with one doorbell.
@@ -127,7 +154,8 @@ impl<V: Verbs> Index<V> {
                 op.anew = true;
                 return Err(Stop::Later);
             }
-            self.settle_locked(guard, node, op).await?;
+            // Where that wants room, the operation finds the leaf once more.
+            self.settle_locked(guard, node, None, op).await?;
             return Err(Stop::Anew);
         };
         self.lock_lines(&guard, leaves, &stamps, LeafState::Frozen, op).await?;
@@ -175,21 +203,13 @@ impl<V: Verbs> Index<V> {
         Ok(guard.write(&parts, &mut op.trips).await?)
     }
 
-    /// Writes new leaves and nodes on a server, in the session in which their memory was taken.
-    async fn write_new(&self, writer: &Writer, parts: &[Part<'_>], op: &mut Op) -> Result<(), Stop> {
-        let Some(first) = parts.first() else { return Ok(()) };
-        let id = ConnectionId { server: first.at.server(), lane: op.lane };
-        op.trips += self.memory.write_chain(id, writer, parts, &[]).await?;
-        Ok(())
-    }
-
     /// Lets what is unborn be used: swaps state words, each of which has a stamp of its own, so that
     /// this may come twice or late.
     async fn begin_use(&self, swaps: &[Swap], op: &mut Op) -> Result<(), Stop> {
         for of_one in swaps.chunk_by(|one, other| one.at.server() == other.at.server()) {
             let Some(first) = of_one.first() else { continue };
             let server = first.at.server();
-            let writer = self.writer(server, op.lane).await?;
+            let writer = self.at_hand(server, op)?;
             for some in of_one.chunks(MAX_BATCH) {
                 let swap = |rkey| {
                     some.iter().map(move |&Swap { at, from, to }| {
@@ -205,6 +225,13 @@ impl<V: Verbs> Index<V> {
         }
         Ok(())
     }
+}
+
+/// End of an attempt at a structure change.
+enum Made<T> {
+    Done(T),
+    /// It wants other room. Nothing is locked or frozen.
+    Wants(Wants),
 }
 
 /// A state word that changes.
@@ -225,6 +252,12 @@ impl Swap {
         let (from, to) = (stamp | NodeState::Unborn as u64, stamp | NodeState::Live as u64);
         Self { at: at.behind(crate::inner::STATE), from, to }
     }
+}
+
+/// Gives the lock of a node back after a step on another server has failed.
+async fn give_up<T, V: Verbs>(guard: LockGuard<'_, V>, stop: Stop, op: &mut Op) -> Result<T, Stop> {
+    guard.release(&mut op.trips).await?;
+    Err(stop)
 }
 
 fn lock_part(at: GlobalAddress, line: &[u8; LOCK_BYTES]) -> Part<'_> {

@@ -7,10 +7,11 @@
 use fatbtree_remote::{GlobalAddress, LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
-use super::{Swap, lock_part};
+use super::{Made, Swap, give_up, lock_part};
 use crate::checks::Check;
 use crate::entry::Entry;
 use crate::error::Stop;
+use crate::index::space::Room;
 use crate::index::{Index, Op};
 use crate::inner::{HEAD_BYTES, Node, NodeState, moved_head, parse_head};
 use crate::leaf::{self, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, Task};
@@ -27,8 +28,11 @@ impl<V: Verbs> Index<V> {
         if !Check::Settles.on() {
             return Err(Stop::Later);
         }
-        let (guard, node) = self.enter(parent, op).await?;
-        self.settle_locked(guard, node, op).await
+        let settle = async |room: Option<&mut Room<'_, V>>, op: &mut Op| {
+            let (guard, node) = self.enter(parent, op).await?;
+            self.settle_locked(guard, node, room, op).await
+        };
+        self.with_room(None, op, settle).await
     }
 
     /// Completes one change that was begun below a locked node; if there is none, opens what is frozen or
@@ -37,8 +41,9 @@ impl<V: Verbs> Index<V> {
         &self,
         guard: LockGuard<'_, V>,
         node: Node,
+        room: Option<&mut Room<'_, V>>,
         op: &mut Op,
-    ) -> Result<(), Stop> {
+    ) -> Result<Made<()>, Stop> {
         // The leaf in question may be one that the node does not lead to any more.
         self.cache.forget(node.prefix);
         let writer = guard.writer();
@@ -52,7 +57,7 @@ impl<V: Verbs> Index<V> {
             .map(|(&entry, line)| Begun { entry, lock: LockLine::parse(line) })
             .collect();
         if let Some(begun) = locks.iter().find(|begun| begun.lock.is(LeafState::Changing)) {
-            return self.complete(guard, &node, begun, &locks, op).await;
+            return self.complete(guard, &node, begun, &locks, room, op).await;
         }
         let frozen = || locks.iter().filter(|begun| begun.lock.is(LeafState::Frozen));
         let opened: Vec<_> = frozen()
@@ -69,18 +74,24 @@ impl<V: Verbs> Index<V> {
         let swaps: Vec<_> = unborn.map(|begun| Swap::leaf(begun.entry.at(), begun.lock.stamp())).collect();
         self.begin_use(&swaps, op).await?;
         for (_, entry) in node.entries.iter().filter(|(_, entry)| entry.is_inner()) {
-            self.begin_child(*entry, op).await?;
+            match self.begin_child(*entry, op).await {
+                // Its keys wait for its server.
+                Ok(()) | Err(Stop::Absent(_)) => {}
+                Err(stop) => return give_up(guard, stop, op).await,
+            }
         }
-        Ok(guard.release(&mut op.trips).await?)
+        guard.release(&mut op.trips).await?;
+        Ok(Made::Done(()))
     }
 
     /// Lets a linked node and its leaves be used, if they are not yet.
     async fn begin_child(&self, entry: Entry, op: &mut Op) -> Result<(), Stop> {
-        let head = self.read(entry.at(), HEAD_BYTES as u32, op).await?;
+        let head = self.read_at_hand(entry.at(), HEAD_BYTES as u32, op).await?;
         let is_unborn = |(_, state): (_, u64)| state & 7 == NodeState::Unborn as u64;
         if !parse_head(&head, entry.size()).is_some_and(is_unborn) {
             return Ok(());
         }
+        self.at_hand(entry.at().server(), op)?;
         let Some(node) = self.read_node(entry, op).await? else { return Ok(()) };
         let mut swaps = Vec::new();
         for (_, leaf) in node.entries.iter().filter(|(_, entry)| !entry.is_inner()) {
@@ -92,7 +103,7 @@ impl<V: Verbs> Index<V> {
 
     /// What lets a leaf be used, if it is unborn.
     async fn unborn(&self, at: GlobalAddress, op: &mut Op) -> Result<Option<Swap>, Stop> {
-        let line = self.read(at.behind(LOCK), LOCK_BYTES as u32, op).await?;
+        let line = self.read_at_hand(at.behind(LOCK), LOCK_BYTES as u32, op).await?;
         let lock = LockLine::parse(&line);
         Ok(lock.is(LeafState::Unborn).then(|| Swap::leaf(at, lock.stamp())))
     }
@@ -104,18 +115,19 @@ impl<V: Verbs> Index<V> {
         node: &Node,
         begun: &Begun,
         all: &[Begun],
+        room: Option<&mut Room<'_, V>>,
         op: &mut Op,
-    ) -> Result<(), Stop> {
+    ) -> Result<Made<()>, Stop> {
         let Begun { entry, lock } = begun;
         let (at, partner) = (entry.at(), lock.partner);
-        match lock.task {
+        let completed = match lock.task {
             Some(Task::Split) => {
                 let byte = node.prefix.byte_of(lock.from);
                 let is_linked = node.entries.iter().any(|(_, entry)| entry.byte() == byte);
                 let link = match (is_linked, node.free) {
                     (true, _) => None,
                     (false, Some(free)) => Some((free, partner)),
-                    (false, None) => return self.resize(guard, node.clone(), op).await,
+                    (false, None) => return self.resize(guard, node.clone(), room, op).await,
                 };
                 let begin = self.unborn(partner.at(), op).await?;
                 self.begin_use(begin.as_slice(), op).await?;
@@ -123,7 +135,9 @@ impl<V: Verbs> Index<V> {
             }
             Some(Task::Clean) | None => self.rewrite(guard, node, (at, u64::MAX), None, op).await,
             Some(Task::Burst) => {
-                self.begin_child(partner, op).await?;
+                if let Err(stop) = self.begin_child(partner, op).await {
+                    return give_up(guard, stop, op).await;
+                }
                 let Some((slot, _)) = node.slot_of(at) else { return Err(Stop::Later) };
                 self.replace(guard, node, &[(slot, partner)], &[begun], op).await
             }
@@ -131,12 +145,18 @@ impl<V: Verbs> Index<V> {
             Some(Task::Collapse) => {
                 let moved = moved_head(node, partner);
                 guard.write(&[Part { at: node.at, bytes: &moved }], &mut op.trips).await?;
-                let begin = self.unborn(partner.at(), op).await?;
-                self.begin_use(begin.as_slice(), op).await?;
+                let begun_to_use = match self.unborn(partner.at(), op).await {
+                    Ok(begin) => self.begin_use(begin.as_slice(), op).await,
+                    Err(stop) => Err(stop),
+                };
+                if let Err(stop) = begun_to_use {
+                    return give_up(guard, stop, op).await;
+                }
                 self.replace(guard, node, &[], &[begun], op).await?;
                 self.relink(super::upward(node.size, node.at)?, op).await
             }
-        }
+        };
+        completed.map(Made::Done)
     }
 
     /// Rewrites the lines of a leaf, links its upper half, and opens it.

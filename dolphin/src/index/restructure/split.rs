@@ -11,12 +11,14 @@
 //! dense keys. It bursts when all of its keys have the same byte. Then a node of the keys' common
 //! prefix takes its place, with two leaves.
 
-use fatbtree_remote::{GlobalAddress, LockGuard, Part, Writer};
+use fatbtree_remote::{LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
-use super::{Frozen, Swap, lock_part, out_of_reach, upward};
+use super::{Frozen, Made, Swap, give_up, lock_part, out_of_reach, upward};
 use crate::entry::{Entry, NodeSize};
 use crate::error::Stop;
+use crate::index::descend::Held;
+use crate::index::space::{Room, Wants};
 use crate::index::{Index, Op};
 use crate::inner::{self, Choice, Node, NodeState};
 use crate::key::{Prefix, common};
@@ -52,6 +54,13 @@ fn plan(items: &[(u64, Word)], key: u64, below: Prefix) -> Plan {
     Plan::Burst(prefix, at)
 }
 
+/// Items of a leaf in ascending order.
+fn sorted(leaf: Leaf<'_>) -> Vec<(u64, Word)> {
+    let mut items: Vec<_> = leaf.items().collect();
+    items.sort_unstable_by_key(|(key, _)| *key);
+    items
+}
+
 /// The key at which items are cut in two, at a border between bytes of a depth: as evenly as may be;
 /// or behind all items, if the key comes there. `None`: all have one byte.
 fn boundary(items: &[(u64, Word)], key: u64, prefix: Prefix) -> Option<u64> {
@@ -75,53 +84,76 @@ fn boundary(items: &[(u64, Word)], key: u64, prefix: Prefix) -> Option<u64> {
 }
 
 impl<V: Verbs> Index<V> {
-    /// Makes room in the leaf of the operation's key, below a node.
-    pub(in crate::index) async fn make_room(&self, parent: Entry, op: &mut Op) -> Result<(), Stop> {
-        let server = parent.at().server();
-        // Memory first: nothing waits for a server under the lock.
-        let (writer, new) = self.take_leaf(server, op).await?;
-        let mut used = false;
-        let made = self.make_room_with(parent, (&writer, new), &mut used, op).await;
-        if !used {
-            self.free_leaf(&writer, new);
+    /// What the making of room for a key in a full leaf will want, as far as its client knows without the lock.
+    pub(in crate::index) fn foresee(&self, held: &Held<'_, V>, key: u64) -> Option<Wants> {
+        let (items, server) = (sorted(held.leaf()), held.parent.at().server());
+        match held.below {
+            Some(below) => self.wants_of(plan(&items, key, below), server),
+            None if items.len() <= FEW => None,
+            None => Some(Wants::leaf(server)),
         }
-        made
+    }
+
+    /// What a plan for a leaf on a server wants.
+    fn wants_of(&self, plan: Plan, server: u16) -> Option<Wants> {
+        match plan {
+            Plan::Clean => None,
+            Plan::Split(_) => Some(Wants::leaf(server)),
+            Plan::Burst(prefix, _) => {
+                let server = self.shape.server_of(prefix);
+                Some(Wants { leaves: 2, ..Wants::node(server, NodeSize::NEW) })
+            }
+        }
+    }
+
+    /// Makes room in the leaf of the operation's key, below a node.
+    pub(in crate::index) async fn make_room(
+        &self,
+        parent: Entry,
+        wants: Option<Wants>,
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let make =
+            async |room: Option<&mut Room<'_, V>>, op: &mut Op| self.make_room_with(parent, room, op).await;
+        self.with_room(wants, op, make).await
     }
 
     async fn make_room_with(
         &self,
         parent: Entry,
-        (writer, new): (&Writer, GlobalAddress),
-        used: &mut bool,
+        room: Option<&mut Room<'_, V>>,
         op: &mut Op,
-    ) -> Result<(), Stop> {
-        let (guard, node) = self.enter_as(writer, parent, op).await?;
+    ) -> Result<Made<()>, Stop> {
+        let (guard, node) = self.enter(parent, op).await?;
         let Choice::Leaf(entry) = node.choose(op.key) else {
-            return Ok(guard.release(&mut op.trips).await?);
+            guard.release(&mut op.trips).await?;
+            return Ok(Made::Done(()));
         };
         if node.free.is_none() && node.size != NodeSize::LARGEST {
-            return self.resize(guard, node, op).await;
+            return self.resize(guard, node, room, op).await;
         }
         let (guard, bytes) = self.freeze(guard, node.clone(), &[entry.at()], op).await?;
         let Some(leaf) = bytes.first().and_then(|bytes| Leaf::new(bytes)) else { return Err(Stop::Later) };
-        let mut items: Vec<_> = leaf.items().collect();
-        items.sort_unstable_by_key(|(key, _)| *key);
-        if !leaf.covers(op.key) {
-            return self.thaw_read((guard, bytes), &[entry.at()], op).await;
-        }
-        match plan(&items, op.key, node.prefix) {
-            Plan::Clean => self.clean(guard, entry, leaf, op).await,
-            Plan::Split(at) => {
-                let Some(free) = node.free else {
-                    return self.thaw_read((guard, bytes), &[entry.at()], op).await;
-                };
-                *used = true;
-                self.split(guard, &node, free, entry, leaf, &items, (new, at), op).await
+        let items = sorted(leaf);
+        let plan = plan(&items, op.key, node.prefix);
+        let wants = self.wants_of(plan, node.at.server());
+        let room = room.filter(|room| Some(room.wants()) == wants);
+        let made = match (plan, room) {
+            _ if !leaf.covers(op.key) => self.thaw_read((guard, bytes), &[entry.at()], op).await,
+            (Plan::Clean, _) => self.clean(guard, entry, leaf, op).await,
+            (Plan::Split(at), Some(room)) if room.is_of(&guard.writer()) => match node.free {
+                Some(free) => self.split(guard, &node, free, entry, leaf, &items, (room, at), op).await,
+                None => self.thaw_read((guard, bytes), &[entry.at()], op).await,
+            },
+            (Plan::Burst(prefix, at), Some(room)) => {
+                self.burst((guard, bytes), &node, entry, &items, (room, prefix, at), op).await
             }
-            Plan::Burst(prefix, at) => {
-                self.burst((guard, bytes), &node, entry, &items, (prefix, at), op).await
+            (Plan::Split(_) | Plan::Burst(..), _) => {
+                self.thaw_read((guard, bytes), &[entry.at()], op).await?;
+                return wants.map(Made::Wants).ok_or(Stop::Later);
             }
-        }
+        };
+        made.map(Made::Done)
     }
 
     /// Makes the slots of deleted keys free.
@@ -154,9 +186,10 @@ impl<V: Verbs> Index<V> {
         entry: Entry,
         leaf: Leaf<'_>,
         items: &[(u64, Word)],
-        (new, at): (GlobalAddress, u64),
+        (room, at): (&mut Room<'_, V>, u64),
         op: &mut Op,
     ) -> Result<(), Stop> {
+        let Some(new) = room.leaf(0) else { return give_up(guard, Stop::Later, op).await };
         let owner = guard.writer().owner;
         let (upper_stamp, lower_stamp) = (self.draw_stamp(owner), self.draw_stamp(owner));
         let from = items.partition_point(|(key, _)| *key < at);
@@ -176,7 +209,8 @@ impl<V: Verbs> Index<V> {
             Part { at: node.slot_at(free), bytes: &word },
             lock_part(entry.at(), &end),
         ];
-        guard.restructure(&parts, &mut op.trips).await?;
+        room.hold();
+        room.linked(guard.restructure(&parts, &mut op.trips).await)?;
         let mut known = node.clone();
         known.entries.push((free, new_entry));
         known.entries.sort_unstable_by_key(|(_, entry)| entry.byte());
@@ -191,12 +225,12 @@ impl<V: Verbs> Index<V> {
         node: &Node,
         entry: Entry,
         items: &[(u64, Word)],
-        (prefix, at): (Prefix, u64),
+        (room, prefix, at): (&mut Room<'_, V>, Prefix, u64),
         op: &mut Op,
     ) -> Result<(), Stop> {
         let Some(leaf) = bytes.first().and_then(|bytes| Leaf::new(bytes)) else { return Err(Stop::Later) };
         let Some((slot, _)) = node.slot_of(entry.at()) else { return Err(Stop::Later) };
-        let new = self.write_burst(prefix, at, items, node.prefix, op).await;
+        let new = self.write_burst(room, (prefix, at), items, node.prefix, op).await;
         let (child, swaps) = match new {
             Ok(new) => new,
             Err(stop) => {
@@ -205,8 +239,11 @@ impl<V: Verbs> Index<V> {
             }
         };
         let begin = LockLine::changing(leaf.stamp(), Task::Burst, leaf.min(), child).to_bytes();
-        guard.write(&[lock_part(entry.at(), &begin)], &mut op.trips).await?;
-        self.begin_use(&swaps, op).await?;
+        room.hold();
+        room.linked(guard.write(&[lock_part(entry.at(), &begin)], &mut op.trips).await)?;
+        if let Err(stop) = self.begin_use(&swaps, op).await {
+            return give_up(guard, stop, op).await;
+        }
         let word = child.0.to_le_bytes();
         let end = LockLine::plain(leaf.stamp(), LeafState::Retired).to_bytes();
         let parts = [Part { at: node.slot_at(slot), bytes: &word }, lock_part(entry.at(), &end)];
@@ -221,21 +258,18 @@ impl<V: Verbs> Index<V> {
     /// what lets them be used: leaves first.
     async fn write_burst(
         &self,
-        prefix: Prefix,
-        at: u64,
+        room: &mut Room<'_, V>,
+        (prefix, at): (Prefix, u64),
         items: &[(u64, Word)],
         above: Prefix,
         op: &mut Op,
     ) -> Result<(Entry, Vec<Swap>), Stop> {
-        let server = self.shape.server_of(prefix);
-        let (writer, place) = self.take_node(server, NodeSize::NEW, op).await?;
-        let (one, other) = (self.take_leaf(server, op).await?, self.take_leaf(server, op).await?);
-        if one.0.owner != writer.owner || other.0.owner != writer.owner {
+        let (Some(place), Some(one), Some(other)) = (room.node(), room.leaf(0), room.leaf(1)) else {
             return Err(Stop::Later);
-        }
-        let leaves = [one.1, other.1];
+        };
+        let (leaves, owner) = ([one, other], room.writer().owner);
         let parent = upward(NodeSize::NEW, place)?;
-        let stamps: [u64; 3] = std::array::from_fn(|_| self.draw_stamp(writer.owner));
+        let stamps: [u64; 3] = std::array::from_fn(|_| self.draw_stamp(owner));
         let from = items.partition_point(|(key, _)| *key < at);
         let lower = leaf::build(leaves[0], parent, prefix.low(), at - 1, stamps[0], &items[..from]);
         let upper = leaf::build(leaves[1], parent, at, prefix.high(), stamps[1], &items[from..]);
@@ -247,7 +281,7 @@ impl<V: Verbs> Index<V> {
             Part { at: leaves[1], bytes: &upper[..] },
             Part { at: place, bytes: &node },
         ];
-        self.write_new(&writer, &parts, op).await?;
+        self.write_new(room, &parts, op).await?;
         let swaps = vec![
             Swap::leaf(leaves[0], stamps[0]),
             Swap::leaf(leaves[1], stamps[1]),

@@ -186,12 +186,17 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
                 .chain(self.connection(), &self.writer, |_| [self.writer.take(self.lock, believed)])
                 .await?;
             *trips += 1;
+            let races = self.place == Place::Racing;
+            let round_ends = backoff.ends_round(attempt);
             match self.judge_taken(&found, believed)? {
                 Taken::Now | Taken::Before => return Ok(()),
-                Taken::Neighbour(found) => believed = found,
+                // The lock was free, and a lock beside it was taken or given back meanwhile.
+                Taken::Neighbour(found) => {
+                    self.unfinished = None;
+                    believed = found;
+                }
                 Taken::Not(owner) => {
                     self.unfinished = None;
-                    let races = self.place == Place::Racing;
                     if races && !self.with_locks(|locks| locks.may_race(self.lock))? {
                         // Another one has left something unfinished here: that is done one after the other.
                         self.leave(End::Released);
@@ -203,24 +208,23 @@ impl<'p, V: Verbs> LockGuard<'p, V> {
                         self.may_be_taken();
                         continue;
                     }
-                    let round_ends = backoff.ends_round(attempt);
                     let looks = round_ends && !(races && owner == self.writer.owner.number);
                     if looks && self.take_over(owner, word_of(&found)?, trips).await? {
                         return Ok(());
                     }
-                    let (waited, patience) = (self.pool.reactor().now() - began, self.pool.config().patience);
-                    if waited > patience {
-                        return Err(LockError::Locked);
-                    }
-                    // Without a queue, Sherman's clients never pause.
-                    if round_ends && (!races || backoff.growth != Growth::None) {
-                        let left = patience.saturating_sub(waited);
-                        self.pool.back_off(backoff, attempt, Some(left)).await;
-                    }
-                    self.may_be_taken();
-                    attempt += 1;
                 }
             }
+            let (waited, patience) = (self.pool.reactor().now() - began, self.pool.config().patience);
+            if waited > patience {
+                return Err(LockError::Locked);
+            }
+            // Without a queue, Sherman's clients never pause.
+            if round_ends && (!races || backoff.growth != Growth::None) {
+                let left = patience.saturating_sub(waited);
+                self.pool.back_off(backoff, attempt, Some(left)).await;
+            }
+            self.may_be_taken();
+            attempt += 1;
         }
     }
 
