@@ -14,6 +14,7 @@ use fatbtree_node::{
 };
 use fatbtree_race::host::TableInfo;
 use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
+use fatbtree_verbs::journal::Pace;
 use fatbtree_workload::ycsb::{InsertOrder, KeyMap};
 
 use crate::nic::Nic;
@@ -26,13 +27,15 @@ use crate::{count, role, room};
   fatbtree memserver left --cluster cluster.toml                    empty: load it by `fatbtree load`, or insert
   fatbtree memserver left --cluster cluster.toml --keys 1000000     it loads those of its own partition at the start
   fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left
+  fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left --sync 0    nothing acknowledged is lost in a power failure
   fatbtree memserver left --cluster cluster.toml --nic ibverbs:mlx5_0    on an RDMA device, which pins the memory of the tree
   fatbtree memserver left --cluster cluster.toml --serve queries --workers 4    also for clients without RDMA, by its processors
   fatbtree memserver left --cluster cluster.toml --structure hash    its part of a hash table over all memory servers, filled by clients
   fatbtree memserver left --cluster cluster.toml --structure dolphin    its part of a Dolphin index over all of them, likewise
 
 With --data the tree is in files of that folder: a server that was stopped or killed serves the same tree at the same addresses when
-it is started again, with all writes that were acknowledged. A folder that has a tree already keeps it: --keys is for a new one.
+it is started again, with all writes that were acknowledged. After a power failure it serves the tree as it was at one moment, at most
+--sync seconds before. A folder that has a tree already keeps it: --keys is for a new one.
 
 Without --data it comes back empty, or with its --keys. Where clients or the controller have known another tree, an empty one is not served:
 operations fail, and `fatbtree control status` says \"tree lost\", until it is loaded again, or `fatbtree load --empty` says that this is meant.
@@ -63,7 +66,55 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     #[command(flatten)]
+    sync: Sync,
+    #[command(flatten)]
     end: role::End,
+}
+
+/// Time at which acknowledged writes reach the disk of the data folder.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct Sync {
+    /// Longest time for which acknowledged writes may not be on the disk of --data: a power failure loses no more than that. 0: each is there
+    /// before it is acknowledged, which takes as long as the disk does. never: until the server stops. An RDMA card allows only never, which
+    /// is its default: it leaves the folder unusable after a power failure.
+    #[arg(long, value_name = "SECONDS", value_parser = pace, requires = "data")]
+    sync: Option<Pace>,
+}
+
+impl Sync {
+    pub(crate) fn pace(self) -> Option<Pace> {
+        self.sync
+    }
+
+    /// The option as words of another command line.
+    pub(crate) fn words(self) -> Vec<String> {
+        let seconds = match self.sync {
+            None => return Vec::new(),
+            Some(Pace::Each) => "0".to_owned(),
+            Some(Pace::Every(interval)) => interval.as_secs_f64().to_string(),
+            Some(Pace::Never) => "never".to_owned(),
+        };
+        vec!["--sync".to_owned(), seconds]
+    }
+}
+
+/// Longest interval between two syncs, in seconds.
+const LONGEST_SYNC: f64 = 3600.0;
+/// Shortest one above 0.
+const SHORTEST_SYNC: f64 = 0.001;
+
+/// Reads the value of `--sync`.
+fn pace(text: &str) -> Result<Pace, String> {
+    if text == "never" {
+        return Ok(Pace::Never);
+    }
+    match text.parse::<f64>() {
+        Ok(0.0) => Ok(Pace::Each),
+        Ok(seconds) if (SHORTEST_SYNC..=LONGEST_SYNC).contains(&seconds) => {
+            Ok(Pace::Every(Duration::from_secs_f64(seconds)))
+        }
+        _ => Err(format!("expected 0, {SHORTEST_SYNC} to {LONGEST_SYNC} seconds, or never")),
+    }
 }
 
 /// Services of memory servers beside RDMA.
@@ -251,7 +302,7 @@ fn serve_structure<S: Hosted>(
     structure: S,
     content: impl FnOnce(&ServerInfo<<S::Tenant as Tenant>::Description>) -> String,
 ) -> Result<()> {
-    let Arguments { cluster: file, nic, serve, data, end, .. } = arguments;
+    let Arguments { cluster: file, nic, serve, data, sync, end, .. } = arguments;
     let options = MemoryServerOptions {
         described: described.clone(),
         host: cluster.tree().host(described.host).clone(),
@@ -262,6 +313,7 @@ fn serve_structure<S: Hosted>(
         metrics: cluster.metrics(&described.name).map(str::to_owned),
         structure,
         data: data.clone(),
+        sync: sync.pace(),
         limit: end.seconds.map(Duration::from_secs),
     };
     let process =
@@ -281,6 +333,7 @@ fn serve_structure<S: Hosted>(
     }
     end.stop_with_stdin(process.stopper());
     let report = process.run(|event| println!("{event}"));
+    let report = report.with_context(|| format!("memory server {}", described.name))?;
     if let Some(queries) = report.queries {
         println!("queries: {queries}");
     }

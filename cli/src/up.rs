@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use fatbtree_topology::Structure;
 
-use crate::memserver::{Begin, Serve, check_structure};
+use crate::memserver::{Begin, Serve, Sync, check_structure};
 use crate::structure::StructureArgument;
 use crate::topology::{EXAMPLE, example, kinds};
 
@@ -25,6 +25,7 @@ use crate::topology::{EXAMPLE, example, kinds};
   fatbtree topology example > cluster.toml
   fatbtree up cluster.toml                       prints `ready` when every role answers; Ctrl-C stops them all
   fatbtree up cluster.toml --data /var/tmp/fatbtree    the same; trees are there again after a restart
+  fatbtree up cluster.toml --data /var/tmp/fatbtree --sync 0    and nothing acknowledged is lost in a power failure
   fatbtree up cluster.toml --serve queries       memory servers answer clients without RDMA, too, and switches lead what these ask
   fatbtree up cluster.toml --structure hash      a hash table over the memory servers, instead of trees
   fatbtree up cluster.toml --structure dolphin   a Dolphin index over the memory servers, instead of trees
@@ -47,6 +48,8 @@ pub(crate) struct Arguments {
     /// Folder in which memory servers keep their trees, each in one of its own below it.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    sync: Sync,
     /// Threads in each switch that forward packets.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     switch_threads: u64,
@@ -116,12 +119,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&file)?;
     let structure = arguments.structure.of(&cluster);
     check_structure(structure, arguments.begin, arguments.serve)?;
-    let memory_server_arguments = match structure {
-        Structure::Tree => {
-            [arguments.structure.words(), arguments.begin.words(), arguments.serve.words()].concat()
-        }
-        Structure::Hash | Structure::Dolphin => arguments.structure.words(),
-    };
+    let mut memory_server_arguments = [arguments.structure.words(), arguments.sync.words()].concat();
+    if structure == Structure::Tree {
+        memory_server_arguments.extend([arguments.begin.words(), arguments.serve.words()].concat());
+    }
     let options = UpOptions {
         program: std::env::current_exe().context("finding this program")?,
         trust: crate::topology::trust(&cluster, &file, OPERATOR)?,

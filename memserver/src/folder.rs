@@ -5,19 +5,20 @@
 //!   lock         locked by the process that has the folder
 //!   state.json   whose it is, which generation is kept, and which are leftovers: replaced as a whole (written, synced, renamed)
 //!   state.json.former   what it said before a region was kept that is not served yet: going back to it is a rename
-//!   tree-7       the region of generation 7, as far as it was loaded or given out, mapped: what clients write is in it
-//!   chunks-7     a word for each chunk that was given out: its class, mapped
-//!   writes-7     the write that is being carried out, mapped
+//!   tree-7       the region of generation 7, as far as it was loaded or given out
+//!   chunks-7     a word for each chunk that was given out: its class
+//!   journal-7    what was changed in both since, in order
 //! ```
 //!
-//! **A process that is killed** loses nothing that was acknowledged: mapped files are the operating system's. A packet's write that it was
-//! killed in the middle of is carried out from `writes-7` when the server starts again, so that none is half done. Free blocks that clients
-//! had given back are forgotten, and lost to the structure. Sessions and locks are gone: their clients open new sessions.
+//! **A process that is killed, and a machine that fails,** find the region again as it was at one moment: `tree-7` and `chunks-7` change only
+//! when a part of the [journal](fatbtree_verbs::journal) is applied to them, and a start replays the rest. A process that is killed loses
+//! nothing that was acknowledged, a machine at most the [interval](Keeping::pace) between two syncs. Free blocks that clients had given back
+//! are forgotten, and lost to the structure. Sessions and locks are gone: their clients open new sessions.
 //!
-//! **A machine that dies** may lose what was written since a file was last synced, and leave a mixture. The
-//! three files of a region are synced when it is loaded, and when the server stops.
+//! **An RDMA card** writes the region without the process: [`Keeping::is_written_by_device`]. Then `tree-7` is mapped, and clients write into
+//! it. A machine that fails may leave a mixture, because the pages reach the disk in any order.
 //!
-//! **A file that is not what was written** is refused at the start, by its name. `state.json`, `writes-7` and every word of `chunks-7` have
+//! **A file that is not what was written** is refused at the start, by its name. `state.json`, `journal-7` and every word of `chunks-7` have
 //! checksums. The folder checks of `tree-7` that it is long enough. Its content is checked by the structure before it is served: a B-link
 //! tree reads each of its nodes.
 //!
@@ -29,9 +30,10 @@
 //! **A load that is refused after its region was kept** is undone: the former region's files stay until the new one is served, and so do
 //! the new one's while `state.json` names it.
 
+mod keeping;
 mod state;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -39,9 +41,10 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fatbtree_remote::{HEADER_BYTES, RegionHeader};
+use fatbtree_verbs::journal::{Disk, Journal, JournalError, OpenError, Target};
 use fatbtree_verbs::{Memory, ReserveError};
 use serde::{Deserialize, Serialize};
 
@@ -50,16 +53,22 @@ use crate::chunk_classes::{ChunkClasses, MAX_CLASSES};
 use crate::info::Origin;
 use crate::layout::{Class, Layout};
 use crate::tenant::{Loaded, Shape};
+pub use keeping::Keeping;
+use keeping::{KeptJournal, free_bytes};
 pub use state::Counts;
 use state::{FORMAT, RegionState, State, sync_names};
 
 const LOCK: &str = "lock";
 
 /// Files of a region: the first words of their names.
-const KINDS: [&str; 3] = [TREE, CHUNKS, WRITES];
+const KINDS: [&str; 3] = [TREE, CHUNKS, JOURNAL];
 const TREE: &str = "tree";
 const CHUNKS: &str = "chunks";
-const WRITES: &str = "writes";
+const JOURNAL: &str = "journal";
+
+/// Numbers of the memories in a journal: the places of their files among its targets.
+const REGION: u8 = 0;
+const CLASSES: u8 = 1;
 
 /// Memory server to which a folder belongs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -161,6 +170,9 @@ pub struct Folder<C> {
     state: State<C>,
     /// Content of `state.json` before a region was kept that is not served yet: it names the region that is served.
     former: Option<State<C>>,
+    keeping: Keeping,
+    /// Journals that were opened, by generation.
+    journals: Mutex<BTreeMap<u64, KeptJournal>>,
     _lock: File,
 }
 
@@ -242,6 +254,9 @@ pub enum FolderError {
     /// A file does not get its room: the disk is full, or fails.
     #[error(transparent)]
     Reserve(#[from] ReserveError),
+    /// The disk has failed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// A region that is to be filled has the generation of the one that is served.
     #[error("{} holds a tree of generation {generation}, which is served: build one of another generation", .path.display())]
     Served {
@@ -261,15 +276,26 @@ pub enum FolderError {
 }
 
 impl<C: Counts> Folder<C> {
+    /// Opens a folder as [`open_with`](Self::open_with) does, with the default way of keeping: no thread, and no sync before a stop.
+    ///
+    /// # Errors
+    /// As [`open_with`](Self::open_with).
+    pub fn open(path: &Path, owner: FolderOwner, chunk_bytes: u64) -> Result<Self, FolderError> {
+        Self::open_with(path, owner, chunk_bytes, Keeping::default())
+    }
+
     /// Makes the folder if it is not there, and locks it. `chunk_bytes`: as in [`ServerOptions`](crate::ServerOptions).
     ///
     /// # Errors
     /// When another process uses it, or it is another server's or version's, or damaged.
-    pub fn open(path: &Path, owner: FolderOwner, chunk_bytes: u64) -> Result<Self, FolderError> {
+    pub fn open_with(
+        path: &Path,
+        owner: FolderOwner,
+        chunk_bytes: u64,
+        keeping: Keeping,
+    ) -> Result<Self, FolderError> {
         let at = |name: &str| path.join(name);
-        // Other users of this machine must not read the region.
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.map_err(failed(path, "making the folder"))?;
+        make_folder(&*keeping.disk, path)?;
         let lock = private().create(true).truncate(false).write(true).open(at(LOCK));
         let lock = lock.map_err(failed(&at(LOCK), "opening it"))?;
         match lock.try_lock() {
@@ -295,7 +321,9 @@ impl<C: Counts> Folder<C> {
             tree: None,
             leftovers: BTreeSet::new(),
         });
-        let mut folder = Self { path: path.to_owned(), state, former: None, _lock: lock };
+        let path = path.to_owned();
+        let journals = Mutex::default();
+        let mut folder = Self { path, state, former: None, keeping, journals, _lock: lock };
         folder.forget_others();
         Ok(folder)
     }
@@ -309,9 +337,10 @@ impl<C: Counts> Folder<C> {
         let (kept, chunk_bytes) = (KeptRegion::from(state), self.state.chunk_bytes);
         let (generation, spare) = (kept.generation, &kept.spare);
         let path = self.file(TREE, generation);
+        let words = Arc::new(self.chunk_classes(spare, generation, false)?);
+        let journal = self.open_journal(generation, kept.region_bytes, words.len())?;
         let file = self.open_file(&path, false)?;
         let len = file.metadata().map_err(failed(&path, "asking for its length"))?.len();
-        let words = Arc::new(self.chunk_classes(spare, generation, false)?);
         let classes = ChunkClasses::new(Arc::clone(&words), generation);
         let chunks = u32::try_from((spare.end - spare.start) / chunk_bytes.max(1)).unwrap_or(u32::MAX);
         let given_out = classes.given_out(chunks, MAX_CLASSES).map_err(|error| FolderError::Damaged {
@@ -324,7 +353,9 @@ impl<C: Counts> Folder<C> {
             return Err(FolderError::Damaged { path, reason });
         }
         // A copy of the file may have holes where zeros were.
-        let region = self.map(&path, file, kept.region_bytes, room, generation, false)?.into();
+        let region = self.map(&path, file, kept.region_bytes, room)?;
+        self.note_in(&journal, &region, &words, generation)?;
+        let region = region.into();
         Ok(Some(FoundRegion { kept, region, chunk_classes: words, chunk_bytes, path }))
     }
 
@@ -356,10 +387,15 @@ impl<C: Counts> Folder<C> {
     pub fn new_region(&self, generation: u64, bytes: u64, room: u64) -> Result<Memory, FolderError> {
         let path = self.file(TREE, generation);
         let file = self.open_file(&path, true)?;
-        self.map(&path, file, bytes, room, generation, true)
+        let memory = self.map(&path, file, bytes, room)?;
+        let half = Journal::half_for(bytes, free_bytes(&self.path)?);
+        let journal = self.file(JOURNAL, generation);
+        Journal::create(self.disk(), &journal, half, generation)
+            .map_err(|error| not_opened(&journal, error))?;
+        Ok(memory)
     }
 
-    /// Brings a filled region to the disk, and makes its table of chunk classes.
+    /// Brings a filled region to the disk, and makes its table of chunk classes. From now on the journal notes what is changed in both.
     ///
     /// # Errors
     /// When the file system fails, or the disk is full.
@@ -370,19 +406,27 @@ impl<C: Counts> Folder<C> {
         spare: &Range<u64>,
     ) -> Result<Arc<Memory>, FolderError> {
         let classes = self.chunk_classes(spare, generation, true)?;
-        classes.sync().map_err(failed(&self.file(CHUNKS, generation), "writing it"))?;
-        region.sync().map_err(failed(&self.file(TREE, generation), "writing it"))?;
+        for kind in [CHUNKS, TREE] {
+            let path = self.file(kind, generation);
+            let file = self.open_file(&path, false)?;
+            self.disk().sync(&path, &file).map_err(failed(&path, "writing it"))?;
+        }
+        // Before any state.json names these files as the region's.
+        sync_names(self.disk(), &self.path)?;
+        let journal = self.open_journal(generation, region.len(), classes.len())?;
+        self.note_in(&journal, region, &classes, generation)?;
         Ok(classes.into())
     }
 
     pub(crate) fn keep(&mut self, kept: KeptRegion<C>) -> Result<(), FolderError> {
         // The first region of a folder is served from now on: there is no other.
         if self.former.is_none() && self.state.tree.is_some() {
-            self.state.set_aside(&self.path)?;
+            self.state.set_aside(self.disk(), &self.path)?;
             self.former = Some(self.state.clone());
         }
         let mut state = self.state.clone();
         let generation = kept.generation;
+        self.sync_notes(generation)?;
         let former = state.tree.replace(kept.into());
         state.leftovers.extend(former.map(|former| former.generation));
         // Last: the region may have been kept before.
@@ -392,10 +436,10 @@ impl<C: Counts> Folder<C> {
 
     pub(crate) fn go_back(&mut self) -> Result<(), FolderError> {
         let Some(former) = self.former.clone() else { return Ok(()) };
-        match State::<C>::restore(&self.path) {
+        match State::<C>::restore(self.disk(), &self.path) {
             Ok(()) => {
                 self.state = former;
-                sync_names(&self.path)?;
+                sync_names(self.disk(), &self.path)?;
             }
             // The copy is gone, perhaps because this is the second try.
             Err(_) => self.write(former)?,
@@ -413,14 +457,15 @@ impl<C: Counts> Folder<C> {
     pub(crate) fn forget_others(&mut self) {
         let served = self.former.as_ref().and_then(|former| former.tree.as_ref()).map(|tree| tree.generation);
         if self.former.is_none() {
-            State::<C>::drop_copy(&self.path);
+            State::<C>::drop_copy(self.disk(), &self.path);
         }
         let mut state = self.state.clone();
         state.leftovers.retain(|&generation| {
             if served == Some(generation) {
                 return true;
             }
-            let removed = KINDS.map(|kind| fs::remove_file(self.file(kind, generation)));
+            self.journals().remove(&generation);
+            let removed = KINDS.map(|kind| self.disk().remove(&self.file(kind, generation)));
             let left = removed.into_iter().filter_map(Result::err);
             let mut left = left.filter(|error| error.kind() != io::ErrorKind::NotFound);
             let error = left.next();
@@ -429,18 +474,19 @@ impl<C: Counts> Folder<C> {
             }
             error.is_some()
         });
+        // A file that is there again after a power failure must still be called a leftover.
         if state != self.state
-            && let Err(error) = self.write(state)
+            && let Err(error) = sync_names(self.disk(), &self.path).and_then(|()| self.write(state))
         {
             tracing::warn!(%error, "it is not written down that a former tree was removed");
         }
     }
 
     fn write(&mut self, state: State<C>) -> Result<(), FolderError> {
-        state.write(&self.path)?;
+        state.write(self.disk(), &self.path)?;
         // The new file is there, whether or not it outlives the machine.
         self.state = state;
-        sync_names(&self.path)
+        sync_names(self.disk(), &self.path)
     }
 
     fn file(&self, kind: &str, generation: u64) -> PathBuf {
@@ -448,27 +494,72 @@ impl<C: Counts> Folder<C> {
     }
 
     fn open_file(&self, path: &Path, anew: bool) -> Result<File, FolderError> {
-        let opened = private().read(true).write(true).create(anew).truncate(anew).open(path);
-        opened.map_err(failed(path, "opening it"))
+        self.disk().open(path, anew).map_err(failed(path, "opening it"))
     }
 
-    /// A region with its log, and the first `room` bytes of it reserved.
-    fn map(
-        &self,
-        path: &Path,
-        file: File,
-        bytes: u64,
-        room: u64,
-        generation: u64,
-        anew: bool,
-    ) -> Result<Memory, FolderError> {
+    fn disk(&self) -> &dyn Disk {
+        &*self.keeping.disk
+    }
+
+    fn journals(&self) -> MutexGuard<'_, BTreeMap<u64, KeptJournal>> {
+        self.journals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A region, and the first `room` bytes of it reserved.
+    fn map(&self, path: &Path, file: File, bytes: u64, room: u64) -> Result<Memory, FolderError> {
         let memory = Memory::file(path, file, bytes).map_err(failed(path, "mapping it"))?;
         memory.reserve(room)?;
-        let log = self.small_file(WRITES, generation, Memory::LOG_BYTES, anew)?;
-        memory.with_log(log).map_err(|error| FolderError::Damaged {
-            path: self.file(WRITES, generation),
-            reason: error.to_string(),
-        })
+        Ok(memory)
+    }
+
+    /// Opens the journal of a region, which brings the region's files to the state that it holds.
+    fn open_journal(
+        &self,
+        generation: u64,
+        region_bytes: u64,
+        classes_bytes: u64,
+    ) -> Result<Arc<Journal>, FolderError> {
+        // One that was opened before has written everything when it is dropped.
+        self.journals().remove(&generation);
+        let mut targets = Vec::new();
+        for (kind, len) in [(TREE, region_bytes), (CHUNKS, classes_bytes)] {
+            let path = self.file(kind, generation);
+            let file = self.open_file(&path, false)?;
+            targets.push(Target { path, file, len });
+        }
+        let Keeping { disk, pace, .. } = &self.keeping;
+        let path = self.file(JOURNAL, generation);
+        let opened = Journal::open(disk, &path, generation, targets, *pace);
+        opened.map_err(|error| not_opened(&path, error))
+    }
+
+    /// Has the journal note changes of both memories from now on, unless a device writes them.
+    fn note_in(
+        &self,
+        journal: &Arc<Journal>,
+        region: &Memory,
+        classes: &Memory,
+        generation: u64,
+    ) -> Result<(), FolderError> {
+        if self.keeping.is_written_by_device {
+            return Ok(());
+        }
+        for (memory, number, kind) in [(region, REGION, TREE), (classes, CLASSES, CHUNKS)] {
+            memory.journalled(journal, number).map_err(failed(&self.file(kind, generation), "mapping it"))?;
+        }
+        let kept = KeptJournal::new(journal, self.keeping.has_threads);
+        self.journals().insert(generation, kept.map_err(failed(&self.path, "starting a journal's threads"))?);
+        Ok(())
+    }
+
+    /// Brings to the disk what was noted since a region was [filled](Self::fill).
+    fn sync_notes(&self, generation: u64) -> Result<(), FolderError> {
+        if let Some(kept) = self.journals().get(&generation) {
+            return Ok(kept.journal.commit().and_then(|()| kept.journal.sync())?);
+        }
+        let path = self.file(CHUNKS, generation);
+        let file = self.open_file(&path, false)?;
+        self.disk().sync(&path, &file).map_err(failed(&path, "writing it"))
     }
 
     fn chunk_classes(&self, spare: &Range<u64>, generation: u64, anew: bool) -> Result<Memory, FolderError> {
@@ -531,6 +622,30 @@ fn names<C>(tree: &RegionState<C>) -> [String; KINDS.len()] {
 fn generation_of(name: &str) -> Option<u64> {
     let (kind, number) = name.split_once('-')?;
     KINDS.contains(&kind).then(|| number.parse().ok())?
+}
+
+/// Makes a folder, which other users of this machine must not read, and brings its name to the disk.
+fn make_folder(disk: &dyn Disk, path: &Path) -> Result<(), FolderError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(failed(path, "making the folder"))?;
+    for above in path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+        // A folder that was there already may not be this user's to open.
+        let _ = disk.sync_names(above);
+    }
+    Ok(())
+}
+
+fn not_opened(path: &Path, error: OpenError) -> FolderError {
+    match error {
+        OpenError::Damaged(damage) => {
+            FolderError::Damaged { path: path.to_owned(), reason: damage.to_string() }
+        }
+        OpenError::Reserve(full) => full.into(),
+        OpenError::Io { path, what, source } => FolderError::Io { path, what, source },
+    }
 }
 
 /// Files that are made can be read by their owner alone.

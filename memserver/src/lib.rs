@@ -119,7 +119,7 @@ pub use chunk::{Chunk, ChunkSize, NoChunk, NoClass, chunk_classes_bytes};
 pub use chunk_classes::{DamagedClasses, note_chunk_class};
 pub use event::{Event, FirstHop};
 pub use fatbtree_remote::SizeClass;
-pub use folder::{Counts, Folder, FolderError, FolderOwner, FoundRegion, KeptRegion};
+pub use folder::{Counts, Folder, FolderError, FolderOwner, FoundRegion, Keeping, KeptRegion};
 pub use free_blocks::{BLOCKS_AT_ONCE, FreeBlocks, GivenBack, Grant, TooManyBlocks};
 pub use info::{LockTable, Origin, ServerInfo};
 pub use layout::{Class, Layout};

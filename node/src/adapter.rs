@@ -139,6 +139,11 @@ impl Adapter {
         }
     }
 
+    /// Whether the device is a software NIC, whose writes this process carries out.
+    pub(crate) fn is_software(&self) -> bool {
+        matches!(self.0, Kind::Software(_))
+    }
+
     /// Hands datagrams for these UDP ports to other threads from now on. `None` if an RDMA card handles the frames.
     pub(crate) fn divert(&mut self, ports: &Range<u16>) -> Result<Option<Shares>, NodeError> {
         match &mut self.0 {

@@ -96,6 +96,14 @@ pub enum NodeError {
     /// Error from the folder that the structure is kept in.
     #[error("the data folder: {0}")]
     Folder(#[from] fatbtree_memserver::FolderError),
+    /// The disk of the data folder has failed while the server ran.
+    #[error("the data folder: {0}")]
+    Journal(#[from] fatbtree_verbs::journal::JournalError),
+    /// An interval between syncs, with a device that writes memory itself.
+    #[error(
+        "--sync: an RDMA card writes the memory of the tree without telling this process, so nothing can be brought to the disk in order:          leave the option away or give --sync never, and load anew after a power failure; or use --nic software"
+    )]
+    SyncOfCard,
     /// The device does not take the structure.
     #[error("serving the structure: {0}")]
     Serve(#[from] fatbtree_memserver::ServerError),

@@ -71,7 +71,7 @@ pub use error::NodeError;
 pub use live_page::LivePage;
 pub use memory_server::{
     DolphinSource, HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, MemoryServerReport,
-    PartSource, QueryOptions, QueryReport, TreeSource,
+    PartSource, QueryOptions, QueryReport, SYNC, TreeSource,
 };
 pub use query_client::{QueryClientOptions, QueryClientProcess, QueryWay};
 pub use roster::{certificates_of, roster_of, trust_of};

@@ -14,11 +14,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fatbtree_controller::grpc::Controllers;
-use fatbtree_memserver::{Event, Mailbox, MemoryServer, ServerInfo, Tenant, mailbox_with_waker};
+use fatbtree_memserver::{Event, Keeping, Mailbox, MemoryServer, ServerInfo, Tenant, mailbox_with_waker};
 use fatbtree_nic::NicStats;
 use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer as Described};
 use fatbtree_trust::{CONTROLLER, Door, Refused, Roster, Trust};
+use fatbtree_verbs::journal::Pace;
 use fatbtree_verbs::time::{self, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -46,6 +47,20 @@ const UNDECIDED: time::Duration = time::Duration::from_secs(5);
 /// Blocks that the structure reads between two batches.
 const NODES: usize = 256;
 
+/// Time at which acknowledged writes reach the disk by default: a machine that fails loses at most the last second.
+pub const SYNC: Pace = Pace::Every(Duration::from_secs(1));
+
+/// How the data folder is kept.
+fn keeping(sync: Option<Pace>, is_software: bool) -> Result<Keeping, NodeError> {
+    let pace = match sync {
+        Some(pace) if is_software || pace == Pace::Never => pace,
+        Some(_) => return Err(NodeError::SyncOfCard),
+        None if is_software => SYNC,
+        None => Pace::Never,
+    };
+    Ok(Keeping { pace, is_written_by_device: !is_software, has_threads: true, ..Keeping::default() })
+}
+
 /// Options of a memory server process of a structure: by default a tree.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MemoryServerOptions<S = TreeSource> {
@@ -67,6 +82,8 @@ pub struct MemoryServerOptions<S = TreeSource> {
     pub structure: S,
     /// Folder in which the server keeps its structure. `None` if that ends with the process.
     pub data: Option<PathBuf>,
+    /// Time at which acknowledged writes reach the disk of that folder. `None`: [`SYNC`], or never where an RDMA card writes the memory.
+    pub sync: Option<Pace>,
     /// Time after which the process ends.
     pub limit: Option<Duration>,
 }
@@ -127,6 +144,7 @@ impl<S: Hosted> MemoryServerProcess<S> {
             metrics,
             structure,
             data,
+            sync,
             limit,
         } = options;
         let control = control_runtime()?;
@@ -138,7 +156,8 @@ impl<S: Hosted> MemoryServerProcess<S> {
         let mut adapter = Adapter::open(&nic, &host, Side::Answers, structure.threads())?;
         // Without controllers there is no word to wait for.
         let undecided_for = if controllers.is_empty() { time::Duration::ZERO } else { UNDECIDED };
-        let site = Site { described: &described, host: &host, data, undecided_for };
+        let keeping = keeping(sync, adapter.is_software())?;
+        let site = Site { described: &described, host: &host, data, keeping, undecided_for };
         let opened = structure.open(site, &mut adapter)?;
         let watch = Watch::new(waiter);
         stopper.at_signals(&control)?;
@@ -205,7 +224,10 @@ impl<S: Hosted> MemoryServerProcess<S> {
     }
 
     /// Serves until it is told to stop. `tell` is given the server's events.
-    pub fn run(mut self, mut tell: impl FnMut(EventOf<S>)) -> MemoryServerReport {
+    ///
+    /// # Errors
+    /// When the disk of the data folder fails: what was written since the last sync may be lost, and nothing is acknowledged any more.
+    pub fn run(mut self, mut tell: impl FnMut(EventOf<S>)) -> Result<MemoryServerReport, NodeError> {
         let Self { server, mailbox, watch, stopper, limit, registrar, .. } = &mut self;
         let end = limit.map(|limit| Instant::from_nanos(limit.as_nanos() as u64));
         while !stopper.is_told() && end.is_none_or(|end| watch.now() < end) {
@@ -217,6 +239,8 @@ impl<S: Hosted> MemoryServerProcess<S> {
             }
             server.device_mut().handle_timeout(now);
             let more_nodes = server.work(now, NODES);
+            // What is sent now acknowledges what was written before.
+            server.commit()?;
             server.device_mut().send(watch.now());
             while let Some(event) = server.poll_event() {
                 if let Some(registrar) = registrar {
@@ -236,9 +260,7 @@ impl<S: Hosted> MemoryServerProcess<S> {
             drop(workers);
             board.report()
         });
-        if let Err(error) = self.server.sync() {
-            tracing::warn!(%error, "the structure may not have reached the disk");
-        }
-        MemoryServerReport { software: self.server.device().counters(), queries }
+        self.server.sync().map_err(NodeError::system("bringing the structure to the disk"))?;
+        Ok(MemoryServerReport { software: self.server.device().counters(), queries })
     }
 }

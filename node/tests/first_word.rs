@@ -49,6 +49,7 @@ fn empty_server(cluster: &Cluster, controller: String) -> MemoryServerOptions {
             }),
         },
         data: None,
+        sync: None,
         // A test that fails ends, too.
         limit: Some(Duration::from_secs(60)),
         described,

@@ -194,6 +194,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
             }),
         },
         data: None,
+        sync: None,
         limit: None,
         described: described.clone(),
     };
@@ -245,7 +246,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
         let report = server.join().unwrap();
         let mut entries = log.into_inner();
         entries.extend(asked);
-        (entries, verified, report.queries.unwrap(), calls)
+        (entries, verified, report.unwrap().queries.unwrap(), calls)
     });
     let answered = check(entries);
     assert!(answered as u64 > 2 * TASKS * OPERATIONS * 9 / 10, "{answered} answers");

@@ -4,13 +4,16 @@
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
+use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Arc;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
-use crate::redo::{DamagedLog, Redo};
+use crate::journal::{Journal, JournalError};
 use crate::room::{ReserveError, Room};
 
 /// Bytes of a word, the unit of each read and write.
@@ -41,8 +44,8 @@ pub struct Memory {
     len: u64,
     /// File of the memory, and the number of its bytes that have room on the disk; those behind them are zeros.
     room: Option<Box<Room>>,
-    /// Log in which each write is noted before it is executed.
-    redo: Option<Box<Redo>>,
+    /// Journal of all changes, and the memory's number in it.
+    journal: OnceLock<(Arc<Journal>, u8)>,
 }
 
 /// An access that reaches beyond the memory, or an atomic that is not aligned.
@@ -74,7 +77,7 @@ impl Memory {
         let words =
             len.checked_next_multiple_of(WORD as u64).and_then(|len| usize::try_from(len.max(8)).ok());
         let map = MmapMut::map_anon(words.ok_or(io::ErrorKind::OutOfMemory)?)?;
-        Ok(Self { map: map.into(), len, room: None, redo: None })
+        Ok(Self { map: map.into(), len, room: None, journal: OnceLock::new() })
     }
 
     /// Maps the first `len` bytes of the file at `path`. Written bytes are in the file even if the process is killed;
@@ -90,7 +93,7 @@ impl Memory {
         let words = len.checked_next_multiple_of(WORD as u64).filter(|&len| isize::try_from(len).is_ok());
         let words = words.ok_or(io::ErrorKind::OutOfMemory)?.max(8);
         let map = MmapOptions::new().len(words as usize).map_raw(&file)?;
-        Ok(Self { map, len, room: Some(Room::new(path, file).into()), redo: None })
+        Ok(Self { map, len, room: Some(Room::new(path, file).into()), journal: OnceLock::new() })
     }
 
     /// Reserves room on the disk for the first `bytes` bytes, if the memory lies in a file, which then has at least
@@ -100,37 +103,74 @@ impl Memory {
     /// # Errors
     /// When the disk is full, or fails; what had its room before still has it.
     pub fn reserve(&self, bytes: u64) -> Result<(), ReserveError> {
-        self.room.as_ref().map_or(Ok(()), |room| room.reserve(bytes.min(self.len)))
+        let Some(room) = &self.room else { return Ok(()) };
+        let (bytes, before) = (bytes.min(self.len), room.bytes());
+        room.reserve(bytes)?;
+        if let Some((journal, memory)) = self.journal.get()
+            && bytes > before
+        {
+            journal.reserved(*memory, bytes);
+        }
+        Ok(())
     }
 
-    /// Makes writes of up to [`WHOLE_WRITE`](Self::WHOLE_WRITE) bytes whole. Each is executed completely or not at
-    /// all, even if the process is killed in the middle of it. Each is noted in `log` first. A write that was noted
-    /// and perhaps not executed is executed now. The log has [`LOG_BYTES`](Self::LOG_BYTES), all of them
-    /// [reserved](Self::reserve).
+    /// Has a journal note all changes from now on. The memory's file changes only when the journal is [applied](Journal::apply) to it.
+    /// `memory`: number of the file among the journal's targets. Everything that was written before must be [synced](Self::sync),
+    /// and nothing else may use the memory meanwhile.
+    ///
+    /// Writes of up to [`Journal::WHOLE_WRITE`] bytes are whole then: a process that is killed, or a machine that fails, leaves all of one
+    /// or nothing of it. What is written takes memory of the process, which the operating system cannot give to others.
     ///
     /// # Errors
-    /// When the log is not what was written, or names bytes that are not there: it is damaged, or another file's.
-    pub fn with_log(self, log: Self) -> Result<Self, DamagedLog> {
-        let redo = Redo::new(log)?;
-        redo.replay(|offset, bytes| self.write(offset, bytes))?;
-        Ok(Self { redo: Some(redo.into()), ..self })
+    /// When the operating system does not map the file anew.
+    ///
+    /// # Panics
+    /// When the memory does not lie in a file, or has a journal already.
+    pub fn journalled(&self, journal: &Arc<Journal>, memory: u8) -> io::Result<()> {
+        let room = self.room.as_ref().expect("only memory in a file has a journal");
+        let address = NonZeroUsize::new(self.map.as_mut_ptr().addr());
+        let len = NonZeroUsize::new(self.map.len()).expect("no mapping is empty");
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED;
+        // SAFETY: the range is this mapping's, which `self` owns until it is dropped. The new one has the same bytes, those of the
+        // file, and replaces the old one at once, so that all that is said of the mapping stays true. A write that another thread
+        // makes meanwhile would be lost or not, as with any writes at the same time.
+        let mapped = unsafe {
+            mmap(address, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags, room.file(), 0)
+        };
+        let mapped = mapped.map_err(io::Error::from)?;
+        debug_assert_eq!(mapped, NonNull::new(self.map.as_mut_ptr()).expect("a mapping").cast());
+        let is_first = self.journal.set((Arc::clone(journal), memory)).is_ok();
+        assert!(is_first, "a memory has one journal");
+        Ok(())
     }
 
-    /// Size of a [log](Self::with_log) in bytes.
-    pub const LOG_BYTES: u64 = Redo::BYTES;
+    /// Journal of the memory.
+    #[must_use]
+    pub fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.get().map(|(journal, _)| journal)
+    }
 
-    /// Size of the largest write that a [log](Self::with_log) keeps whole, in bytes: the largest path MTU, so any
-    /// packet's.
-    pub const WHOLE_WRITE: usize = 4096;
+    /// Hands all changes to the operating system, and waits for the disk, as the pace of the [journal](Self::journalled) demands. What was
+    /// written before may be acknowledged then. Without a journal there is nothing to do.
+    ///
+    /// # Errors
+    /// When the disk has failed: see [`Journal::commit`].
+    #[inline]
+    pub fn commit(&self) -> Result<(), JournalError> {
+        self.journal.get().map_or(Ok(()), |(journal, _)| journal.commit())
+    }
 
-    /// Writes the memory's file to the disk, and waits for it; then its [log](Self::with_log).
+    /// Brings the memory to its file on the disk, and waits until it is there; with a journal, all of the journal's memories.
     ///
     /// # Errors
     /// When the disk fails.
     pub fn sync(&self) -> io::Result<()> {
-        self.map.flush()?;
-        // The disk may still hold a write as noted that was carried out long ago: it would be replayed over what is newer.
-        self.redo.as_ref().map_or(Ok(()), |redo| redo.sync())
+        match (self.journal.get(), &self.room) {
+            (Some((journal, _)), _) => journal.checkpoint().map_err(io::Error::other),
+            // The system call writes what was changed by the mapping, too.
+            (None, Some(room)) => room.file().sync_all(),
+            (None, None) => Ok(()),
+        }
     }
 
     /// Anonymous memory, ready to be shared with a device.
@@ -242,12 +282,12 @@ impl Memory {
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let at = self.writable(offset, bytes.len())?;
-        match &self.redo {
+        match self.journal.get() {
             None => self.copy_in(at, bytes),
-            Some(redo) => {
-                for (part, bytes) in bytes.chunks(Self::WHOLE_WRITE).enumerate() {
-                    let at = at + part * Self::WHOLE_WRITE;
-                    redo.write(at as u64, bytes, || self.copy_in(at, bytes));
+            Some((journal, memory)) => {
+                for (part, bytes) in bytes.chunks(Journal::WHOLE_WRITE).enumerate() {
+                    let at = at + part * Journal::WHOLE_WRITE;
+                    journal.write(*memory, at as u64, bytes, || self.copy_in(at, bytes));
                 }
             }
         }
@@ -285,8 +325,16 @@ impl Memory {
         }
         let change = |found: u64| Some(new(u64::from_le(found)).to_le());
         let word = &self.words()[range / WORD];
-        let (Ok(found) | Err(found)) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
-        Ok(u64::from_le(found))
+        let update = || {
+            let (Ok(found) | Err(found)) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+            u64::from_le(found)
+        };
+        let Some((journal, memory)) = self.journal.get() else { return Ok(update()) };
+        Ok(journal.update(*memory, offset, || {
+            let found = update();
+            let now = new(found);
+            (found, (now != found).then(|| now.to_le_bytes()))
+        }))
     }
 
     #[inline]

@@ -57,27 +57,37 @@ impl Room {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// The file.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Reserves room for the first `to` bytes.
     pub(crate) fn reserve(&self, to: u64) -> Result<(), ReserveError> {
         let from = self.bytes();
         if to <= from {
             return Ok(());
         }
-        let (path, bytes) = (self.path.clone(), to - from);
-        let (Ok(at), Ok(len)) = (i64::try_from(from), i64::try_from(bytes)) else {
-            let reason = "so long no file can be".to_owned();
-            return Err(ReserveError::Io { path, bytes, reason });
-        };
-        uninterrupted(|| posix_fallocate(&self.file, at, len)).map_err(|errno| {
-            let reason = errno.desc().to_owned();
-            match errno {
-                Errno::ENOSPC | Errno::EDQUOT => NoRoom { path, bytes, reason }.into(),
-                _ => ReserveError::Io { path, bytes, reason },
-            }
-        })?;
+        reserve(&self.path, &self.file, from, to)?;
         self.bytes.fetch_max(to, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Reserves room for the bytes `from..to` of the file at `path`.
+pub(crate) fn reserve(path: &Path, file: &File, from: u64, to: u64) -> Result<(), ReserveError> {
+    let (path, bytes) = (path.to_owned(), to - from);
+    let (Ok(at), Ok(len)) = (i64::try_from(from), i64::try_from(bytes)) else {
+        let reason = "so long no file can be".to_owned();
+        return Err(ReserveError::Io { path, bytes, reason });
+    };
+    uninterrupted(|| posix_fallocate(file, at, len)).map_err(|errno| {
+        let reason = errno.desc().to_owned();
+        match errno {
+            Errno::ENOSPC | Errno::EDQUOT => NoRoom { path, bytes, reason }.into(),
+            _ => ReserveError::Io { path, bytes, reason },
+        }
+    })
 }
 
 /// Repeats a system call that a signal has broken off.

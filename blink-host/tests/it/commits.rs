@@ -106,7 +106,7 @@ fn written_down(path: &Path) -> u64 {
 }
 
 fn is_there(path: &Path, generation: u64) -> bool {
-    ["tree", "chunks", "writes"].iter().all(|kind| path.join(format!("{kind}-{generation}")).exists())
+    ["tree", "chunks", "journal"].iter().all(|kind| path.join(format!("{kind}-{generation}")).exists())
 }
 
 fn keys_of_restart(path: &Path, chunk_bytes: u64) -> u64 {

@@ -180,6 +180,7 @@ impl HybridIndex {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
     use std::path::Path;
 
     use fatbtree_memserver::{
@@ -212,9 +213,11 @@ mod tests {
         made.region.write(line_offset(3), &[1; 8]).unwrap();
         // A leaf on another server may lie anywhere.
         let slot = root_offset() + slot_offset(0);
-        let put = |entry: Entry| made.region.write(slot, &entry.0.to_le_bytes()).unwrap();
-        put(Entry::leaf(0, GlobalAddress::new(1, 1 << 20)).unwrap());
-        drop(storage);
+        made.region
+            .write(slot, &Entry::leaf(0, GlobalAddress::new(1, 1 << 20)).unwrap().0.to_le_bytes())
+            .unwrap();
+        let (generation, here) = (made.generation, GlobalAddress::new(0, made.spare.start));
+        drop((made, storage));
         let again = || part_in::<HybridIndex>(&folder(path.path()), CHUNK);
         let mut found = again().unwrap().unwrap().tenant;
         assert!(found.shape() == shape && !found.is_empty());
@@ -225,7 +228,9 @@ mod tests {
         drop(found);
 
         // No chunk was given out, so nothing lies here.
-        let here = GlobalAddress::new(0, made.spare.start);
+        let file = path.path().join(format!("tree-{generation}"));
+        let file = std::fs::File::options().write(true).open(file).unwrap();
+        let put = |entry: Entry| file.write_all_at(&entry.0.to_le_bytes(), slot).unwrap();
         for entry in [
             Entry::leaf(0, here),
             Entry::inner(0, NodeSize::NEW, here),
@@ -235,7 +240,7 @@ mod tests {
             let damaged = again().unwrap_err().to_string();
             assert!(damaged.contains("leads nowhere"), "{damaged}");
         }
-        made.region.write(root_offset() + 8, &[0; 8]).unwrap();
+        file.write_all_at(&[0; 8], root_offset() + 8).unwrap();
         let damaged = again().unwrap_err().to_string();
         assert!(damaged.contains("expected an inner node"), "{damaged}");
     }

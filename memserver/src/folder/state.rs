@@ -4,15 +4,16 @@
 //! leftovers. A file that it does not name was put there by another program, and is never touched.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use fatbtree_remote::MAX_OFFSET;
+use fatbtree_verbs::journal::Disk;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{FolderError, FolderOwner, KeptRegion, failed, private};
+use super::{FolderError, FolderOwner, KeptRegion, failed};
 use crate::info::Origin;
 
 /// Counts of a structure when it is loaded: named numbers, which `state.json` keeps beside those of the region.
@@ -33,7 +34,7 @@ fn is_first_structure(structure: &str) -> bool {
 }
 
 /// The version of files and layouts in them.
-pub(super) const FORMAT: u32 = 3;
+pub(super) const FORMAT: u32 = 4;
 
 const STATE: &str = "state.json";
 const NEW_STATE: &str = "state.json.new";
@@ -157,34 +158,33 @@ impl<C: Counts> State<C> {
 
     /// Replaces the file: a process that is killed meanwhile leaves the old one or the new one. A machine that dies may bring the old one
     /// back until the [names are synced](sync_names).
-    pub(super) fn write(&self, folder: &Path) -> Result<(), FolderError> {
-        self.write_as(folder, NEW_STATE)?;
-        become_state(folder, NEW_STATE)
+    pub(super) fn write(&self, disk: &dyn Disk, folder: &Path) -> Result<(), FolderError> {
+        self.write_as(disk, folder, NEW_STATE)?;
+        become_state(disk, folder, NEW_STATE)
     }
 
     /// Lays a copy beside the file, with its room on the disk, for [`State::restore`].
-    pub(super) fn set_aside(&self, folder: &Path) -> Result<(), FolderError> {
-        self.write_as(folder, FORMER_STATE)
+    pub(super) fn set_aside(&self, disk: &dyn Disk, folder: &Path) -> Result<(), FolderError> {
+        self.write_as(disk, folder, FORMER_STATE)
     }
 
     /// Replaces the file by the copy that was set aside. A rename needs no room, so this works on a full disk.
-    pub(super) fn restore(folder: &Path) -> Result<(), FolderError> {
-        become_state(folder, FORMER_STATE)
+    pub(super) fn restore(disk: &dyn Disk, folder: &Path) -> Result<(), FolderError> {
+        become_state(disk, folder, FORMER_STATE)
     }
 
     /// Removes the copy that was set aside, if there is one. One that stays does no harm: it is never read.
-    pub(super) fn drop_copy(folder: &Path) {
-        let _ = fs::remove_file(folder.join(FORMER_STATE));
+    pub(super) fn drop_copy(disk: &dyn Disk, folder: &Path) {
+        let _ = disk.remove(&folder.join(FORMER_STATE));
     }
 
-    fn write_as(&self, folder: &Path, name: &str) -> Result<(), FolderError> {
+    fn write_as(&self, disk: &dyn Disk, folder: &Path, name: &str) -> Result<(), FolderError> {
         let path = folder.join(name);
         let sealed = Sealed { format: FORMAT, crc32: self.sum(), state: self.clone() };
         let text = serde_json::to_vec_pretty(&sealed).expect("it is numbers and a name");
-        let created = private().write(true).create(true).truncate(true).open(&path);
-        let written = created.and_then(|mut file| {
-            file.write_all(&text)?;
-            file.sync_all()
+        let written = disk.open(&path, true).and_then(|file| {
+            disk.write(&path, &file, 0, &text)?;
+            disk.sync(&path, &file)
         });
         written.map_err(failed(&path, "writing it"))
     }
@@ -194,13 +194,12 @@ impl<C: Counts> State<C> {
     }
 }
 
-fn become_state(folder: &Path, name: &str) -> Result<(), FolderError> {
+fn become_state(disk: &dyn Disk, folder: &Path, name: &str) -> Result<(), FolderError> {
     let path = folder.join(STATE);
-    fs::rename(folder.join(name), &path).map_err(failed(&path, "replacing it"))
+    disk.rename(&folder.join(name), &path).map_err(failed(&path, "replacing it"))
 }
 
 /// Brings the names of a folder's files to the disk, and waits until they are there.
-pub(super) fn sync_names(folder: &Path) -> Result<(), FolderError> {
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(failed(folder, "syncing it"))
+pub(super) fn sync_names(disk: &dyn Disk, folder: &Path) -> Result<(), FolderError> {
+    disk.sync_names(folder).map_err(failed(folder, "syncing it"))
 }

@@ -14,6 +14,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES};
+use fatbtree_verbs::journal::JournalError;
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, Mtu, QueuePair, Region, RegisterError};
@@ -350,6 +351,19 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         ]
         .map(|(name, count)| (name.to_owned(), count))
         .into();
+        if let Some(journal) = self.region.journal() {
+            let journal = journal.counts();
+            let counts = [
+                ("journal_bytes", journal.bytes),
+                ("journal_batches", journal.batches),
+                ("journal_applied", journal.applied),
+                ("journal_syncs", journal.syncs),
+                ("journal_sync_microseconds", journal.sync_micros),
+                ("journal_unsynced_microseconds", journal.unsynced_micros),
+                ("journal_waits", journal.waits),
+            ];
+            all.extend(counts.map(|(name, count)| (name.to_owned(), count)));
+        }
         all.extend(self.tenant.statistics());
         if let Some(counters) = &self.device_counters {
             all.extend(counters(&self.device));
@@ -427,6 +441,15 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// The next thing the owner must know.
     pub fn poll_event(&mut self) -> Option<Event<T::Description>> {
         self.events.pop()
+    }
+
+    /// Hands everything that was written to the operating system, and waits for the disk, as the pace of the region's journal demands. The
+    /// driver calls this before it sends anything that acknowledges a write.
+    ///
+    /// # Errors
+    /// When the disk has failed: nothing may be sent then, and the server must stop.
+    pub fn commit(&self) -> Result<(), JournalError> {
+        self.region.commit()
     }
 
     /// Brings the region and the classes of its chunks to the disk, where they lie in files, and waits until they are there: for a server

@@ -17,7 +17,7 @@ enum Kind {
 
 use Kind::{Counter as Counts, Gauge, Name};
 
-const KNOWN: [(&str, Kind, &str); 44] = [
+const KNOWN: [(&str, Kind, &str); 51] = [
     ("blocks_reclaimed", Counts, "Blocks that clients had lost, and that a sweep has found"),
     ("sweeps", Counts, "Sweeps for blocks that clients had lost"),
     ("chunks", Gauge, "Chunks of the region's spare memory, given out or not"),
@@ -31,6 +31,17 @@ const KNOWN: [(&str, Kind, &str); 44] = [
         Name,
         "The generation of the tree's memory, as a label: another after each load; always 1",
     ),
+    ("journal_applied", Counts, "Halves of the journal that were brought into the region's file"),
+    ("journal_batches", Counts, "Batches of changes that were written to the journal"),
+    ("journal_bytes", Counts, "Bytes that were written to the journal"),
+    ("journal_sync_microseconds", Counts, "Time of all syncs of the journal, in microseconds"),
+    ("journal_syncs", Counts, "Syncs of the journal: times that changes were brought to the disk"),
+    (
+        "journal_unsynced_microseconds",
+        Gauge,
+        "Age of the oldest change that is not on the disk, in microseconds",
+    ),
+    ("journal_waits", Counts, "Times that changes have waited for a slow disk"),
     ("keys_located", Counts, "Keys whose places the controller has asked for"),
     ("keys_located_nodes", Counts, "Nodes that were read to find these keys"),
     (

@@ -5,8 +5,7 @@ use std::future::Future;
 
 use fatbtree_memserver::grpc::{Describe, Emptying, ServiceOptions, serve_part};
 use fatbtree_memserver::{
-    Folder, Handle, Loaded, MakeInError, Origin, Part, PartOptions, ServerOptions, Storage, kept, make_in,
-    part_in,
+    Handle, Loaded, MakeInError, Origin, Part, PartOptions, ServerOptions, Storage, kept, make_in, part_in,
 };
 use fatbtree_trust::Door;
 use fatbtree_verbs::{Access, time};
@@ -64,10 +63,7 @@ where
             ..ServerOptions::writable()
         };
         let chunk_bytes = options.chunk_bytes;
-        let mut storage: Storage<P::Counts> = match &site.data {
-            None => Storage::Memory,
-            Some(path) => Storage::Folder(Folder::open(path, site.owner(), chunk_bytes)?.into()),
-        };
+        let mut storage: Storage<P::Counts> = site.storage(chunk_bytes)?;
         let found: Option<Loaded<P>> = match &storage {
             Storage::Folder(folder) => part_in(folder, chunk_bytes)?,
             Storage::Memory => None,

@@ -379,7 +379,13 @@ fn work(
                 worker.handle_answer(now, id, Err(NoAnswer))?;
             }
         }
+        let mut is_committed = false;
         while let Some(answer) = worker.poll_transmit() {
+            // What is sent now acknowledges what was written before.
+            if !is_committed {
+                begin.host.commit()?;
+                is_committed = true;
+            }
             lanes.send(0, answer.to, answer.bytes);
         }
         lanes.flush();

@@ -16,7 +16,10 @@ use std::future::Future;
 use std::path::PathBuf;
 
 use fatbtree_memserver::grpc::Describe;
-use fatbtree_memserver::{FolderOwner, Handle, Loaded, MemoryServer, ServerOptions, Tenant};
+use fatbtree_memserver::{
+    Counts, Folder, FolderError, FolderOwner, Handle, Keeping, Loaded, MemoryServer, ServerOptions, Storage,
+    Tenant,
+};
 use fatbtree_topology::{Host, MemoryServer as Described};
 use fatbtree_trust::Door;
 use fatbtree_verbs::time;
@@ -36,13 +39,26 @@ pub struct Site<'s> {
     pub host: &'s Host,
     /// Folder in which it keeps its content.
     pub data: Option<PathBuf>,
+    /// How it keeps its content there.
+    pub keeping: Keeping,
     /// Time for which a server that begins empty waits for a controller.
     pub undecided_for: time::Duration,
 }
 
 impl Site<'_> {
+    /// Opens the data folder, if the server has one.
+    pub(super) fn storage<C: Counts>(&self, chunk_bytes: u64) -> Result<Storage<C>, FolderError> {
+        Ok(match &self.data {
+            None => Storage::Memory,
+            Some(path) => {
+                let folder = Folder::open_with(path, self.owner(), chunk_bytes, self.keeping.clone())?;
+                Storage::Folder(folder.into())
+            }
+        })
+    }
+
     /// Owner of the data folder.
-    pub(super) fn owner(&self) -> FolderOwner {
+    fn owner(&self) -> FolderOwner {
         FolderOwner {
             server: self.described.name.clone(),
             partition: self.described.partition,

@@ -5,8 +5,8 @@ use std::future::Future;
 use fatbtree_blink::{Integrity, KeyRange, TreeConfig};
 use fatbtree_blink_host::grpc::{Loading, TreeServiceOptions, serve_with};
 use fatbtree_blink_host::{
-    Blink, LoadOptions, LoadedTree, TreeFolder, TreeHandle, TreeInfo, TreeServer, TreeStorage, build_in,
-    seeded, sort_keys, tree_in,
+    Blink, LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeServer, TreeStorage, build_in, seeded,
+    sort_keys, tree_in,
 };
 use fatbtree_memserver::{Load as _, ServerOptions};
 use fatbtree_query::Secret;
@@ -70,12 +70,7 @@ impl Hosted for TreeSource {
             undecided_for: site.undecided_for,
             ..ServerOptions::writable()
         };
-        let mut storage = match &site.data {
-            None => TreeStorage::Memory,
-            Some(path) => {
-                TreeStorage::Folder(TreeFolder::open(path, site.owner(), options.chunk_bytes)?.into())
-            }
-        };
+        let mut storage = site.storage(options.chunk_bytes)?;
         let (spare_bytes, region_bytes) = (self.spare_bytes, self.region_bytes);
         // A disk that damages what it keeps is noticed by readers then.
         let on_disk = matches!(storage, TreeStorage::Folder(_));

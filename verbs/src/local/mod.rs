@@ -57,6 +57,7 @@ use crate::access::Access;
 use crate::device::Region;
 use crate::endpoint::{Endpoint, Mtu, QueuePairNumber};
 use crate::error::ConnectError;
+use crate::journal::JournalError;
 use crate::memory::Memory;
 
 pub use client::LocalVerbs;
@@ -184,6 +185,17 @@ impl LocalHost {
     /// The next link that has refused something since the last call; each is reported once.
     pub fn poll_broken(&self) -> Option<QueuePairNumber> {
         self.lock().broken.pop_front()
+    }
+
+    /// Commits all memory that links use: what was written there may be acknowledged then. See [`Memory::commit`].
+    ///
+    /// # Errors
+    /// When the disk has failed: nothing may be acknowledged any more.
+    pub fn commit(&self) -> Result<(), JournalError> {
+        // Not under the lock: a disk may be slow.
+        let memories: Vec<_> =
+            self.lock().regions.values().map(|shared| Arc::clone(&shared.memory)).collect();
+        memories.iter().try_for_each(|memory| memory.commit())
     }
 
     fn link(&self, number: QueuePairNumber) -> Option<Arc<Link>> {

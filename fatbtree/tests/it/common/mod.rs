@@ -106,6 +106,7 @@ impl Running {
                 }),
             },
             data: None,
+            sync: None,
             limit: None,
             described,
         };
