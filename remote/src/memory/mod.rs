@@ -3,8 +3,10 @@
 mod atomics;
 mod connect;
 mod contention;
+mod long;
 mod ongoing;
 mod operate;
+mod reserve;
 mod scatter;
 mod sessions;
 
@@ -15,9 +17,11 @@ use std::rc::Rc;
 pub use contention::Turn;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Broken, Failure, PostError, QueuePair, Reactor, Verbs};
+pub use long::{PIECE, ReadBytes};
 pub use ongoing::{Era, Ongoing};
 use operate::no_answer;
 pub use operate::{bytes_of, word_at, word_of};
+pub use reserve::NotReserved;
 pub use scatter::{MAX_SHARES, Share};
 
 use crate::attempts::Attempts;

@@ -127,7 +127,7 @@ impl<V: Verbs> RemoteMemory<V> {
         Ok(outputs.map(|output| bytes_of(output).expect("each was seen to be bytes")))
     }
 
-    fn count_read(&self, operation: &Operation<'_>) {
+    pub(super) fn count_read(&self, operation: &Operation<'_>) {
         let (Operation::Read { len, .. } | Operation::IndexRead { len, .. }) = *operation else { return };
         self.count(|stats| {
             stats.reads += 1;

@@ -1,0 +1,223 @@
+//! READs and WRITEs of any length: in pieces that are posted together.
+//!
+//! A card has many short buffers and few long ones, and its queue pairs hold a bounded number of requests. So bytes up to [`PIECE`] are
+//! read at once, and longer ones in pieces of so much: as many with one doorbell as a chain may have, and as many doorbells at once as
+//! the queue pair holds. Where buffers are short, fewer and then shorter pieces are asked for: a long READ takes more round trips then, and does
+//! not fail.
+//!
+//! The pieces come at different moments, as the packets of one long READ do. What they hold is checked as a whole, by a checksum or
+//! by words that do not change.
+
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::task::Poll;
+
+use arrayvec::ArrayVec;
+use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Remote, Verbs};
+
+use super::{RemoteMemory, Trouble, bytes_of, no_answer};
+use crate::address::GlobalAddress;
+use crate::chain::Part;
+use crate::connection::ConnectionId;
+use crate::locks::Writer;
+
+/// Bytes of the longest READ that is not cut into pieces, and of a piece: devices have some tens of buffers for so much.
+pub const PIECE: u32 = 64 << 10;
+
+/// Bytes of the shortest piece, where no buffers of [`PIECE`] are free.
+const SHORTEST: u32 = 4 << 10;
+
+/// Doorbells of one round trip. A value of 1 MiB with its record's head has 17 pieces.
+const DOORBELLS: usize = 2;
+
+/// Bytes for which room is made before they have come: the length may be what a damaged word says.
+const MOST_AT_ONCE: u64 = 2 << 20;
+
+/// Bytes that READs have brought.
+#[derive(Debug)]
+pub enum ReadBytes {
+    /// In the buffer of one READ.
+    Whole(Buffer),
+    /// Put together from several READs.
+    Pieces(Vec<u8>),
+}
+
+impl Deref for ReadBytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Whole(buffer) => buffer,
+            Self::Pieces(bytes) => bytes,
+        }
+    }
+}
+
+/// Pieces that are asked for at once.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    /// Bytes of a piece.
+    piece: u32,
+    /// Pieces with one doorbell.
+    chain: usize,
+    /// Doorbells.
+    doorbells: usize,
+}
+
+impl Window {
+    /// As much as the device takes.
+    fn of(capabilities: &fatbtree_verbs::Capabilities) -> Self {
+        let piece = capabilities.longest_message.min(PIECE.into()) as u32;
+        let chain = MAX_BATCH.min(capabilities.longest_chain).min(capabilities.send_queue).max(1);
+        Self { piece: piece.max(1), chain, doorbells: (capabilities.send_queue / chain).clamp(1, DOORBELLS) }
+    }
+
+    /// Less than before, when buffers are short. `None`: there is no less.
+    fn narrowed(self) -> Option<Self> {
+        match self {
+            Self { doorbells: 2.., .. } => Some(Self { doorbells: 1, ..self }),
+            Self { chain: 2.., .. } => Some(Self { chain: self.chain / 2, ..self }),
+            Self { piece, .. } if piece / 2 >= SHORTEST => Some(Self { piece: piece / 2, ..self }),
+            _ => None,
+        }
+    }
+}
+
+impl<V: Verbs> RemoteMemory<V> {
+    /// Reads as many bytes as are asked for, and counts the round trips: one for up to 2 MiB where the device has as many buffers.
+    ///
+    /// # Errors
+    /// When they cannot be posted within [`patience`](crate::RemoteConfig::patience), or the connection breaks.
+    #[inline]
+    pub async fn read_long(
+        &self,
+        lane: u8,
+        from: GlobalAddress,
+        len: u64,
+        trips: &mut u32,
+    ) -> Result<ReadBytes, Trouble> {
+        if len <= PIECE.into() {
+            match self.read(lane, from, len as u32).await {
+                Err(Trouble::Refused(_)) => {}
+                read => {
+                    *trips += 1;
+                    return Ok(ReadBytes::Whole(read?));
+                }
+            }
+        }
+        self.read_pieces(lane, from, len, trips).await.map(ReadBytes::Pieces)
+    }
+
+    #[cold]
+    async fn read_pieces(
+        &self,
+        lane: u8,
+        from: GlobalAddress,
+        len: u64,
+        trips: &mut u32,
+    ) -> Result<Vec<u8>, Trouble> {
+        let began = self.reactor.now();
+        let mut window = Window::of(&self.reactor.with(|verbs| verbs.capabilities()));
+        let mut bytes = Vec::with_capacity(len.min(MOST_AT_ONCE) as usize);
+        let mut attempt = 0;
+        while (bytes.len() as u64) < len {
+            let (at, left) = (from.behind(bytes.len() as u64), len - bytes.len() as u64);
+            match self.read_window(lane, at, left, window, &mut bytes).await {
+                Ok(()) => *trips += 1,
+                Err(Trouble::Refused(error)) if error.is_temporary() => match window.narrowed() {
+                    Some(narrowed) => window = narrowed,
+                    None if self.reactor.now() - began > self.config.patience => {
+                        return Err(Trouble::Refused(error));
+                    }
+                    None => {
+                        self.pause(attempt).await;
+                        attempt += 1;
+                    }
+                },
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Reads the next pieces, and appends all that came before the first that was refused.
+    async fn read_window(
+        &self,
+        lane: u8,
+        from: GlobalAddress,
+        len: u64,
+        window: Window,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Trouble> {
+        let id = ConnectionId { server: from.server(), lane };
+        let (queue_pair, rkey) = self.link_when_up(id).await?;
+        let piece = u64::from(window.piece);
+        let count = len.div_ceil(piece).min((window.chain * window.doorbells) as u64);
+        let read = move |number: u64| {
+            let offset = number * piece;
+            let len = piece.min(len - offset) as u32;
+            Operation::Read { from: Remote { address: from.behind(offset).raw(), rkey }, len }
+        };
+        let mut chains: ArrayVec<_, DOORBELLS> = ArrayVec::new();
+        for first in (0..count).step_by(window.chain) {
+            let numbers = first..count.min(first + window.chain as u64);
+            numbers.clone().for_each(|number| self.count_read(&read(number)));
+            chains.push(Some(self.reactor.batch(queue_pair, numbers.map(read))));
+        }
+        let mut results: ArrayVec<_, DOORBELLS> = chains.iter().map(|_| None).collect();
+        // What has come is copied at once: its buffers are what the next chain may wait for.
+        poll_fn(|context| {
+            for (chain, result) in chains.iter_mut().zip(&mut results) {
+                let Some(posted) = chain else { continue };
+                if let Poll::Ready(done) = Pin::new(posted).poll(context) {
+                    *chain = None;
+                    *result = Some(done.map(|outputs| {
+                        let buffers = outputs.into_iter().map(bytes_of);
+                        buffers.map(|buffer| Ok(buffer?.to_vec())).collect::<Result<Vec<_>, Trouble>>()
+                    }));
+                }
+            }
+            if chains.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        let before = bytes.len();
+        for result in results {
+            match result.ok_or_else(no_answer)? {
+                Ok(pieces) => pieces?.iter().for_each(|piece| bytes.extend_from_slice(piece)),
+                Err(error) => {
+                    let trouble = self.failed(id, queue_pair, error);
+                    let is_refused = matches!(trouble, Trouble::Refused(_));
+                    // Something came: the rest is asked for anew.
+                    return if is_refused && bytes.len() > before { Ok(()) } else { Err(trouble) };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes as many bytes as there are, in the session of `writer`, and counts the round trips. No other client may know the place: the
+    /// bytes come in parts.
+    ///
+    /// # Errors
+    /// As [`chain`](Self::chain). A part of the bytes may be written then.
+    pub async fn write_long(
+        &self,
+        lane: u8,
+        writer: &Writer,
+        to: GlobalAddress,
+        bytes: &[u8],
+        trips: &mut u32,
+    ) -> Result<(), Trouble> {
+        let Window { piece, chain, .. } = Window::of(&self.reactor.with(|verbs| verbs.capabilities()));
+        let parts = bytes.chunks(piece as usize).enumerate();
+        let parts: Vec<Part<'_>> = parts
+            .map(|(number, bytes)| Part { at: to.behind(number as u64 * u64::from(piece)), bytes })
+            .collect();
+        for some in parts.chunks(chain) {
+            *trips += self.write_chain(ConnectionId { server: to.server(), lane }, writer, some, &[]).await?;
+        }
+        Ok(())
+    }
+}

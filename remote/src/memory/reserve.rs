@@ -1,0 +1,58 @@
+//! Memory for a change of a structure, had before anything of the structure is changed.
+//!
+//! A change of a structure, such as a split, stops other clients in a part of it until it has ended. So what it needs is had first: memory on
+//! the server of each new part, and a connection with each server whose memory it reads or writes. Here a client does not wait for a server that
+//! is away, and waits for a server's answer no longer than its patience.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use fatbtree_verbs::Verbs;
+
+use super::RemoteMemory;
+use crate::allocator::{Block, Shortage, Want};
+use crate::connection::ConnectionId;
+use crate::locks::Writer;
+
+/// Reasons for which a server gives no memory for a change now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotReserved {
+    /// There is no connection with the server, or no session.
+    Away,
+    /// The server has no memory, or does not answer.
+    Shortage(Shortage),
+}
+
+impl<V: Verbs> RemoteMemory<V> {
+    /// Whether a connection is up now: what is posted on it need not wait for a server.
+    pub fn is_up(&self, id: ConnectionId) -> bool {
+        self.link(id).is_ok()
+    }
+
+    /// Takes memory for a change before anything is changed, in the present session with the server. A caller that does not use it gives it
+    /// back to the [allocator](Self::with_allocator) of that session.
+    ///
+    /// # Errors
+    /// When the server is away, has no memory, or does not say so within [`patience`](crate::RemoteConfig::patience).
+    pub async fn reserve(&self, lane: u8, want: Want) -> Result<(Writer, Block), NotReserved> {
+        let id = ConnectionId { server: want.server, lane };
+        let mut patience = pin!(self.reactor.sleep(self.config.patience));
+        loop {
+            if !self.is_up(id) {
+                return Err(NotReserved::Away);
+            }
+            let writer = self.writer(want.server).map_err(|_| NotReserved::Away)?;
+            let taken = self.with_allocator(want.server, &writer, |allocator| allocator.take(want));
+            if let Some(Some(block)) = taken {
+                return Ok((writer, block));
+            }
+            let mut memory = pin!(self.until_memory(want));
+            let has = poll_fn(|context| match memory.as_mut().poll(context) {
+                Poll::Ready(has) => Poll::Ready(has),
+                Poll::Pending => patience.as_mut().poll(context).map(|()| Err(Shortage::Unknown)),
+            });
+            has.await.map_err(NotReserved::Shortage)?;
+        }
+    }
+}
