@@ -37,4 +37,42 @@ fatbtree_remote::named_checks! {
     Filled,
     /// A server is filled only when no transaction on it is under way.
     ResolvedFirst,
+    /// A key that a transaction wants twice is fetched once.
+    OnceEach,
+    /// What was read first and locked later has not changed in between.
+    ReadsLocked,
+    /// What is locked, and does not change, is validated.
+    LockedValidation,
+    /// A lock that is another's ends the transaction.
+    TakenLocks,
+    /// A lock whose compare-and-swap has no answer may be the transaction's.
+    AskedLocks,
+    /// A key is not absent while a slot of its node is being filled.
+    Filling,
+    /// A slot that is to be filled is still free when it is locked.
+    StillFree,
+    /// A transaction whose log came behind the begin of a fill writes no data.
+    Eras,
+    /// A fill looks for logs on each server.
+    EachLog,
+    /// While a server is to be filled, only the client that fills it recovers transactions.
+    FillRecovers,
+    /// A coordinator is looked for at each participant, not at the first one only.
+    EachServer,
+    /// A recovery claims each seat, not the first one only.
+    EachSeat,
+    /// A recovery closes only the logs of seats that it has claimed.
+    ClaimedOnly,
+    /// A recovery changes nothing if a lock is not the transaction's any more.
+    LostLocks,
+    /// A transaction that others have brought to its end is not taken for undone.
+    Outcome,
+    /// A seat of a dead coordinator is taken only if its log is closed.
+    OpenSeat,
+    /// Transactions of dead coordinators are recovered when their seats are wanted.
+    SeatsAgain,
+    /// The owner is told when something was left.
+    Told,
+    /// Versions tell transactions apart.
+    Tags,
 }

@@ -32,7 +32,7 @@ pub enum DtxError {
     },
     /// The first lines of the server's region are no tables'.
     #[error(
-        "memory server {server} holds no tables of this version: expected the structure \"dtxtable\", format 1; load the server with them"
+        "memory server {server} holds no tables of this version: expected the structure \"dtxtable\", format 2; load the server with them"
     )]
     NoTables {
         /// The server that was asked.

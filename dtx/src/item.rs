@@ -9,6 +9,8 @@
 
 use fatbtree_remote::word_at;
 
+use crate::checks::Check;
+
 /// Bytes of an item before its value.
 pub const ITEM_HEAD: usize = 32;
 
@@ -23,7 +25,8 @@ const TAG_BITS: u32 = 24;
 
 /// The version that a transaction gives to an item: one more than before, with bits of the transaction's own. So a recovery tells what its
 /// transaction has written from what others have written since.
-pub(crate) const fn next_version(before: u64, transaction: u64) -> u64 {
+pub(crate) fn next_version(before: u64, transaction: u64) -> u64 {
+    let transaction = if Check::Tags.on() { transaction } else { 0 };
     ((before >> TAG_BITS) + 1) << TAG_BITS | transaction & ((1 << TAG_BITS) - 1)
 }
 

@@ -7,7 +7,7 @@
 //!   ├───────────────┤ 64     ┌────────────────────┐ 0           ┌──────────────────────┐ 0
 //!   │ tables        │        │ head: lock, version│             │ lock                 │
 //!   ├───────────────┤ 128    ├────────────────────┤ 64          │ version              │ 8
-//!   │ state         │        │ item               │             │ key                  │ 16
+//!   │ state, era    │        │ item               │             │ key                  │ 16
 //!   ├───────────────┤ 192    │ item               │             │ checksum, presence   │ 24
 //!   │ seats         │        │ …                  │             │ value                │ 32
 //!   ├───────────────┤        └────────────────────┘             └──────────────────────┘
@@ -55,12 +55,22 @@ pub(crate) const STATE: u64 = 128;
 /// Content of the state's word when the server has all of its items.
 pub(crate) const WHOLE: u64 = 0x656c_6f68_7721;
 
+/// Offset of the era's word: a name that changes each time that another server is filled.
+pub(crate) const ERA: u64 = STATE + 8;
+
+/// Seats of a server beside those of the shape, for recoveries only. No log ever lies in one, so a dead client's is free for others at once.
+/// The number bounds the clients that recover transactions at one time and have no other seat.
+pub const SPARE_SEATS: u16 = 16;
+
+/// Maximum number of seats of a shape.
+pub const MOST_SEATS: u16 = MAX_SEATS - SPARE_SEATS;
+
 /// Bytes of a node before its first item.
 pub(crate) const NODE_HEAD: u64 = 64;
 
 const TABLES: u64 = 64;
 const SEATS: u64 = 192;
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// Shape of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -133,7 +143,7 @@ pub enum BadShape {
         servers: u32,
     },
     /// No or too many seats.
-    #[error("{0} seats: choose 1 to {MAX_SEATS}")]
+    #[error("{0} seats: choose 1 to {MOST_SEATS}")]
     Seats(u16),
     /// No or too many writes.
     #[error("transactions of {0} writes: choose 1 to {MAX_WRITES}")]
@@ -186,7 +196,7 @@ impl Shape {
         if u32::from(self.backups) >= servers || self.backups > MAX_BACKUPS {
             return Err(BadShape::Backups { backups: self.backups, servers });
         }
-        if self.seats == 0 || self.seats > MAX_SEATS {
+        if self.seats == 0 || self.seats > MOST_SEATS {
             return Err(BadShape::Seats(self.seats));
         }
         if self.writes == 0 || self.writes > MAX_WRITES {
@@ -279,7 +289,12 @@ impl Shape {
 
     /// Offset of the first node.
     fn nodes_offset(&self) -> u64 {
-        SEATS + u64::from(self.seats) * self.seat_layout().bytes()
+        SEATS + u64::from(self.all_seats()) * self.seat_layout().bytes()
+    }
+
+    /// Seats of a server, spare ones included: numbers below this.
+    pub(crate) const fn all_seats(&self) -> u16 {
+        self.seats + SPARE_SEATS
     }
 
     /// Bytes of a server's region.
@@ -403,7 +418,7 @@ mod tests {
         }
 
         #[test]
-        fn a_shape_is_read_as_it_was_written(nodes in 1..1_000_u32, value_bytes in 0..100_u16, servers in 1..=u32::MAX, seats in 1..=MAX_SEATS) {
+        fn a_shape_is_read_as_it_was_written(nodes in 1..1_000_u32, value_bytes in 0..100_u16, servers in 1..=u32::MAX, seats in 1..=MOST_SEATS) {
             let shape = Shape { seats, ..shape(&[TableShape { nodes, value_bytes, slots: 7 }; 3], servers, 0) };
             let mut head = shape.head(3, 7);
             prop_assert_eq!(Shape::of_head(&head), Some(shape));

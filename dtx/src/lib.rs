@@ -154,8 +154,8 @@ pub use checks::Check;
 pub use error::DtxError;
 pub use item::{ITEM_HEAD, Presence};
 pub use layout::{
-    BadShape, MAX_BACKUPS, MAX_NODE_BYTES, MAX_SERVERS, MAX_SLOTS, MAX_TABLES, MAX_VALUE, MAX_WRITES, Place,
-    STRUCTURE, Shape, TableShape,
+    BadShape, MAX_BACKUPS, MAX_NODE_BYTES, MAX_SERVERS, MAX_SLOTS, MAX_TABLES, MAX_VALUE, MAX_WRITES,
+    MOST_SEATS, Place, SPARE_SEATS, STRUCTURE, Shape, TableShape,
 };
 pub use tables::{Addresses, Answer, Fault, Item, Tables, Transaction, Verdict, Verified, Want};
 pub use word::{MAX_SEATS, Word};

@@ -278,6 +278,13 @@ mod tests {
                 let head = crate::item::Head::parse(&item, shape.value_bytes_at(before.place));
                 prop_assert!(head.is_whole && head.version == before.version && head.key == before.key);
             }
+            // The log of the seat's former coordinator is none of its present one.
+            let mut other = bytes.clone();
+            other.truncate(ROSTER as usize);
+            write_roster(&mut other, roster[2].word(), &roster);
+            other.extend_from_slice(&bytes[other.len()..]);
+            let other = Seat::parse(&other, &shape);
+            prop_assert!(other.is_of(roster[2].word()) && other.log.is_none());
             // A log that was written in part, or closed, is none.
             let at = log_at * 8 + bit.index((bytes.len() - log_at) * 8);
             bytes[at / 8] ^= 1 << (at % 8);

@@ -1,7 +1,7 @@
 //! Commit and abort.
 //!
 //! ```text
-//!   1   log and validation   [WRITE log] on each server with a replica; [READ lock, version] of items that were only read
+//!   1   log and validation   [WRITE log, READ era] on each server with a replica; [READ lock, version] of items that do not change
 //!   2   data                 [WRITE item] on each replica
 //!   3   release              [WRITE lock 0] on each primary; [WRITE log closed] on each server
 //! ```
@@ -9,24 +9,49 @@
 //! **Committed** is a transaction whose data lies on all replicas. The log holds what the items were before. An undo log can be written
 //! while the items that were read are validated, because nothing follows from it alone: an open log with untouched items is undone by
 //! closing it. A redo log would have to wait for the validation, or be taken back: a round trip more.
+//!
+//! **One moment.** All items were as they were read when the first round trip began. Items that change: their locks were taken before they
+//! were read, and each of their servers has acknowledged the log in the session that took the lock. Other clients break a lock only after
+//! this session has ended, and then only if they find no log. Items that do not change, locked or not: version and lock are read once more.
+//! A lock is this transaction's still, or there was none and there is none. Afterwards such an item may change: then the other transaction
+//! comes behind this one.
+//!
+//! **Eras.** A server that has lost its memory is filled from others. It may have acknowledged a log before, and then the log of another
+//! server comes late. Whoever fills it first begins a new era on all other servers, and then reads their logs. A transaction reads the era
+//! behind its log on the same connection. So either its log is seen, or it sees the new era and writes no data. [`fill`](super::fill) has the
+//! other half.
 
+use std::ops::Range;
+use std::rc::Rc;
+
+use arrayvec::ArrayVec;
+use fatbtree_remote::{GlobalAddress, word_at};
 use fatbtree_verbs::Verbs;
 
 use super::coordinator::Coordinator;
-use super::recover::Outcome;
+use super::recover::{Outcome, positions};
 use super::transaction::{Change, LockState, Stage, Transaction};
 use crate::checks::Check;
 use crate::error::DtxError;
 use crate::item::{BODY, Presence, next_version, write_body};
-use crate::layout::Place;
-use crate::seat::{Before, write_entry, write_log_head};
+use crate::layout::{MAX_SERVERS, Place};
+use crate::seat::{Before, Log, write_entry, write_log_head};
+
+/// What an item that does not change is expected to be.
+struct Expected {
+    at: GlobalAddress,
+    /// Step of the plan that reads it once more.
+    read: usize,
+    lock: u64,
+    version: u64,
+}
 
 /// An item that the transaction changes, and what it becomes.
 struct Write {
     before: Before,
     /// Its value before, and afterwards: ranges of the transaction's values.
-    old: std::ops::Range<usize>,
-    new: std::ops::Range<usize>,
+    old: Range<usize>,
+    new: Range<usize>,
     key: u64,
     presence: Presence,
 }
@@ -36,21 +61,20 @@ impl<V: Verbs> Transaction<'_, V> {
     pub(super) async fn finish(&mut self) -> Result<(), DtxError> {
         let writes = self.writes();
         let most = self.tables.shape().writes;
-        if writes.len() > usize::from(most) {
+        let too_many = (writes.len() > usize::from(most)).then_some(DtxError::TooMany(most));
+        if let Some(error) = self.refusal().or(too_many) {
             self.give_up().await;
-            return Err(DtxError::TooMany(most));
+            return Err(error);
         }
         if writes.is_empty() {
-            let valid = self.validate_alone().await;
-            self.give_up().await;
-            return valid;
+            return self.end_unchanged().await;
         }
         match self.prepare(&writes).await {
-            Ok(true) => {}
-            Ok(false) => {
-                let conflict = self.conflict();
-                self.give_up().await;
-                return Err(conflict);
+            Ok(None) => {}
+            Ok(Some(refusal)) => {
+                self.stage = Stage::Decided(Outcome::Undone);
+                self.release().await;
+                return Err(refusal);
             }
             Err(_) => return self.find_out().await,
         }
@@ -58,8 +82,24 @@ impl<V: Verbs> Transaction<'_, V> {
             return self.find_out().await;
         }
         // It is committed. What the release leaves undone is done by this client's next transaction, or by others when it is dead.
+        self.stage = Stage::Decided(Outcome::Committed);
         self.release().await;
         Ok(())
+    }
+
+    /// Reason for which it cannot be committed, as far as it is known before anything is posted.
+    fn refusal(&mut self) -> Option<DtxError> {
+        self.doom.take().or(self.stale.take())
+    }
+
+    /// Ends without a change, when all items were as they were read at one moment.
+    pub(super) async fn end_unchanged(&mut self) -> Result<(), DtxError> {
+        let valid = match self.refusal() {
+            Some(refusal) => Err(refusal),
+            None => self.validate_alone().await,
+        };
+        self.give_up().await;
+        valid
     }
 
     /// Changes, each place once.
@@ -92,30 +132,34 @@ impl<V: Verbs> Transaction<'_, V> {
         writes
     }
 
-    /// Adds READs of lock and version of the items that were only read. Returns the step of the first one.
-    fn plan_validation(&mut self) -> Vec<(usize, usize)> {
+    /// Adds READs of lock and version of the items that do not change.
+    fn plan_validation(&mut self) -> Vec<Expected> {
         let shape = *self.tables.shape();
         let mut reads = Vec::new();
-        for number in 0..self.entries.len() {
-            let entry = &self.entries[number];
-            let is_locked = self.is_held(entry.place);
-            let is_absent = entry.place.slot.is_none();
-            if is_locked || !Check::Validation.on() || is_absent && !Check::Absence.on() {
+        for entry in &self.entries {
+            let (place, version) = entry.read();
+            let (is_held, is_absent) = (self.is_held(place), place.slot.is_none());
+            let is_asked = if is_held { Check::LockedValidation } else { Check::Validation };
+            if entry.change != Change::None || !is_asked.on() || is_absent && !Check::Absence.on() {
                 continue;
             }
-            reads.push((number, self.plan.read(shape.address(entry.place, 0), 16)));
+            let at = shape.address(place, 0);
+            let lock = if is_held { self.word_on(at.server()) } else { 0 };
+            reads.push(Expected { at, read: self.plan.read(at, 16), lock, version });
         }
         reads
     }
 
-    /// Whether all items are as they were read, and no other transaction has locked one.
-    fn is_valid(&self, reads: &[(usize, usize)]) -> bool {
-        let word = |bytes: &[u8]| bytes.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
-        reads.iter().all(|&(number, read)| {
-            let (entry, bytes) = (&self.entries[number], self.plan.bytes(read));
-            let is_free = word(bytes) == 0 || !Check::LockedReads.on();
-            is_free && bytes.get(8..).is_some_and(|version| word(version) == entry.version)
-        })
+    /// The first item that is not as it was read, or is locked by another transaction.
+    fn changed(&self, all: &[Expected]) -> Option<DtxError> {
+        let is_as_read = |expected: &&Expected| {
+            let bytes = self.plan.bytes(expected.read);
+            let has_lock = word_at(bytes, 0) == expected.lock || !Check::LockedReads.on();
+            bytes.len() == 16 && has_lock && word_at(bytes, 8) == expected.version
+        };
+        let changed = all.iter().find(|expected| !is_as_read(expected))?;
+        let found = word_at(self.plan.bytes(changed.read), 0);
+        Some(DtxError::Conflict { at: changed.at, lock: if found == changed.lock { 0 } else { found } })
     }
 
     /// Validates a transaction that changes nothing: a round trip. A single item needs none: it was read whole, and unlocked.
@@ -129,15 +173,7 @@ impl<V: Verbs> Transaction<'_, V> {
             return Ok(());
         }
         self.carry_out().await?;
-        if self.is_valid(&reads) { Ok(()) } else { Err(self.conflict()) }
-    }
-
-    fn conflict(&self) -> DtxError {
-        let read = self.entries.iter().find(|entry| !entry.want.writes).or(self.entries.first());
-        let at = read.map_or(fatbtree_remote::GlobalAddress::NULL, |entry| {
-            self.tables.shape().address(entry.place, 0)
-        });
-        DtxError::Conflict { at, lock: 0 }
+        self.changed(&reads).map_or(Ok(()), Err)
     }
 
     async fn carry_out(&mut self) -> Result<(), DtxError> {
@@ -154,19 +190,31 @@ impl<V: Verbs> Transaction<'_, V> {
         })
     }
 
-    /// First round trip: the log, and the validation. Says whether the items are still valid.
-    async fn prepare(&mut self, writes: &[Write]) -> Result<bool, DtxError> {
+    /// The undo log, for what has become of it to be found out.
+    pub(super) fn log(&self, coordinator: &Coordinator) -> Log {
+        let mut log = Log { sequence: coordinator.sequence, entries: ArrayVec::new(), bodies: Vec::new() };
+        for Write { before, old, .. } in self.writes() {
+            let value = self.old_value(&before, &old);
+            write_body(&mut log.bodies, before.version, before.key, before.presence, value);
+            log.entries.push(before);
+        }
+        log
+    }
+
+    fn old_value(&self, before: &Before, old: &Range<usize>) -> &[u8] {
+        let value = &self.values[old.clone()];
+        &value[..self.tables.shape().value_bytes_at(before.place).min(value.len())]
+    }
+
+    /// First round trip: the log, and the validation. `Some`: the transaction must not go on, and writes no data.
+    async fn prepare(&mut self, writes: &[Write]) -> Result<Option<DtxError>, DtxError> {
         let shape = *self.tables.shape();
+        let sequence = self.tables.next_sequence();
         let Some(coordinator) = &mut self.coordinator else { return Err(DtxError::Broke) };
-        coordinator.sequence += 1;
+        coordinator.sequence = sequence;
         let mut entries = Vec::new();
-        for write in writes {
-            let value = &self.values[write.old.clone()];
-            write_entry(
-                &mut entries,
-                &write.before,
-                &value[..shape.value_bytes_at(write.before.place).min(value.len())],
-            );
+        for Write { before, old, .. } in writes {
+            write_entry(&mut entries, before, self.old_value(before, old));
         }
         if !Check::UndoLog.on() {
             entries.clear();
@@ -177,18 +225,27 @@ impl<V: Verbs> Transaction<'_, V> {
             self.plan_data(writes);
         }
         self.participants = self.servers_of(writes);
-        let participants = self.participants;
         let Some(coordinator) = &self.coordinator else { return Err(DtxError::Broke) };
-        for position in (0..shape.server_count()).filter(|position| participants >> position & 1 == 1) {
+        let identity = Rc::clone(&coordinator.identity);
+        let mut eras = ArrayVec::<(usize, usize), MAX_SERVERS>::new();
+        for position in positions(self.participants) {
             let seat = self.tables.seat_at(position, coordinator.roster[position].seat);
             self.plan.write(seat.behind(shape.seat_layout().log()), |data| {
                 write_log_head(data, coordinator.sequence, coordinator.word(position), &entries);
                 data.extend_from_slice(&entries);
             });
+            eras.push((position, self.plan.read(self.tables.era_at(position), 8)));
         }
         let reads = self.plan_validation();
         self.carry_out().await?;
-        Ok(self.is_valid(&reads))
+        let has_ended = |&(position, read): &(usize, usize)| {
+            self.plan.bytes(read) != identity.era(position).to_le_bytes() && Check::Eras.on()
+        };
+        if eras.iter().any(has_ended) {
+            self.tables.renounce(&identity);
+            return Ok(Some(DtxError::Broke));
+        }
+        Ok(self.changed(&reads))
     }
 
     fn plan_data(&mut self, writes: &[Write]) {
@@ -232,12 +289,8 @@ impl<V: Verbs> Transaction<'_, V> {
                 self.plan.write(lock.at, |data| data.extend_from_slice(&[0; 8]));
             }
         }
-        if self.stage == Stage::Logged
-            && let Some(coordinator) = &self.coordinator
-        {
-            for position in
-                (0..shape.server_count()).filter(|position| self.participants >> position & 1 == 1)
-            {
+        if let Some(coordinator) = &self.coordinator {
+            for position in positions(self.participants) {
                 let seat = self.tables.seat_at(position, coordinator.roster[position].seat);
                 let log = seat.behind(shape.seat_layout().log());
                 self.plan.write(log, |data| data.extend_from_slice(&[0; 8]));
@@ -269,7 +322,7 @@ impl<V: Verbs> Transaction<'_, V> {
         let Some(coordinator) = self.coordinator.take() else { return Err(DtxError::Unknown) };
         let left = match self.unsettled(coordinator) {
             Ok(idle) => {
-                self.tables.state.borrow_mut().idle.push(idle);
+                self.tables.put_back(idle);
                 return Err(DtxError::Broke);
             }
             Err(left) => left,

@@ -1,6 +1,11 @@
 //! Coordinators: a client's identity at all servers, and its seats.
+//!
+//! A client claims seats when it has more transactions under way than before, and keeps them for later ones. Where no seat is free it takes
+//! those of dead coordinators. If a log is open in one of these, its transaction is recovered first: no other client may ever want its items.
+//! Recoveries have [spare seats](SPARE_SEATS), so they do not wait for one another.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
@@ -8,19 +13,23 @@ use fatbtree_remote::{ConnectionId, GlobalAddress, Writer, mix, word_at};
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::plan::Plan;
-use super::{Left, Tables};
+use super::recover::Job;
+use super::{Keep, Left, Tables};
+use crate::checks::Check;
 use crate::error::DtxError;
-use crate::layout::{MAX_SERVERS, STATE, WHOLE};
+use crate::layout::{ERA, MAX_SERVERS, STATE, WHOLE};
 use crate::seat::{Member, ROSTER, Roster, Seat, transaction_number, write_roster};
 use crate::word::Word;
 
-/// A client's sessions with all servers of the tables. When one of them ends, so does the identity: its transactions are settled under the
-/// next one.
+/// A client's sessions with all servers of the tables, and the era of each. When a session or an era ends, so does the identity: its
+/// transactions are settled under the next one.
 #[derive(Debug)]
 pub(super) struct Identity {
     writers: ArrayVec<(u16, Writer), MAX_SERVERS>,
     /// Servers, by position, that were seen to have all of their items in this session.
     whole: Cell<u32>,
+    /// Era of each of these, from the same READ. So an era was read before the first transaction of the identity began.
+    eras: [Cell<u64>; MAX_SERVERS],
 }
 
 impl Identity {
@@ -35,8 +44,14 @@ impl Identity {
         self.whole.get() >> position & 1 == 1
     }
 
-    pub(super) fn set_whole(&self, position: usize) {
+    fn set_whole(&self, position: usize, era: u64) {
         self.whole.set(self.whole.get() | 1 << position);
+        self.eras[position].set(era);
+    }
+
+    /// Era of a server in which the identity's transactions must log.
+    pub(super) fn era(&self, position: usize) -> u64 {
+        self.eras[position].get()
     }
 }
 
@@ -46,8 +61,17 @@ pub(super) struct Coordinator {
     pub(super) identity: Rc<Identity>,
     pub(super) roster: Rc<Roster>,
     pub(super) lane: u8,
-    /// Number of the last transaction.
+    /// Number of the last transaction; no other one of this client has it.
     pub(super) sequence: u64,
+    /// Whether its seats are for recoveries only.
+    pub(super) is_spare: bool,
+}
+
+/// Result of an attempt to claim seats on all servers.
+enum Claims {
+    All(Coordinator),
+    /// This server has none left. Its seats of dead coordinators have these open logs.
+    None(u16, Vec<Roster>),
 }
 
 impl Coordinator {
@@ -85,58 +109,137 @@ impl<V: Verbs> Tables<V> {
         for server in servers {
             writers.push((server, self.memory.writer(server)?));
         }
-        let identity = Rc::new(Identity { writers, whole: Cell::new(0) });
-        let mut state = self.state.borrow_mut();
-        state.identity = Some(Rc::clone(&identity));
-        let idle: Vec<_> = state.idle.drain(..).collect();
-        state.left.extend(idle.into_iter().map(Left::unused));
+        let eras = std::array::from_fn(|_| Cell::new(0));
+        let identity = Rc::new(Identity { writers, whole: Cell::new(0), eras });
+        let former = self.state.borrow_mut().identity.replace(Rc::clone(&identity));
+        if let Some(former) = former {
+            self.give_up_seats(&former);
+        }
         Ok(identity)
+    }
+
+    /// Ends an identity, unless it has ended.
+    pub(super) fn renounce(&self, identity: &Rc<Identity>) {
+        let mut state = self.state.borrow_mut();
+        if state.identity.as_ref().is_some_and(|present| Rc::ptr_eq(present, identity)) {
+            state.identity = None;
+            drop(state);
+            self.give_up_seats(identity);
+        }
+    }
+
+    /// Leaves the seats of an identity that has ended to be given up.
+    fn give_up_seats(&self, identity: &Rc<Identity>) {
+        let mut state = self.state.borrow_mut();
+        let (idle, kept) = state.idle.drain(..).partition(|idle| Rc::ptr_eq(&idle.identity, identity));
+        state.idle = kept;
+        drop(state);
+        for coordinator in Vec::<Coordinator>::into_iter(idle) {
+            self.leave(Left { coordinator: Some((coordinator, false)), ..Left::default() });
+        }
     }
 
     /// Seats for a transaction: ones that were used before, or new ones.
     pub(super) async fn coordinator(&self, identity: &Rc<Identity>) -> Result<Coordinator, DtxError> {
-        {
-            let mut state = self.state.borrow_mut();
-            let is_of = |idle: &Coordinator| Rc::ptr_eq(&idle.identity, identity);
-            if let Some(at) = state.idle.iter().rposition(is_of) {
-                return Ok(state.idle.swap_remove(at));
+        let began = self.memory.reactor().now();
+        for attempts in 0.. {
+            if let Some(idle) = self.idle_of(identity) {
+                return Ok(idle);
+            }
+            let (server, logs) = match self.claim_seats(identity, 0..self.shape.seats).await? {
+                Claims::All(coordinator) => return Ok(coordinator),
+                Claims::None(server, logs) => (server, logs),
+            };
+            let waited = self.memory.reactor().now() - began;
+            if logs.is_empty() || waited > self.memory.config().patience || !Check::SeatsAgain.on() {
+                return Err(DtxError::NoSeat(server));
+            }
+            let lane = self.memory.take_lane();
+            for roster in logs {
+                self.recover(Job::of(roster, lane)).await?;
+            }
+            // Another client may recover them; or their coordinator lives elsewhere, and settles them itself.
+            if attempts > 0 {
+                self.memory.pause(attempts).await;
             }
         }
-        let lane = self.memory.take_lane();
-        let mut plan = self.take_plan();
-        let mut roster = Roster::new();
-        for position in 0..self.shape.server_count() {
-            roster.push(self.claim_seat(identity, position, lane, &mut plan).await?);
-        }
-        plan.clear();
-        for (position, member) in roster.iter().enumerate() {
-            let at = self.seat_at(position, member.seat);
-            // What the seat's last coordinator has left is no transaction of this one.
-            let log = at.behind(self.shape.seat_layout().log());
-            plan.write(log, |data| data.extend_from_slice(&[0; 8]));
-            plan.write(at.behind(ROSTER), |data| write_roster(data, member.word(), &roster));
-        }
-        self.carry_out(identity, lane, &mut plan, &mut 0).await?;
-        self.keep_plan(plan);
-        Ok(Coordinator { identity: Rc::clone(identity), roster: Rc::new(roster), lane, sequence: 0 })
+        unreachable!("it ends when time has passed")
     }
 
-    /// Claims a seat on a server: a free one, or one whose coordinator is dead and has no transaction there.
+    /// Seats for a recovery. `None` if there are none at the moment.
+    pub(super) async fn resolver(&self, identity: &Rc<Identity>) -> Result<Option<Coordinator>, DtxError> {
+        if let Some(idle) = self.idle_of(identity) {
+            return Ok(Some(idle));
+        }
+        match self.claim_seats(identity, self.shape.seats..self.shape.all_seats()).await? {
+            Claims::All(coordinator) => Ok(Some(coordinator)),
+            Claims::None(..) => Ok(None),
+        }
+    }
+
+    fn idle_of(&self, identity: &Rc<Identity>) -> Option<Coordinator> {
+        let mut state = self.state.borrow_mut();
+        let at = state.idle.iter().rposition(|idle| Rc::ptr_eq(&idle.identity, identity))?;
+        Some(state.idle.swap_remove(at))
+    }
+
+    /// Claims seats with numbers in this range on all servers. What was claimed before it fails, or is dropped, is given up again.
+    async fn claim_seats(&self, identity: &Rc<Identity>, numbers: Range<u16>) -> Result<Claims, DtxError> {
+        let coordinator = Coordinator {
+            identity: Rc::clone(identity),
+            roster: Rc::default(),
+            lane: self.memory.take_lane(),
+            sequence: 0,
+            is_spare: numbers.start > 0,
+        };
+        let left = Left { coordinator: Some((coordinator, false)), ..Left::default() };
+        let mut kept = Keep { tables: self, left: Some(left) };
+        let mut plan = self.take_plan();
+        for position in 0..self.shape.server_count() {
+            let Some((coordinator, _)) = kept.left.as_mut().and_then(|left| left.coordinator.as_mut()) else {
+                return Err(DtxError::Broke);
+            };
+            if let Err(logs) = self.claim_seat(coordinator, position, &numbers, &mut plan).await? {
+                if let Some(left) = &mut kept.left
+                    && self.take_back(left).await.is_ok()
+                {
+                    kept.left = None;
+                }
+                return Ok(Claims::None(self.shape.server(position), logs));
+            }
+        }
+        let Some((coordinator, _)) = kept.left.as_mut().and_then(|left| left.coordinator.as_mut()) else {
+            return Err(DtxError::Broke);
+        };
+        plan.clear();
+        for (position, member) in coordinator.roster.iter().enumerate() {
+            let at = self.seat_at(position, member.seat);
+            plan.write(at.behind(ROSTER), |data| write_roster(data, member.word(), &coordinator.roster));
+        }
+        self.carry_out(identity, coordinator.lane, &mut plan, &mut 0).await?;
+        self.keep_plan(plan);
+        let coordinator = kept.left.take().and_then(|left| left.coordinator);
+        coordinator.map(|(coordinator, _)| Claims::All(coordinator)).ok_or(DtxError::Broke)
+    }
+
+    /// Claims a seat on the next server: a free one, or one whose coordinator is dead and has no transaction there. Otherwise returns the
+    /// open logs of dead coordinators.
     async fn claim_seat(
         &self,
-        identity: &Rc<Identity>,
+        claims: &mut Coordinator,
         position: usize,
-        lane: u8,
+        numbers: &Range<u16>,
         plan: &mut Plan,
-    ) -> Result<Member, DtxError> {
-        let server = self.shape.server(position);
-        let owner = identity.writer(server).owner;
-        let seats = self.shape.seats;
-        let first = (mix(owner.session.0 ^ u64::from(lane)) % u64::from(seats)) as u16;
-        let mut numbers = (0..seats).map(|number| (number + first) % seats);
+    ) -> Result<Result<(), Vec<Roster>>, DtxError> {
+        let (identity, lane) = (Rc::clone(&claims.identity), claims.lane);
+        let owner = identity.writer(self.shape.server(position)).owner;
+        let count = numbers.len() as u64;
+        let first = (mix(owner.session.0 ^ u64::from(lane)) % count) as u16;
+        let mut all =
+            numbers.clone().map(|number| (number - numbers.start + first) % count as u16 + numbers.start);
         let mut taken = Vec::new();
         loop {
-            let some: ArrayVec<u16, MAX_BATCH> = numbers.by_ref().take(MAX_BATCH).collect();
+            let some: ArrayVec<u16, MAX_BATCH> = all.by_ref().take(MAX_BATCH).collect();
             if some.is_empty() {
                 break;
             }
@@ -144,47 +247,91 @@ impl<V: Verbs> Tables<V> {
             for &seat in &some {
                 plan.read(self.seat_at(position, seat), 8);
             }
-            self.carry_out(identity, lane, plan, &mut 0).await?;
+            self.carry_out(&identity, lane, plan, &mut 0).await?;
             let words: ArrayVec<u64, MAX_BATCH> =
                 (0..some.len()).map(|step| word_at(plan.bytes(step), 0)).collect();
             for (&seat, found) in some.iter().zip(words) {
                 let member = Member { owner, seat };
                 if found != 0 {
                     taken.push((member, found));
-                } else if self.swap_claim(identity, position, lane, member, 0, plan).await? {
-                    return Ok(member);
+                } else if self.swap_claim(claims, position, member, 0, plan).await? {
+                    return Ok(Ok(()));
                 }
             }
         }
+        let mut logs = Vec::new();
         for (member, found) in taken {
             let Some(word) = Word::of(found) else { continue };
             if self.is_alive_at(position, word, lane).await? {
                 continue;
             }
-            let seat = self.read_seat(identity, position, member.seat, lane, plan).await?;
-            // A transaction is recovered by the clients that meet its locks.
-            let is_unused = seat.claim == Some(word) && seat.log.is_none();
-            if is_unused && self.swap_claim(identity, position, lane, member, found, plan).await? {
-                return Ok(member);
+            let seat = self.read_seat(&identity, position, member.seat, lane, plan).await?;
+            match seat.roster.filter(|_| seat.log.is_some() && Check::OpenSeat.on()) {
+                Some((_, roster)) => logs.push(roster),
+                // From now on nothing of its coordinator is written here. If another one has claimed it, the claim has changed.
+                None if self.swap_claim(claims, position, member, found, plan).await? => return Ok(Ok(())),
+                None => {}
             }
         }
-        Err(DtxError::NoSeat(server))
+        Ok(Err(logs))
     }
 
     /// Replaces the claim of a seat. Says whether it was as expected.
     async fn swap_claim(
         &self,
-        identity: &Identity,
+        claims: &mut Coordinator,
         position: usize,
-        lane: u8,
         member: Member,
         from: u64,
         plan: &mut Plan,
     ) -> Result<bool, DtxError> {
+        if !self.state.borrow_mut().seats.insert((position, member.seat)) {
+            return Ok(false);
+        }
+        Rc::make_mut(&mut claims.roster).push(member);
         plan.clear();
         let swap = plan.swap(self.seat_at(position, member.seat), from, member.word().raw());
-        self.carry_out(identity, lane, plan, &mut 0).await?;
-        Ok(plan.found(swap) == Some(from))
+        self.carry_out(&claims.identity, claims.lane, plan, &mut 0).await?;
+        if plan.found(swap) == Some(from) {
+            return Ok(true);
+        }
+        Rc::make_mut(&mut claims.roster).pop();
+        self.state.borrow_mut().seats.remove(&(position, member.seat));
+        Ok(false)
+    }
+
+    /// Takes back what a coordinator has left: its locks, and its seats, if they cannot be used again. `left` stays as it was if that fails.
+    pub(super) async fn take_back(&self, left: &mut Left) -> Result<(), DtxError> {
+        let Some((coordinator, is_usable)) = &mut left.coordinator else { return Ok(()) };
+        let identity = self.identity().await?;
+        *is_usable &= Rc::ptr_eq(&identity, &coordinator.identity) && !coordinator.is_spare;
+        let mut plan = self.take_plan();
+        for lock in &left.locks {
+            let position = self.shape.position(lock.server()).unwrap_or(0);
+            plan.swap(*lock, coordinator.word(position).raw(), 0);
+        }
+        if !*is_usable {
+            for (position, member) in coordinator.roster.iter().enumerate() {
+                plan.swap(self.seat_at(position, member.seat), member.word().raw(), 0);
+            }
+        }
+        if !plan.is_empty() {
+            // On its own lane: what it has posted comes before.
+            self.carry_out(&identity, coordinator.lane, &mut plan, &mut 0).await?;
+        }
+        self.keep_plan(plan);
+        match left.coordinator.take() {
+            Some((coordinator, true)) => self.put_back(coordinator),
+            Some((coordinator, false)) => {
+                let mut state = self.state.borrow_mut();
+                for (position, member) in coordinator.roster.iter().enumerate() {
+                    state.seats.remove(&(position, member.seat));
+                }
+            }
+            None => {}
+        }
+        left.locks.clear();
+        Ok(())
     }
 
     /// Reads a seat.
@@ -221,14 +368,14 @@ impl<V: Verbs> Tables<V> {
             (0..self.shape.server_count()).filter(|&position| !identity.is_whole(position)).collect();
         plan.clear();
         for &position in &unknown {
-            plan.read(self.state_at(position), 8);
+            plan.read(self.state_at(position), 16);
         }
         if !plan.is_empty() {
             self.carry_out(identity, lane, plan, &mut 0).await?;
         }
         for (step, &position) in unknown.iter().enumerate() {
-            if plan.bytes(step) == WHOLE.to_le_bytes() {
-                identity.set_whole(position);
+            if word_at(plan.bytes(step), 0) == WHOLE {
+                identity.set_whole(position, word_at(plan.bytes(step), 8));
             }
         }
         Ok(identity.whole.get())
@@ -242,5 +389,10 @@ impl<V: Verbs> Tables<V> {
     /// Address of a server's state.
     pub(super) fn state_at(&self, position: usize) -> GlobalAddress {
         GlobalAddress::new(self.shape.server(position), STATE)
+    }
+
+    /// Address of a server's era.
+    pub(super) fn era_at(&self, position: usize) -> GlobalAddress {
+        GlobalAddress::new(self.shape.server(position), ERA)
     }
 }

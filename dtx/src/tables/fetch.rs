@@ -7,6 +7,13 @@
 //! ```
 //!
 //! All items of one call take these steps together.
+//!
+//! **One entry a key.** A transaction has one entry for each key, and reads its item once. A key that was read and is to be changed takes the
+//! same steps with the lock; its version, or that of its node if it is absent, must be the one that was read, or the commit fails. So
+//! whatever is written follows from what is locked. A key that is wanted twice in one call takes the steps once.
+//!
+//! **What is to be changed shows this transaction's word in its lock**, in a READ behind the compare-and-swap on the same connection. So
+//! nothing depends on an answer that may be lost: the compare-and-swap only tells which locks are to be released.
 
 use fatbtree_verbs::Verbs;
 
@@ -25,8 +32,8 @@ enum Next {
     Node,
     /// The node with the lock of its head, because the key is absent.
     Head,
-    /// A free slot for the key, with its version, and the version of the node's head.
-    Claim { slot: u8, version: u64, head: u64 },
+    /// A free slot for the key, with the version of the node's head.
+    Claim { slot: u8, head: u64 },
     /// Nothing more: the item has this number.
     Done(usize),
 }
@@ -34,6 +41,8 @@ enum Next {
 /// An item on its way.
 struct Search {
     want: Want,
+    /// Number of the entry, if the key was read before.
+    known: Option<usize>,
     node: u32,
     next: Next,
     /// Steps of the plan: the compare-and-swap by its lock, and the READ.
@@ -42,6 +51,10 @@ struct Search {
 }
 
 impl Search {
+    const fn is_for(&self, want: Want) -> bool {
+        self.want.table == want.table && self.want.key == want.key
+    }
+
     /// Whether it is about to take this slot.
     fn claims(&self, place: Place) -> bool {
         matches!(self.next, Next::Claim { slot, .. } if self.place(Some(slot)) == place)
@@ -56,24 +69,56 @@ impl<V: Verbs> Transaction<'_, V> {
     /// Reads items, and locks those that are to be changed. If all addresses are known this takes one round trip.
     ///
     /// # Errors
-    /// [`DtxError::Conflict`] if another transaction has one of them; the transaction is to be aborted then. Also when a connection breaks,
-    /// or there is no room for a key that is absent.
+    /// [`DtxError::Conflict`] if another transaction has one of them; the transaction is to be aborted then. Also when a connection breaks, or
+    /// there is no room for a key that is absent.
     pub async fn fetch<const N: usize>(&mut self, wants: [Want; N]) -> Result<[Item; N], DtxError> {
-        let mut searches = Vec::with_capacity(N);
-        for want in wants {
+        if let Some(doom) = &self.doom {
+            return Err(doom.clone());
+        }
+        // Also if this is dropped: then it is not known which locks were taken.
+        self.doom = Some(DtxError::Broke);
+        let fetched = self.search(&wants).await;
+        self.doom = match &fetched {
+            // Nothing was posted, or all that was posted is known.
+            Ok(_) | Err(DtxError::NoTable(_) | DtxError::Full { .. }) => None,
+            Err(error) => Some(error.clone()),
+        };
+        let (searches, numbers) = fetched?;
+        let mut numbers = numbers.into_iter();
+        Ok(wants.map(|_| match numbers.next().map(|number| searches[number].next) {
+            Some(Next::Done(number)) => Item(number),
+            _ => unreachable!("each want has a search, and all of them are done"),
+        }))
+    }
+
+    /// A search for each key, done, and the number of each want's.
+    async fn search(&mut self, wants: &[Want]) -> Result<(Vec<Search>, Vec<usize>), DtxError> {
+        let mut searches: Vec<Search> = Vec::with_capacity(wants.len());
+        let mut numbers = Vec::with_capacity(wants.len());
+        for &want in wants {
             let shape = self.tables.shape();
             if usize::from(want.table) >= shape.tables().len() {
                 return Err(DtxError::NoTable(want.table));
             }
-            let is_known = |entry: &Entry| {
-                (entry.want.table, entry.want.key) == (want.table, want.key)
-                    && (entry.want.writes || !want.writes)
-            };
-            let known = self.entries.iter().position(is_known);
-            let slot = self.tables.addresses.get(want.table, want.key);
-            let next = known.map(Next::Done).or(slot.map(Next::Slot)).unwrap_or(Next::Node);
+            let is_twice = |search: &Search| search.is_for(want) && Check::OnceEach.on();
+            if let Some(number) = searches.iter().position(is_twice) {
+                searches[number].want.writes |= want.writes;
+                numbers.push(number);
+                continue;
+            }
+            numbers.push(searches.len());
             let node = shape.node_of(want.table, want.key);
-            searches.push(Search { want, node, next, swap: None, read: 0 });
+            searches.push(Search { want, known: None, node, next: Next::Node, swap: None, read: 0 });
+        }
+        for search in &mut searches {
+            let want = search.want;
+            let is_its = |entry: &Entry| (entry.want.table, entry.want.key) == (want.table, want.key);
+            search.known = self.entries.iter().position(is_its);
+            search.next = match search.known.map(|number| (number, &self.entries[number])) {
+                Some((number, entry)) if entry.want.writes || !want.writes => Next::Done(number),
+                Some((_, entry)) => entry.place.slot.map_or(Next::Head, Next::Slot),
+                None => self.tables.addresses.get(want.table, want.key).map_or(Next::Node, Next::Slot),
+            };
         }
         while searches.iter().any(|search| !matches!(search.next, Next::Done(_))) {
             self.post_steps(&mut searches).await?;
@@ -86,11 +131,7 @@ impl<V: Verbs> Transaction<'_, V> {
                 }
             }
         }
-        let mut items = searches.into_iter().map(|search| match search.next {
-            Next::Done(number) => Item(number),
-            _ => unreachable!("the loop ends when all are done"),
-        });
-        Ok(std::array::from_fn(|_| items.next().expect("there are as many items as keys")))
+        Ok((searches, numbers))
     }
 
     /// Posts the next step of each search, and notes which locks were taken.
@@ -122,20 +163,15 @@ impl<V: Verbs> Transaction<'_, V> {
         let Some(coordinator) = &self.coordinator else { return Err(DtxError::Broke) };
         let (identity, lane) = (coordinator.identity.clone(), coordinator.lane);
         let done = self.tables.carry_out(&identity, lane, &mut self.plan, &mut self.trips).await;
-        let mut conflict = Ok(());
         for (lock, swap) in searches.iter().filter_map(|search| search.swap) {
             let lock = &mut self.locks[lock];
             match self.plan.found(swap) {
                 Some(0) => lock.state = LockState::Held,
-                Some(found) => {
-                    lock.state = LockState::Refused;
-                    conflict = Err(DtxError::Conflict { at: lock.at, lock: found });
-                }
+                Some(_) => lock.state = LockState::Refused,
                 None => {}
             }
         }
-        done?;
-        conflict
+        Ok(done?)
     }
 
     /// Word of this transaction's locks on a server.
@@ -163,7 +199,7 @@ impl<V: Verbs> Transaction<'_, V> {
                     self.tables.addresses.forget(table, key);
                     return Ok(Next::Node);
                 }
-                Ok(self.done(search, search.place(Some(slot)), head, &bytes, None))
+                self.done(search, search.place(Some(slot)), head, &bytes, None)
             }
             Next::Node | Next::Head => {
                 let bytes = self.plan.bytes(search.read).to_vec();
@@ -181,27 +217,27 @@ impl<V: Verbs> Transaction<'_, V> {
                     }
                     let place = search.place(Some(slot));
                     self.check(place, head, false)?;
-                    return Ok(self.done(search, place, head, item, None));
+                    return self.done(search, place, head, item, None);
                 }
                 let head = Head::parse(&bytes, 0);
                 if Check::Absence.on() {
                     self.check(search.place(None), head, search.next == Next::Head)?;
                 }
                 if !writes {
-                    // A slot that is being filled is locked before the head is written, so a READ whose lines were read in any order
-                    // shows one of the two.
+                    // A READ brings the lines of a node in any order. If it has brought the key's slot before an insertion was done, and
+                    // the head behind it, the head tells nothing: the slot does, which the insertion has locked.
                     let is_filled = |head: &Head, slot| {
                         let at = shape.address(search.place(Some(slot)), 0);
                         let is_others = head.lock != 0 && head.lock != self.word_on(at.server());
                         is_others && head.presence != Presence::Present
                     };
                     let filled = items.clone().find(|(slot, _, head)| is_filled(head, *slot));
-                    if let Some((slot, _, head)) = filled.filter(|_| Check::Absence.on()) {
+                    if let Some((slot, _, head)) = filled.filter(|_| Check::Filling.on()) {
                         let at = shape.address(search.place(Some(slot)), 0);
                         return Err(DtxError::Conflict { at, lock: head.lock });
                     }
                     let absent = Head { presence: Presence::Free, ..head };
-                    return Ok(self.done(search, search.place(None), absent, &[], None));
+                    return self.done(search, search.place(None), absent, &[], None);
                 }
                 if search.next == Next::Node {
                     return Ok(Next::Head);
@@ -212,30 +248,35 @@ impl<V: Verbs> Transaction<'_, V> {
                     head.presence != Presence::Present && !self.is_held(place) && !is_claimed
                 };
                 let free = items.filter(|(slot, _, head)| is_open(*slot, head));
-                let (slot, _, free) = free
+                let (slot, ..) = free
                     .min_by_key(|(_, _, head)| head.presence == Presence::Deleted)
                     .ok_or(DtxError::Full { table, key })?;
-                Ok(Next::Claim { slot, version: free.version, head: head.version })
+                Ok(Next::Claim { slot, head: head.version })
             }
-            Next::Claim { slot, version, head: node } => {
+            Next::Claim { slot, head: node } => {
                 let bytes = self.plan.bytes(search.read).to_vec();
                 let (place, head) = (search.place(Some(slot)), Head::parse(&bytes, value_bytes));
                 self.check(place, head, true)?;
-                if head.presence == Presence::Present || head.version != version {
-                    // Another transaction has used the slot since.
+                if head.presence == Presence::Present && Check::StillFree.on() {
+                    // Another transaction has put the slot's deleted key again since: that needs no lock of the node's head.
                     return Err(DtxError::Conflict { at: shape.address(place, 0), lock: 0 });
                 }
                 self.tables.addresses.note(table, key, slot);
-                Ok(self.done(search, place, head, &bytes, Some(node)))
+                self.done(search, place, head, &bytes, Some(node))
             }
         }
     }
 
-    /// Whether an item can be used as it was read: it is whole, and locked by this transaction or by none.
+    /// Whether an item can be used as it was read: it is whole; and locked by this transaction, or if it is only read, by none.
     fn check(&self, place: Place, head: Head, is_locked: bool) -> Result<(), DtxError> {
         let at = self.tables.shape().address(place, 0);
-        let is_own = is_locked || head.lock == self.word_on(at.server());
-        if head.lock != 0 && !is_own && Check::LockedReads.on() {
+        let is_own = head.lock == self.word_on(at.server());
+        let is_usable = if is_locked {
+            is_own || !Check::TakenLocks.on()
+        } else {
+            is_own || head.lock == 0 || !Check::LockedReads.on()
+        };
+        if !is_usable {
             return Err(DtxError::Conflict { at, lock: head.lock });
         }
         if !head.is_whole && Check::Checksum.on() {
@@ -245,21 +286,41 @@ impl<V: Verbs> Transaction<'_, V> {
     }
 
     /// Notes an item that was fetched.
-    fn done(&mut self, search: &Search, place: Place, head: Head, item: &[u8], node: Option<u64>) -> Next {
-        let value_bytes = self.tables.shape().value_bytes(search.want.table);
+    fn done(
+        &mut self,
+        search: &Search,
+        place: Place,
+        head: Head,
+        item: &[u8],
+        node: Option<u64>,
+    ) -> Result<Next, DtxError> {
+        let Search { want, known, .. } = *search;
+        let value_bytes = self.tables.shape().value_bytes(want.table);
         let from = self.values.len();
         self.values.extend_from_slice(item.get(ITEM_HEAD..ITEM_HEAD + value_bytes).unwrap_or_default());
-        let is_its = node.is_none() && head.presence == Presence::Present;
-        self.entries.push(Entry {
-            want: search.want,
+        let entry = Entry {
+            want,
             place,
             version: head.version,
-            presence: if is_its { Presence::Present } else { head.presence },
+            presence: head.presence,
             key: head.key,
             value: from..self.values.len(),
             head: node.filter(|_| Check::Absence.on()),
             change: Change::None,
-        });
-        Next::Done(self.entries.len() - 1)
+        };
+        let Some(number) = known else {
+            self.entries.push(entry);
+            return Ok(Next::Done(self.entries.len() - 1));
+        };
+        // It was read before, and is locked now. As with all that was read, the commit refuses what has changed since.
+        let known = &mut self.entries[number];
+        if known.read() != entry.read() && Check::ReadsLocked.on() {
+            let at = self.tables.shape().address(place, 0);
+            self.stale.get_or_insert(DtxError::Conflict { at, lock: 0 });
+            known.want.writes = true;
+        } else {
+            *known = Entry { value: known.value.clone(), ..entry };
+        }
+        Ok(Next::Done(number))
     }
 }

@@ -1,49 +1,86 @@
 //! Filling a server that has lost its memory from the others.
 //!
-//! One client fills a server, under a lock of that server. Nothing is written there by others meanwhile: a transaction begins when all
-//! servers have their items, and one that began before has no session with the server that was started anew.
+//! ```text
+//!   1   lock of the server                     one client fills it
+//!   2   WRITE a new era on each other server   what is logged from now on writes no data
+//!   3   READ all logs of the other servers     those with items of the lost one are brought to their end
+//!   4   copy each node                         from its primary, or from its first backup if the primary was lost
+//!   5   WRITE whole                            clients begin transactions again
+//! ```
 //!
-//! First all transactions that have logged something for this server are brought to their end, as far as the other replicas tell. A
-//! transaction that logs later cannot commit: its log must be acknowledged by this server, too. Then each node is copied from its primary,
-//! or from its first backup if the primary is what was lost. An item of a primary that is locked is waited for.
+//! **Nothing is changed under a copy.** A transaction with an item of the lost server is of one of three kinds.
+//!
+//! * It begins when all servers have their items: behind step 5.
+//! * It has no log that the lost server acknowledged before. It never writes data, for no log of it is acknowledged there any more: its
+//!   session with that server has ended.
+//! * The lost server has acknowledged its log, and logs of the others may come late. If one comes before step 3 it is read there, and the
+//!   fill waits until the transaction has ended. Otherwise it comes behind step 2: the transaction reads the new era behind it, and writes
+//!   no data. It has read the old era before the server was lost, because it had its log acknowledged there afterwards.
+//!
+//! So items may be copied under a lock: its transaction has not begun to write, and never will. The locks themselves are not copied.
+//!
+//! **The latest first.** If a primary was lost, its locks are gone, and a transaction that has ended may look as if it had not: its log is still
+//! open on another server, and a later one has left a mixture in an item of both. So transactions of living coordinators are waited for. Of the
+//! others, one that another one has followed on an item is recovered behind that one.
 
 use std::rc::Rc;
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, HEADER_BYTES, LockGuard, Part};
+use fatbtree_remote::{GlobalAddress, HEADER_BYTES, LockError, LockGuard};
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::Tables;
 use super::coordinator::Identity;
 use super::plan::Plan;
+use super::recover::{Job, participants, positions};
 use crate::checks::Check;
 use crate::error::DtxError;
-use crate::item::Head;
+use crate::item::BODY;
 use crate::layout::{NODE_HEAD, Place, WHOLE};
-use crate::seat::Seat;
+use crate::seat::{Log, Roster};
+
+/// A log that is open on a server.
+struct Open {
+    roster: Roster,
+    log: Log,
+}
+
+impl Open {
+    /// Whether another transaction has changed an item behind this one.
+    fn is_followed_by(&self, other: &Self) -> bool {
+        let is_earlier = |entry: &_| {
+            let before: &crate::seat::Before = entry;
+            other.log.entries.iter().any(|of| of.place == before.place && of.version > before.version)
+        };
+        self.log.entries.iter().any(is_earlier)
+    }
+}
 
 impl<V: Verbs> Tables<V> {
     /// Fills a server, unless another client does. Afterwards it is to be asked again whether it is whole.
     pub(super) async fn fill(&self, identity: &Rc<Identity>, position: usize) -> Result<(), DtxError> {
         let (lane, mut trips) = (self.memory.take_lane(), 0);
         let at = self.state_at(position);
-        let taken =
-            LockGuard::try_lock_and_read(&self.memory, lane, at, HEADER_BYTES as u32, &mut trips).await?;
+        // Waits for the client that fills it, and takes over if that dies.
+        let taken = LockGuard::lock_and_read(&self.memory, lane, at, HEADER_BYTES as u32, &mut trips).await;
         let (guard, line) = match taken {
-            Some(taken) => taken,
-            // Waits for the client that fills it, and takes over if that dies.
-            None => match LockGuard::lock_and_read(&self.memory, lane, at, HEADER_BYTES as u32, &mut trips)
-                .await
-            {
-                Ok(taken) => taken,
-                Err(fatbtree_remote::LockError::Locked) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            },
+            Ok(taken) => taken,
+            Err(LockError::Locked) => return Ok(()),
+            Err(error) => return Err(error.into()),
         };
-        let is_present = guard.writer().owner == identity.writer(at.server()).owner;
+        let session = guard.writer().owner;
+        // The lock is of the present session, and the identity may be older.
+        let is_present = session == identity.writer(at.server()).owner;
         if line[..8] != WHOLE.to_le_bytes() && is_present {
             let mut plan = self.take_plan();
             let whole = self.whole_servers(identity, lane, &mut plan).await?;
             if Check::ResolvedFirst.on() {
+                plan.clear();
+                for other in positions(whole) {
+                    // The name of a session is new. A second fill in the same one needs no other: see the third kind.
+                    let era = session.session.0;
+                    plan.write(self.era_at(other), |data| data.extend_from_slice(&era.to_le_bytes()));
+                }
+                self.carry_out(identity, lane, &mut plan, &mut trips).await?;
                 self.resolve_all(identity, position, whole, lane, &mut plan).await?;
             }
             self.copy_all(identity, position, whole, lane, &mut plan).await?;
@@ -64,7 +101,47 @@ impl<V: Verbs> Tables<V> {
         lane: u8,
         plan: &mut Plan,
     ) -> Result<(), DtxError> {
-        for position in (0..self.shape.server_count()).filter(|position| whole >> position & 1 == 1) {
+        let (mut began, mut count) = (self.memory.reactor().now(), usize::MAX);
+        for attempt in 0.. {
+            let open = self.open_logs(identity, lost, whole, lane, plan).await?;
+            if open.is_empty() {
+                return Ok(());
+            }
+            if open.len() < count {
+                (began, count) = (self.memory.reactor().now(), open.len());
+            }
+            let mut alive = false;
+            for Open { roster, log } in &open {
+                let servers = participants(&self.shape, log) & whole;
+                alive |= self.is_alive_at_any(roster, servers, lane).await?;
+            }
+            // Those of living coordinators end by themselves.
+            let last = |of: &&Open| !open.iter().any(|other| of.is_followed_by(other));
+            if let Some(last) = open.iter().find(last).filter(|_| !alive) {
+                self.recover(Job::for_fill(last.roster.clone(), lane)).await?;
+            } else if self.memory.reactor().now() - began > self.memory.config().patience {
+                return Err(DtxError::GaveUp { attempts: attempt });
+            } else {
+                self.memory.pause(attempt).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Logs that have something for a server, on all others.
+    async fn open_logs(
+        &self,
+        identity: &Identity,
+        lost: usize,
+        whole: u32,
+        lane: u8,
+        plan: &mut Plan,
+    ) -> Result<Vec<Open>, DtxError> {
+        let concerns =
+            |log: &Log| log.entries.iter().any(|entry| self.shape.rank_on(entry.place, lost).is_some());
+        let mut all: Vec<Open> = Vec::new();
+        let count = if Check::EachLog.on() { usize::MAX } else { 1 };
+        for position in positions(whole).take(count) {
             for first in (0..self.shape.seats).step_by(MAX_BATCH) {
                 let seats = first..self.shape.seats.min(first + MAX_BATCH as u16);
                 plan.clear();
@@ -75,40 +152,16 @@ impl<V: Verbs> Tables<V> {
                 let is_open = |step: usize| plan.bytes(step).iter().any(|&byte| byte != 0);
                 let open: Vec<u16> =
                     seats.zip(0..).filter(|(_, step)| is_open(*step)).map(|(seat, _)| seat).collect();
-                for seat in open {
-                    self.resolve_seat(identity, (position, seat), lost, lane, plan).await?;
+                for number in open {
+                    let seat = self.read_seat(identity, position, number, lane, plan).await?;
+                    let (Some((_, roster)), Some(log)) = (seat.roster, seat.log) else { continue };
+                    if concerns(&log) && !all.iter().any(|of| of.roster == roster) {
+                        all.push(Open { roster, log });
+                    }
                 }
             }
         }
-        Ok(())
-    }
-
-    /// Waits until the log of a seat has nothing for a server, and recovers it if its coordinator is dead.
-    async fn resolve_seat(
-        &self,
-        identity: &Rc<Identity>,
-        (position, number): (usize, u16),
-        lost: usize,
-        lane: u8,
-        plan: &mut Plan,
-    ) -> Result<(), DtxError> {
-        let began = self.memory.reactor().now();
-        for attempt in 0.. {
-            let seat = self.read_seat(identity, position, number, lane, plan).await?;
-            let concerns = |seat: &Seat| {
-                let log = seat.log.as_ref();
-                log.is_some_and(|log| {
-                    log.entries.iter().any(|entry| self.shape.rank_on(entry.place, lost).is_some())
-                })
-            };
-            let Some((_, roster)) = seat.roster.clone().filter(|_| concerns(&seat)) else { return Ok(()) };
-            self.recover(roster, lane).await?;
-            if self.memory.reactor().now() - began > self.memory.config().patience {
-                return Err(DtxError::GaveUp { attempts: attempt });
-            }
-            self.memory.pause(attempt).await;
-        }
-        Ok(())
+        Ok(all)
     }
 
     /// Copies all nodes of which a server has a replica.
@@ -127,50 +180,35 @@ impl<V: Verbs> Tables<V> {
                 let is_source = |&of: &usize| whole >> self.shape.replica(place, of) & 1 == 1;
                 let source = (0..self.shape.replicas()).find(is_source);
                 let source = source.ok_or(DtxError::Lost(self.shape.server(lost)))?;
-                let to = self.shape.address(place, rank);
-                self.copy(identity, place, source, to, lane, plan).await?;
+                let (from, to) = (self.shape.address(place, source), self.shape.address(place, rank));
+                self.copy(identity, place.table, from, to, lane, plan).await?;
             }
         }
         Ok(())
     }
 
-    /// Copies a node from the replica of a rank, when none of its items is locked.
+    /// Copies a node without its locks.
     async fn copy(
         &self,
-        identity: &Rc<Identity>,
-        place: Place,
-        source: usize,
+        identity: &Identity,
+        table: u8,
+        from: GlobalAddress,
         to: GlobalAddress,
         lane: u8,
         plan: &mut Plan,
     ) -> Result<(), DtxError> {
-        let table = self.shape.tables()[usize::from(place.table)];
-        let from = self.shape.address(place, source);
-        let began = self.memory.reactor().now();
-        for attempt in 0.. {
-            plan.clear();
-            plan.read(from, table.node_bytes());
-            self.carry_out(identity, lane, plan, &mut 0).await?;
-            let bytes = plan.bytes(0).to_vec();
-            let items = bytes.get(NODE_HEAD as usize..).unwrap_or_default();
-            let value_bytes = self.shape.value_bytes(place.table);
-            let items = items.chunks_exact(table.item_bytes() as usize).take(table.slots.into());
-            let items = (0..).zip(items).map(|(slot, item)| (Some(slot), Head::parse(item, value_bytes)));
-            let mut all = std::iter::once((None, Head::parse(&bytes, 0))).chain(items);
-            let Some((slot, busy)) = all.find(|(_, head)| head.lock != 0 || !head.is_whole) else {
-                let id = ConnectionId { server: to.server(), lane };
-                let parts = [Part { at: to, bytes: &bytes }];
-                let writer = identity.writer(to.server());
-                self.memory.write_chain(id, &writer, &parts, &[]).await?;
-                return Ok(());
-            };
-            let at = self.shape.address(Place { slot, ..place }, source);
-            self.ask_after(at, busy.lock).await?;
-            if self.memory.reactor().now() - began > self.memory.config().patience {
-                return Err(DtxError::GaveUp { attempts: attempt });
-            }
-            self.memory.pause(attempt).await;
+        let table = self.shape.tables()[usize::from(table)];
+        plan.clear();
+        let read = plan.read(from, table.node_bytes());
+        self.carry_out(identity, lane, plan, &mut 0).await?;
+        let mut bytes = plan.bytes(read).to_vec();
+        let items =
+            (0..usize::from(table.slots)).map(|slot| NODE_HEAD as usize + slot * table.item_bytes() as usize);
+        for at in std::iter::once(0).chain(items) {
+            bytes[at..at + BODY].fill(0);
         }
-        Ok(())
+        plan.clear();
+        plan.write(to, |data| data.extend_from_slice(&bytes));
+        Ok(self.carry_out(identity, lane, plan, &mut 0).await?)
     }
 }

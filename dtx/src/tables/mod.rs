@@ -11,11 +11,13 @@ mod transaction;
 mod verify;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RemoteMemory, Trouble};
 use fatbtree_verbs::Verbs;
 
+use crate::checks::Check;
 use crate::error::DtxError;
 use crate::layout::Shape;
 use coordinator::{Coordinator, Identity};
@@ -54,38 +56,58 @@ pub struct Answer<T> {
 /// Tables in the memory of several servers, as one thread uses them. Any number of its transactions run at once.
 ///
 /// Tables are opened on a [`RemoteMemory`] whose sessions a keeper keeps. Transactions wait for connections that are being made.
+///
+/// Several `Tables` of one shape on one memory share what the client has of them: seats, and transactions that were not settled. So what is
+/// left when one is dropped, another one settles. Whenever something is left the memory raises
+/// [`Event::Unfinished`](fatbtree_remote::Event::Unfinished): the owner then runs [`finish`](Self::finish).
 pub struct Tables<V: Verbs> {
     memory: Rc<RemoteMemory<V>>,
     shape: Shape,
     addresses: Rc<Addresses>,
-    state: RefCell<State>,
+    state: Rc<RefCell<State>>,
 }
 
+/// What a client has of tables, by their shape.
+#[derive(Default)]
+struct States(RefCell<Vec<(Shape, Rc<RefCell<State>>)>>);
+
+impl States {
+    fn of(&self, shape: &Shape) -> Rc<RefCell<State>> {
+        let mut all = self.0.borrow_mut();
+        if let Some((_, state)) = all.iter().find(|(of, _)| of == shape) {
+            return Rc::clone(state);
+        }
+        let state = Rc::<RefCell<State>>::default();
+        all.push((*shape, Rc::clone(&state)));
+        state
+    }
+}
+
+#[derive(Default)]
 struct State {
     identity: Option<Rc<Identity>>,
     /// Seats without a transaction.
     idle: Vec<Coordinator>,
-    /// Transactions that were not settled.
+    /// What was not settled.
     left: Vec<Left>,
+    /// Seats, by position and number, that this client has claimed, or may have, and not given up for certain. None of them is claimed
+    /// once more: its word would be the same, and what is left of the former claim would end the later one.
+    seats: BTreeSet<(usize, u16)>,
+    /// Number of the last transaction.
+    sequence: u64,
     /// Memory of plans, to be used again.
     plans: Vec<Plan>,
 }
 
-/// What this client has to bring to its end: an own transaction, or the recovery of another one.
+/// What this client has to bring to its end: an own transaction, the recovery of another one, or seats.
 #[derive(Debug, Default)]
 struct Left {
-    /// Seats, and whether they may be used again.
+    /// Seats that are claimed, or may be, and whether they may be used again.
     coordinator: Option<(Coordinator, bool)>,
     /// Locks that the coordinator has taken, or may have.
     locks: Vec<GlobalAddress>,
     /// Recovery of a transaction whose log may be open.
     job: Option<Job>,
-}
-
-impl Left {
-    fn unused(coordinator: Coordinator) -> Self {
-        Self { coordinator: Some((coordinator, true)), ..Self::default() }
-    }
 }
 
 impl<V: Verbs> std::fmt::Debug for Tables<V> {
@@ -118,9 +140,8 @@ impl<V: Verbs> Tables<V> {
             match memory.read(lane, GlobalAddress::new(server, 0), 2 * HEADER_BYTES as u32).await {
                 Ok(head) => {
                     let shape = Shape::of_head(&head).ok_or(DtxError::NoTables { server })?;
-                    let state =
-                        State { identity: None, idle: Vec::new(), left: Vec::new(), plans: Vec::new() };
-                    return Ok(Self { memory, shape, addresses, state: RefCell::new(state) });
+                    let state = memory.shared::<States>().of(&shape);
+                    return Ok(Self { memory, shape, addresses, state });
                 }
                 Err(Trouble::Broke(_)) if memory.reactor().now() - began <= memory.config().patience => {
                     memory.pause(attempts).await;
@@ -145,7 +166,8 @@ impl<V: Verbs> Tables<V> {
     /// Runs a transaction, again and again until it is committed or aborted by `work`, or patience ends. Between attempts it pauses as
     /// [`Contention`](fatbtree_remote::Contention) says, and recovers transactions of dead coordinators that are in its way.
     ///
-    /// `work` may be called several times: what it does besides must bear that.
+    /// `work` may be called several times: what it does besides must bear that. What an aborted transaction has read is validated like what a
+    /// committed one has: so both kinds of [`Verdict`] rest on items as they were at one moment.
     pub async fn run<T>(
         &self,
         mut work: impl AsyncFnMut(&mut Transaction<'_, V>) -> Result<Verdict<T>, DtxError>,
@@ -192,10 +214,7 @@ impl<V: Verbs> Tables<V> {
         };
         let result = match work(&mut transaction).await {
             Ok(Verdict::Commit(value)) => transaction.finish().await.map(|()| value),
-            Ok(Verdict::Abort(value)) => {
-                transaction.give_up().await;
-                Ok(value)
-            }
+            Ok(Verdict::Abort(value)) => transaction.end_unchanged().await.map(|()| value),
             Err(error) => {
                 transaction.give_up().await;
                 Err(error)
@@ -224,8 +243,9 @@ impl<V: Verbs> Tables<V> {
         }
     }
 
-    /// Settles the transactions of this client that were dropped, or whose connection broke. The next transaction does so, too; until then
-    /// other clients wait for their locks.
+    /// Settles the transactions of this client that were dropped, or whose connection broke, and gives up seats of former sessions. The
+    /// next transaction does so, too; until then other clients wait for their locks. The owner runs it when
+    /// [`Event::Unfinished`](fatbtree_remote::Event::Unfinished) comes.
     ///
     /// # Errors
     /// When one of them cannot be settled now.
@@ -236,12 +256,33 @@ impl<V: Verbs> Tables<V> {
         }
     }
 
+    /// Leaves something to this client's next transaction, and tells the owner.
+    fn leave(&self, left: Left) {
+        self.state.borrow_mut().left.push(left);
+        if Check::Told.on() {
+            self.memory.tell_unfinished(self.shape.server(0));
+        }
+    }
+
+    /// Takes seats back that have no transaction any more.
+    fn put_back(&self, coordinator: Coordinator) {
+        let mut state = self.state.borrow_mut();
+        let is_present =
+            state.identity.as_ref().is_some_and(|identity| Rc::ptr_eq(identity, &coordinator.identity));
+        if is_present && !coordinator.is_spare {
+            state.idle.push(coordinator);
+        } else {
+            drop(state);
+            self.leave(Left { coordinator: Some((coordinator, false)), ..Left::default() });
+        }
+    }
+
     /// Whether all servers have all of their items. Fills one that does not.
     async fn are_whole(&self, identity: &Rc<Identity>) -> Result<bool, DtxError> {
         let unfilled = |identity: &Identity| {
             (0..self.shape.server_count()).find(|&position| !identity.is_whole(position))
         };
-        if unfilled(identity).is_none() || !crate::Check::Filled.on() {
+        if unfilled(identity).is_none() || !Check::Filled.on() {
             return Ok(true);
         }
         let mut plan = self.take_plan();
@@ -251,9 +292,18 @@ impl<V: Verbs> Tables<V> {
             None => Ok(true),
             Some(position) => {
                 self.fill(identity, position).await?;
+                // The other servers' eras have changed.
+                self.renounce(identity);
                 Ok(false)
             }
         }
+    }
+
+    /// A number for a transaction.
+    fn next_sequence(&self) -> u64 {
+        let mut state = self.state.borrow_mut();
+        state.sequence += 1;
+        state.sequence
     }
 
     fn take_plan(&self) -> Plan {
@@ -263,5 +313,19 @@ impl<V: Verbs> Tables<V> {
     fn keep_plan(&self, mut plan: Plan) {
         plan.clear();
         self.state.borrow_mut().plans.push(plan);
+    }
+}
+
+/// Something that is left again if it is not settled.
+struct Keep<'t, V: Verbs> {
+    tables: &'t Tables<V>,
+    left: Option<Left>,
+}
+
+impl<V: Verbs> Drop for Keep<'_, V> {
+    fn drop(&mut self) {
+        if let Some(left) = self.left.take() {
+            self.tables.leave(left);
+        }
     }
 }

@@ -7,8 +7,9 @@ use fatbtree_verbs::Verbs;
 
 use super::coordinator::Coordinator;
 use super::plan::Plan;
-use super::recover::Job;
+use super::recover::{Job, Outcome};
 use super::{Left, Tables};
+use crate::checks::Check;
 use crate::error::DtxError;
 use crate::item::Presence;
 use crate::layout::Place;
@@ -59,6 +60,16 @@ pub(super) struct Entry {
     pub(super) change: Change,
 }
 
+impl Entry {
+    /// The place that was read, and its version: of an absent key without a slot, the head of its node.
+    pub(super) fn read(&self) -> (Place, u64) {
+        match self.head {
+            Some(version) => (Place { slot: None, ..self.place }, version),
+            None => (self.place, self.version),
+        }
+    }
+}
+
 /// What becomes of an item.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Change {
@@ -91,13 +102,18 @@ pub(super) enum LockState {
 pub(super) enum Stage {
     /// Nothing is logged.
     Open,
-    /// The log may lie in memory.
+    /// The log may lie in memory, and the data.
     Logged,
+    /// The same, and its outcome is known.
+    Decided(Outcome),
     /// It has ended, and nothing is left.
     Ended,
 }
 
 /// A transaction: reads and locks items, and then changes all of them at once, or none.
+///
+/// Each key has one [`Item`] in a transaction, however often it is fetched. Where it is read first and locked later it must not have changed
+/// in between, or the commit fails. Behind an error of a connection, or a conflict, the transaction can only be given up: further calls return the same error.
 ///
 /// A transaction ends with [`commit`](Self::commit) or [`abort`](Self::abort). If it is dropped before, its client's next transaction, or
 /// [`Tables::finish`], ends it.
@@ -110,6 +126,10 @@ pub struct Transaction<'t, V: Verbs> {
     pub(super) locks: Vec<Lock>,
     pub(super) values: Vec<u8>,
     pub(super) stage: Stage,
+    /// Error behind which it can only be given up.
+    pub(super) doom: Option<DtxError>,
+    /// Reason for which it cannot be committed: an item that has changed after it was read, and before it was locked.
+    pub(super) stale: Option<DtxError>,
     /// Positions of the servers with its log, a bit for each.
     pub(super) participants: u32,
     pub(super) trips: u32,
@@ -138,6 +158,8 @@ impl<'t, V: Verbs> Transaction<'t, V> {
             locks: Vec::new(),
             values: Vec::new(),
             stage: Stage::Open,
+            doom: None,
+            stale: None,
             participants: 0,
             trips: 0,
         }
@@ -241,7 +263,7 @@ impl<'t, V: Verbs> Transaction<'t, V> {
         self.finish().await
     }
 
-    /// Gives the transaction up: releases the locks that it holds.
+    /// Gives the transaction up: releases the locks that it holds. What it has read is not validated: to be sure of that, commit it.
     pub async fn abort(mut self) {
         self.give_up().await;
     }
@@ -253,25 +275,29 @@ impl<'t, V: Verbs> Transaction<'t, V> {
     /// Leaves what is not settled to the client's next transaction.
     pub(super) fn leave(&mut self) {
         let Some(coordinator) = self.coordinator.take() else { return };
-        let mut state = self.tables.state.borrow_mut();
         match self.unsettled(coordinator) {
-            Ok(idle) => state.idle.push(idle),
-            Err(left) => state.left.push(left),
+            Ok(idle) => self.tables.put_back(idle),
+            Err(left) => self.tables.leave(left),
         }
     }
 
     /// What is not settled. `Ok`: nothing, and the seats can be used again.
     pub(super) fn unsettled(&self, coordinator: Coordinator) -> Result<Coordinator, Left> {
         let is_asked = |lock: &&Lock| match lock.state {
-            LockState::Asked | LockState::Held => true,
-            LockState::Refused => !crate::Check::OwnLocks.on(),
+            LockState::Asked => Check::AskedLocks.on(),
+            LockState::Held => true,
+            LockState::Refused => !Check::OwnLocks.on(),
         };
         let is_clean = self.stage == Stage::Open && !self.locks.iter().any(|lock| is_asked(&lock));
         if self.stage == Stage::Ended || is_clean {
             return Ok(coordinator);
         }
         let locks = self.locks.iter().filter(is_asked).map(|lock| lock.at).collect();
-        let job = (self.stage == Stage::Logged).then(|| Job::own(&coordinator));
+        let job = match self.stage {
+            Stage::Open | Stage::Ended => None,
+            Stage::Logged => Some(Job::own(&coordinator, self.log(&coordinator), None)),
+            Stage::Decided(outcome) => Some(Job::own(&coordinator, self.log(&coordinator), Some(outcome))),
+        };
         Err(Left { coordinator: Some((coordinator, job.is_none())), locks, job })
     }
 }

@@ -102,7 +102,7 @@ impl<V: Verbs> Tables<V> {
             }
         }
         for position in 0..self.shape.server_count() {
-            for seat in 0..self.shape.seats {
+            for seat in 0..self.shape.all_seats() {
                 let bytes =
                     self.read_all(self.seat_at(position, seat), self.shape.seat_layout().bytes()).await?;
                 let seat = Seat::parse(&bytes, &self.shape);

@@ -1,5 +1,10 @@
 //! The tables on memory servers of production, in a simulated network.
 
 mod deaths;
+mod fills;
 mod missing;
 mod model;
+mod once;
+mod recoveries;
+mod scene;
+mod seats;

@@ -9,6 +9,7 @@ mod operate;
 mod reserve;
 mod scatter;
 mod sessions;
+mod shared;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -45,6 +46,8 @@ pub struct RemoteMemory<V> {
     state: RefCell<State>,
     /// Operations under way of structures whose servers look for lost blocks.
     eras: Rc<ongoing::Eras>,
+    /// State of structures, which all their handles share.
+    shared: shared::Shared,
 }
 
 struct State {
@@ -112,7 +115,7 @@ impl<V: Verbs> RemoteMemory<V> {
             sessions: BTreeMap::new(),
         });
         let reactor = Reactor::throttled(verbs, config.contention.throttling);
-        Ok(Self { reactor, config, state, eras: Rc::default() })
+        Ok(Self { reactor, config, state, eras: Rc::default(), shared: shared::Shared::default() })
     }
 
     /// Takes what has come by `now`, and wakes the operations that wait for it. Says whether there was anything.

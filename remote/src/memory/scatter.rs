@@ -8,6 +8,7 @@ use arrayvec::ArrayVec;
 use fatbtree_verbs::{MAX_BATCH, Operation, Output, Verbs};
 
 use super::{RemoteMemory, Trouble};
+use crate::checks::Check;
 use crate::connection::ConnectionId;
 use crate::locks::Writer;
 
@@ -45,12 +46,17 @@ impl<V: Verbs> RemoteMemory<V> {
         O: IntoIterator<Item = Operation<'d>> + Clone + Unpin,
     {
         let shares: ArrayVec<Share<F>, MAX_SHARES> = shares.into_iter().collect();
-        // A connection may break while another one comes up: then all are looked at again.
+        // A connection may break, or a session end and the next one begin, while another connection comes up: then all are looked at
+        // again. From the last look to the post there is no pause.
         loop {
             for share in &shares {
                 self.link_in_session(share.id, &share.writer).await?;
             }
-            if shares.iter().all(|share| self.link(share.id).is_ok()) {
+            let is_present = |share: &Share<F>| {
+                let writer = self.writer(share.id.server);
+                writer.is_ok_and(|writer| writer.owner.is(share.writer.owner)) || !Check::Session.on()
+            };
+            if shares.iter().all(|share| self.link(share.id).is_ok() && is_present(share)) {
                 break;
             }
         }

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use fatbtree_dtx::Shape;
 use fatbtree_dtx::host::{Content, HostTables};
-use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, SessionKeeper};
+use fatbtree_dtx::{Shape, Tables};
+use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, Notice, SessionKeeper};
 use fatbtree_memserver::{Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions};
 use fatbtree_remote::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_verbs::Access;
@@ -129,7 +129,8 @@ pub fn serve(world: &World, shape: Shape, lease: Duration) -> Vec<Rc<Server>> {
     numbers.map(|number| Server::new(world, number, shape, lease)).collect()
 }
 
-/// Makes a client on a machine that has just booted, and a task that keeps its sessions and connections.
+/// Makes a client on a machine that has just booted, and a task that keeps its sessions and connections. What is left is settled when the
+/// memory tells of it, as owners do it.
 pub fn begin(machine: &Machine, servers: &[Rc<Server>], contention: Contention, draw: &mut Random) -> Client {
     let lanes = draw.random_range(1..=2);
     let config = RemoteConfig { lanes, contention, patience: PATIENCE, ..RemoteConfig::default() };
@@ -150,6 +151,17 @@ pub fn begin(machine: &Machine, servers: &[Rc<Server>], contention: Contention, 
             None => Err(NoAnswer.into()),
         }
     };
-    drop(machine.spawn(machine.clone().keep_sessions(Rc::clone(&memory), keeper, carry, drop)));
+    let (of, on, home) = (Rc::downgrade(&memory), machine.clone(), numbers[0]);
+    let told = move |notice| {
+        if let (Notice::Unfinished { .. }, Some(memory)) = (notice, of.upgrade()) {
+            drop(on.spawn(async move {
+                if let Ok(tables) = Tables::open(memory, home).await {
+                    // What cannot be settled now is told of again.
+                    tables.finish().await.ok();
+                }
+            }));
+        }
+    };
+    drop(machine.spawn(machine.clone().keep_sessions(Rc::clone(&memory), keeper, carry, told)));
     memory
 }

@@ -1,11 +1,14 @@
 //! Transactions on tables of several memory servers, under faults.
 //!
 //! ```text
-//!   clients ── SmallBank, and notes that come, change and go ──► tables on two or three servers, one or two backups
-//!     die, are cut off, freeze                                     die with their memory, or without it
+//!   clients ── SmallBank, notes that come, change and go, several fetches ──► tables on two or three servers, one or two backups
+//!     die, are cut off, freeze, drop transactions                              die with their memory, or without it; messages are late
 //!                                     history of all reads and writes: strictly serializable?
 //!                                     tables: replicas equal, content as the history says, no money lost or made
 //! ```
+//!
+//! Every transaction is in the history. One that was aborted by its work has read at one moment, as if it had committed. Of one that failed,
+//! was dropped, or has no answer, each read counts for itself: the item was so at some moment of the fetch.
 //!
 //! Clients and servers are those of production. In the end a client that lives uses every item, and must succeed.
 
@@ -28,6 +31,8 @@ pub enum Aim {
     Absence,
     /// Few accounts.
     Accounts,
+    /// Few accounts, in transactions of several fetches.
+    Steps,
 }
 
 /// What seeds have seen.
@@ -86,8 +91,8 @@ pub fn run_aiming(seed: u64, aim: Aim) -> Result<Outcome, String> {
 /// # Errors
 /// What does not hold.
 pub fn run(seed: u64) -> Result<Outcome, String> {
-    const AIMS: [Aim; 4] = [Aim::All, Aim::Notes, Aim::Absence, Aim::Accounts];
-    run_aiming(seed, AIMS[(seed % 4) as usize])
+    const AIMS: [Aim; 5] = [Aim::All, Aim::Notes, Aim::Absence, Aim::Accounts, Aim::Steps];
+    run_aiming(seed, AIMS[(seed % 5) as usize])
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::work::{Living, NOTES, Setting, shape};
 use super::{Aim, Outcome};
 use crate::history::{Ending, Stamp};
 use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Stage, Trial};
-use crate::world::{FinalOperation, Machine, MachineOptions, Options, Random, World, random};
+use crate::world::{FinalOperation, LinkFaults, Machine, MachineOptions, Options, Random, World, random};
 
 /// Time with faults.
 const FAULTS: Duration = Duration::from_millis(5);
@@ -84,6 +84,13 @@ impl Stage for Scene {
             self.work(machine, draw);
         }
         false
+    }
+
+    /// What comes to or from a server is late, until the next time.
+    fn disturb(&self, draw: &mut Random) {
+        let late = LinkFaults { lost: 0, late: 400_000, latest: Duration::from_micros(400) };
+        let faults = if draw.random_bool(0.6) { late } else { LinkFaults::default() };
+        self.servers[draw.random_range(0..self.servers.len())].machine.set_link_faults(faults);
     }
 
     /// One client that lives changes every account, and looks for every note.
@@ -206,7 +213,7 @@ fn verified(ended: &Ended<'_, Scene>) -> Result<(), String> {
 pub(super) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
     let draw = &mut random(seed, 75);
     let world = World::new(seed, Options::rough(draw));
-    let customers = if aim == Aim::Accounts { 2 } else { draw.random_range(2..8) };
+    let customers = if matches!(aim, Aim::Accounts | Aim::Steps) { 2 } else { draw.random_range(2..8) };
     let (servers, backups) = match draw.random_range(0..4) {
         0 => (0b10_0110, 2),
         1 => (0b11, 1),

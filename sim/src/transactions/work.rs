@@ -1,17 +1,22 @@
 //! What clients of a seed do: SmallBank, and notes that come, change and go.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use fatbtree_dtx::workloads::smallbank::{
     ACCOUNT_BYTES, Account, CHECKING, Customers, INITIAL, Operation, SAVINGS,
 };
 use fatbtree_dtx::{BadShape, DtxError, Shape, TableShape, Tables, Transaction, Verdict, Want};
+use fatbtree_verbs::time::{Duration, Instant};
 use rand::RngExt as _;
 
 use super::Aim;
-use crate::history::{Ending, Stamp, Transactions};
-use crate::world::{Machine, Random, SimDevice};
+use crate::history::{Ending, Stamp, TableKey, Transactions};
+use crate::world::{Machine, Random, SimDevice, random};
 
 /// Table of notes: each key is put once, may be changed, and taken away.
 pub(super) const NOTES: u8 = 2;
@@ -24,7 +29,8 @@ pub(super) fn shape(customers: u32, servers: u32, backups: u8) -> Result<Shape, 
     let accounts = TableShape { nodes: customers.div_ceil(3), value_bytes: ACCOUNT_BYTES, slots: 8 };
     let notes = TableShape { nodes: 3, value_bytes: NOTE_BYTES, slots: 12 };
     let mut shape = Shape::new(&[accounts, accounts, notes], servers, backups)?;
-    shape.seats = 48;
+    // Few: those of dead clients are needed again.
+    shape.seats = 16;
     Ok(shape)
 }
 
@@ -101,6 +107,8 @@ enum Deed {
     Change(u64),
     /// Takes a note away.
     Delete(u64),
+    /// Several fetches of accounts, some of them wanted twice, read and then locked, or locked and not changed.
+    Steps(u64),
 }
 
 /// A client in one life.
@@ -115,15 +123,31 @@ impl Living {
     pub(super) async fn work(self, mut random: Random) {
         loop {
             let deed = self.draw(&mut random);
-            drop(self.run(deed).await);
+            if random.random_bool(0.08) {
+                let limit = Duration::from_micros(random.random_range(1..60));
+                self.within(limit, self.run(deed)).await;
+            } else {
+                drop(self.run(deed).await);
+            }
         }
+    }
+
+    /// Runs something until a time limit, and drops it then: nothing is known of its outcome.
+    async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) {
+        let (mut work, mut limit) = (pin!(work), pin!(self.machine.sleep(limit)));
+        poll_fn(|context| match work.as_mut().poll(context) {
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => limit.as_mut().poll(context).map(drop),
+        })
+        .await;
     }
 
     fn draw(&self, random: &mut Random) -> Deed {
         let Setting { customers, notes, aim, .. } = &*self.setting;
         let mut below = |most: u64| random.random_range(0..most);
         let kind = match aim {
-            Aim::All => below(10),
+            Aim::All => below(13),
+            Aim::Steps => 10,
             Aim::Notes => 6 + below(4),
             Aim::Absence => 5 + below(3),
             Aim::Accounts => below(5),
@@ -133,6 +157,7 @@ impl Living {
         // Notes that were put last, and those that will be put next.
         let near = (known + 1).saturating_sub(below(5));
         match kind {
+            10.. => Deed::Steps(below(u64::MAX)),
             0..4 => Deed::Bank(customers.operation(&mut below)),
             4 => Deed::Skew(account, below(customers.count)),
             5 | 6 if *aim != Aim::Notes || known < 4 => {
@@ -190,21 +215,22 @@ impl Living {
         stamp: Stamp,
     ) -> Result<(Verdict<()>, i64), DtxError> {
         let Setting { history, .. } = &*self.setting;
+        let began = self.machine.now();
         let account = |tx: &Transaction<'_, SimDevice>, item, want: Want| {
             let found = tx.value(item).and_then(Account::from_bytes);
-            history.read(stamp, (want.table, want.key), found.map(|account| Stamp(account.stamp)));
+            self.see(stamp, began, (want.table, want.key), found.map(|account| Stamp(account.stamp)));
             found
         };
         let see_note = |tx: &Transaction<'_, SimDevice>, item, key: u64| {
             let found = tx.value(item).map(|value| self.setting.open_note(key, value));
-            history.read(stamp, (NOTES, key), found);
+            self.see(stamp, began, (NOTES, key), found);
             found
         };
         let mut sum = 0;
         match deed {
             Deed::Bank(operation) => {
                 let see = |want: Want, before: Account, after: Option<Account>| {
-                    history.read(stamp, (want.table, want.key), Some(Stamp(before.stamp)));
+                    self.see(stamp, began, (want.table, want.key), Some(Stamp(before.stamp)));
                     if let Some(after) = after {
                         history.write(stamp, (want.table, want.key), true);
                         sum += after.money - before.money;
@@ -254,8 +280,63 @@ impl Living {
                     history.write(stamp, (NOTES, key), false);
                 }
             }
+            Deed::Steps(seed) => return Ok((self.steps(tx, seed, stamp).await?, 0)),
         }
         Ok((Verdict::Commit(()), sum))
+    }
+
+    /// Several fetches, of two accounts each. In the end it may be aborted: then it has only read.
+    async fn steps(
+        &self,
+        tx: &mut Transaction<'_, SimDevice>,
+        seed: u64,
+        stamp: Stamp,
+    ) -> Result<Verdict<()>, DtxError> {
+        let draw = &mut random(seed, 77);
+        let aborts = draw.random_bool(0.15);
+        let mut known = BTreeMap::<TableKey, Stamp>::new();
+        for _ in 0..draw.random_range(1..4) {
+            let began = self.machine.now();
+            let wants = [(); 2].map(|()| {
+                let key = draw.random_range(0..self.setting.customers.count);
+                Want { table: draw.random_range(0..2), key, writes: draw.random_bool(0.5) }
+            });
+            let items = tx.fetch(wants).await?;
+            for (want, item) in wants.into_iter().zip(items) {
+                let key = (want.table, want.key);
+                let Some(found) = tx.value(item).and_then(Account::from_bytes) else {
+                    self.setting.wrong(format!("account {key:?} is gone"));
+                    continue;
+                };
+                let present = *known.entry(key).or_insert_with(|| {
+                    self.see(stamp, began, key, Some(Stamp(found.stamp)));
+                    Stamp(found.stamp)
+                });
+                if present != Stamp(found.stamp) {
+                    self.setting.wrong(format!("account {key:?} has changed under a transaction"));
+                }
+                if want.writes && present != stamp && !aborts && draw.random_bool(0.6) {
+                    self.stamp(tx, item, Some(found), want, stamp)?;
+                    known.insert(key, stamp);
+                } else if want.writes && aborts {
+                    tx.put(item, &[0; ACCOUNT_BYTES as usize])?;
+                    known.insert(key, Stamp(0));
+                }
+            }
+        }
+        if aborts {
+            return Ok(Verdict::Abort(()));
+        }
+        Ok(Verdict::Commit(()))
+    }
+
+    /// Notes what a transaction has read. What becomes of the transaction or not, each item was as it was read at some moment meanwhile.
+    fn see(&self, stamp: Stamp, began: Instant, key: TableKey, found: Option<Stamp>) {
+        let Setting { history, .. } = &*self.setting;
+        history.read(stamp, key, found);
+        let alone = history.begin(&self.machine.name(), began);
+        history.read(alone, key, found);
+        history.end(alone, self.machine.now(), Ending::Committed);
     }
 
     /// Changes an account's stamp, and leaves its money.
