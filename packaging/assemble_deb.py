@@ -94,7 +94,10 @@ def main():
         shutil.copyfile(script, os.path.join(control, os.path.basename(script)))
         os.chmod(os.path.join(control, os.path.basename(script)), 0o755)
     path = os.path.join(folder, f"{deb['name']}_{version}_{architecture}.deb")
-    run("dpkg-deb", "--root-owner-group", "--build", root, path)
+    # Under its name when it is whole.
+    partial = f"{path}.partial"
+    run("dpkg-deb", "--root-owner-group", "--build", root, partial)
+    os.replace(partial, path)
     shutil.rmtree(root)
     size, whole = os.path.getsize(program), os.path.getsize(path)
     print(f"{path}: {whole / 1e6:.1f} MB, the program {size / 1e6:.1f} MB")

@@ -97,3 +97,83 @@ fn what_the_package_lists_is_there() {
     let container = fs::read_to_string(root().join("packaging/Containerfile")).expect("text");
     assert!(container.contains("--profile dist") && script.contains("--profile dist"));
 }
+
+/// Runs a maintainer script with commands that only note how they are called. Returns these notes and what it prints.
+fn script(name: &str, arguments: &[&str], commands: &[&str], root: &Path) -> (String, String) {
+    let tools = root.join("tools");
+    let _ = fs::remove_dir_all(&tools);
+    fs::create_dir_all(&tools).expect("a folder");
+    let notes = root.join("notes");
+    fs::write(&notes, "").expect("a file");
+    for command in commands {
+        let path = tools.join(command);
+        fs::write(&path, format!("#!/bin/sh\necho {command} \"$@\" >>{}\n", notes.display()))
+            .expect("a file");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&path, mode).expect("it is ours");
+    }
+    for tool in ["grep", "find", "sh"] {
+        let there = ["/bin", "/usr/bin"].map(|folder| Path::new(folder).join(tool));
+        let there = there.iter().find(|path| path.exists()).expect("a tool of every system");
+        std::os::unix::fs::symlink(there, tools.join(tool)).expect("a link");
+    }
+    // A system of its own, on which systemd runs.
+    let text = fs::read_to_string(self::root().join("packaging/debian").join(name)).expect("text");
+    let text = text.replace("/run/systemd/system", root.to_str().expect("a plain path"));
+    let text = text.replace("\"$DPKG_ROOT/", &format!("\"{}/", root.display()));
+    let path = root.join(name);
+    fs::write(&path, text).expect("a file");
+    let output =
+        Command::new("/bin/sh").arg(&path).args(arguments).env("PATH", &tools).env("DPKG_ROOT", "").output();
+    let output = output.expect("a shell");
+    assert!(output.status.success(), "{name} {arguments:?}: {output:?}");
+    (fs::read_to_string(notes).expect("text"), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn roles_stop_with_the_package_and_go_on_with_the_next_one() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let root = folder.path();
+    fs::create_dir_all(root.join("etc/systemd/system/multi-user.target.wants")).expect("a folder");
+    fs::create_dir_all(root.join("var/lib/fatbtree")).expect("a folder");
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").expect("a file");
+    let of = |name: &str, arguments: &[&str], commands: &[&str]| script(name, arguments, commands, root);
+    let systemd = ["systemctl", "systemd-sysusers"];
+    let (did, _) = of("postinst", &["configure", ""], &systemd);
+    assert_eq!(did, "systemd-sysusers fatbtree.conf\nsystemctl daemon-reload\n");
+    // An upgrade.
+    assert_eq!(of("prerm", &["upgrade", "0.2.0-1"], &systemd).0, "");
+    let (did, _) = of("postinst", &["configure", "0.1.0-1"], &systemd);
+    assert!(did.ends_with("systemctl daemon-reload\nsystemctl try-restart fatbtree-*.service\n"), "{did}");
+    // The end.
+    assert_eq!(of("prerm", &["remove"], &systemd).0, "systemctl stop fatbtree-*.service\n");
+    let link = root.join("etc/systemd/system/multi-user.target.wants/fatbtree-controller.service");
+    std::os::unix::fs::symlink("/usr/lib/systemd/system/fatbtree-controller.service", &link).expect("a link");
+    assert_eq!(of("postrm", &["remove"], &systemd).0, "systemctl daemon-reload\n");
+    assert!(link.symlink_metadata().is_ok());
+    let (_, said) = of("postrm", &["purge"], &systemd);
+    assert!(
+        said.contains("the data in /var/lib/fatbtree stay") && link.symlink_metadata().is_err(),
+        "{said}"
+    );
+    assert!(root.join("var/lib/fatbtree").exists());
+    // Without systemd-sysusers.
+    let (did, said) = of("postinst", &["configure", ""], &["systemctl", "useradd"]);
+    assert!(did.starts_with("useradd --system --user-group") && said.is_empty(), "{did}{said}");
+    let (_, said) = of("postinst", &["configure", ""], &["systemctl"]);
+    assert!(said.contains("make the system user fatbtree"), "{said}");
+    fs::write(root.join("etc/passwd"), "fatbtree:x:990:990::/var/lib/fatbtree:/usr/sbin/nologin\n")
+        .expect("a file");
+    let (did, said) = of("postinst", &["configure", ""], &["systemctl", "useradd"]);
+    assert!(!did.contains("useradd") && said.is_empty(), "{did}{said}");
+}
+
+#[test]
+fn systemd_never_gives_a_role_up_and_a_package_has_its_name_when_it_is_whole() {
+    let common = root().join("packaging/systemd/fatbtree-.service.d/common.conf");
+    let common = fs::read_to_string(common).expect("text");
+    let unit = common.split("[Service]").next().expect("a section");
+    assert!(unit.contains("[Unit]") && unit.contains("\nStartLimitIntervalSec=0\n"), "{unit}");
+    let script = fs::read_to_string(root().join("packaging/assemble_deb.py")).expect("text");
+    assert!(script.contains("\"--build\", root, partial)") && script.contains("os.replace(partial, path)"));
+}
