@@ -286,7 +286,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let picture = Output::optional("--picture", arguments.picture.as_ref())?;
     let mut lines: Option<Box<dyn Write>> = match &arguments.progress {
         None => None,
-        Some(path) if path.as_os_str() == "-" => Some(Box::new(std::io::stdout())),
+        Some(path) if path.as_os_str() == "-" => Some(Box::new(crate::stdout::Out)),
         Some(path) => {
             let file = std::fs::File::create(path);
             Some(Box::new(file.with_context(|| format!("--progress {}", path.display()))?))
@@ -369,7 +369,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         bar.finish_and_clear();
     }
-    if let Some(error) = broken {
+    if let Some(error) = broken
+        && !crate::stdout::is_lost()
+    {
         tracing::warn!(%error, "--progress");
     }
     let summary = match &process {
@@ -426,7 +428,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     process.close();
     let json = serde_json::to_string_pretty(&result)?;
     if to_stdout {
-        println!("{json}");
+        outln!("{json}");
     } else {
         print(&result);
     }
@@ -493,9 +495,9 @@ fn print(result: &BenchResult) {
         let named = [kind.operation.to_owned(), kind.count.to_string()];
         table.add_row(named.into_iter().chain(kind.latencies.columns()));
     }
-    println!("{table}");
+    outln!("{table}");
     if let Some(AttemptsAtLocks { locks, p50, p99, p999 }) = &result.attempts {
-        println!("{locks} locks taken; attempts at one: {p50} at p50, {p99} at p99, {p999} at p99.9");
+        outln!("{locks} locks taken; attempts at one: {p50} at p50, {p99} at p99, {p999} at p99.9");
     }
     let unknown = match result.unknown {
         0 => String::new(),
@@ -507,8 +509,8 @@ fn print(result: &BenchResult) {
     };
     match &result.load[..] {
         [] => {}
-        [step] if step.share.is_none() => println!("{}", step.explanation()),
-        steps => println!("{}\n{}", ramp::table(steps), ramp::conclusion(steps)),
+        [step] if step.share.is_none() => outln!("{}", step.explanation()),
+        steps => outln!("{}\n{}", ramp::table(steps), ramp::conclusion(steps)),
     }
     let calls = result.system_calls.map_or(String::new(), |calls| format!(", {calls:.2} system calls each"));
     let (led, redirected) = (result.led.unwrap_or(0), result.redirected.unwrap_or(0));
@@ -522,13 +524,18 @@ fn print(result: &BenchResult) {
         redirected => format!(", {:.1} % redirected", share(redirected)),
     };
     if let Some(cache) = &result.cache {
-        println!("{cache}");
+        outln!("{cache}");
     }
     if let Some(cache) = &result.entry_cache {
-        println!("{cache}");
+        outln!("{cache}");
     }
-    println!(
+    outln!(
         "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each{led}{redirected}{calls}; {} wrong, {} failed{unknown}",
-        result.operations, result.seconds, result.ops_per_s, result.round_trips, result.wrong, result.failed
+        result.operations,
+        result.seconds,
+        result.ops_per_s,
+        result.round_trips,
+        result.wrong,
+        result.failed
     );
 }

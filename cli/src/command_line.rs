@@ -31,7 +31,7 @@ pub(crate) struct Man {
 pub(crate) fn completions(Completions { shell }: &Completions) -> Result<()> {
     let mut script = vec![];
     clap_complete::generate(*shell, &mut crate::Arguments::command(), "fatbtree", &mut script);
-    print!("{}", String::from_utf8(script).context("a completion script is text")?);
+    out!("{}", String::from_utf8(script).context("a completion script is text")?);
     Ok(())
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn man(Man { folder }: &Man) -> Result<()> {
     clap_mangen::generate_to(crate::Arguments::command(), folder).with_context(writing)?;
     let mut command = crate::Arguments::command().disable_help_subcommand(true);
     command.build();
-    println!("{} in {}", count::of(pages(&command), "manual page"), folder.display());
+    outln!("{} in {}", count::of(pages(&command), "manual page"), folder.display());
     Ok(())
 }
 

@@ -144,7 +144,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let process = ControllerProcess::open(options)?;
     let role = if way == Way::StandBy { "standby controller" } else { "controller" };
-    println!("{role} on {}; Ctrl-C stops it", process.grpc());
+    crate::stdout::is_log();
+    outln!("{role} on {}; Ctrl-C stops it", process.grpc());
     arguments.end.stop_with_stdin(process.stopper());
     if let Some(seconds) = arguments.end.seconds {
         let stopper = process.stopper();
@@ -153,8 +154,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             stopper.stop();
         });
     }
-    process.run(|news| println!("{news}"))?;
-    println!("stopped");
+    process.run(|news| outln!("{news}"))?;
+    outln!("stopped");
     Ok(())
 }
 

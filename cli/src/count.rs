@@ -58,10 +58,11 @@ impl fmt::Display for AskedKey {
 
 /// Reads an argument that is a key.
 pub(crate) fn key(text: &str) -> Result<AskedKey, String> {
-    key_of(text).ok_or_else(|| format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}"))
+    key_of(text)
+        .ok_or_else(|| format!("expected a 64-bit key such as 4711, 1_000, 1e6 or 0x1267, found {text:?}"))
 }
 
-/// A key, decimal or hexadecimal; underscores between its digits are passed over.
+/// A key: decimal, also such as 1e6, or hexadecimal; underscores between its digits are passed over.
 pub(crate) fn key_of(text: &str) -> Option<AskedKey> {
     let text = text.trim();
     let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -71,6 +72,10 @@ pub(crate) fn key_of(text: &str) -> Option<AskedKey> {
     // The parser would take a sign.
     if !digits.starts_with(|c: char| c.is_digit(radix)) {
         return None;
+    }
+    let is_power = |c: char| c.is_ascii_digit() || ['_', '.', 'e', 'E'].contains(&c);
+    if radix == 10 && digits.contains(['e', 'E']) && digits.chars().all(is_power) {
+        return Some(AskedKey { key: parse(digits)?.ok()?, is_hexadecimal: false });
     }
     let key = match digits.contains('_') {
         true => u64::from_str_radix(&digits.replace('_', ""), radix),
@@ -104,7 +109,13 @@ mod tests {
         assert_eq!((decimal.to_string(), hexadecimal.to_string()), ("4711".into(), "0x1267".into()));
         assert_eq!((decimal.show(16), hexadecimal.show(16)), ("16".into(), "0x10".into()));
         assert_eq!((key("1_000").unwrap().key, key("0X10").unwrap().to_string()), (1000, "0x10".into()));
-        assert!(["4711x", "0x", "", "+1"].iter().all(|text| key(text).is_err()));
+        assert_eq!((key("1e6").unwrap().key, key("1.5E3").unwrap().key), (1_000_000, 1500));
+        assert_eq!(key("0x1e6").unwrap().key, 0x1e6);
+        assert!(
+            ["4711x", "0x", "", "+1", "1.5", "1e", "1e-3", "1e20", "2k", "1,000"]
+                .iter()
+                .all(|text| key(text).is_err())
+        );
     }
 
     #[test]

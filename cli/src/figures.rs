@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Paper::Dolphin => return of_dolphin(&size, only, json),
     };
     for figure in &figures {
-        println!("{}, {:?}\n{}\n", figure.title, figure.mix, table(figure));
+        outln!("{}, {:?}\n{}\n", figure.title, figure.mix, table(figure));
     }
     if let Some(file) = json {
         file.write("rows", &(serde_json::to_string_pretty(&figures)? + "\n"))?;
@@ -152,11 +152,11 @@ fn of_smart(size: &Size, only: Option<SmartFigure>, json: Option<Output>) -> Res
     }
     bar.finish_and_clear();
     for figure in figures.iter().filter(|figure| !figure.rows.is_empty()) {
-        println!("{}\n{}", figure.title, smart_table(figure));
+        outln!("{}\n{}", figure.title, smart_table(figure));
         for check in &figure.checks {
-            println!("{} {}: {}", if check.holds { "holds:" } else { "FAILS:" }, check.claim, check.found);
+            outln!("{} {}: {}", if check.holds { "holds:" } else { "FAILS:" }, check.claim, check.found);
         }
-        println!();
+        outln!();
     }
     if let Some(file) = json {
         file.write("rows", &(serde_json::to_string_pretty(&figures)? + "\n"))?;
@@ -187,11 +187,11 @@ fn of_dolphin(size: &Size, only: Option<&str>, json: Option<Output>) -> Result<(
     let led = if is_wanted(SWITCHES) { switches(size).map_err(|why| anyhow!(why))? } else { Vec::new() };
     bar.finish_and_clear();
     for figure in &figures {
-        println!("{}\n{}\n", figure.title, table(figure));
+        outln!("{}\n{}\n", figure.title, table(figure));
     }
     if !bytes.is_empty() {
         let title = "Table II, bytes for 512 million keys, scaled from";
-        println!("{title} {} keys\n{}\n", size.keys, memory_table(&bytes));
+        outln!("{title} {} keys\n{}\n", size.keys, memory_table(&bytes));
     }
     let figure_of = |value: &Published| value.figure.trim_end_matches(['a', 'b', 'c']);
     let of_paper: Vec<_> = PUBLISHED
@@ -199,10 +199,10 @@ fn of_dolphin(size: &Size, only: Option<&str>, json: Option<Output>) -> Result<(
         .filter(|value| is_wanted(if value.figure == "II" { TABLE } else { figure_of(value) }))
         .collect();
     if !of_paper.is_empty() {
-        println!("Published values, not measured here\n{}\n", published_table(&of_paper));
+        outln!("Published values, not measured here\n{}\n", published_table(&of_paper));
     }
     if !led.is_empty() {
-        println!("Switches that lead clients, half gets and half updates\n{}", switch_table(&led));
+        outln!("Switches that lead clients, half gets and half updates\n{}", switch_table(&led));
     }
     if let Some(file) = json {
         let all = serde_json::json!({

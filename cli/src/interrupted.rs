@@ -1,7 +1,6 @@
 //! Errors of work that was interrupted: it is no success, and a message says how far it came.
 
 use std::fmt;
-use std::process::ExitCode;
 
 use fatbtree_node::NodeError;
 
@@ -21,9 +20,9 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 /// The exit code of a command that has failed.
-pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     let is_interrupt = error.chain().any(|cause| {
         cause.is::<Interrupted>() || matches!(cause.downcast_ref::<NodeError>(), Some(NodeError::Stopped))
     });
-    if is_interrupt { ExitCode::from(EXIT_CODE) } else { ExitCode::FAILURE }
+    if is_interrupt { EXIT_CODE } else { 1 }
 }

@@ -1,18 +1,20 @@
 //! `fatbtree get`, `put`, `delete` and `scan`: single operations on a running cluster.
 
-use std::io::{ErrorKind, Write as _, stdout};
+use std::fs::File;
+use std::io::{IsTerminal as _, Read as _, Write as _, stdin, stdout};
 use std::path::PathBuf;
-use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use fatbtree::blocking::Client;
 use fatbtree::{Options, Protocol};
-use serde_json::json;
+use fatbtree_blink::MAX_VALUE;
+use serde_json::{Value, json};
 
 use crate::nic::Nic;
-use crate::shell::command::{key, show, value};
+use crate::shell::command::{hex, key, show, value};
+use crate::stdout::{Out, is_lost};
 use crate::structure::StructureArgument;
 
 /// Options to reach the cluster.
@@ -21,7 +23,7 @@ struct At {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
-    /// Client of the file; by default the first. Two processes cannot be the same client at once.
+    /// Client of the file; by default the first. As many processes can be it at once as the file gives its host UDP ports.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
     #[command(flatten)]
@@ -71,12 +73,18 @@ const UNKNOWN: u8 = 4;
 #[command(after_help = "Examples:
   fatbtree get 4711 --cluster cluster.toml
   fatbtree get 0x1267 --cluster cluster.toml --json
+  fatbtree get 4711 --cluster cluster.toml > value     exactly the bytes of the value, without a line end
 
-Exit codes: 0, the value is printed; 1, the key is not there; 3, refused or failed. A value that is no text is printed as 0x hex.")]
+A terminal is shown the value as --quote prints it.
+
+Exit codes: 0, the value is printed; 1, the key is not there; 3, refused or failed; 5, it could not be printed: the disk is full.")]
 pub(crate) struct Get {
-    /// Key, decimal or 0x hex.
+    /// Key: decimal, 1_000, 1e6 or 0x hex.
     #[arg(value_parser = key)]
     key: u64,
+    /// Print a line of text, \"quoted\" where it holds spaces, or 0x hex where the value is no text, as `fatbtree shell` reads it.
+    #[arg(long, conflicts_with = "json")]
+    quote: bool,
     #[command(flatten)]
     at: At,
 }
@@ -85,15 +93,25 @@ pub(crate) struct Get {
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree put 4711 hello --cluster cluster.toml
-  fatbtree put 4711 0x00ff --cluster cluster.toml
+  fatbtree put 4711 0x00ff --cluster cluster.toml            two bytes
+  fatbtree put 4711 --text 0x00ff --cluster cluster.toml     six letters
+  fatbtree put 4711 --file picture.png --cluster cluster.toml
+  printf hello | fatbtree put 4711 - --cluster cluster.toml
 
-Exit codes: 0, put; 3, refused or failed; 4, it may have been put or not.")]
+Exit codes: 0, put; 3, refused or failed; 4, it may have been put or not; 5, put, but the result could not be printed: the disk is full.")]
 pub(crate) struct Put {
-    /// Key, decimal or 0x hex.
+    /// Key: decimal, 1_000, 1e6 or 0x hex.
     #[arg(value_parser = key)]
     key: u64,
-    /// Value: text, or bytes as 0x hex.
-    value: String,
+    /// Value: text, or bytes as 0x hex; `-` reads the bytes from standard input. Up to 1 MiB.
+    #[arg(allow_hyphen_values = true, required_unless_present = "file", conflicts_with = "file")]
+    value: Option<String>,
+    /// The value is text, whatever it begins with.
+    #[arg(long, conflicts_with = "file")]
+    text: bool,
+    /// Put the bytes of a file.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
     #[command(flatten)]
     at: At,
 }
@@ -103,9 +121,10 @@ pub(crate) struct Put {
 #[command(after_help = "Examples:
   fatbtree delete 4711 --cluster cluster.toml
 
-Exit codes: 0, deleted; 1, the key was not there; 3, refused or failed; 4, it may have been deleted or not.")]
+Exit codes: 0, deleted; 1, the key was not there; 3, refused or failed; 4, it may have been deleted or not; 5, deleted, but the result could
+not be printed: the disk is full.")]
 pub(crate) struct Delete {
-    /// Key, decimal or 0x hex.
+    /// Key: decimal, 1_000, 1e6 or 0x hex.
     #[arg(value_parser = key)]
     key: u64,
     #[command(flatten)]
@@ -118,7 +137,7 @@ pub(crate) struct Delete {
   fatbtree scan 4000..5000 --cluster cluster.toml --limit 10    the keys 4000 to 4999
   fatbtree scan 4000..=4999 --cluster cluster.toml --csv        the same keys, as lines that `fatbtree load` reads
 
-Exit codes: 0, all pairs were printed, if there are any; 3, refused or failed.")]
+Exit codes: 0, all pairs were printed, if there are any; 3, refused or failed; 5, they could not be printed: the disk is full.")]
 pub(crate) struct Scan {
     /// FROM..TO without TO, or FROM..=TO with it; either may be left out.
     #[arg(value_parser = range)]
@@ -146,71 +165,126 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     if from > to { Err(expected()) } else { Ok((from, to)) }
 }
 
-/// Runs an operation, and closes the connection. `false`: the key is not there.
-fn done(at: &At, operation: impl FnOnce(&Client) -> Result<bool>) -> ExitCode {
+/// Time for an operation of a client that has connected in the last moment.
+const LEAST: Duration = Duration::from_millis(100);
+
+/// Runs an operation, and closes the connection. `false`: the key is not there. Returns the exit code.
+fn done(at: &At, operation: impl FnOnce(&Client) -> Result<bool>) -> u8 {
+    let (began, patience) = (Instant::now(), Duration::from_secs(at.patience));
     let done = at.connect().and_then(|db| {
-        let done = operation(&db);
+        // One limit for all of it. What is connected late has a moment left.
+        let left = patience.saturating_sub(began.elapsed()).max(LEAST);
+        let done = operation(&db.with_time_limit(left));
         db.close();
         done
     });
     match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(NOT_THERE),
+        Ok(true) => 0,
+        Ok(false) => NOT_THERE,
         Err(error) => {
-            eprintln!("error: {}", crate::describe(&error));
+            errln!("error: {}", crate::describe(&error));
             let error = error.downcast_ref::<fatbtree::Error>();
             let unknown = error.is_some_and(fatbtree::Error::may_have_happened);
-            ExitCode::from(if unknown { UNKNOWN } else { FAILED })
+            if unknown { UNKNOWN } else { FAILED }
         }
     }
 }
 
-pub(crate) fn get(Get { key, at }: &Get) -> ExitCode {
+/// A key with its value as JSON: exactly its text, or, where it is no text, its bytes as hex digits in another field.
+fn pair(key: u64, value: Option<&[u8]>) -> Value {
+    match value.map(std::str::from_utf8) {
+        None => json!({ "key": key, "value": null }),
+        Some(Ok(text)) => json!({ "key": key, "value": text }),
+        Some(Err(_)) => json!({ "key": key, "hex": value.map(hex) }),
+    }
+}
+
+pub(crate) fn get(Get { key, quote, at }: &Get) -> u8 {
     done(at, |db| {
         let found = db.get(*key)?;
-        let shown = found.as_deref().map(show);
-        if at.json {
-            println!("{}", json!({ "key": key, "value": shown }));
-        } else if let Some(shown) = &shown {
-            println!("{shown}");
+        match &found {
+            value if at.json => outln!("{}", pair(*key, value.as_deref())),
+            Some(value) if *quote || stdout().is_terminal() => outln!("{}", show(value)),
+            // `stdout::end` knows of an error.
+            Some(value) => drop(Out.write_all(value)),
+            None => {}
         }
         Ok(found.is_some())
     })
 }
 
-pub(crate) fn put(Put { key, value: text, at }: &Put) -> ExitCode {
+impl Put {
+    /// The value's bytes.
+    ///
+    /// # Errors
+    /// When they cannot be read, are too many, or are no hex.
+    fn bytes(&self) -> Result<Vec<u8>> {
+        match (&self.file, &self.value) {
+            (Some(path), _) => {
+                let source = || format!("--file {}", path.display());
+                read_value(File::open(path).with_context(source)?).with_context(source)
+            }
+            (None, Some(value)) if value == "-" && !self.text => {
+                read_value(stdin().lock()).context("standard input")
+            }
+            (None, Some(text)) if self.text => Ok(text.clone().into_bytes()),
+            (None, Some(text)) => value(text),
+            (None, None) => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Reads a value to its end, and no more of it than a value may have.
+fn read_value(input: impl std::io::Read) -> Result<Vec<u8>> {
+    let most = u64::from(MAX_VALUE);
+    let mut bytes = Vec::new();
+    input.take(most + 1).read_to_end(&mut bytes)?;
+    ensure!(bytes.len() as u64 <= most, "expected a value of up to {most} bytes, found more");
+    Ok(bytes)
+}
+
+pub(crate) fn put(put: &Put) -> u8 {
+    let Put { key, at, .. } = put;
+    let bytes = match put.bytes() {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            errln!("error: {}", crate::describe(&error));
+            return FAILED;
+        }
+    };
     done(at, |db| {
-        db.put(*key, value(text)?)?;
+        db.put(*key, bytes)?;
         if at.json {
-            println!("{}", json!({ "key": key, "put": true }));
+            outln!("{}", json!({ "key": key, "put": true }));
         }
         Ok(true)
     })
 }
 
-pub(crate) fn delete(Delete { key, at }: &Delete) -> ExitCode {
+pub(crate) fn delete(Delete { key, at }: &Delete) -> u8 {
     done(at, |db| {
         let deleted = db.delete(*key)?;
         if at.json {
-            println!("{}", json!({ "key": key, "deleted": deleted }));
+            outln!("{}", json!({ "key": key, "deleted": deleted }));
         }
         Ok(deleted)
     })
 }
 
-pub(crate) fn scan(Scan { keys: (from, to), limit, csv, at }: &Scan) -> ExitCode {
+pub(crate) fn scan(Scan { keys: (from, to), limit, csv, at }: &Scan) -> u8 {
     done(at, |db| {
-        for pair in db.scan(*from..=*to).take(limit.unwrap_or(usize::MAX)) {
-            let (key, value) = pair?;
+        for found in db.scan(*from..=*to).take(limit.unwrap_or(usize::MAX)) {
+            let (key, value) = found?;
             if at.json {
-                println!("{}", json!({ "key": key, "value": show(&value) }));
+                outln!("{}", pair(key, Some(&value)));
             } else if *csv {
-                match stdout().write_all(&csv_line(key, &value)) {
-                    Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
-                    written => written.context("writing to standard output")?,
-                }
+                // `stdout::end` knows of an error.
+                let _ = Out.write_all(&csv_line(key, &value));
             } else {
-                println!("{key} {}", show(&value));
+                outln!("{key} {}", show(&value));
+            }
+            if is_lost() {
+                break;
             }
         }
         Ok(true)
@@ -236,7 +310,7 @@ fn csv_line(key: u64, value: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{csv_line, range};
+    use super::{csv_line, pair, range, read_value};
 
     #[test]
     fn values_are_quoted_where_a_reader_would_take_them_apart() {
@@ -245,6 +319,32 @@ mod tests {
         assert_eq!(csv_line(7, b"a,b"), b"7,\"a,b\"\n");
         assert_eq!(csv_line(7, b" say \"yes\"\r\n"), b"7,\" say \"\"yes\"\"\r\n\"\n");
         assert_eq!(csv_line(7, b"\x00\xff"), b"7,\x00\xff\n");
+    }
+
+    #[test]
+    fn json_has_exactly_the_value() {
+        let is = |value: Option<&[u8]>, expected: &str| {
+            let text = pair(7, value).to_string();
+            assert_eq!(text, expected);
+            // As a program reads it.
+            let read: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            let text = value.and_then(|value| std::str::from_utf8(value).ok());
+            assert_eq!(read.get("value").and_then(serde_json::Value::as_str), text);
+        };
+        is(Some(b"a b"), r#"{"key":7,"value":"a b"}"#);
+        is(Some(b""), r#"{"key":7,"value":""}"#);
+        is(Some(b"say \"yes\"\n\0"), r#"{"key":7,"value":"say \"yes\"\n\u0000"}"#);
+        is(Some(b"0x00ff"), r#"{"key":7,"value":"0x00ff"}"#);
+        is(Some(b"\x00\xff"), r#"{"hex":"00ff","key":7}"#);
+        is(None, r#"{"key":7,"value":null}"#);
+    }
+
+    #[test]
+    fn a_value_is_read_up_to_the_limit() {
+        let most = super::MAX_VALUE as usize;
+        let of = |bytes: usize| read_value(&vec![7; bytes][..]).map(|read| read.len());
+        assert_eq!((of(0).ok(), of(most).ok()), (Some(0), Some(most)));
+        assert!(of(most + 1).is_err_and(|error| error.to_string().contains("up to 1048576 bytes")));
     }
 
     #[test]

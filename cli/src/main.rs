@@ -18,7 +18,10 @@
 //!   fatbtree completions, man   the command line, for shells and manual pages
 //! ```
 
-#![allow(clippy::print_stdout, reason = "printing its results is what a command-line tool does")]
+#![deny(clippy::print_stdout, clippy::print_stderr)] // these panic when a disk is full: see `stdout`
+
+#[macro_use]
+mod stdout;
 
 mod bench;
 mod command_line;
@@ -50,6 +53,7 @@ mod trace;
 mod up;
 mod workload;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -69,6 +73,7 @@ const AFTER_HELP: &str = "Exit codes:
   1    refused or failed, or an answer was wrong
   2    the command line cannot be read
   3, 4 of get, put, delete and scan only: their --help explains
+  5    done, but the output could not be written: the disk is full (a reader that closes the pipe is no error)
   130  interrupted by Ctrl-C or SIGTERM before the work was done; the message says how far it came";
 
 #[derive(Subcommand)]
@@ -96,19 +101,35 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    end_when_nobody_reads();
-    let Arguments { role, log } = Arguments::parse();
+    let Arguments { role, log } = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return ExitCode::from(not_run(&error)),
+    };
     let done = log.begin().and_then(|()| run(role));
-    match done {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {}", describe(&error));
-            interrupted::exit_code(&error)
-        }
-    }
+    let code = done.unwrap_or_else(|error| {
+        errln!("error: {}", describe(&error));
+        interrupted::exit_code(&error)
+    });
+    ExitCode::from(stdout::end(code))
 }
 
-fn run(role: Role) -> anyhow::Result<ExitCode> {
+/// Prints what was asked for instead of a command (help, version), or what is wrong with the command line. Returns the exit code.
+fn not_run(error: &clap::Error) -> u8 {
+    if error.use_stderr() {
+        // If that is not possible either, the exit code tells it.
+        let _ = error.print();
+        return 2;
+    }
+    let text = error.render();
+    match std::io::stdout().is_terminal() {
+        true => out!("{}", text.ansi()),
+        false => out!("{text}"),
+    }
+    stdout::end(0)
+}
+
+/// Runs a command. Returns its exit code.
+fn run(role: Role) -> anyhow::Result<u8> {
     match role {
         Role::Get(arguments) => return Ok(keys::get(&arguments)),
         Role::Put(arguments) => return Ok(keys::put(&arguments)),
@@ -131,21 +152,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         Role::Completions(arguments) => command_line::completions(&arguments),
         Role::Man(arguments) => command_line::man(&arguments),
     }?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Ends the process when its output is not read any more, as in `fatbtree control status | head -1`. `print!` reports
-/// that only by a panic.
-fn end_when_nobody_reads() {
-    let otherwise = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        let said = panic.payload().downcast_ref::<String>();
-        let is_unread = |said: &String| said.starts_with("failed printing to stdout: Broken pipe");
-        if said.is_some_and(is_unread) {
-            std::process::exit(0);
-        }
-        otherwise(panic);
-    }));
+    Ok(0)
 }
 
 /// An error and its causes, each once: some say themselves what caused them.

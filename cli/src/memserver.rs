@@ -318,7 +318,8 @@ fn serve_structure<S: Hosted>(
     };
     let process =
         MemoryServerProcess::open(options).with_context(|| format!("memory server {}", described.name))?;
-    println!(
+    crate::stdout::is_log();
+    outln!(
         "memory server {}: {}, gRPC on {}; Ctrl-C stops it",
         described.name,
         content(process.info()),
@@ -329,17 +330,17 @@ fn serve_structure<S: Hosted>(
             Some(_) => "of clients with certificates",
             None => "OPEN: any host that reaches it reads and writes",
         };
-        println!("queries on {address}, {}, {whose}", count::of(serve.workers, "worker"));
+        outln!("queries on {address}, {}, {whose}", count::of(serve.workers, "worker"));
     }
     end.stop_with_stdin(process.stopper());
-    let report = process.run(|event| println!("{event}"));
+    let report = process.run(|event| outln!("{event}"));
     let report = report.with_context(|| format!("memory server {}", described.name))?;
     if let Some(queries) = report.queries {
-        println!("queries: {queries}");
+        outln!("queries: {queries}");
     }
     match report.software {
-        Some((port, nic)) => println!("stopped: {port}; NIC: {nic}"),
-        None => println!("stopped"),
+        Some((port, nic)) => outln!("stopped: {port}; NIC: {nic}"),
+        None => outln!("stopped"),
     }
     Ok(())
 }

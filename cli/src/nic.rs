@@ -1,5 +1,7 @@
 //! `--nic`: how a role reaches the network.
 
+use std::time::Duration;
+
 use clap::Args;
 use fatbtree_node::{NicSpec, NodeError, at_free_seat, host_port};
 use fatbtree_topology::{Cluster, Host, HostId};
@@ -37,15 +39,18 @@ impl Nic {
         })
     }
 
-    /// Opens a client at a free seat of its host; with an RDMA device, at the host's own address.
+    /// Opens a client at a free seat of its host, which it waits for as long as `patience` lasts; with an RDMA device, at the host's own address.
     pub(crate) fn at_seat<T>(
         &self,
         cluster: &Cluster,
         host: HostId,
+        patience: Duration,
         mut open: impl FnMut(Host, NicSpec) -> Result<T, NodeError>,
     ) -> Result<T, NodeError> {
         match &self.nic {
-            Choice::Software => at_free_seat(cluster, host, |host, port| open(host, NicSpec::Software(port))),
+            Choice::Software => {
+                at_free_seat(cluster, host, patience, |host, port| open(host, NicSpec::Software(port)))
+            }
             Choice::Ibverbs(_) => open(cluster.tree().host(host).clone(), self.spec(cluster, host)?),
         }
     }

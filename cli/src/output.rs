@@ -32,7 +32,7 @@ impl Output {
     pub(crate) fn write(self, what: &str, text: &str) -> Result<()> {
         let Self(path) = self;
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-        println!("{what} in {}", path.display());
+        outln!("{what} in {}", path.display());
         Ok(())
     }
 }

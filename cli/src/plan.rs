@@ -58,12 +58,12 @@ enum Command {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
-        Command::Show { plan } => print!("{}", load(plan)?.print()),
+        Command::Show { plan } => out!("{}", load(plan)?.print()),
         Command::Compare { old, new } => {
             let (old, new) = (load(old)?, load(new)?);
             let changes = diff(&old.entries(), &new.entries());
             if changes.is_empty() {
-                println!("no difference");
+                outln!("no difference");
             }
             for (switch, changes) in changes {
                 let name = match old.switch_name(switch) {
@@ -78,23 +78,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                         _ => modified += 1,
                     }
                 }
-                println!("{name}: insert {inserted}, modify {modified}, delete {deleted}");
+                outln!("{name}: insert {inserted}, modify {modified}, delete {deleted}");
             }
         }
         Command::Check { plan, target } => {
             let target = Target::from(*target);
             load(plan)?.check(&Budget::compiled(target))?;
-            println!("the plan fits {}", target.name());
+            outln!("the plan fits {}", target.name());
         }
         Command::Land { plan, key } => {
             let plan = load(plan)?;
             if let Some(address) = plan.hot_address(key.key) {
-                println!("key {key} is hot: lookups are led straight to {address:#x}; without that:");
+                outln!("key {key} is hot: lookups are led straight to {address:#x}; without that:");
             }
             let landing = plan.resolve(key.key);
-            println!(
+            outln!(
                 "key {key}: node {:#x} of partition {}, {} levels walked by switches",
-                landing.address, landing.partition, landing.levels
+                landing.address,
+                landing.partition,
+                landing.levels
             );
         }
     }

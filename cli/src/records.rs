@@ -43,7 +43,7 @@ pub(crate) fn keys_of(path: &Path) -> Result<KeyFile> {
     let file = KeyFile::from(keys_in(&name, open(path)?)?);
     if file.duplicates() > 0 {
         let lines = count::of(file.duplicates() as u64, "line");
-        eprintln!("{name}: {lines} with a key that an earlier line has; left out");
+        errln!("{name}: {lines} with a key that an earlier line has; left out");
     }
     Ok(file)
 }

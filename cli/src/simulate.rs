@@ -66,7 +66,7 @@ impl Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(simulation) = campaigns::find(&arguments.simulation) {
         let (total, result) = campaign(arguments, simulation);
-        println!("{}", serde_json::to_string_pretty(&total)?);
+        outln!("{}", serde_json::to_string_pretty(&total)?);
         return result;
     }
     let (mut totals, mut failures) = (Map::new(), Vec::new());
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         totals.insert(simulation.name.to_owned(), total);
         failures.extend(result.err().map(|error| format!("{}: {error}", simulation.name)));
     }
-    println!("{}", serde_json::to_string_pretty(&totals)?);
+    outln!("{}", serde_json::to_string_pretty(&totals)?);
     if failures.is_empty() { Ok(()) } else { Err(anyhow!(failures.join("\n"))) }
 }
 

@@ -1,5 +1,7 @@
 //! `--structure`: what the memory servers of a cluster hold.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use fatbtree_dolphin::{Index, MAX_VALUE};
@@ -109,10 +111,11 @@ pub(crate) fn open_spread<S: Spread>(
     nic: &Nic,
     cluster: &Cluster,
     described: &Client,
+    patience: Duration,
     options: impl Fn(Host, NicSpec) -> ClientOptions,
 ) -> Result<SpreadProcess<S>> {
     let open = |host, nic| SpreadProcess::open(&options(host, nic));
-    let mut process = nic.at_seat(cluster, described.host, open)?;
+    let mut process = nic.at_seat(cluster, described.host, patience, open)?;
     let client = process.client().clone();
     process.run(async move { client.structure().await.map(drop) })??;
     Ok(process)

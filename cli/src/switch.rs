@@ -117,8 +117,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let options = arguments.options()?;
     let process = SwitchProcess::open(&options)?;
     let number = options.device_id;
-    println!("switch {number} waits for a controller on {}; Ctrl-C stops it", process.grpc());
+    crate::stdout::is_log();
+    outln!("switch {number} waits for a controller on {}; Ctrl-C stops it", process.grpc());
     arguments.end.stop_with_stdin(process.stopper());
-    println!("stopped: {}", process.run());
+    outln!("stopped: {}", process.run());
     Ok(())
 }

@@ -75,16 +75,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 Some(file) => load(file)?,
                 None => Cluster::example(),
             };
-            print!("{}", render_text(&cluster));
+            out!("{}", render_text(&cluster));
             if let Some(path) = svg {
                 std::fs::write(path, render_svg(&cluster, &Annotations::default()))
                     .with_context(|| format!("writing the drawing to {}", path.display()))?;
-                println!("\ndrawn in {}", path.display());
+                outln!("\ndrawn in {}", path.display());
             }
         }
         Command::Check { file } => {
             let cluster = load(file)?;
-            println!(
+            outln!(
                 "{}: {} switches, {} memory servers, {} clients, all in order",
                 file.display(),
                 cluster.tree().switches().len(),
@@ -106,14 +106,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let mut names: Vec<String> = switches.chain(servers).chain(clients).collect();
             names.extend([CONTROLLER.to_owned(), OPERATOR.to_owned()]);
             let ends = make_certificates(&folder, names.iter().map(String::as_str), *days)?;
-            println!(
+            outln!(
                 "{}: ca.pem, certificates and keys of {} roles, and {QUERY_SECRET}; they end on {ends}",
                 folder.display(),
                 names.len()
             );
         }
-        Command::Example { testbed: true, .. } => print!("{}", Cluster::example_toml()),
-        Command::Example { testbed: false, kind } => print!("{}", example(kind)),
+        Command::Example { testbed: true, .. } => out!("{}", Cluster::example_toml()),
+        Command::Example { testbed: false, kind } => out!("{}", example(kind)),
     }
     Ok(())
 }

@@ -130,7 +130,7 @@ fn write(make: &Make) -> Result<()> {
     let mut output = BufWriter::with_capacity(1 << 18, file);
     maker.write(make.seed, &mut output).with_context(|| format!("--out {path}"))?;
     output.flush().with_context(|| format!("--out {path}"))?;
-    println!("{} in {path}", count::of(make.operations, "operation"));
+    outln!("{} in {path}", count::of(make.operations, "operation"));
     Ok(())
 }
 
@@ -148,7 +148,7 @@ fn show(path: &Path, json: bool) -> Result<()> {
         key_digits: trace.code().digits(),
     };
     if json {
-        println!("{}", serde_json::to_string_pretty(&contents)?);
+        outln!("{}", serde_json::to_string_pretty(&contents)?);
         return Ok(());
     }
     let mut table = Table::new();
@@ -158,9 +158,9 @@ fn show(path: &Path, json: bool) -> Result<()> {
         let share = format!("{:.1} %", 100.0 * *count as f64 / contents.operations as f64);
         table.add_row([(*kind).to_owned(), count.to_string(), share]);
     }
-    println!("{table}");
+    outln!("{table}");
     let Contents { keys, merged, preloaded, preloaded_bytes, key_prefix, key_digits, .. } = contents;
-    println!(
+    outln!(
         "{}, of which {preloaded} are there at first, with values of {preloaded_bytes} bytes in all; keys are the {} behind {key_prefix:?}, and \
          {} share the key of another one",
         count::of(keys as u64, "key"),

@@ -1,6 +1,6 @@
 //! `fatbtree up`: all roles of a cluster file, on this machine.
 
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ fn write_lasting(file: &Path, text: &str) -> Result<()> {
         ),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))?;
-            println!("cluster file {}", file.display());
+            outln!("cluster file {}", file.display());
             Ok(())
         }
         Err(error) => Err(error).with_context(|| format!("reading {}", file.display())),
@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         None => {
             let (folder, file) = write_temporary(&text)?;
-            println!("cluster file {}", file.display());
+            outln!("cluster file {}", file.display());
             (Some(folder), file)
         }
     };
@@ -135,25 +135,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         patience: Duration::from_secs(arguments.patience),
         page: arguments.page.clone(),
     };
-    Supervisor::new(options)?.run(|news| {
-        match news {
-            UpNews::Ready => println!("ready"),
-            UpNews::Warning(warning) => println!("warning: {warning}"),
-            UpNews::Trouble(error) => println!("trouble: {error}"),
-            UpNews::Role { name, kind, address, state } => {
-                let state = match state {
-                    RoleState::Started(process) => format!("started, process {process}"),
-                    RoleState::Answers => "answers".to_owned(),
-                    RoleState::Silent => "silent: it runs, but does not answer".to_owned(),
-                    RoleState::Ended(status) => format!("ended: {status}"),
-                    RoleState::Stopped { killed: false } => "stopped".to_owned(),
-                    RoleState::Stopped { killed: true } => "did not stop, and was killed".to_owned(),
-                };
-                println!("{name:<12} {:<10} {address:<21} {state}", kind.name());
-            }
+    crate::stdout::is_log();
+    Supervisor::new(options)?.run(|news| match news {
+        UpNews::Ready => outln!("ready"),
+        UpNews::Warning(warning) => outln!("warning: {warning}"),
+        UpNews::Trouble(error) => outln!("trouble: {error}"),
+        UpNews::Role { name, kind, address, state } => {
+            let state = match state {
+                RoleState::Started(process) => format!("started, process {process}"),
+                RoleState::Answers => "answers".to_owned(),
+                RoleState::Silent => "silent: it runs, but does not answer".to_owned(),
+                RoleState::Ended(status) => format!("ended: {status}"),
+                RoleState::Stopped { killed: false } => "stopped".to_owned(),
+                RoleState::Stopped { killed: true } => "did not stop, and was killed".to_owned(),
+            };
+            outln!("{name:<12} {:<10} {address:<21} {state}", kind.name());
         }
-        // The reader of these lines waits for them.
-        let _ = std::io::stdout().flush();
     })?;
     Ok(())
 }

@@ -61,13 +61,16 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     let operator = Operator { cluster: file.to_str().expect("a plain path").to_owned() };
     let path = |name: &str| folder.path().join(name).display().to_string();
     assert!(operator.refused(&["status"]).contains("is it running?"));
+    let refused = operator.refused(&["wait-ready", "--patience", "1"]);
+    assert!(refused.contains("not whole after 1 s") && refused.contains("is it running?"), "{refused}");
     let up = Role::start(&["up", &operator.cluster, "--keys", "20000"]);
     let left = process(&up.until("left "));
     let core = process(&up.until("core-0 "));
     let edge = process(&up.until("edge-0-1 "));
     up.until("ready");
     operator.waits("a first plan", |operator| operator.epoch().is_some());
-    operator.waits("it is loaded", |operator| operator.json(&["status"])["reload"].is_null());
+    // Every role answers; whether cables carry frames is known when probes have passed them, and there are routes then.
+    assert_eq!(operator.asks(&["wait-ready"]), "ready\n");
 
     // What it tells.
     let status = operator.json(&["status"]);
@@ -152,6 +155,8 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     // A frozen switch is named, and holds up no other.
     assert!(kill("STOP", edge));
     operator.waits("it is missed", |operator| operator.switch("edge-0-1")["state"] == "silent");
+    let refused = operator.refused(&["wait-ready", "--patience", "1"]);
+    assert!(refused.contains("switch edge-0-1 does not answer"), "{refused}");
     let reason = operator.switch("edge-0-1")["reason"].as_str().expect("a reason").to_owned();
     assert!(reason.contains("edge-0-1"), "{reason}");
     operator.json(&["reload"]);
@@ -176,10 +181,12 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     operator.json(&["reload"]);
 
     // One that comes back empty gets everything, and the others are left alone.
+    assert_eq!(operator.asks(&["wait-ready"]), "ready\n");
     let before = operator.switch("core-0");
     assert!(kill("KILL", core));
     up.until("ended");
     up.until("ready");
+    assert_eq!(operator.asks(&["wait-ready"]), "ready\n");
     assert_eq!(operator.switch("core-0"), before);
     assert_eq!(operator.json(&["sync"])["settled"], 13);
 }

@@ -10,13 +10,13 @@ mod processes;
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::run;
 use fatbtree_topology::Cluster;
-use processes::{Role, on_free_ports, when_idle};
+use processes::{Role, on_own_ports, ports};
 
 /// How a line is run. The words behind it take the place of the line's, and are other sizes, folders or ports.
 enum How {
@@ -125,6 +125,10 @@ const CLUSTER: &[Line] = &[
     ),
     ("fatbtree put 4711 hello --cluster cluster.toml", Ends(&[])),
     ("fatbtree put 4711 0x00ff --cluster cluster.toml", Ends(&[])),
+    ("fatbtree put 4711 --text 0x00ff --cluster cluster.toml", Ends(&[])),
+    ("fatbtree put 4711 --file picture.png --cluster cluster.toml", Ends(&[("picture.png", "people.csv")])),
+    ("printf hello | fatbtree put 4711 - --cluster cluster.toml", Ends(&[])),
+    ("fatbtree get 4711 --cluster cluster.toml > value", Ends(&[])),
     ("fatbtree get 4711 --cluster cluster.toml", Ends(&[])),
     ("fatbtree get 0x1267 --cluster cluster.toml --json", Ends(&[])),
     ("fatbtree scan 4000..5000 --cluster cluster.toml --limit 10", Ends(&[])),
@@ -132,6 +136,7 @@ const CLUSTER: &[Line] = &[
     ("fatbtree delete 4711 --cluster cluster.toml", Ends(&[])),
     ("fatbtree shell --cluster cluster.toml", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml", Ends(&[])),
+    ("fatbtree control wait-ready --cluster cluster.toml", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml --watch", Serves("in the last second", &[])),
     ("fatbtree control plan --cluster cluster.toml --save p.json", Ends(&[])),
     ("fatbtree control diff --cluster cluster.toml", Ends(&[])),
@@ -507,18 +512,14 @@ fn shell(folder: &Path, line: &str, words: Words) -> Command {
     }
     let program = Path::new(env!("CARGO_BIN_EXE_fatbtree")).parent().expect("a folder");
     let path = std::env::var("PATH").unwrap_or_default();
-    let port =
-        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
     let mut command = Command::new("sh");
     command.args(["-c", &typed]).current_dir(folder).stdin(Stdio::null());
-    command.env("PATH", format!("{}:{path}", program.display())).env("PORT", port.port().to_string());
+    command.env("PATH", format!("{}:{path}", program.display())).env("PORT", ports::take(1).to_string());
     command
 }
 
 fn ends(folder: &Path, line: &str, words: Words) {
-    let once = || shell(folder, line, words).output().expect("there is a shell");
-    // An operation that gives up says "try again", too: that is a failure.
-    let output = if line.starts_with("fatbtree control ") { when_idle(once) } else { once() };
+    let output = shell(folder, line, words).output().expect("there is a shell");
     assert!(
         output.status.success(),
         "{line}: {}: {}",
@@ -564,7 +565,7 @@ fn go_through(folder: &Path, lines: &[Line]) {
         if line.ends_with("example > cluster.toml") {
             let file = folder.join("cluster.toml");
             let text = std::fs::read_to_string(&file).expect("it was written");
-            std::fs::write(file, on_free_ports(text)).expect("it is written");
+            std::fs::write(file, on_own_ports(text)).expect("it is written");
         }
     }
     for (line, role) in staying {
@@ -591,7 +592,7 @@ fn lines_about_other_structures_work() {
     for lines in [HASH, DOLPHIN] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let example = String::from_utf8(run(&["topology", "example"]).stdout).expect("text");
-        write(folder.path(), "cluster.toml", &on_free_ports(example));
+        write(folder.path(), "cluster.toml", &on_own_ports(example));
         go_through(folder.path(), lines);
     }
 }

@@ -26,7 +26,7 @@ fn a_table_is_loaded_measured_and_typed_into() {
     );
     let up = Role::start(&["up", cluster]);
     up.until("ready");
-    refused(&["bench", "--cluster", cluster, "--operations", "1"], "the memory servers are empty");
+    refused(&["bench", "--cluster", cluster, "--operations", "1"], "hold no keys that were loaded");
 
     let result = load(cluster, &["--keys", "3000"]);
     assert_eq!((&result["keys"], &result["servers"]), (&3000.into(), &2.into()), "{result}");

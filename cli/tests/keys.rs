@@ -6,7 +6,7 @@ mod processes;
 
 use std::fs;
 
-use common::run;
+use common::{fatbtree, run};
 use processes::{Role, cluster_file_like};
 
 /// Exit code and standard output.
@@ -28,9 +28,11 @@ fn keys_are_put_read_scanned_and_deleted() {
     is(&["get", "7"], 1, "");
     is(&["put", "7", "seven, or so"], 0, "");
     is(&["put", "0x8000000000000000", "0x00ff"], 0, "");
-    is(&["get", "7"], 0, "\"seven, or so\"\n");
-    is(&["get", "7", "--query"], 0, "\"seven, or so\"\n");
-    is(&["get", "9223372036854775808", "--json"], 0, "{\"key\":9223372036854775808,\"value\":\"0x00ff\"}\n");
+    // The bytes, and nothing else.
+    is(&["get", "7"], 0, "seven, or so");
+    is(&["get", "7", "--query"], 0, "seven, or so");
+    is(&["get", "7", "--quote"], 0, "\"seven, or so\"\n");
+    is(&["get", "0x8000_0000_0000_0000", "--quote"], 0, "0x00ff\n");
     is(&["scan", ".."], 0, "7 \"seven, or so\"\n9223372036854775808 0x00ff\n");
     is(&["scan", "..", "--limit", "1", "--csv"], 0, "7,\"seven, or so\"\n");
     is(&["scan", "8..100"], 0, "");
@@ -38,9 +40,66 @@ fn keys_are_put_read_scanned_and_deleted() {
     is(&["delete", "7"], 1, "");
     is(&["scan", "..10"], 0, "");
     is(&["put", "1", "0x123"], 3, "");
+    is(&["put", "1_000", "--text", "0x123"], 0, "");
+    is(&["get", "1e3"], 0, "0x123");
+    is(&["put", "1000", "--text", "-"], 0, "");
+    is(&["get", "1000"], 0, "-");
+    is(&["put", "1000", "-5"], 0, "");
+    is(&["scan", "1e3..=1_000", "--json"], 0, "{\"key\":1000,\"value\":\"-5\"}\n");
     assert!(up.stop("INT").success());
     is(&["get", "7", "--patience", "1"], 3, "");
     assert_eq!(said(&["get", "seven"], cluster).0, Some(2));
+}
+
+/// A shell's `$( )` takes line ends away, so what `get` prints must not have others.
+#[test]
+fn values_of_any_bytes_come_back_as_they_were_put() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    let path = folder.path().join("value");
+    let path = path.to_str().expect("a plain path");
+    let values: [&[u8]; 10] = [
+        b"",
+        b" ",
+        b"plain",
+        b"a b",
+        b"\"quoted\"",
+        b"0x41",
+        b"two\nlines\n",
+        b"\x00\xff\n",
+        "größe".as_bytes(),
+        &vec![b'v'; 1 << 20],
+    ];
+    for value in values {
+        fs::write(path, value).expect("a file");
+        let from_file = ["put", "7", "--file", path];
+        assert_eq!(said(&from_file, cluster), (Some(0), String::new()));
+        let get = |further: &[&str]| {
+            let output = run(&[&["get", "7", "--cluster", cluster], further].concat());
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            output.stdout
+        };
+        assert!(get(&[]) == value, "{:?}", &value[..value.len().min(40)]);
+        let json: serde_json::Value = serde_json::from_slice(&get(&["--json"])).expect("JSON");
+        match std::str::from_utf8(value) {
+            Ok(text) => assert!(json["value"] == text && json.get("hex").is_none()),
+            Err(_) => assert!(json["hex"] == "00ff0a" && json.get("value").is_none(), "{json}"),
+        }
+        // The same from standard input.
+        assert_eq!(said(&["delete", "7"], cluster).0, Some(0));
+        let mut put = fatbtree();
+        put.args(["put", "7", "-", "--cluster", cluster]).stdin(fs::File::open(path).expect("it is there"));
+        assert!(put.status().expect("it starts").success());
+        assert!(get(&[]) == value);
+    }
+    fs::write(path, vec![7; (1 << 20) + 1]).expect("a file");
+    let output = run(&["put", "7", "--file", path, "--cluster", cluster]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && text.contains("up to 1048576 bytes"), "{text}");
+    assert!(up.stop("INT").success());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::run;
-use processes::{Role, bench, cluster_file_like, kill, process};
+use processes::{Role, bench, cluster_file_like, kill, ports, process};
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 
 /// One switch, through which queries go.
@@ -36,8 +36,7 @@ fn with_sockets(cluster: &str, mut count: usize) {
         server = line == "[[memory_server]]" || server && !line.is_empty();
         if server && line.starts_with("grpc = ") && count > 0 {
             count -= 1;
-            let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-            found += &format!("query = \"{}\"\n", free.expect("a port"));
+            found += &format!("query = \"127.0.0.1:{}\"\n", ports::take(1));
         }
     }
     std::fs::write(cluster, found).expect("the file is written");

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::run;
-use processes::{Role, cluster_file_like, when_idle};
+use processes::{Role, cluster_file_like};
 use serde_json::{Value, json};
 
 fn schema() -> Value {
@@ -131,12 +131,13 @@ impl Outputs {
     }
 
     /// What a command prints, one value or one a line.
-    fn of(&mut self, name: &str, words: &[&str]) {
-        let output = when_idle(|| run(words));
+    fn of(&mut self, name: &str, words: &[&str]) -> Vec<Value> {
+        let output = run(words);
         let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
         let values: Vec<Value> = values.map(|value| value.expect("JSON")).collect();
         assert!(!values.is_empty(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         values.iter().for_each(|value| self.check(name, value));
+        values
     }
 
     fn of_file(&mut self, name: &str, path: &Path) {
@@ -156,12 +157,24 @@ fn each_command_prints_what_the_schema_says() {
     up.until("ready");
     let mut outputs = Outputs::new();
     let mut of = |name: &str, words: &[&str]| outputs.of(name, &[words, &cluster].concat());
-    of("put", &["put", "7", "seven", "--json"]);
-    of("get", &["get", "7", "--json"]);
-    of("get", &["get", "8", "--json"]);
-    of("scan", &["scan", "..", "--json"]);
-    of("delete", &["delete", "7", "--json"]);
-    of("load", &["load", "--keys", "2000", "--replace", "--json", "-"]);
+    let values = ["seven", "a b", "", "\"say\"", "0x00ff", "\ttab\n"];
+    let mut expected = Vec::new();
+    for (key, value) in (7..).zip(values) {
+        let text = key.to_string();
+        let put = of("put", &["put", &text, "--text", value, "--json"]);
+        assert_eq!(put, [json!({ "key": key, "put": true })]);
+        expected.push(json!({ "key": key, "value": value }));
+        assert_eq!(of("get", &["get", &text, "--json"]), expected[expected.len() - 1..]);
+    }
+    of("put", &["put", "99", "0x00ff", "--json"]);
+    expected.push(json!({ "key": 99, "hex": "00ff" }));
+    assert_eq!(of("get", &["get", "99", "--json"]), expected[expected.len() - 1..]);
+    assert_eq!(of("get", &["get", "6", "--json"]), [json!({ "key": 6, "value": null })]);
+    assert_eq!(of("scan", &["scan", "..", "--json"]), expected);
+    assert_eq!(of("delete", &["delete", "7", "--json"]), [json!({ "key": 7, "deleted": true })]);
+    assert_eq!(of("delete", &["delete", "7", "--json"]), [json!({ "key": 7, "deleted": false })]);
+    let loaded = of("load", &["load", "--keys", "2000", "--replace", "--json", "-"]);
+    assert_eq!(loaded[0]["keys"], 2000, "{loaded:?}");
     let progress = path("progress.json");
     let bench = ["bench", "--operations", "500", "--json", "-"];
     of(
@@ -184,6 +197,7 @@ fn each_command_prints_what_the_schema_says() {
         assert!(began.elapsed() < Duration::from_secs(60), "the client does not report");
         std::thread::sleep(Duration::from_millis(100));
     }
+    of("control_status", &["control", "wait-ready", "--json"]);
     for name in ["status", "plan", "show", "diff", "explain", "counters", "drops", "sync"] {
         let key: &[&str] = if name == "explain" { &["4711"] } else { &[] };
         of(&format!("control_{name}"), &[&["control", name], key, &["--json"]].concat());
@@ -191,7 +205,7 @@ fn each_command_prints_what_the_schema_says() {
     client.stop("INT");
     let saved = path("plan.json");
     let save = [&["control", "plan", "--save", &saved], &cluster[..]].concat();
-    assert!(when_idle(|| run(&save)).status.success());
+    assert!(run(&save).status.success());
     outputs.of_file("saved_plan", Path::new(&saved));
     outputs.of_file("bench_progress", Path::new(&progress));
     assert!(up.stop("INT").success());
@@ -256,6 +270,7 @@ fn outputs_that_differ_are_refused() {
         (json!({ "key": "7", "value": "x" }), "get.key: expected \"integer\""),
         (json!({ "key": -7, "value": "x" }), "get.key: expected at least 0"),
         (json!({ "key": 7, "value": 7 }), "get.value: expected [\"string\",\"null\"]"),
+        (json!({ "key": 7, "value": "x", "hex": "78" }), "get: expected no field hex"),
         (json!([]), "get: expected"),
     ] {
         let error = is("get", value).expect_err("it differs");

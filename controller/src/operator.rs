@@ -78,6 +78,29 @@ pub struct Status {
     pub warnings: Vec<String>,
 }
 
+impl Status {
+    /// What is missing until the cluster is whole, in words: switches and memory servers that are not settled, what is down, a reload that is
+    /// under way. Empty when it is whole. A switch is settled when it holds what it should *now*: routes to what is down are not among that.
+    pub fn missing(&self) -> Vec<String> {
+        let of = |kind: &str, name: &str, state: RoleState, reason: Option<&str>| {
+            let reason = reason.map_or(String::new(), |reason| format!(" ({reason})"));
+            match state {
+                RoleState::Settled => None,
+                RoleState::Silent => Some(format!("{kind} {name} does not answer{reason}")),
+                RoleState::Converging => Some(format!("{kind} {name} does not hold all that it should yet")),
+                RoleState::Lost => Some(format!("{kind} {name} has lost its data")),
+            }
+        };
+        let switches = self.switches.iter();
+        let switches = switches.filter_map(|it| of("switch", &it.name, it.state, it.reason.as_deref()));
+        let servers = self.servers.iter().filter_map(|it| of("memory server", &it.name, it.state, None));
+        let down = self.switches_down.iter().map(|name| format!("switch {name} is down"));
+        let cables = self.cables_down.iter().map(|cable| format!("cable {cable} is down"));
+        let reload = self.reload.iter().map(|reload| format!("epoch {} is on its way", reload.epoch));
+        switches.chain(servers).chain(down).chain(cables).chain(reload).collect()
+    }
+}
+
 /// A cable between two switches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CableStatus {
@@ -347,4 +370,61 @@ pub struct Synced {
     pub mended: usize,
     /// Those that do not, by name, and why.
     pub others: Vec<(String, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_whole_when_all_of_it_is_settled_and_nothing_is_down() {
+        let switch = |state| SwitchStatus {
+            name: "core-0".to_owned(),
+            role: "core".to_owned(),
+            address: "127.0.0.1:9600".to_owned(),
+            state,
+            reason: (state == RoleState::Silent).then(|| "it hangs".to_owned()),
+            epoch: None,
+            entries: 0,
+            tables: Vec::new(),
+            connections: 0,
+            program: None,
+        };
+        let server = |state| ServerStatus {
+            name: "left".to_owned(),
+            address: "127.0.0.1:9700".to_owned(),
+            partition: 0,
+            state,
+            low: None,
+            connections: 0,
+            registered: 0,
+            structure: None,
+        };
+        let whole = Status {
+            switches: vec![switch(RoleState::Settled)],
+            servers: vec![server(RoleState::Settled)],
+            ..Status::default()
+        };
+        assert_eq!(whole.missing(), Vec::<String>::new());
+        let cable = CableStatus { a: ("core-0".to_owned(), 1), b: ("agg-0-0".to_owned(), 3) };
+        let (epoch, stage) = (4, Stage::Write);
+        let broken = Status {
+            switches: vec![switch(RoleState::Silent), switch(RoleState::Converging)],
+            servers: vec![server(RoleState::Silent), server(RoleState::Lost)],
+            switches_down: vec!["core-1".to_owned()],
+            cables_down: vec![cable],
+            reload: Some(ReloadStatus { epoch, stage, entries: 9 }),
+            ..Status::default()
+        };
+        let missing = [
+            "switch core-0 does not answer (it hangs)",
+            "switch core-0 does not hold all that it should yet",
+            "memory server left does not answer",
+            "memory server left has lost its data",
+            "switch core-1 is down",
+            "cable core-0 port 1 - agg-0-0 port 3 is down",
+            "epoch 4 is on its way",
+        ];
+        assert_eq!(broken.missing(), missing);
+    }
 }

@@ -56,7 +56,7 @@ async fn in_turn<F: Future>(count: u64, depth: usize, begin: impl Fn(u64) -> F) 
 fn process(running: &Running) -> ClientProcess {
     let text = std::fs::read_to_string(running.folder.path().join("cluster.toml")).expect("the file");
     let cluster = Cluster::from_toml(&text).expect("a cluster file");
-    let opened = at_free_seat(&cluster, cluster.clients()[0].host, |host, port| {
+    let opened = at_free_seat(&cluster, cluster.clients()[0].host, Duration::ZERO, |host, port| {
         ClientProcess::open(&ClientOptions {
             host,
             nic: NicSpec::Software(port),

@@ -34,7 +34,7 @@ pub enum Error {
     },
     /// The cluster file has no client of the wanted name, or none at all.
     #[error(
-        "cluster file {}: expected a [[client]] {}, found {}; add one to the file, or give Options::client one of these names",
+        "cluster file {}: expected a [[client]] {}, found {}; add one to the file, or name one of these",
         file.display(),
         wanted.as_ref().map_or("section".to_owned(), |name| format!("with the name {name:?}")),
         if found.is_empty() { "none".to_owned() } else { found.join(", ") }
@@ -78,7 +78,7 @@ pub enum Error {
     },
     /// The operation has taken longer than the client's time limit.
     #[error(
-        "no answer within the time limit of {limit:?}{}; see whether all memory servers run, or give a longer Options::time_limit",
+        "no answer within the time limit of {limit:?}{}; see whether all memory servers run, or allow more time",
         if *may_have_happened { ": the change may have been carried out or not" } else { "" }
     )]
     #[non_exhaustive]
@@ -97,6 +97,15 @@ pub enum Error {
     Closed {
         /// Whether a change may have been carried out.
         may_have_happened: bool,
+    },
+    /// The client belongs to the process that this one is a fork of.
+    #[error(
+        "the client was connected by process {process}, and this process is a fork of it, which has none of its threads; connect again here"
+    )]
+    #[non_exhaustive]
+    Forked {
+        /// The process that has connected.
+        process: u32,
     },
     /// The structure does not have the operation.
     #[error(

@@ -136,7 +136,8 @@ impl Options {
         self
     }
 
-    /// Longest wait for a memory server that does not answer, while connecting and within an operation. Default: 10 s.
+    /// Longest wait while connecting, for a memory server that does not answer and for one of the host's UDP ports, and for a memory
+    /// server within an operation. Default: 10 s.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -207,7 +208,7 @@ impl Options {
             let process = match cluster.servers().iter().all(|server| server.query.is_some()) {
                 // By sockets of this machine: a wire is not needed, and may not even be described.
                 true => open(QueryWay::Sockets),
-                false => at_free_seat(&cluster, described.host, |host, port| {
+                false => at_free_seat(&cluster, described.host, patience, |host, port| {
                     open(QueryWay::at(&cluster, host, || Ok(port))?)
                 }),
             };
@@ -270,7 +271,9 @@ impl Options {
                 let host = cluster.tree().host(described.host).clone();
                 open(host, NicSpec::Ibverbs(device.clone()))
             }
-            None => at_free_seat(cluster, described.host, |host, port| open(host, NicSpec::Software(port))),
+            None => at_free_seat(cluster, described.host, self.patience, |host, port| {
+                open(host, NicSpec::Software(port))
+            }),
         }
     }
 }

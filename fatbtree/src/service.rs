@@ -61,17 +61,29 @@ pub(crate) struct Shared {
     waker: Waker,
     pub(crate) counters: Arc<Counters>,
     ended: watch::Receiver<()>,
+    /// The process that has the thread: a fork of it has not.
+    process: u32,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         // The thread may sleep, and must see that the last clone is gone.
         self.requests = None;
-        self.waker.wake();
+        if self.check_process().is_ok() {
+            self.waker.wake();
+        }
     }
 }
 
 impl Shared {
+    /// A fork of a process has its memory, and none of its threads: a request would wait for ever.
+    fn check_process(&self) -> Result<(), Error> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(Error::Forked { process: self.process }),
+        }
+    }
+
     /// Sends a request to the thread, and waits for the answer. `is_change`: without an answer, it may have been carried out.
     pub(crate) async fn ask<T>(
         &self,
@@ -79,6 +91,7 @@ impl Shared {
         is_change: bool,
         ask: impl FnOnce(Answer<T>) -> Ask,
     ) -> Result<T, Error> {
+        self.check_process()?;
         let closed = |may_have_happened| Error::Closed { may_have_happened };
         let requests = self.requests.as_ref().ok_or(closed(false))?;
         let place = requests.reserve().await.map_err(|_| closed(false))?;
@@ -90,6 +103,9 @@ impl Shared {
 
     /// Makes the thread end, and waits until it has.
     pub(crate) async fn close(&self) {
+        if self.check_process().is_err() {
+            return;
+        }
         if let Some(requests) = &self.requests {
             // A thread that has ended needs not be told.
             let _ = requests.send(Request::Close).await;
@@ -119,6 +135,7 @@ pub(crate) async fn start(options: Options) -> Result<Client, Error> {
             waker: engine.waker(),
             counters: Arc::clone(&counters),
             ended,
+            process: std::process::id(),
         };
         match ready.send(Ok(shared)) {
             Ok(()) => run(engine, asked, &counters),

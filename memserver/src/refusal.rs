@@ -129,7 +129,7 @@ impl Refusal {
         match self {
             Self::NoChunk(_) => Shortage::Region,
             Self::Reserve(ReserveError::NoRoom(_)) => Shortage::Disk,
-            Self::OverBound(_) => Shortage::Bound,
+            Self::OverBound(_) | Self::NoOwner(NoOwner::InUse) => Shortage::Bound,
             Self::Lost { .. } => Shortage::Lost,
             _ => Shortage::Unknown,
         }

@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Asks the server at `address` until it answers, refuses for good, or `patience` has passed. `what` completes "has not answered".
 ///
 /// # Errors
-/// The last attempt's; [`ClientError::Deadline`] if that has no answer, as where the server is frozen.
+/// The last attempt's that had an answer; [`ClientError::Deadline`] if none had one, as where the server is frozen.
 pub(crate) async fn ask_within<T, F: Future<Output = Result<T, ClientError>>>(
     patience: Duration,
     address: &str,
@@ -19,15 +19,21 @@ pub(crate) async fn ask_within<T, F: Future<Output = Result<T, ClientError>>>(
     ask: impl Fn() -> F,
 ) -> Result<T, ClientError> {
     let began = Instant::now();
+    let mut last = None;
     loop {
         let left = patience.saturating_sub(began.elapsed());
-        let late =
-            |_| Err(ClientError::Deadline { address: address.to_owned(), call: what, after: patience });
-        match tokio::time::timeout(left, ask()).await.unwrap_or_else(late) {
-            Err(error) if !error.is_final() && began.elapsed() < patience => {
+        match tokio::time::timeout(left, ask()).await {
+            Ok(Err(error)) if !error.is_final() && began.elapsed() < patience => {
+                last = Some(error);
                 tokio::time::sleep(PAUSE).await;
             }
-            answer => return answer,
+            Ok(answer) => return answer,
+            // The attempt that was cut off says less than the one before it.
+            Err(_) => {
+                let late =
+                    || ClientError::Deadline { address: address.to_owned(), call: what, after: patience };
+                return Err(last.unwrap_or_else(late));
+            }
         }
     }
 }

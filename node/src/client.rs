@@ -21,7 +21,9 @@ use fatbtree_blink::{Contention, Limits};
 use fatbtree_client::Client;
 use fatbtree_controller::grpc::{ClientReport, Controllers};
 use fatbtree_memserver::ServerInfo;
-use fatbtree_memserver::session_keeper::{Call, CallId, Denied, KeeperOptions, Notice, SessionKeeper};
+use fatbtree_memserver::session_keeper::{
+    Call, CallId, Denied, KeeperOptions, NoAnswer, Notice, SessionKeeper,
+};
 use fatbtree_port::{Counters, Waiter, Waker};
 use fatbtree_topology::{Host, MemoryServer};
 use fatbtree_trust::{CONTROLLER, Trust};
@@ -103,6 +105,8 @@ pub struct StructureProcess<C: StructureClient> {
     questions: Questions,
     /// Longest time to poll before a sleep, and whether polling pays now.
     poll: (fatbtree_verbs::time::Duration, Rc<Cell<bool>>),
+    /// The last call of a server that was denied, until the client has connected.
+    denied: Option<Denied>,
     control: Runtime,
 }
 
@@ -152,9 +156,13 @@ impl<C: StructureClient> StructureProcess<C> {
     /// Opens a session with every memory server, and connects all queue pairs. Signals keep their meaning: see
     /// [`stop_at_signals`](Self::stop_at_signals).
     ///
+    /// All of it takes as long as [`patience`](ClientOptions::patience) lasts at most. A server that has too many sessions is waited for, too:
+    /// those of clients that died end with their leases.
+    ///
     /// # Errors
     /// When a server does not answer in time, refuses, or holds something that does not fit the others'.
     pub fn open(options: &ClientOptions) -> Result<Self, NodeError> {
+        let began = std::time::Instant::now();
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
@@ -194,6 +202,7 @@ impl<C: StructureClient> StructureProcess<C> {
             stopper,
             questions,
             poll: Default::default(),
+            denied: None,
             control,
         };
         while !process.keeper.is_connected() {
@@ -203,8 +212,13 @@ impl<C: StructureClient> StructureProcess<C> {
             if let Some(denied) = process.turn() {
                 return Err(NodeError::OutOfReach(denied));
             }
+            let left = options.patience.saturating_sub(began.elapsed());
+            if left.is_zero() && !process.keeper.is_connected() {
+                return Err(NodeError::OutOfReach(process.denied.take().unwrap_or_else(|| NoAnswer.into())));
+            }
             if !process.keeper.is_connected() {
-                process.wait(None);
+                let until = process.watch.now() + in_nanos(left);
+                process.wait(Some(until));
             }
         }
         Ok(process)
@@ -394,6 +408,7 @@ impl<C: StructureClient> StructureProcess<C> {
                 }
                 Notice::Denied { server, denied } => {
                     tracing::info!(server, %denied, "denied");
+                    self.denied = Some(denied.clone());
                     last = Some(denied);
                 }
                 // The keeper says why before it gives a server up.

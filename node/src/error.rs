@@ -1,6 +1,7 @@
 //! Errors that prevent a role from starting or from going on.
 
 use std::io;
+use std::time::Duration;
 
 /// A role that cannot start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -20,8 +21,13 @@ pub enum NodeError {
     Rdma(#[from] fatbtree_rdma::OpenError),
     /// Other clients have all UDP ports of the host's range.
     #[error(
-        "all {seats} UDP ports of {host}, {first} to {last}, are taken, and each client needs one: close clients that are not used, share one \
-         connection within a process, or give the host a longer range in the cluster file (wire = \"udp:ADDRESS:FIRST-LAST\")"
+        "{}, {waited:?} long, and each client needs one: close clients that are not used, share one connection within a process, or \
+         give the host a {} in the cluster file (in its [[host]] entry, wire = \"udp:ADDRESS:FIRST-LAST\")",
+        match seats {
+            1 => format!("the only UDP port of {host}, {first}, was taken"),
+            _ => format!("all {seats} UDP ports of {host}, {first} to {last}, were taken"),
+        },
+        if *seats == 1 { "range of ports" } else { "longer range" }
     )]
     NoSeat {
         /// The host.
@@ -32,6 +38,8 @@ pub enum NodeError {
         first: String,
         /// UDP address of the last one.
         last: String,
+        /// Time waited for one.
+        waited: Duration,
     },
     /// The cluster file does not say where a wire is.
     #[error(transparent)]

@@ -144,6 +144,8 @@ impl QueryClientProcess {
     pub fn open(options: &QueryClientOptions) -> Result<Self, NodeError> {
         let QueryClientOptions { way, root_to_leaf, servers, lanes: count, trust, metrics, patience } =
             options;
+        let began = std::time::Instant::now();
+        let left = || patience.saturating_sub(began.elapsed());
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let stopper = stopper_of(&waiter);
@@ -160,7 +162,7 @@ impl QueryClientProcess {
                 (Lanes::Frames(Box::new(frames)), places(servers, hosts))
             }
         };
-        let infos = servers.iter().map(|server| control.block_on(info(server, trust, *patience)));
+        let infos = servers.iter().map(|server| control.block_on(info(server, trust, left())));
         let infos: Vec<TreeServerInfo> = infos.collect::<Result<_, _>>()?;
         let mut partitions: Vec<(u64, u16)> =
             infos.iter().map(|info| (info.partition.range.low, info.partition.id)).collect();
@@ -179,9 +181,7 @@ impl QueryClientProcess {
         };
         // Any server's are good at all of them.
         let keys = match servers.first() {
-            Some(server) if !trust.is_plaintext() => {
-                control.block_on(keys(server, trust, count, *patience))?
-            }
+            Some(server) if !trust.is_plaintext() => control.block_on(keys(server, trust, count, left()))?,
             _ => None,
         };
         let client = match keys {

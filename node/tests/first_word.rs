@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{cluster, free_udp};
+use common::{cluster, own_address};
 use fatbtree_blink::TreeConfig;
 use fatbtree_controller::grpc::{Input, ServiceOptions, serve};
 use fatbtree_memserver::grpc;
@@ -25,7 +25,7 @@ const KEY: u64 = 5;
 
 fn empty_server(cluster: &Cluster, controller: String) -> MemoryServerOptions {
     let described = cluster.servers()[0].clone();
-    let [here, there] = [free_udp(), free_udp()].map(|address| address.parse().unwrap());
+    let [here, there] = [own_address(), own_address()].map(|address| address.parse().unwrap());
     MemoryServerOptions {
         host: cluster.tree().host(described.host).clone(),
         nic: NicSpec::Software(PortSpec::Udp { local: there, remote: here }),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{cluster, free_udp};
+use common::{cluster, own_address};
 use fatbtree_blink::{Mutation, Start, TreeConfig, value};
 use fatbtree_client::{Client, QueryClient};
 use fatbtree_node::{
@@ -169,7 +169,7 @@ fn check(entries: Vec<Entry>) -> usize {
 fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
     let cluster = cluster();
     let (described, client) = (cluster.servers()[0].clone(), cluster.clients()[0].clone());
-    let [here, there] = [free_udp(), free_udp()].map(|address| address.parse().unwrap());
+    let [here, there] = [own_address(), own_address()].map(|address| address.parse().unwrap());
     let patience = Duration::from_secs(30);
     let options = MemoryServerOptions {
         host: cluster.tree().host(described.host).clone(),

@@ -1,8 +1,8 @@
 //! A switch process forwards while its control plane works.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,12 @@ use fatbtree_p4runtime::{ClientOptions, P4InfoIndex, P4RuntimeClient};
 use fatbtree_port::{Batch, Port, PortSpec, Waiter};
 use fatbtree_topology::{Cluster, Role};
 
-/// A network of two hosts, on UDP ports that were free a moment ago.
+#[path = "common/ports.rs"]
+mod ports;
+
+/// A network of two hosts, on ports of this test's own.
 fn cluster() -> Cluster {
-    let free = |first: u16| (first..first + 12).all(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok());
-    // Tests of one process run side by side.
-    static TAKEN: AtomicU16 = AtomicU16::new(0);
-    let somewhere = 20_000 + (std::process::id() % 500) as u16 * 20 + TAKEN.fetch_add(200, Ordering::Relaxed);
-    let first = (somewhere..).step_by(20).find(|first| free(*first)).expect("free ports");
+    let first = ports::take(12);
     let text = format!(
         "[network]\nk = 2\n[wires]\nfirst_port = {first}\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"127.0.0.1:1\"\n"
     );

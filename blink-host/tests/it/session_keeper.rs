@@ -304,6 +304,30 @@ fn a_session_lasts_through_a_slow_call_by_renewals_beside_it() {
     }
 }
 
+/// Four clients of this address have died without closing. Their sessions count until their leases end.
+#[test]
+fn sessions_of_clients_that_died_are_waited_for() {
+    let patience = Some(Duration::from_secs(30));
+    let mut lab = Lab::new(KeeperOptions { patience, ..KeeperOptions::default() });
+    let (now, client) = (lab.now, lab.client);
+    for server in &mut lab.servers {
+        for _ in 0..4 {
+            server.carry_out(now, client, Call::Open { known: None }).unwrap();
+        }
+    }
+    let lease = options().lease;
+    lab.run(lease / 2, Fate::Answered);
+    let is_refused = |notice: &Notice| matches!(notice, Notice::Denied { denied, .. } if denied.to_string().contains("has 4 sessions"));
+    assert!(lab.notices.iter().any(is_refused) && !lab.keeper.is_connected());
+    lab.run(lease, Fate::Answered);
+    assert!(
+        !lab.notices.iter().any(|notice| matches!(notice, Notice::OutOfReach { .. })),
+        "{:?}",
+        lab.notices
+    );
+    assert!(lab.keeper.is_connected());
+}
+
 /// A renewal beside a call is refused. The answer to the call belongs to the session that has ended.
 #[test]
 fn an_answer_from_a_session_that_has_ended_connects_nothing() {

@@ -62,11 +62,16 @@ impl Keys {
         }
     }
 
+    /// Whether the file has their values as well.
+    pub(super) fn have_values(&self) -> bool {
+        matches!(self, Self::Of { pairs: Some(_), .. })
+    }
+
     /// Message for the case that the servers do not have the first of these keys.
     pub(super) fn are_missing(&self) -> String {
         match self {
-            Self::Hashed => "the memory servers were loaded with other keys than YCSB's: give the file that they were loaded with, --keys FILE, \
-                             or load them with `fatbtree load --keys COUNT`"
+            Self::Hashed => "the memory servers hold other keys than YCSB's: give these with --keys FILE, and --workload c, which only reads; or \
+                             measure on other servers, because a load replaces what these hold"
                 .to_owned(),
             Self::Of { name, .. } => format!(
                 "--keys {name}: the memory servers were loaded with other keys; give the file that they were loaded with"

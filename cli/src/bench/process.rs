@@ -8,7 +8,7 @@ use fatbtree_client::RequesterStats;
 use fatbtree_node::{
     ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay, at_free_seat,
 };
-use fatbtree_topology::{Client, Cluster, Structure};
+use fatbtree_topology::{Client, Cluster, Host, Structure};
 use fatbtree_verbs::Verbs;
 use fatbtree_wire::query::WINDOW;
 use fatbtree_workload::measure::Recorder;
@@ -54,7 +54,7 @@ impl Process {
             };
             let process = match cluster.servers().iter().all(|server| server.query.is_some()) {
                 true => QueryClientProcess::open(&options)?,
-                false => at_free_seat(cluster, described.host, |host, port| {
+                false => at_free_seat(cluster, described.host, patience, |host, port| {
                     options.way = QueryWay::at(cluster, host, || Ok(port))?;
                     QueryClientProcess::open(&options)
                 })?,
@@ -63,22 +63,24 @@ impl Process {
             return Ok(Self::Query(process));
         }
         let with_controllers = !arguments.root_to_leaf && structure == Structure::Tree;
-        let options = |host, nic| ClientOptions {
-            host,
-            nic,
+        let first = cluster.tree().host(described.host).ip;
+        let options = |host: Host, nic| ClientOptions {
             servers: cluster.servers().to_vec(),
             lanes: arguments.lanes,
             controllers: if with_controllers { cluster.controllers().to_vec() } else { Vec::new() },
-            metrics: cluster.metrics(&described.name).map(str::to_owned),
+            // There is one address for metrics.
+            metrics: cluster.metrics(&described.name).map(str::to_owned).filter(|_| host.ip == first),
+            host,
+            nic,
             trust: trust.clone(),
             patience,
             contention: arguments.contention.into(),
         };
-        if let Some(process) = spread::open(arguments, structure, cluster, described, options)? {
+        if let Some(process) = spread::open(arguments, structure, cluster, described, &options)? {
             return Ok(Self::Spread(process));
         }
         let open = |host, nic| ClientProcess::open(&options(host, nic));
-        let process = arguments.nic.at_seat(cluster, described.host, open)?;
+        let process = arguments.nic.at_seat(cluster, described.host, patience, open)?;
         process.stop_at_signals()?;
         Ok(Self::Roce(process))
     }
@@ -86,10 +88,15 @@ impl Process {
     /// Number of keys that the memory servers were loaded with. Those of other structures than trees do not know it: the
     /// keys are looked for.
     pub(super) fn records(&mut self, keys: &Keys) -> Result<u64> {
-        Ok(match self {
+        let loaded: u64 = match self {
             Self::Roce(process) => process.infos().map(|info| info.counts.keys).sum(),
             Self::Query(process) => process.infos().map(|info| info.counts.keys).sum(),
-            Self::Spread(process) => process.records(keys)?,
+            Self::Spread(process) => return process.records(keys),
+        };
+        // Keys that clients have put are not counted: whether those of a file are there is seen from the first.
+        Ok(match keys {
+            Keys::Of { file, .. } if loaded == 0 => file.keys().len() as u64,
+            _ => loaded,
         })
     }
 
@@ -99,21 +106,21 @@ impl Process {
         Ok(if process.has_ranges()? { None } else { Some(process.name()) })
     }
 
-    /// Whether a key is there, as far as its server answers.
-    pub(super) fn has(&mut self, key: u64) -> Result<bool> {
+    /// The value of a key, if it is there; `None` if its server does not answer.
+    pub(super) fn value_of(&mut self, key: u64) -> Result<Option<Option<Vec<u8>>>> {
         let found = match self {
             Self::Roce(process) => {
                 let client = process.client().clone();
                 let store = Direct { client: &client, start: Start::Root };
-                process.run(store.read(key))?.result.map(|value| value.is_some())
+                process.run(store.read(key))?.result.map(|value| value.map(|value| value.to_vec()))
             }
-            Self::Spread(process) => return process.has(key),
+            Self::Spread(process) => return process.value_of(key),
             Self::Query(process) => {
                 let client = process.client().clone();
-                process.run(client.read(key))?.result.map(|value| value.is_some())
+                process.run(client.read(key))?.result
             }
         };
-        Ok(found.unwrap_or(true))
+        Ok(found.ok())
     }
 
     /// Statistics of the client's queries so far; `None` if it makes none.

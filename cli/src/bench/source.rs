@@ -40,6 +40,25 @@ impl Files {
     }
 }
 
+/// Refuses a value that neither `load` has made, with these options, nor a bench: each answer would count as wrong.
+fn check_value(arguments: &Arguments, key: u64, found: &[u8]) -> Result<()> {
+    let Arguments { seed, value_bytes, .. } = arguments;
+    let is_as_long = found.len() == *value_bytes as usize;
+    if value::stamp_of(key, found).is_some() || is_as_long && value::check(key, *seed, found) {
+        return Ok(());
+    }
+    if value::check(key, *seed, found) {
+        bail!(
+            "--value-bytes {value_bytes}: the memory servers were loaded with values of {0} bytes: give --value-bytes {0}",
+            found.len()
+        );
+    }
+    bail!(
+        "the value of key {key} was not made by `fatbtree load` with --seed {seed}: give the seed of the load; if the keys are your own, give \
+         them with their values by --keys FILE.csv"
+    )
+}
+
 impl Source {
     /// Compares the files with what the memory servers hold.
     ///
@@ -61,7 +80,10 @@ impl Source {
         let records = process.records(&keys)?;
         if records == 0 {
             let cluster = arguments.cluster.display();
-            bail!("the memory servers are empty: fatbtree load --cluster {cluster} --keys 1e6");
+            bail!(
+                "the memory servers hold no keys that were loaded. If they are empty: fatbtree load --cluster {cluster} --keys 1e6. If they \
+                 hold keys of your own, give these with --keys FILE, such as `fatbtree scan .. --csv` writes, and --workload c, which only reads"
+            );
         }
         properties.set("recordcount", &records.to_string());
         properties.set("operationcount", &arguments.operations.to_string());
@@ -92,10 +114,12 @@ impl Source {
             false => values,
         };
         let parts = keys.parts(arguments.scan_parts, records);
-        if let Some(first) = map.key(0)
-            && !process.has(first)?
-        {
-            bail!(keys.are_missing());
+        if let Some(first) = map.key(0) {
+            match process.value_of(first)? {
+                Some(None) => bail!(keys.are_missing()),
+                Some(Some(found)) if !keys.have_values() => check_value(arguments, first, &found)?,
+                _ => {}
+            }
         }
         let values = keys.loaded_with(values);
         let workload = Workload::new(&spec, map, arguments.draw_seed)?;
@@ -114,7 +138,7 @@ impl Source {
             );
         }
         if let Some((first, _)) = trace.preloaded().next()
-            && !process.has(first)?
+            && process.value_of(first)? == Some(None)
         {
             let cluster = arguments.cluster.display();
             bail!(

@@ -42,7 +42,7 @@ pub(super) trait Measured {
     fn records(&mut self, keys: &Keys) -> Result<u64>;
 
     /// Whether a key is there, as far as its server answers.
-    fn has(&mut self, key: u64) -> Result<bool>;
+    fn value_of(&mut self, key: u64) -> Result<Option<Option<Vec<u8>>>>;
 
     /// Whether the structure has ranges of keys.
     fn has_ranges(&mut self) -> Result<bool>;
@@ -91,18 +91,19 @@ pub(super) fn open(
     described: &Client,
     options: impl Fn(fatbtree_topology::Host, fatbtree_node::NicSpec) -> fatbtree_node::ClientOptions,
 ) -> Result<Option<Box<dyn Measured>>> {
-    let nic = &arguments.nic;
+    let (nic, patience) = (&arguments.nic, std::time::Duration::from_secs(arguments.patience));
     Ok(match structure {
         Structure::Tree => None,
         Structure::Hash => {
-            let process = open_spread::<fatbtree_race::Table<_>>(nic, cluster, described, options)?;
+            let process = open_spread::<fatbtree_race::Table<_>>(nic, cluster, described, patience, options)?;
             process.client().remember(arguments.entry_cache.unwrap_or(0));
             process.stop_at_signals()?;
             let places = |table: &fatbtree_race::Table<_>| Some(table.place_stats().into());
             Some(Box::new(Process { process, places, nodes: |_| None }))
         }
         Structure::Dolphin => {
-            let process = open_spread::<fatbtree_dolphin::Index<_>>(nic, cluster, described, options)?;
+            let process =
+                open_spread::<fatbtree_dolphin::Index<_>>(nic, cluster, described, patience, options)?;
             if let Some(bytes) = arguments.cache {
                 process.client().remember(bytes);
             }
@@ -130,9 +131,10 @@ impl<S: Spread> Measured for Process<S> {
         self.process.run(records(&store, keys))?
     }
 
-    fn has(&mut self, key: u64) -> Result<bool> {
+    fn value_of(&mut self, key: u64) -> Result<Option<Option<Vec<u8>>>> {
         let store = self.store()?;
-        Ok(self.process.run(store.read(key))?.result.map(|value| value.is_some()).unwrap_or(true))
+        let found = self.process.run(store.read(key))?.result;
+        Ok(found.map(|value| value.map(|value| value.to_vec())).ok())
     }
 
     fn has_ranges(&mut self) -> Result<bool> {

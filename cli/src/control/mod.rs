@@ -1,10 +1,11 @@
 //! `fatbtree control`: asks a cluster's controller, and tells it what to do.
 
 mod print;
+mod wait;
 mod watch;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -26,6 +27,7 @@ use crate::output::Output;
 #[command(after_help = "Examples:
   fatbtree control status --cluster cluster.toml            every role and its state, and how full switches are
   fatbtree control status --cluster cluster.toml --watch    the same, again and again, with hit rates
+  fatbtree control wait-ready --cluster cluster.toml        until every role is settled and no cable is down
   fatbtree control plan --cluster cluster.toml --save p.json   what a plan made now would hold; keeps it
   fatbtree control diff --cluster cluster.toml              what it would change
   fatbtree control reload --cluster cluster.toml            plan anew, and load it: lookups go on throughout
@@ -37,6 +39,8 @@ use crate::output::Output;
   fatbtree control drops --cluster cluster.toml             what switches have dropped, and why; some of the packets
   fatbtree control page --cluster cluster.toml              a live page of all that at http://127.0.0.1:8088
   fatbtree control sync --cluster cluster.toml              read all switches back, and mend what is wrong
+
+`plan`, `diff`, `reload` and `rollback` wait while the controller makes or loads another plan; --no-wait fails instead.
 
 Exit code 1: the controller refuses, or does not answer; with `sync`, a switch that could not be read.")]
 pub(crate) struct Arguments {
@@ -57,11 +61,20 @@ enum Command {
         #[command(flatten)]
         asked: Asked,
     },
+    /// Wait until the cluster is whole: every switch and memory server is settled, no switch or cable is down, and no reload is under way.
+    ///
+    /// Exit code 1 after the patience, with what is missing. `--json` prints the status then, as `status` does.
+    WaitReady {
+        #[command(flatten)]
+        asked: Asked,
+    },
     /// Plan by what is known now, and check it against the switches' budget; nothing is loaded.
     Plan {
         /// Keep the plan in a file.
         #[arg(long, value_name = "FILE")]
         save: Option<PathBuf>,
+        #[command(flatten)]
+        turn: Turn,
         #[command(flatten)]
         asked: Asked,
     },
@@ -70,6 +83,8 @@ enum Command {
         /// A plan that `plan --save` or `show --save` has kept, instead of a new one.
         #[arg(long, value_name = "FILE")]
         plan: Option<PathBuf>,
+        #[command(flatten)]
+        turn: Turn,
         #[command(flatten)]
         asked: Asked,
     },
@@ -83,6 +98,8 @@ enum Command {
     },
     /// Show what a plan made now would change in each switch.
     Diff {
+        #[command(flatten)]
+        turn: Turn,
         #[command(flatten)]
         asked: Asked,
     },
@@ -104,8 +121,10 @@ enum Command {
         #[command(flatten)]
         asked: Asked,
     },
-    /// Load the plan that was active before.
+    /// Load the plan that was active before. Once more: the plan that this one has replaced.
     Rollback {
+        #[command(flatten)]
+        turn: Turn,
         #[command(flatten)]
         asked: Asked,
     },
@@ -125,6 +144,14 @@ enum Command {
     },
 }
 
+/// What to do while the controller is busy.
+#[derive(Args)]
+struct Turn {
+    /// Fail while the controller makes or loads another plan, instead of waiting for it.
+    #[arg(long)]
+    no_wait: bool,
+}
+
 /// Controller to ask, and form of the answer.
 #[derive(Args)]
 struct Asked {
@@ -138,6 +165,9 @@ struct Asked {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     patience: u64,
 }
+
+/// Time between two questions to a controller that is busy.
+const BUSY: Duration = Duration::from_millis(100);
 
 /// Time limit for reaching the controller.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -157,10 +187,23 @@ impl Asked {
         Ok(self.controllers()?.ask(&question, CONNECT, patience).await?)
     }
 
+    /// Asks for something that the controller does one at a time: it plans by itself, too. Waits while it is busy, as long as patience lasts.
+    async fn ask_in_turn<T: DeserializeOwned>(&self, question: Question, no_wait: bool) -> Result<T> {
+        let (began, patience) = (Instant::now(), Duration::from_secs(self.patience));
+        let controllers = self.controllers()?;
+        loop {
+            let left = patience.saturating_sub(began.elapsed());
+            match controllers.ask(&question, CONNECT, left).await {
+                Err(error) if error.is_busy() && !no_wait && left > BUSY => tokio::time::sleep(BUSY).await,
+                answer => return Ok(answer?),
+            }
+        }
+    }
+
     /// Prints an answer, as JSON or for people.
     fn tell<T: Serialize>(&self, answer: &T, print: impl FnOnce(&T)) -> Result<()> {
         if self.json {
-            println!("{}", serde_json::to_string_pretty(answer)?);
+            outln!("{}", serde_json::to_string_pretty(answer)?);
         } else {
             print(answer);
         }
@@ -179,14 +222,15 @@ async fn ask(command: &Command) -> Result<()> {
             let status: Status = asked.ask(Question::Status).await?;
             asked.tell(&status, print::status)
         }
-        Command::Plan { save, asked } => {
+        Command::WaitReady { asked } => wait::wait_ready(asked).await,
+        Command::Plan { save, turn, asked } => {
             let file = Output::optional("--save", save.as_ref())?;
-            let planned: Planned = asked.ask(Question::Plan).await?;
+            let planned: Planned = asked.ask_in_turn(Question::Plan, turn.no_wait).await?;
             let saved = file.map(|file| file.write("plan", &serde_json::to_string(&planned.saved)?));
             saved.transpose()?;
             asked.tell(&planned, print::planned)
         }
-        Command::Reload { plan, asked } => {
+        Command::Reload { plan, turn, asked } => {
             let plan = plan.as_ref().map(|file| {
                 let text =
                     std::fs::read_to_string(file).with_context(|| format!("--plan {}", file.display()))?;
@@ -194,7 +238,8 @@ async fn ask(command: &Command) -> Result<()> {
                     format!("--plan {} is none that `control plan --save` has kept", file.display())
                 })
             });
-            let reloaded: Reloaded = asked.ask(Question::Reload { plan: plan.transpose()? }).await?;
+            let question = Question::Reload { plan: plan.transpose()? };
+            let reloaded: Reloaded = asked.ask_in_turn(question, turn.no_wait).await?;
             asked.tell(&reloaded, print::reloaded)
         }
         Command::Show { save, asked } => {
@@ -202,10 +247,10 @@ async fn ask(command: &Command) -> Result<()> {
             let saved: SavedPlan = asked.ask(Question::Show).await?;
             file.map(|file| file.write("plan", &serde_json::to_string(&saved)?)).transpose()?;
             let plan = fatbtree_controller::Plan::from_json(&saved.plan.to_string())?;
-            asked.tell(&saved, |_| print!("{}", plan.print()))
+            asked.tell(&saved, |_| out!("{}", plan.print()))
         }
-        Command::Diff { asked } => {
-            let difference: Difference = asked.ask(Question::Diff).await?;
+        Command::Diff { turn, asked } => {
+            let difference: Difference = asked.ask_in_turn(Question::Diff, turn.no_wait).await?;
             asked.tell(&difference, print::difference)
         }
         Command::Explain { key, asked } => {
@@ -220,18 +265,18 @@ async fn ask(command: &Command) -> Result<()> {
             let drops: Drops = asked.ask(Question::Drops).await?;
             asked.tell(&drops, print::drops)
         }
-        Command::Rollback { asked } => {
-            let reloaded: Reloaded = asked.ask(Question::Rollback).await?;
-            asked.tell(&reloaded, print::reloaded)
+        Command::Rollback { turn, asked } => {
+            let reloaded: Reloaded = asked.ask_in_turn(Question::Rollback, turn.no_wait).await?;
+            asked.tell(&reloaded, |reloaded| {
+                print::reloaded(reloaded);
+                outln!("this is the plan that was active before; `rollback` again loads the one that it has replaced");
+            })
         }
         Command::Page { listen, cluster } => page(listen, cluster).await,
         Command::Sync { asked } => {
             let synced: Synced = asked.ask(Question::Sync).await?;
             asked.tell(&synced, |synced| {
-                println!(
-                    "{} switches hold what they should, {} entries mended",
-                    synced.settled, synced.mended
-                );
+                outln!("{} switches hold what they should, {} entries mended", synced.settled, synced.mended);
             })?;
             match synced.others.first() {
                 None => Ok(()),
@@ -252,7 +297,7 @@ async fn page(listen: &str, file: &Path) -> Result<()> {
         TcpListener::bind(listen).await.with_context(|| format!("--listen {listen}: listening there"))?;
     // Before the line that a reader may answer by Ctrl-C.
     let stopped = fatbtree_node::stop_signal()?;
-    println!("page at http://{}; Ctrl-C stops it", listener.local_addr()?);
+    outln!("page at http://{}; Ctrl-C stops it", listener.local_addr()?);
     tokio::select! {
         () = stopped => {}
         () = page.serve(listener) => {}

@@ -37,7 +37,7 @@ fn fullest(tables: &[TableUse], memory: Memory) -> String {
 }
 
 pub(super) fn status(status: &Status) {
-    println!("{}", status_text(status));
+    outln!("{}", status_text(status));
 }
 
 pub(super) fn status_text(status: &Status) -> String {
@@ -134,51 +134,51 @@ fn force_text(status: &Status) -> String {
 }
 
 pub(super) fn planned(planned: &Planned) {
-    print!("{}", planned.text);
+    out!("{}", planned.text);
     match planned.trips_active {
-        Some(before) => println!(
+        Some(before) => outln!(
             "from where it leads down to the leaf: {:.2} round trips; {before:.2} by the active plan",
             planned.trips
         ),
-        None => println!("from where it leads down to the leaf: {:.2} round trips", planned.trips),
+        None => outln!("from where it leads down to the leaf: {:.2} round trips", planned.trips),
     }
 }
 
 pub(super) fn reloaded(reloaded: &Reloaded) {
     let Reloaded { epoch, entries, changes, seconds } = reloaded;
-    println!("epoch {epoch} active, {entries} entries, {changes} changes in {seconds:.2} s");
+    outln!("epoch {epoch} active, {entries} entries, {changes} changes in {seconds:.2} s");
 }
 
 pub(super) fn difference(difference: &Difference) {
     if difference.switches.is_empty() {
-        return println!("no difference");
+        return outln!("no difference");
     }
     let mut changes = table(["switch", "insert", "modify", "delete"]);
     for SwitchDifference { name, insert, modify, delete } in &difference.switches {
         changes.add_row([name.clone(), insert.to_string(), modify.to_string(), delete.to_string()]);
     }
-    println!("{changes}");
+    outln!("{changes}");
 }
 
 pub(super) fn explanation(asked: AskedKey, explanation: &Explanation) {
     let Explanation { key: _, epoch, partition, address, hot, steps, because } = explanation;
-    println!("key {asked} in epoch {epoch}, partition {partition}");
+    outln!("key {asked} in epoch {epoch}, partition {partition}");
     if let Some(HotPlace { address, switches }) = hot {
         let switches = switches.join(", ");
-        println!(
+        outln!(
             "  it is hot: {switches} lead lookups straight to {address:#x}; what is not a lookup goes on:"
         );
     }
     for Step { switch, table, low, next, address, cached } in steps {
         let (low, until) = (asked.show(*low), next.map_or("the end".to_owned(), |next| asked.show(next)));
         let further = if *cached { ", cached further on" } else { "" };
-        println!("  {switch:<10} {table:<14} keys from {low} to {until}: {address:#x}{further}");
+        outln!("  {switch:<10} {table:<14} keys from {low} to {until}: {address:#x}{further}");
     }
-    println!("it ends at {address:#x}: {because}");
+    outln!("it ends at {address:#x}: {because}");
 }
 
 pub(super) fn counters(counters: &Counters) {
-    println!("{}", counters_text(counters));
+    outln!("{}", counters_text(counters));
 }
 
 pub(super) fn counters_text(counters: &Counters) -> String {
@@ -197,7 +197,7 @@ pub(super) fn counters_text(counters: &Counters) -> String {
 
 pub(super) fn drops(drops: &Drops) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    println!("{}", drops_text(drops, u64::try_from(now.as_millis()).unwrap_or(u64::MAX)));
+    outln!("{}", drops_text(drops, u64::try_from(now.as_millis()).unwrap_or(u64::MAX)));
 }
 
 /// Dropped packets as text, at a time in milliseconds since 1970.

@@ -1,7 +1,6 @@
 //! `control status --watch`: a live table.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use anyhow::Result;
 use fatbtree_controller::operator::{Counters, Question, Status, TableCounters};
 
 use super::{Asked, CONNECT, print};
+use crate::stdout;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -51,10 +51,10 @@ pub(super) async fn watch(asked: &Asked) -> Result<()> {
             },
         };
         // To the upper left corner, and nothing below.
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "\x1b[H\x1b[2J{text}")?;
-        out.flush()?;
-        drop(out);
+        outln!("\x1b[H\x1b[2J{text}");
+        if stdout::is_lost() {
+            return Ok(());
+        }
         tokio::select! {
             _ = &mut stopped => return Ok(()),
             () = tokio::time::sleep(PERIOD) => {}

@@ -136,7 +136,7 @@ impl Arguments {
                     bail!("--keys {}: neither a count such as 4711, 1e6 or 2M, nor a file", path.display());
                 }
                 if has_values(path) {
-                    eprintln!(
+                    errln!(
                         "{}: the demo takes its keys, and makes values of --value-size bytes",
                         path.display()
                     );

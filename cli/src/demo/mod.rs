@@ -31,20 +31,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.spawn(async {
         if tokio::signal::ctrl_c().await.is_ok() {
-            eprintln!("\ninterrupted; nothing was written");
+            errln!("\ninterrupted; nothing was written");
             std::process::exit(EXIT_CODE.into());
         }
     });
     let Demonstrated { result, plan, picture } = runtime.block_on(demonstrate(settings))?;
 
-    println!("{}\n{}", table(&result.ways_table(), 1), result.explanation());
-    println!("{}", table(&result.mixtures_table(), 1));
-    println!("{}", table(&result.ycsb_table(), 2));
-    println!("round trips of {} operations each", result.ycsb_operations);
+    outln!("{}\n{}", table(&result.ways_table(), 1), result.explanation());
+    outln!("{}", table(&result.mixtures_table(), 1));
+    outln!("{}", table(&result.ycsb_table(), 2));
+    outln!("round trips of {} operations each", result.ycsb_operations);
     if let Some(growth) = &result.growth {
-        println!("{}\n{}", table(&growth.table(), 1), growth.explanation());
+        outln!("{}\n{}", table(&growth.table(), 1), growth.explanation());
     }
-    println!("{:.1} s in all", result.seconds);
+    outln!("{:.1} s in all", result.seconds);
     if let Some(file) = json {
         file.write("figures", &(serde_json::to_string_pretty(&result)? + "\n"))?;
     }

@@ -294,7 +294,7 @@ async fn plan_and_load(control: &mut Control, sampled: &[u64], what: &str) -> Re
     let (plan, push) = control.load(on_progress).await?;
     planned.plan = plan;
     bar.finish_and_clear();
-    eprintln!("pushed over P4Runtime: {} updates, {:.0} updates/s", push.updates, push.rate());
+    errln!("pushed over P4Runtime: {} updates, {:.0} updates/s", push.updates, push.rate());
     let push = PushResult { entries: push.updates as u64, seconds: push.seconds, entries_per_s: push.rate() };
     Ok((planned, push))
 }
@@ -388,7 +388,7 @@ struct Step {
 impl Step {
     fn begin(what: String) -> Self {
         if std::io::stderr().is_terminal() {
-            eprint!("{what} …");
+            crate::stdout::complain(format_args!("{what} …"));
         }
         Self { what, started: Instant::now() }
     }
@@ -396,6 +396,6 @@ impl Step {
     fn done(self, result: String) {
         let separator = if result.is_empty() { "" } else { ": " };
         let back = if std::io::stderr().is_terminal() { "\r" } else { "" };
-        eprintln!("{back}{} … {:.2} s{separator}{result}", self.what, self.started.elapsed().as_secs_f64());
+        errln!("{back}{} … {:.2} s{separator}{result}", self.what, self.started.elapsed().as_secs_f64());
     }
 }

@@ -116,8 +116,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(result) = filled {
         let json = serde_json::to_string_pretty(&result)?;
         match to_stdout {
-            true => println!("{json}"),
-            false => println!("{result}"),
+            true => outln!("{json}"),
+            false => outln!("{result}"),
         }
         return file.map_or(Ok(()), |file| file.write("result", &(json + "\n")));
     }
@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let json = serde_json::to_string_pretty(&result)?;
     if to_stdout {
-        println!("{json}");
+        outln!("{json}");
     } else {
         print(&result);
     }
@@ -296,8 +296,8 @@ fn print(result: &LoadResult) {
         let keys = [server.low.clone(), server.high.clone()];
         table.add_row(front.into_iter().chain(keys).chain(numbers));
     }
-    println!("{table}");
-    println!(
+    outln!("{table}");
+    outln!(
         "{} with values of {} bytes in all, in {:.2} s, {:.0}/s",
         count::of(result.keys, "key"),
         result.value_bytes,

@@ -88,7 +88,7 @@ pub(super) fn load<S: Spread>(arguments: &Arguments, cluster: &Cluster) -> Resul
         patience: PATIENCE,
         contention: Contention::SMART,
     };
-    let mut process = open_spread::<S>(nic, cluster, described, options)?;
+    let mut process = open_spread::<S>(nic, cluster, described, PATIENCE, options)?;
     process.stop_at_signals()?;
     let (count, began) = (data.keys().len() as u64, Instant::now());
     let bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();

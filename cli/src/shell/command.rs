@@ -5,6 +5,8 @@ use std::str::Chars;
 
 use anyhow::{Result, anyhow, bail, ensure};
 
+use crate::count;
+
 /// Commands that can be typed, for `help`.
 pub(super) const HELP: &str = "\
 get K               the value of a key
@@ -16,13 +18,13 @@ delete K            takes a key away
 scan A B [LIMIT]    the pairs of the keys A to B, both included
 rscan A B [LIMIT]   the same, the last key first
 len                 how many keys there are
-verify              walks over the whole tree and checks it
+verify              walks over all of the structure and checks it
 load N              puts the keys 1 to N
 stats               what it has cost so far
 help                this
 quit                ends
 
-Keys are decimal or 0x hex. Values are text, \"quoted\" where they hold spaces (\\\" and \\\\ inside), or bytes as 0x hex.
+Keys are such as 4711, 1_000, 1e6 or 0x1267. Values are text, \"quoted\" where they hold spaces (\\\" and \\\\ inside), or bytes as 0x hex.
 A line that begins with # is a comment.";
 
 /// A line, understood.
@@ -133,14 +135,10 @@ fn quoted(chars: &mut Peekable<Chars<'_>>) -> Result<String> {
 
 fn number(word: &Word) -> Result<u64> {
     let text = &word.text;
-    let parsed = match text.strip_prefix("0x") {
-        _ if word.quoted || text.starts_with('+') => None,
-        Some(hex) if hex.starts_with('+') => None,
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => text.parse().ok(),
-    };
-    parsed.ok_or_else(|| {
-        anyhow!("expected a number from 0 to {}, decimal or 0x hex, found {}", u64::MAX, shortened(text))
+    let parsed = count::key_of(text).filter(|_| !word.quoted);
+    parsed.map(|asked| asked.key).ok_or_else(|| {
+        let found = shortened(text);
+        anyhow!("expected a number from 0 to {}, such as 4711, 1_000, 1e6 or 0x1267, found {found}", u64::MAX)
     })
 }
 
@@ -155,7 +153,7 @@ fn bytes(word: &Word) -> Result<Vec<u8>> {
             Ok(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
         }
         _ => bail!(
-            "expected two hex digits a byte behind 0x, found {}; quote it if it is text",
+            "expected two hex digits a byte after 0x, found {}; if it is text, quote it here, or use `fatbtree put KEY --text`",
             shortened(&word.text)
         ),
     }
@@ -183,16 +181,18 @@ fn shortened(text: &str) -> String {
     }
 }
 
+/// Two hexadecimal digits for each byte.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
+}
+
 /// A value as it can be typed again.
 pub(crate) fn show(value: &[u8]) -> String {
     let text = std::str::from_utf8(value).ok().filter(|text| !text.chars().any(char::is_control));
     match text {
-        None => {
-            const DIGITS: &[u8; 16] = b"0123456789abcdef";
-            let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-            let pairs = value.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]);
-            "0x".chars().chain(pairs).collect()
-        }
+        None => format!("0x{}", hex(value)),
         Some(text)
             if text.is_empty()
                 || text.starts_with("0x")

@@ -23,6 +23,7 @@ use fatbtree_topology::{Cluster, Structure};
 use fatbtree_verbs::plain::PlainDevice;
 
 use crate::nic::Nic;
+use crate::stdout::{Out, is_lost};
 use crate::structure::StructureArgument;
 use command::{Command, HELP, show};
 use tree::{Setting, Tree, loaded_value};
@@ -48,7 +49,7 @@ pub(crate) struct Arguments {
     structure: StructureArgument,
     #[command(flatten)]
     nic: Nic,
-    /// Client of the cluster file; by default the first. Two processes cannot be the same client at once.
+    /// Client of the cluster file; by default the first. As many processes can be it at once as the file gives its host UDP ports.
     #[arg(long, value_name = "NAME", requires = "cluster")]
     client: Option<String>,
     /// Memory servers.
@@ -107,7 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         Some(file) => {
             let (nic, client) = (&arguments.nic, arguments.client.as_deref());
-            let mut shell = cluster::Shell::connect(file, client, nic, io::stdout().lock())?;
+            let mut shell = cluster::Shell::connect(file, client, nic, Out)?;
             exit_when_interrupted()?;
             let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
             shell.close();
@@ -125,7 +126,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Ok(Lines { failed, all }) => bail!("{failed} of {all} lines failed"),
         // The reader of the answers has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(error).context("reading commands and writing answers"),
+        Err(error) if is_lost() => {
+            Err(error).context("an answer could not be written: later lines were not carried out")
+        }
+        Err(error) => Err(error).context("reading commands"),
     }
 }
 
@@ -140,21 +144,20 @@ where
     O: KeyValue<Verbs = PlainDevice>,
     P: Part<Description: Send>,
 {
-    let out = io::stdout().lock();
     let is_terminal = io::stdin().is_terminal();
     let lines = match (&arguments.cluster, cluster) {
         (Some(file), Some(cluster)) => {
             let (nic, client) = (&arguments.nic, arguments.client.as_deref());
             let place = spread::connect::<S>(cluster, file, client, nic)?;
             exit_when_interrupted()?;
-            let mut shell = spread::Shell::new(place, false, out);
+            let mut shell = spread::Shell::new(place, false, Out);
             let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
             shell.into_place().close();
             lines
         }
         _ => {
             let place = spread::own::<O, P>(arguments.servers, shape)?;
-            let mut shell = spread::Shell::new(place, arguments.trips, out);
+            let mut shell = spread::Shell::new(place, arguments.trips, Out);
             shell.load(arguments.keys)?;
             exit_when_interrupted()?;
             serve(&mut shell, io::stdin().lock(), is_terminal)
@@ -163,7 +166,7 @@ where
     Ok(lines)
 }
 
-fn own_tree(arguments: &Arguments) -> Result<Shell<io::StdoutLock<'static>>> {
+fn own_tree(arguments: &Arguments) -> Result<Shell<Out>> {
     let values = arguments.value_size.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
     let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
         .unwrap_or_else(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit());
@@ -171,7 +174,7 @@ fn own_tree(arguments: &Arguments) -> Result<Shell<io::StdoutLock<'static>>> {
         *arguments;
     let allocation = if round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
     let tree = Tree::new(&Setting { config, allocation, servers, keys, cache_bytes, spare_bytes })?;
-    Ok(Shell { tree, config, trips, out: io::stdout().lock(), operations: 0, round_trips: 0 })
+    Ok(Shell { tree, config, trips, out: Out, operations: 0, round_trips: 0 })
 }
 
 /// Ends the process at Ctrl-C. Nothing of a tree outlives the process, and a session with a cluster ends with its
@@ -180,7 +183,7 @@ fn exit_when_interrupted() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("interrupt".into()).spawn(move || {
         if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
-            eprintln!();
+            errln!();
             std::process::exit(crate::interrupted::EXIT_CODE.into());
         }
     })?;
@@ -261,7 +264,7 @@ fn serve(database: &mut impl Database, mut input: impl BufRead, is_terminal: boo
             Err(Trouble::Command(error)) => {
                 lines.failed += 1;
                 database.out().flush()?;
-                eprintln!("line {}: {error:#}", lines.all);
+                errln!("line {}: {error:#}", lines.all);
             }
         }
     }

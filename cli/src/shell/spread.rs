@@ -64,7 +64,7 @@ pub(super) fn connect<S: Spread>(
 ) -> Result<SpreadProcess<S>> {
     let described = client_of(cluster, client)?;
     let trust = crate::topology::trust(cluster, file, &described.name)?;
-    open_spread(nic, cluster, described, |host, nic| ClientOptions {
+    open_spread(nic, cluster, described, PATIENCE, |host, nic| ClientOptions {
         host,
         nic,
         servers: cluster.servers().to_vec(),

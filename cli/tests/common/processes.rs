@@ -1,12 +1,10 @@
-//! Processes of the real binary, on ports that were free.
+//! Processes of the real binary, on ports of this test's own.
 
 #![allow(dead_code, reason = "each file of tests uses some of it")]
 
 use std::io::{BufRead as _, BufReader};
-use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,9 +14,12 @@ use fatbtree_topology::Cluster;
 
 use crate::common::{fatbtree, run};
 
+#[path = "../../../node/tests/common/ports.rs"]
+pub(crate) mod ports;
+
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A cluster file like the example, on ports that were free a moment ago.
+/// A cluster file like the example, on ports of its own.
 pub(crate) fn cluster_file(folder: &Path) -> PathBuf {
     cluster_file_like(folder, &["topology", "example"])
 }
@@ -28,28 +29,16 @@ pub(crate) fn cluster_file_like(folder: &Path, example: &[&str]) -> PathBuf {
     let example = run(example);
     let text = String::from_utf8(example.stdout).expect("text");
     let file = folder.join("cluster.toml");
-    std::fs::write(&file, on_free_ports(text)).expect("the cluster file is written");
+    std::fs::write(&file, on_own_ports(text)).expect("the cluster file is written");
     file
 }
 
 /// The example's text with other ports.
-pub(crate) fn on_free_ports(mut text: String) -> String {
-    let free = |first: u16, count: u16, udp: bool| {
-        (first..first + count).all(|port| match udp {
-            true => UdpSocket::bind(("127.0.0.1", port)).is_ok(),
-            false => TcpListener::bind(("127.0.0.1", port)).is_ok(),
-        })
-    };
-    // Tests run side by side: each begins somewhere else, below the ports that the system gives out.
-    static CLUSTERS: AtomicU16 = AtomicU16::new(0);
-    let somewhere =
-        10_000 + (std::process::id() % 50) as u16 * 400 + CLUSTERS.fetch_add(1, Ordering::Relaxed) * 100;
-    let wires =
-        (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 60, true)).expect("free UDP ports");
-    let control =
-        (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 40, false)).expect("free TCP ports");
+pub(crate) fn on_own_ports(mut text: String) -> String {
+    let (wires, control, seats) = (ports::take(100), ports::take(40), ports::take(32));
     for (from, to) in [
         ("first_port = 12000", format!("first_port = {wires}")),
+        ("udp:127.0.0.1:12200-12231", format!("udp:127.0.0.1:{seats}-{}", seats + 31)),
         ("first_port = 9600", format!("first_port = {control}")),
         ("first_port = 9800", format!("first_port = {}", control + 20)),
         ("127.0.0.1:9690", format!("127.0.0.1:{}", control + 17)),
@@ -161,20 +150,6 @@ pub(crate) fn bench(cluster: &str, further: &[&str]) -> serde_json::Value {
     let output = run(&arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-/// Runs a control command, again and again while the controller is busy: it plans by itself, too.
-pub(crate) fn when_idle(command: impl Fn() -> Output) -> Output {
-    let began = Instant::now();
-    loop {
-        let output = command();
-        let said = String::from_utf8_lossy(&output.stderr);
-        let is_busy = !output.status.success() && said.contains("try again");
-        if !is_busy || began.elapsed() >= Duration::from_secs(30) {
-            return output;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// The number of the process that a line tells.

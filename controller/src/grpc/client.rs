@@ -65,6 +65,14 @@ pub enum ClientError {
         /// Its message.
         status: Box<Status>,
     },
+    /// The connection was lost, or the controller shows no sign of life.
+    #[error("the controller at {address} does not answer any more: it hangs, or was stopped")]
+    Silent {
+        /// Its address.
+        address: String,
+        /// The transport's error.
+        source: Box<Status>,
+    },
     /// The answer is none to the question.
     #[error("the controller at {address} answers with something else: {source}; is it of the same version?")]
     Answer {
@@ -116,11 +124,20 @@ impl Controllers {
 }
 
 impl ClientError {
+    /// Whether the controller is busy with another request of the kind, and may carry this one out later. Its message says "try again".
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if status.message().contains("try again"))
+    }
+
     /// Whether another controller may be primary.
     fn is_of_another(&self) -> bool {
         match self {
             // One that is frozen may have lost its place meanwhile.
-            Self::Unreachable { .. } | Self::Deadline { .. } | Self::NotPrimary { .. } => true,
+            Self::Unreachable { .. }
+            | Self::Deadline { .. }
+            | Self::NotPrimary { .. }
+            | Self::Silent { .. } => true,
             Self::Refused { status, .. } => {
                 matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal)
             }
@@ -167,6 +184,10 @@ impl Client {
                 address: self.address.clone(),
                 reason: status.message().to_owned(),
             };
+        }
+        // What the controller says has no cause here: only the transport's own errors have one.
+        if std::error::Error::source(&status).is_some() {
+            return ClientError::Silent { address: self.address.clone(), source: Box::new(status) };
         }
         ClientError::Refused { address: self.address.clone(), status: Box::new(status) }
     }

@@ -371,6 +371,12 @@ impl<S> Server<S> {
                 notices.push(Notice::Denied { server, denied });
                 return;
             }
+            // Sessions of clients that died, which count until their leases end.
+            (UnderWay::Open | UnderWay::Connect(_), Err(denied))
+                if denied.meaning == Meaning::No && denied.shortage == Shortage::Bound =>
+            {
+                Denied { meaning: Meaning::Later, ..denied }
+            }
             (_, Err(denied)) => denied,
             (_, Ok(_)) => NoAnswer.into(),
         };

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use fatbtree_blink::{KeyRange, Mutation, Order, ScanOptions, Start, Verified};
+use fatbtree_blink::{KeyRange, Mutation, OperationError, Order, ScanOptions, Start, Verified, VerifyError};
 use rand::RngExt as _;
 
 use super::life::{Life, Place, Task};
@@ -182,17 +182,16 @@ impl Worker<'_, '_> {
         key_of(self.random.random_range(0..most))
     }
 
-    async fn get(&mut self) -> Result<(), String> {
+    async fn get(&mut self) -> Result<(), OperationError> {
         let key = self.draw_key();
         let asked = self.log.borrow_mut().ask(&self.life.name, key, Call::Get);
-        let found = self.life.client.lookup(key, Start::Cached).await.result;
-        let found = found.map_err(|error| error.to_string())?;
+        let found = self.life.client.lookup(key, Start::Cached).await.result?;
         let word = found.map(|bytes| word_of(&bytes));
         self.log.borrow_mut().answer(asked, Answer::Found(word));
         Ok(())
     }
 
-    async fn upsert(&mut self, key: u64) -> Result<(), String> {
+    async fn upsert(&mut self, key: u64) -> Result<(), OperationError> {
         let word = self.next_word();
         self.mutate(key, Call::Upsert(word), Mutation::Upsert(&word.to_le_bytes())).await
     }
@@ -201,7 +200,7 @@ impl Worker<'_, '_> {
         self.life.place.words.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    async fn write(&mut self, what: u32, era: u64) -> Result<(), String> {
+    async fn write(&mut self, what: u32, era: u64) -> Result<(), OperationError> {
         let key = self.draw_key();
         let word = self.next_word();
         let bytes = word.to_le_bytes();
@@ -216,21 +215,20 @@ impl Worker<'_, '_> {
         self.mutate(key, call, mutation).await
     }
 
-    async fn mutate(&mut self, key: u64, call: Call, mutation: Mutation<'_>) -> Result<(), String> {
+    async fn mutate(&mut self, key: u64, call: Call, mutation: Mutation<'_>) -> Result<(), OperationError> {
         let asked = self.log.borrow_mut().ask(&self.life.name, key, call);
         let change = self.life.client.pool().mutate(key, mutation, Start::Cached).await;
-        let applied = change.result.map_err(|error| error.to_string())?;
-        self.log.borrow_mut().answer(asked, Answer::of(applied));
+        self.log.borrow_mut().answer(asked, Answer::of(change.result?));
         Ok(())
     }
 
-    async fn scan(&mut self, low: u64, high: u64, order: Order) -> Result<(), String> {
+    async fn scan(&mut self, low: u64, high: u64, order: Order) -> Result<(), OperationError> {
         let asked = self.log.borrow_mut().ask_scan(&self.life.name, low..=high);
         let options = ScanOptions { order, start: Start::Cached, ..ScanOptions::default() };
         let mut scan = self.life.client.pool().scan(KeyRange::of(low..=high), options);
         let mut pairs = Vec::new();
         while let Some(pair) = scan.next().await {
-            let (key, value) = pair.map_err(|error| error.to_string())?;
+            let (key, value) = pair?;
             pairs.push((key, word_of(&value)));
         }
         self.log.borrow_mut().answer_scan(asked, low..=high, pairs);
@@ -259,16 +257,51 @@ impl Worker<'_, '_> {
         self.look(found).await?;
         // No dead client holds a lock any more, and unfinished splits and merges block no operation.
         for number in 0..place.options.keys {
-            self.upsert(key_of(number)).await.map_err(|error| format!("in the end: {error}"))?;
+            loop {
+                let done = self.upsert(key_of(number)).await;
+                if !self.is_to_be_repeated(done)? {
+                    break;
+                }
+            }
         }
         self.look(found).await
     }
 
     /// Scans all keys, and verifies the tree.
     async fn look(&mut self, found: &Cell<Option<Verified>>) -> Result<(), String> {
-        self.scan(0, u64::MAX, Order::Forward).await.map_err(|error| format!("in the end: {error}"))?;
-        found.set(Some(self.life.client.verify().await.map_err(|error| error.to_string())?));
-        Ok(())
+        loop {
+            let done = self.scan(0, u64::MAX, Order::Forward).await;
+            if !self.is_to_be_repeated(done)? {
+                break;
+            }
+        }
+        loop {
+            match self.life.client.verify().await {
+                Ok(verified) => {
+                    found.set(Some(verified));
+                    return Ok(());
+                }
+                Err(VerifyError::Unreadable { error, .. }) => drop(self.is_to_be_repeated(Err(error))?),
+                Err(damage) => return Err(damage.to_string()),
+            }
+        }
+    }
+
+    /// Whether the auditor does something again: it has lost its own session, or a connection. On a machine with more work than processors no
+    /// thread can promise to renew a session in time. A write that may or may not have been carried out stays in the history as such.
+    ///
+    /// # Errors
+    /// Any other one: no client is left that could be its cause.
+    fn is_to_be_repeated(&self, done: Result<(), OperationError>) -> Result<bool, String> {
+        use OperationError::{Abandoned, ConnectionBroke, Unknown};
+        match done {
+            Ok(()) => {
+                self.life.answers.set(self.life.answers.get() + 1);
+                Ok(false)
+            }
+            Err(Unknown { .. } | ConnectionBroke { .. } | Abandoned { .. }) => Ok(true),
+            Err(error) => Err(format!("in the end: {error}")),
+        }
     }
 }
 

@@ -1,8 +1,6 @@
 //! A cluster of one memory server on a thread of this process, and a client's cluster file. Nothing is between the two.
 
-use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,23 +27,18 @@ impl Drop for Running {
     }
 }
 
-/// Writes a cluster file, on ports that were free a moment ago.
+#[path = "../../../../node/tests/common/ports.rs"]
+mod ports;
+
+/// Writes a cluster file, on ports of this test's own.
 pub(crate) fn write_file(folder: &tempfile::TempDir) -> PathBuf {
     write_file_with(folder, 1)
 }
 
 /// The same for several clients on the host.
 fn write_file_with(folder: &tempfile::TempDir, seats: u16) -> PathBuf {
-    static CLUSTERS: AtomicU16 = AtomicU16::new(0);
-    let ports = 7 + seats;
-    let somewhere = 20_000
-        + (std::process::id() % 50) as u16 * 200
-        + CLUSTERS.fetch_add(1 + ports / 20, Ordering::Relaxed) * 20;
-    let is_free =
-        |port: &u16| (*port..*port + ports).all(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok());
-    let wires = (0..).map(|n| somewhere + n * 20).find(is_free).expect("free ports");
-    let grpc = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-    let query = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let [wires, grpc, query] = [8 + seats, 1, 1].map(ports::take);
+    let (grpc, query) = (format!("127.0.0.1:{grpc}"), format!("127.0.0.1:{query}"));
     // Queries of several clients go by the wire.
     let (query, range) = match seats {
         1 => (format!("query = \"{query}\"\n"), String::new()),
