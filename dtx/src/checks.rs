@@ -55,16 +55,8 @@ fatbtree_remote::named_checks! {
     Eras,
     /// A fill looks for logs on each server.
     EachLog,
-    /// While a server is to be filled, only the client that fills it recovers transactions.
-    FillRecovers,
     /// A coordinator is looked for at each participant, not at the first one only.
     EachServer,
-    /// A recovery claims each seat, not the first one only.
-    EachSeat,
-    /// A recovery closes only the logs of seats that it has claimed.
-    ClaimedOnly,
-    /// A recovery changes nothing if a lock is not the transaction's any more.
-    LostLocks,
     /// A transaction that others have brought to its end is not taken for undone.
     Outcome,
     /// A seat of a dead coordinator is taken only if its log is closed.

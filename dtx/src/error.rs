@@ -14,7 +14,7 @@ pub enum DtxError {
         /// Word of its lock; 0 if it was changed, and is free.
         lock: u64,
     },
-    /// A connection broke or a session ended under the transaction.
+    /// A connection broke or a session ended under the transaction, or a server was filled anew.
     #[error("the connection to a memory server broke under the transaction; begin anew")]
     Broke,
     /// A connection broke during the commit, and it could not be found out in time what became of it.

@@ -4,8 +4,8 @@
 //!   client: Tables                     server A                    server B                    server C
 //!    Transaction                       ┌─────────────────────┐     ┌─────────────────────┐     ┌──────────
 //!     1  CAS lock, READ ─────────────► │ item: primary       │     │ item: backup        │
-//!     2  WRITE log ──────────────────► │ seat: undo log      │ ──► │ seat: undo log      │
-//!        READ again what was only read │                     │     │                     │
+//!     2  WRITE log, READ era ────────► │ seat: undo log      │ ──► │ seat: undo log      │
+//!        READ again what stays as it is│                     │     │                     │
 //!     3  WRITE item ─────────────────► │ item                │ ──► │ item                │
 //!     4  WRITE lock 0, log closed ───► │ lock, log           │ ──► │ log                 │
 //!                                      └─────────────────────┘     └─────────────────────┘     └──────────
@@ -31,9 +31,23 @@
 //! A transaction writes items in place, behind an undo log on every server with a replica. It is committed when all replicas are written. An
 //! undo log shares its round trip with the validation; a redo log could not, because a complete redo log is a decision.
 //!
-//! Three rules make this strict. A lock excludes readers, not only writers: a reader that passed by a lock would see the state before a
-//! transaction that must come before others, which have ended. What was only read is read again when all locks are held, and must be
-//! unlocked and unchanged. An absent key is read as the head of its node, whose version an insertion changes.
+//! Four rules make this strict. A lock excludes readers, not only writers: a reader that passed by a lock would see the state before a
+//! transaction that must come before others, which have ended. What does not change is read again when all locks are held: it must be
+//! unchanged, and unlocked, or locked by this transaction still. A key has one entry in a transaction, however often it is fetched, and what
+//! was read before it was locked must be what is locked. An absent key is read as the head of its node, whose version an insertion changes.
+//!
+//! What an aborted [run](Tables::run) has read is validated, too. A transaction that fails, or is given up by
+//! [`abort`](Transaction::abort), promises less: each item was so at some moment, and not all at one.
+//!
+//! # What a client is told
+//!
+//! [`DtxError::Broke`] and [`DtxError::Conflict`] say that nothing was changed, and that is proved: all replicas were seen as they were, with
+//! the locks of the transaction, or one of them as it was behind its end. Where no such proof is left, the client is told
+//! [`DtxError::Unknown`].
+//!
+//! A transaction may be dropped at any await, by a time limit for example. Its locks, seats and log are settled by the client's next
+//! transaction, or by [`Tables::finish`], which the owner runs when the memory raises
+//! [`Event::Unfinished`](fatbtree_remote::Event::Unfinished).
 //!
 //! # A coordinator that dies
 //!
@@ -41,19 +55,22 @@
 //! ([`session_of`](fatbtree_remote::RemoteMemory::session_of)). A server that ends a session destroys its queue pairs first, so nothing of
 //! a dead coordinator is written late. Its seat leads to its log, and the log to all items and servers. When the coordinator is dead at all
 //! of these, another client claims its seats and finishes it: if all replicas are new it is committed, otherwise what is new is written
-//! back. That client may die, too. A living client whose session has ended finishes its own transaction in the same way.
+//! back. That client may die, too. A living client whose session has ended finishes its own transaction in the same way. A dead
+//! coordinator whose items no client wants is recovered when its seats are wanted.
 //!
 //! # A server that dies
 //!
 //! A server whose memory is kept goes on. One that has lost it is made anew, as [`Content::Lost`](host::Content::Lost). Before their next
-//! transaction clients fill it from the others. Nothing that was committed is lost while one replica of each item remains. Until the server
+//! transaction clients fill it from the others. Before that they begin a new *era* on these: a transaction whose log comes later there
+//! reads the era behind it, and writes no data. Nothing that was committed is lost while one replica of each item remains. Until the server
 //! is back, transactions on its items wait: there is no change of primaries.
 //!
 //! # Bounds
 //!
 //! [`MAX_TABLES`] tables of fixed-length values on up to [`MAX_SERVERS`] servers with numbers below that, up to [`MAX_BACKUPS`] backups.
 //! A node's slots are all it has: where they are full, an insertion is refused ([`DtxError::Full`]). A transaction changes as many items as
-//! the shape's `writes`. Each transaction under way has a seat on each server. A word in a lock has 33 bits of its session's name; an owner
+//! the shape's `writes`. Each transaction under way has a seat on each server, and each server has [`SPARE_SEATS`] more for recoveries. A
+//! version has 24 bits of its transaction's number, and a counter above them. A word in a lock has 33 bits of its session's name; an owner
 //! number is compared together with them. A READ of a node must take less time than three round trips.
 //!
 //! # Example

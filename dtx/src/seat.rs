@@ -8,7 +8,8 @@
 //!
 //! A coordinator has a seat on each server, for one transaction at a time. The roster is written once, when the seats are claimed. It says
 //! under which session the coordinator writes to each server, so other clients can find out where it is dead. The log is the transaction's
-//! undo log: what each item was before. It lies on each server with a replica of such an item.
+//! undo log: what each item was before. It lies on each server with a replica of such an item. Its checksum covers the coordinator's word, so
+//! what a seat's former coordinator has logged is no log of the next one.
 
 use arrayvec::ArrayVec;
 use fatbtree_remote::{Owner, SessionId, word_at};

@@ -29,6 +29,11 @@
 //! **Outcome.** A transaction that has ended before is committed if one replica is new: nothing was left to be written, and others write
 //! other versions. It was undone if one is old, as before. If none is either, the outcome cannot be known any more: it is *gone*.
 //!
+//! Four rules matter only where several faults meet within microseconds, and no seed has missed one of them: the claims of all seats (a
+//! recovery stands still between its READ and its WRITEs, and the first server loses its memory); the locks as a sign of the end (the next
+//! transaction leaves a mixture, where an older log is open); that only claimed logs are closed (a seat has a new owner, which has logged,
+//! while the former one's transaction is recovered); and that others wait for the client that fills a server.
+//!
 //! **A server that has lost its memory** has lost the locks of its primaries. Then an item that is a mixture may be another transaction's, which
 //! came later. Only the client that fills the server recovers transactions of dead coordinators meanwhile, the latest first, and
 //! transactions of living ones end by themselves: see [`fill`](super::fill).
@@ -183,7 +188,7 @@ impl<V: Verbs> Tables<V> {
         self.keep_plan(plan);
         let Some(log) = &job.log else { return Ok(()) };
         let all = participants(&self.shape, log);
-        if all & !whole != 0 && job.reason == Reason::Met && Check::FillRecovers.on() {
+        if all & !whole != 0 && job.reason == Reason::Met {
             return Ok(());
         }
         if Check::AllDead.on() && self.is_alive_at_any(&job.roster, all & whole, job.lane).await? {
@@ -298,7 +303,7 @@ impl<V: Verbs> Tables<V> {
         }
         self.carry_out(&identity, job.lane, &mut plan, &mut 0).await?;
         plan.clear();
-        for position in positions(if Check::ClaimedOnly.on() { claimed } else { servers }) {
+        for position in positions(claimed) {
             let at = self.seat_at(position, job.roster[position].seat);
             plan.write(at.behind(self.shape.seat_layout().log()), |data| data.extend_from_slice(&[0; 8]));
             plan.swap(at, resolver.word(position).raw(), 0);
@@ -323,7 +328,7 @@ impl<V: Verbs> Tables<V> {
         let (mut is_final, mut is_unsure) = (!is_claimed, false);
         for Replica { place, rank, head, is_old, is_new } in &replicas {
             let primary = self.shape.replica(*place, 0);
-            if *rank == 0 && Check::LostLocks.on() {
+            if *rank == 0 {
                 is_final |= head.lock != job.roster[primary].word().raw();
             }
             // Another transaction has changed it since.
@@ -431,8 +436,7 @@ impl<V: Verbs> Tables<V> {
         plan: &mut Plan,
     ) -> Result<Claimed, DtxError> {
         let (word, mine) = (job.roster[position].word(), resolver.word(position));
-        let is_first = positions(servers).next() == Some(position);
-        if !Check::Claim.on() || !is_first && !Check::EachSeat.on() {
+        if !Check::Claim.on() {
             return Ok(Claimed::Yes);
         }
         loop {

@@ -55,9 +55,10 @@ fn failure(check: Check) -> Option<String> {
         Check::Claim => {
             first(moments_to_stand_still(), |(writes, micros)| a_recovery_stands_still(writes, micros))
         }
-        Check::EachSeat => first(moments_to_be_lost(), the_first_server_is_lost),
         Check::Outcome => first(moments_to_die(), |(micros, polls)| a_recovery_dies(micros, polls)),
-        Check::Eras | Check::EachLog | Check::ResolvedFirst => {
+        // It takes a log on one server only, whose data was written in part.
+        Check::EachLog => first(960..980, |seed| run_aiming(seed, Aim::Accounts)),
+        Check::Eras | Check::ResolvedFirst => {
             first(moments_to_be_late(), |(moment, primary, seed)| a_log_comes_late(moment, primary, seed))
         }
         Check::OnceEach => first([()], |()| an_absent_key_is_wanted_twice()),

@@ -64,6 +64,8 @@ pub(crate) fn a_recovery_dies(micros: u64, polls: u64) -> Result<&'static str, S
         return Ok("ended");
     }
     victim.freeze();
+    // Its card hears nothing of what has become of its requests.
+    victim.set_link_down(true);
     scene.world.run_for(LEASE * 2);
     let (heir, tables) = scene.open("heir");
     heir.kill_after_polls(polls);
@@ -75,6 +77,7 @@ pub(crate) fn a_recovery_dies(micros: u64, polls: u64) -> Result<&'static str, S
     }));
     scene.world.run_for(Duration::from_micros(400));
     heir.kill();
+    victim.set_link_down(false);
     victim.thaw();
     scene.world.run_until(|| frozen.has_ended(), SOON).map_err(|_| "it does not end")?;
     let answer = frozen.take().expect("the machine lives");
