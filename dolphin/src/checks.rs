@@ -45,4 +45,15 @@ fatbtree_remote::named_checks! {
     Settles,
     /// The version of a record goes on from the one that its place had before (ABA).
     VersionGoesOn,
+    /// What is new is opened after the leaf in whose place it comes says so. Before, two leaves would answer for one key.
+    OpensLast,
+    /// A split links the upper leaf before it opens the lower one, and a leaf is retired when no node leads to it any more.
+    LinksFirst,
+    /// A merge links the new leaf after the upper one's entry is gone, also where it is completed. Otherwise nothing says any more that the
+    /// upper leaf is a part of the new one.
+    LinksLast,
+    /// The completion of a merge locks all of its leaves before it opens the new one.
+    LocksAll,
+    /// A leaf is free memory when it is retired, and not before.
+    FreesRetired,
 }

@@ -82,6 +82,13 @@
 //! it, and any client can do it again. A dead client leaves the memory of what it had begun and not linked, and
 //! up to [`SURPLUS`](fatbtree_remote::SURPLUS) freed blocks of each size. These are not used again.
 //!
+//! # Servers that are away
+//!
+//! A node and its leaves lie on one server, the nodes above and below on any. So a structure change has its memory
+//! before it locks anything, and under a lock it waits for no connection: it opens what is frozen, and gives the lock back.
+//! Only a leaf that is *changing* already waits for the server of its new part. A living client whose connection breaks
+//! in a change of unknown outcome leaves the memory of one record, or of what is new of one structure change.
+//!
 //! # Memory
 //!
 //! Counted after insertions in no order, values of eight bytes, 300,000 keys; the B-link tree (`blink`) with nodes filled to 70 %, 1 KB each.
@@ -100,7 +107,7 @@
 //!
 //! # Bounds
 //!
-//! 32 servers with numbers below 32; values of up to 1 MiB, and no longer than a chunk of the server. In an index
+//! 32 servers with numbers below 32; values of up to [`MAX_VALUE`] bytes, and no longer than a chunk of the server. In an index
 //! of eight-byte values one word of 2^64 is no value. A client changes up to [`ANNOUNCEMENTS`] leaves of a server
 //! at once; further operations wait. Each server has 4 MiB of address space for the lines of clients, of which it
 //! uses what clients have touched. After 65,535 sessions numbers of owners come again: what a dead owner had

@@ -13,6 +13,7 @@
 mod describe;
 mod load;
 mod part;
+mod strays;
 
 use std::convert::Infallible;
 use std::io;
@@ -34,6 +35,7 @@ use crate::word::place_bytes;
 
 pub use load::{LoadCounts, LoadError, LoadOptions, LoadedIndex, load};
 pub use part::IndexCounts;
+pub use strays::strays;
 
 /// Bytes of a step over the lines of clients.
 const BLOCK: u64 = 4096;
@@ -161,16 +163,24 @@ impl Tenant for HybridIndex {
         if !block.start.is_multiple_of(UNIT) {
             return false;
         }
+        // A change has taken it, and has not written it.
+        let is_untouched = |first: &[u8]| first.iter().all(|byte| *byte == 0);
         match class {
             LEAVES => {
-                let lock = self.bytes::<32>(block.start + LOCK).map(|line| LockLine::parse(&line));
-                lock.is_some_and(|lock| lock.is(LeafState::Retired) || lock.is(LeafState::Unborn))
+                let line = self.bytes::<32>(block.start + LOCK);
+                let is_free = |line: &[u8; 32]| {
+                    let lock = LockLine::parse(line);
+                    lock.is(LeafState::Retired) || lock.is(LeafState::Unborn) || is_untouched(line)
+                };
+                block.end - block.start == LEAF_BYTES as u64 && line.as_ref().is_some_and(is_free)
             }
             NODES => {
-                let is_free = |state: u64| state & 7 != NodeState::Live as u64;
-                let size = self.bytes::<{ HEAD_BYTES as usize }>(block.start);
-                let size = size.and_then(|head| inner::size_in(&head)).filter(|(_, state)| is_free(*state));
-                size.is_some_and(|(size, _)| block.start + u64::from(size.place_bytes()) == block.end)
+                let is_other = |(size, state): (NodeSize, u64)| {
+                    let end = block.start + u64::from(size.place_bytes());
+                    state & 7 != NodeState::Live as u64 && end == block.end
+                };
+                let head = self.bytes::<{ HEAD_BYTES as usize }>(block.start);
+                head.is_some_and(|head| is_untouched(&head) || inner::size_in(&head).is_some_and(is_other))
             }
             _ => self.block_end(class, block.start) == Some(block.end),
         }
@@ -301,6 +311,10 @@ mod tests {
         let Loaded { region, spare, tenant, .. } = HybridIndex::make(0, SHAPE, 16 << 10).unwrap();
         let chunk = spare.start..spare.start + (8 << 10);
         assert_eq!(used(&tenant, LEAVES, &chunk), 0);
+        // What a client has taken and not written it may give back.
+        assert!(tenant.is_free(LEAVES, chunk.start..chunk.start + 1024));
+        assert!(tenant.is_free(NODES, chunk.start..chunk.start + 192));
+        assert!(!tenant.is_free(RECORDS, chunk.start..chunk.start + 192));
         let node = inner::build(Prefix::ROOT, NodeSize::NEW, 64, NodeState::Moved, []);
         region.write(chunk.start + 192, &node).unwrap();
         assert_eq!(used(&tenant, NODES, &chunk), 192 + 192);

@@ -94,11 +94,6 @@ impl<'i, V: Verbs> Room<'i, V> {
         &self.writer
     }
 
-    /// Whether it was taken in a session: in another one it is not the client's.
-    pub(super) fn is_of(&self, writer: &Writer) -> bool {
-        self.writer.owner == writer.owner
-    }
-
     /// Address of a leaf, by its number.
     pub(super) fn leaf(&self, number: usize) -> Option<GlobalAddress> {
         self.leaves.get(number).map(|leaf| leaf.taken.block.address)

@@ -67,3 +67,15 @@ fn values_of_several_lines() {
 fn bursts_under_way() {
     campaign(Aim::Bursts, 60);
 }
+
+#[test]
+fn leaves_that_move_to_other_servers_while_one_is_away() {
+    let sum = campaign(Aim::Moves, 100);
+    assert!(!is_usual() || sum.refused > 100 && sum.restarts > 30, "{sum:?}");
+}
+
+#[test]
+fn memory_that_is_used_up() {
+    let sum = campaign(Aim::Full, 60);
+    assert!(!is_usual() || sum.refused > 200, "{sum:?}");
+}

@@ -39,6 +39,11 @@ impl Setting {
         let length = match self.aim {
             _ if self.longest == 8 => 8,
             Aim::Lines => self.longest,
+            // The longest one, and the last that fits a size of records' places, and the next.
+            _ if word % 4 == 0 => *[self.longest, self.longest - 1, 40, 41, 104, 105]
+                .get((word / 4) as usize % 6)
+                .filter(|length| **length <= self.longest)
+                .unwrap_or(&self.longest),
             _ => 8 + (word * 7_919) as usize % (self.longest - 8),
         };
         (word, word.to_le_bytes().iter().copied().cycle().take(length).collect())
@@ -95,11 +100,13 @@ impl Living {
             }
             let act = match self.setting.aim {
                 Aim::Insertions => *pick(&mut random, &[Get, Insert, Insert, Insert, Insert, Delete, Delete]),
-                Aim::Splits => *pick(&mut random, &[Get, Get, Insert, Insert, Insert, Upsert, Update, Scan]),
-                Aim::Merges | Aim::Bursts if ebbs => {
+                Aim::Splits | Aim::Full => {
+                    *pick(&mut random, &[Get, Get, Insert, Insert, Insert, Upsert, Update, Scan])
+                }
+                Aim::Merges | Aim::Bursts | Aim::Moves if ebbs => {
                     *pick(&mut random, &[Get, Delete, Delete, Delete, Delete, Scan])
                 }
-                Aim::Merges | Aim::Bursts => {
+                Aim::Merges | Aim::Bursts | Aim::Moves => {
                     *pick(&mut random, &[Get, Insert, Insert, Insert, Update, Delete])
                 }
                 Aim::Updates | Aim::Records | Aim::Lines => {
@@ -139,7 +146,8 @@ impl Living {
             Err(error) => {
                 history.withdraw(asked);
                 self.setting.refused.set(self.setting.refused.get() + 1);
-                if !matches!(error, IndexError::GaveUp { .. }) {
+                let is_full = self.setting.aim == Aim::Full && matches!(error, IndexError::NoMemory { .. });
+                if !is_full && !matches!(error, IndexError::GaveUp { .. }) {
                     self.setting.wrong(format!("key {key:#x}: {error}"));
                 }
                 return Err(error);
@@ -181,8 +189,10 @@ impl Living {
     /// Last operations: each must succeed. A connection may break once more, because a session has just
     /// ended.
     pub(super) async fn end(self, index: Rc<Index<SimDevice>>, keys: Vec<u64>) -> Result<(), String> {
+        // Without memory keys can be taken away.
+        let last = if self.setting.aim == Aim::Full { Act::Delete } else { Act::Upsert };
         for key in keys {
-            for act in [Act::Get, Act::Upsert, Act::Get] {
+            for act in [Act::Get, last, Act::Get] {
                 let first = self.operate(&index, key, act).await;
                 if let Err(IndexError::Unknown(_)) = first {
                     self.operate(&index, key, act).await.map_err(|error| error.to_string())?;

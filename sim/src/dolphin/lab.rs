@@ -24,7 +24,7 @@ use crate::world::{CachedSwitches, Machine, MachineOptions, Random, SimDevice, W
 const LOOK: Duration = Duration::from_micros(10);
 
 /// Bytes of a server's chunks.
-const CHUNK: u64 = 32 << 10;
+pub(super) const CHUNK: u64 = 32 << 10;
 
 /// The memory as a client reaches it.
 pub type Client = Rc<RemoteMemory<SimDevice>>;
@@ -132,6 +132,16 @@ impl Server {
         let all = process.as_ref().map(MemoryServer::statistics).unwrap_or_default();
         all.into_iter().find(|(found, _)| found == name).map_or(0, |(_, count)| count)
     }
+}
+
+/// Leaves in the servers' memory that answer, and to which nothing leads.
+#[must_use]
+pub fn strays(servers: &[Rc<Server>], shape: &Shape) -> Vec<GlobalAddress> {
+    let leaves = servers.iter().flat_map(|server| server.leaves()).map(|(leaf, _)| leaf);
+    host::strays(shape, leaves, |at, bytes| {
+        let server = servers.iter().find(|server| server.content.server == at.server());
+        server.is_some_and(|server| server.content.region.read(at.offset(), bytes).is_ok())
+    })
 }
 
 /// Starts servers with an empty index.

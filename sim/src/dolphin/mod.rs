@@ -9,7 +9,7 @@
 //!   3 clients × 3 tasks: get, insert, update, upsert, delete, scan     fate: cuts links, freezes and kills
 //!        │ announce + READ, change + end                                     clients, kills servers
 //!        ▼
-//!   1 or 2 memory servers of production: sessions with leases │ lock table, owners │ nodes, leaves, records
+//!   1 to 3 memory servers of production: sessions with leases │ lock table, owners │ nodes, leaves, records
 //! ```
 //!
 //! ```
@@ -28,10 +28,11 @@ mod tests;
 use std::ops::AddAssign;
 
 use fatbtree_dolphin::{Shape, Verified};
+use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use serde::Serialize;
 
-pub use lab::{Client, Server, begin, serve};
+pub use lab::{Client, Server, begin, serve, strays};
 
 use crate::world::{Options, Random, random};
 
@@ -54,6 +55,10 @@ pub enum Aim {
     Lines,
     /// Nodes that burst and collapse at one place, again and again.
     Bursts,
+    /// The same on several servers, with values out of line: leaves leave their records. Servers are away for long.
+    Moves,
+    /// Many keys on servers with little memory: it is used up.
+    Full,
 }
 
 /// Order of the keys in the key space.
@@ -65,7 +70,12 @@ enum Spread {
     Random,
     /// Side by side behind a few prefixes.
     Clusters,
+    /// With one first byte, and several second ones.
+    Prefixed,
 }
+
+/// Chunks of a server that are not used up.
+const MUCH: u64 = 1 << 10;
 
 /// A scenario: everything follows from the seed.
 #[derive(Clone, Debug)]
@@ -82,6 +92,12 @@ pub struct Scenario {
     led: Option<u8>,
     /// Whether switches lead to leaves that no node leads to, too.
     unlinked: bool,
+    /// Mishaps for which a server that died stays away, at most.
+    away: u32,
+    /// Time for which operations try.
+    patience: Duration,
+    /// Chunks that each server has.
+    chunks: u64,
     world: Options,
 }
 
@@ -143,7 +159,14 @@ impl Scenario {
         // Drawn by itself: the other seeds are what they were before switches led any.
         let draw = &mut random(seed, 83);
         let led = *pick(draw, &[None, None, None, Some(0), Some(4)]);
-        Self { unlinked: draw.random_bool(0.5), ..Self::aimed(seed, Aim::All).led(led) }
+        let unlinked = draw.random_bool(0.5);
+        // So are these aims.
+        let aim = match random(seed, 85).random_range(0..10) {
+            0 => Aim::Moves,
+            1 => Aim::Full,
+            _ => Aim::All,
+        };
+        Self { unlinked, ..Self::aimed(seed, aim).led(led) }
     }
 
     /// The same with switches that lead to any leaf that lies in memory: one that is written and not linked yet, or never will
@@ -187,19 +210,31 @@ impl Scenario {
             Aim::Merges => draw.random_range(60..160),
             Aim::Records => draw.random_range(2..6),
             Aim::Lines => draw.random_range(1..3),
-            Aim::Bursts => draw.random_range(60..90),
+            Aim::Bursts | Aim::Moves => draw.random_range(60..90),
+            Aim::Full => draw.random_range(200..500),
         };
         let spread = match aim {
             Aim::Bursts => Spread::Dense,
+            Aim::Moves => *pick(draw, &[Spread::Dense, Spread::Prefixed]),
             _ => *pick(draw, &[Spread::Dense, Spread::Random, Spread::Clusters]),
         };
         let (max_value, longest) = match aim {
             Aim::Records => (400, 400),
             Aim::Lines => (400, 200),
+            Aim::Moves => *pick(draw, &[(400, 400), (100, 100), (8, 8)]),
             Aim::All if draw.random_bool(0.3) => (400, 60),
             _ => (8, 8),
         };
-        let servers = if draw.random_range(0..3) == 0 { 0b110 } else { 0b010 };
+        let servers = match aim {
+            Aim::Moves => *pick(draw, &[0b110, 0b1_0110]),
+            _ if draw.random_range(0..3) == 0 => 0b110,
+            _ => 0b010,
+        };
+        let (away, patience, chunks) = match aim {
+            Aim::Moves => (8, *pick(draw, &[600, 2_000, 30_000]), MUCH),
+            Aim::Full => (0, 30_000, draw.random_range(2..5)),
+            _ => (0, 30_000, MUCH),
+        };
         Self {
             seed,
             aim,
@@ -209,6 +244,9 @@ impl Scenario {
             cache: *pick(draw, &[0, 2_000, 1 << 20, 1 << 20]),
             led: None,
             unlinked: false,
+            away,
+            patience: Duration::from_micros(patience),
+            chunks,
             world,
         }
     }
@@ -227,6 +265,7 @@ fn keys(spread: Spread, count: u64, draw: &mut Random) -> Vec<u64> {
     let base = *pick(draw, &[0, 250, u64::MAX - 300, (1 << 63) - 30, 0x0123_4567_89ab_0000]);
     let mut keys: Vec<u64> = match spread {
         Spread::Dense => (0..count).map(|at| base.saturating_add(at)).collect(),
+        Spread::Prefixed => (0..count).map(|at| base & 0xff << 56 | at << 49).collect(),
         Spread::Random => (0..count).map(|_| draw.random_range(0..=u64::MAX)).collect(),
         Spread::Clusters => {
             let prefixes: [u64; 3] =

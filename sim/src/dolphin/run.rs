@@ -3,13 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_dolphin::NodeCache;
+use fatbtree_dolphin::{NodeCache, Shape};
 use fatbtree_remote::{Contention, RemoteConfig};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
 use super::clients::{Living, Setting};
-use super::lab::{Server, begin_led, lead, serve};
+use super::lab::{CHUNK, Server, begin_led, lead, serve, strays};
 use super::{Outcome, Scenario, pick};
 use crate::history::History;
 use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Stage, Trial};
@@ -21,6 +21,8 @@ const FAULTS: Duration = Duration::from_millis(6);
 const SOON: Duration = Duration::from_millis(200);
 /// Lease of a session: a run sees many end.
 const LEASE: Duration = Duration::from_micros(1_500);
+/// Patience of the last operations: far more than they take when nothing is in the way.
+const PATIENCE: Duration = Duration::from_millis(30);
 const CLIENTS: usize = 3;
 const TASKS: usize = 3;
 
@@ -31,10 +33,16 @@ struct Scene {
     setting: Rc<Setting>,
     switches: Option<CachedSwitches>,
     home: u16,
+    shape: Shape,
     /// Machine of the client that lives in the end.
     last: Machine,
     living: RefCell<Option<Living>>,
     outcome: RefCell<Outcome>,
+    /// Mishaps for which dead servers stay away.
+    away: Cell<u32>,
+    longest_away: u32,
+    /// Time for which operations try while there are mishaps.
+    patience: Duration,
     /// Decides about what is begun in the end.
     draw: RefCell<Random>,
 }
@@ -46,9 +54,8 @@ impl Scene {
         contention: Contention,
         draw: &mut Random,
         switches: Option<CachedSwitches>,
+        patience: Duration,
     ) -> Living {
-        // Far more than an operation takes when nothing is in the way.
-        let patience = Duration::from_millis(30);
         let lanes = draw.random_range(1..=2);
         let config = RemoteConfig { lanes, contention, patience, ..RemoteConfig::default() };
         let memory = begin_led(machine, &self.servers, config, draw, switches);
@@ -59,7 +66,7 @@ impl Scene {
 
     fn live(&self, machine: &Machine, draw: &mut Random) {
         let contention = if draw.random_bool(0.5) { Contention::SMART } else { Contention::SHERMAN };
-        let living = self.living(machine, contention, draw, self.switches.clone());
+        let living = self.living(machine, contention, draw, self.switches.clone(), self.patience);
         let seeds: [u64; TASKS] = std::array::from_fn(|_| draw.random_range(0..=u64::MAX));
         let of = machine.clone();
         drop(machine.spawn(async move {
@@ -87,7 +94,10 @@ impl Stage for Scene {
     }
 
     fn begin_mishap(self: &Rc<Self>, draw: &mut Random) -> bool {
-        self.revive(draw);
+        match self.away.get() {
+            0 => self.revive(draw),
+            away => self.away.set(away - 1),
+        }
         self.machines.iter().filter(|machine| machine.is_mute()).for_each(Machine::kill);
         for machine in self.machines.iter().filter(|machine| !machine.is_up()) {
             machine.boot();
@@ -103,7 +113,7 @@ impl Stage for Scene {
         self.revive(draw);
         self.machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
         // Wrong switches are a fault, too: where they lead to memory that is none, they break a connection.
-        let living = self.living(&self.last, Contention::SMART, draw, None);
+        let living = self.living(&self.last, Contention::SMART, draw, None, PATIENCE);
         self.living.replace(Some(living.clone()));
         let keys = &self.setting.keys;
         let share = |number: usize| keys.iter().skip(number).step_by(4).copied().collect::<Vec<_>>();
@@ -132,6 +142,9 @@ impl Fault<Scene> for Restarts {
         let server = pick(draw, &scene.servers);
         if server.machine.is_up() {
             server.die();
+            if scene.longest_away > 0 {
+                scene.away.set(draw.random_range(0..=scene.longest_away));
+            }
             scene.outcome.borrow_mut().restarts += 1;
         }
     }
@@ -148,6 +161,15 @@ fn linearizable(ended: &Ended<'_, Scene>) -> Result<(), String> {
     let outcome = &mut *ended.stage.outcome.borrow_mut();
     (outcome.answered, outcome.unknown) = (checked.answered as u64, checked.unknown as u64);
     Ok(())
+}
+
+/// Nothing answers that is no part of the index.
+fn no_strays(ended: &Ended<'_, Scene>) -> Result<(), String> {
+    let strays = strays(&ended.stage.servers, &ended.stage.shape);
+    match strays.first() {
+        None => Ok(()),
+        Some(leaf) => Err(format!("the leaf at {leaf} answers, and nothing leads to it")),
+    }
 }
 
 /// The index is whole, has each key once, and a scan finds as many. The history explains which: what dead
@@ -188,7 +210,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         led: scenario.led,
         aim: scenario.aim,
     };
-    let servers = serve(&world, scenario.shape, 32 << 20, LEASE);
+    let servers = serve(&world, scenario.shape, scenario.chunks * CHUNK, LEASE);
     let switches = scenario
         .led
         .map(|_| lead(&world, &servers, scenario.shape, scenario.unlinked, random(scenario.seed, 84)));
@@ -200,9 +222,13 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
             .collect(),
         setting: Rc::new(setting),
         home: scenario.shape.home(),
+        shape: scenario.shape,
         last: world.machine(MachineOptions::named("last client")),
         living: RefCell::default(),
         outcome: RefCell::default(),
+        away: Cell::default(),
+        longest_away: scenario.away,
+        patience: scenario.patience,
         draw: RefCell::new(random(scenario.seed, 82)),
     });
     scene.machines.iter().for_each(|machine| scene.live(machine, draw));
@@ -213,6 +239,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         soon: SOON,
         properties: vec![
             Box::new(Alive),
+            Box::new(no_strays),
             Box::new(verified),
             Box::new(nothing_wrong),
             Box::new(linearizable),

@@ -10,6 +10,7 @@ use fatbtree_remote::{LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::{Made, Swap, give_up, lock_part, out_of_reach, upward};
+use crate::checks::Check;
 use crate::entry::{Entry, NodeSize};
 use crate::error::Stop;
 use crate::index::descend::Gap;
@@ -59,7 +60,7 @@ impl<V: Verbs> Index<V> {
             return self.resize(guard, node, room, op).await;
         };
         let wants = Wants::leaf(node.at.server());
-        match room.filter(|room| room.wants() == wants && room.is_of(&guard.writer())) {
+        match room.filter(|room| room.wants() == wants) {
             Some(room) => self.link_leaf(guard, &node, free, room, range, op).await.map(Made::Done),
             None => {
                 guard.release(&mut op.trips).await?;
@@ -145,15 +146,15 @@ impl<V: Verbs> Index<V> {
             Ok(head) => head,
             Err(stop) => return give_up(guard, stop, op).await,
         };
-        let live = |state: u64| state & 7 == NodeState::Live as u64;
-        let found =
-            parse_head(&head, child.size()).filter(|(prefix, state)| live(*state) && !prefix.covers(op.key));
+        // The entry is the child's under this lock, whatever its state is: one that has moved, or is not in use yet, keeps its prefix.
+        let found = parse_head(&head, child.size()).filter(|(prefix, _)| !prefix.covers(op.key));
         let Some((below, _)) = found else {
             op.anew = true;
             guard.release(&mut op.trips).await?;
             return Err(Stop::Later);
         };
         let prefix = Prefix::of(op.key, common(op.key, below.low()));
+        // Only damage leads here: both keys share the node's prefix and its next byte.
         if prefix.depth() <= node.prefix.depth() || prefix.depth() >= below.depth() {
             guard.release(&mut op.trips).await?;
             return Err(Stop::Later);
@@ -170,6 +171,9 @@ impl<V: Verbs> Index<V> {
         let word = entry.0.to_le_bytes();
         let parts = [Part { at: node.slot_at(slot), bytes: &word }];
         room.hold();
+        if !Check::OpensLast.on() {
+            self.begin_use(&swaps, op).await?;
+        }
         room.linked(guard.restructure(&parts, &mut op.trips).await)?;
         self.cache.forget(node.prefix);
         // It is linked: where this fails, the next client that comes by does it.

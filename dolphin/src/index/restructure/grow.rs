@@ -41,7 +41,7 @@ impl<V: Verbs> Index<V> {
             return Ok(Made::Done(()));
         }
         let wants = Wants::node(node.at.server(), size);
-        let room = room.filter(|room| room.wants() == wants && room.is_of(&guard.writer()));
+        let room = room.filter(|room| room.wants() == wants);
         let Some((at, room)) = room.and_then(|room| Some((room.node()?, room))) else {
             guard.release(&mut op.trips).await?;
             return Ok(Made::Wants(wants));

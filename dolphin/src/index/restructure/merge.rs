@@ -10,6 +10,7 @@ use fatbtree_verbs::{Buffer, Verbs};
 
 use super::grow::fitting;
 use super::{Made, Swap, give_up, lock_part, out_of_reach, upward};
+use crate::checks::Check;
 use crate::entry::Entry;
 use crate::error::Stop;
 use crate::index::space::{Room, Wants};
@@ -50,7 +51,7 @@ impl<V: Verbs> Index<V> {
     ) -> Result<Made<Merged>, Stop> {
         let (guard, node) = self.enter(parent, op).await?;
         let wants = Wants::leaf(node.at.server());
-        let room = room.filter(|room| room.wants() == wants && room.is_of(&guard.writer()));
+        let room = room.filter(|room| room.wants() == wants);
         let Some((new, room)) = room.and_then(|room| Some((room.leaf(0)?, room))) else {
             guard.release(&mut op.trips).await?;
             return Ok(Made::Wants(wants));
@@ -99,10 +100,16 @@ impl<V: Verbs> Index<V> {
             lock_part(leaves[0], &ends[0]),
             lock_part(leaves[1], &ends[1]),
         ];
+        let mut parts = parts;
+        if !Check::OpensLast.on() {
+            parts[1..4].rotate_right(1);
+        }
+        if !Check::LinksLast.on() {
+            parts.swap(4, 5);
+        }
         let writer = guard.writer();
         room.hold();
-        room.linked(guard.restructure(&parts, &mut op.trips).await)?;
-        leaves.iter().for_each(|&leaf| self.free_leaf(&writer, leaf));
+        room.linked(self.retire(guard, &parts, &writer, &leaves, op).await)?;
         self.cache.forget(node.prefix);
         Ok(Made::Done(Merged::Left(node.entries.len() - 1)))
     }
@@ -150,14 +157,16 @@ impl<V: Verbs> Index<V> {
         let moved = moved_head(&node, entry);
         let parts = [lock_part(only.at(), &begin), Part { at: node.at, bytes: &moved }];
         room.hold();
+        if !Check::OpensLast.on() {
+            self.begin_use(&[Swap::leaf(new, stamp)], op).await?;
+        }
         room.linked(guard.write(&parts, &mut op.trips).await)?;
         if let Err(stop) = self.begin_use(&[Swap::leaf(new, stamp)], op).await {
             return give_up(guard, stop, op).await;
         }
         let end = LockLine::plain(leaf.stamp(), LeafState::Retired).to_bytes();
         let writer = guard.writer();
-        guard.restructure(&[lock_part(only.at(), &end)], &mut op.trips).await?;
-        self.free_leaf(&writer, only.at());
+        self.retire(guard, &[lock_part(only.at(), &end)], &writer, &[only.at()], op).await?;
         self.cache.forget(node.prefix);
         self.relink(parent, op).await
     }

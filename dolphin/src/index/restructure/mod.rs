@@ -26,7 +26,7 @@ mod merge;
 mod settle;
 mod split;
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, LockGuard, Part, Writer, bytes_of};
+use fatbtree_remote::{ConnectionId, GlobalAddress, LockError, LockGuard, Part, Writer, bytes_of};
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::space::{Room, Wants};
@@ -45,7 +45,8 @@ type Frozen<'i, V> = (LockGuard<'i, V>, Vec<Buffer>);
 
 impl<V: Verbs> Index<V> {
     /// Carries out a structure change with the room that it turns out to want. Each attempt either ends the change, or says what it
-    /// wants, and has nothing locked or frozen then.
+    /// wants, and has nothing locked or frozen then. Nothing waits between the last block and the request for the lock, so both are of one
+    /// session.
     async fn with_room<T>(
         &self,
         mut wants: Option<Wants>,
@@ -201,6 +202,25 @@ impl<V: Verbs> Index<V> {
         let lines: Vec<_> = stamps.iter().map(|&stamp| LockLine::plain(stamp, state).to_bytes()).collect();
         let parts: Vec<_> = leaves.iter().zip(&lines).map(|(&at, line)| lock_part(at, line)).collect();
         Ok(guard.write(&parts, &mut op.trips).await?)
+    }
+
+    /// Writes what retires leaves, and releases the lock of their node. Then they are free memory.
+    async fn retire(
+        &self,
+        guard: LockGuard<'_, V>,
+        parts: &[Part<'_>],
+        writer: &Writer,
+        leaves: &[GlobalAddress],
+        op: &mut Op,
+    ) -> Result<(), LockError> {
+        let free = || leaves.iter().for_each(|&leaf| self.free_leaf(writer, leaf));
+        if !Check::FreesRetired.on() {
+            free();
+            return guard.restructure(parts, &mut op.trips).await;
+        }
+        guard.restructure(parts, &mut op.trips).await?;
+        free();
+        Ok(())
     }
 
     /// Lets what is unborn be used: swaps state words, each of which has a stamp of its own, so that

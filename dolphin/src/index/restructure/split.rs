@@ -15,6 +15,7 @@ use fatbtree_remote::{LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::{Frozen, Made, Swap, give_up, lock_part, out_of_reach, upward};
+use crate::checks::Check;
 use crate::entry::{Entry, NodeSize};
 use crate::error::Stop;
 use crate::index::descend::Held;
@@ -141,14 +142,14 @@ impl<V: Verbs> Index<V> {
         let made = match (plan, room) {
             _ if !leaf.covers(op.key) => self.thaw_read((guard, bytes), &[entry.at()], op).await,
             (Plan::Clean, _) => self.clean(guard, entry, leaf, op).await,
-            (Plan::Split(at), Some(room)) if room.is_of(&guard.writer()) => match node.free {
+            (Plan::Split(at), Some(room)) => match node.free {
                 Some(free) => self.split(guard, &node, free, entry, leaf, &items, (room, at), op).await,
                 None => self.thaw_read((guard, bytes), &[entry.at()], op).await,
             },
             (Plan::Burst(prefix, at), Some(room)) => {
                 self.burst((guard, bytes), &node, entry, &items, (room, prefix, at), op).await
             }
-            (Plan::Split(_) | Plan::Burst(..), _) => {
+            (Plan::Split(_) | Plan::Burst(..), None) => {
                 self.thaw_read((guard, bytes), &[entry.at()], op).await?;
                 return wants.map(Made::Wants).ok_or(Stop::Later);
             }
@@ -209,6 +210,13 @@ impl<V: Verbs> Index<V> {
             Part { at: node.slot_at(free), bytes: &word },
             lock_part(entry.at(), &end),
         ];
+        let mut parts = parts;
+        if !Check::OpensLast.on() {
+            parts.swap(1, 2);
+        }
+        if !Check::LinksFirst.on() {
+            parts.swap(4, 5);
+        }
         room.hold();
         room.linked(guard.restructure(&parts, &mut op.trips).await)?;
         let mut known = node.clone();
@@ -240,16 +248,21 @@ impl<V: Verbs> Index<V> {
         };
         let begin = LockLine::changing(leaf.stamp(), Task::Burst, leaf.min(), child).to_bytes();
         room.hold();
+        if !Check::OpensLast.on() {
+            self.begin_use(&swaps, op).await?;
+        }
         room.linked(guard.write(&[lock_part(entry.at(), &begin)], &mut op.trips).await)?;
         if let Err(stop) = self.begin_use(&swaps, op).await {
             return give_up(guard, stop, op).await;
         }
         let word = child.0.to_le_bytes();
         let end = LockLine::plain(leaf.stamp(), LeafState::Retired).to_bytes();
-        let parts = [Part { at: node.slot_at(slot), bytes: &word }, lock_part(entry.at(), &end)];
+        let mut parts = [Part { at: node.slot_at(slot), bytes: &word }, lock_part(entry.at(), &end)];
+        if !Check::LinksFirst.on() {
+            parts.swap(0, 1);
+        }
         let writer = guard.writer();
-        guard.restructure(&parts, &mut op.trips).await?;
-        self.free_leaf(&writer, entry.at());
+        self.retire(guard, &parts, &writer, &[entry.at()], op).await?;
         self.cache.forget(node.prefix);
         Ok(())
     }
