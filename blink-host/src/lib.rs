@@ -70,6 +70,7 @@ mod finder;
 pub mod grpc;
 mod kept;
 mod load;
+mod marks;
 pub mod query;
 mod snapshots;
 mod tenant;

@@ -1,8 +1,7 @@
 //! The B-link tree as a tenant of a memory server.
 //!
-//! **Tails.** Clients use a chunk of nodes from its start. What lies behind the last slot that holds a node, alive or freed, was never used.
-//! The end of the last record cannot be seen, because a value may end in zeros. So the used part reaches as
-//! far behind the last byte that is not zero as the largest record.
+//! **What was written.** A slot for a node holds one, alive or freed, or was never used. Records lie one behind another. The head of each says
+//! how long it is, and a client that dies leaves a prefix of what it was writing, so the head before all else.
 
 use std::fmt;
 use std::future::Future;
@@ -10,25 +9,25 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_blink::node::{LINE, MAGIC, NodeHeader};
-use fatbtree_blink::record::{RECORD_HEAD, is_record, place_bytes};
+use fatbtree_blink::record::{RECORD_ALIGN, RECORD_HEAD, RecordHead, is_record, place_bytes};
 use fatbtree_blink::size_class::{self, INTERNAL_NODES, LEAVES, RECORDS};
 use fatbtree_blink::{
     GlobalAddress, HEADER_BYTES, Integrity, MAX_VALUE, Partition, Regions, SUPERBLOCK_BYTES, SizeClass,
     Superblock, Tree, TreeConfig, TreeTop,
 };
-use fatbtree_memserver::{Class, Counter, Load, Loaded, Reply, Seen, ServerGone, Shape, Tenant, Used};
+use fatbtree_memserver::{
+    Class, Counter, Found, Load, Loaded, Reply, Seen, ServerGone, Shape, Tenant, find_block, find_slot,
+};
 use fatbtree_verbs::{Device, Memory};
 
 use crate::finder::{Finder, KeyPlaces, LocateError};
 use crate::load::{LoadCounts, LoadedTree};
+use crate::marks::Marks;
 use crate::snapshots::{SnapshotError, Snapshots};
 use crate::{TreeHandle, TreeServer};
 
-/// Bytes from the last byte of a record that is not zero to the end of its place, at most.
-const RECORD_REACH: u64 = place_bytes(MAX_VALUE) as u64;
-
-/// Bytes of records that are looked at in one step.
-const BLOCK: u64 = 4096;
+/// Bytes of the longest place for a record.
+const LONGEST_RECORD: u64 = place_bytes(MAX_VALUE) as u64;
 
 /// A memory server's description of its tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,11 +83,13 @@ pub enum TreeRequest {
 /// The tree of one partition.
 #[derive(Debug)]
 pub struct Blink {
-    info: TreeInfo,
+    pub(super) info: TreeInfo,
     generation: u64,
-    region: Arc<Memory>,
+    pub(super) region: Arc<Memory>,
     /// The same, as walks want it.
-    memory: Regions,
+    pub(super) memory: Regions,
+    /// Records that leaves lead to.
+    pub(super) marks: Marks,
     snapshots: Snapshots,
     finder: Finder,
 }
@@ -104,6 +105,7 @@ impl Load for LoadedTree {
             generation,
             memory: Regions::new([(partition.id, Arc::clone(&region))]),
             region: Arc::clone(&region),
+            marks: Marks::default(),
             snapshots: Snapshots::new(walks.snapshot_nodes, walks.snapshot_requests),
             finder: Finder::new(walks.locate_requests),
         };
@@ -171,32 +173,50 @@ impl Tenant for Blink {
         }
     }
 
-    fn used(&self, class: SizeClass, chunk: Range<u64>, budget: &mut usize) -> Used {
+    fn find(&self, class: SizeClass, within: Range<u64>) -> Found {
+        // A node's version is another one after each whole write.
+        let node = |at| {
+            node_at(&self.region, at).map(|header| u64::from(header.version) << 8 | u64::from(header.flags))
+        };
         match class {
-            LEAVES => last_node(&self.region, chunk, self.info.config.leaf_bytes(), budget),
-            INTERNAL_NODES => last_node(&self.region, chunk, self.info.config.internal_bytes(), budget),
-            _ => last_record(&self.region, chunk, budget),
+            LEAVES => find_slot(within, self.info.config.leaf_bytes().into(), node),
+            INTERNAL_NODES => find_slot(within, self.info.config.internal_bytes().into(), node),
+            _ => find_block(&self.region, within, (RECORD_ALIGN, LONGEST_RECORD), |at| {
+                let head = record_at(&self.region, at)?;
+                Some((at + u64::from(place_bytes(head.length())), head.stamp()))
+            }),
         }
     }
 
     fn is_free(&self, class: SizeClass, block: Range<u64>) -> bool {
         if class != RECORDS {
-            return node_at(&self.region, block.start).is_some_and(|header| {
-                let is_leaf = header.level == 0;
-                header.is_free()
-                    && header.address == GlobalAddress::new(self.info.partition.id, block.start)
-                    && is_leaf == (class == LEAVES)
-            });
+            return self.is_free_node(class, block.start);
         }
-        let Ok(bytes) = u32::try_from(block.end - block.start) else { return false };
-        let length = bytes.checked_sub(RECORD_HEAD as u32).filter(|&length| length <= place_bytes(MAX_VALUE));
-        let mut head = [0; RECORD_HEAD];
-        length.is_some_and(|length| place_bytes(length) == bytes && bytes <= place_bytes(MAX_VALUE))
-            && self.region.read(block.start, &mut head).is_ok()
-            && is_record(&head)
+        let record = record_at(&self.region, block.start);
+        record.is_some_and(|head| block.start + u64::from(place_bytes(head.length())) == block.end)
     }
 
-    fn is_empty(&self) -> bool {
+    /// Freed nodes, and records: see `marks`.
+    fn swept(&self) -> &[SizeClass] {
+        &size_class::CLASSES
+    }
+
+    fn begin_marks(&mut self) {
+        self.begin_walk();
+    }
+
+    fn mark(&mut self, budget: usize) -> bool {
+        self.walk(budget)
+    }
+
+    fn is_marked(&self, class: SizeClass, block: Range<u64>) -> bool {
+        match class {
+            RECORDS => self.is_record_marked(&block),
+            _ => !self.is_free_node(class, block.start),
+        }
+    }
+
+    fn is_empty(&self, _in_use: &mut dyn Iterator<Item = Range<u64>>) -> bool {
         let TreeInfo { partition, config, .. } = &self.info;
         let mut keys = 0;
         let tree = Tree::new(&self.memory, config, partition);
@@ -313,40 +333,9 @@ pub(super) fn node_at(memory: &Memory, offset: u64) -> Option<NodeHeader> {
     (header.magic == MAGIC).then_some(header)
 }
 
-/// End of the last node of a chunk. Nodes lie at multiples of their size from the chunk's start.
-fn last_node(memory: &Memory, chunk: Range<u64>, bytes: u32, budget: &mut usize) -> Used {
-    let bytes = u64::from(bytes);
-    let mut to = chunk.end - (chunk.end - chunk.start) % bytes;
-    while to > chunk.start {
-        if *budget == 0 {
-            return Used::Below(to);
-        }
-        *budget -= 1;
-        if node_at(memory, to - bytes).is_some() {
-            return Used::To(to);
-        }
-        to -= bytes;
-    }
-    Used::To(chunk.start)
-}
-
-/// Greatest reach of the last record of a chunk.
-fn last_record(memory: &Memory, chunk: Range<u64>, budget: &mut usize) -> Used {
-    let mut to = chunk.end;
-    while to > chunk.start {
-        if *budget == 0 {
-            return Used::Below(to);
-        }
-        *budget -= 1;
-        let from = to.saturating_sub(BLOCK).max(chunk.start);
-        let mut block = [0; BLOCK as usize];
-        let block = &mut block[..(to - from) as usize];
-        let read = memory.read(from, block).is_ok();
-        if read && let Some(last) = block.iter().rposition(|&byte| byte != 0) {
-            // Chunks begin at whole lines.
-            return Used::To((from + last as u64 + 1).next_multiple_of(LINE as u64) + RECORD_REACH);
-        }
-        to = from;
-    }
-    Used::To(chunk.start)
+/// The head of the record at an offset, if one begins there.
+pub(super) fn record_at(memory: &Memory, offset: u64) -> Option<RecordHead> {
+    let mut head = [0; RECORD_HEAD];
+    memory.read(offset, &mut head).ok().filter(|()| is_record(&head))?;
+    Some(RecordHead::parse(&head)).filter(|head| head.length() <= MAX_VALUE)
 }

@@ -187,6 +187,22 @@ pub struct ServerStatus {
     /// Kind of its structure, if it is no tree: it takes no part in plans.
     #[serde(default)]
     pub structure: Option<String>,
+    /// Use of its region, as it was last told of; none before.
+    #[serde(default)]
+    pub room: Option<RoomStatus>,
+}
+
+/// Use of a memory server's region, in bytes. Each byte is counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomStatus {
+    /// The structure's.
+    pub live: u64,
+    /// Held by clients with sessions, with what they have written there.
+    pub held: u64,
+    /// Free.
+    pub free: u64,
+    /// Lost by clients that died, as far as is known, and not found again.
+    pub lost: u64,
 }
 
 /// State of a client.

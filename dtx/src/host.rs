@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
 
-use fatbtree_memserver::{Class, Loaded, Origin, Seen, Shape as Classes, Tenant, Used};
+use fatbtree_memserver::{Class, Found, Loaded, Origin, Seen, Shape as Classes, Tenant};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
 use fatbtree_verbs::Memory;
 
@@ -150,8 +150,8 @@ impl Tenant for HostTables {
     }
 
     /// Tables have no chunks.
-    fn used(&self, _class: SizeClass, chunk: Range<u64>, _budget: &mut usize) -> Used {
-        Used::To(chunk.start)
+    fn find(&self, _class: SizeClass, within: Range<u64>) -> Found {
+        Found::Nothing(within.end)
     }
 
     fn handle(&mut self, request: Infallible) {

@@ -1,10 +1,10 @@
-//! Chunks: the spare memory of a region, given out in pieces of one size and taken back.
+//! Chunks: the spare memory of a region, divided into pieces of one size. Clients get parts of them, and give them back.
 //!
 //! ```text
 //!              allocate(class)                 publish                     its session ends
-//!   fresh ────────────────────► held ───────────────────► published ───────────┬─────────────► the structure's: up to the last block
+//!   fresh ────────────────────► held ───────────────────► published ───────────┬─────────────► the structure's: what blocks lie in
 //!                                │ ▲                                           │
-//!             free, lease ends   ▼ │ allocate(same class)                       │ what is behind it was never written to
+//!             free, lease ends   ▼ │ allocate(same class)                       │ what was never written to
 //!                          free, of its class ◄─────────────────────────────────┘
 //! ```
 //!
@@ -12,22 +12,25 @@
 //! from the chunk's start. So a stale pointer, in a switch or a client, that led to such a block leads for ever to a block of the same
 //! size, or to a freed one. The pointer never leads to a block of another class or into the middle of another block.
 //!
-//! **Publishing.** A client publishes a chunk *before* it links the first of its blocks into the structure. From then on the chunk's
-//! content is the structure's, whatever becomes of the client. A chunk that was not published holds nothing that a client can reach.
-//! When its holder gives it back, or its lease ends, it goes to the free list of its class.
+//! **Parts.** The first part of a chunk that a session gets for a class is small ([`FIRST_PART`]). Each further one is as large as all before it
+//! together, up to a chunk. So a session that writes little holds little, and one that writes much asks seldom. Parts of
+//! different sessions lie in one chunk; free memory between them is one piece again when both sides are free.
 //!
-//! **Tails.** Clients use a chunk from its start. When a session has ended, its queue pairs are destroyed and nothing is written into
-//! its chunks any more but where blocks are that others know. The [tenant](crate::Tenant::used) finds out where the used part ends; what
-//! lies behind it is given out again as a smaller chunk of the same class.
-//! A client whose session has ended must not use what it has left of its chunks.
+//! **Publishing.** A client publishes a part *before* it links the first of its blocks into the structure. From then on the part's
+//! content is the structure's, whatever becomes of the client. A part that was not published holds nothing that a client can reach.
+//! When its holder gives it back, or its lease ends, it is free again, for its class.
+//!
+//! **Rests.** Clients use a part from its start. When a session has ended, its queue pairs are destroyed and nothing is written into
+//! its parts any more but where blocks are that others know. The [tenant](crate::Tenant::find) tells block by block what was written;
+//! everything else is free again. A client whose session has ended must not use what it has left of its parts.
 //!
 //! **Restarts.** Where the region outlives its server, a word for each chunk says its class, written before
-//! the chunk is given out. On restart all such chunks belong to the structure and are charged to no client; their
-//! unused tails are recovered.
+//! the chunk is given out. On restart all such chunks belong to the structure and are charged to no client; what was never written in
+//! them is found, as above, before the first session.
 //!
 //! **Room.** Where the region lies in a file, a chunk has its room on the disk before it is given out.
 //!
-//! A client divides its chunk into blocks as it likes. Single blocks that clients have freed are the subject of `free_blocks`.
+//! A client divides its parts into blocks as it likes. Single blocks that clients have freed are the subject of `free_blocks`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -42,14 +45,14 @@ use crate::chunk_classes::{ChunkClasses, DamagedClasses, MAX_CLASSES};
 use crate::layout::{Class, Layout};
 use crate::limits::ClientId;
 use crate::session::SessionKey;
-use crate::tenant::{Shape, Tenant, Used};
+use crate::tenant::{Found, Shape, Tenant};
 
-/// A chunk as its holder is told of it.
+/// A part of a chunk as its holder is told of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
     /// Its address, on a line border.
     pub address: GlobalAddress,
-    /// Its size: the same of all chunks of a server, less of one that was used in part.
+    /// Its size: up to that of a chunk.
     pub bytes: u64,
     /// Class of content.
     pub class: SizeClass,
@@ -115,8 +118,14 @@ pub const fn chunk_classes_bytes(spare_bytes: u64, chunk_bytes: u64) -> u64 {
 /// Chunks begin at multiples of this many bytes.
 const LINE: u64 = 64;
 
-/// The least rest of a chunk for blocks of several sizes that is worth an answer.
-const LEAST_OF_SEVERAL: u64 = 4096;
+/// Bytes of the first part of a session: 64 leaves, or 512 records of 100 bytes. A thousand sessions that use three classes hold 188 MiB.
+pub(crate) const FIRST_PART: u64 = 64 << 10;
+
+/// Bytes of a free piece for which no fresh chunk is begun, or a quarter of what is wished: smaller ones serve when no chunk is left.
+const WORTH: u64 = 16 << 10;
+
+/// The least free piece for blocks of several sizes, beside which nothing is free.
+const LEAST_OF_SEVERAL: u64 = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -142,11 +151,17 @@ struct Piece {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ChunkCounts {
     pub(crate) all: u32,
+    /// Free pieces.
     pub(crate) free: u32,
+    /// Parts that are held, and such as are the structure's.
     pub(crate) held: u32,
     pub(crate) published: u32,
-    /// Bytes of the region up to the first chunk, and of the chunks that are held or published.
+    /// Bytes of the region up to the first chunk, and of the parts that are held or published.
     pub(crate) used_bytes: u64,
+    /// Bytes of free pieces, and of chunks that were never given out.
+    pub(crate) free_bytes: u64,
+    /// Bytes of parts whose sessions live.
+    pub(crate) held_bytes: u64,
 }
 
 /// Reasons for which a chunk is not changed.
@@ -158,11 +173,29 @@ pub(crate) enum ChunkRefusal {
     Published,
 }
 
-/// A published chunk whose session has ended: everything from `to` on was looked at, and nothing was there.
-#[derive(Clone, Copy, Debug)]
+/// A published part whose session has ended, or a chunk from before the server was started: up to `at` it was looked at.
+#[derive(Clone, Debug)]
 struct Ended {
-    offset: u64,
-    to: u64,
+    part: Range<u64>,
+    at: u64,
+    /// Where the unwritten memory begins in which `at` lies.
+    gap: Option<u64>,
+}
+
+impl Ended {
+    fn new(offset: u64, bytes: u64) -> Self {
+        Self { part: offset..offset + bytes, at: offset, gap: None }
+    }
+}
+
+/// The part that an [allocation](ChunkTable::allocate) is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PartWanted {
+    pub(crate) class: SizeClass,
+    /// Bytes of one block, if the client has told.
+    pub(crate) least: u64,
+    /// Bytes that are worth having.
+    pub(crate) wished: u64,
 }
 
 /// All chunks of a region.
@@ -180,12 +213,12 @@ pub(crate) struct ChunkTable {
     used: u32,
     /// Pieces by offset, side by side.
     pieces: BTreeMap<u64, Piece>,
-    /// Free pieces, by class.
-    free: Vec<BTreeSet<u64>>,
+    /// Bytes and offsets of free pieces, by class.
+    free: Vec<BTreeSet<(u64, u64)>>,
     ended: VecDeque<Ended>,
     /// The class of each chunk that was given out, where that outlives the server.
     given_out: Option<ChunkClasses>,
-    /// Rests of published chunks that came back.
+    /// Unwritten memory of published parts that came back, in pieces.
     pub(crate) tails: u64,
 }
 
@@ -225,44 +258,71 @@ impl ChunkTable {
         for class in classes.given_out(self.chunks, self.classes.len())? {
             let offset = self.from + u64::from(self.used) * self.bytes;
             self.pieces.insert(offset, Piece { bytes: self.bytes, class, state: State::Former });
-            self.ended.push_back(Ended { offset, to: self.bytes });
+            self.ended.push_back(Ended::new(offset, self.bytes));
             self.used += 1;
         }
         self.given_out = Some(classes);
         Ok(self)
     }
 
-    /// Gives a free chunk to `holder`, with its room in `memory`.
+    /// Gives a part of a chunk to `holder`, with its room in `memory`.
     pub(crate) fn allocate(
         &mut self,
         memory: &Memory,
-        class: SizeClass,
+        want: PartWanted,
         holder: SessionKey,
     ) -> Result<Chunk, NoGrant> {
-        let state = State::Held(holder);
+        let class = want.class;
         let number = usize::from(class.0);
-        let Some(&Class { name, .. }) = self.classes.get(number) else {
+        let Some(&Class { name, bytes: size, .. }) = self.classes.get(number) else {
             return Err(NoGrant::Class(NoClass { class, classes: self.classes.len() }));
         };
-        if let Some(offset) = self.free[number].pop_first()
-            && let Some(piece) = self.pieces.get_mut(&offset)
-        {
-            piece.state = state;
-            let bytes = piece.bytes;
-            return Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, class });
+        let least = want.least.max(size.into()).max(1);
+        // Parts end where blocks and lines do.
+        let step = if size == 0 { LINE } else { size.into() };
+        let wished = want.wished.max(least).next_multiple_of(step).min(self.bytes);
+        let none = NoGrant::Chunk(NoChunk { class: name, chunks: self.chunks, used: self.used });
+        let free = &self.free[number];
+        let worth = least.max((wished / 4).min(WORTH));
+        let found = match free.range((worth, 0)..).next().copied() {
+            Some(found) => found,
+            None => match self.begin_chunk(memory, class, least).map_err(|why| why.unwrap_or(none)) {
+                Ok(found) => found,
+                Err(none) => {
+                    let largest = self.free[number].last().copied();
+                    largest.filter(|(bytes, _)| *bytes >= least).ok_or(none)?
+                }
+            },
+        };
+        let (bytes, offset) = found;
+        self.free[number].remove(&found);
+        let taken = if bytes - wished.min(bytes) < self.least_free(class) { bytes } else { wished };
+        self.pieces.insert(offset, Piece { bytes: taken, class, state: State::Held(holder) });
+        if taken < bytes {
+            self.insert_free(offset + taken, bytes - taken, class);
         }
-        if self.used == self.chunks {
-            return Err(NoGrant::Chunk(NoChunk { class: name, chunks: self.chunks, used: self.used }));
+        Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes: taken, class })
+    }
+
+    /// Begins a chunk of a class: a free piece, of so many bytes and there. Errors: `None` if there is none, or a block does not fit.
+    fn begin_chunk(
+        &mut self,
+        memory: &Memory,
+        class: SizeClass,
+        least: u64,
+    ) -> Result<(u64, u64), Option<NoGrant>> {
+        if self.used == self.chunks || least > self.bytes {
+            return Err(None);
         }
         let (offset, bytes) = (self.from + u64::from(self.used) * self.bytes, self.bytes);
         // Chunks are given out in order, so that what lies before it has its room already. An index read may run over its end.
-        memory.reserve(offset + bytes + self.reach).map_err(NoGrant::Room)?;
+        memory.reserve(offset + bytes + self.reach).map_err(|why| Some(NoGrant::Room(why)))?;
         if let Some(classes) = &self.given_out {
             classes.note(self.used, class);
         }
         self.used += 1;
-        self.pieces.insert(offset, Piece { bytes, class, state });
-        Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, class })
+        self.insert_free(offset, bytes, class);
+        Ok((bytes, offset))
     }
 
     /// Makes a chunk the structure's; once more does no harm.
@@ -278,85 +338,157 @@ impl ChunkTable {
     }
 
     /// Takes a chunk back that was not published: from its holder, or because its session has ended.
-    pub(crate) fn free(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<(), ChunkRefusal> {
+    /// Returns its bytes.
+    pub(crate) fn free(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<u64, ChunkRefusal> {
         let (offset, piece) = self.piece(address).ok_or(ChunkRefusal::NotHeld)?;
         match piece.state {
             State::Held(found) if found == holder => {
-                piece.state = State::Free;
-                let class = piece.class;
-                self.free[usize::from(class.0)].insert(offset);
-                Ok(())
+                let Piece { bytes, class, .. } = *piece;
+                self.insert_free(offset, bytes, class);
+                Ok(bytes)
             }
             State::Published(found) if found == holder => Err(ChunkRefusal::Published),
             _ => Err(ChunkRefusal::NotHeld),
         }
     }
 
-    /// The session of a published chunk has ended, and its queue pairs are gone: what it has not used comes back, when it was
+    /// The session of a published part has ended, and its queue pairs are gone: what it has not used comes back, when it was
     /// [looked at](Self::look).
     pub(crate) fn end(&mut self, address: GlobalAddress, client: ClientId) {
         if let Some((offset, piece)) = self.piece(address) {
             piece.state = State::Tree(client);
-            let to = piece.bytes;
-            self.ended.push_back(Ended { offset, to });
+            let bytes = piece.bytes;
+            self.ended.push_back(Ended::new(offset, bytes));
+            self.join_used(offset);
         }
     }
 
-    /// Has the tenant look at up to `budget` blocks of chunks whose sessions have ended. Returns the clients that pay for one chunk less
-    /// from now on, and whether there is more to look at.
-    pub(crate) fn look<T: Tenant>(&mut self, tenant: &T, mut budget: usize) -> (Vec<ClientId>, bool) {
+    /// Has the tenant look at up to `budget` blocks of parts whose sessions have ended. Returns the clients that pay for less
+    /// from now on, by how many bytes, and whether there is more to look at.
+    pub(crate) fn look<T: Tenant>(&mut self, tenant: &T, budget: usize) -> (Vec<(ClientId, u64)>, bool) {
         let mut relieved = vec![];
-        while let Some(&Ended { offset, to }) = self.ended.front() {
-            let Some(&piece) = self.pieces.get(&offset) else {
+        for _ in 0..budget {
+            let Some(ended) = self.ended.front_mut() else { break };
+            let class = self.pieces.range(..=ended.at).next_back().map(|(_, piece)| piece.class);
+            let Some(class) = class.filter(|_| ended.at < ended.part.end) else {
+                let gap = ended.gap.map(|from| from..ended.part.end);
                 self.ended.pop_front();
+                relieved.extend(gap.and_then(|gap| self.come_back(gap)));
                 continue;
             };
-            match tenant.used(piece.class, offset..offset + to, &mut budget) {
-                Used::Below(end) => {
-                    self.ended[0].to = end.saturating_sub(offset).min(to);
-                    return (relieved, true);
-                }
-                Used::To(end) => {
-                    self.ended.pop_front();
-                    relieved.extend(self.cut(offset, piece, end.saturating_sub(offset)));
-                }
+            let (at, end) = (ended.at, ended.part.end);
+            let (next, is_written) = match tenant.find(class, at..end) {
+                Found::Nothing(next) => (next, false),
+                Found::Block { end, .. } | Found::Unclear(end) => (end, true),
+            };
+            // Whatever a tenant says, a look comes to its end.
+            ended.at = next.clamp(at + 1, end);
+            if is_written {
+                let gap = ended.gap.take().map(|from| from..at);
+                relieved.extend(gap.and_then(|gap| self.come_back(gap)));
+            } else {
+                ended.gap.get_or_insert(at);
             }
         }
-        (relieved, false)
+        (relieved, !self.ended.is_empty())
     }
 
-    /// Divides a chunk where its used part ends. Returns the client that is charged for one chunk less.
-    fn cut(&mut self, offset: u64, piece: Piece, used: u64) -> Option<ClientId> {
+    /// Takes unwritten memory of a part back. Returns the client that pays for it no more, and its bytes.
+    fn come_back(&mut self, gap: Range<u64>) -> Option<(ClientId, u64)> {
+        let (&offset, &piece) = self.pieces.range(..=gap.start).next_back()?;
+        let (class, end) = (piece.class, offset + piece.bytes);
         let client = match piece.state {
             State::Tree(client) => Some(client),
             State::Former => None,
             _ => return None,
         };
-        let least = match self.size(piece.class) {
-            0 if used == 0 => 0,
-            0 => LEAST_OF_SEVERAL,
-            bytes => u64::from(bytes),
-        };
-        let rest = piece.bytes.saturating_sub(used);
-        if rest > 0 && rest >= least {
-            self.tails += 1;
-            self.pieces.insert(offset + used, Piece { bytes: rest, state: State::Free, ..piece });
-            self.free[usize::from(piece.class.0)].insert(offset + used);
-            if used == 0 {
-                return client;
-            }
-            self.pieces.insert(offset, Piece { bytes: used, ..piece });
-        }
-        // A client is charged once for the parts of one chunk that it has used.
-        let (&before, left) = self.pieces.range(..offset).next_back()?;
-        let begins_chunk = (offset - self.from).is_multiple_of(self.bytes);
-        if begins_chunk || left.state != piece.state || self.ended.iter().any(|ended| ended.offset == before)
-        {
+        // Pieces begin at line borders, as chunks do. Where blocks have one size, this is a border of theirs.
+        let from = if self.size(class) == 0 { gap.start.next_multiple_of(LINE) } else { gap.start };
+        let bytes = gap.end.min(end).checked_sub(from).filter(|bytes| *bytes > 0)?;
+        let is_free = |piece: &Piece| matches!(piece.state, State::Free);
+        let beside = |at: u64| self.in_one_chunk(from, at) && self.pieces.get(&at).is_some_and(is_free);
+        let least = if from + bytes == end && beside(end) { LINE } else { self.least_free(class) };
+        if bytes < least {
             return None;
         }
-        let bytes = self.pieces.remove(&offset)?.bytes;
-        self.pieces.get_mut(&before)?.bytes += bytes;
-        client
+        self.tails += 1;
+        if from + bytes < end {
+            let rest = end - (from + bytes);
+            self.pieces.insert(from + bytes, Piece { bytes: rest, ..piece });
+        }
+        if from > offset {
+            self.pieces.insert(offset, Piece { bytes: from - offset, ..piece });
+        }
+        self.insert_free(from, bytes, class);
+        client.map(|client| (client, bytes))
+    }
+
+    /// Makes memory a free piece, with the free pieces beside it in the same chunk.
+    fn insert_free(&mut self, offset: u64, bytes: u64, class: SizeClass) {
+        let (mut from, mut to) = (offset, offset + bytes);
+        let is_free = |piece: &Piece| matches!(piece.state, State::Free);
+        let left = self.pieces.range(..offset).next_back().map(|(&at, &piece)| (at, piece));
+        if let Some((at, piece)) = left.filter(|(at, piece)| {
+            at + piece.bytes == offset && is_free(piece) && self.in_one_chunk(*at, offset)
+        }) {
+            self.drop_free(at, piece);
+            from = at;
+        }
+        if let Some(piece) =
+            self.pieces.get(&to).copied().filter(|piece| is_free(piece) && self.in_one_chunk(from, to))
+        {
+            self.drop_free(to, piece);
+            to += piece.bytes;
+        }
+        self.pieces.remove(&offset);
+        self.pieces.insert(from, Piece { bytes: to - from, class, state: State::Free });
+        self.free[usize::from(class.0)].insert((to - from, from));
+    }
+
+    fn drop_free(&mut self, offset: u64, piece: Piece) {
+        self.pieces.remove(&offset);
+        self.free[usize::from(piece.class.0)].remove(&(piece.bytes, offset));
+    }
+
+    /// Joins a part that is the structure's with the one before it, if the same client pays for both.
+    fn join_used(&mut self, offset: u64) {
+        let Some(&piece) = self.pieces.get(&offset) else { return };
+        let Some((&before, left)) = self.pieces.range_mut(..offset).next_back() else { return };
+        if before + left.bytes == offset
+            && left.state == piece.state
+            && (before - self.from) / self.bytes == (offset - self.from) / self.bytes
+        {
+            left.bytes += piece.bytes;
+            self.pieces.remove(&offset);
+        }
+    }
+
+    fn in_one_chunk(&self, one: u64, other: u64) -> bool {
+        (one - self.from) / self.bytes == (other - self.from) / self.bytes
+    }
+
+    /// Bytes of the least free piece of a class, beside which nothing is free.
+    fn least_free(&self, class: SizeClass) -> u64 {
+        match self.size(class) {
+            0 => LEAST_OF_SEVERAL,
+            bytes => bytes.into(),
+        }
+    }
+
+    /// Ranges of all parts of chunks that are not free.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = Range<u64>> {
+        let used = self.pieces.iter().filter(|(_, piece)| !matches!(piece.state, State::Free));
+        used.map(|(&at, piece)| at..at + piece.bytes)
+    }
+
+    /// Whether the region may have been served before.
+    pub(crate) fn outlives(&self) -> bool {
+        self.given_out.is_some()
+    }
+
+    /// Whether chunks were given out before the server was started.
+    pub(crate) fn has_former(&self) -> bool {
+        self.pieces.values().any(|piece| matches!(piece.state, State::Former))
     }
 
     /// Places where blocks may lie.
@@ -375,28 +507,44 @@ impl ChunkTable {
     }
 
     pub(crate) fn counts(&self) -> ChunkCounts {
-        let mut counts = ChunkCounts { all: self.chunks, used_bytes: self.from, ..ChunkCounts::default() };
+        let fresh = u64::from(self.chunks - self.used) * self.bytes;
+        let mut counts = ChunkCounts {
+            all: self.chunks,
+            used_bytes: self.from,
+            free_bytes: fresh,
+            ..ChunkCounts::default()
+        };
         for piece in self.pieces.values() {
-            if !matches!(piece.state, State::Free) {
-                counts.used_bytes += piece.bytes;
-            }
-            match piece.state {
-                State::Free => counts.free += 1,
-                State::Held(_) => counts.held += 1,
-                State::Published(_) | State::Tree(_) | State::Former => counts.published += 1,
+            let of_state = match piece.state {
+                State::Free => {
+                    counts.free_bytes += piece.bytes;
+                    counts.free += 1;
+                    continue;
+                }
+                State::Held(_) => &mut counts.held,
+                State::Published(_) | State::Tree(_) | State::Former => &mut counts.published,
+            };
+            *of_state += 1;
+            counts.used_bytes += piece.bytes;
+            if matches!(piece.state, State::Held(_) | State::Published(_)) {
+                counts.held_bytes += piece.bytes;
             }
         }
         counts
     }
 
-    /// The first chunk of a class behind an offset, or around it, that is the structure's.
-    pub(crate) fn published_behind(&self, class: SizeClass, offset: u64) -> Option<Range<u64>> {
+    /// The first memory of a class after an offset, or around it, that is the structure's: loaded blocks, or a part of a chunk.
+    pub(crate) fn blocks_after(&self, class: SizeClass, offset: u64) -> Option<Range<u64>> {
+        let loaded = self.classes.get(usize::from(class.0)).map(|class| class.loaded.clone());
+        if let Some(loaded) = loaded.filter(|loaded| loaded.end > offset && !loaded.is_empty()) {
+            return Some(loaded);
+        }
         let around = self.pieces.range(..=offset).next_back().map_or(offset, |(&at, _)| at);
-        let mut chunks = self.pieces.range(around..).map(|(&at, piece)| (at..at + piece.bytes, piece));
+        let mut parts = self.pieces.range(around..).map(|(&at, piece)| (at..at + piece.bytes, piece));
         let is_tree = |state| matches!(state, State::Published(_) | State::Tree(_) | State::Former);
         let found =
-            chunks.find(|(chunk, piece)| chunk.end > offset && piece.class == class && is_tree(piece.state));
-        found.map(|(chunk, _)| chunk)
+            parts.find(|(part, piece)| part.end > offset && piece.class == class && is_tree(piece.state));
+        found.map(|(part, _)| part)
     }
 
     /// Begin of the chunk of that class that holds all of these bytes, if the chunk is the structure's.

@@ -12,7 +12,7 @@
 //! A client forgets what it gives back before it asks, and does not ask again when no answer comes: another
 //! client may have it by then.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fatbtree_remote::{GlobalAddress, RemoteMemory, SessionId, SizeClass};
 use fatbtree_verbs::Verbs;
@@ -85,6 +85,12 @@ pub(crate) struct FreeLists {
     lists: BTreeMap<(SizeClass, u32), VecDeque<u64>>,
     /// Bytes of every place that is on a list, by its offset.
     listed: BTreeMap<u64, u32>,
+    /// Bytes of all of them.
+    bytes: u64,
+    /// Lists for which blocks came that had no room.
+    short: BTreeSet<(SizeClass, u32)>,
+    /// Whether one of them has run empty: a sweep would find more for it.
+    pub(crate) wants_sweep: bool,
     pub(crate) counts: FreeListCounts,
 }
 
@@ -100,7 +106,7 @@ pub(crate) struct FreeListCounts {
 impl FreeLists {
     pub(crate) fn new(server: u16, bound: usize) -> Self {
         let (lists, listed, counts) = (BTreeMap::new(), BTreeMap::new(), FreeListCounts::default());
-        Self { server, bound, lists, listed, counts }
+        Self { server, bound, lists, listed, bytes: 0, short: BTreeSet::new(), wants_sweep: false, counts }
     }
 
     /// Puts places on their list.
@@ -147,6 +153,7 @@ impl FreeLists {
             && let Some(offset) = list.pop_front()
         {
             self.listed.remove(&offset);
+            self.bytes -= u64::from(bytes);
             if tenant.is_free(class, offset..offset + u64::from(bytes)) {
                 addresses.push(GlobalAddress::new(self.server, offset));
             } else {
@@ -155,6 +162,7 @@ impl FreeLists {
         }
         if list.is_empty() {
             self.lists.remove(&(class, bytes));
+            self.wants_sweep |= self.short.remove(&(class, bytes));
         }
         self.counts.given_out += addresses.len() as u64;
         (!addresses.is_empty()).then_some(FreeBlocks { class, bytes, addresses })
@@ -165,8 +173,14 @@ impl FreeLists {
         self.counts.given_out -= places.addresses.len() as u64;
         for address in places.addresses.iter().rev() {
             self.listed.insert(address.offset(), places.bytes);
+            self.bytes += u64::from(places.bytes);
             self.lists.entry((places.class, places.bytes)).or_default().push_front(address.offset());
         }
+    }
+
+    /// Bytes of all places on lists.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Places on all lists.
@@ -180,10 +194,12 @@ impl FreeLists {
         }
         let list = self.lists.entry((class, bytes)).or_default();
         if list.len() >= self.bound {
+            self.short.insert((class, bytes));
             return false;
         }
         list.push_back(offset);
         self.listed.insert(offset, bytes);
+        self.bytes += u64::from(bytes);
         true
     }
 

@@ -36,7 +36,7 @@
 //! use std::convert::Infallible;
 //! use std::ops::Range;
 //!
-//! use fatbtree_memserver::{ClientId, Loaded, MemoryServer, Origin, Seen, ServerOptions, Shape, Tenant, Used};
+//! use fatbtree_memserver::{ClientId, Found, Loaded, MemoryServer, Origin, Seen, ServerOptions, Shape, Tenant};
 //! use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 //! use fatbtree_verbs::plain::PlainNetwork;
 //! use fatbtree_verbs::time::Instant;
@@ -62,8 +62,8 @@
 //!         Seen::Same
 //!     }
 //!
-//!     fn used(&self, _class: SizeClass, chunk: Range<u64>, _budget: &mut usize) -> Used {
-//!         Used::To(chunk.start)
+//!     fn find(&self, _class: SizeClass, within: Range<u64>) -> Found {
+//!         Found::Nothing(within.end)
 //!     }
 //!
 //!     fn handle(&mut self, request: Infallible) {
@@ -98,6 +98,7 @@ mod checks;
 mod chunk;
 mod chunk_classes;
 mod event;
+mod find;
 mod folder;
 mod free_blocks;
 pub mod grpc;
@@ -119,6 +120,7 @@ pub use chunk::{Chunk, ChunkSize, NoChunk, NoClass, chunk_classes_bytes};
 pub use chunk_classes::{DamagedClasses, note_chunk_class};
 pub use event::{Event, FirstHop};
 pub use fatbtree_remote::SizeClass;
+pub use find::{find_block, find_slot, first_byte};
 pub use folder::{Counts, Folder, FolderError, FolderOwner, FoundRegion, Keeping, KeptRegion};
 pub use free_blocks::{BLOCKS_AT_ONCE, FreeBlocks, GivenBack, Grant, TooManyBlocks};
 pub use info::{LockTable, Origin, ServerInfo};
@@ -126,9 +128,9 @@ pub use layout::{Class, Layout};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};
 pub use owners::NoOwner;
-pub use part::{MakeInError, Part, PartOptions, kept, last_byte, make, make_in, part_in};
+pub use part::{MakeInError, Part, PartOptions, kept, make, make_in, part_in};
 pub use refusal::{PathMtu, Refusal};
-pub use server::{Attached, Counter, MemoryServer, Reply, Request, ServerError, ServerOptions};
-pub use session::{Lease, SessionKey};
+pub use server::{Attached, Counter, MemoryServer, RegionBytes, Reply, Request, ServerError, ServerOptions};
+pub use session::{Lease, SessionKey, Told};
 pub use storage::Storage;
-pub use tenant::{Load, Loaded, Seen, Shape, Tenant, Used};
+pub use tenant::{Found, Load, Loaded, Seen, Shape, Tenant};

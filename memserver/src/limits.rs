@@ -44,7 +44,7 @@ pub enum Resource {
     Sessions,
     /// Queue pairs.
     QueuePairs,
-    /// Chunks. One that was published counts as long as it is the structure's, also when its session has ended.
+    /// Chunks, by their bytes. What was published and written to counts as long as it is the structure's, also when its session has ended.
     Chunks,
     /// Attempts to open a session or to connect a queue pair, refused ones included, in a span of time.
     Attempts,
@@ -68,7 +68,7 @@ pub struct Bounds {
     pub sessions: u32,
     /// Queue pairs at a time.
     pub queue_pairs: u32,
-    /// Chunks held and published.
+    /// Chunks held and published; parts of them count as what they are.
     pub chunks: u32,
     /// Attempts to open or connect in each [`attempt_window`](Limits::attempt_window).
     pub attempts: u32,
@@ -152,10 +152,12 @@ pub struct OverBound {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     limits: Limits,
-    counts: BTreeMap<(Payer, Resource), u32>,
+    /// Bytes of a chunk: chunks are counted in bytes.
+    chunk_bytes: u64,
+    counts: BTreeMap<(Payer, Resource), u64>,
     /// Attempts of the window that began then.
     window: Instant,
-    attempts: BTreeMap<(Payer, Resource), u32>,
+    attempts: BTreeMap<(Payer, Resource), u64>,
 }
 
 const fn payers(client: ClientId) -> [Payer; 3] {
@@ -163,28 +165,48 @@ const fn payers(client: ClientId) -> [Payer; 3] {
 }
 
 impl Accounts {
-    pub(crate) fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits, chunk_bytes: u64) -> Self {
         let (counts, attempts) = (BTreeMap::new(), BTreeMap::new());
-        Self { limits: *limits, counts, window: Instant::ZERO, attempts }
+        Self { limits: *limits, chunk_bytes, counts, window: Instant::ZERO, attempts }
+    }
+
+    /// Amount of `what` that the client may still have, of `least` that it needs.
+    pub(crate) fn room(&self, client: ClientId, what: Resource, least: u64) -> Result<u64, OverBound> {
+        let counts = match what {
+            Resource::Attempts => &self.attempts,
+            _ => &self.counts,
+        };
+        let unit = if what == Resource::Chunks { self.chunk_bytes } else { 1 };
+        let bounds = [&self.limits.client, &self.limits.host, &self.limits.server];
+        let mut room = u64::MAX;
+        for (payer, bounds) in payers(client).into_iter().zip(bounds) {
+            let limit = bounds.of(what);
+            let has = counts.get(&(payer, what)).copied().unwrap_or(0);
+            let left = (u64::from(limit) * unit).saturating_sub(has);
+            if left < least {
+                return Err(OverBound { payer, what, limit });
+            }
+            room = room.min(left);
+        }
+        Ok(room)
     }
 
     /// Counts one more of `what` for the client, or nothing when a bound is met.
     pub(crate) fn charge(&mut self, client: ClientId, what: Resource) -> Result<(), OverBound> {
+        self.room(client, what, 1)?;
+        self.add(client, what, 1);
+        Ok(())
+    }
+
+    /// Counts an amount more.
+    pub(crate) fn add(&mut self, client: ClientId, what: Resource, amount: u64) {
         let counts = match what {
             Resource::Attempts => &mut self.attempts,
             _ => &mut self.counts,
         };
-        let bounds = [&self.limits.client, &self.limits.host, &self.limits.server];
-        for (payer, bounds) in payers(client).into_iter().zip(bounds) {
-            let limit = bounds.of(what);
-            if counts.get(&(payer, what)).copied().unwrap_or(0) >= limit {
-                return Err(OverBound { payer, what, limit });
-            }
-        }
         for payer in payers(client) {
-            *counts.entry((payer, what)).or_insert(0) += 1;
+            *counts.entry((payer, what)).or_insert(0) += amount;
         }
-        Ok(())
     }
 
     /// Counts an attempt. All attempts are forgotten when a new window begins.
@@ -198,9 +220,14 @@ impl Accounts {
 
     /// Counts one less.
     pub(crate) fn release(&mut self, client: ClientId, what: Resource) {
+        self.subtract(client, what, 1);
+    }
+
+    /// Counts an amount less.
+    pub(crate) fn subtract(&mut self, client: ClientId, what: Resource, amount: u64) {
         for payer in payers(client) {
             if let Some(count) = self.counts.get_mut(&(payer, what)) {
-                *count -= 1;
+                *count -= amount;
                 if *count == 0 {
                     self.counts.remove(&(payer, what));
                 }
@@ -209,7 +236,7 @@ impl Accounts {
     }
 
     /// All of `what` together.
-    pub(crate) fn total(&self, what: Resource) -> u32 {
+    pub(crate) fn total(&self, what: Resource) -> u64 {
         self.counts.get(&(Payer::Server, what)).copied().unwrap_or(0)
     }
 
@@ -230,7 +257,7 @@ mod tests {
 
     #[test]
     fn nobody_is_remembered_who_has_nothing() {
-        let mut accounts = Accounts::new(&Limits::default());
+        let mut accounts = Accounts::new(&Limits::default(), 4096);
         for n in 0..100 {
             accounts.charge(client(n / 3, n), Resource::Sessions).unwrap();
             accounts.charge(client(n / 3, n), Resource::QueuePairs).unwrap();
@@ -248,7 +275,7 @@ mod tests {
     fn attempts_are_forgotten_with_their_window_and_bounded_within_it() {
         let bounds = |attempts| Bounds { sessions: 1, queue_pairs: 1, chunks: 1, attempts };
         let limits = Limits { client: bounds(2), host: bounds(4), server: bounds(100), ..Limits::default() };
-        let mut accounts = Accounts::new(&limits);
+        let mut accounts = Accounts::new(&limits, 4096);
         for window in 1..4 {
             let now = Instant::ZERO + limits.attempt_window * window;
             let attempts = (0..10_000).filter(|&n| accounts.attempt(now, client(n, n)).is_ok()).count();

@@ -12,8 +12,8 @@ use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
 use crate::refusal::Refusal;
-use crate::server::{Counter, MemoryServer, Reply, Request, ServerError};
-use crate::session::{Lease, SessionKey};
+use crate::server::{Counter, MemoryServer, RegionBytes, Reply, Request, ServerError};
+use crate::session::{Lease, SessionKey, Told};
 use crate::session_keeper::{Call, Denied, Granted};
 use crate::tenant::{Load, Tenant};
 
@@ -100,6 +100,14 @@ impl<T: Tenant> Handle<T> {
         self.ask(Request::Statistics).await
     }
 
+    /// Use of the region.
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub async fn region_bytes(&self) -> Result<RegionBytes, ServerGone> {
+        self.ask(Request::RegionBytes).await
+    }
+
     /// See [`MemoryServer::open_session_after`].
     ///
     /// # Errors
@@ -125,12 +133,12 @@ impl<T: Tenant> Handle<T> {
         self.ask(|reply| Request::Heard { former, reply }).await
     }
 
-    /// See [`MemoryServer::renew_settled`].
+    /// See [`MemoryServer::renew_told`].
     ///
     /// # Errors
     /// As there.
-    pub async fn renew_session(&self, session: SessionKey, settled: u64) -> Answer<Lease> {
-        self.ask(|reply| Request::Renew { session, settled, reply }).await
+    pub async fn renew_session(&self, session: SessionKey, told: Told) -> Answer<Lease> {
+        self.ask(|reply| Request::Renew { session, told, reply }).await
     }
 
     /// See [`MemoryServer::close_session`].

@@ -5,7 +5,6 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::ops::Range;
 
 use fatbtree_remote::GlobalAddress;
 use fatbtree_verbs::Memory;
@@ -14,9 +13,6 @@ use crate::folder::{Counts, Folder, FolderError, FoundRegion, KeptRegion};
 use crate::info::Origin;
 use crate::storage::Storage;
 use crate::tenant::{Loaded, Tenant};
-
-/// Bytes that are looked at in one step of a walk over a chunk.
-const BLOCK: u64 = 4096;
 
 /// Options of a part. Start from [`new`](Self::new) and change what you need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,27 +142,4 @@ pub fn part_in<P: Part>(
 ) -> Result<Option<Loaded<P>>, FolderError> {
     let Some(found) = folder.region()? else { return Ok(None) };
     P::found(folder.owner().partition, found, chunk_bytes).map(Some)
-}
-
-/// Offset of the last byte of a chunk that is not 0. Looks from the end of the chunk downwards.
-///
-/// # Errors
-/// The offset down to which there is none, when the budget of blocks is used up.
-pub fn last_byte(memory: &Memory, chunk: &Range<u64>, budget: &mut usize) -> Result<Option<u64>, u64> {
-    let mut to = chunk.end;
-    while to > chunk.start {
-        if *budget == 0 {
-            return Err(to);
-        }
-        *budget -= 1;
-        let from = to.saturating_sub(BLOCK).max(chunk.start);
-        let mut block = [0; BLOCK as usize];
-        let block = &mut block[..(to - from) as usize];
-        let last = memory.read(from, block).ok().and_then(|()| block.iter().rposition(|&byte| byte != 0));
-        if let Some(last) = last {
-            return Ok(Some(from + last as u64));
-        }
-        to = from;
-    }
-    Ok(None)
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use fatbtree_remote::{GlobalAddress, Owner, SessionId};
+use fatbtree_remote::{GlobalAddress, Owner, SessionId, SizeClass};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{QueuePair, QueuePairNumber};
 
@@ -46,6 +46,16 @@ impl Lease {
     }
 }
 
+/// What a client tells when it renews its session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    /// Highest [wait](Lease::wait) of a sweep for which it has settled: operations that were under way when it was told of the wait have
+    /// ended, and blocks that it had freed by then it has given back, or forgotten.
+    pub settled: u64,
+    /// Bytes of freed blocks of the server that it keeps for itself.
+    pub keeps: u64,
+}
+
 /// Resources of one session.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -53,7 +63,12 @@ pub(crate) struct Session {
     pub(crate) owner: Option<u16>,
     /// Queue pairs by the number that the client knows.
     pub(crate) queue_pairs: BTreeMap<QueuePairNumber, QueuePair>,
+    /// Parts of chunks.
     pub(crate) chunks: BTreeSet<GlobalAddress>,
+    /// Bytes of all parts that it was given, by class.
+    pub(crate) given: BTreeMap<SizeClass, u64>,
+    /// Bytes of freed blocks that its client keeps, as far as it has told and not given back since.
+    pub(crate) keeps: u64,
     /// Queue pairs of a local client.
     pub(crate) links: BTreeSet<QueuePairNumber>,
     /// Number of the wait of a sweep in which it was opened, or for which its client has settled.
@@ -84,6 +99,15 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
+    /// Bytes of freed blocks that clients keep, as far as they have told.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.all.values().fold(0, |sum, session| sum.saturating_add(session.keeps))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// Whether there is such a session.
     pub(crate) fn contains(&self, key: SessionKey) -> bool {
         self.all.contains_key(&key)
@@ -98,7 +122,9 @@ impl Sessions {
         since: u64,
     ) {
         let (queue_pairs, chunks, links) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        let session = Session { client, owner, queue_pairs, chunks, links, since, settled: 0, ends };
+        let (given, keeps, settled) = (BTreeMap::new(), 0, 0);
+        let session =
+            Session { client, owner, queue_pairs, chunks, given, keeps, links, since, settled, ends };
         self.all.insert(key, session);
         self.ends.insert((ends, key));
     }
@@ -111,9 +137,11 @@ impl Sessions {
         self.all.get_mut(&key)
     }
 
-    /// Moves a session's end, if there is such a session. Its client has settled for the wait `settled` of a sweep, and those before it.
-    pub(crate) fn renew(&mut self, key: SessionKey, ends: Instant, settled: u64) -> Option<&Session> {
+    /// Moves a session's end, if there is such a session, and notes what its client tells.
+    pub(crate) fn renew(&mut self, key: SessionKey, ends: Instant, told: Told) -> Option<&Session> {
         let session = self.all.get_mut(&key)?;
+        let Told { settled, keeps } = told;
+        session.keeps = keeps;
         session.settled = session.settled.max(settled);
         session.since = session.since.max(settled);
         self.ends.remove(&(session.ends, key));

@@ -4,7 +4,7 @@
 //!   MemoryServer                                         Tenant
 //!   sessions, owners, bounds, queue pairs                which bytes mean what
 //!   ──────────────────────────────────────────────────────────────────────────────────────────
-//!   a session has ended: what of its chunk is used? ───► used(class, chunk)
+//!   a session has ended: what of its chunk is used? ───► find(class, part)
 //!   a client gives a block back: is it free? ──────────► is_free(class, place)
 //!   the region's first line has changed ───────────────► see(header)
 //!   between frames, with a budget ─────────────────────► work(budget)
@@ -44,9 +44,12 @@ pub trait Tenant: Sized + fmt::Debug {
     /// Reads the region's [header](fatbtree_remote::RegionHeader): once at the start, and whenever it has changed.
     fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen;
 
-    /// Finds the end of the used part of a chunk whose session has ended and has no queue pair any more. Looks from the end of `chunk`
-    /// downwards, at up to `budget` blocks, which it takes from the budget. What is behind the end goes to other clients.
-    fn used(&self, class: SizeClass, chunk: Range<u64>, budget: &mut usize) -> Used;
+    /// Finds what lies at the begin of a part of a chunk, of memory that was loaded, or of both. Where nothing was ever written, other
+    /// clients get memory when the session that had it has ended and has no queue pair any more.
+    ///
+    /// `within` begins where a block of the class may begin. In a chunk that clients use in the ordinary way each block begins there or
+    /// behind another one, perhaps after memory that was never written. What cannot be explained so is [`Unclear`](Found::Unclear).
+    fn find(&self, class: SizeClass, within: Range<u64>) -> Found;
 
     /// Whether a block, which lies where one of its class may, is free as far as its memory says. By default no block ever is: clients
     /// cannot give any back.
@@ -54,15 +57,15 @@ pub trait Tenant: Sized + fmt::Debug {
         false
     }
 
-    /// Class of the blocks of which the structure can tell whether anything leads to them. `None`: it cannot, and what clients lose stays lost.
+    /// Classes of blocks of which the structure can tell whether anything leads to them. What clients lose of other classes stays lost.
     ///
     /// Then a server sweeps, see [`ServerOptions::reclaim_every`](crate::ServerOptions::reclaim_every). Four things must hold. What leads to
     /// a block lies on this server. A client links a block in the session in which it has taken or unlinked it, or not at all. Each writing
     /// of a block changes its stamp. An operation that links blocks or frees them holds [`RemoteMemory::begin`] from its begin to its end.
     ///
     /// [`RemoteMemory::begin`]: fatbtree_remote::RemoteMemory::begin
-    fn swept(&self) -> Option<SizeClass> {
-        None
+    fn swept(&self) -> &[SizeClass] {
+        &[]
     }
 
     /// Begins a walk over everything that leads to blocks.
@@ -73,19 +76,14 @@ pub trait Tenant: Sized + fmt::Debug {
         false
     }
 
-    /// Whether the walk has met anything that leads into this range.
-    fn is_marked(&self, _block: Range<u64>) -> bool {
+    /// Whether the walk has met anything that leads into this range, or cannot tell.
+    fn is_marked(&self, _class: SizeClass, _block: Range<u64>) -> bool {
         true
     }
 
-    /// Looks for the first written block from the begin of `within` on. Returns where to look next, and the block with its stamp if there is
-    /// one in the part that was looked at.
-    fn written(&self, within: Range<u64>) -> (u64, Option<(Range<u64>, u64)>) {
-        (within.end, None)
-    }
-
-    /// Whether the structure holds nothing, as far as can be read now: then it may be in the place of one that was lost.
-    fn is_empty(&self) -> bool {
+    /// Whether the structure holds nothing, as far as can be read now: then it may be in the place of one that was lost. `in_use` are the
+    /// parts of chunks that are not free.
+    fn is_empty(&self, _in_use: &mut dyn Iterator<Item = Range<u64>>) -> bool {
         false
     }
 
@@ -122,13 +120,20 @@ pub enum Seen {
     Refused,
 }
 
-/// Used part of a chunk.
+/// What lies at the begin of a part of a chunk, as far as its memory says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Used {
-    /// Up to this offset of the region. The chunk's begin: nothing of it.
-    To(u64),
-    /// The budget was used up: nothing is used from this offset on, and what is before it must still be looked at.
-    Below(u64),
+pub enum Found {
+    /// Nothing: up to this offset nothing was ever written.
+    Nothing(u64),
+    /// A block, alive or freed.
+    Block {
+        /// Its end.
+        end: u64,
+        /// Another number after each writing of the block.
+        stamp: u64,
+    },
+    /// Bytes that no block begins with. Up to this offset nothing can be told.
+    Unclear(u64),
 }
 
 /// Parts of its server and region that a tenant keeps for its lifetime.

@@ -44,6 +44,8 @@ const MAILBOX: usize = 64;
 /// The first controllers of the list may be dead, and a primary may have to be elected. Afterwards the server serves without their answer,
 /// because it must start without controllers, too.
 const UNDECIDED: time::Duration = time::Duration::from_secs(5);
+/// Shortest time between two sweeps for blocks that clients have lost.
+const RECLAIM: time::Duration = time::Duration::from_secs(30);
 /// Blocks that the structure reads between two batches.
 const NODES: usize = 256;
 

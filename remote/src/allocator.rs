@@ -258,6 +258,13 @@ impl Allocator {
         self.free.entry((class, bytes)).or_default().push(block);
     }
 
+    /// Bytes of all freed blocks, set aside or not.
+    pub fn kept_bytes(&self) -> u64 {
+        let free = self.free.iter().map(|(&(_, bytes), blocks)| u64::from(bytes) * blocks.len() as u64);
+        let aside = self.aside.iter().flatten().map(|&(_, bytes, _)| u64::from(bytes));
+        free.chain(aside).sum()
+    }
+
     /// Sets all freed blocks aside, and all that are freed from now on.
     pub fn set_aside(&mut self) {
         let aside = self.aside.get_or_insert_default();

@@ -262,6 +262,12 @@ impl RecordHead {
         self.length
     }
 
+    /// Version and checksum: another number after each writing of a place.
+    #[must_use]
+    pub const fn stamp(&self) -> u64 {
+        (self.version as u64) << 32 | self.sum as u64
+    }
+
     /// Whether a switch may lead readers here: it is the record that its key's entry names, and is marked so.
     #[must_use]
     pub fn is_published(&self, key: u64, pointer: RecordPointer) -> bool {

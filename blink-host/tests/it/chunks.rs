@@ -6,7 +6,7 @@ use fatbtree_blink::record::{UNPUBLISHED, place_bytes, record_bytes, write_recor
 use fatbtree_blink::size_class::{CLASSES, INTERNAL_NODES, LEAVES, RECORDS};
 use fatbtree_blink::{GlobalAddress, MAX_VALUE};
 use fatbtree_memserver::{
-    Bounds, Chunk, Limits, NoChunk, OverBound, Payer, Refusal, Resource, ServerOptions,
+    Bounds, Chunk, Grant, Limits, NoChunk, OverBound, Payer, Refusal, Resource, ServerOptions,
 };
 use fatbtree_verbs::time::Duration;
 
@@ -110,7 +110,7 @@ fn published_chunks_stay_the_trees() {
         assert_eq!(lab.server.free(now, second, address), unknown);
         assert_eq!(lab.server.publish(now, second, address), unknown);
     }
-    lab.put_node(GlobalAddress(published.raw() + 3072), 0, false);
+    lab.fill(published, LEAVES);
     lab.server.close_session(now, session).unwrap();
     lab.pass(Duration::ZERO);
 
@@ -139,7 +139,7 @@ fn who_takes_chunks_without_end_is_refused() {
         let session = lab.open(&hostile).unwrap();
         let chunk = lab.allocate(session, LEAVES).unwrap();
         lab.server.publish(lab.now, session, chunk.address).unwrap();
-        lab.put_node(GlobalAddress(chunk.address.raw() + 3072), 0, true);
+        (0..4).for_each(|at| lab.put_node(GlobalAddress(chunk.address.raw() + at * 1024), 0, true));
         lab.server.close_session(lab.now, session).unwrap();
     }
     let session = lab.open(&hostile).unwrap();
@@ -192,14 +192,13 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
         let [leaves, inner, fresh, records] =
             [LEAVES, INTERNAL_NODES, INTERNAL_NODES, RECORDS].map(&mut take);
         let inner_bytes = u64::from(lab.server.info().config.internal_bytes());
-        // A gap is not given out: a client may have its address.
+        // A gap comes back, too: what was taken and never written to is known to no client.
         lab.put_node(leaves.address, 0, false);
         lab.put_node(at(leaves, 2048), 0, true);
         lab.put_node(inner.address, 1, false);
-        lab.server
-            .memory()
-            .write(records.address.offset(), b"a record, and perhaps zeros behind it")
-            .unwrap();
+        let mut record = vec![0; record_bytes(13) as usize];
+        write_record(&mut record, 7, 1, UNPUBLISHED, |value| value.fill(1));
+        lab.server.memory().write(records.address.offset(), &record).unwrap();
         if ends_by_itself {
             lab.pass(Duration::from_secs(10));
         } else {
@@ -211,54 +210,59 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
             }
             assert!(turns > 10, "{turns}");
         }
-        assert_eq!((lab.counter("chunk_tails_came_back"), lab.counter("chunks_published")), (3, 3));
+        assert_eq!((lab.counter("chunk_tails_came_back"), lab.counter("chunks_published")), (5, 4));
         let other = lab.client();
         let session = lab.open(&other).unwrap();
         let mut take = |class| lab.allocate(session, class).unwrap();
+        let gap = Chunk { address: at(leaves, 1024), bytes: 1024, ..leaves };
         let rest = Chunk { address: at(leaves, 3072), bytes: 1024, ..leaves };
-        assert_eq!(take(LEAVES), rest);
+        assert_eq!([take(LEAVES), take(LEAVES)], [gap, rest]);
         let rest = Chunk { address: at(inner, inner_bytes), bytes: 4096 - inner_bytes, ..inner };
         assert_eq!([take(INTERNAL_NODES), take(INTERNAL_NODES)], [rest, fresh]);
         let next = take(RECORDS);
-        assert!(next.address > records.address && next.bytes == 4096, "{next:?}");
-        // An unpublished chunk goes back as it is; a published one is cut once more.
+        assert_eq!((next.address, next.bytes), (at(records, 64), 4096 - 64));
+        // An unpublished part goes back as it is; a published one is cut once more.
         lab.server.publish(lab.now, session, rest.address).unwrap();
         lab.put_node(rest.address, 1, false);
         lab.server.close_session(lab.now, session).unwrap();
         lab.server.work(lab.now, 1000);
         let session = lab.open(&other).unwrap();
         let mut take = |class| lab.allocate(session, class).unwrap();
-        assert_eq!(take(LEAVES).address, at(leaves, 3072));
+        assert_eq!(take(LEAVES), gap);
         assert_eq!(take(INTERNAL_NODES).address, at(inner, 2 * inner_bytes));
         assert_eq!(take(INTERNAL_NODES), fresh);
     }
 }
 
-/// The last record of a chunk may be as long as any, and all of its value zeros: then its place reaches far behind the last byte that
-/// is not zero.
+/// The head of a record says how long its place is, whatever bytes its value ends with. Where bytes are no record, the longest one may lie.
 #[test]
-fn what_is_left_of_a_chunk_of_records_begins_behind_any_record_there_may_be() {
+fn what_is_left_of_a_chunk_of_records_begins_behind_the_last_one() {
     const CHUNK: u64 = 4 << 20;
-    let options = ServerOptions { chunk_bytes: CHUNK, ..options() };
-    let mut lab = Lab::with_spare(options, u64::MAX, 2 * CHUNK + 64);
-    let client = lab.client();
-    let session = lab.open(&client).unwrap();
-    let chunk = lab.allocate(session, RECORDS).unwrap();
-    lab.server.publish(lab.now, session, chunk.address).unwrap();
-    let mut record = vec![0; record_bytes(MAX_VALUE) as usize];
-    write_record(&mut record, 7, 1, UNPUBLISHED, |value| value.fill(0));
-    let before = 64;
-    lab.server.memory().write(chunk.address.offset() + before, &record).unwrap();
-    lab.server.close_session(lab.now, session).unwrap();
-    while lab.server.work(lab.now, 100) {}
-
-    let session = lab.open(&client).unwrap();
-    let rest = lab.allocate(session, RECORDS).unwrap();
-    let end = at(chunk, CHUNK);
-    assert!(rest.address < end && rest.address.raw() + rest.bytes == end.raw(), "it is a rest: {rest:?}");
-    let used = before + u64::from(place_bytes(MAX_VALUE));
-    assert!(rest.address >= at(chunk, used), "it begins within a record: {rest:?}");
-    assert!(rest.bytes > CHUNK / 2, "and not much later: {rest:?}");
+    for is_clear in [true, false] {
+        let options = ServerOptions { chunk_bytes: CHUNK, ..options() };
+        let mut lab = Lab::with_spare(options, u64::MAX, CHUNK + 64);
+        let client = lab.client();
+        let session = lab.open(&client).unwrap();
+        let place = place_bytes(MAX_VALUE);
+        let grant = lab.server.allocate(lab.now, session, RECORDS, place).unwrap();
+        let Grant::Chunk(chunk) = grant else { panic!("nothing was given back") };
+        assert_eq!(chunk.bytes, u64::from(place).next_multiple_of(64), "as much as it needs");
+        lab.server.publish(lab.now, session, chunk.address).unwrap();
+        let mut record = vec![0; record_bytes(1000) as usize];
+        write_record(&mut record, 7, 1, UNPUBLISHED, |value| value.fill(0));
+        let from = chunk.address.offset();
+        lab.server.memory().write(from + 64, &record).unwrap();
+        if !is_clear {
+            lab.server.memory().write(from + 2048, &[1]).unwrap();
+        }
+        lab.server.close_session(lab.now, session).unwrap();
+        while lab.server.work(lab.now, 100) {}
+        let session = lab.open(&client).unwrap();
+        let rest = lab.allocate(session, RECORDS).unwrap();
+        let used =
+            if is_clear { 64 + u64::from(place_bytes(1000)) } else { u64::from(place).next_multiple_of(64) };
+        assert_eq!(rest.address, at(chunk, used), "{is_clear}");
+    }
 }
 
 /// A client is charged for each chunk once, however often it comes back for the rest.
@@ -277,6 +281,7 @@ fn a_client_that_crashes_again_and_again_uses_up_what_it_uses() {
         places.push(chunk.address);
         lab.pass(Duration::from_secs(10));
     }
+    places.sort_unstable();
     assert!(places.windows(2).all(|pair| pair[1].raw() == pair[0].raw() + 1024), "{places:?}");
     let session = lab.open(&client).unwrap();
     lab.allocate(session, LEAVES).unwrap();

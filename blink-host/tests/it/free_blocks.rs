@@ -148,10 +148,12 @@ fn records_have_a_list_for_each_size_of_place() {
     let (mut lab, session, _) = lab(100);
     let chunk = lab.allocate(session, RECORDS).unwrap();
     let at = |offset| GlobalAddress(chunk.address.raw() + offset);
-    let mut record = [0; RECORD_HEAD];
-    write_record(&mut record, 1, 1, UNPUBLISHED, |_| {});
-    let write = |lab: &Lab, offset: u64| lab.server.memory().write(at(offset).offset(), &record).unwrap();
-    [0, 128, 2048].into_iter().for_each(|offset| write(&lab, offset));
+    let write = |lab: &Lab, offset: u64, bytes: usize| {
+        let mut record = vec![0; bytes];
+        write_record(&mut record, 1, 1, UNPUBLISHED, |_| {});
+        lab.server.memory().write(at(offset).offset(), &record[..RECORD_HEAD]).unwrap();
+    };
+    [(0, 64), (128, 64), (2048, 1024)].into_iter().for_each(|(offset, bytes)| write(&lab, offset, bytes));
     assert_eq!(back(&mut lab, session, RECORDS, 64, &[at(0)]), refused(1), "not published");
     lab.server.publish(lab.now, session, chunk.address).unwrap();
     for (bytes, offset) in
@@ -162,9 +164,11 @@ fn records_have_a_list_for_each_size_of_place() {
     assert_eq!(back(&mut lab, session, RECORDS, 64, &[at(0), at(128)]).kept, 2);
     assert_eq!(back(&mut lab, session, RECORDS, 1024, &[at(2048)]).kept, 1);
     // A part of what is on a list.
-    write(&lab, 2048 + 512);
+    write(&lab, 2048 + 512, 32);
     assert_eq!(back(&mut lab, session, RECORDS, 32, &[at(2048 + 512)]).known, 1);
-    write(&lab, 1536);
+    write(&lab, 1536, 512);
+    assert_eq!(back(&mut lab, session, RECORDS, 1024, &[at(1536)]), refused(1), "its head says another size");
+    write(&lab, 1536, 1024);
     assert_eq!(back(&mut lab, session, RECORDS, 1024, &[at(1536)]).known, 1);
     let mut take = |bytes| match lab.server.allocate(lab.now, session, RECORDS, bytes).unwrap() {
         Grant::Blocks(places) => (places.bytes, places.addresses),

@@ -112,7 +112,7 @@ async fn every_field_is_checked() {
         refused(stub.publish_chunk(request).await, Code::NotFound, "has no chunk");
     }
     for id in [0, !session, u64::MAX] {
-        let request = proto::RenewSessionRequest { session: id, settled: 0 };
+        let request = proto::RenewSessionRequest { session: id, settled: 0, keeps: 0 };
         refused(stub.renew_session(request).await, Code::Unauthenticated, "there is no session");
     }
     // A message larger than any that makes sense is not read.
@@ -135,7 +135,7 @@ async fn a_session_is_of_no_use_to_another_host() {
         Code::Unauthenticated,
         "of host 127.0.0.2",
     );
-    owner.renew_session(proto::RenewSessionRequest { session, settled: 0 }).await.unwrap();
+    owner.renew_session(proto::RenewSessionRequest { session, settled: 0, keeps: 0 }).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

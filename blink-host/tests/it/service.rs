@@ -177,13 +177,14 @@ async fn calls_of_a_session_keeper_are_carried() {
     let (server, addresses) = (4, Vec::new());
     let surplus = ReturnedBlocks { server, session, class: LEAVES, bytes: 0, addresses };
     let surplus = Call::GiveBack { places: surplus, settled: 0 };
-    for call in [surplus, Call::Renew { session, settled: 0 }, Call::Close { session }] {
+    for call in [surplus, Call::Renew { session, settled: 0, keeps: 0 }, Call::Close { session }] {
         assert!(matches!(
             client.carry::<TreeInfo>(HERE, call).await,
             Ok(Granted::Done | Granted::Renewed { wait: 0 })
         ));
     }
-    let ended = client.carry::<TreeInfo>(HERE, Call::Renew { session, settled: 0 }).await.unwrap_err();
+    let ended =
+        client.carry::<TreeInfo>(HERE, Call::Renew { session, settled: 0, keeps: 0 }).await.unwrap_err();
     assert_eq!(Denied::from(ended).meaning, Meaning::Ended);
 }
 

@@ -114,7 +114,7 @@ impl<V: Verbs> Pool<V> {
     /// effect or not, or take effect later: what it has left unfinished is finished by the next change of this pool.
     pub async fn mutate(&self, key: u64, mutation: Mutation<'_>, start: Start) -> MutationResult {
         let mut descent = Descent::new(self, key);
-        let _turn = self.compete().await;
+        let (_turn, _ongoing) = (self.compete().await, self.begin());
         let result = self.try_mutate(&mut descent, mutation, start).await;
         let (trips, latency) = descent.end();
         MutationResult { key, result, trips, latency }

@@ -31,6 +31,10 @@ fn dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
+fn mebibytes(bytes: Option<u64>) -> String {
+    dash(bytes.map(|bytes| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))))
+}
+
 /// Share in use of the fullest table in a memory.
 fn fullest(tables: &[TableUse], memory: Memory) -> String {
     dash(TableUse::fullest(tables, memory).map(|table| format!("{:.1} %", 100.0 * table.share())))
@@ -56,8 +60,19 @@ pub(super) fn status_text(status: &Status) -> String {
             switch.address.clone(),
         ]);
     }
-    let mut servers =
-        table(["memory server", "state", "partition", "from key", "connections", "registered", "gRPC"]);
+    let mut servers = table([
+        "memory server",
+        "state",
+        "partition",
+        "from key",
+        "connections",
+        "registered",
+        "live",
+        "held",
+        "free",
+        "lost",
+        "gRPC",
+    ]);
     for server in &status.servers {
         servers.add_row([
             server.name.clone(),
@@ -69,6 +84,10 @@ pub(super) fn status_text(status: &Status) -> String {
             },
             server.connections.to_string(),
             server.registered.to_string(),
+            mebibytes(server.room.map(|room| room.live)),
+            mebibytes(server.room.map(|room| room.held)),
+            mebibytes(server.room.map(|room| room.free)),
+            mebibytes(server.room.map(|room| room.lost)),
             server.address.clone(),
         ]);
     }

@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 use super::proto::controller_client::ControllerClient;
 use super::proto::{self, client_message, server_message};
 use super::{ClientReport, NOT_PRIMARY, Registered, ServerHello, ServerNews};
-use crate::operator::Question;
+use crate::operator::{Question, RoomStatus};
 use crate::reconcile::{Generation, Registration};
 
 /// Bytes of the largest answer that is read: a plan.
@@ -317,6 +317,9 @@ impl From<ServerNews> for server_message::Message {
             }
             ServerNews::Root(root) => Self::Root(root),
             ServerNews::Lost => Self::Lost(proto::Lost {}),
+            ServerNews::Room(RoomStatus { live, held, free, lost }) => {
+                Self::Room(proto::Room { live, held, free, lost })
+            }
             ServerNews::Refilled(generation, root) => Self::Tree(tree(generation, root)),
         }
     }

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use client::{Client, ClientError, Controllers};
 pub use service::{ServiceOptions, Standing, serve};
 
-use crate::operator::Question;
+use crate::operator::{Question, RoomStatus};
 use crate::reconcile::{Generation, Registration};
 
 /// The code by which a controller that is not primary refuses.
@@ -52,6 +52,8 @@ pub enum ServerNews {
     Refilled(Generation, u64),
     /// The tree is an empty one that was not meant: the server refuses all clients until it is loaded.
     Lost,
+    /// Use of its region.
+    Room(RoomStatus),
 }
 
 /// A memory server's first words.

@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::proto::controller_server::{Controller, ControllerServer};
 use super::proto::{self, client_message, server_message};
 use super::{ClientReport, Input, NOT_PRIMARY, Registered, ServerHello, ServerNews, TREE};
+use crate::operator::RoomStatus;
 use crate::reconcile::{Generation, Registration};
 
 /// Bounds of what peers can make the service hold.
@@ -176,6 +177,9 @@ fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {
         }
         server_message::Message::Root(root) => ServerNews::Root(root),
         server_message::Message::Lost(_) => ServerNews::Lost,
+        server_message::Message::Room(proto::Room { live, held, free, lost }) => {
+            ServerNews::Room(RoomStatus { live, held, free, lost })
+        }
         server_message::Message::Tree(filled) => {
             let (generation, root) = tree(Some(filled))?;
             ServerNews::Refilled(generation, root)

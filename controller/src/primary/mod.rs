@@ -28,7 +28,7 @@ pub use plans::Made;
 use crate::follow::{FollowOptions, Follower};
 use crate::grpc::{ClientReport, Registered, ServerHello, ServerNews, TREE};
 use crate::links::{Cable, CableEnd, Outages};
-use crate::operator::CableStatus;
+use crate::operator::{CableStatus, RoomStatus};
 use crate::plan::Placement;
 use crate::reconcile::{Controller, Generations, KeeperNotice, Loaded, Notice, SwitchState};
 use operators::Sync;
@@ -104,6 +104,8 @@ pub struct Primary {
     lost: BTreeSet<u16>,
     /// Structures that are no trees, by partition.
     others: BTreeMap<u16, String>,
+    /// Use of the servers' regions, by partition, as it was last told of.
+    rooms: BTreeMap<u16, RoomStatus>,
     strangers: BTreeSet<(u16, u64)>,
     clients: BTreeMap<u64, Client>,
     trouble: Option<String>,
@@ -134,6 +136,7 @@ impl Primary {
             server_streams: BTreeMap::new(),
             lost: BTreeSet::new(),
             others: BTreeMap::new(),
+            rooms: BTreeMap::new(),
             strangers: BTreeSet::new(),
             clients: BTreeMap::new(),
             trouble: None,
@@ -169,6 +172,11 @@ impl Primary {
     /// Whether a partition's memory server has lost its tree, and serves no client.
     pub fn has_lost_its_tree(&self, partition: u16) -> bool {
         self.lost.contains(&partition)
+    }
+
+    /// Use of the region of a partition's memory server, as it was last told of.
+    pub fn room(&self, partition: u16) -> Option<RoomStatus> {
+        self.rooms.get(&partition).copied()
     }
 
     /// Name of the structure that a partition's memory server holds, if it is no tree: then the switches lead no reads there.
@@ -325,6 +333,7 @@ impl Primary {
             }
             ServerNews::Root(root) => self.controller.rerooted(partition, root),
             ServerNews::Lost => self.note_lost(partition, true),
+            ServerNews::Room(room) => drop(self.rooms.insert(partition, room)),
             ServerNews::Refilled(generation, root) => {
                 self.note_lost(partition, false);
                 self.controller.server_refilled(partition, generation);

@@ -21,7 +21,7 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fatbtree_memserver::{Loaded, PartOptions, Seen, Tenant, Used, last_byte};
+use fatbtree_memserver::{Found, Loaded, PartOptions, Seen, Tenant, find_block, find_slot, first_byte};
 use fatbtree_remote::record::{RECORD_HEAD, RecordHead, is_record};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
@@ -76,10 +76,6 @@ pub struct HybridIndex {
     server: u16,
     shape: Shape,
     region: Arc<Memory>,
-    /// Offsets of the chunks.
-    spare: Range<u64>,
-    /// Bytes of a chunk.
-    chunk_bytes: u64,
     /// Whether the region was served before.
     served: Arc<AtomicBool>,
     is_seen: bool,
@@ -134,29 +130,18 @@ impl Tenant for HybridIndex {
         if Shape::of_header(header) == Some(self.shape) { Seen::Same } else { Seen::Refused }
     }
 
-    fn used(&self, class: SizeClass, chunk: Range<u64>, budget: &mut usize) -> Used {
-        let last = match last_byte(&self.region, &chunk, budget) {
-            Ok(Some(last)) => last,
-            Ok(None) => return Used::To(chunk.start),
-            Err(below) => return Used::Below(below),
-        };
+    fn find(&self, class: SizeClass, within: Range<u64>) -> Found {
         if class == LEAVES {
             let leaf = LEAF_BYTES as u64;
-            let number = (last - chunk.start) / leaf;
-            return Used::To((chunk.start + (number + 1) * leaf).min(chunk.end));
+            return find_slot(within, leaf, |at| first_byte(&self.region, at..at + leaf).map(|_| 0));
         }
-        // The last slots of a node may be free, and a value may end in zeros: the block reaches as far as
-        // its head says. Other bytes that look like a head only move the end away.
-        let farthest = if class == NODES {
-            u64::from(NodeSize::LARGEST.place_bytes())
-        } else {
-            u64::from(place_bytes(self.shape.max_value))
+        let longest = match class {
+            NODES => NodeSize::LARGEST.place_bytes(),
+            _ => place_bytes(self.shape.max_value),
         };
-        let from = last.saturating_sub(farthest).max(chunk.start);
-        let first = chunk.start + (from - chunk.start) / UNIT * UNIT;
-        let ends = (first..=last).step_by(UNIT as usize).filter_map(|at| self.block_end(class, at));
-        let end = ends.chain([last + 1]).max().map_or(chunk.end, |end| end.next_multiple_of(UNIT));
-        Used::To(end.min(chunk.end))
+        find_block(&self.region, within, (UNIT, longest.into()), |at| {
+            self.block_end(class, at).map(|end| (end, 0))
+        })
     }
 
     fn is_free(&self, class: SizeClass, block: Range<u64>) -> bool {
@@ -186,16 +171,12 @@ impl Tenant for HybridIndex {
         }
     }
 
-    /// The first server's part is empty if the root has no child; another part if no chunk of it was written.
-    /// Clients use a chunk from its start.
-    fn is_empty(&self) -> bool {
+    /// The first server's part is empty if the root has no child; another part if no client has written there.
+    fn is_empty(&self, mut in_use: &mut dyn Iterator<Item = Range<u64>>) -> bool {
         if self.is_first() {
             return self.node(self.shape.root()).is_some_and(|root| root.entries.is_empty());
         }
-        let mut chunks = self.spare.clone().step_by(self.chunk_bytes.max(UNIT) as usize);
-        chunks.all(|chunk| {
-            self.bytes(chunk).is_none_or(|bytes: [u8; UNIT as usize]| bytes == [0; UNIT as usize])
-        })
+        Iterator::all(&mut in_use, |part| first_byte(&self.region, part).is_none())
     }
 
     fn handle(&mut self, request: Infallible) {
@@ -299,26 +280,27 @@ mod tests {
 
     const SHAPE: Shape = Shape { servers: 0b101, max_value: 1_000 };
 
-    fn used(index: &HybridIndex, class: SizeClass, chunk: &Range<u64>) -> u64 {
-        match index.used(class, chunk.clone(), &mut 64) {
-            Used::To(end) => end - chunk.start,
-            Used::Below(_) => panic!("the budget is large"),
-        }
-    }
-
     #[test]
-    fn the_used_part_of_a_chunk_ends_behind_the_last_block() {
+    fn blocks_are_met_one_behind_another() {
         let Loaded { region, spare, tenant, .. } = HybridIndex::make(0, SHAPE, 16 << 10).unwrap();
         let chunk = spare.start..spare.start + (8 << 10);
-        assert_eq!(used(&tenant, LEAVES, &chunk), 0);
+        let nothing = |to| Found::Nothing(chunk.start + to);
+        let block = |to| Found::Block { end: chunk.start + to, stamp: 0 };
+        let find = |class, from| tenant.find(class, chunk.start + from..chunk.end);
+        assert_eq!(
+            [LEAVES, NODES, RECORDS].map(|class| find(class, 0)),
+            [nothing(1024), nothing(4096), nothing(4096)]
+        );
         // What a client has taken and not written it may give back.
         assert!(tenant.is_free(LEAVES, chunk.start..chunk.start + 1024));
         assert!(tenant.is_free(NODES, chunk.start..chunk.start + 192));
         assert!(!tenant.is_free(RECORDS, chunk.start..chunk.start + 192));
         let node = inner::build(Prefix::ROOT, NodeSize::NEW, 64, NodeState::Moved, []);
         region.write(chunk.start + 192, &node).unwrap();
-        assert_eq!(used(&tenant, NODES, &chunk), 192 + 192);
-        assert_eq!(used(&tenant, LEAVES, &chunk), 1024);
+        assert_eq!(
+            [find(NODES, 0), find(NODES, 192), find(LEAVES, 0)],
+            [nothing(192), block(384), block(1024)]
+        );
         let place = chunk.start + 192..chunk.start + 384;
         assert!(tenant.is_free(NODES, place.clone()) && !tenant.is_free(LEAVES, place.clone()));
         assert!(!tenant.is_free(NODES, place.start..place.end + 64));
@@ -326,8 +308,10 @@ mod tests {
         // A value of zeros: the last bytes of the block say nothing.
         crate::word::write(&mut record, 7, 1, &[0; 500]);
         region.write(chunk.start + 1024, &record).unwrap();
-        assert_eq!(used(&tenant, RECORDS, &chunk), 1024 + u64::from(place_bytes(500)));
-        assert_eq!(tenant.used(RECORDS, chunk.clone(), &mut 1), Used::Below(chunk.start + 4_096));
+        assert_eq!(find(RECORDS, 1024), block(1024 + u64::from(place_bytes(500))));
+        // What lies before it is no record.
+        let longest = 1024 + 24 + u64::from(place_bytes(1_000)) + 1;
+        assert!(matches!(find(RECORDS, 192), Found::Unclear(end) if end <= chunk.start + longest));
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Part for HybridIndex {
         options: &MakeOptions,
         region: impl FnOnce(u64) -> Result<Memory, E>,
     ) -> Result<Loaded<Self>, E> {
-        let &MakeOptions { server, shape, spare_bytes, generation, origin, chunk_bytes } = options;
+        let &MakeOptions { server, shape, spare_bytes, generation, origin, .. } = options;
         shape.check().map_err(MakeError::Shape)?;
         if server >= 32 || shape.servers >> server & 1 == 0 {
             return Err(MakeError::Server(server).into());
@@ -106,12 +106,12 @@ impl Part for HybridIndex {
         Ok(Loaded {
             server,
             region: Arc::clone(&region),
-            spare: spare.clone(),
+            spare,
             generation,
             origin,
             chunk_classes: None,
             shape: served_as(),
-            tenant: Self { server, shape, region, spare, chunk_bytes, served, is_seen: false },
+            tenant: Self { server, shape, region, served, is_seen: false },
         })
     }
 
@@ -122,7 +122,7 @@ impl Part for HybridIndex {
     fn found(
         server: u16,
         found: FoundRegion<IndexCounts>,
-        chunk_bytes: u64,
+        _chunk_bytes: u64,
     ) -> Result<Loaded<Self>, FolderError> {
         let line = found.first_line()?;
         let header = RegionHeader::parse(&line, &STRUCTURE);
@@ -131,8 +131,8 @@ impl Part for HybridIndex {
         };
         found.check_header(&header, spare_from(&shape, server), &IndexCounts::from(&shape))?;
         let (layout, region) = (found.layout(classes()), Arc::clone(&found.region));
-        let (spare, served) = (found.kept.spare.clone(), Arc::new(AtomicBool::new(true)));
-        let tenant = Self { server, shape, region, spare, chunk_bytes, served, is_seen: false };
+        let served = Arc::new(AtomicBool::new(true));
+        let tenant = Self { server, shape, region, served, is_seen: false };
         tenant.check_nodes(&layout).map_err(|reason| found.damaged(reason))?;
         Ok(found.into_loaded(server, served_as(), tenant))
     }

@@ -7,4 +7,5 @@ mod lengths;
 mod load;
 mod missing;
 mod model;
+mod room;
 mod servers;

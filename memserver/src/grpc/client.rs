@@ -17,6 +17,7 @@ use super::{Describe, SHORTAGE, proto};
 use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::server::Counter;
+use crate::session::Told;
 use crate::session_keeper::{Call, Denied, Granted, Meaning, Opened};
 
 /// Time limits of calls.
@@ -265,16 +266,17 @@ impl Client {
     /// # Errors
     /// Also when it has ended: [`ClientError::session_has_ended`].
     pub async fn renew_session(&mut self, session: SessionId) -> Result<Session, ClientError> {
-        self.renew_settled(session, 0).await
+        self.renew_told(session, Told::default()).await
     }
 
-    /// Renews the session of a client that has settled for the wait `settled` of a sweep: see
-    /// [`MemoryServer::renew_settled`](crate::MemoryServer::renew_settled).
+    /// Renews the session of a client that tells something: see
+    /// [`MemoryServer::renew_told`](crate::MemoryServer::renew_told).
     ///
     /// # Errors
     /// As of [`renew_session`](Self::renew_session).
-    pub async fn renew_settled(&mut self, session: SessionId, settled: u64) -> Result<Session, ClientError> {
-        let request = proto::RenewSessionRequest { session: session.0, settled };
+    pub async fn renew_told(&mut self, session: SessionId, told: Told) -> Result<Session, ClientError> {
+        let Told { settled, keeps } = told;
+        let request = proto::RenewSessionRequest { session: session.0, settled, keeps };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.renew_session(request).await };
         self.session("to renew a session", ask).await
     }
@@ -429,8 +431,8 @@ impl Client {
                 let lease = fatbtree_verbs::time::Duration::from_nanos(lease.as_nanos() as u64);
                 Granted::Opened(Box::new(Opened { session: id, lease, owner, info }))
             }
-            Call::Renew { session, settled } => {
-                let Session { wait, .. } = self.renew_settled(session, settled).await?;
+            Call::Renew { session, settled, keeps } => {
+                let Session { wait, .. } = self.renew_told(session, Told { settled, keeps }).await?;
                 Granted::Renewed { wait }
             }
             Call::Connect { session, local, replaces } => {

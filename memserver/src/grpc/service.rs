@@ -21,7 +21,7 @@ use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
 use crate::owners::NoOwner;
 use crate::refusal::Refusal;
-use crate::session::{Lease, SessionKey};
+use crate::session::{Lease, SessionKey, Told};
 use crate::tenant::Tenant;
 
 /// Bounds of what peers can make the service hold. Start from the default and change what you need.
@@ -215,9 +215,11 @@ where
     }
 
     async fn renew_session(&self, request: Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {
-        let &proto::RenewSessionRequest { session, settled } = request.get_ref();
+        let &proto::RenewSessionRequest { session, settled, keeps } = request.get_ref();
         let session = SessionKey { host: host(&request)?, id: SessionId(session) };
-        Ok(Response::new(self.granted(self.handle.renew_session(session, settled)).await?.into()))
+        Ok(Response::new(
+            self.granted(self.handle.renew_session(session, Told { settled, keeps })).await?.into(),
+        ))
     }
 
     async fn close_session(

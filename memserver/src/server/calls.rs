@@ -8,7 +8,7 @@ use super::{MemoryServer, Reply};
 use crate::free_blocks::Grant;
 use crate::limits::ClientId;
 use crate::refusal::Refusal;
-use crate::session::{Lease, SessionKey};
+use crate::session::{Lease, SessionKey, Told};
 use crate::session_keeper::{Call, Granted, Opened};
 use crate::tenant::Tenant;
 
@@ -33,8 +33,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 let opened = Opened { session: session.id, lease, owner, info: self.info };
                 Granted::Opened(Box::new(opened))
             }
-            Call::Renew { session, settled } => {
-                let Lease { wait, .. } = self.renew_settled(now, key(session), settled)?;
+            Call::Renew { session, settled, keeps } => {
+                let Lease { wait, .. } = self.renew_told(now, key(session), Told { settled, keeps })?;
                 Granted::Renewed { wait }
             }
             Call::Connect { session, local, replaces } if client.is_local() => {

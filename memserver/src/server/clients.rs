@@ -7,14 +7,14 @@ use rand::RngExt;
 
 use super::{Connection, MemoryServer};
 use crate::checks::Check;
-use crate::chunk::ChunkRefusal;
+use crate::chunk::{ChunkRefusal, FIRST_PART, PartWanted};
 use crate::event::{Event, FirstHop};
 use crate::free_blocks::{BLOCKS_AT_ONCE, GivenBack, Grant, TooManyBlocks};
 use crate::info::Origin;
 use crate::limits::{ClientId, Resource};
 use crate::owners::Owners;
 use crate::refusal::{PathMtu, Refusal};
-use crate::session::{Lease, Session, SessionKey};
+use crate::session::{Lease, Session, SessionKey, Told};
 use crate::tenant::Tenant;
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
@@ -63,6 +63,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             }
         };
         self.sessions.open(session, client, owner, self.now + duration, self.reclaim.wait());
+        self.reclaim.note_session();
         self.counters.sessions_opened += 1;
         Ok(Lease::new(session, duration, owner, 0))
     }
@@ -72,11 +73,10 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// # Errors
     /// [`Refusal::UnknownSession`]: it has ended.
     pub fn renew_session(&mut self, now: Instant, session: SessionKey) -> Result<Lease, Refusal> {
-        self.renew_settled(now, session, 0)
+        self.renew_told(now, session, Told::default())
     }
 
-    /// Renews the session of a client that has *settled* for the [wait](Lease::wait) `settled` of a sweep. Operations that were under way
-    /// when it was told have ended, and blocks that it had freed by then it has given back, or forgotten.
+    /// Renews the session of a client that has [settled](Told::settled) for the [wait](Lease::wait) `settled` of a sweep.
     ///
     /// # Errors
     /// As of `renew_session`.
@@ -86,11 +86,20 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         session: SessionKey,
         settled: u64,
     ) -> Result<Lease, Refusal> {
+        self.renew_told(now, session, Told { settled, ..Told::default() })
+    }
+
+    /// Renews the session of a client that tells something.
+    ///
+    /// # Errors
+    /// As of `renew_session`.
+    pub fn renew_told(&mut self, now: Instant, session: SessionKey, told: Told) -> Result<Lease, Refusal> {
         self.advance(now);
         let duration = self.options.lease;
-        // A wait that has not begun was not told to any client.
-        let settled = if settled > self.reclaim.wait() { 0 } else { settled };
-        let Some(found) = self.sessions.renew(session, self.now + duration, settled) else {
+        // A wait that has not begun was not told to any client, and none keeps more than there is.
+        let settled = if told.settled > self.reclaim.wait() { 0 } else { told.settled };
+        let told = Told { settled, keeps: told.keeps.min(self.info.region.len) };
+        let Some(found) = self.sessions.renew(session, self.now + duration, told) else {
             return Err(Refusal::UnknownSession(session));
         };
         let wait = self.reclaim.present_wait().filter(|&wait| found.holds_up(wait)).unwrap_or_default();
@@ -186,8 +195,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
 
     // ---- chunks ----
 
-    /// Gives out memory for blocks: ones that clients have [given back](Self::give_back), if there are any, else a chunk.
-    /// `bytes` is the size of a block where its class has several sizes; 0 asks for a chunk there.
+    /// Gives out memory for blocks: ones that clients have [given back](Self::give_back), if there are any, else a part of a chunk, which grows
+    /// with what the session has got of the class. `bytes` is the size of a block where its class has several sizes; 0 asks for a part there.
     ///
     /// # Errors
     /// When the session has ended, a bound is met, no chunk of this class is left, or the disk has no room for it.
@@ -200,19 +209,22 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     ) -> Result<Grant, Refusal> {
         self.advance(now);
         let payer = self.session(session)?.client;
-        if let Some(places) = self.places.take(&self.tenant, &self.chunks, class, bytes) {
+        let places = self.places.take(&self.tenant, &self.chunks, class, bytes);
+        if std::mem::take(&mut self.places.wants_sweep) {
+            self.reclaim.note_loss();
+        }
+        if let Some(places) = places {
             return Ok(Grant::Blocks(places));
         }
-        self.accounts.charge(payer, Resource::Chunks)?;
-        let chunk = match self.chunks.allocate(&self.region, class, session) {
-            Ok(chunk) => chunk,
-            Err(none) => {
-                self.accounts.release(payer, Resource::Chunks);
-                return Err(none.into());
-            }
-        };
+        let size = u64::from(self.chunks.size(class).max(bytes)).max(1);
+        let room = self.accounts.room(payer, Resource::Chunks, size)?;
+        let given = self.session(session)?.given.get(&class).copied().unwrap_or(0);
+        let want = PartWanted { class, least: bytes.into(), wished: given.max(FIRST_PART).min(room) };
+        let chunk = self.chunks.allocate(&self.region, want, session)?;
+        self.accounts.add(payer, Resource::Chunks, chunk.bytes);
         if let Some(session) = self.sessions.get_mut(session) {
             session.chunks.insert(chunk.address);
+            *session.given.entry(class).or_default() += chunk.bytes;
         }
         Ok(Grant::Chunk(chunk))
     }
@@ -259,6 +271,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         }
         let given_back = self.places.put(&self.tenant, &self.chunks, class, bytes, addresses);
         self.reclaim.strike(addresses);
+        let each = u64::from(self.chunks.size(class).max(bytes));
+        self.reclaim.note_lost(u64::from(given_back.dropped) * each);
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.keeps = session.keeps.saturating_sub(each * found as u64);
+        }
         Ok(given_back)
     }
 
@@ -284,8 +301,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     pub fn free(&mut self, now: Instant, session: SessionKey, address: GlobalAddress) -> Result<(), Refusal> {
         self.advance(now);
         let payer = self.session(session)?.client;
-        self.chunks.free(address, session).map_err(|why| refuse_chunk(why, session, address))?;
-        self.accounts.release(payer, Resource::Chunks);
+        let bytes = self.chunks.free(address, session).map_err(|why| refuse_chunk(why, session, address))?;
+        self.accounts.subtract(payer, Resource::Chunks, bytes);
         if let Some(session) = self.sessions.get_mut(session) {
             session.chunks.remove(&address);
         }
@@ -299,6 +316,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.now = self.now.max(now);
         while let Some(session) = self.sessions.lapsed(self.now) {
             self.counters.sessions_lapsed += 1;
+            // A client that closes its session has given back what it had.
+            let kept = self.sessions.get(session).map_or(0, |session| session.keeps);
+            self.reclaim.note_lost(kept);
             self.end(session);
         }
     }
@@ -328,8 +348,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         }
         for address in chunks {
             match self.chunks.free(address, key) {
-                Ok(()) => self.accounts.release(client, Resource::Chunks),
-                // A published chunk is the structure's, and stays paid for as far as it was used.
+                Ok(bytes) => self.accounts.subtract(client, Resource::Chunks, bytes),
+                // A published part is the structure's, and stays paid for as far as it was used.
                 Err(_) => self.chunks.end(address, client),
             }
         }

@@ -40,6 +40,20 @@ pub use request::{Reply, Request};
 /// A counter by name.
 pub type Counter = (String, u64);
 
+/// Use of a region, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RegionBytes {
+    /// Never given out, or come back, as memory or as single blocks.
+    pub free: u64,
+    /// Held by sessions that are open: parts of chunks, with what their clients have put there, and freed blocks that clients keep.
+    pub held: u64,
+    /// Lost, as far as is known: blocks that clients kept when their sessions lapsed, and such as found no room on a list. A sweep finds
+    /// them where the [structure](Tenant::swept) can tell what leads to a block.
+    pub lost: u64,
+    /// All others: the structure's, its header, and the region's padding.
+    pub live: u64,
+}
+
 /// Options of a server. Start from the default and change what you need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
@@ -259,15 +273,15 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             chunks,
             places: FreeLists::new(server, options.limits.places),
             reclaim: Reclaim::default(),
-            accounts: Accounts::new(&options.limits),
+            accounts: Accounts::new(&options.limits, options.chunk_bytes),
             events: Events::default(),
             counters: Counters::default(),
             device_counters: None,
             options: options.clone(),
         };
+        // The lists of a former process are forgotten, and so are the rests of its sessions' parts.
+        server.find_former();
         server.begin_undecided();
-        // The lists of a former process are forgotten.
-        server.reclaim.note_loss();
         Ok(server)
     }
 
@@ -313,8 +327,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     pub fn statistics(&self) -> Vec<Counter> {
         let chunks = self.chunks.counts();
         let (owners, owner_rounds) = self.owners.as_ref().map_or((0, 0), Owners::counts);
-        let total = |what| u64::from(self.accounts.total(what));
+        let total = |what| self.accounts.total(what);
         let (counters, places) = (&self.counters, self.places.counts);
+        let bytes = self.region_bytes();
         let mut all: Vec<Counter> = [
             ("chunks", chunks.all.into()),
             ("chunks_free_again", chunks.free.into()),
@@ -338,6 +353,10 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ("queue_pairs_replaced", counters.queue_pairs_replaced),
             ("region_bytes", self.info.region.len),
             ("region_bytes_used", chunks.used_bytes),
+            ("region_bytes_free", bytes.free),
+            ("region_bytes_held", bytes.held),
+            ("region_bytes_live", bytes.live),
+            ("region_bytes_lost", bytes.lost),
             ("refused", counters.refused),
             ("requests", counters.requests),
             ("roots_seen", counters.roots_seen),
@@ -371,6 +390,16 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         all
     }
 
+    /// Use of the region. Each byte is counted once.
+    #[must_use]
+    pub fn region_bytes(&self) -> RegionBytes {
+        let (chunks, len) = (self.chunks.counts(), self.info.region.len);
+        let free = chunks.free_bytes.saturating_add(self.places.bytes()).min(len);
+        let held = chunks.held_bytes.saturating_add(self.sessions.kept_bytes()).min(len - free);
+        let lost = self.reclaim.lost.min(len - free - held);
+        RegionBytes { free, held, lost, live: len - free - held - lost }
+    }
+
     // ---- driving ----
 
     /// Time at which [`handle_timeout`](Self::handle_timeout) is due: the end of the first lease; or [`work`](Self::work), for a sweep. The device
@@ -392,8 +421,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.take_broken();
         self.watch_header();
         let (relieved, more) = self.chunks.look(&self.tenant, budget);
-        for client in relieved {
-            self.accounts.release(client, Resource::Chunks);
+        for (client, bytes) in relieved {
+            self.accounts.subtract(client, Resource::Chunks, bytes);
         }
         more | self.reclaim(budget) | self.tenant.work(budget)
     }
@@ -427,7 +456,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.places = FreeLists::new(id, self.options.limits.places);
         self.reclaim = Reclaim::default();
         // Chunks that were charged to clients lay in the former region.
-        self.accounts = Accounts::new(&self.options.limits);
+        self.accounts = Accounts::new(&self.options.limits, self.options.chunk_bytes);
         // A structure that is installed is meant, empty or not.
         let origin = Origin::Meant;
         self.undecided_until = None;

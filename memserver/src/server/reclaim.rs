@@ -35,6 +35,9 @@
 //! Readers hold no block. One that has an old slot in hand finds another version when the block is written anew.
 //!
 //! So a sweep goes on while clients live that renew their sessions: it takes a few renewals.
+//!
+//! **Without sessions.** Where no session is open from the first walk until all blocks are noted, no client has anything. What nothing
+//! leads to is free at once. So is what a server finds in memory that was served before: it sweeps before the first session.
 
 use std::collections::BTreeMap;
 
@@ -44,14 +47,18 @@ use fatbtree_verbs::time::{Duration, Instant};
 
 use super::MemoryServer;
 use crate::checks::Check;
-use crate::tenant::Tenant;
+use crate::tenant::{Found, Tenant};
 
 /// Blocks that one sweep notes at most; others are found by the next one.
 const MOST: usize = 1 << 20;
 
+/// Blocks that are looked at in one step before the first session.
+const AT_START: usize = 1 << 12;
+
 /// A block that nothing led to, by its offset.
 #[derive(Clone, Copy, Debug)]
 struct Noted {
+    class: SizeClass,
     bytes: u32,
     stamp: u64,
 }
@@ -65,8 +72,9 @@ enum Step {
     Mark {
         is_second: bool,
     },
-    /// Looks for written blocks from this offset on.
+    /// Looks for written blocks of a class from this offset on. Classes are numbered as the tenant names them.
     Note {
+        class: usize,
         from: u64,
     },
     /// Waits for sessions, before the second walk or behind it.
@@ -84,6 +92,8 @@ pub(super) struct Reclaim {
     is_due: bool,
     /// Whether a session has ended or was renewed since the sessions were looked at.
     has_ended: bool,
+    /// Whether no session was open since this sweep began.
+    is_alone: bool,
     /// Time of the next sweep at the earliest.
     not_before: Instant,
     /// Number of the present wait: sessions that are opened in it have it.
@@ -93,12 +103,26 @@ pub(super) struct Reclaim {
     pub(super) sweeps: u64,
     /// Blocks that were found.
     pub(super) blocks: u64,
+    /// Bytes that belong to no client that lives and that no sweep has found, as far as is known.
+    pub(super) lost: u64,
+    /// Bytes of blocks that this sweep has found and for which there was no room on a list.
+    left: u64,
 }
 
 impl Reclaim {
     /// A session has ended, or the server has just begun.
     pub(super) fn note_loss(&mut self) {
         (self.is_due, self.has_ended) = (true, true);
+    }
+
+    /// Bytes were lost, perhaps.
+    pub(super) fn note_lost(&mut self, bytes: u64) {
+        self.lost = self.lost.saturating_add(bytes);
+    }
+
+    /// A session was opened.
+    pub(super) fn note_session(&mut self) {
+        self.is_alone = false;
     }
 
     /// Number for a session that is opened now.
@@ -127,26 +151,40 @@ impl Reclaim {
 }
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
-    /// Class of the blocks that are swept, if any are.
-    fn swept(&self) -> Option<SizeClass> {
-        self.tenant.swept().filter(|_| self.options.reclaim_every > Duration::ZERO)
+    /// Whether blocks are swept.
+    fn sweeps(&self) -> bool {
+        self.options.reclaim_every > Duration::ZERO && !self.tenant.swept().is_empty()
     }
 
     /// Time at which the next sweep begins, if one is due.
     pub(super) fn sweep_due(&self) -> Option<Instant> {
         let Reclaim { step, is_due, not_before, .. } = self.reclaim;
-        self.swept().filter(|_| is_due && step == Step::Idle).map(|_| not_before)
+        (self.sweeps() && is_due && step == Step::Idle).then_some(not_before)
+    }
+
+    /// Finds what is free in memory that was served before: what was never written, and, where the structure can tell, blocks to which
+    /// nothing leads. No session is open yet.
+    pub(super) fn find_former(&mut self) {
+        while self.chunks.look(&self.tenant, AT_START).1 {}
+        if self.chunks.outlives() {
+            // Where no chunk was given out yet, clients may have freed loaded blocks: that can wait.
+            self.reclaim.note_loss();
+            while self.chunks.has_former() && self.reclaim(AT_START) {}
+        }
     }
 
     /// Goes on with a sweep, looking at up to `budget` blocks. Says whether there is more to do at once.
     pub(super) fn reclaim(&mut self, budget: usize) -> bool {
-        let Some(class) = self.swept() else { return false };
+        if !self.sweeps() {
+            return false;
+        }
         match self.reclaim.step {
             Step::Idle => {
                 if !self.reclaim.is_due || self.now < self.reclaim.not_before {
                     return false;
                 }
-                self.reclaim.is_due = false;
+                (self.reclaim.is_due, self.reclaim.left) = (false, 0);
+                self.reclaim.is_alone = self.sessions.is_empty();
                 self.reclaim.noted.clear();
                 self.tenant.begin_marks();
                 self.reclaim.step = Step::Mark { is_second: false };
@@ -157,16 +195,17 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 }
                 if is_second {
                     let Self { reclaim, tenant, .. } = self;
-                    let is_lost = |at: u64, bytes: u32| {
-                        !tenant.is_marked(at..at + u64::from(bytes)) || !Check::SweepMarksTwice.on()
+                    let is_lost = |at: u64, noted: &Noted| {
+                        !tenant.is_marked(noted.class, at..at + u64::from(noted.bytes))
+                            || !Check::SweepMarksTwice.on()
                     };
-                    reclaim.noted.retain(|&at, noted| is_lost(at, noted.bytes));
+                    reclaim.noted.retain(|&at, noted| is_lost(at, noted));
                     self.begin_wait(true);
                 } else {
-                    self.reclaim.step = Step::Note { from: 0 };
+                    self.reclaim.step = Step::Note { class: 0, from: 0 };
                 }
             }
-            Step::Note { from } => self.note_blocks(class, from, budget),
+            Step::Note { class, from } => self.note_blocks(class, from, budget),
             Step::Wait { is_second } => {
                 let looks = std::mem::take(&mut self.reclaim.has_ended) || !Check::SweepWaits.on();
                 if !looks || !self.sessions.all_since(self.reclaim.wait) && Check::SweepWaits.on() {
@@ -179,7 +218,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                     Step::Mark { is_second: true }
                 };
             }
-            Step::Collect => self.collect(class, budget),
+            Step::Collect => self.collect(budget),
         }
         self.reclaim.step != Step::Idle
     }
@@ -191,39 +230,57 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     }
 
     /// Notes written blocks that nothing leads to.
-    fn note_blocks(&mut self, class: SizeClass, mut from: u64, budget: usize) {
-        for _ in 0..budget {
-            let Some(chunk) = self.chunks.published_behind(class, from) else {
-                return self.begin_wait(false);
+    fn note_blocks(&mut self, number: usize, mut from: u64, budget: usize) {
+        let Some(&class) = self.tenant.swept().get(number) else {
+            return match self.reclaim.is_alone {
+                true => self.reclaim.step = Step::Collect,
+                false => self.begin_wait(false),
             };
-            let (next, written) = self.tenant.written(chunk.start.max(from)..chunk.end);
-            from = next;
-            let Some((block, stamp)) = written else { continue };
-            let bytes = (block.end - block.start) as u32;
-            let is_known = self.tenant.is_marked(block.clone()) || self.places.is_listed(block.start, bytes);
+        };
+        for _ in 0..budget {
+            let Some(blocks) = self.chunks.blocks_after(class, from) else {
+                self.reclaim.step = Step::Note { class: number + 1, from: 0 };
+                return;
+            };
+            let at = blocks.start.max(from);
+            let (end, stamp) = match self.tenant.find(class, at..blocks.end) {
+                Found::Block { end, stamp } => (end, Some(stamp)),
+                Found::Nothing(end) | Found::Unclear(end) => (end, None),
+            };
+            // Whatever a tenant says, a sweep comes to its end.
+            from = end.clamp(at + 1, blocks.end);
+            let Some(stamp) = stamp else { continue };
+            let bytes = (from - at) as u32;
+            let is_known = self.tenant.is_marked(class, at..from) || self.places.is_listed(at, bytes);
             if !is_known && self.reclaim.noted.len() < MOST {
-                self.reclaim.noted.insert(block.start, Noted { bytes, stamp });
+                self.reclaim.noted.insert(at, Noted { class, bytes, stamp });
             }
         }
-        self.reclaim.step = Step::Note { from };
+        self.reclaim.step = Step::Note { class: number, from };
     }
 
-    /// Puts blocks that nobody has on the lists.
-    fn collect(&mut self, class: SizeClass, budget: usize) {
+    /// Puts blocks that no client has on the lists.
+    fn collect(&mut self, budget: usize) {
         for _ in 0..budget {
-            let Some((at, Noted { bytes, stamp })) = self.reclaim.noted.pop_first() else {
+            let Some((at, Noted { class, bytes, stamp })) = self.reclaim.noted.pop_first() else {
                 self.reclaim.step = Step::Idle;
                 self.reclaim.sweeps += 1;
+                self.reclaim.lost = self.reclaim.left;
                 self.reclaim.not_before = self.now + self.options.reclaim_every;
                 return;
             };
-            let block = at..at + u64::from(bytes);
-            let (_, found) = self.tenant.written(block.clone());
-            let is_same = |(of, found)| of == block && (found == stamp || !Check::SweepStamp.on());
-            if found.is_some_and(is_same) {
+            let end = at + u64::from(bytes);
+            let is_same = match self.tenant.find(class, at..end) {
+                Found::Block { end: found, stamp: now } => {
+                    found == end && (now == stamp || !Check::SweepStamp.on())
+                }
+                _ => false,
+            };
+            if is_same {
                 let address = GlobalAddress::new(self.info.server, at);
-                let kept = self.places.put(&self.tenant, &self.chunks, class, bytes, &[address]).kept;
-                self.reclaim.blocks += u64::from(kept);
+                let put = self.places.put(&self.tenant, &self.chunks, class, bytes, &[address]);
+                self.reclaim.blocks += u64::from(put.kept);
+                self.reclaim.left += u64::from(put.dropped) * u64::from(bytes);
             }
         }
     }

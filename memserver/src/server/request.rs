@@ -5,12 +5,12 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
 
-use super::{Counter, MemoryServer, ServerError};
+use super::{Counter, MemoryServer, RegionBytes, ServerError};
 use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
 use crate::refusal::Refusal;
-use crate::session::{Lease, SessionKey};
+use crate::session::{Lease, SessionKey, Told};
 use crate::session_keeper::{Call, Granted};
 use crate::tenant::{Loaded, Tenant};
 
@@ -24,6 +24,8 @@ pub enum Request<T: Tenant> {
     Info(Reply<ServerInfo<T::Description>>),
     /// All counters.
     Statistics(Reply<Vec<Counter>>),
+    /// Use of the region.
+    RegionBytes(Reply<RegionBytes>),
     /// A request that only the structure answers.
     Tenant(T::Request),
     /// A session.
@@ -55,8 +57,8 @@ pub enum Request<T: Tenant> {
     Renew {
         /// The session.
         session: SessionKey,
-        /// Wait of a sweep for which the client has settled.
-        settled: u64,
+        /// What the client tells.
+        told: Told,
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
     },
@@ -156,6 +158,10 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 self.advance(now);
                 let _ = reply.send(self.statistics());
             }
+            Request::RegionBytes(reply) => {
+                self.advance(now);
+                let _ = reply.send(self.region_bytes());
+            }
             Request::Tenant(request) => self.tenant.handle(request),
             Request::Heard { former, reply } => {
                 self.advance(now);
@@ -168,8 +174,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                     self.end(lease.session);
                 }
             }
-            Request::Renew { session, settled, reply } => {
-                let answer = self.renew_settled(now, session, settled);
+            Request::Renew { session, told, reply } => {
+                let answer = self.renew_told(now, session, told);
                 self.tell(reply, answer);
             }
             Request::Close { session, reply } => {

@@ -55,7 +55,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Whether the structure holds nothing, as far as that can be read now.
     fn is_empty(&mut self) -> bool {
         self.watch_header();
-        self.tenant.is_empty()
+        self.tenant.is_empty(&mut self.chunks.in_use())
     }
 
     /// Shows the tenant the region's header, if it has changed. [`work`](Self::work) does so, too.

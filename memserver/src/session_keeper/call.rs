@@ -44,6 +44,8 @@ pub enum Call {
         session: SessionId,
         /// Highest wait of a sweep for which the client has settled.
         settled: u64,
+        /// Bytes of freed blocks that the client keeps.
+        keeps: u64,
     },
     /// Connects a queue pair, or makes a link in the server's process.
     Connect {

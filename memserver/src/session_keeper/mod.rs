@@ -211,7 +211,8 @@ impl<S> SessionKeeper<S> {
             Some((CallId { server, is_beside: false }, call?))
         });
         call.or_else(|| {
-            let mut renewals = servers.iter_mut().map(|(&server, kept)| (server, kept.next_renewal(now)));
+            let mut renewals =
+                servers.iter_mut().map(|(&server, kept)| (server, kept.next_renewal(now, memory.remote())));
             renewals.find_map(|(server, call)| Some((CallId { server, is_beside: true }, call?)))
         })
     }

@@ -199,7 +199,8 @@ impl<S> Server<S> {
             let known = self.info().map(|info| info.generation);
             return self.begin(now, UnderWay::Open, Call::Open { known });
         };
-        let (is_due, renewal) = (now >= renew && self.renewing.is_none(), Call::Renew { session, settled });
+        let is_due = now >= renew && self.renewing.is_none();
+        let renewal = Call::Renew { session, settled, keeps: remote.kept_bytes(self.number()) };
         // Where a call takes longer than a part of the lease, a renewal is always due: other calls come between.
         if is_due && !self.has_just_renewed {
             return self.begin(now, UnderWay::Renew, renewal);
@@ -225,7 +226,7 @@ impl<S> Server<S> {
     }
 
     /// Renewal that is due beside the call under way.
-    pub(super) fn next_renewal(&mut self, now: Instant) -> Option<Call> {
+    pub(super) fn next_renewal<V: Verbs>(&mut self, now: Instant, remote: &RemoteMemory<V>) -> Option<Call> {
         let Session { id: session, settled, renew, .. } = self.session?;
         let is_late = match self.under_way {
             None | Some((UnderWay::Renew | UnderWay::Close, _)) => false,
@@ -233,7 +234,7 @@ impl<S> Server<S> {
         };
         is_late.then(|| {
             self.renewing = Some((session, now));
-            Call::Renew { session, settled }
+            Call::Renew { session, settled, keeps: remote.kept_bytes(self.number()) }
         })
     }
 

@@ -42,6 +42,7 @@ impl Driver {
                 registered: connections.iter().filter(|told| **told).count(),
                 connections: connections.len(),
                 structure: primary.other_structure(server.partition).map(str::to_owned),
+                room: primary.room(server.partition).filter(|_| is_here),
             }
         });
         let clients = primary.clients().values().map(|client| {

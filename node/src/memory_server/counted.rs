@@ -17,7 +17,7 @@ enum Kind {
 
 use Kind::{Counter as Counts, Gauge, Name};
 
-const KNOWN: [(&str, Kind, &str); 51] = [
+const KNOWN: [(&str, Kind, &str); 55] = [
     ("blocks_reclaimed", Counts, "Blocks that clients had lost, and that a sweep has found"),
     ("sweeps", Counts, "Sweeps for blocks that clients had lost"),
     ("chunks", Gauge, "Chunks of the region's spare memory, given out or not"),
@@ -69,6 +69,14 @@ const KNOWN: [(&str, Kind, &str); 51] = [
     ("refused", Counts, "Requests of the control plane that were refused"),
     ("region_bytes", Gauge, "Bytes of the region that the tree lies in, spare memory included"),
     ("region_bytes_used", Gauge, "Bytes of the region that the loaded tree and the chunks in use take"),
+    ("region_bytes_free", Gauge, "Free bytes of the region"),
+    (
+        "region_bytes_held",
+        Gauge,
+        "Bytes of the region that clients with sessions hold, with what they have written there",
+    ),
+    ("region_bytes_live", Gauge, "Bytes of the region that are the structure's"),
+    ("region_bytes_lost", Gauge, "Bytes of the region that clients which died have lost, as far as is known"),
     ("requests", Counts, "Requests of the control plane"),
     ("roots_seen", Counts, "Times that the tree was found to have another root"),
     ("sessions", Gauge, "Sessions of clients"),

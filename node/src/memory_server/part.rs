@@ -8,9 +8,10 @@ use fatbtree_memserver::{
     Handle, Loaded, MakeInError, Origin, Part, PartOptions, ServerOptions, Storage, kept, make_in, part_in,
 };
 use fatbtree_trust::Door;
-use fatbtree_verbs::{Access, time};
+use fatbtree_verbs::Access;
 use tokio::net::TcpListener;
 
+use super::RECLAIM;
 use super::structure::{Hosted, Opened, Registered, Site};
 use crate::NodeError;
 use crate::adapter::Adapter;
@@ -42,9 +43,6 @@ impl<P: Part> PartialEq for PartSource<P> {
         self.shape == other.shape && self.spare_bytes == other.spare_bytes
     }
 }
-
-/// Shortest time between two sweeps for blocks that clients have lost.
-const RECLAIM: time::Duration = time::Duration::from_secs(30);
 
 impl<P> Hosted for PartSource<P>
 where

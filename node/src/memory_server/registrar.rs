@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fatbtree_controller::grpc::{Client, ClientError, Controllers, ServerHello, ServerNews};
+use fatbtree_controller::operator::RoomStatus;
 use fatbtree_controller::{Generation, Registration};
 use fatbtree_memserver::grpc::Describe as _;
-use fatbtree_memserver::{Event, FirstHop, Handle, ServerInfo, Tenant};
+use fatbtree_memserver::{Event, FirstHop, Handle, RegionBytes, ServerInfo, Tenant};
 use tokio::sync::mpsc;
 
 use super::structure::{Hosted, Registered};
@@ -20,6 +21,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// (`ServerOptions::undecided_for`).
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Interval in which the controller is told how the region is used.
+const ROOM: Duration = Duration::from_secs(1);
 /// News on their way to the controller.
 const ON_THE_WAY: usize = 64;
 
@@ -54,6 +57,12 @@ async fn hear<T: Tenant>(handle: Handle<T>, former: Option<u64>) {
     }
 }
 
+/// Use of the server's region.
+async fn room_of<T: Tenant>(handle: &Handle<T>) -> Option<RoomStatus> {
+    let RegionBytes { free, held, lost, live } = handle.region_bytes().await.ok()?;
+    Some(RoomStatus { live, held, free, lost })
+}
+
 impl<S: Hosted> Registrar<S> {
     /// Registrar of a server without connections.
     pub(super) fn new(
@@ -81,6 +90,7 @@ impl<S: Hosted> Registrar<S> {
         for controller in self.controllers.in_turn() {
             let (news, mut passed) = mpsc::channel(ON_THE_WAY);
             let (hello, handle, is_heard) = (self.hello(), self.handle.clone(), &is_heard);
+            let (mut told, mut due) = (None, tokio::time::interval(ROOM));
             let mut telling = std::pin::pin!(async move {
                 let mut client = Client::connect(controller, PATIENCE).await?;
                 let known = move |former| {
@@ -98,6 +108,15 @@ impl<S: Hosted> Registrar<S> {
                         // When they are not taken, the controller is told anew of everything.
                         if news.try_send(event).is_err() {
                             break Ok(());
+                        }
+                    }
+                    _ = due.tick() => {
+                        let room = room_of(&self.handle).await;
+                        // One that is not taken is told the next time.
+                        if let Some(room) = room.filter(|room| told != Some(*room))
+                            && news.try_send(ServerNews::Room(room)).is_ok()
+                        {
+                            told = Some(room);
                         }
                     }
                 }

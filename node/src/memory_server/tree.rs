@@ -16,6 +16,7 @@ use fatbtree_verbs::Device as _;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
+use super::RECLAIM;
 use super::queries::{Queries, QueryOptions, Workers};
 use super::structure::{Hosted, Opened, Registered, Site};
 use crate::NodeError;
@@ -68,6 +69,7 @@ impl Hosted for TreeSource {
         let options = ServerOptions {
             local_clients: queries.is_some(),
             undecided_for: site.undecided_for,
+            reclaim_every: RECLAIM,
             ..ServerOptions::writable()
         };
         let mut storage = site.storage(options.chunk_bytes)?;

@@ -79,7 +79,7 @@ impl Part for HashTable {
     fn found(
         server: u16,
         found: FoundRegion<TableCounts>,
-        chunk_bytes: u64,
+        _chunk_bytes: u64,
     ) -> Result<Loaded<Self>, FolderError> {
         let line = found.first_line()?;
         let header = RegionHeader::parse(&line, &STRUCTURE);
@@ -94,8 +94,8 @@ impl Part for HashTable {
             part.check(directory.offset()).map_err(|reason| found.damaged(reason))?;
         }
         let info = TableInfo { shape, directory };
-        let (region, spare) = (Arc::clone(&found.region), found.kept.spare.clone());
-        let tenant = HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() };
+        let region = Arc::clone(&found.region);
+        let tenant = HashTable { server, info, region, marks: Default::default() };
         Ok(found.into_loaded(server, served_as(&shape), tenant))
     }
 }

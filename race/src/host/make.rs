@@ -63,7 +63,7 @@ pub(super) fn make<E: From<MakeError>>(
     options: &MakeOptions,
     region: impl FnOnce(u64) -> Result<Memory, E>,
 ) -> Result<Loaded<HashTable>, E> {
-    let &MakeOptions { server, shape, spare_bytes, generation, origin, chunk_bytes } = options;
+    let &MakeOptions { server, shape, spare_bytes, generation, origin, .. } = options;
     shape.check().map_err(MakeError::Shape)?;
     if server >= MAX_SERVERS || shape.servers >> server & 1 == 0 {
         return Err(MakeError::Server(server).into());
@@ -92,11 +92,11 @@ pub(super) fn make<E: From<MakeError>>(
     Ok(Loaded {
         server,
         region: Arc::clone(&region),
-        spare: spare.clone(),
+        spare,
         generation,
         origin,
         chunk_classes: None,
         shape: served_as(&shape),
-        tenant: HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() },
+        tenant: HashTable { server, info, region, marks: Default::default() },
     })
 }

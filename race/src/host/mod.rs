@@ -19,7 +19,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Loaded, Seen, Tenant, Used, last_byte};
+use fatbtree_memserver::{Found, Loaded, Seen, Tenant, find_block, find_slot, first_byte};
 use fatbtree_remote::record::{RECORD_HEAD, RecordHead, is_record};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
@@ -30,13 +30,6 @@ use crate::slot::UNIT;
 
 pub use kept::TableCounts;
 pub use make::{MakeError, MakeOptions};
-
-/// Units that are looked at for a written block in one step.
-const LINES: usize = 8;
-
-/// Words of a record's head whose upper halves change with each writing: version, and checksum.
-const VERSION: u64 = 0;
-const SUM: u64 = 16;
 
 /// A memory server's description of its part of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,10 +54,6 @@ pub struct HashTable {
     server: u16,
     info: TableInfo,
     region: Arc<Memory>,
-    /// Offsets of the chunks.
-    spare: Range<u64>,
-    /// Bytes of a chunk.
-    chunk_bytes: u64,
     marks: marks::Marks,
 }
 
@@ -123,26 +112,16 @@ impl Tenant for HashTable {
         if Shape::of_header(header) == Some((shape, directory)) { Seen::Same } else { Seen::Refused }
     }
 
-    fn used(&self, class: SizeClass, chunk: Range<u64>, budget: &mut usize) -> Used {
-        let last = match last_byte(&self.region, &chunk, budget) {
-            Ok(Some(last)) => last,
-            Ok(None) => return Used::To(chunk.start),
-            Err(below) => return Used::Below(below),
-        };
+    fn find(&self, class: SizeClass, within: Range<u64>) -> Found {
         if class == PAIRS {
             let pair = 2 * self.info.shape.subtable_bytes();
-            let number = (last - chunk.start) / pair;
-            return Used::To((chunk.start + (number + 1) * pair).min(chunk.end));
+            return find_slot(within, pair, |at| first_byte(&self.region, at..at + pair).map(|_| 0));
         }
-        // A value may end in zeros: the block reaches as far as its head says. Bytes of a value that look like a head only move the end
-        // away.
-        let farthest = u64::from(block_bytes(self.info.shape.max_value));
-        let from = last.saturating_sub(farthest).max(chunk.start);
-        let first = chunk.start + (from - chunk.start) / UNIT * UNIT;
-        let ends = (first..=last).step_by(UNIT as usize).filter_map(|at| self.block_end(at));
-        Used::To(
-            ends.chain([last + 1]).max().map_or(chunk.end, |end| end.next_multiple_of(UNIT)).min(chunk.end),
-        )
+        let longest = block_bytes(self.info.shape.max_value).into();
+        find_block(&self.region, within, (UNIT, longest), |at| {
+            let head = self.head(at)?;
+            Some((at + u64::from(block_bytes(head.length())), head.stamp()))
+        })
     }
 
     fn is_free(&self, class: SizeClass, block: Range<u64>) -> bool {
@@ -150,8 +129,8 @@ impl Tenant for HashTable {
     }
 
     /// Slots on other servers lead here, too, where there are any: then nothing can be told.
-    fn swept(&self) -> Option<SizeClass> {
-        (self.info.shape.servers.count_ones() == 1).then_some(BLOCKS)
+    fn swept(&self) -> &[SizeClass] {
+        if self.info.shape.servers.count_ones() == 1 { &[BLOCKS] } else { &[] }
     }
 
     fn begin_marks(&mut self) {
@@ -162,32 +141,18 @@ impl Tenant for HashTable {
         self.walk(budget)
     }
 
-    fn is_marked(&self, block: Range<u64>) -> bool {
+    fn is_marked(&self, _class: SizeClass, block: Range<u64>) -> bool {
         self.marks.is_marked(block)
     }
 
-    /// A record's version and checksum are its stamp.
-    fn written(&self, within: Range<u64>) -> (u64, Option<(Range<u64>, u64)>) {
-        let from = within.start.next_multiple_of(UNIT);
-        for at in (from..within.end).step_by(UNIT as usize).take(LINES) {
-            if let Some(end) = self.block_end(at).filter(|&end| end <= within.end) {
-                let upper = |offset| self.word(at + offset) >> 32;
-                return (end, Some((at..end, upper(VERSION) << 32 | upper(SUM))));
-            }
-        }
-        (from.saturating_add(LINES as u64 * UNIT).min(within.end), None)
-    }
-
-    /// The first server's part is empty if its first subtable has neither slot nor successors; another part if no chunk of it was written.
-    /// Clients use a chunk from its start.
-    fn is_empty(&self) -> bool {
+    /// The first server's part is empty if its first subtable has neither slot nor successors; another part if no client has written there.
+    fn is_empty(&self, mut in_use: &mut dyn Iterator<Item = Range<u64>>) -> bool {
         if self.is_first() {
             let first = self.first_subtable();
             return self.word(first + SUCCESSORS) == 0
                 && slot_offsets(&self.info.shape).all(|offset| self.word(first + offset) == 0);
         }
-        let mut chunks = self.spare.clone().step_by(self.chunk_bytes.max(UNIT) as usize);
-        chunks.all(|chunk| (0..UNIT).step_by(8).all(|offset| self.word(chunk + offset) == 0))
+        Iterator::all(&mut in_use, |part| first_byte(&self.region, part).is_none())
     }
 
     fn handle(&mut self, request: Infallible) {
@@ -201,12 +166,16 @@ impl Tenant for HashTable {
 }
 
 impl HashTable {
+    /// Head of the record that begins at an offset, if one does.
+    fn head(&self, at: u64) -> Option<RecordHead> {
+        let mut head = [0; RECORD_HEAD];
+        self.region.read(at, &mut head).ok().filter(|()| is_record(&head))?;
+        Some(RecordHead::parse(&head)).filter(|head| head.length() <= self.info.shape.max_value)
+    }
+
     /// End of the block of which a record begins at an offset.
     fn block_end(&self, at: u64) -> Option<u64> {
-        let mut head = [0; RECORD_HEAD];
-        self.region.read(at, &mut head).ok()?;
-        let length = RecordHead::parse(&head).length();
-        (is_record(&head) && length <= self.info.shape.max_value).then(|| at + u64::from(block_bytes(length)))
+        self.head(at).map(|head| at + u64::from(block_bytes(head.length())))
     }
 }
 
@@ -219,30 +188,29 @@ mod tests {
 
     const SHAPE: Shape = Shape { groups: 1, directory_bits: 4, servers: 0b101, max_value: 1_000 };
 
-    fn used(table: &HashTable, class: SizeClass, chunk: &Range<u64>) -> u64 {
-        match table.used(class, chunk.clone(), &mut 64) {
-            Used::To(end) => end - chunk.start,
-            Used::Below(_) => panic!("the budget is large"),
-        }
-    }
-
     #[test]
-    fn the_used_part_of_a_chunk_ends_behind_the_last_block() {
+    fn blocks_are_met_one_behind_another() {
         let Loaded { region, spare, tenant, .. } = HashTable::make(0, SHAPE, 16 << 10).unwrap();
         let chunk = spare.start..spare.start + (8 << 10);
-        assert_eq!(used(&tenant, BLOCKS, &chunk), 0);
+        assert_eq!(tenant.find(BLOCKS, chunk.clone()), Found::Nothing(chunk.start + 4_096));
         let mut record = Vec::new();
         // A value of zeros: the last bytes of the block say nothing.
         crate::block::write(&mut record, 7, 1, &[0; 500]);
         region.write(chunk.start + 128, &record).unwrap();
-        assert_eq!(used(&tenant, BLOCKS, &chunk), 128 + u64::from(block_bytes(500)));
+        assert_eq!(tenant.find(BLOCKS, chunk.clone()), Found::Nothing(chunk.start + 128));
         let place = chunk.start + 128..chunk.start + 128 + u64::from(block_bytes(500));
+        let found = tenant.find(BLOCKS, place.start..chunk.end);
+        assert!(matches!(found, Found::Block { end, .. } if end == place.end), "{found:?}");
         assert!(tenant.is_free(BLOCKS, place.clone()) && !tenant.is_free(PAIRS, place.clone()));
         assert!(!tenant.is_free(BLOCKS, place.start..place.end + 64));
-        // A WRITE that was cut short.
-        region.write(chunk.start + 4_000, &[1]).unwrap();
-        assert_eq!(used(&tenant, BLOCKS, &chunk), 4_032);
-        assert_eq!(tenant.used(BLOCKS, chunk.clone(), &mut 1), Used::Below(chunk.start + 4_096));
+        // The stamp is another one of another record.
+        crate::block::write(&mut record, 7, 2, &[0; 500]);
+        region.write(place.start, &record).unwrap();
+        assert_ne!(tenant.find(BLOCKS, place.start..chunk.end), found);
+        // A WRITE without its begin: nothing is told of what may be the longest block there.
+        region.write(chunk.start + 4_032, &[1]).unwrap();
+        let end = chunk.start + 4_033 + u64::from(block_bytes(1_000));
+        assert_eq!(tenant.find(BLOCKS, chunk.start + 4_032..chunk.end), Found::Unclear(end));
     }
 
     #[test]
@@ -251,7 +219,9 @@ mod tests {
         let pair = 2 * SHAPE.subtable_bytes();
         let chunk = spare.start..spare.start + 4 * pair;
         region.write(chunk.start + pair + 8, &[1]).unwrap();
-        assert_eq!(used(&tenant, PAIRS, &chunk), 2 * pair);
+        let next = chunk.start + pair;
+        assert_eq!(tenant.find(PAIRS, chunk.clone()), Found::Nothing(next));
+        assert_eq!(tenant.find(PAIRS, next..chunk.end), Found::Block { end: next + pair, stamp: 0 });
     }
 
     #[test]

@@ -3,5 +3,6 @@
 mod load;
 mod memory;
 mod model;
+mod room;
 mod settle;
 mod sweep;

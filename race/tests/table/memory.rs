@@ -67,7 +67,7 @@ fn bound() -> u64 {
 /// What is left of clients' lives.
 #[derive(Debug)]
 struct Left {
-    /// Bytes of chunks that were ever given out.
+    /// Bytes of chunks that are in use.
     bytes: u64,
     /// Blocks that the server has found again.
     reclaimed: u64,
@@ -83,6 +83,7 @@ fn lives(number: u64, rounds: u64, beside: bool) -> Left {
     // No subtable is ever full: subtables that were split keep their memory.
     let shape = Shape { groups: 64, ..SMALL };
     let servers = serve(&world, shape, 64 << 20, lease);
+    let before = servers[0].count("region_bytes_used");
     if beside {
         let machine = world.machine(MachineOptions::named("the client beside them"));
         let memory = begin(&machine, &servers, Contention::SMART, &mut random(1, 2));
@@ -118,8 +119,8 @@ fn lives(number: u64, rounds: u64, beside: bool) -> Left {
         machine.kill();
         world.run_for(lease * 4);
     }
-    let [chunks, reclaimed] = ["chunks_published", "blocks_reclaimed"].map(|name| servers[0].count(name));
-    Left { bytes: chunks * CHUNK, reclaimed, inserts: number * rounds * LIVE }
+    let [used, reclaimed] = ["region_bytes_used", "blocks_reclaimed"].map(|name| servers[0].count(name));
+    Left { bytes: used - before, reclaimed, inserts: number * rounds * LIVE }
 }
 
 /// Clients that die take blocks with them. The server finds these, and clients behind them use them: memory does not grow.

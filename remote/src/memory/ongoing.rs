@@ -80,6 +80,12 @@ impl<V: Verbs> RemoteMemory<V> {
         self.eras.under_way.borrow().first_key_value().is_none_or(|(&first, _)| first > era.0)
     }
 
+    /// Bytes of the blocks of a server that the client has freed, or was given, and has not used again.
+    pub fn kept_bytes(&self, server: u16) -> u64 {
+        let state = self.state.borrow();
+        state.sessions.get(&server).map_or(0, |session| session.allocator.kept_bytes())
+    }
+
     /// All blocks of a server that were set aside. They are not the client's any more. From now on it keeps what it frees again.
     pub fn take_set_aside(&self, server: u16) -> Vec<ReturnedBlocks> {
         let mut state = self.state.borrow_mut();

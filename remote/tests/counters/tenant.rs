@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-use fatbtree_memserver::{Class, Loaded, Origin, Seen, Shape, Tenant, Used};
+use fatbtree_memserver::{Class, Found, Loaded, Origin, Seen, Shape, Tenant};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
@@ -57,12 +57,13 @@ impl Tenant for Array {
         }
     }
 
-    fn used(&self, _class: SizeClass, chunk: Range<u64>, _budget: &mut usize) -> Used {
+    fn find(&self, _class: SizeClass, within: Range<u64>) -> Found {
         match self.0 {
-            Some((base, bytes)) if chunk.contains(&base.offset()) => {
-                Used::To(base.offset().saturating_add(bytes))
+            Some((base, bytes)) if base.offset() <= within.start && within.start < base.offset() + bytes => {
+                Found::Block { end: (base.offset() + bytes).min(within.end), stamp: 0 }
             }
-            _ => Used::To(chunk.start),
+            Some((base, _)) if within.contains(&base.offset()) => Found::Nothing(base.offset()),
+            _ => Found::Nothing(within.end),
         }
     }
 

@@ -13,6 +13,7 @@ use fatbtree_memserver::{
     Bounds, ClientId, Limits, MemoryServer, Origin, Refusal, ServerOptions, SessionKey, chunk_classes_bytes,
     mailbox,
 };
+use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{
     Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,
     QueuePairState, Region, RegisterError,
@@ -161,6 +162,7 @@ impl Server {
             chunk_bytes: CHUNK,
             lease: self.scenario.lease,
             limits,
+            reclaim_every: Duration::from_micros(200),
             ..ServerOptions::writable()
         };
         let card = Card(self.machine.clone());

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
 use fatbtree_blink::node::{LeafBuilder, NodeSpec, mark_free, write_internal};
+use fatbtree_blink::record::{RECORD_HEAD, UNPUBLISHED, place_bytes, write_record};
 use fatbtree_blink::size_class::{INTERNAL_NODES, LEAVES};
 use fatbtree_blink::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeEvent, TreeServer, WalkLimits};
@@ -155,15 +156,19 @@ impl Lab {
         self.server.memory().write(address.offset(), &node).expect("inside of the region");
     }
 
-    /// Uses the end of a chunk of 4096 bytes.
+    /// Uses all of a chunk of 4096 bytes.
     pub fn fill(&self, chunk: GlobalAddress, class: SizeClass) {
         let config = self.server.info().config;
-        let last = |bytes: u32| GlobalAddress(chunk.raw() + u64::from(4096 / bytes * bytes - bytes));
+        let places =
+            |bytes: u32| (0..4096 / bytes).map(move |at| GlobalAddress(chunk.raw() + u64::from(at * bytes)));
         match class {
-            LEAVES => self.put_node(last(config.leaf_bytes()), 0, false),
-            INTERNAL_NODES => self.put_node(last(config.internal_bytes()), 1, false),
+            LEAVES => places(config.leaf_bytes()).for_each(|at| self.put_node(at, 0, false)),
+            INTERNAL_NODES => places(config.internal_bytes()).for_each(|at| self.put_node(at, 1, false)),
             _ => {
-                self.server.memory().write(last(8).offset(), b"a record").expect("inside of the region");
+                let mut record = vec![0; RECORD_HEAD + 4096 - 32];
+                write_record(&mut record, 1, 1, UNPUBLISHED, |_| {});
+                assert_eq!(place_bytes(4096 - 32), 4096);
+                self.server.memory().write(chunk.offset(), &record).expect("inside of the region");
             }
         }
     }

@@ -1,0 +1,195 @@
+//! Which records of a region leaves lead to: what a memory server must know before it takes a record for lost.
+//!
+//! The walk goes from leaf to leaf by their keys, while clients change them. Each step reads the leaf that is responsible for a key at that
+//! moment, and goes on with the first key that this leaf does not have. So an entry that leads to a record during the whole walk is met:
+//! when the walk reads the leaf of its key, it is there.
+//!
+//! Two things could make a step wrong, and are looked for. A leaf with a partner has its upper keys or not, as the partner says. A copy may
+//! be of two moments. So the leaf is read once more after its partner: if it is the same, it was like that when the partner was read.
+//!
+//! Entries may lead to other servers, and leaves on other servers here, where a client allocates
+//! [round robin](fatbtree_blink::Allocation::RoundRobin). Where the walk meets such a pointer nothing can be told. A record of a key of another
+//! partition counts as led to.
+//!
+//! Of nodes nothing is walked over: one is free if its own header says so. A freed node that a leaf names as its partner still is no danger,
+//! because in its next life it has other keys: they do not begin within that leaf's.
+
+use std::ops::Range;
+
+use fatbtree_blink::node::{EntryValue, LeafNode, Node};
+use fatbtree_blink::{GlobalAddress, KeyRange, Tree, TreeConfig};
+use fatbtree_memserver::SizeClass;
+
+use crate::tenant::{Blink, record_at};
+
+/// Least bytes of a place for a record: no two begin in one such unit.
+const UNIT: u64 = fatbtree_blink::record::place_bytes(0) as u64;
+
+/// Steps in a row that may fail because a client is writing.
+const TRIES: u32 = 1000;
+
+/// Where a walk goes on.
+#[derive(Clone, Copy, Debug)]
+struct Next {
+    /// The first key whose leaf is not read yet.
+    key: u64,
+    /// The leaf that may be responsible for it.
+    leaf: Option<GlobalAddress>,
+}
+
+/// Records that leaves lead to, and what is left to be walked over.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    /// A bit for each unit of the region: a record that a leaf leads to begins there.
+    units: Vec<u64>,
+    next: Option<Next>,
+    /// Steps that failed in a row.
+    failed: u32,
+    /// Nothing can be told: all records count as led to.
+    gave_up: bool,
+}
+
+/// A step that did not work.
+enum Trouble {
+    /// A client is writing there, perhaps.
+    Again,
+    /// The tree leads where this server cannot look, or nowhere.
+    GiveUp,
+}
+
+impl Marks {
+    fn mark(&mut self, offset: u64) {
+        let unit = offset / UNIT;
+        if let Some(word) = self.units.get_mut((unit / 64) as usize) {
+            *word |= 1 << (unit % 64);
+        }
+    }
+
+    fn is_marked(&self, offset: u64) -> bool {
+        let unit = offset / UNIT;
+        self.units.get((unit / 64) as usize).is_none_or(|word| word >> (unit % 64) & 1 == 1)
+    }
+}
+
+impl Blink {
+    /// Begins a walk at the first key.
+    pub(super) fn begin_walk(&mut self) {
+        self.marks = Marks::default();
+        if self.info.config.leaf_shape().is_inline() {
+            return;
+        }
+        self.marks.units.resize(self.region.len().div_ceil(UNIT * 64) as usize, 0);
+        self.marks.next = Some(Next { key: self.info.partition.range.low, leaf: None });
+    }
+
+    /// Walks on over up to `budget` leaves. Returns whether there is more.
+    pub(super) fn walk(&mut self, budget: usize) -> bool {
+        for _ in 0..budget {
+            let Some(next) = self.marks.next else { return false };
+            match self.step(next) {
+                Ok(next) => (self.marks.next, self.marks.failed) = (next, 0),
+                // Clients get time to end what they are writing.
+                Err(Trouble::Again) if self.marks.failed < TRIES => {
+                    self.marks.failed += 1;
+                    self.marks.next = Some(Next { leaf: None, ..next });
+                    return true;
+                }
+                Err(_) => (self.marks.next, self.marks.gave_up) = (None, true),
+            }
+        }
+        self.marks.next.is_some()
+    }
+
+    /// Marks what the leaf of one key leads to. Returns where to go on.
+    fn step(&mut self, Next { key, leaf }: Next) -> Result<Option<Next>, Trouble> {
+        let config = self.info.config;
+        let leaf = leaf.map_or_else(|| self.leaf_of(key), Ok)?;
+        let bytes = self.leaf_bytes(leaf)?;
+        let header = *checked(&config, &bytes, leaf)?.header();
+        if !header.range().contains(key) {
+            return Err(Trouble::Again);
+        }
+        let upper =
+            if header.partner.is_null() { None } else { self.begin_of(header.partner, header.range())? };
+        if self.leaf_bytes(leaf)? != bytes {
+            return Err(Trouble::Again);
+        }
+        if let Some(middle) = upper.filter(|middle| *middle <= key) {
+            debug_assert!(middle > header.low, "it is a half of the leaf");
+            return Ok(Some(Next { key, leaf: Some(header.partner) }));
+        }
+        for entry in checked(&config, &bytes, leaf)?.entries() {
+            let (_, value) = entry.map_err(|_| Trouble::Again)?;
+            if let EntryValue::Record(record) = value {
+                self.marks.mark(self.here(record.address)?);
+            }
+        }
+        Ok(match (upper, header.range().high) {
+            (Some(middle), _) => Some(Next { key: middle, leaf: Some(header.partner) }),
+            (None, Some(high)) => Some(Next { key: high, leaf: Some(header.sibling) }),
+            (None, None) => None,
+        }
+        // The last leaf of a partition ends where the partition does.
+        .filter(|next| self.info.partition.range.contains(next.key)))
+    }
+
+    /// The leaf that is responsible for a key, by a walk from the root.
+    fn leaf_of(&self, key: u64) -> Result<GlobalAddress, Trouble> {
+        let tree = Tree::new(&self.memory, &self.info.config, &self.info.partition);
+        let path = tree.find_node_path(key).map_err(|_| Trouble::Again)?;
+        path.last().map(|step| step.address).ok_or(Trouble::Again)
+    }
+
+    /// First key of a leaf's partner, if that is a leaf and begins within the keys of the first one.
+    fn begin_of(&self, partner: GlobalAddress, range: KeyRange) -> Result<Option<u64>, Trouble> {
+        let bytes = self.leaf_bytes(partner)?;
+        match Node::read(&self.info.config, &bytes) {
+            Ok(node) => {
+                let found = node.header();
+                let is_half = found.address == partner && found.level == 0 && found.low > range.low;
+                Ok(Some(found.low).filter(|low| is_half && range.contains(*low)))
+            }
+            Err(fault) if fault.is_torn() => Err(Trouble::Again),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn leaf_bytes(&self, leaf: GlobalAddress) -> Result<Vec<u8>, Trouble> {
+        let mut bytes = vec![0; self.info.config.leaf_bytes() as usize];
+        self.region.read(self.here(leaf)?, &mut bytes).map_err(|_| Trouble::GiveUp)?;
+        Ok(bytes)
+    }
+
+    /// Offset of an address on this server.
+    fn here(&self, address: GlobalAddress) -> Result<u64, Trouble> {
+        match address.server() == self.info.partition.id {
+            true => Ok(address.offset()),
+            false => Err(Trouble::GiveUp),
+        }
+    }
+
+    /// Whether a leaf leads to the record of a block, as far as the walk can tell.
+    pub(super) fn is_record_marked(&self, block: &Range<u64>) -> bool {
+        let of_partition = record_at(&self.region, block.start)
+            .is_some_and(|head| self.info.partition.range.contains(head.key()));
+        self.marks.gave_up || !of_partition || self.marks.is_marked(block.start)
+    }
+
+    /// Whether the header of a node says that it is free, of this class, and here.
+    pub(super) fn is_free_node(&self, class: SizeClass, at: u64) -> bool {
+        super::tenant::node_at(&self.region, at).is_some_and(|header| {
+            let is_leaf = header.level == 0;
+            header.is_free()
+                && header.address == GlobalAddress::new(self.info.partition.id, at)
+                && is_leaf == (class == fatbtree_blink::size_class::LEAVES)
+        })
+    }
+}
+
+/// The leaf at an address, if these bytes are one.
+fn checked<'b>(config: &TreeConfig, bytes: &'b [u8], leaf: GlobalAddress) -> Result<LeafNode<'b>, Trouble> {
+    match Node::read(config, bytes) {
+        Ok(Node::Leaf(node)) if node.header().address == leaf => Ok(node),
+        _ => Err(Trouble::Again),
+    }
+}
