@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 
-use fatbtree_remote::GlobalAddress;
 use fatbtree_remote::record::{RecordHead, RecordPointer, read_record, record_bytes};
+use fatbtree_remote::{GlobalAddress, ReadBytes};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Buffer, Verbs};
 
@@ -13,9 +13,10 @@ use crate::node::{EntryValue, Node, NodeFault};
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 
-/// A value in the registered buffer that it was read into; the buffer goes back to its pool when the value is dropped.
+/// A value in the registered buffer that it was read into, which goes back to its pool when the value is dropped. A long one is in memory of
+/// its own.
 pub struct Value {
-    buffer: Buffer,
+    bytes: ReadBytes,
     start: u32,
     len: u32,
 }
@@ -23,7 +24,7 @@ pub struct Value {
 impl Value {
     /// The part of a buffer that is the value.
     pub(crate) fn within(buffer: Buffer, value: Range<usize>) -> Self {
-        Self { buffer, start: value.start as u32, len: value.len() as u32 }
+        Self { bytes: ReadBytes::Whole(buffer), start: value.start as u32, len: value.len() as u32 }
     }
 }
 
@@ -32,7 +33,7 @@ impl Deref for Value {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.buffer[self.start as usize..][..self.len as usize]
+        &self.bytes[self.start as usize..][..self.len as usize]
     }
 }
 
@@ -132,7 +133,7 @@ impl<V: Verbs> Descent<'_, V> {
     /// Notes the place of a record that was read, if it has its mark: without it a speculative lookup would not be answered there.
     #[inline]
     fn note_record(&self, pointer: RecordPointer, value: &Value) {
-        let head = value.buffer.first_chunk().map(RecordHead::parse);
+        let head = value.bytes.first_chunk().map(RecordHead::parse);
         if head.is_some_and(|head| head.is_published(self.key(), pointer)) {
             self.note_place(pointer.address, pointer.length);
         }
@@ -146,8 +147,8 @@ impl<V: Verbs> Descent<'_, V> {
             let value = read_record(bytes, key, pointer)?;
             Ok(offset_in(bytes, value))
         };
-        let (buffer, start) = self.read_checked(pointer.address, record_bytes(pointer.length), check).await?;
-        Ok(Value { buffer, start, len: pointer.length })
+        let (bytes, start) = self.read_checked(pointer.address, record_bytes(pointer.length), check).await?;
+        Ok(Value { bytes, start, len: pointer.length })
     }
 }
 

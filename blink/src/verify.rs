@@ -515,7 +515,7 @@ async fn read<V: Verbs>(
     let mut descent = Descent::new(pool, key);
     let mut patience = Patience::default();
     loop {
-        match RemoteMemory::read(pool, descent.lane(), address, len).await {
+        match RemoteMemory::read_long(pool, descent.lane(), address, len.into(), &mut 0).await {
             // A copy: what was read ahead must not hold the buffers that the rest needs.
             Ok(bytes) => return Ok(bytes.to_vec()),
             Err(trouble) => {

@@ -25,6 +25,36 @@ fatbtree_remote::named_checks! {
     Suffix,
     /// A subtable is copied when all of its slots are frozen.
     FrozenAll,
+    /// A client freezes slots when it has what the split needs.
+    Reserves,
+    /// A split that cannot be completed is taken back.
+    Thaws,
+    /// A split that was taken back since it was begun announces nothing.
+    Revoked,
+    /// A frozen tentative pointer is emptied, not thawed.
+    ThawEmpties,
     /// A block that is read at a remembered place counts if its slot is as it was.
     Remembered,
+    /// A frozen slot is not remembered: it stays as it is when its subtable was split.
+    RememberFrozen,
+    /// An insertion that sees frozen slots beside its own begins anew.
+    FrozenRivals,
+    /// An insertion that finds another's block freed begins anew.
+    FreedRival,
+    /// A block that was not linked gets another version, too.
+    DiscardedVersion,
+    /// A block that was unlinked gets another version.
+    FreedVersion,
+    /// A block that an attempt has filled is used by the next one in the same session.
+    KeptSession,
+    /// A block is linked in the session in which it was taken.
+    LinkedInSession,
+    /// A block that may be linked is not used again.
+    UnknownBlock,
+    /// A block that is not what its slot says was freed: the slot is read again.
+    FreedBlock,
+    /// A change that finds frozen slots waits for the split.
+    FrozenBuckets,
+    /// Tentative pointers are not copied into new subtables.
+    CopiesCommitted,
 }

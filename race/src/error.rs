@@ -1,6 +1,6 @@
 //! Errors of operations on a table.
 
-use fatbtree_remote::{BreakReason, ConnectionId, GlobalAddress, Shortage, Trouble};
+use fatbtree_remote::{BreakReason, ConnectionId, GlobalAddress, LockError, Shortage, Trouble};
 use fatbtree_verbs::PostError;
 
 use crate::slot::MAX_SERVERS;
@@ -122,5 +122,15 @@ impl From<Trouble> for Stop {
             Trouble::NotWriter(server) => TableError::NotWriter(server),
             Trouble::Refused(error) => TableError::Refused(error),
         })
+    }
+}
+
+impl From<LockError> for Stop {
+    /// What is done under a lock can be done again whatever part of it was done.
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Trouble(trouble) => trouble.into(),
+            LockError::Locked | LockError::Unknown(_) => Self::Later,
+        }
     }
 }

@@ -59,6 +59,11 @@
 //! dead client leaves no lock behind. The memory of a subtable is never used again: an old pointer to one, in a client's copy or in the
 //! directory, leads on to its successors. Old subtables cost as much memory as the present ones.
 //!
+//! A client freezes nothing before it has memory for the pair, and connections with all servers that the split needs. A pair that belongs on a
+//! server that is away, or is full, is put on another one of the table's. Where no server has room insertions into full buckets fail, and all
+//! keys can still be changed and deleted. A split that was begun and cannot be completed, because its client died and memory has an end or a
+//! server is gone, is taken back by those that wait for it. This alone takes a lock, whose owner has a lease.
+//!
 //! A client's copy of the directory may be read while the directory grows. The suffix in each bucket's header then says that a subtable is
 //! not the key's.
 //!

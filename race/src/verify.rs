@@ -179,6 +179,11 @@ impl<V: Verbs> Table<V> {
             if slots.iter().any(|(_, slot)| !slot.is_frozen()) {
                 return Err(Fault::Thawed { at });
             }
+            if header.depth >= shape.directory_bits {
+                return Err(
+                    TableError::Damaged { at, expected: "no successors at the directory's depth" }.into()
+                );
+            }
             let halves = leaf.halves(pair, &shape).ok_or(TableError::OutOfReach { at: pair.address() })?;
             return Ok(halves.into_iter().zip(header.halves()).collect());
         }

@@ -77,6 +77,8 @@ impl Default for Config {
             buffers: vec![
                 BufferClass { count: 1024, bytes: 64 },
                 BufferClass { count: 512, bytes: 4096 },
+                // The pieces of a long value, and two values of the largest size with what describes them.
+                BufferClass { count: 16, bytes: 64 << 10 },
                 BufferClass { count: 2, bytes: LARGEST_BUFFER },
             ],
         }

@@ -6,6 +6,7 @@ use fatbtree_blink::plain::PlainClient;
 use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, Start, Superblock, Tree, TreeConfig, ValueLayout};
 use fatbtree_blink_host::{
     LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_unsorted, fixed, load_cluster, load_ranges,
+    seeded,
 };
 use proptest::collection::btree_set;
 use proptest::prelude::*;
@@ -218,5 +219,25 @@ fn the_outermost_fences_are_the_partitions() {
         let (lows, highs): (Vec<_>, Vec<_>) =
             ranges.iter().map(|range| (Some(range.low), range.high)).unzip();
         assert_eq!([&lows[..], &[Some(5000)]].concat(), [&[Some(50)], &highs[..]].concat(), "level {level}");
+    }
+}
+
+/// The parts of a long value are read at once, in as many buffers as the device has: four of 64 KiB and more here.
+#[test]
+fn long_values_take_few_round_trips() {
+    let config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
+    for (length, most) in [(60_000, 1), (65_512, 1), (65_513, 1), (200_000, 1), (1 << 20, 5)] {
+        let tree = bulk_load(&LoadOptions::new(config, 0), &[7, 9], &mut seeded(3, length)).unwrap();
+        let client = client(&tree);
+        for key in [7, 9] {
+            let (found, trips) = get(&client, key, Start::Root);
+            let value = found.unwrap().expect("it was loaded");
+            assert!(
+                value.len() == length as usize && fatbtree_blink::value::check(key, 3, &value),
+                "{length}"
+            );
+            println!("a value of {length} bytes: {} round trips", trips.round_trips);
+            assert!(trips.round_trips <= 1 + most, "{length}: {} round trips", trips.round_trips);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use fatbtree_remote::record::{RECORD_HEAD, is_record, read_hinted};
-use fatbtree_remote::{GlobalAddress, Trouble};
+use fatbtree_remote::{GlobalAddress, ReadBytes, Trouble};
 use fatbtree_verbs::{Buffer, IndexTarget, Verbs};
 
 use super::decide::Decision;
@@ -147,11 +147,11 @@ impl<V: Verbs> Descent<'_, V> {
         address: GlobalAddress,
         len: u32,
         check: impl Fn(&[u8]) -> Result<T, NodeFault>,
-    ) -> Result<(Buffer, T), Reason> {
+    ) -> Result<(ReadBytes, T), Reason> {
         let mut torn = 0;
         loop {
-            let bytes = self.pool.read(self.lane, address, len).await?;
-            self.trips.round_trips += 1;
+            let trips = &mut self.trips.round_trips;
+            let bytes = self.pool.read_long(self.lane, address, len.into(), trips).await?;
             match check(&bytes) {
                 Ok(what) => return Ok((bytes, what)),
                 Err(fault) => self.pause_if_torn(fault, &mut torn).await?,

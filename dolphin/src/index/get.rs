@@ -2,8 +2,9 @@
 
 use std::ops::Deref;
 
+use fatbtree_remote::ReadBytes;
 use fatbtree_remote::record::RECORD_HEAD;
-use fatbtree_verbs::{Buffer, Verbs};
+use fatbtree_verbs::Verbs;
 
 use super::descend::Reached;
 use super::{Answer, Index, Op};
@@ -20,7 +21,7 @@ pub struct Value(Bytes);
 enum Bytes {
     Word([u8; 8]),
     /// Record and length of the value.
-    Record(Buffer, usize),
+    Record(ReadBytes, usize),
     /// Of a scan: there are more values than buffers.
     Copied(Vec<u8>),
 }
@@ -44,7 +45,7 @@ impl Value {
     }
 
     /// The value of a record that was read. `None`: another one lies there.
-    pub(super) fn of_record(bytes: Buffer, key: u64, pointer: Pointer) -> Option<Self> {
+    pub(super) fn of_record(bytes: ReadBytes, key: u64, pointer: Pointer) -> Option<Self> {
         let (length, _) = word::find(&bytes, key, pointer)?;
         Some(Self(Bytes::Record(bytes, length as usize)))
     }
@@ -95,7 +96,8 @@ impl<V: Verbs> Index<V> {
         let Some(pointer) = self.pointer(word) else {
             return Ok(Value::of_word(word));
         };
-        let bytes = self.read(pointer.at, pointer.bytes, op).await?;
+        let length = pointer.bytes.into();
+        let bytes = self.memory.read_long(op.lane, pointer.at, length, &mut op.trips).await?;
         // A record that was freed since the leaf was read: the word has changed.
         Value::of_record(bytes, key, pointer).ok_or(Stop::Later)
     }

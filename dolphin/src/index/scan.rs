@@ -2,8 +2,8 @@
 //! of one server.
 
 use arrayvec::ArrayVec;
-use fatbtree_remote::{ConnectionId, GlobalAddress, KeyRange, bytes_of};
-use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Remote, Verbs};
+use fatbtree_remote::{ConnectionId, GlobalAddress, KeyRange, ReadBytes, bytes_of};
+use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 use super::descend::Reached;
 use super::{Answer, Index, Op, Value};
@@ -173,16 +173,18 @@ impl<V: Verbs> Index<V> {
         Ok(true)
     }
 
-    /// Reads places on one server with one doorbell, up to [`MAX_BATCH`].
+    /// Reads places on one server with one doorbell, up to [`MAX_BATCH`]; or one that may be long.
     async fn read_at_once(
         &self,
         places: &[(GlobalAddress, u32)],
         op: &mut Op,
-    ) -> Result<ArrayVec<Buffer, MAX_BATCH>, Stop> {
+    ) -> Result<ArrayVec<ReadBytes, MAX_BATCH>, Stop> {
         let mut found = ArrayVec::new();
         match places {
             [] => {}
-            [(at, bytes)] => found.push(self.read(*at, *bytes, op).await?),
+            &[(at, bytes)] => {
+                found.push(self.memory.read_long(op.lane, at, bytes.into(), &mut op.trips).await?);
+            }
             [(first, _), ..] => {
                 let server = first.server();
                 let writer = self.writer(server, op.lane).await?;
@@ -195,7 +197,7 @@ impl<V: Verbs> Index<V> {
                 op.trips += 1;
                 let id = ConnectionId { server, lane: op.lane };
                 for output in self.memory.batch(id, &writer, reads).await? {
-                    found.push(bytes_of(output)?);
+                    found.push(ReadBytes::Whole(bytes_of(output)?));
                 }
             }
         }

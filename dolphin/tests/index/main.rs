@@ -3,6 +3,7 @@
 mod campaign;
 mod died;
 mod dropped;
+mod forged;
 mod lengths;
 mod load;
 mod missing;

@@ -2,6 +2,7 @@
 
 mod deaths;
 mod fills;
+mod forged;
 mod missing;
 mod model;
 mod once;

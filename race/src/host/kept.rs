@@ -154,6 +154,9 @@ impl Walk<'_> {
             }
         }
         let Some(pair) = Place::from_word(word_at(&bytes, SUCCESSORS)) else { return Some(None) };
+        if header.depth >= self.shape.directory_bits {
+            return None;
+        }
         let [lower, upper] = header.halves();
         let half = self.shape.subtable_bytes();
         Some(self.here(pair).map(|at| [(at, lower), (at + half, upper)]))

@@ -1,8 +1,9 @@
 //! Which blocks of a region slots lead to: what a memory server must know before it takes a block for lost.
 //!
-//! The walk reads subtables while clients change them. It reads the slots of a subtable first and its successors behind them, and where
-//! there are successors it takes those in its place. So a slot that leads to a block during the whole walk is met: in the subtable, which has
-//! no successors when its slots were read, or in one of its successors.
+//! The walk reads subtables while clients change them. Where a subtable has successors it takes those in its place. A block to which a slot leads
+//! during the whole walk is met: a slot does not move within its subtable, and a subtable that is split keeps its slots as they were then. So it
+//! does not matter whether slots or successors are read first. If the walk finds no successors, the slots that it reads lead to all such blocks,
+//! also when a split ends in between. If it finds some, those do: each was whole before it was announced.
 
 use std::ops::Range;
 

@@ -26,7 +26,7 @@ use fatbtree_verbs::Memory;
 
 use crate::block::block_bytes;
 use crate::layout::{BLOCKS, PAIRS, SUCCESSORS, Shape, slot_offsets};
-use crate::slot::UNIT;
+use crate::slot::{Place, UNIT};
 
 pub use kept::TableCounts;
 pub use make::{MakeError, MakeOptions};
@@ -149,7 +149,7 @@ impl Tenant for HashTable {
     fn is_empty(&self, mut in_use: &mut dyn Iterator<Item = Range<u64>>) -> bool {
         if self.is_first() {
             let first = self.first_subtable();
-            return self.word(first + SUCCESSORS) == 0
+            return Place::from_word(self.word(first + SUCCESSORS)).is_none()
                 && slot_offsets(&self.info.shape).all(|offset| self.word(first + offset) == 0);
         }
         Iterator::all(&mut in_use, |part| first_byte(&self.region, part).is_none())

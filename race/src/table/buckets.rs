@@ -5,7 +5,7 @@ use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
 
 use super::{Op, Table};
 use crate::checks::Check;
-use crate::error::Stop;
+use crate::error::{Stop, TableError};
 use crate::hash::Hash;
 use crate::layout::{
     BUCKET_BYTES, BucketHeader, COMBINED_BYTES, Leaf, Shape, combined_offset, is_slot, main_bucket, word_at,
@@ -76,6 +76,11 @@ impl Buckets {
         free_in(which).min_by_key(|offset| (!in_main(offset), *offset))
     }
 
+    /// Depth of the subtable.
+    fn depth(&self) -> Option<u8> {
+        BucketHeader::from_word(word_at(&self.bytes[0], 0)).map(|header| header.depth)
+    }
+
     /// Whether the subtable is the key's.
     fn are_of(&self, hash: Hash) -> bool {
         let header = |bytes: &Buffer, at| BucketHeader::from_word(word_at(bytes, at));
@@ -115,6 +120,10 @@ impl<V: Verbs> Table<V> {
         let [one, other] = outputs;
         let bytes = [bytes_of(one)?, bytes_of(other)?];
         let buckets = Buckets { leaf, numbers: op.hash.buckets(&self.shape), bytes };
+        if buckets.depth().is_some_and(|depth| depth != leaf.depth) {
+            let expected = "a subtable of the depth that the directory says";
+            return Err(TableError::Damaged { at: leaf.place.address(), expected }.into());
+        }
         if !buckets.are_of(op.hash) {
             self.reload(op).await?;
             return Err(Stop::Later);

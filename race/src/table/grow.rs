@@ -1,14 +1,19 @@
 //! The directory in memory after a split. It decides nothing: what is left undone costs others round trips.
 
-use fatbtree_remote::{GlobalAddress, Writer};
+use fatbtree_remote::{ConnectionId, GlobalAddress, Writer};
 use fatbtree_verbs::Verbs;
 
-use super::{Op, Table, read_pieces};
+use super::{Op, Table, read_all};
 use crate::error::Stop;
 use crate::layout::{BucketHeader, Leaf, entry_offset, word_at};
 use crate::slot::Place;
 
 impl<V: Verbs> Table<V> {
+    /// Whether the directory can be changed now. Where its server is away, others need a round trip more until a later client comes by.
+    fn may_advertise(&self, op: &Op) -> bool {
+        self.memory.is_up(ConnectionId { server: self.home.server(), lane: op.lane })
+    }
+
     /// Replaces all entries of a subtable by its successors. The directory grows first, if it has but one entry for the two.
     pub(super) async fn advertise(
         &self,
@@ -17,6 +22,9 @@ impl<V: Verbs> Table<V> {
         pair: Place,
         op: &mut Op,
     ) -> Result<(), Stop> {
+        if !self.may_advertise(op) {
+            return Ok(());
+        }
         // Words of one session: in the next one the server may have begun anew.
         let writer = self.writer(self.home.server(), op.lane).await?;
         let depth = self.grow(&writer, old.depth + 1, op).await?;
@@ -32,13 +40,16 @@ impl<V: Verbs> Table<V> {
     /// Replaces the entry by which this client has come: its own client may have died before it did. The others are replaced by those that
     /// come by them.
     pub(super) async fn advertise_one(&self, old: Leaf, pair: Place, op: &mut Op) -> Result<(), Stop> {
+        if !self.may_advertise(op) {
+            return Ok(());
+        }
         let writer = self.writer(self.home.server(), op.lane).await?;
         let depth = self.memory.read_word(op.lane, self.home).await?;
         op.trips += 1;
         if depth <= old.depth.into() {
             self.grow(&writer, old.depth + 1, op).await?;
         }
-        let depth = u8::try_from(depth).unwrap_or(u8::MAX).clamp(old.depth + 1, self.shape.directory_bits);
+        let depth = u8::try_from(depth).unwrap_or(u8::MAX).max(old.depth + 1).min(self.shape.directory_bits);
         let Some(halves) = old.halves(pair, &self.shape) else { return Ok(()) };
         let number = op.hash.suffix(depth);
         let half = halves[usize::from(op.hash.is_upper(old.depth))];
@@ -58,8 +69,7 @@ impl<V: Verbs> Table<V> {
             // The upper half is a copy of the lower one. It may be old before it is used.
             let count = 1_u32 << known;
             let lower = self.entry(0);
-            let bytes =
-                read_pieces(&self.memory, op.lane, lower, u64::from(count) * 8, &mut op.trips).await?;
+            let bytes = read_all(&self.memory, op.lane, lower, u64::from(count) * 8, &mut op.trips).await?;
             let copy = |number: u32| (self.entry(count + number), 0, word_at(&bytes, u64::from(number) * 8));
             let copies: Vec<_> = (0..count).map(copy).collect();
             self.swap_all(self.home.server(), writer, op, &copies).await?;

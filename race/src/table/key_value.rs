@@ -34,8 +34,10 @@ impl<V: Verbs + 'static> KeyValue for Table<V> {
         self.leave(server);
     }
 
-    /// A table has no locks.
-    async fn finish(&self) {}
+    /// Gives back locks under which splits were taken back.
+    fn finish(&self) -> impl Future<Output = ()> {
+        self.memory().finish()
+    }
 
     fn get(&self, key: u64) -> impl Future<Output = Answer<Option<Value>>> {
         self.search(key)

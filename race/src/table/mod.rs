@@ -10,13 +10,15 @@ mod space;
 mod speculate;
 mod split;
 mod swing;
+mod thaw;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_remote::{
-    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Ongoing, RemoteMemory, Writer, members,
+    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Ongoing, ReadBytes, RemoteMemory, Writer, members,
 };
+use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 pub use fatbtree_remote::Change;
@@ -29,9 +31,6 @@ use crate::error::{Stop, TableError};
 use crate::hash::Hash;
 use crate::layout::{Leaf, MEMBERS, STRUCTURE, Shape, entry_offset, word_at};
 use crate::slot::{BlockPointer, Place};
-
-/// Bytes of a READ of many slots or entries.
-const PIECE: u64 = 1024;
 
 /// Result of an operation, and what it took.
 pub type Answer<T> = fatbtree_remote::Answer<T, TableError>;
@@ -69,6 +68,9 @@ struct Op {
     lane: u8,
     trips: u32,
     attempts: u32,
+    began: Instant,
+    /// Whether the directory was read anew, because the subtable's server is away.
+    has_reloaded: bool,
     /// A sweep of the server waits for it.
     _ongoing: Ongoing,
 }
@@ -134,12 +136,36 @@ impl<V: Verbs> Table<V> {
 
     fn op(&self, key: u64) -> Op {
         let (lane, ongoing) = (self.memory.take_lane(), self.memory.begin());
-        Op { key, hash: Hash::of(key), lane, trips: 0, attempts: 0, _ongoing: ongoing }
+        let began = self.memory.reactor().now();
+        Op {
+            key,
+            hash: Hash::of(key),
+            lane,
+            trips: 0,
+            attempts: 0,
+            began,
+            has_reloaded: false,
+            _ongoing: ongoing,
+        }
     }
 
     /// Subtable for a hash, as far as this client knows.
     fn leaf(&self, hash: Hash) -> Leaf {
         self.directory.borrow().leaf(hash)
+    }
+
+    /// Subtable for an operation. Where its server is away the directory is read anew, once: the subtable may have been split, and its
+    /// successors lie elsewhere.
+    async fn reach(&self, op: &mut Op) -> Result<Leaf, Stop> {
+        let leaf = self.leaf(op.hash);
+        let is_up =
+            |at: GlobalAddress| self.memory.is_up(ConnectionId { server: at.server(), lane: op.lane });
+        if op.has_reloaded || is_up(leaf.place.address()) || !is_up(self.home) {
+            return Ok(leaf);
+        }
+        op.has_reloaded = true;
+        self.reload(op).await?;
+        Ok(self.leaf(op.hash))
     }
 
     /// Reads the directory anew.
@@ -184,7 +210,6 @@ impl<V: Verbs> Table<V> {
         mut op: Op,
         mut attempt: impl AsyncFnMut(&mut Op) -> Result<T, Stop>,
     ) -> Answer<T> {
-        let began = self.memory.reactor().now();
         let result = loop {
             if let Some(server) = self.left.get() {
                 break Err(TableError::Lost(server));
@@ -194,7 +219,7 @@ impl<V: Verbs> Table<V> {
                 Err(Stop::Failed(error)) => break Err(error),
                 Err(stop @ (Stop::Anew | Stop::Later)) => stop,
             };
-            let (waited, patience) = (self.memory.reactor().now() - began, self.memory.config().patience);
+            let (waited, patience) = (self.memory.reactor().now() - op.began, self.memory.config().patience);
             if waited > patience {
                 break Err(TableError::GaveUp { attempts: op.attempts + 1 });
             }
@@ -208,22 +233,18 @@ impl<V: Verbs> Table<V> {
     }
 }
 
-/// Reads bytes in pieces, each with a round trip.
-async fn read_pieces<V: Verbs>(
+/// Reads the words of slots or entries. Each was read at some moment of the READ. They are copied: buffers are few, and are held for long.
+async fn read_all<V: Verbs>(
     memory: &RemoteMemory<V>,
     lane: u8,
     at: GlobalAddress,
     bytes: u64,
     trips: &mut u32,
 ) -> Result<Vec<u8>, Stop> {
-    let mut all = Vec::with_capacity(bytes as usize);
-    while (all.len() as u64) < bytes {
-        let from = at.behind(all.len() as u64);
-        let len = (bytes - all.len() as u64).min(PIECE) as u32;
-        all.extend_from_slice(&memory.read(lane, from, len).await?);
-        *trips += 1;
-    }
-    Ok(all)
+    Ok(match memory.read_long(lane, at, bytes, trips).await? {
+        ReadBytes::Whole(buffer) => buffer.to_vec(),
+        ReadBytes::Pieces(bytes) => bytes,
+    })
 }
 
 /// Reads a directory: the global depth first, then as many entries.
@@ -240,9 +261,11 @@ async fn load_directory<V: Verbs>(
     let depth = u8::try_from(depth).ok().filter(|&depth| depth <= shape.directory_bits);
     let depth = depth.ok_or_else(|| damaged.clone())?;
     let first = home.behind(entry_offset(0));
-    let bytes = read_pieces(memory, lane, first, 8 << depth, trips).await?;
-    let entries = (0..1_u64 << depth).map(|number| Leaf::from_word(word_at(&bytes, number * 8)));
-    let leaves: Option<Vec<Leaf>> = entries.collect();
+    let bytes = read_all(memory, lane, first, 8 << depth, trips).await?;
+    // An entry may be newer than the depth, and is never deeper than the directory may be.
+    let leaf = |word| Leaf::from_word(word).filter(|leaf| leaf.depth <= shape.directory_bits);
+    let leaves: Option<Vec<Leaf>> =
+        (0..1_u64 << depth).map(|number| leaf(word_at(&bytes, number * 8))).collect();
     Ok(leaves.and_then(|leaves| Directory::new(depth, leaves)).ok_or(damaged)?)
 }
 
@@ -253,9 +276,9 @@ impl<V: Verbs> Table<V> {
         self.answer(self.op(0), async |op| Ok(self.memory.read_word(op.lane, at).await?)).await.result
     }
 
-    /// Reads bytes in pieces.
+    /// Reads many bytes.
     pub(crate) async fn read_all(&self, at: GlobalAddress, bytes: u64) -> Result<Vec<u8>, TableError> {
-        let read = async |op: &mut Op| read_pieces(&self.memory, op.lane, at, bytes, &mut op.trips).await;
+        let read = async |op: &mut Op| read_all(&self.memory, op.lane, at, bytes, &mut op.trips).await;
         self.answer(self.op(0), read).await.result
     }
 

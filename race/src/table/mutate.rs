@@ -18,6 +18,7 @@ use super::search::Hit;
 use super::space::Fresh;
 use super::swing::Swung;
 use super::{Answer, Change, Op, Table};
+use crate::checks::Check;
 use crate::error::{Stop, TableError};
 use crate::layout::Leaf;
 use crate::slot::Slot;
@@ -58,7 +59,7 @@ impl<V: Verbs> Table<V> {
         };
         match &answer.result {
             // The table may have the block.
-            Err(TableError::Unknown(_)) => self.recycle(fresh),
+            Err(TableError::Unknown(_)) if Check::UnknownBlock.on() => self.recycle(fresh),
             _ => self.discard(fresh),
         }
         answer
@@ -70,12 +71,12 @@ impl<V: Verbs> Table<V> {
         fresh: &mut Option<Fresh>,
         op: &mut Op,
     ) -> Result<bool, Stop> {
-        let leaf = self.leaf(op.hash);
+        let leaf = self.reach(op).await?;
         if let Some(value) = change.value() {
             self.prepare(fresh, value, leaf.place.address().server(), op).await?;
         }
         let buckets = self.write_and_read(leaf, fresh.as_mut(), op).await?;
-        if buckets.any_frozen() {
+        if buckets.any_frozen() && Check::FrozenBuckets.on() {
             return self.await_split(leaf, op).await;
         }
         let hit = self.find(&buckets, op).await?;
@@ -132,7 +133,8 @@ impl<V: Verbs> Table<V> {
         let server = hit.pointer.place.address().server();
         let writer = self.writer(server, op.lane).await?;
         let at = leaf.place.address().behind(hit.seen.offset);
-        let filled_in = filled.filter(|fresh| fresh.at.server() == at.server()).map(|fresh| fresh.writer);
+        let is_there = |fresh: &&Fresh| fresh.at.server() == at.server() && Check::LinkedInSession.on();
+        let filled_in = filled.filter(is_there).map(|fresh| fresh.writer);
         match self.swing_in(at, hit.seen.slot, new, filled_in.as_ref(), op).await? {
             Swung::Yes => {
                 self.remember(op.key, at, new);

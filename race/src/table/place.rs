@@ -93,7 +93,8 @@ impl<V: Verbs> Table<V> {
                 }
             }
         }
-        let writer = Some(&fresh.writer).filter(|_| fresh.at.server() == at.server());
+        let is_there = fresh.at.server() == at.server() && Check::LinkedInSession.on();
+        let writer = Some(&fresh.writer).filter(|_| is_there);
         match self.swing_in(at, tentative, fresh.slot, writer, op).await? {
             Swung::Yes => {
                 self.remember(op.key, at, fresh.slot);
@@ -114,7 +115,7 @@ impl<V: Verbs> Table<V> {
             [Operation::CompareSwap { at, compare: 0, swap: fresh.slot.tentative().0 }, one, other]
         };
         // A block on this server is linked in its session: the next one may be with another region.
-        let writer = match fresh.at.server() == at.server() {
+        let writer = match fresh.at.server() == at.server() && Check::LinkedInSession.on() {
             true => fresh.writer,
             false => self.writer(at.server(), op.lane).await?,
         };
@@ -137,7 +138,7 @@ impl<V: Verbs> Table<V> {
         op: &mut Op,
     ) -> Result<Rivals, Stop> {
         // A split has begun: what is frozen may have been there long ago. The next attempt asks.
-        if seen.any_frozen() {
+        if seen.any_frozen() && Check::FrozenRivals.on() {
             return Ok(Rivals::GiveWay);
         }
         let mut remove = Vec::new();
@@ -153,7 +154,8 @@ impl<V: Verbs> Table<V> {
                 Some(found) if found.key != op.key => {}
                 Some(_) if is_committed => return Ok(Rivals::Lost),
                 // Freed since.
-                None if is_committed => return Err(Stop::Later),
+                None if is_committed && Check::FreedRival.on() => return Err(Stop::Later),
+                None if is_committed => {}
                 Some(_) if rival.offset < offset && op.attempts < PATIENT => return Ok(Rivals::GiveWay),
                 Some(_) | None => remove.push(rival),
             }

@@ -3,11 +3,11 @@
 use std::ops::Deref;
 
 use fatbtree_remote::record::RECORD_HEAD;
-use fatbtree_remote::{ConnectionId, bytes_of};
-use fatbtree_verbs::{Buffer, Operation, Remote, Verbs};
+use fatbtree_remote::{ConnectionId, ReadBytes, bytes_of};
+use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use super::buckets::{Buckets, Seen};
-use super::{Answer, Op, Table, read_pieces};
+use super::{Answer, Op, Table};
 use crate::block::{self, Found};
 use crate::checks::Check;
 use crate::error::Stop;
@@ -16,28 +16,9 @@ use crate::slot::BlockPointer;
 /// A value that was read.
 #[derive(Debug)]
 pub struct Value {
-    bytes: Bytes,
+    /// The block, head included.
+    bytes: ReadBytes,
     length: usize,
-}
-
-/// Bytes of a block, head included.
-#[derive(Debug)]
-pub(super) enum Bytes {
-    /// As one READ has brought them.
-    Whole(Buffer),
-    /// Put together from several READs.
-    Pieces(Vec<u8>),
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Whole(buffer) => buffer,
-            Self::Pieces(bytes) => bytes,
-        }
-    }
 }
 
 impl Deref for Value {
@@ -50,7 +31,7 @@ impl Deref for Value {
 
 impl Value {
     /// The value of a block that was read, with this length.
-    pub(super) fn new(bytes: Bytes, length: u32) -> Self {
+    pub(super) fn new(bytes: ReadBytes, length: u32) -> Self {
         Self { bytes, length: length as usize }
     }
 }
@@ -66,12 +47,13 @@ pub(super) struct Hit {
     pub(super) seen: Seen,
     pub(super) pointer: BlockPointer,
     pub(super) found: Found,
-    pub(super) bytes: Bytes,
+    pub(super) bytes: ReadBytes,
 }
 
 impl<V: Verbs> Table<V> {
-    /// Finds the value of a key. One round trip, if its place is [remembered](Self::remember_places) and still right. Else two round trips, if the client's directory is right and no other key has the fingerprint; one more while
-    /// the subtable is being split, one for each split that the client did not know, and those of a value longer than 16 KB.
+    /// Finds the value of a key. One round trip, if its place is [remembered](Self::remember_places) and still right. Else two round trips,
+    /// if the client's directory is right and no other key has the fingerprint; one more while the subtable is being split, one for each split
+    /// that the client did not know, and one for a value longer than 16 KB.
     ///
     /// # Errors
     /// In the answer: see [`TableError`](crate::TableError).
@@ -84,7 +66,7 @@ impl<V: Verbs> Table<V> {
     }
 
     async fn try_search(&self, op: &mut Op) -> Result<Option<Value>, Stop> {
-        let leaf = self.leaf(op.hash);
+        let leaf = self.reach(op).await?;
         let buckets = self.read_buckets(leaf, op).await?;
         // What is not frozen was in use when it was read. What is frozen stays as it is, and counts if no successor took its place: then
         // it did still when the successors were asked for.
@@ -108,7 +90,10 @@ impl<V: Verbs> Table<V> {
             let Some(pointer) = seen.slot.pointer() else { continue };
             let bytes = self.read_block(pointer, op).await?;
             // A block that was freed since the slot was read: the slot has changed.
-            let found = block::find(&bytes, pointer).ok_or(Stop::Later)?;
+            let found = match block::find(&bytes, pointer) {
+                None if !Check::FreedBlock.on() => continue,
+                found => found.ok_or(Stop::Later)?,
+            };
             if found.key == op.key {
                 return Ok(Some(Hit { seen, pointer, found, bytes }));
             }
@@ -116,21 +101,22 @@ impl<V: Verbs> Table<V> {
         Ok(None)
     }
 
-    /// Reads a block: a round trip, or several if it is longer than a slot can tell.
-    pub(super) async fn read_block(&self, pointer: BlockPointer, op: &mut Op) -> Result<Bytes, Stop> {
+    /// Reads a block: a round trip, or two if it is longer than a slot can tell.
+    pub(super) async fn read_block(&self, pointer: BlockPointer, op: &mut Op) -> Result<ReadBytes, Stop> {
         let (at, first) = (pointer.place.address(), block::first_bytes(pointer));
         let id = ConnectionId { server: at.server(), lane: op.lane };
         let read = |rkey| [Operation::Read { from: Remote { address: at.raw(), rkey }, len: first }];
         let [output] = self.memory.post(id, read).await?;
         op.trips += 1;
         let head = bytes_of(output)?;
-        let Some(rest) = block::rest_bytes(pointer, &head) else { return Ok(Bytes::Whole(head)) };
+        let Some(rest) = block::rest_bytes(pointer, &head) else { return Ok(ReadBytes::Whole(head)) };
         // The head may be another record's by now: the bound keeps the READ within the region.
         let most = block::block_bytes(self.shape.max_value).saturating_sub(first);
         let rest = u64::from(rest.min(most));
         let mut bytes = head.to_vec();
-        let rest = read_pieces(&self.memory, op.lane, at.behind(first.into()), rest, &mut op.trips).await?;
-        bytes.extend_from_slice(&rest);
-        Ok(Bytes::Pieces(bytes))
+        drop(head);
+        let from = at.behind(first.into());
+        bytes.extend_from_slice(&self.memory.read_long(op.lane, from, rest, &mut op.trips).await?);
+        Ok(ReadBytes::Pieces(bytes))
     }
 }

@@ -77,7 +77,8 @@ impl<V: Verbs> Table<V> {
     ) -> Result<(), Stop> {
         if let Some(kept) = fresh {
             let present = self.memory.writer(kept.at.server());
-            if present.is_ok_and(|present| present.owner == kept.writer.owner) {
+            let is_kept = present.is_ok_and(|present| present.owner == kept.writer.owner);
+            if is_kept || !Check::KeptSession.on() {
                 return Ok(());
             }
             // Nothing more is known of this block: the next session may have another region.
@@ -122,15 +123,16 @@ impl<V: Verbs> Table<V> {
     /// Gives back the block of an operation that did not link it.
     pub(super) fn discard(&self, fresh: Option<Fresh>) {
         if let Some(Fresh { writer, at, version, bytes, .. }) = &fresh {
-            let block = Block { address: *at, version: Some(version.wrapping_add(1)) };
-            self.put_back(writer, BLOCKS, *bytes, block);
+            let next = if Check::DiscardedVersion.on() { version.wrapping_add(1) } else { *version };
+            self.put_back(writer, BLOCKS, *bytes, Block { address: *at, version: Some(next) });
         }
         self.recycle(fresh);
     }
 
     /// Frees a block that this operation has unlinked.
     pub(super) fn free(&self, writer: &Writer, pointer: BlockPointer, length: u32, version: u32) {
-        let block = Block { address: pointer.place.address(), version: Some(version.wrapping_add(1)) };
+        let next = if Check::FreedVersion.on() { version.wrapping_add(1) } else { version };
+        let block = Block { address: pointer.place.address(), version: Some(next) };
         if Check::Freed.on() {
             self.put_back(writer, BLOCKS, block_bytes(length), block);
         }

@@ -13,10 +13,10 @@
 //!
 //! The places are bounded, and belong to one table of one client. A place that is stale costs one round trip.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, bytes_of, mix};
+use fatbtree_remote::{ConnectionId, GlobalAddress, ReadBytes, bytes_of, mix};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
-use super::search::{Bytes, Value};
+use super::search::Value;
 use super::{Op, Table};
 use crate::block;
 use crate::checks::Check;
@@ -143,7 +143,7 @@ impl<V: Verbs> Table<V> {
         match found {
             Some(found) => {
                 places.stats.hits += 1;
-                Ok(Some(Value::new(Bytes::Whole(bytes), found.length)))
+                Ok(Some(Value::new(ReadBytes::Whole(bytes), found.length)))
             }
             None => {
                 places.stats.stale += 1;
@@ -156,7 +156,8 @@ impl<V: Verbs> Table<V> {
     /// Remembers that a key's value is behind a slot; an empty slot: that it is nowhere.
     pub(super) fn remember(&self, key: u64, at: GlobalAddress, slot: Slot) {
         let places = &mut *self.places.borrow_mut();
-        match slot.is_frozen() || slot.is_empty() || slot.state() == State::Tentative {
+        let is_frozen = slot.is_frozen() && Check::RememberFrozen.on();
+        match is_frozen || slot.is_empty() || slot.state() == State::Tentative {
             true => places.remove(key),
             false => places.put(key, at, slot),
         }

@@ -1,16 +1,17 @@
-//! Splits: a subtable becomes two. Any client may finish what another one has begun.
+//! Splits: a subtable becomes two. Any client may finish what another one has begun, and any may take it back.
 //!
 //! ```text
-//!   1  freeze     CAS every slot w → w | frozen                        old: nothing in it changes any more
+//!   0  reserve    memory for the pair, and connections with the server of each block    nothing is changed
+//!   1  freeze     CAS every slot w → w | frozen                           old: nothing in it changes any more
 //!   2  copy       READ the keys of its blocks, WRITE two new subtables    no client knows them
-//!   3  announce   CAS successors 0 → new pair                          here the split takes effect
-//!   4  advertise  CAS the entries of the directory                     saves others a round trip
+//!   3  announce   CAS successors: state → new pair                        here the split takes effect
+//!   4  advertise  CAS the entries of the directory                        saves others a round trip
 //! ```
 //!
 //! RACE locks the subtable, and a client that dies with the lock stops it for ever. Here each step may be done by every client, several
 //! times, at once:
 //!
-//! * A slot that is frozen stays so. A change that was about to CAS it fails.
+//! * A slot that is frozen stays so until the split has taken effect or is taken back. A change that was about to CAS it fails.
 //! * All copies of a subtable whose slots are all frozen are the same. Tentative pointers are left out, and never count.
 //! * One pair is announced. The others are given back; no client has seen them.
 //! * An entry that was not advertised leads to the old subtable, which is never used again, and leads on.
@@ -19,18 +20,33 @@
 //! may die at any step, and a split needs neither lock nor lease. Of one client only one operation does it: the others wait for that.
 //!
 //! Searches need not wait. A slot that was not frozen when it was read was in use then. A frozen one counts until the successors are
-//! announced; a client that has read one asks for them behind it. If there are none, the slot counted until then.
+//! announced; a client that has read one asks for them after that. If there are none, the slot counted when it was read.
 //!
 //! Old subtables stay where they are. There is one less of them than of present ones.
+//!
+//! # No server stops the keys of another one
+//!
+//! A frozen slot stops changes of its key. So a client freezes nothing before it has all that the split needs: a session with the server of the
+//! subtable, memory for the pair in a session with its server, and an answer of each of the other servers: that of the pair, and those of the
+//! blocks, whose keys it reads.
+//! The pair belongs on the server that the suffix names. If that one is away, or has no memory, the pair is put on the next one of the table's
+//! servers that has some: the announced word says where a pair is, and nothing else does. Where no server has room the operation that wanted to
+//! split fails, and all keys of the subtable can still be changed. The directory's server is not needed: where it is away its entries stay as they
+//! are.
+//!
+//! A client that finds a split begun goes on in the same way, with memory of its own, on servers that live. Where that is impossible, because
+//! servers were lost or filled up since, it [takes the split back](super::thaw).
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use fatbtree_remote::record::RECORD_HEAD;
-use fatbtree_remote::{Block, ConnectionId, Part, Writer, bytes_of};
+use fatbtree_remote::{Block, ConnectionId, NotReserved, Want, Writer, bytes_of};
 use fatbtree_verbs::{MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::buckets::successors_of;
-use super::{Op, Table, read_pieces};
+use super::thaw::State as SplitState;
+use super::{Op, Table, read_all};
 use crate::block;
 use crate::checks::Check;
 use crate::error::{Stop, TableError};
@@ -52,7 +68,9 @@ impl<V: Verbs> Table<V> {
 
     /// Splits a subtable, unless another client does.
     pub(super) async fn split(&self, leaf: Leaf, op: &mut Op) -> Result<(), Stop> {
-        // One of several that find it full begins: the one that freezes the first slot.
+        // One of several that find it full begins: the one that freezes the first slot. It does so in the session in which it has read the
+        // slot: in the next one the server may have begun anew.
+        let writer = self.writer(leaf.place.address().server(), op.lane).await?;
         let first = slot_offsets(&self.shape).next().map(|offset| leaf.place.address().behind(offset));
         let first = first.ok_or(Stop::Later)?;
         let slot = Slot(self.memory.read_word(op.lane, first).await?);
@@ -60,15 +78,27 @@ impl<V: Verbs> Table<V> {
         if slot.is_frozen() {
             return self.await_split(leaf, op).await;
         }
+        let state = self.split_state(leaf, op).await?;
+        if !matches!(state, SplitState::Open(_)) {
+            return self.finish(leaf, None, op).await;
+        }
+        let reserved = match Check::Reserves.on() {
+            true => {
+                let bytes = self.read_subtable(leaf, op).await?;
+                Some(self.reserve(leaf, self.header_of(leaf, &bytes)?, &bytes, op).await?)
+            }
+            false => None,
+        };
         op.trips += 1;
-        match Slot(self.memory.compare_swap(op.lane, first, slot.0, slot.frozen().0).await?) {
-            found if found == slot => self.finish(leaf, op).await,
+        let swapped = self.memory.compare_swap_in(op.lane, &writer, first, slot.0, slot.frozen().0).await;
+        match Slot(swapped?) {
+            found if found == slot => self.finish(leaf, reserved, op).await,
             found if found.is_frozen() => self.await_split(leaf, op).await,
             _ => Err(Stop::Later),
         }
     }
 
-    /// Waits until a split has ended that was begun. Finishes it if that takes long. The operation begins anew behind it.
+    /// Waits until a split has ended that was begun. Finishes it if that takes long. The operation begins anew after that.
     pub(super) async fn await_split<T>(&self, leaf: Leaf, op: &mut Op) -> Result<T, Stop> {
         if self.await_own(leaf).await {
             return Err(Stop::Anew);
@@ -82,7 +112,7 @@ impl<V: Verbs> Table<V> {
             self.memory.pause(pause).await;
         }
         if Check::Helping.on() {
-            self.finish(leaf, op).await?;
+            self.finish(leaf, None, op).await?;
         }
         Err(Stop::Anew)
     }
@@ -98,54 +128,143 @@ impl<V: Verbs> Table<V> {
         true
     }
 
-    /// Splits a subtable, whatever others have done of it.
-    async fn finish(&self, leaf: Leaf, op: &mut Op) -> Result<(), Stop> {
+    /// Splits a subtable, whatever others have done of it; or takes back what was begun, where it cannot be completed.
+    async fn finish(&self, leaf: Leaf, reserved: Option<Pair<'_, V>>, op: &mut Op) -> Result<(), Stop> {
         if self.await_own(leaf).await {
             return Ok(());
         }
         let _own = Own::begin(&self.splitting, leaf.place);
         // All in one session: in the next one the server may have begun anew.
         let writer = self.writer(leaf.place.address().server(), op.lane).await?;
-        let frozen = self.freeze(leaf, &writer, op).await?;
-        if let Some(pair) = self.successors(leaf, op).await? {
-            self.follow(leaf, pair, op);
-            return Ok(());
-        }
-        let Some(keys) = self.keys_of(&frozen, op).await? else {
-            // A block was freed, so another client has finished.
+        let state = match self.split_state(leaf, op).await? {
+            SplitState::Split(pair) => {
+                self.follow(leaf, pair, op);
+                return Ok(());
+            }
+            SplitState::Thawing(state) => return self.thaw(leaf, state, op).await,
+            SplitState::Open(state) => state,
+        };
+        // Read after the state: what is frozen here stays so as long as that does.
+        let bytes = self.read_subtable(leaf, op).await?;
+        let header = self.header_of(leaf, &bytes)?;
+        let reserved = match reserved {
+            Some(reserved) => Ok(reserved),
+            None => self.reserve(leaf, header, &bytes, op).await,
+        };
+        let pair = match reserved {
+            Ok(pair) => pair,
+            // Another client may have what this one has not: it has a part of the time in which this operation tries.
+            Err(_) if self.may_thaw(op) => return self.thaw(leaf, state, op).await,
+            Err(_) => return Err(Stop::Later),
+        };
+        let Some(frozen) = self.freeze(leaf, state, bytes, &writer, op).await? else {
             return Err(Stop::Later);
         };
-        let header = BucketHeader::from_word(word_at(&frozen, 0))
-            .ok_or(TableError::Damaged { at: leaf.place.address(), expected: "the header of a subtable" })?;
-        let pair = self.copy(header, &keys, op).await?;
-        let announced = self.announce(leaf, &writer, pair, op).await?;
+        let Some(keys) = self.keys_of(&frozen, op).await? else {
+            // A block was freed: another client has finished the split, or taken it back.
+            return Err(Stop::Later);
+        };
+        let pair = self.copy(header, &keys, pair, op).await?;
+        let announced = self.announce(leaf, &writer, state, pair, op).await?;
         self.follow(leaf, announced, op);
         self.advertise(header, leaf, announced, op).await
     }
 
-    /// Freezes all slots. Returns the subtable as it is from then on.
-    async fn freeze(&self, leaf: Leaf, writer: &Writer, op: &mut Op) -> Result<Vec<u8>, Stop> {
+    fn header_of(&self, leaf: Leaf, bytes: &[u8]) -> Result<BucketHeader, TableError> {
+        let found = BucketHeader::from_word(word_at(bytes, 0));
+        let header =
+            found.filter(|header| header.depth == leaf.depth && header.depth < self.shape.directory_bits);
+        header.ok_or(TableError::Damaged { at: leaf.place.address(), expected: "the header of a subtable" })
+    }
+
+    pub(super) async fn read_subtable(&self, leaf: Leaf, op: &mut Op) -> Result<Vec<u8>, Stop> {
+        let (at, bytes) = (leaf.place.address(), self.shape.subtable_bytes());
+        read_all(&self.memory, op.lane, at, bytes, &mut op.trips).await
+    }
+
+    /// Memory for a pair on a server that lives, if all servers live that a split of this subtable needs.
+    async fn reserve(
+        &self,
+        leaf: Leaf,
+        header: BucketHeader,
+        subtable: &[u8],
+        op: &mut Op,
+    ) -> Result<Pair<'_, V>, Stop> {
+        let home = leaf.place.address().server();
+        for server in self.blocks_of(subtable).into_iter().filter(|&server| server != home) {
+            if !self.memory.answers(ConnectionId { server, lane: op.lane }, &mut op.trips).await {
+                return Err(Stop::Later);
+            }
+        }
+        let size = 2 * self.shape.subtable_bytes() as u32;
+        let mut shortage = None;
+        for number in 0..self.shape.servers.count_ones() {
+            let number = header.suffix.wrapping_add(header.depth.into()).wrapping_add(number);
+            let server = self.shape.server(number);
+            // A server that has just died would not say that it has no memory.
+            if server != home
+                && !self.memory.answers(ConnectionId { server, lane: op.lane }, &mut op.trips).await
+            {
+                continue;
+            }
+            let want = Want { server, class: PAIRS, bytes: size, is_fresh: false };
+            match self.memory.reserve(op.lane, want, &mut op.trips).await {
+                Ok((writer, block)) => {
+                    let mut pair = Pair { table: self, writer, block: Some(block), size };
+                    if Place::of(block.address).is_some() {
+                        return Ok(pair);
+                    }
+                    pair.block = None;
+                    return Err(TableError::OutOfReach { at: block.address }.into());
+                }
+                Err(NotReserved::Away) => {}
+                Err(NotReserved::Shortage(why)) => {
+                    shortage.get_or_insert(TableError::NoMemory { server, shortage: why });
+                }
+            }
+        }
+        Err(shortage.map_or(Stop::Later, Stop::Failed))
+    }
+
+    /// Servers of the blocks to which slots of a subtable lead.
+    fn blocks_of(&self, subtable: &[u8]) -> BTreeSet<u16> {
+        let slots = slot_offsets(&self.shape).map(|offset| Slot(word_at(subtable, offset)));
+        slots.filter_map(Slot::pointer).map(|pointer| pointer.place.address().server()).collect()
+    }
+
+    /// Freezes all slots, of which `bytes` were read last. Returns the subtable as it is from then on. `None`: the split has ended, or is
+    /// being taken back.
+    async fn freeze(
+        &self,
+        leaf: Leaf,
+        state: u64,
+        mut bytes: Vec<u8>,
+        writer: &Writer,
+        op: &mut Op,
+    ) -> Result<Option<Vec<u8>>, Stop> {
         let at = leaf.place.address();
         loop {
-            let bytes =
-                read_pieces(&self.memory, op.lane, at, self.shape.subtable_bytes(), &mut op.trips).await?;
             let slots = slot_offsets(&self.shape).map(|offset| (offset, Slot(word_at(&bytes, offset))));
             let thawed = slots.filter(|(_, slot)| !slot.is_frozen());
             let swaps: Vec<_> =
                 thawed.map(|(offset, slot)| (at.behind(offset), slot.0, slot.frozen().0)).collect();
             if swaps.is_empty() || !Check::FrozenAll.on() {
-                return Ok(bytes);
+                return Ok(Some(bytes));
             }
             self.swap_all(at.server(), writer, op, &swaps).await?;
+            bytes = self.read_subtable(leaf, op).await?;
+            if word_at(&bytes, crate::layout::SUCCESSORS) != state && Check::Revoked.on() {
+                return Ok(None);
+            }
         }
     }
 
     /// Hashes of the keys in a frozen subtable, with their slots and offsets. `None` if a block is not what its slot says: it was freed, so
-    /// the successors were announced.
+    /// the successors were announced, or the slots are not frozen any more.
     async fn keys_of(&self, frozen: &[u8], op: &mut Op) -> Result<Option<Vec<(u64, Slot, Hash)>>, Stop> {
         let slots = slot_offsets(&self.shape).map(|offset| (offset, Slot(word_at(frozen, offset)).thawed()));
         let mut left: Vec<_> = slots
-            .filter(|(_, slot)| slot.state() == State::Committed)
+            .filter(|(_, slot)| slot.state() == State::Committed || !Check::CopiesCommitted.on())
             .filter_map(|(offset, slot)| Some((offset, slot, slot.pointer()?)))
             .collect();
         // A doorbell rings for one server.
@@ -156,6 +275,10 @@ impl<V: Verbs> Table<V> {
         {
             let Some((.., first)) = of_one.first() else { continue };
             let id = ConnectionId { server: first.place.address().server(), lane: op.lane };
+            // Others wait for this split, and not for a server.
+            if !self.memory.is_up(id) {
+                return Err(Stop::Later);
+            }
             let writer = self.writer(id.server, op.lane).await?;
             for some in of_one.chunks(MAX_BATCH) {
                 let reads = |rkey: u32| {
@@ -176,12 +299,13 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Writes a pair of subtables with the keys of one. Each pointer stays at its place in the buckets, which do not depend on the depth.
-    async fn copy(
+    async fn copy<'t>(
         &self,
         header: BucketHeader,
         keys: &[(u64, Slot, Hash)],
+        mut pair: Pair<'t, V>,
         op: &mut Op,
-    ) -> Result<Pair, Stop> {
+    ) -> Result<Written<'t, V>, Stop> {
         let half = self.shape.subtable_bytes();
         let mut bytes = vec![0; 2 * half as usize];
         let (lower, upper) = bytes.split_at_mut(half as usize);
@@ -194,35 +318,49 @@ impl<V: Verbs> Table<V> {
                 bytes[offset as usize..][..8].copy_from_slice(&slot.0.to_le_bytes());
             }
         }
-        let server = self.shape.server(header.suffix.wrapping_add(header.depth.into()));
-        let size = bytes.len() as u32;
-        let (writer, block) = self.take(server, PAIRS, size, op.lane).await?;
-        let at = block.address;
-        let place = Place::of(at).ok_or(TableError::OutOfReach { at })?;
-        let id = ConnectionId { server, lane: op.lane };
-        op.trips += self.memory.write_chain(id, &writer, &[Part { at, bytes: &bytes }], &[]).await?;
-        Ok(Pair { writer, block, place, size })
+        // From here on it is given back by hand: what is posted may come late.
+        let block = pair.block.take().ok_or(Stop::Later)?;
+        let place = Place::of(block.address).ok_or(TableError::OutOfReach { at: block.address })?;
+        if !self.memory.is_up(ConnectionId { server: block.address.server(), lane: op.lane }) {
+            return Err(Stop::Later);
+        }
+        self.memory.write_long(op.lane, &pair.writer, block.address, &bytes, &mut op.trips).await?;
+        Ok(Written { pair, block, place })
     }
 
     /// Names the successors, unless another client was quicker. Returns those that count.
-    async fn announce(&self, leaf: Leaf, writer: &Writer, pair: Pair, op: &mut Op) -> Result<Place, Stop> {
+    async fn announce(
+        &self,
+        leaf: Leaf,
+        writer: &Writer,
+        state: u64,
+        written: Written<'_, V>,
+        op: &mut Op,
+    ) -> Result<Place, Stop> {
         let at = successors_of(leaf);
         let id = ConnectionId { server: at.server(), lane: op.lane };
+        let Written { mut pair, block, place } = written;
+        let state = match Check::Revoked.on() {
+            true => state,
+            false => self.memory.read_word(op.lane, at).await?,
+        };
         let swap = |rkey| {
             let at = Remote { address: at.raw(), rkey };
-            [Operation::CompareSwap { at, compare: 0, swap: pair.place.word() }]
+            [Operation::CompareSwap { at, compare: state, swap: place.word() }]
         };
         op.trips += 1;
         // Where that breaks it is found out by the next attempt. The pair is lost if it does not count.
         let [Output::Atomic(found)] = self.memory.chain(id, writer, swap).await? else {
             return Err(Stop::Later);
         };
-        match Place::from_word(found) {
-            None => Ok(pair.place),
-            Some(other) => {
-                self.put_back(&pair.writer, PAIRS, pair.size, Block { version: None, ..pair.block });
-                Ok(other)
-            }
+        if found == state {
+            return Ok(place);
+        }
+        // No client has seen it.
+        pair.block = Some(Block { version: None, ..block });
+        match SplitState::of(found) {
+            SplitState::Split(other) => Ok(other),
+            SplitState::Open(_) | SplitState::Thawing(_) => Err(Stop::Later),
         }
     }
 }
@@ -247,10 +385,25 @@ impl Drop for Own<'_> {
     }
 }
 
-/// A pair of subtables that no client but this one knows.
-struct Pair {
+/// Memory for a pair of subtables that was not used. It goes back to the client's own memory: the next split takes it.
+struct Pair<'t, V: Verbs> {
+    table: &'t Table<V>,
     writer: Writer,
+    block: Option<Block>,
+    size: u32,
+}
+
+impl<V: Verbs> Drop for Pair<'_, V> {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.table.put_back(&self.writer, PAIRS, self.size, block);
+        }
+    }
+}
+
+/// A pair of subtables that no client but this one knows.
+struct Written<'t, V: Verbs> {
+    pair: Pair<'t, V>,
     block: Block,
     place: Place,
-    size: u32,
 }

@@ -54,12 +54,17 @@ impl<V: Verbs> Table<V> {
             // Nothing was posted.
             Err(trouble) => return Err(trouble.into()),
         };
+        let broke = self.memory.reactor().now();
         loop {
             op.trips += 1;
             match self.memory.read_word(op.lane, at).await.map(Slot) {
                 Ok(found) if found.thawed() == old => return Ok(Swung::No(found)),
                 Ok(found) if found.thawed() == new && !new.is_empty() => return Ok(Swung::Yes),
-                Err(Trouble::Broke(_)) => self.memory.pause(op.attempts).await,
+                Err(Trouble::Broke(_))
+                    if self.memory.reactor().now() - broke <= self.memory.config().patience =>
+                {
+                    self.memory.pause(op.attempts).await;
+                }
                 Ok(_) | Err(_) => return Err(TableError::Unknown(reason).into()),
             }
         }

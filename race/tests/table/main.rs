@@ -1,8 +1,11 @@
 //! The hash table on memory servers of production, in a simulated network.
 
+mod forged;
 mod load;
+mod long;
 mod memory;
 mod model;
 mod room;
 mod settle;
+mod split;
 mod sweep;

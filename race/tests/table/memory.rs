@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use fatbtree_race::{Check, Shape, Table, block};
-use fatbtree_remote::Contention;
+use fatbtree_remote::record::{RecordHead, is_record};
+use fatbtree_remote::{Contention, GlobalAddress};
 use fatbtree_sim::hash::lab::{begin, serve};
-use fatbtree_sim::world::{MachineOptions, Options, World, random};
+use fatbtree_sim::world::{MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
 
-use crate::model::{SMALL, done, value};
+use crate::model::{SMALL, done, value, with_table};
 
 /// Bytes of a server's chunk in the laboratory.
 const CHUNK: u64 = 64 << 10;
@@ -42,6 +43,42 @@ fn memory_is_used_again() {
     // The published code frees no block.
     let never_freed = Check::Freed.without(|| chunks_after(30));
     assert!(never_freed > chunks_after(2) + 2, "{never_freed}");
+}
+
+/// Version of the record of a key at the end of the used part of the region, where the last block was taken.
+fn written_versions(discards: bool) -> (u32, u32) {
+    with_table(SMALL, 1 << 20, async move |table| {
+        assert!(done(table.insert(1, &value(1, 0, 20)).await));
+        // The block is filled, and not linked: the key is there. The next record lies in the same place.
+        let insert = if discards { 1 } else { 2 };
+        assert_eq!(done(table.insert(insert, &value(1, 1, 20)).await), !discards);
+        if !discards {
+            assert!(done(table.delete(insert).await));
+        }
+        let before = last_version(&table).await;
+        assert!(done(table.insert(3, &value(3, 0, 20)).await));
+        (before, last_version(&table).await)
+    })
+}
+
+/// Version of the record that lies at the highest address.
+async fn last_version(table: &Table<SimDevice>) -> u32 {
+    let bytes = table.memory().read_long(0, GlobalAddress::new(0, 0), 256 << 10, &mut 0).await;
+    let bytes = bytes.expect("the server lives");
+    let heads = bytes.chunks(64).filter(|unit| is_record(unit));
+    let last = heads.last().and_then(<[u8]>::first_chunk).expect("there are records");
+    RecordHead::parse(last).version()
+}
+
+/// Each record at a place has a version of its own: that of a block that was unlinked, and that of one that never was linked.
+#[test]
+fn each_record_at_a_place_has_a_version_of_its_own() {
+    for (check, discards) in [(Check::DiscardedVersion, true), (Check::FreedVersion, false)] {
+        let (before, after) = written_versions(discards);
+        assert_eq!(after, before + 1, "{check:?}");
+        let (before, after) = check.without(|| written_versions(discards));
+        assert_eq!(after, before, "{check:?}");
+    }
 }
 
 /// Keys that live at once.

@@ -221,3 +221,111 @@ impl<V: Verbs> RemoteMemory<V> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+    use fatbtree_verbs::time::Duration;
+    use fatbtree_verbs::{Access, Device, Memory};
+
+    use super::*;
+    use crate::config::RemoteConfig;
+    use crate::connection::RemoteSide;
+
+    const BYTES: u64 = 4 << 20;
+
+    /// A client of a server whose memory has another byte everywhere. The server's device must be kept.
+    fn lab() -> (RemoteMemory<PlainDevice>, PlainDevice, Vec<u8>) {
+        let network = PlainNetwork::new();
+        let mut server = network.device();
+        let content: Vec<u8> = (0..BYTES).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
+        let shared = Memory::shared(BYTES).unwrap();
+        shared.write(0, &content).unwrap();
+        let region = server.register(&shared, GlobalAddress::new(0, 0).raw(), Access::ALL).unwrap();
+        let config = RemoteConfig { patience: Duration::from_millis(5), ..RemoteConfig::default() };
+        let memory = RemoteMemory::new(network.device(), [0].into_iter(), config, 1).unwrap();
+        let id = memory.connections()[0];
+        let local = memory.open(id).unwrap();
+        let queue_pair = server.create().unwrap();
+        server.connect(queue_pair, &local).unwrap();
+        let endpoint = server.endpoint(queue_pair).unwrap();
+        memory.connected(id, RemoteSide { endpoint, rkey: region.rkey, registered: false }).unwrap();
+        (memory, server, content)
+    }
+
+    #[test]
+    fn bytes_of_any_length_come_in_their_order() {
+        let (memory, _server, content) = lab();
+        let piece = u64::from(PIECE);
+        for (from, len) in
+            [(0, 0), (64, 1), (8, piece), (0, piece + 1), (24, 16 * piece), (40, 16 * piece + 24), (0, BYTES)]
+        {
+            let mut trips = 0;
+            let read = memory.read_long(0, GlobalAddress::new(0, from), len, &mut trips);
+            let found = memory.reactor().block_on(read).unwrap();
+            assert_eq!(*found, content[from as usize..][..len as usize], "{len} bytes from {from}");
+            assert!(trips >= 1 && (trips == 1 || len > piece), "{len} bytes: {trips} round trips");
+        }
+    }
+
+    /// Short buffers are left, and few of them: the READ is cut into short pieces. With none left it waits, and then says so.
+    #[test]
+    fn a_read_waits_for_buffers_and_does_not_fail_for_want_of_long_ones() {
+        let (memory, _server, content) = lab();
+        let take = |len| {
+            memory
+                .reactor()
+                .with(|verbs| std::iter::from_fn(|| verbs.buffers().take(len)).collect::<Vec<_>>())
+        };
+        let read = || {
+            let mut trips = 0;
+            let read = memory.read_long(0, GlobalAddress::new(0, 0), 300_000, &mut trips);
+            (memory.reactor().block_on(read).map(|found| *found == content[..300_000]), trips)
+        };
+        let long = take(5_000);
+        let mut short = take(1);
+        short.truncate(60);
+        let (found, trips) = read();
+        assert!(found.is_ok_and(|is_right| is_right) && trips > 10, "{trips} round trips with four buffers");
+        short.extend(take(1));
+        assert!(matches!(read().0, Err(Trouble::Refused(error)) if error.is_temporary()));
+        drop(short);
+        assert!(read().0.is_ok());
+        drop(long);
+        let (found, trips) = read();
+        assert!(found.is_ok_and(|is_right| is_right) && trips <= 2, "{trips} round trips");
+    }
+
+    #[test]
+    fn a_window_is_what_the_device_takes_and_narrows_to_one_short_piece() {
+        let device = PlainNetwork::new().device();
+        let capabilities = device.capabilities();
+        let window = Window::of(&capabilities);
+        assert_eq!((window.piece, window.chain, window.doorbells), (PIECE, MAX_BATCH, 2));
+        let few = fatbtree_verbs::Capabilities {
+            send_queue: 3,
+            longest_chain: 5,
+            longest_message: 100,
+            ..capabilities
+        };
+        let of_few = Window::of(&few);
+        assert_eq!((of_few.piece, of_few.chain, of_few.doorbells), (100, 3, 1));
+        let last = std::iter::successors(Some(window), |window| window.narrowed()).last().unwrap();
+        assert_eq!((last.piece, last.chain, last.doorbells), (SHORTEST, 1, 1));
+    }
+
+    #[test]
+    fn what_is_written_in_parts_is_read_whole() {
+        let (memory, _server, _) = lab();
+        let owners = Remote { address: 0, rkey: 0 };
+        let owner = crate::locks::Owner { session: crate::locks::SessionId(1), number: 1 };
+        let writer = Writer { locks: owners, owners, count: 4, owner, masked_atomics: true };
+        memory.set_writer(0, writer).unwrap();
+        let written: Vec<u8> = (0..3_000_000_u32).map(|at| (at >> 7) as u8).collect();
+        let (mut trips, at) = (0, GlobalAddress::new(0, 640));
+        memory.reactor().block_on(memory.write_long(0, &writer, at, &written, &mut trips)).unwrap();
+        let read = memory.read_long(0, at, written.len() as u64, &mut 0);
+        assert_eq!(*memory.reactor().block_on(read).unwrap(), written[..]);
+        assert_eq!(trips, 3, "46 parts");
+    }
+}

@@ -1,8 +1,8 @@
 //! Memory for a change of a structure, had before anything of the structure is changed.
 //!
 //! A change of a structure, such as a split, stops other clients in a part of it until it has ended. So what it needs is had first: memory on
-//! the server of each new part, and a connection with each server whose memory it reads or writes. Here a client does not wait for a server that
-//! is away, and waits for a server's answer no longer than its patience.
+//! the server of each new part, and an answer of each server whose memory it reads or writes: a connection may be up whose server has just died.
+//! Here a client does not wait for a server that is known to be away, and for others no longer than its patience.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -11,6 +11,7 @@ use std::task::Poll;
 use fatbtree_verbs::Verbs;
 
 use super::RemoteMemory;
+use crate::address::GlobalAddress;
 use crate::allocator::{Block, Shortage, Want};
 use crate::connection::ConnectionId;
 use crate::locks::Writer;
@@ -18,7 +19,7 @@ use crate::locks::Writer;
 /// Reasons for which a server gives no memory for a change now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotReserved {
-    /// There is no connection with the server, or no session.
+    /// There is no connection with the server, or no session; or the connection broke.
     Away,
     /// The server has no memory, or does not answer.
     Shortage(Shortage),
@@ -30,12 +31,26 @@ impl<V: Verbs> RemoteMemory<V> {
         self.link(id).is_ok()
     }
 
-    /// Takes memory for a change before anything is changed, in the present session with the server. A caller that does not use it gives it
-    /// back to the [allocator](Self::with_allocator) of that session.
+    /// Whether a server answers: it is away, or reads its first word. A round trip, which is counted.
+    pub async fn answers(&self, id: ConnectionId, trips: &mut u32) -> bool {
+        if !self.is_up(id) {
+            return false;
+        }
+        *trips += 1;
+        self.read_word(id.lane, GlobalAddress::new(id.server, 0)).await.is_ok()
+    }
+
+    /// Takes memory for a change before anything is changed, in the present session with the server, which has answered. A caller that does not
+    /// use it gives it back to the [allocator](Self::with_allocator) of that session.
     ///
     /// # Errors
     /// When the server is away, has no memory, or does not say so within [`patience`](crate::RemoteConfig::patience).
-    pub async fn reserve(&self, lane: u8, want: Want) -> Result<(Writer, Block), NotReserved> {
+    pub async fn reserve(
+        &self,
+        lane: u8,
+        want: Want,
+        trips: &mut u32,
+    ) -> Result<(Writer, Block), NotReserved> {
         let id = ConnectionId { server: want.server, lane };
         let mut patience = pin!(self.reactor.sleep(self.config.patience));
         loop {
@@ -45,7 +60,12 @@ impl<V: Verbs> RemoteMemory<V> {
             let writer = self.writer(want.server).map_err(|_| NotReserved::Away)?;
             let taken = self.with_allocator(want.server, &writer, |allocator| allocator.take(want));
             if let Some(Some(block)) = taken {
-                return Ok((writer, block));
+                if self.answers(id, trips).await {
+                    return Ok((writer, block));
+                }
+                let Want { server, class, bytes, .. } = want;
+                let _ended = self.with_allocator(server, &writer, |of| of.put_back(class, bytes, block));
+                return Err(NotReserved::Away);
             }
             let mut memory = pin!(self.until_memory(want));
             let has = poll_fn(|context| match memory.as_mut().poll(context) {

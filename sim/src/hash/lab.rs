@@ -36,8 +36,13 @@ pub struct Server {
 
 impl Server {
     /// Starts a server with its part of an empty table.
-    fn new(world: &World, number: u16, shape: Shape, spare: u64, lease: Duration) -> Rc<Self> {
-        let chunk_bytes = 64 << 10;
+    fn new(
+        world: &World,
+        number: u16,
+        shape: Shape,
+        (spare, chunk_bytes): (u64, u64),
+        lease: Duration,
+    ) -> Rc<Self> {
         let mut content = HashTable::make(number, shape, spare).expect("the shape is possible");
         let classes = Memory::shared(chunk_classes_bytes(spare, chunk_bytes));
         content.chunk_classes = Some(classes.expect("there is memory for a table"));
@@ -98,10 +103,15 @@ impl Server {
     }
 }
 
-/// Starts servers with an empty table.
+/// Starts servers with an empty table, and so many bytes of chunks each.
 pub fn serve(world: &World, shape: Shape, spare: u64, lease: Duration) -> Vec<Rc<Server>> {
+    serve_in_chunks(world, shape, (spare, 64 << 10), lease)
+}
+
+/// The same with chunks of so many bytes.
+pub fn serve_in_chunks(world: &World, shape: Shape, room: (u64, u64), lease: Duration) -> Vec<Rc<Server>> {
     let numbers = (0..32_u16).filter(|number| shape.servers >> number & 1 == 1);
-    numbers.map(|number| Server::new(world, number, shape, spare, lease)).collect()
+    numbers.map(|number| Server::new(world, number, shape, room, lease)).collect()
 }
 
 /// Makes a client on a machine that has just booted, and a task that keeps its sessions and connections.

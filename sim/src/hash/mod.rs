@@ -46,11 +46,25 @@ pub enum Aim {
     Insertions,
     /// Many keys: splits.
     Splits,
+    /// The same on servers whose memory ends, of which one is often away: splits that cannot be completed.
+    Scarce,
+    /// Few keys with values that take several READs.
+    Long,
+    /// Many keys, of which few come and go all the time: insertions of one key beside splits.
+    Crowded,
 }
 
 impl Aim {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::All, Self::Blocks, Self::Lines, Self::Insertions, Self::Splits];
+    /// Those that take turns by the seed. Scenarios of [`Long`](Self::Long) take as long as ten others.
+    pub const TURNS: [Self; 7] = [
+        Self::All,
+        Self::Blocks,
+        Self::Lines,
+        Self::Insertions,
+        Self::Splits,
+        Self::Scarce,
+        Self::Crowded,
+    ];
 }
 
 /// A table, and how it is used.
@@ -68,15 +82,19 @@ pub struct Scenario {
     pub groups: u32,
     /// Memory servers, a bit for each number.
     pub servers: u32,
+    /// Bytes of each server for chunks.
+    pub spare: u64,
+    /// Bytes of a chunk.
+    pub chunk: u64,
     /// Places of keys that each client remembers.
     pub places: u64,
 }
 
 impl Scenario {
-    /// The scenario of a seed. All aims take turns.
+    /// The scenario of a seed. Aims take turns.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
-        Self::aimed(seed, Aim::ALL[(seed % 5) as usize])
+        Self::aimed(seed, Aim::TURNS[(seed % Aim::TURNS.len() as u64) as usize])
     }
 
     /// A scenario with this aim.
@@ -88,11 +106,21 @@ impl Scenario {
             Aim::Blocks => (draw.random_range(3..12), 8, 1),
             Aim::Lines => (draw.random_range(1..4), 400, 1),
             Aim::Insertions => (draw.random_range(1..4), 8, 1),
-            Aim::Splits => (draw.random_range(60..160), 60, 1),
+            Aim::Splits | Aim::Scarce => (draw.random_range(60..160), 60, 1),
+            Aim::Crowded => (draw.random_range(300..500), 8, 1),
+            Aim::Long => (draw.random_range(1..4), 150_000, 1),
         };
         let servers = if draw.random_range(0..4) == 0 { 0b110 } else { 0b010 };
         let places = if draw.random_bool(0.5) { 64 } else { 0 };
-        Self { seed, aim, keys, longest, groups, servers, places }
+        let (servers, spare, chunk) = match aim {
+            Aim::Scarce => {
+                let servers = [0b010, 0b110, 0b110, 0b1110][draw.random_range(0..4)];
+                (servers, draw.random_range(5..14) * 4096, 4096)
+            }
+            Aim::Long => (servers, 32 << 20, 256 << 10),
+            _ => (servers, 16 << 20, 64 << 10),
+        };
+        Self { seed, aim, keys, longest, groups, servers, spare, chunk, places }
     }
 
     /// Runs it to its end.
@@ -113,6 +141,8 @@ pub struct Outcome {
     pub unknown: u64,
     /// Operations that gave up.
     pub refused: u64,
+    /// Operations for which there was no memory.
+    pub short: u64,
     /// Searches in one round trip.
     pub hits: u64,
     /// Clients that died.
@@ -154,6 +184,7 @@ impl AddAssign for Outcome {
         self.answered += other.answered;
         self.unknown += other.unknown;
         self.refused += other.refused;
+        self.short += other.short;
         self.hits += other.hits;
         self.deaths += other.deaths;
         self.restarts += other.restarts;

@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use fatbtree_race::{Change, Shape, Table, TableError};
 use fatbtree_remote::Contention;
+use fatbtree_verbs::BufferClass;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
-use super::lab::{Client, Server, begin, serve};
+use super::lab::{Client, Server, begin, serve_in_chunks};
 use super::{Aim, Outcome, Scenario};
 use crate::history::{Answer, Call, History};
 use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Stage, Trial};
@@ -20,12 +21,17 @@ const FAULTS: Duration = Duration::from_millis(6);
 const SOON: Duration = Duration::from_millis(200);
 const CLIENTS: usize = 3;
 
+/// Keys from 0 on that come and go most.
+const HOT: u64 = 3;
+
 /// Everything that tasks of a seed share.
 struct Setting {
     history: History,
     words: Cell<u64>,
     wrong: RefCell<Option<String>>,
     refused: Cell<u64>,
+    /// Changes for which there was no memory.
+    short: Cell<u64>,
     /// Searches in one round trip.
     hits: Cell<u64>,
     scenario: Scenario,
@@ -78,11 +84,18 @@ impl Living {
         let Ok(table) = Table::open(Rc::clone(&self.memory), self.home).await else { return };
         table.remember_places(self.setting.scenario.places * 32);
         loop {
-            let key = random.random_range(0..self.setting.scenario.keys);
+            let keys = match self.setting.scenario.aim {
+                Aim::Crowded | Aim::Scarce if random.random_bool(0.5) => HOT,
+                _ => self.setting.scenario.keys,
+            };
+            let key = random.random_range(0..keys);
             let what = match self.setting.scenario.aim {
                 Aim::Insertions => *pick(&mut random, &[0, 1, 1, 1, 1, 4, 4]),
                 Aim::Splits => *pick(&mut random, &[0, 0, 1, 1, 3, 2]),
-                Aim::Blocks | Aim::Lines => *pick(&mut random, &[0, 0, 1, 2, 3, 4, 4]),
+                Aim::Crowded if key < HOT => *pick(&mut random, &[0, 1, 1, 1, 4, 4]),
+                Aim::Crowded => 1,
+                Aim::Scarce => *pick(&mut random, &[0, 1, 1, 3, 3, 2, 4]),
+                Aim::Blocks | Aim::Lines | Aim::Long => *pick(&mut random, &[0, 0, 1, 2, 3, 4, 4]),
                 Aim::All => random.random_range(0..5),
             };
             drop(self.operate(&table, key, what).await);
@@ -113,6 +126,11 @@ impl Living {
         match table.change(key, change).await.result {
             Ok(applied) => history.answer(asked, now(), Answer::of(applied)),
             Err(error @ TableError::Unknown(_)) => return Err(error),
+            Err(error @ TableError::NoMemory { .. }) if self.setting.scenario.aim == Aim::Scarce => {
+                history.withdraw(asked);
+                self.setting.short.set(self.setting.short.get() + 1);
+                return Err(error);
+            }
             Err(error) => {
                 history.withdraw(asked);
                 self.setting.refused.set(self.setting.refused.get() + 1);
@@ -129,9 +147,15 @@ impl Living {
     async fn end(self, keys: Vec<u64>) -> Result<(), String> {
         let table =
             Table::open(Rc::clone(&self.memory), self.home).await.map_err(|error| error.to_string())?;
+        // Where memory has an end, nothing may be put; but everything can be taken away.
+        let steps: &[u32] =
+            if self.setting.scenario.aim == Aim::Scarce { &[0, 3, 0, 4, 0] } else { &[0, 3, 0] };
         for key in keys {
-            for what in [0, 3, 0] {
+            for &what in steps {
                 let first = self.operate(&table, key, what).await;
+                if what == 3 && matches!(first, Err(TableError::NoMemory { .. })) {
+                    continue;
+                }
                 if let Err(TableError::Unknown(_)) = first {
                     self.operate(&table, key, what).await.map_err(|error| error.to_string())?;
                 } else {
@@ -193,7 +217,10 @@ impl Stage for Scene {
     }
 
     fn begin_mishap(self: &Rc<Self>, draw: &mut Random) -> bool {
-        self.revive(draw);
+        // The others work on without a server that is away.
+        if self.setting.scenario.aim != Aim::Scarce || draw.random_bool(0.4) {
+            self.revive(draw);
+        }
         self.machines.iter().filter(|machine| machine.is_mute()).for_each(Machine::kill);
         for machine in self.machines.iter().filter(|machine| !machine.is_up()) {
             machine.boot();
@@ -259,35 +286,53 @@ fn verified(ended: &Ended<'_, Scene>) -> Result<(), String> {
     let walked = ended.world.run_until(|| task.has_ended(), SOON);
     walked.map_err(|_| "the walk over the table does not end".to_owned())?;
     let verified = task.take().ok_or("the machine that walks over the table died")??;
-    if verified.keys != setting.scenario.keys {
-        return Err(format!("{} keys were put last, {} are there", setting.scenario.keys, verified.keys));
+    let expected = if setting.scenario.aim == Aim::Scarce { 0 } else { setting.scenario.keys };
+    if verified.keys != expected {
+        return Err(format!("{expected} keys were put last, {} are there", verified.keys));
     }
     outcome.borrow_mut().add(verified);
     Ok(())
 }
 
+/// A machine that can write the longest value: with few buffers for so much, so that READs of it wait for each other's.
+fn with_buffers(mut options: MachineOptions, scenario: &Scenario) -> MachineOptions {
+    if scenario.aim == Aim::Long {
+        options.buffers.push(BufferClass { count: 4, bytes: 160 << 10 });
+    }
+    options
+}
+
 /// Runs a scenario.
 pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
-    let Scenario { seed, groups, servers, .. } = *scenario;
+    let Scenario { seed, groups, servers, spare, chunk, longest, .. } = *scenario;
     let draw = &mut random(seed, 70);
-    let world = World::new(seed, Options::rough(draw));
-    let shape = Shape { groups, directory_bits: 8, servers, max_value: 400 };
+    let mut options = Options::rough(draw);
+    if scenario.aim == Aim::Long {
+        // A long WRITE whose lines are written slowly takes longer than a retry of short ones waits.
+        options.retry.timeout = options.retry.timeout * 16;
+    }
+    let world = World::new(seed, options);
+    let shape = Shape { groups, directory_bits: 8, servers, max_value: longest.max(400) as u32 };
     let setting = Setting {
         history: History::default(),
         words: Cell::new(0),
         wrong: RefCell::default(),
         refused: Cell::new(0),
+        short: Cell::new(0),
         hits: Cell::new(0),
         scenario: *scenario,
     };
     let scene = Rc::new(Scene {
-        servers: serve(&world, shape, 16 << 20, Duration::from_micros(1_500)),
+        servers: serve_in_chunks(&world, shape, (spare, chunk), Duration::from_micros(1_500)),
         machines: (0..CLIENTS)
-            .map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)))
+            .map(|number| {
+                let options = MachineOptions::rough(format!("client {number}"), draw);
+                world.machine(with_buffers(options, scenario))
+            })
             .collect(),
         setting: Rc::new(setting),
         home: shape.server(0),
-        last: world.machine(MachineOptions::named("last client")),
+        last: world.machine(with_buffers(MachineOptions::named("last client"), scenario)),
         memory: RefCell::default(),
         outcome: RefCell::default(),
         draw: RefCell::new(random(seed, 71)),
@@ -307,7 +352,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     };
     trial.run(&world, &scene)?;
     let mut outcome = scene.outcome.borrow().clone();
-    outcome.refused = scene.setting.refused.get();
+    (outcome.refused, outcome.short) = (scene.setting.refused.get(), scene.setting.short.get());
     outcome.hits = scene.setting.hits.get();
     let count = |name: &str| scene.servers.iter().map(|server| server.count(name)).sum();
     (outcome.lapsed, outcome.reclaimed) = (count("sessions_lapsed"), count("blocks_reclaimed"));

@@ -14,13 +14,44 @@ const MOST: u64 = 600;
 fn aimed(check: Check, seed: u64) -> Scenario {
     match check {
         Check::Duplicates | Check::Tentative | Check::Removed => Scenario::aimed(seed, Aim::Insertions),
-        Check::VersionGoesOn | Check::Freed => Scenario { places: 0, ..Scenario::aimed(seed, Aim::Blocks) },
-        Check::Splits | Check::Helping | Check::Successors | Check::Suffix | Check::FrozenAll => {
-            Scenario::aimed(seed, Aim::Splits)
+        Check::VersionGoesOn | Check::Freed | Check::UnknownBlock => {
+            Scenario { places: 0, ..Scenario::aimed(seed, Aim::Blocks) }
         }
+        Check::FreedBlock | Check::FreedVersion | Check::FrozenBuckets | Check::Revoked => {
+            Scenario::aimed(seed, Aim::All)
+        }
+        Check::Splits
+        | Check::Helping
+        | Check::Successors
+        | Check::Suffix
+        | Check::FrozenAll
+        | Check::LinkedInSession => Scenario::aimed(seed, Aim::Splits),
+        Check::FreedRival => Scenario::aimed(seed, Aim::Scarce),
         Check::Remembered => Scenario { places: 64, ..Scenario::aimed(seed, Aim::Blocks) },
+        Check::RememberFrozen => Scenario { places: 64, ..Scenario::aimed(seed, Aim::Splits) },
+        Check::Reserves
+        | Check::Thaws
+        | Check::ThawEmpties
+        | Check::FrozenRivals
+        | Check::CopiesCommitted
+        | Check::DiscardedVersion
+        | Check::KeptSession => Scenario::aimed(seed, Aim::Crowded),
     }
 }
+
+/// Checks that seeds do not find, and why.
+const OF_TESTS: [Check; 5] = [
+    // A table that never frees a block answers rightly: `race/tests/table/memory.rs` finds it.
+    Check::Freed,
+    // The same of a block that was not linked: its version keeps apart what the server's sweeps see of it. The same file finds it.
+    Check::DiscardedVersion,
+    // Slots that are frozen without memory are thawed, later: `race/tests/table/split.rs` finds both.
+    Check::Reserves,
+    Check::Thaws,
+    // A block of a former session is not written in this one, whether it is kept or not: an operation that kept it would fail when its
+    // patience ends.
+    Check::KeptSession,
+];
 
 /// The first seed that fails without a check, and not with it.
 fn first_failure(
@@ -38,8 +69,7 @@ fn first_failure(
 
 #[test]
 fn each_check_that_is_not_made_is_found() {
-    // A table that never frees a block answers rightly: `race/tests/table/memory.rs` finds it.
-    let of_table = Check::ALL.iter().filter(|&&check| check != Check::Freed).map(|&check| {
+    let of_table = Check::ALL.iter().filter(|check| !OF_TESTS.contains(check)).map(|&check| {
         let failure = first_failure(|scenario| check.without(|| scenario.run()), |seed| aimed(check, seed));
         (format!("{check:?}"), failure)
     });
