@@ -11,14 +11,22 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 }
 
 fn campaign(aim: Aim, count: u64) -> Outcome {
+    sum_of(&format!("{aim:?}"), count, |seed| Scenario::aimed(seed, aim))
+}
+
+fn sum_of(name: &str, count: u64, scenario: impl Fn(u64) -> Scenario) -> Outcome {
     let mut sum = Outcome::default();
     for seed in seeds(count) {
-        sum += Scenario::aimed(seed, aim)
-            .run()
-            .unwrap_or_else(|why| panic!("SEED={seed} SEEDS=1, {aim:?}: {why}"));
+        sum += scenario(seed).run().unwrap_or_else(|why| panic!("SEED={seed} SEEDS=1, {name}: {why}"));
     }
-    eprintln!("{aim:?}: {sum:?}");
+    eprintln!("{name}: {sum:?}");
     sum
+}
+
+/// All aims, with and without switches, as `fatbtree simulate dolphin` draws them.
+#[test]
+fn seeds_of_the_command() {
+    sum_of("simulate dolphin", 60, Scenario::from_seed);
 }
 
 /// Whether the seeds are the usual ones, whose sums are known.
