@@ -52,7 +52,8 @@ pub trait Tenant: Sized + fmt::Debug {
     fn find(&self, class: SizeClass, within: Range<u64>) -> Found;
 
     /// Whether a block, which lies where one of its class may, is free as far as its memory says. By default no block ever is: clients
-    /// cannot give any back.
+    /// cannot give any back. One that was never written is not: it comes back with its part ([`find`](Self::find)), and would be given
+    /// out twice.
     fn is_free(&self, _class: SizeClass, _block: Range<u64>) -> bool {
         false
     }

@@ -148,16 +148,11 @@ impl Tenant for HybridIndex {
         if !block.start.is_multiple_of(UNIT) {
             return false;
         }
-        // A change has taken it, and has not written it.
-        let is_untouched = |first: &[u8]| first.iter().all(|byte| *byte == 0);
         match class {
             LEAVES => {
-                let line = self.bytes::<32>(block.start + LOCK);
-                let is_free = |line: &[u8; 32]| {
-                    let lock = LockLine::parse(line);
-                    lock.is(LeafState::Retired) || lock.is(LeafState::Unborn) || is_untouched(line)
-                };
-                block.end - block.start == LEAF_BYTES as u64 && line.as_ref().is_some_and(is_free)
+                let lock = self.bytes::<32>(block.start + LOCK).map(|line| LockLine::parse(&line));
+                let is_free = |lock: LockLine| lock.is(LeafState::Retired) || lock.is(LeafState::Unborn);
+                block.end - block.start == LEAF_BYTES as u64 && lock.is_some_and(is_free)
             }
             NODES => {
                 let is_other = |(size, state): (NodeSize, u64)| {
@@ -165,7 +160,7 @@ impl Tenant for HybridIndex {
                     state & 7 != NodeState::Live as u64 && end == block.end
                 };
                 let head = self.bytes::<{ HEAD_BYTES as usize }>(block.start);
-                head.is_some_and(|head| is_untouched(&head) || inner::size_in(&head).is_some_and(is_other))
+                head.and_then(|head| inner::size_in(&head)).is_some_and(is_other)
             }
             _ => self.block_end(class, block.start) == Some(block.end),
         }
@@ -291,9 +286,9 @@ mod tests {
             [LEAVES, NODES, RECORDS].map(|class| find(class, 0)),
             [nothing(1024), nothing(4096), nothing(4096)]
         );
-        // What a client has taken and not written it may give back.
-        assert!(tenant.is_free(LEAVES, chunk.start..chunk.start + 1024));
-        assert!(tenant.is_free(NODES, chunk.start..chunk.start + 192));
+        // What was never written comes back with its part, so it must not be on a list as well.
+        assert!(!tenant.is_free(LEAVES, chunk.start..chunk.start + 1024));
+        assert!(!tenant.is_free(NODES, chunk.start..chunk.start + 192));
         assert!(!tenant.is_free(RECORDS, chunk.start..chunk.start + 192));
         let node = inner::build(Prefix::ROOT, NodeSize::NEW, 64, NodeState::Moved, []);
         region.write(chunk.start + 192, &node).unwrap();
