@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::seeds::{Campaign, Report, Seeds};
-use crate::{Scenario, dolphin, failover, hash, queries, rivals, threads, transactions, writers};
+use crate::{Scenario, dolphin, failover, hash, power, queries, rivals, threads, transactions, writers};
 
 /// A kind of simulation, as `fatbtree simulate` names it.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Simulation {
 }
 
 /// All simulations that take a seed.
-pub static ALL: [Simulation; 12] = [
+pub static ALL: [Simulation; 13] = [
     Simulation {
         name: "reads",
         about: "the whole path frame by frame: switches, plans, reloads; frames are lost, doubled, late and damaged",
@@ -98,6 +98,12 @@ pub static ALL: [Simulation; 12] = [
         about: "transactions on tables with replicas; clients and servers die, servers lose their memory and are filled anew",
         ci: 1_000..21_000,
         run: |campaign, seeds| totals(campaign, seeds, transactions::run),
+    },
+    Simulation {
+        name: "power",
+        about: "servers with data folders lose their power at any moment, and what was not synced: they start from what is left",
+        ci: 1_000..1_060,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| power::Scenario::from_seed(seed).run()),
     },
     Simulation {
         name: "threads",

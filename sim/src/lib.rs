@@ -24,6 +24,7 @@
 //! * [`writers`]: scenarios with many writers of trees. [`trees`]: the same with many readers, which are led
 //!   by stale hints.
 //! * [`queries`]: clients of both kinds on one tree, RDMA and query workers, frame by frame and datagram by datagram.
+//! * [`power`]: servers with data folders, on disks that lose what was not synced.
 //! * [`campaigns`]: all simulations that take a seed, by name.
 //! * [`rivals`]: several controllers over the same switches; they are started, killed, frozen and cut off.
 //! * [`damage`]: plain WRITEs of a hostile writer to a tree.
@@ -51,6 +52,7 @@ pub mod figures;
 pub mod hash;
 pub mod history;
 mod network;
+pub mod power;
 pub mod queries;
 pub mod rivals;
 mod scenario;

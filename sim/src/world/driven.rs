@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use fatbtree_blink::RemoteMemory;
+use fatbtree_blink::{Pool, RemoteMemory};
 use fatbtree_client::Client;
 use fatbtree_verbs::Reactor;
 use fatbtree_verbs::time::Instant;
@@ -32,6 +32,16 @@ impl Driven for Reactor<SimDevice> {
 }
 
 impl Driven for RemoteMemory<SimDevice> {
+    fn reactor(&self) -> &Reactor<SimDevice> {
+        RemoteMemory::reactor(self)
+    }
+
+    fn turn(&self, now: Instant) {
+        RemoteMemory::turn(self, now);
+    }
+}
+
+impl Driven for Pool<SimDevice> {
     fn reactor(&self) -> &Reactor<SimDevice> {
         RemoteMemory::reactor(self)
     }

@@ -396,6 +396,7 @@ impl Living {
                         self.refused += 1;
                         self.connect(client, id, false);
                     }
+                    Event::SyncWanted { server } => panic!("server {server} has no disk"),
                     Event::Unfinished { server } => panic!("a write to server {server} gave up"),
                 }
             }

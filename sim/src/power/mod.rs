@@ -1,0 +1,99 @@
+//! Power failures: servers with data folders on disks that lose what was not synced, under clients that write.
+//!
+//! ```text
+//!   clients ── verbs ──► servers of production, journals of production ──► LossyDisk ──► folders
+//!                                                                             │ cut
+//!   a fresh client ◄── servers started from what is left ◄────────────────────┘
+//! ```
+//!
+//! The power is cut in the middle of operations of the disk, and at moments in between, while the run goes on: each cut is a folder. From each
+//! of them a server is started. The folder must be taken, with all checks of its structure; a walk over the whole structure must find no
+//! fault; and each key must have a value that it has had since the last time at which all that was acknowledged had reached the disk. Then
+//! all keys are written again: nothing is left that stops a client.
+//!
+//! Each client changes keys of its own, one after the other, so that the values of a key are a list.
+
+mod kinds;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::ops::AddAssign;
+
+use serde::Serialize;
+
+/// What a run has seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Outcome {
+    /// Changes that were acknowledged.
+    pub changes: u64,
+    /// Cuts from which servers were started.
+    pub cuts: u64,
+    /// Cuts in the middle of an operation of the disk.
+    pub cuts_within: u64,
+    /// Cuts that have lost acknowledged changes, none of which was older than the last sync.
+    pub cuts_with_losses: u64,
+    /// Keys that were read from them.
+    pub reads: u64,
+    /// Halves of journals that were applied.
+    pub applied: u64,
+    /// Operations of the disks.
+    pub disk_operations: u64,
+}
+
+impl AddAssign for Outcome {
+    fn add_assign(&mut self, other: Self) {
+        self.changes += other.changes;
+        self.cuts += other.cuts;
+        self.cuts_within += other.cuts_within;
+        self.cuts_with_losses += other.cuts_with_losses;
+        self.reads += other.reads;
+        self.applied += other.applied;
+        self.disk_operations += other.disk_operations;
+    }
+}
+
+/// A run, drawn from a seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scenario {
+    /// Seed of everything that is drawn.
+    pub seed: u64,
+    /// Structure.
+    pub kind: Kind,
+    /// Memory servers.
+    pub servers: u16,
+    /// Cuts.
+    pub cuts: u64,
+}
+
+/// Structure of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A B-link tree.
+    Tree,
+    /// A hash table.
+    Hash,
+    /// A Dolphin index.
+    Dolphin,
+}
+
+impl Scenario {
+    /// The run of a seed.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        let kind = [Kind::Tree, Kind::Hash, Kind::Dolphin][(seed % 3) as usize];
+        Self { seed, kind, servers: 1, cuts: 24 }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// A cut from which a server cannot be started, or that has lost what was on the disk, or is a mixture.
+    pub fn run(&self) -> Result<Outcome, String> {
+        match self.kind {
+            Kind::Tree => run::run::<kinds::Tree>(self),
+            Kind::Hash => run::run::<kinds::Hash>(self),
+            Kind::Dolphin => run::run::<kinds::Dolphin>(self),
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! A run: clients write, disks fail, and servers are started from what is left.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fatbtree_memserver::session_keeper::{Denied, KeeperOptions};
+use fatbtree_memserver::{Bounds, ClientId, Keeping, Limits, Loaded, MemoryServer, ServerOptions};
+use fatbtree_verbs::journal::{Cut, Disk, LossyDisk, Pace};
+use fatbtree_verbs::time::Duration;
+use fatbtree_verbs::{Access, Memory};
+use rand::RngExt as _;
+use tempfile::TempDir;
+
+use super::kinds::{CHUNK, Keeper, LONGEST, Structure};
+use super::{Outcome, Scenario};
+use crate::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
+
+/// Interval in which a client and a server look for something to be done.
+const LOOK: Duration = Duration::from_micros(10);
+const CLIENTS: u64 = 3;
+/// Keys of a client.
+const KEYS: u64 = 60;
+/// Changes of a client.
+const CHANGES: u64 = 250;
+/// Time within which everything ends that nothing is in the way of.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A memory server's process on a simulated machine.
+struct Server<S: Structure> {
+    machine: Machine,
+    region: Arc<Memory>,
+    process: RefCell<MemoryServer<SimDevice, S::Tenant>>,
+}
+
+impl<S: Structure> Server<S> {
+    fn start(world: &World, content: Loaded<S::Tenant>) -> Result<Rc<Self>, String> {
+        let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
+        let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
+        let options =
+            ServerOptions { access: Access::ALL, chunk_bytes: CHUNK, limits, ..ServerOptions::writable() };
+        let machine = world.machine(MachineOptions::named(format!("server {}", content.server)));
+        let region = Arc::clone(&content.region);
+        let process = MemoryServer::new(machine.device(), content, &options, 1);
+        let process = RefCell::new(process.map_err(|error| error.to_string())?);
+        let server = Rc::new(Self { machine, region, process });
+        let (worked, operator) = (Rc::clone(&server), world.operator().clone());
+        drop(world.operator().spawn(async move {
+            loop {
+                let mut process = worked.process.borrow_mut();
+                process.work(worked.machine.now(), 64);
+                while process.poll_event().is_some() {}
+                process.commit().expect("the disk does not fail for the process");
+                drop(process);
+                operator.sleep(LOOK).await;
+            }
+        }));
+        Ok(server)
+    }
+}
+
+/// Starts a client on a machine of its own.
+fn client<S: Structure>(world: &World, servers: &[Rc<Server<S>>], seed: u64) -> (Machine, Rc<S::Memory>) {
+    let machine = world.machine(MachineOptions::named(format!("client {seed}")));
+    let infos: Vec<_> = servers.iter().map(|server| *server.process.borrow().info()).collect();
+    let memory = S::memory(&machine, &infos, seed);
+    let pauses = KeeperOptions { first_pause: LOOK, longest_pause: LOOK, ..KeeperOptions::default() };
+    let connections = fatbtree_remote::Kept::remote(&*memory).connections();
+    let keeper = Rc::new(RefCell::new(Keeper::<S>::new(connections, pauses)));
+    let (servers, caller) = (servers.to_vec(), machine.clone());
+    let host = Ipv4Addr::from_bits(0x0a00_0000 | machine.id().0);
+    let id = ClientId { host: host.into(), roce: host };
+    let carry = async move |server: u16, call| {
+        let server =
+            servers.iter().find(|of| of.process.borrow().info().server == server).expect("it is one of them");
+        server.process.borrow_mut().carry_out(caller.now(), id, call).map_err(Denied::from)
+    };
+    drop(machine.spawn(machine.clone().keep_sessions(Rc::clone(&memory), keeper, carry, drop)));
+    (machine, memory)
+}
+
+/// Values of all keys in their order, as numbers of changes; `None`: deleted. The first one: never there.
+#[derive(Default)]
+struct History {
+    values: BTreeMap<u64, Vec<Option<u64>>>,
+    /// Number of the last value of each key that is acknowledged.
+    acknowledged: BTreeMap<u64, usize>,
+    changes: u64,
+}
+
+/// Value of a change.
+fn value(change: u64) -> Vec<u8> {
+    let mut word = change.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let len = 8 + (word >> 13) % (LONGEST - 8);
+    let mut bytes = change.to_le_bytes().to_vec();
+    while (bytes.len() as u64) < len {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        bytes.push(word as u8);
+    }
+    bytes
+}
+
+type Acknowledged = BTreeMap<u64, usize>;
+
+/// A moment at which the power was cut on some of the servers. The others' files are as they were then.
+struct Moment {
+    cuts: Vec<Cut>,
+    /// Number of the snapshot of what had reached the disks.
+    mark: u64,
+    is_within: bool,
+}
+
+pub(super) fn run<S: Structure>(scenario: &Scenario) -> Result<Outcome, String> {
+    let seed = scenario.seed;
+    let mut draw = random(seed, 120);
+    let home = TempDir::new().map_err(|error| error.to_string())?;
+    let world = World::new(seed, Options::default());
+    let folders: Vec<_> = (0..scenario.servers).map(|server| home.path().join(server.to_string())).collect();
+    let disks: Vec<_> =
+        folders.iter().map(|_| Arc::new(LossyDisk::new(draw.random_range(0..=u64::MAX)))).collect();
+    let mut servers = Vec::new();
+    for (server, (folder, disk)) in folders.iter().zip(&disks).enumerate() {
+        let disk = Arc::clone(disk) as Arc<dyn Disk>;
+        let keeping = Keeping { pace: Pace::Never, disk, ..Keeping::default() };
+        let content = S::make(folder, server as u16, scenario.servers, keeping);
+        servers.push(Server::<S>::start(&world, content)?);
+    }
+    let history = Rc::new(RefCell::new(History::default()));
+    let marks: Rc<RefCell<Vec<Acknowledged>>> = Rc::new(RefCell::new(vec![Acknowledged::default()]));
+    let mut clients = Vec::new();
+    for number in 0..CLIENTS {
+        let (machine, memory) = client(&world, &servers, seed ^ number);
+        let draw = random(seed, 130 + number);
+        clients.push(machine.spawn(change_keys::<S>(memory, number, draw, Rc::clone(&history))));
+    }
+    let moments = Rc::new(RefCell::new(Vec::new()));
+    if scenario.servers == 1 {
+        // Somewhere in what the disk will be asked for.
+        let from = disks[0].operations();
+        disks[0].cut_in((0..scenario.cuts / 2).map(|_| from + draw.random_range(0..600)));
+    }
+    let is_over = Rc::new(Cell::new(false));
+    for (number, server) in servers.iter().enumerate() {
+        let sync = sync(
+            world.operator().clone(),
+            Rc::clone(server),
+            Arc::clone(&disks[number]),
+            random(seed, 140 + number as u64),
+            Rc::clone(&history),
+            Rc::clone(&marks),
+        );
+        drop(world.operator().spawn(sync));
+    }
+    drop(world.operator().spawn(cut(
+        world.operator().clone(),
+        disks.clone(),
+        scenario.cuts,
+        random(seed, 150),
+        Rc::clone(&moments),
+        Rc::clone(&is_over),
+    )));
+    let ended = world.run_until(|| clients.iter().all(|task| task.has_ended()), SOON);
+    ended.map_err(|stuck| format!("clients do not end: {stuck}"))?;
+    is_over.set(true);
+    for task in &clients {
+        task.take().expect("the machine lives")?;
+    }
+    let mut outcome = Outcome::default();
+    for (disk, server) in disks.iter().zip(&servers) {
+        outcome.disk_operations += disk.operations();
+        let journal = server.region.journal().expect("it lies in a folder");
+        outcome.applied += journal.counts().applied;
+        let within = disk.cuts().into_iter();
+        let within = within.map(|cut| Moment { mark: cut.mark, cuts: vec![cut], is_within: true });
+        moments.borrow_mut().extend(within);
+    }
+    drop((servers, world));
+    let (history, marks) = (history.take(), marks.take());
+    outcome.changes = history.changes;
+    for (number, moment) in moments.take().iter().enumerate() {
+        let left = TempDir::new().map_err(|error| error.to_string())?;
+        for (folder, cut) in folders.iter().zip(&moment.cuts) {
+            let name = folder.file_name().expect("it has a name");
+            cut.restore(folder, &left.path().join(name)).map_err(|error| error.to_string())?;
+        }
+        let least = &marks[moment.mark as usize];
+        let lost = start_again::<S>(left.path(), scenario, &history, least, number as u64);
+        let lost = lost.map_err(|error| {
+            let places: Vec<_> = moment.cuts.iter().map(|cut| (cut.operation, cut.kind)).collect();
+            format!("power cut in operations {places:?} of the disks: {error}")
+        })?;
+        outcome.cuts += 1;
+        outcome.cuts_within += u64::from(moment.is_within);
+        outcome.cuts_with_losses += u64::from(lost > 0);
+        outcome.reads += CLIENTS * KEYS;
+    }
+    Ok(outcome)
+}
+
+/// A client: changes its keys.
+async fn change_keys<S: Structure>(
+    memory: Rc<S::Memory>,
+    number: u64,
+    mut draw: Random,
+    history: Rc<RefCell<History>>,
+) -> Result<(), String> {
+    let structure = S::open(memory).await?;
+    for _ in 0..CHANGES {
+        // More is inserted at first, so that it grows, and deleted later.
+        let key = (draw.random_range(0..KEYS) * CLIENTS + number) * 0x0100_0000_0001;
+        let deletes = draw.random_range(0..4) == 0;
+        let (change, index) = {
+            let mut history = history.borrow_mut();
+            history.changes += 1;
+            let change = history.changes;
+            let values = history.values.entry(key).or_insert_with(|| vec![None]);
+            values.push((!deletes).then_some(change));
+            (change, values.len() - 1)
+        };
+        match deletes {
+            true => structure.delete(key).await?,
+            false => structure.upsert(key, &value(change)).await?,
+        }
+        history.borrow_mut().acknowledged.insert(key, index);
+    }
+    Ok(())
+}
+
+/// Syncs a server's journal, and now and then applies it.
+async fn sync<S: Structure>(
+    operator: Machine,
+    server: Rc<Server<S>>,
+    disk: Arc<LossyDisk>,
+    mut draw: Random,
+    history: Rc<RefCell<History>>,
+    marks: Rc<RefCell<Vec<Acknowledged>>>,
+) {
+    let journal = Arc::clone(server.region.journal().expect("it lies in a folder"));
+    loop {
+        operator.sleep(Duration::from_micros(draw.random_range(20..400))).await;
+        // What is acknowledged was committed: the sync has it.
+        journal.commit().expect("the disk does not fail for the process");
+        let acknowledged = history.borrow().acknowledged.clone();
+        match draw.random_range(0..8) {
+            0 => journal.checkpoint(),
+            1 => journal.sync().and_then(|()| journal.apply().map(drop)),
+            _ => journal.sync(),
+        }
+        .expect("the disk does not fail for the process");
+        let mut marks = marks.borrow_mut();
+        disk.mark(marks.len() as u64);
+        marks.push(acknowledged);
+    }
+}
+
+/// Cuts the power at some moments.
+async fn cut(
+    operator: Machine,
+    disks: Vec<Arc<LossyDisk>>,
+    cuts: u64,
+    mut draw: Random,
+    moments: Rc<RefCell<Vec<Moment>>>,
+    is_over: Rc<Cell<bool>>,
+) {
+    for _ in 0..cuts {
+        operator.sleep(Duration::from_micros(draw.random_range(10..1500))).await;
+        if is_over.get() {
+            return;
+        }
+        // All of them, or one.
+        let one = draw.random_range(0..disks.len() * 2);
+        let mut mark = u64::MAX;
+        let cuts = disks.iter().enumerate().map(|(number, disk)| {
+            let cut = if one < disks.len() && one != number { disk.whole() } else { disk.cut() };
+            if one >= disks.len() || one == number {
+                mark = mark.min(cut.mark);
+            }
+            cut
+        });
+        let cuts = cuts.collect();
+        moments.borrow_mut().push(Moment { cuts, mark, is_within: false });
+    }
+}
+
+/// Starts servers from what is left, and checks it. Returns how many keys have lost acknowledged changes.
+fn start_again<S: Structure>(
+    left: &Path,
+    scenario: &Scenario,
+    history: &History,
+    least: &Acknowledged,
+    number: u64,
+) -> Result<u64, String> {
+    let world = World::new(scenario.seed ^ number << 32, Options::default());
+    let mut servers = Vec::new();
+    for server in 0..scenario.servers {
+        let found = S::found(&left.join(server.to_string()), server).map_err(|error| error.to_string())?;
+        let found = found.ok_or("a server was kept, and its folder is empty")?;
+        servers.push(Server::<S>::start(&world, found)?);
+    }
+    let (machine, memory) = client(&world, &servers, number);
+    let keys: Vec<u64> = (0..CLIENTS * KEYS).map(|key| key * 0x0100_0000_0001).collect();
+    let asked = keys.clone();
+    let task = machine.spawn(async move {
+        let structure = S::open(memory).await?;
+        structure.verify().await?;
+        let mut found = BTreeMap::new();
+        for &key in &asked {
+            found.insert(key, structure.get(key).await.map_err(|error| format!("key {key}: {error}"))?);
+        }
+        for &key in &asked {
+            structure.upsert(key, &value(key)).await.map_err(|error| format!("writing {key}: {error}"))?;
+        }
+        for &key in &asked {
+            let is = structure.get(key).await.map_err(|error| format!("key {key}: {error}"))?;
+            if is != Some(value(key)) {
+                return Err(format!("key {key} was written, and has another value"));
+            }
+        }
+        structure.verify().await?;
+        Ok(found)
+    });
+    let ended = world.run_until(|| task.has_ended(), SOON);
+    ended.map_err(|stuck| format!("a client of what is left does not end: {stuck}"))?;
+    let found = task.take().expect("the machine lives")?;
+    let mut lost = 0;
+    for key in keys {
+        let nothing = vec![None];
+        let values = history.values.get(&key).unwrap_or(&nothing);
+        let from = least.get(&key).copied().unwrap_or(0);
+        let now = &found[&key];
+        let is = |change: &Option<u64>| change.map(value).as_deref() == now.as_deref();
+        if !values[from..].iter().any(is) {
+            let old = values.iter().position(is);
+            return Err(format!(
+                "key {key} has {}, expected one of its values {from} to {}, which are on the disk or later",
+                old.map_or("a value that it never had".to_owned(), |old| format!("its value {old}")),
+                values.len() - 1
+            ));
+        }
+        let acknowledged = history.acknowledged.get(&key).copied().unwrap_or(0);
+        lost += u64::from(!values[acknowledged..].iter().any(is));
+    }
+    Ok(lost)
+}

@@ -1,0 +1,16 @@
+use super::*;
+
+fn runs(seeds: std::ops::Range<u64>) -> Outcome {
+    let mut all = Outcome::default();
+    for seed in seeds {
+        all += Scenario::from_seed(seed).run().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+    all
+}
+
+#[test]
+fn servers_start_from_whatever_a_power_failure_leaves() {
+    let all = runs(0..3);
+    assert!(all.cuts > 60 && all.cuts_within > 20 && all.cuts_with_losses > 5, "{all:?}");
+    assert!(all.applied > 3 && all.changes == 3 * 750, "{all:?}");
+}
