@@ -13,7 +13,10 @@ Methods wait, and other Python threads run meanwhile. One client serves any numb
 Keys are integers from 0 to 2**64 - 1; values are bytes. Every exception has `may_have_happened`: whether a change may have been carried
 out all the same. If not, it can be repeated without harm; otherwise read the key first.
 
-A process that forks must connect in the child: a connection has threads, which do not survive a fork.
+A process that forks must connect in the child: a connection has threads, which do not survive a fork. The parent's client raises
+ClosedError there.
+
+Ctrl-C raises KeyboardInterrupt in a method that waits. A change that it interrupts may have been carried out.
 """
 
 from fatbtree._native import (
@@ -22,6 +25,7 @@ from fatbtree._native import (
     ConnectError,
     Error,
     FailedError,
+    OutOfRangeError,
     Scan,
     TimedOutError,
     UnknownError,
@@ -35,6 +39,7 @@ __all__ = [
     "ConnectError",
     "Error",
     "FailedError",
+    "OutOfRangeError",
     "Scan",
     "TimedOutError",
     "UnknownError",

@@ -7,6 +7,7 @@ from fatbtree._native import (
     ConnectError as ConnectError,
     Error as Error,
     FailedError as FailedError,
+    OutOfRangeError as OutOfRangeError,
     Scan as Scan,
     Stats as Stats,
     TimedOutError as TimedOutError,

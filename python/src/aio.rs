@@ -9,7 +9,8 @@ use pyo3::types::PyBytes;
 
 use crate::client::{Failures, failures, stats_of};
 use crate::error::{ClosedError, raised};
-use crate::options::{Arguments, keys, seconds};
+use crate::options::{Arguments, Key, Pairs, Stop, keys, seconds};
+use crate::wait::guarded;
 
 /// A connection to a cluster, whose methods are coroutines.
 #[pyclass(frozen, module = "fatbtree.aio")]
@@ -41,54 +42,56 @@ impl AsyncClient {
     #[staticmethod]
     async fn connect(arguments: Arguments) -> PyResult<Self> {
         let options: Options = arguments.try_into()?;
-        Ok(Self::of(options.connect().await.map_err(raised)?))
+        Ok(Self::of(guarded(options.connect()).await.map_err(raised)?))
     }
 
     fn with_time_limit(&self, limit: f64) -> PyResult<Self> {
         Ok(Self::of(self.open()?.with_time_limit(seconds(limit)?)))
     }
 
-    async fn get(&self, key: u64) -> PyResult<Option<Py<PyBytes>>> {
-        Ok(self.open()?.get(key).await.map_err(raised)?.map(bytes))
+    async fn get(&self, key: Key) -> PyResult<Option<Py<PyBytes>>> {
+        Ok(guarded(self.open()?.get(key.0)).await.map_err(raised)?.map(bytes))
     }
 
-    async fn get_many(&self, keys: Vec<u64>) -> PyResult<Vec<Option<Py<PyBytes>>>> {
-        let found = self.open()?.get_many(keys).await.map_err(raised)?;
+    async fn get_many(&self, keys: Vec<Key>) -> PyResult<Vec<Option<Py<PyBytes>>>> {
+        let keys: Vec<u64> = keys.into_iter().map(|key| key.0).collect();
+        let found = guarded(self.open()?.get_many(keys)).await.map_err(raised)?;
         Ok(found.into_iter().map(|value| value.map(bytes)).collect())
     }
 
-    async fn put(&self, key: u64, value: PyBackedBytes) -> PyResult<()> {
-        self.open()?.put(key, value).await.map_err(raised)
+    // A coroutine's `()` would be an empty tuple.
+    async fn put(&self, key: Key, value: PyBackedBytes) -> PyResult<Option<()>> {
+        guarded(self.open()?.put(key.0, value)).await.map(|()| None).map_err(raised)
     }
 
-    async fn put_many(&self, pairs: Vec<(u64, PyBackedBytes)>) -> PyResult<Failures> {
-        let keys = pairs.iter().map(|(key, _)| *key).collect();
-        Ok(failures(keys, self.open()?.put_many(pairs).await.map_err(raised)?))
+    async fn put_many(&self, pairs: Pairs) -> PyResult<Failures> {
+        let Pairs { keys, pairs, failed } = pairs;
+        Ok(failures(failed, keys, guarded(self.open()?.put_many(pairs)).await.map_err(raised)?))
     }
 
-    async fn insert(&self, key: u64, value: PyBackedBytes) -> PyResult<bool> {
-        self.open()?.insert(key, value).await.map_err(raised)
+    async fn insert(&self, key: Key, value: PyBackedBytes) -> PyResult<bool> {
+        guarded(self.open()?.insert(key.0, value)).await.map_err(raised)
     }
 
-    async fn update(&self, key: u64, value: PyBackedBytes) -> PyResult<bool> {
-        self.open()?.update(key, value).await.map_err(raised)
+    async fn update(&self, key: Key, value: PyBackedBytes) -> PyResult<bool> {
+        guarded(self.open()?.update(key.0, value)).await.map_err(raised)
     }
 
     async fn compare_and_swap(
         &self,
-        key: u64,
+        key: Key,
         expected: PyBackedBytes,
         value: PyBackedBytes,
     ) -> PyResult<bool> {
-        self.open()?.compare_and_swap(key, expected, value).await.map_err(raised)
+        guarded(self.open()?.compare_and_swap(key.0, expected, value)).await.map_err(raised)
     }
 
-    async fn delete(&self, key: u64) -> PyResult<bool> {
-        self.open()?.delete(key).await.map_err(raised)
+    async fn delete(&self, key: Key) -> PyResult<bool> {
+        guarded(self.open()?.delete(key.0)).await.map_err(raised)
     }
 
-    #[pyo3(signature = (start=0, stop=None))]
-    fn scan(&self, start: u64, stop: Option<u64>) -> PyResult<AsyncScan> {
+    #[pyo3(signature = (start=Key(0), stop=None))]
+    fn scan(&self, start: Key, stop: Option<Stop>) -> PyResult<AsyncScan> {
         let scan = self.open()?.scan(keys(start, stop));
         Ok(AsyncScan { scan: Arc::new(tokio::sync::Mutex::new(scan)) })
     }
@@ -97,11 +100,12 @@ impl AsyncClient {
         stats_of(py, self.open()?.stats())
     }
 
-    async fn close(&self) {
+    async fn close(&self) -> PyResult<Option<()>> {
         let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(client) = client {
-            client.close().await;
+            guarded(client.close()).await;
         }
+        Ok(None)
     }
 }
 
@@ -116,7 +120,7 @@ impl AsyncScan {
     /// The next pairs; an empty list at the end. A part ends early where an error is: the next call raises it.
     async fn next_part(&self) -> PyResult<Vec<(u64, Py<PyBytes>)>> {
         let mut scan = Arc::clone(&self.scan).lock_owned().await;
-        let Some(first) = scan.next().await else { return Ok(Vec::new()) };
+        let Some(first) = guarded(scan.next()).await else { return Ok(Vec::new()) };
         let (key, value) = first.map_err(raised)?;
         let mut pairs = vec![(key, bytes(value))];
         // Those that are here already: nothing is lost if the task is cancelled, as there is no further `await`.

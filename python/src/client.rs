@@ -2,19 +2,19 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use fatbtree::blocking;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::error::raised;
-use crate::options::{Arguments, keys, seconds};
+use crate::options::{Arguments, Key, Pairs, Stop, keys, seconds};
+use crate::wait::wait;
 
 /// A connection to a cluster, whose methods wait.
 #[pyclass(frozen, module = "fatbtree")]
 pub(crate) struct Client {
-    /// `None` when it was closed.
-    client: Mutex<Option<blocking::Client>>,
+    /// `None` when it was closed. The lock is held for a moment, with the interpreter's: a fork finds it free.
+    client: Mutex<Option<fatbtree::Client>>,
 }
 
 pub(crate) fn value(py: Python<'_>, bytes: Option<fatbtree::Bytes>) -> Option<Bound<'_, PyBytes>> {
@@ -22,11 +22,17 @@ pub(crate) fn value(py: Python<'_>, bytes: Option<fatbtree::Bytes>) -> Option<Bo
 }
 
 /// What `put_many` gives back: the exception of each pair that was not put, by its key.
-pub(crate) type Failures = Vec<(u64, PyErr)>;
+pub(crate) type Failures = Vec<(Py<PyAny>, PyErr)>;
 
-pub(crate) fn failures(keys: Vec<u64>, results: Vec<Result<(), fatbtree::Error>>) -> Failures {
+/// Adds the pairs that were not put to those whose keys cannot be.
+pub(crate) fn failures(
+    mut failed: Failures,
+    keys: Vec<Py<PyAny>>,
+    results: Vec<Result<(), fatbtree::Error>>,
+) -> Failures {
     let pairs = keys.into_iter().zip(results);
-    pairs.filter_map(|(key, result)| Some((key, raised(result.err()?)))).collect()
+    failed.extend(pairs.filter_map(|(key, result)| Some((key, raised(result.err()?)))));
+    failed
 }
 
 pub(crate) fn stats_of(py: Python<'_>, stats: fatbtree::Stats) -> PyResult<Bound<'_, PyAny>> {
@@ -42,7 +48,7 @@ pub(crate) fn stats_of(py: Python<'_>, stats: fatbtree::Stats) -> PyResult<Bound
 
 impl Client {
     /// The connection, for one operation.
-    fn open(&self) -> PyResult<blocking::Client> {
+    fn open(&self) -> PyResult<fatbtree::Client> {
         let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         client
             .clone()
@@ -50,13 +56,12 @@ impl Client {
     }
 
     /// Runs an operation without the interpreter's lock.
-    fn run<T: Send>(
+    fn run<T: Send, F: Future<Output = Result<T, fatbtree::Error>> + Send>(
         &self,
         py: Python<'_>,
-        operation: impl FnOnce(&blocking::Client) -> Result<T, fatbtree::Error> + Send,
+        operation: impl FnOnce(fatbtree::Client) -> F,
     ) -> PyResult<T> {
-        let client = self.open()?;
-        py.detach(|| operation(&client)).map_err(raised)
+        wait(py, operation(self.open()?))?.map_err(raised)
     }
 }
 
@@ -65,7 +70,7 @@ impl Client {
     #[new]
     fn new(py: Python<'_>, arguments: Arguments) -> PyResult<Self> {
         let options = arguments.try_into()?;
-        let client = py.detach(|| blocking::Client::connect(options)).map_err(raised)?;
+        let client = wait(py, fatbtree::Options::connect(options))?.map_err(raised)?;
         Ok(Self { client: Mutex::new(Some(client)) })
     }
 
@@ -74,75 +79,80 @@ impl Client {
         Ok(Self { client: Mutex::new(Some(client)) })
     }
 
-    fn get<'py>(&self, py: Python<'py>, key: u64) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(value(py, self.run(py, |client| client.get(key))?))
+    fn get<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(value(py, self.run(py, async move |client| client.get(key.0).await)?))
     }
 
-    fn get_many<'py>(&self, py: Python<'py>, keys: Vec<u64>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
-        let found = self.run(py, |client| client.get_many(keys))?;
+    fn get_many<'py>(&self, py: Python<'py>, keys: Vec<Key>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+        let keys: Vec<u64> = keys.into_iter().map(|key| key.0).collect();
+        let found = self.run(py, async move |client| client.get_many(keys).await)?;
         Ok(found.into_iter().map(|bytes| value(py, bytes)).collect())
     }
 
-    fn put(&self, py: Python<'_>, key: u64, value: PyBackedBytes) -> PyResult<()> {
-        self.run(py, |client| client.put(key, &value))
+    fn put(&self, py: Python<'_>, key: Key, value: PyBackedBytes) -> PyResult<()> {
+        self.run(py, async move |client| client.put(key.0, &value).await)
     }
 
-    fn put_many(&self, py: Python<'_>, pairs: Vec<(u64, PyBackedBytes)>) -> PyResult<Failures> {
-        let keys = pairs.iter().map(|(key, _)| *key).collect();
-        Ok(failures(keys, self.run(py, |client| client.put_many(pairs))?))
+    fn put_many(&self, py: Python<'_>, pairs: Pairs) -> PyResult<Failures> {
+        let Pairs { keys, pairs, failed } = pairs;
+        Ok(failures(failed, keys, self.run(py, async move |client| client.put_many(pairs).await)?))
     }
 
-    fn insert(&self, py: Python<'_>, key: u64, value: PyBackedBytes) -> PyResult<bool> {
-        self.run(py, |client| client.insert(key, &value))
+    fn insert(&self, py: Python<'_>, key: Key, value: PyBackedBytes) -> PyResult<bool> {
+        self.run(py, async move |client| client.insert(key.0, &value).await)
     }
 
-    fn update(&self, py: Python<'_>, key: u64, value: PyBackedBytes) -> PyResult<bool> {
-        self.run(py, |client| client.update(key, &value))
+    fn update(&self, py: Python<'_>, key: Key, value: PyBackedBytes) -> PyResult<bool> {
+        self.run(py, async move |client| client.update(key.0, &value).await)
     }
 
     fn compare_and_swap(
         &self,
         py: Python<'_>,
-        key: u64,
+        key: Key,
         expected: PyBackedBytes,
         value: PyBackedBytes,
     ) -> PyResult<bool> {
-        self.run(py, |client| client.compare_and_swap(key, &expected, &value))
+        self.run(py, async move |client| client.compare_and_swap(key.0, &expected, &value).await)
     }
 
-    fn delete(&self, py: Python<'_>, key: u64) -> PyResult<bool> {
-        self.run(py, |client| client.delete(key))
+    fn delete(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
+        self.run(py, async move |client| client.delete(key.0).await)
     }
 
-    #[pyo3(signature = (start=0, stop=None))]
-    fn scan(&self, start: u64, stop: Option<u64>) -> PyResult<Scan> {
-        Ok(Scan { scan: Mutex::new(self.open()?.scan(keys(start, stop))) })
+    #[pyo3(signature = (start=Key(0), stop=None))]
+    fn scan(&self, start: Key, stop: Option<Stop>) -> PyResult<Scan> {
+        Ok(Scan { scan: tokio::sync::Mutex::new(self.open()?.scan(keys(start, stop))) })
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         stats_of(py, self.open()?.stats())
     }
 
-    fn close(&self, py: Python<'_>) {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(client) = client {
-            py.detach(|| client.close());
-        }
+        client.map_or(Ok(()), |client| wait(py, client.close()))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
         slf
     }
 
-    fn __exit__(&self, py: Python<'_>, _kind: Py<PyAny>, _raised: Py<PyAny>, _trace: Py<PyAny>) {
-        self.close(py);
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: Py<PyAny>,
+        _raised: Py<PyAny>,
+        _trace: Py<PyAny>,
+    ) -> PyResult<()> {
+        self.close(py)
     }
 }
 
 /// Iterator over the pairs of a range of keys.
 #[pyclass(frozen, module = "fatbtree")]
 pub(crate) struct Scan {
-    scan: Mutex<blocking::Scan>,
+    scan: tokio::sync::Mutex<fatbtree::Scan>,
 }
 
 #[pymethods]
@@ -152,8 +162,8 @@ impl Scan {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(u64, Bound<'py, PyBytes>)>> {
-        // The lock is taken without the interpreter's: another thread may be within.
-        let next = py.detach(|| self.scan.lock().unwrap_or_else(PoisonError::into_inner).next());
+        // Another thread may be within.
+        let next = wait(py, async { self.scan.lock().await.next().await })?;
         let pair = next.transpose().map_err(raised)?;
         Ok(pair.map(|(key, bytes)| (key, PyBytes::new(py, &bytes))))
     }

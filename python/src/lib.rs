@@ -1,18 +1,19 @@
 //! Python bindings of the client library: blocking and asyncio clients over one Rust type each.
 //!
 //! ```text
-//!  Python thread ──► Client ──────► fatbtree::blocking::Client ─┐   without the interpreter's lock
-//!  asyncio loop ───► AsyncClient ─► fatbtree::Client ───────────┴─► the connection's own thread
+//!  Python thread ──► Client ──────► fatbtree::Client, waited for ─┐   without the interpreter's lock
+//!  asyncio loop ───► AsyncClient ─► fatbtree::Client ─────────────┴─► the connection's own thread
 //! ```
 //!
 //! A blocking method releases the interpreter's lock while it waits. An asynchronous one is a coroutine that the loop polls; the connection's
-//! thread wakes the loop. The package's Python side (`fatbtree/__init__.py`, `fatbtree/aio.py`) has the documentation for users, and
+//! thread wakes the loop. Neither way enters an interpreter that ends (`wait.rs`). The package's Python side (`fatbtree/__init__.py`, `fatbtree/aio.py`) has the documentation for users, and
 //! `_native.pyi` the types.
 
 mod aio;
 mod client;
 mod error;
 mod options;
+mod wait;
 
 use pyo3::prelude::*;
 
@@ -22,12 +23,15 @@ mod _native {
     use crate::aio::{AsyncClient, AsyncScan};
     #[pymodule_export]
     use crate::client::{Client, Scan};
-    use crate::error;
+    #[pymodule_export]
+    use crate::wait::end;
+    use crate::{error, wait};
     use pyo3::prelude::*;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         error::add_to(module)?;
+        wait::at_exit(module)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -4,8 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fatbtree::{Options, Protocol};
-use pyo3::exceptions::PyValueError;
+use pyo3::Borrowed;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+
+use crate::client::Failures;
+use crate::error::out_of_range;
 
 /// Arguments of `connect`, as the Python side has checked them to be there.
 #[derive(FromPyObject)]
@@ -67,8 +72,69 @@ impl TryFrom<Arguments> for Options {
     }
 }
 
+/// A key.
+#[derive(Clone, Copy)]
+pub(crate) struct Key(pub(crate) u64);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Key {
+    type Error = PyErr;
+
+    fn extract(found: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let py = found.py();
+        found.extract::<u64>().map(Self).map_err(|error| match error.is_instance_of::<PyOverflowError>(py) {
+            true => out_of_range(&found),
+            false => error,
+        })
+    }
+}
+
+/// The key before which a range ends: 2**64 is the end of all keys, and `None`.
+#[derive(Clone, Copy)]
+pub(crate) struct Stop(Option<u64>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Stop {
+    type Error = PyErr;
+
+    fn extract(found: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        match found.extract::<u128>() {
+            Ok(end) if end == 1 << 64 => Ok(Self(None)),
+            _ => Ok(Self(Some(found.extract::<Key>()?.0))),
+        }
+    }
+}
+
+/// Pairs of `put_many`. Those whose keys cannot be have failed already.
+pub(crate) struct Pairs {
+    pub(crate) keys: Vec<Py<PyAny>>,
+    pub(crate) pairs: Vec<(u64, PyBackedBytes)>,
+    pub(crate) failed: Failures,
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Pairs {
+    type Error = PyErr;
+
+    fn extract(found: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let given: Vec<(Bound<'py, PyAny>, PyBackedBytes)> = found.extract()?;
+        let mut all = Self { keys: Vec::new(), pairs: Vec::new(), failed: Failures::new() };
+        for (key, value) in given {
+            match key.extract::<Key>() {
+                Ok(Key(number)) => {
+                    all.pairs.push((number, value));
+                    all.keys.push(key.unbind());
+                }
+                Err(error) if error.is_instance_of::<PyOverflowError>(found.py()) => {
+                    all.failed.push((key.unbind(), error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+}
+
 /// Keys from `start` up to, but without, `stop`; `None` is the end of all keys.
-pub(crate) fn keys(start: u64, stop: Option<u64>) -> (std::ops::Bound<u64>, std::ops::Bound<u64>) {
+pub(crate) fn keys(start: Key, stop: Option<Stop>) -> (std::ops::Bound<u64>, std::ops::Bound<u64>) {
     use std::ops::Bound;
-    (Bound::Included(start), stop.map_or(Bound::Unbounded, Bound::Excluded))
+    let stop = stop.and_then(|stop| stop.0);
+    (Bound::Included(start.0), stop.map_or(Bound::Unbounded, Bound::Excluded))
 }

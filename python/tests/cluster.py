@@ -10,17 +10,28 @@ import unittest
 PROGRAM = os.environ.get("FATBTREE", "fatbtree")
 
 
-def free_ports(count):
-    """The first of so many UDP and TCP ports in a row that were free a moment ago."""
-    for first in range(24000 + os.getpid() % 100 * 40, 32000, count):
+# Blocks of ports as in node/tests/common/ports.rs: the first one of each claims it, and is kept until this process ends.
+FIRST, BLOCK, BLOCKS = 10240, 128, 170
+CLAIMED = []
+
+
+def own_ports():
+    """The first of 127 UDP and TCP ports in a row that no other test has, and nothing else."""
+    for number in range(BLOCKS):
+        first = FIRST + (os.getpid() + number) % BLOCKS * BLOCK
+        claim = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            for port in range(first, first + count):
+            claim.bind(("127.0.0.1", first))
+            claim.listen()
+            for port in range(first + 1, first + BLOCK):
                 for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
                     with socket.socket(socket.AF_INET, kind) as found:
                         found.bind(("127.0.0.1", port))
-            return first
         except OSError:
+            claim.close()
             continue
+        CLAIMED.append(claim)
+        return first + 1
     raise OSError("no free ports")
 
 
@@ -53,15 +64,18 @@ wire = "udp:127.0.0.1:{first + 20}-{first + 35}"
 class ClusterTest(unittest.TestCase):
     """Tests with a cluster, which is begun once for all of them."""
 
+    structure = "tree"
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.file = os.path.join(cls.folder.name, "cluster.toml")
         with open(cls.file, "w", encoding="utf-8") as file:
-            file.write(cluster_file(free_ports(36)))
+            file.write(f'structure = "{cls.structure}"\n' + cluster_file(own_ports()))
+        serve = ["--serve", "queries"] if cls.structure == "tree" else []
         cls.up = subprocess.Popen(
-            [PROGRAM, "up", cls.file, "--serve", "queries"],
+            [PROGRAM, "up", cls.file, *serve],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -24,6 +24,9 @@ class Aio(ClusterTest):
                 self.assertIs(await db.compare_and_swap(1, b"one", b"three"), False)
                 self.assertIs(await db.compare_and_swap(1, b"two", b"three"), True)
                 self.assertEqual(await db.get(1), b"three")
+                self.assertIsNone(await db.put(1, b"three"))
+                with self.assertRaises(fatbtree.OutOfRangeError):
+                    await db.get(2**64)
                 self.assertIs(await db.delete(1), True)
                 self.assertIs(await db.delete(1), False)
 

@@ -155,10 +155,30 @@ class Errors(ClusterTest):
         with self.assertRaises(TypeError):
             fatbtree.connect(self.file, colour="blue")
         with fatbtree.connect(self.file) as db:
-            with self.assertRaises(OverflowError):
-                db.get(-1)
-            with self.assertRaises(OverflowError):
-                db.get(2**64)
+            for key in (-1, 2**64):
+                calls = [
+                    lambda: db.get(key),
+                    lambda: db.get_many([1, key]),
+                    lambda: db.put(key, b"x"),
+                    lambda: db.insert(key, b"x"),
+                    lambda: db.update(key, b"x"),
+                    lambda: db.compare_and_swap(key, b"x", b"y"),
+                    lambda: db.delete(key),
+                    lambda: db.scan(key),
+                ]
+                for call in calls:
+                    with self.assertRaises(fatbtree.OutOfRangeError) as raised:
+                        call()
+                    self.assertIs(raised.exception.may_have_happened, False)
+                    self.assertIn(str(key), str(raised.exception))
+            self.assertTrue(issubclass(fatbtree.OutOfRangeError, (fatbtree.Error, OverflowError)))
+            # A bad key fails alone.
+            failed = db.put_many([(1, b"one"), (2**64, b"x"), (2, b"two"), (-1, b"y")])
+            self.assertEqual([key for key, _ in failed], [2**64, -1])
+            self.assertTrue(all(isinstance(error, fatbtree.OutOfRangeError) for _, error in failed))
+            self.assertEqual(db.get_many([1, 2]), [b"one", b"two"])
+            self.assertEqual(list(db.scan(0, 2**64)), list(db.scan()))
+            self.assertTrue(db.delete(1) and db.delete(2))
             with self.assertRaises(TypeError):
                 db.put(1, "text")
         self.assertTrue(issubclass(fatbtree.TimedOutError, fatbtree.Error))
