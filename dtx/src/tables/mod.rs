@@ -107,7 +107,7 @@ struct Left {
     /// Locks that the coordinator has taken, or may have.
     locks: Vec<GlobalAddress>,
     /// Recovery of a transaction whose log may be open.
-    job: Option<Job>,
+    job: Option<Box<Job>>,
 }
 
 impl<V: Verbs> std::fmt::Debug for Tables<V> {

@@ -194,7 +194,7 @@ impl<V: Verbs> Tables<V> {
         if Check::AllDead.on() && self.is_alive_at_any(&job.roster, all & whole, job.lane).await? {
             return Ok(());
         }
-        self.settle(Left { job: Some(job), ..Left::default() }).await.map(drop)
+        self.settle(Left { job: Some(Box::new(job)), ..Left::default() }).await.map(drop)
     }
 
     /// Whether a coordinator lives at one of these servers.

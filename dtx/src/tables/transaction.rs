@@ -293,11 +293,12 @@ impl<'t, V: Verbs> Transaction<'t, V> {
             return Ok(coordinator);
         }
         let locks = self.locks.iter().filter(is_asked).map(|lock| lock.at).collect();
-        let job = match self.stage {
-            Stage::Open | Stage::Ended => None,
-            Stage::Logged => Some(Job::own(&coordinator, self.log(&coordinator), None)),
-            Stage::Decided(outcome) => Some(Job::own(&coordinator, self.log(&coordinator), Some(outcome))),
+        let outcome = match self.stage {
+            Stage::Decided(outcome) => Some(outcome),
+            _ => None,
         };
+        let is_logged = self.stage != Stage::Open;
+        let job = is_logged.then(|| Box::new(Job::own(&coordinator, self.log(&coordinator), outcome)));
         Err(Left { coordinator: Some((coordinator, job.is_none())), locks, job })
     }
 }

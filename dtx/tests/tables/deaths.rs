@@ -135,7 +135,7 @@ fn moments_to_forget() -> impl Iterator<Item = (u64, usize)> {
 
 /// All moments at which a recovery stands still.
 pub(crate) fn moments_to_stand_still() -> impl Iterator<Item = (u64, u64)> {
-    (4..16).flat_map(|writes| (60..260).step_by(4).map(move |micros| (writes, micros)))
+    (4..16).flat_map(|writes| (50..150).step_by(2).map(move |micros| (writes, micros)))
 }
 
 #[test]

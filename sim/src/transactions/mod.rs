@@ -38,7 +38,7 @@ pub enum Aim {
 /// What seeds have seen.
 #[derive(Clone, Copy, Default, Debug, Serialize)]
 pub struct Outcome {
-    /// Transactions that have committed, as their clients were told.
+    /// Transactions that have committed, as their clients were told; each read for itself among them.
     pub committed: u64,
     /// Transactions that have taken effect, although their clients were not told.
     pub without_answer: u64,
