@@ -26,6 +26,20 @@ impl Directory {
         self.leaves[hash.suffix(self.depth) as usize]
     }
 
+    /// Takes what another copy knows more. Entries that know as much or more stay.
+    pub(crate) fn merge(&mut self, other: Self) {
+        while self.depth < other.depth {
+            self.leaves.extend_from_within(..);
+            self.depth += 1;
+        }
+        for (number, leaf) in self.leaves.iter_mut().enumerate() {
+            let found = other.leaves[number & ((1 << other.depth) - 1)];
+            if found.depth > leaf.depth {
+                *leaf = found;
+            }
+        }
+    }
+
     /// Notes that a subtable, the one for `hash`, has these successors. Entries that know more stay.
     pub(crate) fn split(&mut self, hash: Hash, old: Leaf, pair: Place, shape: &Shape) {
         let Some(halves) = old.halves(pair, shape) else { return };
@@ -71,6 +85,13 @@ mod tests {
         assert_eq!(directory.leaf(of_suffix(2, 0b01)), Leaf { place: place(200), depth: 2 });
         assert_eq!(directory.leaf(of_suffix(2, 0b11)), Leaf { place: place(200 + step), depth: 2 });
         assert_eq!(directory.leaf(of_suffix(2, 0b10)), Leaf { place: place(100), depth: 1 });
+        // One that knows less, and one that knows more.
+        let known = directory.clone();
+        directory.merge(Directory::new(0, vec![root]).unwrap());
+        assert_eq!(directory, known);
+        let mut other = Directory::new(0, vec![root]).unwrap();
+        other.merge(known.clone());
+        assert_eq!(other, known);
         // The same again, from a client that is behind.
         let known = directory.clone();
         directory.split(of_suffix(1, 0), root, place(100), &shape);

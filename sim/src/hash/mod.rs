@@ -56,15 +56,8 @@ pub enum Aim {
 
 impl Aim {
     /// Those that take turns by the seed. Scenarios of [`Long`](Self::Long) take as long as ten others.
-    pub const TURNS: [Self; 7] = [
-        Self::All,
-        Self::Blocks,
-        Self::Lines,
-        Self::Insertions,
-        Self::Splits,
-        Self::Scarce,
-        Self::Crowded,
-    ];
+    pub const TURNS: [Self; 7] =
+        [Self::All, Self::Blocks, Self::Lines, Self::Insertions, Self::Splits, Self::Scarce, Self::Crowded];
 }
 
 /// A table, and how it is used.
