@@ -37,6 +37,8 @@ pub struct ServerInfo<S> {
     pub line_atomicity: bool,
     /// Largest path MTU the server does.
     pub path_mtu: Mtu,
+    /// What is written to the server reaches a disk, some time after it is acknowledged.
+    pub syncs: bool,
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
     /// Origin of the structure.
@@ -68,6 +70,7 @@ impl<S> ServerInfo<S> {
             owners: first(table.owners),
             owner,
             masked_atomics: self.masked_atomics && client_masked_atomics,
+            syncs: self.syncs,
         })
     }
 }

@@ -141,6 +141,14 @@ impl<T: Tenant> Handle<T> {
         self.ask(|reply| Request::Renew { session, told, reply }).await
     }
 
+    /// See [`MemoryServer::sync_session`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn sync_session(&self, session: SessionKey) -> Answer<()> {
+        self.ask(|reply| Request::Sync { session, reply }).await
+    }
+
     /// See [`MemoryServer::close_session`].
     ///
     /// # Errors

@@ -79,6 +79,12 @@ pub enum Event {
         /// Bytes of the node, or of the record's place.
         bytes: u32,
     },
+    /// Operations wait until a server has brought what it has to its disk: the owner calls
+    /// [`sync_begins`](crate::RemoteMemory::sync_begins), asks the server, and calls [`sync_ends`](crate::RemoteMemory::sync_ends).
+    SyncWanted {
+        /// Which.
+        server: u16,
+    },
     /// A change was dropped, or gave up, while it had a lock or something like it. The owner runs [`finish`](crate::RemoteMemory::finish),
     /// which gives locks back, or [`KeyValue::finish`](crate::KeyValue::finish).
     Unfinished {

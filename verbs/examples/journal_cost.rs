@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use fatbtree_verbs::Memory;
 use fatbtree_verbs::journal::{Disk, Journal, OsDisk, Pace, Target};
+use nix::time::{ClockId, clock_gettime};
 
 const BYTES: u64 = 256 << 20;
 const WRITES: u64 = 400_000;
@@ -31,8 +32,14 @@ fn memory(folder: &Path, pace: Option<Pace>) -> (Memory, Option<Arc<Journal>>) {
     (memory, Some(journal))
 }
 
-/// Nanoseconds for each write, and for each read.
-fn measure(folder: &Path, pace: Option<Pace>, batch: u64) -> (f64, f64) {
+/// Processor time of all threads of this process.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("the system has this clock");
+    Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32)
+}
+
+/// Nanoseconds of processor time for each write, time that passes for each write, and processor time for each read.
+fn measure(folder: &Path, pace: Option<Pace>, batch: u64) -> [f64; 3] {
     let (memory, journal) = memory(folder, pace);
     let place = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (BYTES / 128) * 128;
     let write = |count: u64| {
@@ -46,7 +53,7 @@ fn measure(folder: &Path, pace: Option<Pace>, batch: u64) -> (f64, f64) {
         began.elapsed().as_nanos() as f64 / count as f64
     };
     let count = if pace == Some(Pace::Each) { FEW * batch.min(8) } else { WRITES };
-    let nanoseconds = thread::scope(|scope| {
+    let [works, passes] = thread::scope(|scope| {
         if let Some(journal) = &journal {
             scope.spawn(|| while journal.wait_for_sealed() && journal.apply().is_ok() {});
             if let Pace::Every(interval) = journal.pace() {
@@ -57,23 +64,25 @@ fn measure(folder: &Path, pace: Option<Pace>, batch: u64) -> (f64, f64) {
         if pace != Some(Pace::Each) {
             write(count);
         }
-        let nanoseconds = write(count);
+        let before = processor_time();
+        let passes = write(count);
+        let works = (processor_time() - before).as_nanos() as f64 / count as f64;
         journal.iter().for_each(|journal| journal.close());
-        nanoseconds
+        [works, passes]
     });
     let mut bytes = [0; 100];
-    let began = Instant::now();
+    let before = processor_time();
     for number in 0..WRITES {
         memory.read(place(number), &mut bytes).expect("it is inside");
         std::hint::black_box(&bytes);
     }
-    (nanoseconds, began.elapsed().as_nanos() as f64 / WRITES as f64)
+    [works, passes, (processor_time() - before).as_nanos() as f64 / WRITES as f64]
 }
 
 fn main() {
     let folder = std::env::args().nth(1).expect("a folder on the disk to be measured");
     let folder = Path::new(&folder);
-    println!("{:<34} {:>12} {:>12}", "ns each", "write", "read");
+    println!("{:<34} {:>12} {:>12} {:>12}", "ns each", "write: work", "passes", "read: work");
     for batch in [1, 32] {
         for (name, pace) in [
             ("mapped, no journal", None),
@@ -81,8 +90,8 @@ fn main() {
             ("--sync 1", Some(Pace::Every(Duration::from_secs(1)))),
             ("--sync 0", Some(Pace::Each)),
         ] {
-            let (write, read) = measure(folder, pace, batch);
-            println!("{name:<22} {batch:>2} a commit {write:>12.0} {read:>12.0}");
+            let [write, passes, read] = measure(folder, pace, batch);
+            println!("{name:<22} {batch:>2} a commit {write:>12.0} {passes:>12.0} {read:>12.0}");
         }
     }
 }

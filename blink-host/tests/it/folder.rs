@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use common::lab::options;
 use fatbtree_blink::node::{LeafBuilder, Node, NodeHeader, NodeSpec, write_internal};
@@ -14,7 +15,8 @@ use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, Regions, Tree, TreeConf
 use fatbtree_blink_host::{
     LoadOptions, LoadedTree, TreeFolder, TreeServer, TreeStorage, build_in, seeded, tree_in,
 };
-use fatbtree_memserver::{ClientId, FolderError, FolderOwner, Grant, MemoryServer};
+use fatbtree_memserver::{ClientId, FolderError, FolderOwner, Grant, Keeping, MemoryServer};
+use fatbtree_verbs::journal::LossyDisk;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Instant;
 
@@ -167,6 +169,76 @@ fn a_load_that_was_not_kept_leaves_the_old_tree() {
     assert_eq!((check(&tree, 3), tree.generation), (70, 3));
     assert_eq!(names().iter().filter(|name| name.contains("-3")).count(), 3);
     assert_eq!(names().len(), 5, "{:?}", names());
+}
+
+/// Loads trees on a disk that fails in each of its operations, one after the other. Returns the number of folders that were left, or the first
+/// one that is not taken or holds another tree than it may.
+fn load_and_fail(seed: u64, lies: Option<&'static str>) -> Result<u64, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Arc::new(LossyDisk::new(seed));
+    lies.into_iter().for_each(|part| disk.lie(part));
+    disk.cut_in(0..1000);
+    let keeping = Keeping { disk: Arc::clone(&disk) as _, ..Keeping::default() };
+    let opened = TreeFolder::open_with(folder.path(), owner(), CHUNK, keeping).unwrap();
+    let mut storage = TreeStorage::Folder(opened.into());
+    // Generations that may be there from now on, until it is said that only the last one may.
+    let mut may = vec![vec![None]];
+    let mut begin = |also: u64| {
+        may.push([may[may.len() - 1].clone(), vec![Some(also)]].concat());
+        disk.mark(may.len() as u64 - 1);
+        may.push(vec![Some(also)]);
+        may.len() as u64 - 1
+    };
+    let load = |storage: &mut TreeStorage, generation: u64| {
+        let tree = build(storage, generation, 20 * generation);
+        storage.keep(tree.kept()).unwrap();
+        tree
+    };
+    let is_done = begin(1);
+    let first = load(&mut storage, 1);
+    storage.settle();
+    disk.mark(is_done);
+    let is_done = begin(2);
+    let second = load(&mut storage, 2);
+    disk.mark(is_done);
+    let is_done = begin(1);
+    storage.go_back().unwrap();
+    disk.mark(is_done);
+    let is_done = begin(3);
+    let third = load(&mut storage, 3);
+    storage.settle();
+    disk.mark(is_done);
+    drop((first, second, third, storage));
+    let cuts = disk.cuts();
+    for cut in &cuts {
+        let to = tempfile::tempdir().unwrap();
+        cut.restore(folder.path(), to.path()).unwrap();
+        let context = format!("seed {seed}, operation {}, {}", cut.operation, cut.kind);
+        let found = open(to.path()).and_then(|folder| tree_in(&folder));
+        let tree = found.map_err(|error| format!("{context}: {error}"))?;
+        let generation = tree.as_ref().map(|tree| tree.generation);
+        if !may[cut.mark as usize].contains(&generation) {
+            return Err(format!(
+                "{context}: generation {generation:?}, {:?} may be there",
+                may[cut.mark as usize]
+            ));
+        }
+        if let Some(tree) = tree {
+            assert_eq!(check(&tree, tree.generation), 20 * tree.generation, "{context}");
+        }
+    }
+    Ok(cuts.len() as u64)
+}
+
+#[test]
+fn a_power_failure_in_a_load_leaves_the_former_tree_or_the_new_one() {
+    let cuts: u64 = (0..10).map(|seed| load_and_fail(seed, None).unwrap()).sum();
+    assert!(cuts > 300, "{cuts}");
+    // Each kind of sync is needed.
+    for part in ["names", "tree", "journal", "state.json"] {
+        let missed = (0..10).find_map(|seed| load_and_fail(seed, Some(part)).err());
+        assert!(missed.is_some(), "without syncs of {part} nothing is lost");
+    }
 }
 
 /// A disk may have room for the files of a `keep` and not for those of a `go_back`: neither tree is lost,

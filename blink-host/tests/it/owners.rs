@@ -72,6 +72,7 @@ fn what_a_client_needs_to_write_comes_from_one_place() {
         owners: Remote { address: table.owners.iova, rkey: table.owners.rkey },
         owner: Owner { session: lease.session.id, number: 1 },
         masked_atomics: true,
+        syncs: false,
     };
     assert_eq!(info.writer(lease.owner, true), Some(expected));
     assert_eq!(info.writer(lease.owner, false), Some(Writer { masked_atomics: false, ..expected }));

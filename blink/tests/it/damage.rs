@@ -51,7 +51,7 @@ fn run<T>(lab: &mut Lab, client: &Client, work: impl Future<Output = T>) -> T {
                 Event::ConnectionBroken { id, .. } => {
                     lab.connect(client, id, Owner { session: SESSION, number: 1 }, true);
                 }
-                Event::Unfinished { .. } => {}
+                Event::SyncWanted { .. } | Event::Unfinished { .. } => {}
             }
         }
         let now = client.reactor().now();

@@ -291,6 +291,17 @@ impl Client {
         self.call("to close a session", ask).await.map(drop)
     }
 
+    /// Has the server bring everything that it has carried out before to its disk:
+    /// [`MemoryServer::sync_session`](crate::MemoryServer::sync_session).
+    ///
+    /// # Errors
+    /// Also when the session has ended: [`ClientError::session_has_ended`].
+    pub async fn sync_session(&mut self, session: SessionId) -> Result<(), ClientError> {
+        let request = proto::SyncSessionRequest { session: session.0 };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.sync_session(request).await };
+        self.call("to sync", ask).await.map(drop)
+    }
+
     /// Connects the client's queue pair; gives the server's end. `replaces` is the server's queue pair that it replaces, if there was
     /// one: it is destroyed first, so that nothing which was posted on it is carried out any more.
     ///
@@ -435,6 +446,7 @@ impl Client {
                 let Session { wait, .. } = self.renew_told(session, Told { settled, keeps }).await?;
                 Granted::Renewed { wait }
             }
+            Call::Sync { session } => self.sync_session(session).await.map(|()| Granted::Done)?,
             Call::Connect { session, local, replaces } => {
                 Granted::Connected(self.connect_queue_pair(session, local, replaces).await?)
             }

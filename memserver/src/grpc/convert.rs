@@ -211,6 +211,7 @@ impl<S: Describe> From<ServerInfo<S>> for proto::ServerInfo {
             locks_on_device: info.locks.is_some_and(|locks| locks.on_device),
             path_mtu: info.path_mtu.bytes() as u32,
             masked_atomics: info.masked_atomics,
+            syncs: info.syncs,
             line_atomicity: info.line_atomicity,
             chunk_bytes: info.chunk_bytes,
             origin: match info.origin {
@@ -244,6 +245,7 @@ impl<S: Describe> TryFrom<proto::ServerInfo> for ServerInfo<S> {
             generation: info.generation,
             region: info.region.ok_or_else(|| missing("region"))?.try_into()?,
             locks,
+            syncs: info.syncs,
             masked_atomics: info.masked_atomics,
             line_atomicity: info.line_atomicity,
             origin: match proto::Origin::try_from(info.origin) {

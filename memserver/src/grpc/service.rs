@@ -231,6 +231,15 @@ where
         Ok(Response::new(proto::CloseSessionReply {}))
     }
 
+    async fn sync_session(
+        &self,
+        request: Request<proto::SyncSessionRequest>,
+    ) -> Reply<proto::SyncSessionReply> {
+        let session = SessionKey { host: host(&request)?, id: SessionId(request.get_ref().session) };
+        self.granted(self.handle.sync_session(session)).await?;
+        Ok(Response::new(proto::SyncSessionReply {}))
+    }
+
     async fn connect_queue_pair(
         &self,
         request: Request<proto::ConnectRequest>,

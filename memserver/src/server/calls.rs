@@ -37,6 +37,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 let Lease { wait, .. } = self.renew_told(now, key(session), Told { settled, keeps })?;
                 Granted::Renewed { wait }
             }
+            Call::Sync { session } => self.sync_session(now, key(session)).map(|()| Granted::Done)?,
             Call::Connect { session, local, replaces } if client.is_local() => {
                 Granted::Attached(Box::new(self.attach(now, key(session), &local, replaces)?))
             }

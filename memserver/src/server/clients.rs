@@ -1,8 +1,9 @@
 //! Sessions, queue pairs and chunks: given out within bounds, and taken back.
 
 use fatbtree_remote::{GlobalAddress, SessionId, SizeClass};
+use fatbtree_verbs::journal::JournalError;
 use fatbtree_verbs::time::Instant;
-use fatbtree_verbs::{Agreed, Device, Endpoint, QueuePair, QueuePairNumber};
+use fatbtree_verbs::{Agreed, ConnectError, Device, Endpoint, QueuePair, QueuePairNumber};
 use rand::RngExt;
 
 use super::{Connection, MemoryServer};
@@ -106,6 +107,20 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let lease = Lease::new(session, duration, found.owner, wait);
         self.reclaim.look();
         Ok(lease)
+    }
+
+    /// Brings everything that was carried out before to the disk, and waits until it is there, for a client that is about to rely on it on
+    /// another server. Nothing to do where the region lies in memory.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownSession`]: it has ended. Or the disk has failed.
+    pub fn sync_session(&mut self, now: Instant, session: SessionKey) -> Result<(), Refusal> {
+        self.advance(now);
+        self.session(session)?;
+        let Some(journal) = self.region.journal() else { return Ok(()) };
+        let synced = journal.commit().and_then(|()| journal.sync());
+        let failed = |error: JournalError| ConnectError::Driver { what: "sync", reason: error.to_string() };
+        Ok(synced.map_err(failed)?)
     }
 
     /// Ends a session: takes back everything it holds.

@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES};
-use fatbtree_verbs::journal::JournalError;
+use fatbtree_verbs::journal::{JournalError, Pace};
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, Mtu, QueuePair, Region, RegisterError};
@@ -249,6 +249,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             region: registered,
             locks,
             masked_atomics: capabilities.masked_atomics,
+            syncs: syncs(&region),
             line_atomicity: capabilities.line_atomicity && !options.local_clients,
             path_mtu: local.mtu,
             chunk_bytes: options.chunk_bytes,
@@ -461,7 +462,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let origin = Origin::Meant;
         self.undecided_until = None;
         let structure = self.tenant.description();
-        self.info = ServerInfo { structure, generation, region: registered, origin, ..self.info };
+        let syncs = syncs(&self.region);
+        self.info = ServerInfo { structure, generation, region: registered, syncs, origin, ..self.info };
         self.counters.reloads += 1;
         self.events.push(Event::Reloaded { structure, generation });
         Ok(())
@@ -504,6 +506,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         }
         (self.device, self.region)
     }
+}
+
+/// Whether what is written to a region reaches a disk some time after it is acknowledged.
+fn syncs(region: &Memory) -> bool {
+    region.journal().is_some_and(|journal| matches!(journal.pace(), Pace::Every(_)))
 }
 
 /// Whether a structure goes with a device: its region's header, and the table of its chunks.

@@ -62,6 +62,13 @@ pub enum Request<T: Tenant> {
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
     },
+    /// Everything that was carried out before is on the disk.
+    Sync {
+        /// The session.
+        session: SessionKey,
+        /// The way back.
+        reply: Reply<Result<(), Refusal>>,
+    },
     /// The end of a session.
     Close {
         /// The session.
@@ -176,6 +183,10 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             }
             Request::Renew { session, told, reply } => {
                 let answer = self.renew_told(now, session, told);
+                self.tell(reply, answer);
+            }
+            Request::Sync { session, reply } => {
+                let answer = self.sync_session(now, session);
                 self.tell(reply, answer);
             }
             Request::Close { session, reply } => {

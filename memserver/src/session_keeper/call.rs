@@ -47,6 +47,11 @@ pub enum Call {
         /// Bytes of freed blocks that the client keeps.
         keeps: u64,
     },
+    /// Brings everything that the server has carried out before to its disk.
+    Sync {
+        /// The session.
+        session: SessionId,
+    },
     /// Connects a queue pair, or makes a link in the server's process.
     Connect {
         /// The session.

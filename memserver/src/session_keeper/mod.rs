@@ -308,6 +308,10 @@ impl<S> SessionKeeper<S> {
                         (why, _) => remote.refuse_memory(server, class, why.unwrap_or_default()),
                     }
                 }
+                Event::SyncWanted { server } => match self.servers.get_mut(&server) {
+                    Some(kept) if kept.given_up().is_none() => kept.want_sync(),
+                    _ => remote.sync_ends(server, false),
+                },
                 Event::Unfinished { server } => self.notices.push(Notice::Unfinished { server }),
             }
         }

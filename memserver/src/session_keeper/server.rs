@@ -36,6 +36,7 @@ enum UnderWay {
     Open,
     Renew,
     Connect(ConnectionId),
+    Sync,
     Allocate(SizeClass),
     GiveBack,
     Close,
@@ -83,6 +84,8 @@ pub(super) struct Server<S> {
     said: Option<ServerInfo<S>>,
     /// Memory that operations wait for: class, and bytes.
     wanted: BTreeMap<SizeClass, u32>,
+    /// Whether operations wait until the server has brought what it has to its disk.
+    is_sync_wanted: bool,
     returned: VecDeque<ReturnedBlocks>,
     /// The call under way, and when it was made.
     under_way: Option<(UnderWay, Instant)>,
@@ -106,6 +109,7 @@ impl<S> Default for Server<S> {
             session: None,
             said: None,
             wanted: BTreeMap::new(),
+            is_sync_wanted: false,
             returned: VecDeque::new(),
             under_way: None,
             renewing: None,
@@ -166,6 +170,10 @@ impl<S> Server<S> {
         self.wanted.insert(class, bytes);
     }
 
+    pub(super) fn want_sync(&mut self) {
+        self.is_sync_wanted = true;
+    }
+
     pub(super) fn give_back(&mut self, places: ReturnedBlocks) {
         for some in places.addresses.chunks(BLOCKS_AT_ONCE) {
             if self.returned.len() < RETURNS {
@@ -217,6 +225,10 @@ impl<S> Server<S> {
                     return None;
                 }
             }
+        }
+        if std::mem::take(&mut self.is_sync_wanted) {
+            remote.sync_begins(self.number());
+            return self.begin(now, UnderWay::Sync, Call::Sync { session });
         }
         if let Some((&class, &bytes)) = self.wanted.first_key_value() {
             return self.begin(now, UnderWay::Allocate(class), Call::Allocate { session, class, bytes });
@@ -357,6 +369,16 @@ impl<S> Server<S> {
                 self.went_well();
                 return;
             }
+            (UnderWay::Sync, Ok(Granted::Done)) => {
+                remote.sync_ends(self.number(), true);
+                self.went_well();
+                return;
+            }
+            (UnderWay::Sync, Err(denied)) => {
+                // The operations that wait still do.
+                self.is_sync_wanted = true;
+                denied
+            }
             (UnderWay::Close, _) => {
                 self.session = None;
                 return;
@@ -444,6 +466,7 @@ impl<S> Server<S> {
         self.said = Some(info);
         // Operations that wait for memory ask for it again in the new session.
         self.wanted.clear();
+        self.is_sync_wanted = false;
         self.given_up = None;
         if self.down.is_empty() {
             self.failing_since = None;
@@ -498,6 +521,8 @@ impl<S> Server<S> {
             Some(GivenUp::Lost) => Shortage::Lost,
             Some(GivenUp::OutOfReach) => Shortage::Unknown,
         };
+        self.is_sync_wanted = false;
+        remote.sync_ends(server, false);
         for (class, _) in std::mem::take(&mut self.wanted) {
             remote.refuse_memory(server, class, why);
         }

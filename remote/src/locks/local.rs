@@ -256,7 +256,14 @@ mod tests {
     fn lock() -> LockId {
         let locks = fatbtree_verbs::Remote { address: 0, rkey: 1 };
         let owner = super::super::Owner { session: super::super::SessionId(1), number: 1 };
-        let writer = super::super::Writer { locks, owners: locks, count: 4, owner, masked_atomics: true };
+        let writer = super::super::Writer {
+            locks,
+            owners: locks,
+            count: 4,
+            owner,
+            masked_atomics: true,
+            syncs: false,
+        };
         writer.lock_of(crate::GlobalAddress::new(0, 64))
     }
 

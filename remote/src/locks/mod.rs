@@ -82,6 +82,9 @@ pub struct Writer {
     pub owner: Owner,
     /// Both cards carry out masked atomics.
     pub masked_atomics: bool,
+    /// What is written to the server reaches a disk, some time after it is acknowledged: see
+    /// [`RemoteMemory::until_synced`](crate::RemoteMemory::until_synced).
+    pub syncs: bool,
 }
 
 /// A lock of a server.
@@ -218,7 +221,7 @@ mod tests {
     fn writer(owner: u16, masked_atomics: bool) -> Writer {
         let (locks, owners) = (Remote { address: 4096, rkey: 7 }, Remote { address: 0, rkey: 8 });
         let owner = Owner { session: SessionId(owner.into()), number: owner };
-        Writer { locks, owners, count: 1 << 10, owner, masked_atomics }
+        Writer { locks, owners, count: 1 << 10, owner, masked_atomics, syncs: false }
     }
 
     #[test]

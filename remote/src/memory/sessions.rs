@@ -78,6 +78,44 @@ impl<V: Verbs> RemoteMemory<V> {
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
+    /// Waits until everything that the server has carried out by now is on its disk: what is written to another server afterwards, and
+    /// relies on it, cannot outlive it. Ready at once where nothing is kept on a disk.
+    ///
+    /// # Errors
+    /// When the session has ended meanwhile, or the server was given up.
+    pub async fn until_synced(&self, server: u16) -> Result<(), Trouble> {
+        let writer = self.writer(server)?;
+        if !writer.syncs {
+            return Ok(());
+        }
+        let number = self.in_session(server, &writer, |session| session.syncs.ask());
+        let number = number.ok_or(Trouble::Lapsed)?;
+        self.push_event(Event::SyncWanted { server });
+        poll_fn(|context| {
+            match self.in_session(server, &writer, |session| session.syncs.poll(number, context.waker())) {
+                Some(None) => Poll::Pending,
+                Some(Some(true)) => Poll::Ready(Ok(())),
+                Some(Some(false)) | None => Poll::Ready(Err(Trouble::Lapsed)),
+            }
+        })
+        .await
+    }
+
+    /// Says that the server is asked to sync now, as [`Event::SyncWanted`] asks for.
+    pub fn sync_begins(&self, server: u16) {
+        if let Some(session) = self.state.borrow_mut().sessions.get_mut(&server) {
+            session.syncs.begin();
+        }
+    }
+
+    /// Says that the server has done the sync for which it was asked last, or that it does none.
+    pub fn sync_ends(&self, server: u16, is_done: bool) {
+        let mut state = self.state.borrow_mut();
+        let waiting = state.sessions.get_mut(&server).map(|session| session.syncs.end(is_done));
+        drop(state);
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+
     /// Places that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each class and size on each server.
     /// They are not the client's any more: their server takes them, in the session that they name, and is asked once.
     pub fn surplus(&self) -> Vec<ReturnedBlocks> {

@@ -191,7 +191,7 @@ impl Lab {
                 Event::MemoryWanted { server, class, .. } => (server, class),
                 // The client's next change finishes it.
                 Event::Unfinished { .. } => continue,
-                Event::ConnectionBroken { .. } => panic!("{event:?}"),
+                Event::SyncWanted { .. } | Event::ConnectionBroken { .. } => panic!("{event:?}"),
             };
             let next = &self.servers[usize::from(server)].next_chunk;
             let at = next.get();
