@@ -26,6 +26,7 @@ impl<V: Verbs> Table<V> {
             return Ok(());
         }
         // Words of one session: in the next one the server may have begun anew.
+        self.synced_before(old.place.address().server(), self.home.server()).await?;
         let writer = self.writer(self.home.server(), op.lane).await?;
         let depth = self.grow(&writer, old.depth + 1, op).await?;
         let Some(halves) = old.halves(pair, &self.shape) else { return Ok(()) };
@@ -43,6 +44,7 @@ impl<V: Verbs> Table<V> {
         if !self.may_advertise(op) {
             return Ok(());
         }
+        self.synced_before(old.place.address().server(), self.home.server()).await?;
         let writer = self.writer(self.home.server(), op.lane).await?;
         let depth = self.memory.read_word(op.lane, self.home).await?;
         op.trips += 1;

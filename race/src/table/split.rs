@@ -328,6 +328,15 @@ impl<V: Verbs> Table<V> {
         Ok(Written { pair, block, place })
     }
 
+    /// Waits until what was written to a server is on its disk, where something on another one is about to lead to it: of two servers that
+    /// fail, each comes back as it was at a moment of its own.
+    pub(super) async fn synced_before(&self, server: u16, leads: u16) -> Result<(), Stop> {
+        match server == leads {
+            true => Ok(()),
+            false => Ok(self.memory.until_synced(server).await?),
+        }
+    }
+
     /// Names the successors, unless another client was quicker. Returns those that count.
     async fn announce(
         &self,
@@ -338,6 +347,7 @@ impl<V: Verbs> Table<V> {
         op: &mut Op,
     ) -> Result<Place, Stop> {
         let at = successors_of(leaf);
+        self.synced_before(pair.place.address().server(), at.server()).await?;
         let id = ConnectionId { server: at.server(), lane: op.lane };
         let Written { mut pair, block, place } = written;
         let state = match Check::Revoked.on() {

@@ -242,6 +242,8 @@ impl<V: Verbs> Index<V> {
                 let outputs = self.memory.batch(id, &writer, swap).await?;
                 debug_assert!(outputs.iter().all(|output| matches!(output, Output::Atomic(_))));
             }
+            // Before the node above, perhaps on another server, leads there for good.
+            self.memory.until_synced(server).await?;
         }
         Ok(())
     }

@@ -246,6 +246,10 @@ impl<V: Verbs> Index<V> {
                 return Err(stop);
             }
         };
+        if child.at().server() != entry.at().server() {
+            // Of two servers that fail, each comes back as it was at a moment of its own: no leaf names a node that is not there.
+            self.memory.until_synced(child.at().server()).await?;
+        }
         let begin = LockLine::changing(leaf.stamp(), Task::Burst, leaf.min(), child).to_bytes();
         room.hold();
         if !Check::OpensLast.on() {
