@@ -34,6 +34,19 @@
 //! **Why a log.** Compared were a snapshot beside the file (writes all changed pages at each sync: at 1 s and random keys 4 KiB for each
 //! changed 100 bytes, and twice the room), and pages with copies (a page is copied before its first write after each sync, and the order of
 //! pages needs a log of its own). A log writes what has changed, twice, and its cost does not depend on the interval.
+//!
+//! **Cost**, in processor time of all threads for a write of 100 bytes at a random place, by the example `journal_cost` on a busy virtual machine
+//! with two processors and ext4 (one run; reads cost the same in all rows):
+//!
+//! | | a write a commit | 32 writes a commit |
+//! |---|---|---|
+//! | mapped file, no journal (an RDMA card) | 0.2 µs | 0.2 µs |
+//! | mapped file and one slot for the write under way, as before | 0.9 µs | 0.9 µs |
+//! | `--sync never` | 7.2 µs | 2.6 µs |
+//! | `--sync 1` | 6.9 µs | 2.9 µs |
+//! | `--sync 0` | 240 µs, and 15 ms of the disk | a 32nd of that |
+//!
+//! Two system calls make the difference: one a commit, and one a write when the half is applied, by another thread.
 
 mod batch;
 mod disk;
