@@ -58,10 +58,7 @@ fn servers_begin_empty_are_loaded_and_loaded_again_under_a_client() {
     refused(&["load", "--cluster", cluster, "--keys", "10"], "is it running?");
     let up = Role::start(&["up", cluster]);
     up.until("ready");
-    refused(
-        &["bench", "--cluster", cluster, "--operations", "1"],
-        "hold no keys that were loaded",
-    );
+    refused(&["bench", "--cluster", cluster, "--operations", "1"], "hold no keys that were loaded");
 
     // Clients can insert at once.
     let mut process = client(&file);
