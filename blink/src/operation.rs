@@ -57,7 +57,9 @@ pub struct Trips {
 pub enum OperationError {
     /// Nothing that was read made sense, time after time.
     #[error(
-        "gave up key {key:#x} after {restarts} restarts from root {root}; the last node was refused: {fault}"
+        "gave up key {key:#x} after {restarts} restarts from root {root}; the last node was refused: {fault}. Unless other clients change it all \
+         the time, the tree is damaged, and trying again is of no use: restore the folders of all memory servers from copies of one moment, or \
+         load the tree again"
     )]
     GaveUp {
         /// The key.

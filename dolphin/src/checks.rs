@@ -56,4 +56,8 @@ fatbtree_remote::named_checks! {
     LocksAll,
     /// A leaf is free memory when it is retired, and not before.
     FreesRetired,
+    /// A leaf whose header does not match its sum is damaged, and says nothing of a range.
+    SoundHeaders,
+    /// A node with an entry, or a state, that no client writes is damaged.
+    SoundNodes,
 }

@@ -12,10 +12,20 @@ pub const MAX_REGION: u64 = UNIT << UNIT_BITS;
 
 const UNIT_BITS: u32 = 36;
 const SERVER: u32 = UNIT_BITS;
-const SIZE: u32 = SERVER + 16;
+const SERVER_BITS: u32 = 5;
+const CHECK: u32 = SERVER + SERVER_BITS;
+const CHECK_BITS: u32 = 11;
+const CHECK_MASK: u64 = ((1 << CHECK_BITS) - 1) << CHECK;
+const SIZE: u32 = CHECK + CHECK_BITS;
 const INNER: u64 = 1 << (SIZE + 3);
 const BYTE: u32 = 56;
 const _: () = assert!(INNER << 1 == 1 << BYTE);
+
+/// The check bits of an entry, where they belong: the highest ones of a product with an odd number. A bit that flips changes the product by
+/// that number, shifted, of which the highest bits are neither all 0 nor all 1.
+const fn check(word: u64) -> u64 {
+    (word & !CHECK_MASK).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - CHECK_BITS) << CHECK
+}
 
 /// Number of entries that an inner node has room for: 4, 8, 16, 32, 64, 128 or 256.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -70,13 +80,14 @@ impl NodeSize {
 /// An entry of an inner node as it lies in memory, little-endian.
 ///
 /// ```text
-///   63      56 55     54  52 51      36 35          0
-///   byte       inner  size   server     64-byte units
-///    8          1      3      16         36
+///   63      56 55     54  52 51   41 40    36 35          0
+///   byte       inner  size   check   server   64-byte units
+///    8          1      3      11      5        36
 /// ```
 ///
 /// An *inner* entry is for keys with its byte, and no others. A *leaf* entry is for keys from its
-/// byte up to the next entry's; the leaf itself says where its range ends.
+/// byte up to the next entry's; the leaf itself says where its range ends. The *check* bits depend on all
+/// others: an entry changes with one WRITE of its word, so one that does not match them is damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Entry(pub u64);
 
@@ -88,7 +99,7 @@ impl Entry {
     #[must_use]
     pub const fn leaf(byte: u8, at: GlobalAddress) -> Option<Self> {
         match place(at) {
-            Some(place) => Some(Self((byte as u64) << BYTE | place)),
+            Some(place) => Some(Self::sealed((byte as u64) << BYTE | place)),
             None => None,
         }
     }
@@ -97,9 +108,22 @@ impl Entry {
     #[must_use]
     pub const fn inner(byte: u8, size: NodeSize, at: GlobalAddress) -> Option<Self> {
         match place(at) {
-            Some(place) => Some(Self((byte as u64) << BYTE | INNER | (size.0 as u64) << SIZE | place)),
+            Some(place) => {
+                Some(Self::sealed((byte as u64) << BYTE | INNER | (size.0 as u64) << SIZE | place))
+            }
             None => None,
         }
+    }
+
+    /// The word with its check bits.
+    const fn sealed(word: u64) -> Self {
+        Self(word & !CHECK_MASK | check(word))
+    }
+
+    /// Whether the check bits are right: no client has ever written another word, so it is damaged.
+    #[must_use]
+    pub const fn is_sound(self) -> bool {
+        check(self.0) == self.0 & CHECK_MASK
     }
 
     /// Whether there is no child.
@@ -117,7 +141,9 @@ impl Entry {
     /// The same child under another byte.
     #[must_use]
     pub const fn under(self, byte: u8) -> Self {
-        Self(self.0 & !(0xff << BYTE) | (byte as u64) << BYTE)
+        let sealed = Self::sealed(self.0 & !(0xff << BYTE) | (byte as u64) << BYTE);
+        // What is damaged stays so.
+        if self.is_sound() { sealed } else { Self(sealed.0 ^ CHECK_MASK) }
     }
 
     /// Whether the child is an inner node.
@@ -135,7 +161,8 @@ impl Entry {
     /// Address of the child.
     #[must_use]
     pub const fn at(self) -> GlobalAddress {
-        GlobalAddress::new((self.0 >> SERVER) as u16, (self.0 & ((1 << UNIT_BITS) - 1)) * UNIT)
+        let server = self.0 >> SERVER & ((1 << SERVER_BITS) - 1);
+        GlobalAddress::new(server as u16, (self.0 & ((1 << UNIT_BITS) - 1)) * UNIT)
     }
 }
 
@@ -148,7 +175,8 @@ impl fmt::Debug for Entry {
 
 const fn place(at: GlobalAddress) -> Option<u64> {
     let offset = at.offset();
-    let fits = offset < MAX_REGION && offset.is_multiple_of(UNIT) && offset > 0;
+    let is_reached = at.server() < 1 << SERVER_BITS && offset < MAX_REGION;
+    let fits = is_reached && offset.is_multiple_of(UNIT) && offset > 0;
     if fits { Some(((at.server() as u64) << SERVER) | (offset / UNIT)) } else { None }
 }
 
@@ -158,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_read_as_it_was_written() {
-        let at = GlobalAddress::new(0xabcd, 0x123_4567 * 64);
+        let at = GlobalAddress::new(31, 0x123_4567 * 64);
         let leaf = Entry::leaf(0x7f, at).unwrap();
         assert!(!leaf.is_inner() && !leaf.is_empty());
         assert_eq!((leaf.byte(), leaf.at()), (0x7f, at));
@@ -169,9 +197,24 @@ mod tests {
             assert_eq!((inner.under(9).byte(), inner.under(9).at()), (9, at));
         }
         assert!(Entry::EMPTY.is_empty());
-        for offset in [0, 32, MAX_REGION] {
-            assert_eq!(Entry::leaf(1, GlobalAddress::new(0, offset)), None, "{offset}");
+        for (server, offset) in [(0, 0), (0, 32), (0, MAX_REGION), (32, 64)] {
+            assert_eq!(Entry::leaf(1, GlobalAddress::new(server, offset)), None, "{server}, {offset}");
         }
+    }
+
+    #[test]
+    fn any_bit_that_flips_is_noticed() {
+        for unit in (1..200_000).step_by(97) {
+            let at = GlobalAddress::new((unit % 32) as u16, unit * unit * 64 % MAX_REGION);
+            let Some(entry) = Entry::leaf(unit as u8, at) else { continue };
+            assert!(entry.is_sound() && entry.under(7).is_sound());
+            for bit in 0..64 {
+                let damaged = Entry(entry.0 ^ 1 << bit);
+                assert!(!damaged.is_sound() && !damaged.under(9).is_sound(), "{entry:?}, bit {bit}");
+            }
+        }
+        assert!(Entry::EMPTY.is_sound());
+        assert!((0..64).all(|bit| !Entry(1 << bit).is_sound()));
     }
 
     #[test]

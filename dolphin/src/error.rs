@@ -9,7 +9,7 @@ use fatbtree_verbs::PostError;
 pub enum IndexError {
     /// The first line of the server's region is no index's.
     #[error(
-        "memory server {server} holds no Dolphin index of this version: expected the structure \"dolphin\", format 1; load the server \
+        "memory server {server} holds no Dolphin index of this version: expected the structure \"dolphin\", format 3; load the server \
          with one"
     )]
     NoIndex {
@@ -70,8 +70,24 @@ pub enum IndexError {
         word: u64,
     },
     /// A part of the index cannot be: it was damaged.
-    #[error("the index is damaged at {at}: expected {expected}; load it again")]
+    #[error(
+        "the index is damaged at {at}: expected {expected}; trying again is of no use: restore the folders of all memory servers from copies \
+         of one moment, or load the index again"
+    )]
     Damaged {
+        /// Where.
+        at: GlobalAddress,
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// What belongs to a key is damaged: several readings found the same, and it cannot be.
+    #[error(
+        "key {key:#x}: the index is damaged at {at}: expected {expected}; trying again is of no use: restore the folders of all memory servers \
+         from copies of one moment, or load the index again"
+    )]
+    DamagedKey {
+        /// The key.
+        key: u64,
         /// Where.
         at: GlobalAddress,
         /// What should be there.

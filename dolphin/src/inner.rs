@@ -4,7 +4,7 @@
 //! offset size field
 //!      0    8 successor: entry of the node or leaf in this one's place, if it has moved
 //!      8    8 identity: prefix (7 bytes), then depth (3 bits), size (3 bits) and a mark
-//!     16    8 state, and stamp
+//!     16    8 state, and stamp: its high 16 bits are a sum of the identity
 //!     24  8·N entries, in no order; 0 is free
 //! ```
 //!
@@ -13,8 +13,11 @@
 //! leaves the lower one as it is.
 //!
 //! Identity and stamp never change. A node that grows or shrinks is written anew elsewhere.
+//!
+//! What no client writes is damaged: an entry or successor with wrong check bits, a successor of a node that
+//! has not moved, no successor of one that has.
 
-use fatbtree_remote::{GlobalAddress, word_at};
+use fatbtree_remote::{GlobalAddress, mix, word_at};
 
 use crate::checks::Check;
 use crate::entry::{Entry, NodeSize};
@@ -39,6 +42,15 @@ pub(crate) enum NodeState {
     /// Its successor counts.
     Moved = 3,
 }
+
+/// A stamp for the node of a prefix and size: with the sum of its identity.
+pub(crate) const fn stamp_of(stamp: u64, prefix: Prefix, size: NodeSize) -> u64 {
+    let sum = mix(identity_word(prefix, size)) & !(u64::MAX >> SUM_BITS);
+    stamp & (u64::MAX >> SUM_BITS) | sum
+}
+
+/// Bits of a stamp that are the sum of the node's identity.
+const SUM_BITS: u32 = 16;
 
 /// The word of a state. Stamps have low bits of 0.
 pub(crate) const fn state_word(stamp: u64, state: NodeState) -> u64 {
@@ -83,7 +95,7 @@ impl Node {
         let (prefix, state) = parse_head(bytes, size)?;
         let slots =
             (0..size.entries() as u16).map(|slot| (slot, Entry(word_at(bytes, slot_offset(slot) as usize))));
-        let (full, empty): (Vec<_>, Vec<_>) = slots.partition(|(_, entry)| !entry.is_empty());
+        let (full, empty): (Vec<_>, Vec<_>) = slots.partition(|(_, entry)| *entry != Entry::EMPTY);
         let mut entries = full;
         entries.sort_unstable_by_key(|(_, entry)| entry.byte());
         let free = empty.first().map(|(slot, _)| *slot);
@@ -92,6 +104,19 @@ impl Node {
 
     pub(crate) fn is(&self, state: NodeState) -> bool {
         self.state & 7 == state as u64
+    }
+
+    /// What no client has written so; `None` if there is nothing.
+    pub(crate) fn damage(&self) -> Option<&'static str> {
+        if self.entries.iter().any(|(_, entry)| !entry.is_sound()) || !self.successor.is_sound() {
+            return Some("entries that match their check bits");
+        }
+        let is_empty = self.successor.is_empty();
+        let fits = match () {
+            () if self.is(NodeState::Moved) => !is_empty,
+            () => is_empty && (self.is(NodeState::Live) || self.is(NodeState::Unborn)),
+        };
+        (!fits).then_some("a state that goes with the successor")
     }
 
     /// Whether the node may be used: what is not linked yet may never be.
@@ -141,8 +166,12 @@ impl Node {
 pub(crate) fn parse_head(bytes: &[u8], size: NodeSize) -> Option<(Prefix, u64)> {
     let identity = word_at(bytes, IDENTITY);
     let prefix = Prefix::of(identity, (identity & 7) as u8);
-    let is_one = identity == identity_word(prefix, size) && bytes.len() >= HEAD_BYTES as usize;
-    is_one.then(|| (prefix, word_at(bytes, STATE as usize)))
+    if bytes.len() < HEAD_BYTES as usize {
+        return None;
+    }
+    let state = word_at(bytes, STATE as usize);
+    let is_one = identity == identity_word(prefix, size) && stamp_of(state, prefix, size) == state;
+    is_one.then_some((prefix, state))
 }
 
 /// What has taken the place of a node of a size, by its head. `None`: it has not moved, or none lies there.
@@ -177,7 +206,8 @@ pub(crate) fn build(
 ) -> Vec<u8> {
     let mut bytes = vec![0; size.bytes() as usize];
     bytes[IDENTITY..][..8].copy_from_slice(&identity_word(prefix, size).to_le_bytes());
-    bytes[STATE as usize..][..8].copy_from_slice(&state_word(stamp, state).to_le_bytes());
+    let word = state_word(stamp_of(stamp, prefix, size), state);
+    bytes[STATE as usize..][..8].copy_from_slice(&word.to_le_bytes());
     let (_, slots) = bytes.split_at_mut(HEAD_BYTES as usize);
     for (slot, entry) in slots.chunks_exact_mut(8).zip(entries) {
         slot.copy_from_slice(&entry.0.to_le_bytes());
@@ -207,7 +237,8 @@ mod tests {
         let entries = [leaf(0x40, 3), inner(0x20, 2), leaf(0x10, 1)];
         let bytes = build(prefix, NodeSize::NEW, 64, NodeState::Live, entries);
         let node = Node::parse(&bytes, at(9), NodeSize::NEW).unwrap();
-        assert!(node.is_live() && node.prefix == prefix && node.stamp() == 64);
+        assert!(node.is_live() && node.prefix == prefix && node.damage().is_none());
+        assert_eq!(node.stamp(), stamp_of(64, prefix, NodeSize::NEW));
         let choose = |byte| node.choose(prefix.first_of(byte) | 7);
         assert_eq!(choose(0x0f), Choice::Gap);
         assert_eq!(choose(0x10), Choice::Leaf(entries[2]));
@@ -223,5 +254,14 @@ mod tests {
         let moved = Node::parse(&[&head[..], &bytes[24..]].concat(), at(9), NodeSize::NEW).unwrap();
         assert!(moved.is(NodeState::Moved) && moved.successor == inner(0, 5));
         assert_eq!(size_in(&head).map(|(size, _)| size), Some(NodeSize::NEW));
+        assert_eq!(moved.damage(), None);
+        for bit in 0..8 * NodeSize::NEW.bytes() as usize {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let Some(node) = Node::parse(&bytes, at(9), NodeSize::NEW) else { continue };
+            // Only the free part of the stamp, and what is not linked for what is, say nothing.
+            let says_nothing = (128..176).contains(&bit) && (bit >= 131 || node.is_live());
+            assert!(node.damage().is_some() || says_nothing, "bit {bit}");
+        }
     }
 }

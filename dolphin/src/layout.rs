@@ -7,7 +7,9 @@
 //!   ├────────────────────┤ 64          │ is announced, or 0                            │
 //!   │ lines of clients   │ 4 MiB       └───────────────────────────────────────────────┘
 //!   ├────────────────────┤
-//!   │ members, root      │ on the index's first server
+//!   │ members            │
+//!   ├────────────────────┤
+//!   │ root               │ on the index's first server
 //!   ├────────────────────┤ spare memory
 //!   │ chunks: leaves, inner nodes, records
 //!   └────────────────────┘
@@ -42,7 +44,7 @@ pub(crate) const LINES_BYTES: u64 = LINE_BYTES << 16;
 pub use fatbtree_remote::record::MAX_VALUE;
 
 /// Version of this layout, in the region's header.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 /// Shape of an index. It is chosen when the index is made, and never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,7 +151,7 @@ pub(crate) const fn line_offset(owner: u16) -> u64 {
     HEADER_BYTES as u64 + owner as u64 * LINE_BYTES
 }
 
-/// Offset of the word that names the generations of all servers, on the index's first server.
+/// Offset of the word that names the generations of all servers, on each of them.
 pub(crate) const fn members_offset() -> u64 {
     HEADER_BYTES as u64 + LINES_BYTES
 }

@@ -102,6 +102,16 @@ pub enum Fault {
         /// The key.
         key: u64,
     },
+    /// A key is outside of its leaf's range.
+    #[error(
+        "leaf at {at}: key {key:#x} is neither in the leaf's range, nor a free slot's or a deleted key's word"
+    )]
+    Stray {
+        /// The leaf.
+        at: GlobalAddress,
+        /// The key.
+        key: u64,
+    },
     /// A word leads to something else than its key's record.
     #[error("leaf at {at}: no record of key {key:#x} of the word's version at {record}")]
     Record {
@@ -195,6 +205,9 @@ impl<V: Verbs> Index<V> {
     ) -> Result<Node, Fault> {
         let bytes = self.bytes_at(entry.at(), entry.size().bytes()).await?;
         let node = Node::parse(&bytes, entry.at(), entry.size()).ok_or(Fault::NoNode { above, entry })?;
+        if node.damage().is_some() {
+            return Err(Fault::NoNode { above, entry });
+        }
         if node.is(NodeState::Unborn) {
             walk.verified.unfinished += 1;
         } else if !node.is(NodeState::Live) {
@@ -225,6 +238,7 @@ impl<V: Verbs> Index<V> {
         let leaf = Leaf::new(&bytes).ok_or(no_leaf.clone())?;
         match leaf.check(Use::Read) {
             Ok(()) if leaf.lock().is(LeafState::Open) => {}
+            Err(NoLeaf::Busy) if leaf.is_mixed() => return Err(no_leaf),
             // What was left half done still counts.
             Ok(()) | Err(NoLeaf::Busy) if leaf.is_leaf() => walk.verified.unfinished += 1,
             _ => return Err(no_leaf),
@@ -232,6 +246,9 @@ impl<V: Verbs> Index<V> {
         let (low, high) = (leaf.min(), leaf.max());
         if leaf.own() != at {
             return Err(no_leaf);
+        }
+        if let Some(slot) = leaf.stray().filter(|_| leaf.check(Use::Read).is_ok()) {
+            return Err(Fault::Stray { at, key: leaf.key(slot) });
         }
         if low != node.prefix.first_of(entry.byte()) || high > end || low > high {
             return Err(Fault::Misplaced { above, entry, low, high });

@@ -8,6 +8,8 @@
 //!   tree-7       the region of generation 7, as far as it was loaded or given out
 //!   chunks-7     a word for each chunk that was given out: its class
 //!   journal-7    what was changed in both since, in order
+//!   sums-7       from a stop until the next start: checksums of tree-7 and chunks-7
+//!   moments.json when the server has begun and ended its runs, and what it has heard of others: see `moments`
 //! ```
 //!
 //! **A process that is killed, and a machine that fails,** find the region again as it was at one moment: `tree-7` and `chunks-7` change only
@@ -18,9 +20,12 @@
 //! **An RDMA card** writes the region without the process: [`Keeping::is_written_by_device`]. Then `tree-7` is mapped, and clients write into
 //! it. A machine that fails may leave a mixture, because the pages reach the disk in any order.
 //!
-//! **A file that is not what was written** is refused at the start, by its name. `state.json`, `journal-7` and every word of `chunks-7` have
-//! checksums. The folder checks of `tree-7` that it is long enough. Its content is checked by the structure before it is served: a B-link
-//! tree reads each of its nodes.
+//! **A file that is not what was written** is refused at the start, by its name. `state.json`, `moments.json`, `journal-7` and every word of
+//! `chunks-7` have checksums. A server that stops leaves checksums of all of `tree-7`, which the next start compares. After a process was
+//! killed there are none; then the structure checks its content before it is served: a B-link tree reads each of its nodes.
+//!
+//! **A folder that was replaced by an older copy of itself** is whole. Other servers have heard of a later moment: [`Moments`](crate::Moments)
+//! says how that is found before the first session.
 //!
 //! **A folder that was restored in part** is refused, too: the three files of the generation that `state.json` names must be there, and no
 //! files of others. Nothing is removed but what `state.json` calls a leftover.
@@ -31,7 +36,9 @@
 //! the new one's while `state.json` names it.
 
 mod keeping;
+mod moments;
 mod state;
+mod sums;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -55,8 +62,10 @@ use crate::layout::{Class, Layout};
 use crate::tenant::{Loaded, Shape};
 pub use keeping::Keeping;
 use keeping::{KeptJournal, free_bytes};
+pub use moments::MomentsFile;
 pub use state::Counts;
 use state::{FORMAT, RegionState, State, sync_names};
+pub use sums::Seal;
 
 const LOCK: &str = "lock";
 
@@ -65,6 +74,8 @@ const KINDS: [&str; 3] = [TREE, CHUNKS, JOURNAL];
 const TREE: &str = "tree";
 const CHUNKS: &str = "chunks";
 const JOURNAL: &str = "journal";
+/// Checksums of the others, which need not be there.
+const SUMS: &str = "sums";
 
 /// Numbers of the memories in a journal: the places of their files among its targets.
 const REGION: u8 = 0;
@@ -266,7 +277,10 @@ pub enum FolderError {
         generation: u64,
     },
     /// A file is not what was written.
-    #[error("{} is damaged: {reason}; move the folder away and load anew", .path.display())]
+    #[error(
+        "{} is damaged: {reason}; starting again is of no use: restore the folders of all memory servers from copies of one moment, or move the \
+         folder away and load anew", .path.display()
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -336,6 +350,7 @@ impl<C: Counts> Folder<C> {
         let Some(state) = &self.state.tree else { return Ok(None) };
         let (kept, chunk_bytes) = (KeptRegion::from(state), self.state.chunk_bytes);
         let (generation, spare) = (kept.generation, &kept.spare);
+        self.seal().check(generation)?;
         let path = self.file(TREE, generation);
         let words = Arc::new(self.chunk_classes(spare, generation, false)?);
         let journal = self.open_journal(generation, kept.region_bytes, words.len())?;
@@ -357,6 +372,16 @@ impl<C: Counts> Folder<C> {
         self.note_in(&journal, &region, &words, generation)?;
         let region = region.into();
         Ok(Some(FoundRegion { kept, region, chunk_classes: words, chunk_bytes, path }))
+    }
+
+    /// The file with the moments of the folder's server.
+    pub fn moments(&self) -> MomentsFile {
+        MomentsFile::new(&self.path)
+    }
+
+    /// What the server needs to leave checksums when it stops.
+    pub fn seal(&self) -> Seal {
+        Seal::new(&self.path)
     }
 
     /// Memory server to which the folder belongs.
@@ -465,8 +490,9 @@ impl<C: Counts> Folder<C> {
                 return true;
             }
             self.journals().remove(&generation);
-            let removed = KINDS.map(|kind| self.disk().remove(&self.file(kind, generation)));
-            let left = removed.into_iter().filter_map(Result::err);
+            let kinds = KINDS.into_iter().chain([SUMS]);
+            let removed = kinds.map(|kind| self.disk().remove(&self.file(kind, generation)));
+            let left = removed.filter_map(Result::err);
             let mut left = left.filter(|error| error.kind() != io::ErrorKind::NotFound);
             let error = left.next();
             if let Some(error) = &error {
@@ -600,6 +626,11 @@ fn whole<C: Counts>(folder: &Path, state: Option<&State<C>>) -> Result<(), Folde
         else {
             continue;
         };
+        let is_kept =
+            |state: &State<C>| state.tree.as_ref().is_some_and(|tree| tree.generation == generation);
+        if name == format!("{SUMS}-{generation}") && state.is_some_and(is_kept) {
+            continue;
+        }
         let is_leftover = state.is_some_and(|state| state.leftovers.contains(&generation));
         if !missing.remove(name) && !is_leftover {
             return Err(partial(match state {
@@ -621,7 +652,7 @@ fn names<C>(tree: &RegionState<C>) -> [String; KINDS.len()] {
 /// Generation of a region's file, by its name.
 fn generation_of(name: &str) -> Option<u64> {
     let (kind, number) = name.split_once('-')?;
-    KINDS.contains(&kind).then(|| number.parse().ok())?
+    (KINDS.contains(&kind) || kind == SUMS).then(|| number.parse().ok())?
 }
 
 /// Makes a folder, which other users of this machine must not read, and brings its name to the disk.

@@ -106,6 +106,7 @@ mod info;
 mod layout;
 mod limits;
 mod mailbox;
+mod moments;
 mod owners;
 mod part;
 mod refusal;
@@ -121,12 +122,15 @@ pub use chunk_classes::{DamagedClasses, note_chunk_class};
 pub use event::{Event, FirstHop};
 pub use fatbtree_remote::SizeClass;
 pub use find::{find_block, find_slot, first_byte};
-pub use folder::{Counts, Folder, FolderError, FolderOwner, FoundRegion, Keeping, KeptRegion};
+pub use folder::{
+    Counts, Folder, FolderError, FolderOwner, FoundRegion, Keeping, KeptRegion, MomentsFile, Seal,
+};
 pub use free_blocks::{BLOCKS_AT_ONCE, FreeBlocks, GivenBack, Grant, TooManyBlocks};
 pub use info::{LockTable, Origin, ServerInfo};
 pub use layout::{Class, Layout};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};
+pub use moments::{HearError, Heard, Moment, Moments, OlderCopy, Statement};
 pub use owners::NoOwner;
 pub use part::{MakeInError, Part, PartOptions, kept, make, make_in, part_in};
 pub use refusal::{PathMtu, Refusal};

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
+use crate::moments::{Moment, Moments, OlderCopy};
 use crate::refusal::Refusal;
 use crate::server::{Counter, MemoryServer, RegionBytes, Reply, Request, ServerError};
 use crate::session::{Lease, SessionKey, Told};
@@ -26,12 +27,14 @@ pub struct Mailbox<T: Tenant> {
 /// The control plane's end.
 pub struct Handle<T: Tenant> {
     requests: mpsc::Sender<Request<T>>,
+    moments: Arc<Moments>,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl<T: Tenant> Clone for Handle<T> {
     fn clone(&self) -> Self {
-        Self { requests: self.requests.clone(), wake: Arc::clone(&self.wake) }
+        let (moments, wake) = (Arc::clone(&self.moments), Arc::clone(&self.wake));
+        Self { requests: self.requests.clone(), moments, wake }
     }
 }
 
@@ -54,7 +57,8 @@ pub fn mailbox_with_waker<T: Tenant>(
     wake: impl Fn() + Send + Sync + 'static,
 ) -> (Handle<T>, Mailbox<T>) {
     let (sender, receiver) = mpsc::channel(capacity.max(1));
-    (Handle { requests: sender, wake: Arc::new(wake) }, Mailbox { requests: receiver })
+    let moments = Arc::new(Moments::in_memory(Moment(0)));
+    (Handle { requests: sender, moments, wake: Arc::new(wake) }, Mailbox { requests: receiver })
 }
 
 impl<T: Tenant> Mailbox<T> {
@@ -84,6 +88,26 @@ type Answer<T> = Result<Result<T, Refusal>, ServerGone>;
 
 /// Every method fails with [`ServerGone`] when the server is gone; inside, with the server's own refusal.
 impl<T: Tenant> Handle<T> {
+    /// The handle of a server that has begun a run with these moments.
+    #[must_use]
+    pub fn with_moments(self, moments: Arc<Moments>) -> Self {
+        Self { moments, ..self }
+    }
+
+    /// Moments of the server, and what it has heard of others.
+    #[must_use]
+    pub fn moments(&self) -> &Arc<Moments> {
+        &self.moments
+    }
+
+    /// See [`MemoryServer::found_older`].
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub async fn found_older(&self, older: OlderCopy) -> Result<(), ServerGone> {
+        self.ask(|reply| Request::Older { older, reply }).await
+    }
+
     /// Content of the server, and how to reach it.
     ///
     /// # Errors

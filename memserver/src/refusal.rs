@@ -8,6 +8,7 @@ use fatbtree_verbs::{ConnectError, EndpointError, Mtu, QueuePairNumber, ReserveE
 use crate::chunk::{NoChunk, NoClass, NoGrant};
 use crate::free_blocks::TooManyBlocks;
 use crate::limits::OverBound;
+use crate::moments::OlderCopy;
 use crate::owners::NoOwner;
 use crate::session::SessionKey;
 
@@ -29,6 +30,9 @@ pub enum Refusal {
         /// Its partition.
         partition: u16,
     },
+    /// The server's folder is an older copy.
+    #[error(transparent)]
+    Older(#[from] OlderCopy),
     /// The server has begun with an empty structure and does not know yet whether there was another one.
     #[error(
         "memory server of partition {partition} has begun empty and serves that when a controller has said whether there was something before, \
@@ -130,7 +134,7 @@ impl Refusal {
             Self::NoChunk(_) => Shortage::Region,
             Self::Reserve(ReserveError::NoRoom(_)) => Shortage::Disk,
             Self::OverBound(_) | Self::NoOwner(NoOwner::InUse) => Shortage::Bound,
-            Self::Lost { .. } => Shortage::Lost,
+            Self::Lost { .. } | Self::Older(_) => Shortage::Lost,
             _ => Shortage::Unknown,
         }
     }

@@ -1,6 +1,6 @@
 //! Storage of regions: in memory or in a folder.
 
-use crate::folder::{Counts, Folder, FolderError, KeptRegion};
+use crate::folder::{Counts, Folder, FolderError, KeptRegion, MomentsFile, Seal};
 
 /// Storage of regions, for a structure that counts `C` when it is loaded.
 #[derive(Debug)]
@@ -21,6 +21,15 @@ impl<C: Counts> Storage<C> {
         match self {
             Self::Memory => Ok(()),
             Self::Folder(folder) => folder.keep(kept),
+        }
+    }
+
+    /// Files of a run of the server: its moments, and the checksums of its end. `None`: nothing outlives the process.
+    #[must_use]
+    pub fn run(&self) -> Option<(MomentsFile, Seal)> {
+        match self {
+            Self::Memory => None,
+            Self::Folder(folder) => Some((folder.moments(), folder.seal())),
         }
     }
 

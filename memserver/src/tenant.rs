@@ -21,8 +21,9 @@ use std::sync::Arc;
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
+use crate::chunk_classes::ChunkClasses;
 use crate::info::Origin;
-use crate::layout::Class;
+use crate::layout::{Class, Layout};
 use crate::server::Counter;
 
 /// The structure in a region, as its memory server needs to know it. Nothing here is on the data path.
@@ -168,6 +169,20 @@ pub struct Loaded<T> {
     pub shape: Shape,
     /// The structure.
     pub tenant: T,
+}
+
+impl<T> Loaded<T> {
+    /// Places where blocks may lie, with chunks of so many bytes; as if no chunk had been given out, where their classes are not kept.
+    #[must_use]
+    pub fn layout(&self, chunk_bytes: u64) -> Layout {
+        let given_out = |table: &Arc<Memory>| ChunkClasses::new(Arc::clone(table), self.generation);
+        Layout {
+            classes: self.shape.classes.clone().into(),
+            chunks_from: self.spare.start,
+            chunk_bytes,
+            given_out: self.chunk_classes.as_ref().map(given_out),
+        }
+    }
 }
 
 /// Content that a memory server can serve.

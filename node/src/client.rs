@@ -34,6 +34,7 @@ use tokio::sync::mpsc as reports;
 
 use crate::NodeError;
 use crate::adapter::{Adapter, NicSpec, SILENCE, Side, Watch};
+use crate::channels::Channels;
 use crate::metrics::{Metrics, Questions, serve_client};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use link::{Answer, Link, Out};
@@ -171,12 +172,17 @@ impl<C: StructureClient> StructureProcess<C> {
         let watch = Watch::new(waiter);
         let (answer, answers) = mpsc::channel();
         let out = Out { answers: answer, waker };
+        let channels = Channels::new(&options.servers, &options.trust);
         let link = |server: &MemoryServer| {
             let (roce, patience) = (options.host.ip, options.patience);
-            (server.partition, Link::new(server, &options.trust, roce, patience, out.clone()))
+            (
+                server.partition,
+                Link::new(server.partition, Arc::clone(&channels), roce, patience, out.clone()),
+            )
         };
         let links: BTreeMap<u16, Arc<Link<C::Info>>> = options.servers.iter().map(link).collect();
         let infos = descriptions(&control, &links, &options.servers)?;
+        control.block_on(channels.compare_all(options.patience))?;
         let client = C::open(adapter, &infos, &options.servers, options, rand::random())?;
         let is_reported = !options.controllers.is_empty() && client.begin_reports(SAMPLE, rand::random());
         let reports = is_reported.then(|| {

@@ -167,6 +167,21 @@ pub enum NodeError {
     /// A queue pair cannot be connected.
     #[error("connecting to a memory server: {0}")]
     Connect(#[from] fatbtree_blink::PoolError),
+    /// The folder of a memory server is an older copy than what another one has worked with.
+    #[error(
+        "memory server {server} was restored from an older copy: its folder is of {found}, but memory server {by} has worked with what it held on \
+         {known}; stop all memory servers and restore all of their folders from copies of one moment, or load anew (fatbtree load --replace)"
+    )]
+    OlderCopy {
+        /// Name of the server.
+        server: String,
+        /// The last moment that its folder knows.
+        found: fatbtree_memserver::Moment,
+        /// Name of the server that has heard of a later one.
+        by: String,
+        /// That moment.
+        known: fatbtree_memserver::Moment,
+    },
     /// A memory server refuses, or was out of reach for too long.
     #[error("connecting to a memory server: {0}")]
     OutOfReach(fatbtree_memserver::session_keeper::Denied),

@@ -47,6 +47,7 @@
 
 mod adapter;
 mod ask;
+mod channels;
 mod client;
 mod controller;
 mod error;

@@ -11,10 +11,13 @@ mod tree;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fatbtree_controller::grpc::Controllers;
-use fatbtree_memserver::{Event, Keeping, Mailbox, MemoryServer, ServerInfo, Tenant, mailbox_with_waker};
+use fatbtree_memserver::{
+    Event, Keeping, Mailbox, MemoryServer, Moment, Moments, Seal, ServerInfo, Tenant, mailbox_with_waker,
+};
 use fatbtree_nic::NicStats;
 use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer as Described};
@@ -106,6 +109,9 @@ pub struct MemoryServerProcess<S: Hosted = TreeSource> {
     grpc: SocketAddr,
     registrar: Option<mpsc::UnboundedSender<EventOf<S>>>,
     workers: Option<Workers>,
+    moments: Arc<Moments>,
+    /// What leaves checksums in the data folder.
+    seal: Option<Seal>,
     _control: Runtime,
 }
 
@@ -128,6 +134,12 @@ pub struct MemoryServerReport {
     pub software: Option<(Counters, NicStats)>,
     /// Work of its query workers, if it has any.
     pub queries: Option<QueryReport>,
+}
+
+/// The present moment.
+fn now() -> Moment {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl<S: Hosted> MemoryServerProcess<S> {
@@ -175,7 +187,13 @@ impl<S: Hosted> MemoryServerProcess<S> {
         let server = server.with_device_counters(|adapter| {
             adapter.counters().map_or_else(Vec::new, |(_, nic)| nic.counters())
         });
+        let (moments, seal) = match opened.run {
+            Some((file, seal)) => (Moments::begin(file, now())?, Some(seal)),
+            None => (Moments::in_memory(now()), None),
+        };
+        let moments = Arc::new(moments);
         let (handle, mailbox) = mailbox_with_waker(MAILBOX, move || waker.wake());
+        let handle = handle.with_moments(Arc::clone(&moments));
         let workers = S::start(&mut services, &control, &server, &handle)?;
         let board = workers.as_ref().map(|workers| workers.board.clone());
         let refused = Refused::default();
@@ -202,7 +220,19 @@ impl<S: Hosted> MemoryServerProcess<S> {
         });
         let door = Door { listener, trust, roster: roster.into(), refused };
         control.spawn(S::serve(services, door, handle));
-        Ok(Self { server, mailbox, watch, stopper, limit, grpc, registrar, workers, _control: control })
+        Ok(Self {
+            server,
+            mailbox,
+            watch,
+            stopper,
+            limit,
+            grpc,
+            registrar,
+            workers,
+            moments,
+            seal,
+            _control: control,
+        })
     }
 
     /// Address of its gRPC service.
@@ -263,6 +293,13 @@ impl<S: Hosted> MemoryServerProcess<S> {
             board.report()
         });
         self.server.sync().map_err(NodeError::system("bringing the structure to the disk"))?;
+        if let Some(seal) = &self.seal {
+            // Nothing changes the region any more.
+            let sealed = seal.write(self.server.info().generation);
+            if let Err(error) = sealed.and_then(|()| self.moments.end(now())) {
+                tracing::warn!(%error, "the next start will not notice each kind of damage");
+            }
+        }
         Ok(MemoryServerReport { software: self.server.device().counters(), queries })
     }
 }

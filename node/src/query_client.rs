@@ -24,6 +24,7 @@ use tokio::runtime::Runtime;
 use crate::NodeError;
 use crate::adapter::Watch;
 use crate::ask::ask_within;
+use crate::channels::Channels;
 use crate::metrics::{Metrics, Questions, serve_client};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use crate::wires::host_port;
@@ -164,6 +165,7 @@ impl QueryClientProcess {
         };
         let infos = servers.iter().map(|server| control.block_on(info(server, trust, left())));
         let infos: Vec<TreeServerInfo> = infos.collect::<Result<_, _>>()?;
+        control.block_on(Channels::new(servers, trust).compare_all(*patience))?;
         let mut partitions: Vec<(u64, u16)> =
             infos.iter().map(|info| (info.partition.range.low, info.partition.id)).collect();
         partitions.sort_unstable();

@@ -7,7 +7,7 @@ use fatbtree_remote::record::{
     RECORD_HEAD, RecordHead, RecordPointer, UNPUBLISHED, read_record, record_bytes, write_record,
 };
 
-use crate::slot::{BlockPointer, UNIT};
+use crate::slot::{BlockPointer, UNIT, block_units};
 
 /// The largest length that a slot tells, in units: such a block has as many units, or more.
 const MOST_UNITS: u32 = u8::MAX as u32;
@@ -16,9 +16,7 @@ const MOST_UNITS: u32 = u8::MAX as u32;
 /// behind the first eight units, and what one block leaves another one can use.
 #[must_use]
 pub const fn block_bytes(length: u32) -> u32 {
-    let units = units(length);
-    let step = if units <= 8 { 1 } else { 1 << ((units - 1).ilog2() - 2) };
-    units.next_multiple_of(step) * UNIT as u32
+    block_units(units(length)) * UNIT as u32
 }
 
 /// Units that hold the record of a value.
@@ -26,9 +24,9 @@ const fn units(length: u32) -> u32 {
     record_bytes(length).div_ceil(UNIT as u32)
 }
 
-/// Units in the slot of a value.
+/// Units in the slot of a value: those of its block.
 pub(crate) const fn slot_units(length: u32) -> u8 {
-    let units = units(length);
+    let units = block_units(units(length));
     if units < MOST_UNITS { units as u8 } else { MOST_UNITS as u8 }
 }
 
@@ -101,7 +99,7 @@ mod tests {
     fn blocks_have_few_sizes() {
         let bytes = [0, 40, 41, 104, 552, 600, 1 << 20].map(block_bytes);
         assert_eq!(bytes, [64, 64, 128, 128, 640, 640, 20_480 * 64]);
-        assert_eq!([0, 16_232, 16_233, 1 << 20].map(slot_units), [1, 254, 255, 255]);
+        assert_eq!([0, 600, 14_000, 14_313, 1 << 20].map(slot_units), [1, 10, 224, 255, 255]);
     }
 
     proptest! {

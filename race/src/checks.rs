@@ -57,4 +57,8 @@ fatbtree_remote::named_checks! {
     FrozenBuckets,
     /// Tentative pointers are not copied into new subtables.
     CopiesCommitted,
+    /// A slot whose check bits are wrong is damaged, and is no word that hides a key.
+    SoundSlots,
+    /// A block with a key that cannot be in its slot was reached by a damaged pointer.
+    OthersKey,
 }

@@ -10,7 +10,7 @@ use crate::slot::MAX_SERVERS;
 pub enum TableError {
     /// The first line of the server's region is no table's.
     #[error(
-        "memory server {server} holds no hash table of this version: expected the structure \"racehash\", format 1; load the server with one"
+        "memory server {server} holds no hash table of this version: expected the structure \"racehash\", format 2; load the server with one"
     )]
     NoTable {
         /// The server that was asked.
@@ -61,8 +61,24 @@ pub enum TableError {
         most: u32,
     },
     /// A part of the table cannot be: it was damaged.
-    #[error("the table is damaged at {at}: expected {expected}; load it again")]
+    #[error(
+        "the table is damaged at {at}: expected {expected}; trying again is of no use: restore the folders of all memory servers from copies \
+         of one moment, or load the table again"
+    )]
     Damaged {
+        /// Where.
+        at: GlobalAddress,
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// What belongs to a key is damaged: several readings found the same, and it cannot be.
+    #[error(
+        "key {key:#x}: the table is damaged at {at}: expected {expected}; trying again is of no use: restore the folders of all memory servers \
+         from copies of one moment, or load the table again"
+    )]
+    DamagedKey {
+        /// The key.
+        key: u64,
         /// Where.
         at: GlobalAddress,
         /// What should be there.

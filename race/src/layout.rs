@@ -16,13 +16,14 @@
 //!   combined bucket, 128 bytes:  main and overflow, or overflow and main, of one group
 //! ```
 //!
-//! Headers never change: a subtable has one depth and one suffix for ever.
+//! Headers never change: a subtable has one depth and one suffix for ever. The region of each other server has a line for the word of
+//! members where the first server's has the directory, and chunks behind it.
 
 use fatbtree_remote::record::MAX_VALUE;
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
 
 use crate::hash::Hash;
-use crate::slot::{MAX_SERVERS, Place, Slot, UNIT};
+use crate::slot::{MAX_SERVERS, Place, Slot, UNIT, sum};
 
 /// Name of the structure in the region's header.
 pub const STRUCTURE: [u8; 8] = *b"racehash";
@@ -55,14 +56,14 @@ const HEAD_BYTES: u64 = 64;
 /// Offset of the word in a subtable that names its successors.
 pub(crate) const SUCCESSORS: u64 = 8;
 
-/// Offset of the word in a directory that names the generations of all servers.
+/// Offset of the word that names the generations of all servers: in a directory, or in the line at the same place of another server.
 pub(crate) const MEMBERS: u64 = 8;
 
 /// Stands in each bucket header.
 const MAGIC: u64 = 0x5ace;
 
 /// Version of this layout, in the region's header.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// Shape of a table. It is chosen when the table is made, and never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -228,18 +229,25 @@ pub struct Leaf {
 impl Leaf {
     const DEPTH: u32 = 48;
 
-    /// Entry of a directory: RACE's, 8 bits of depth and 48 of pointer.
+    /// Bits of an entry that are a sum of the others.
+    const SUM: u32 = 8;
+
+    /// Entry of a directory: RACE's, 8 bits of depth and 48 of pointer; and 8 bits that are a sum of these.
     #[must_use]
     pub const fn word(self) -> u64 {
-        (self.depth as u64) << Self::DEPTH | self.place.word()
+        let word = (self.depth as u64) << Self::DEPTH | self.place.word();
+        word | sum(word, Self::SUM)
     }
 
-    /// Reads an entry. `None` if there is none.
+    /// Reads an entry. `None` if there is none, or one that is damaged.
     #[must_use]
     pub const fn from_word(word: u64) -> Option<Self> {
         let depth = (word >> Self::DEPTH) as u8;
         match Place::from_word(word) {
-            Some(place) if depth <= MAX_DIRECTORY_BITS => Some(Self { place, depth }),
+            Some(place) if depth <= MAX_DIRECTORY_BITS => {
+                let entry = Self { place, depth };
+                if entry.word() == word { Some(entry) } else { None }
+            }
             _ => None,
         }
     }
@@ -277,8 +285,14 @@ pub(crate) const fn is_slot(offset: u64) -> bool {
     offset >= HEAD_BYTES && !offset.is_multiple_of(BUCKET_BYTES)
 }
 
+/// Whether a key of this hash may be in the slot at an offset of its subtable.
+pub(crate) fn may_be_at(shape: &Shape, hash: Hash, offset: u64) -> bool {
+    let its = hash.buckets(shape);
+    buckets_of(offset).any(|bucket| its.contains(&bucket))
+}
+
 /// Combined buckets in which the slot at an offset lies.
-pub(crate) fn buckets_of(offset: u64) -> impl Iterator<Item = u32> {
+fn buckets_of(offset: u64) -> impl Iterator<Item = u32> {
     let bucket = (offset - HEAD_BYTES) / BUCKET_BYTES;
     let (group, place) = (bucket / GROUP_BUCKETS, bucket % GROUP_BUCKETS);
     let first = (group * 2 + place / 2) as u32;
@@ -358,6 +372,7 @@ mod tests {
             let place = Place::of(GlobalAddress::new(1, unit * 64)).unwrap();
             let leaf = Leaf { place, depth };
             prop_assert_eq!(Leaf::from_word(leaf.word()), Some(leaf));
+            prop_assert!((0..64).all(|bit| Leaf::from_word(leaf.word() ^ 1 << bit).is_none()));
         }
 
         #[test]

@@ -17,9 +17,44 @@ const VERSION_BITS: u32 = 11;
 const VERSION: u32 = UNIT_BITS + SERVER_BITS;
 const TENTATIVE: u64 = 1 << (VERSION + VERSION_BITS);
 const FROZEN: u64 = TENTATIVE << 1;
-const LENGTH: u32 = 48;
+const CHECK: u32 = 48;
+const CHECK_MASK: u64 = 0b111;
+const LENGTH: u32 = 51;
+const LENGTH_MASK: u64 = 0b1_1111;
 const FINGERPRINT: u32 = 56;
-const _: () = assert!(FROZEN << 1 == 1 << LENGTH);
+const _: () = assert!(FROZEN << 1 == 1 << CHECK);
+
+/// Bits of a slot that the check bits are the parities of. Bit *i* counts in those that the powers of *x* modulo *x*³ + *x* + 1 have in
+/// *x* to the *i*: so any one bit that flips shows, and any two whose distance is no multiple of seven.
+const PARITIES: [u64; 3] = parities();
+
+const fn parities() -> [u64; 3] {
+    let (mut masks, mut power, mut bit) = ([0; 3], 1_u64, 0);
+    while bit < u64::BITS {
+        let mut row = 0;
+        while row < 3 {
+            if power >> row & 1 == 1 && (CHECK_MASK << CHECK) >> bit & 1 == 0 {
+                masks[row] |= 1 << bit;
+            }
+            row += 1;
+        }
+        power <<= 1;
+        if power > CHECK_MASK {
+            power ^= 0b1011;
+        }
+        bit += 1;
+    }
+    masks
+}
+
+/// The check bits of a word, where they belong.
+const fn check(word: u64) -> u64 {
+    let [one, two, four] = PARITIES;
+    let bits = (word & one).count_ones() & 1
+        | ((word & two).count_ones() & 1) << 1
+        | ((word & four).count_ones() & 1) << 2;
+    (bits as u64) << CHECK
+}
 
 /// A multiple of [`UNIT`] on one of [`MAX_SERVERS`], in 35 bits. It is never 0: at offset 0 lies the region's header.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -49,6 +84,28 @@ impl Place {
         self.0
     }
 
+    /// The word by which a subtable names its successors, the begin of which this is: the packed address, and a sum of it.
+    #[must_use]
+    pub(crate) const fn link(self) -> u64 {
+        self.0 | sum(self.0, LINK_SUM)
+    }
+
+    /// Reads such a word. `Ok(None)` if there are no successors: the word [counts](no_link) then.
+    ///
+    /// # Errors
+    /// When no client has ever written it: it is damaged.
+    pub(crate) const fn of_link(word: u64) -> Result<Option<Self>, DamagedLink> {
+        let low = word & (u64::MAX >> LINK_SUM);
+        if low | sum(low, LINK_SUM) != word {
+            return Err(DamagedLink);
+        }
+        match Self::from_word(low) {
+            Some(place) if place.0 == low => Ok(Some(place)),
+            None if low & ((1 << Self::BITS) - 1) == 0 => Ok(None),
+            _ => Err(DamagedLink),
+        }
+    }
+
     /// The address.
     #[must_use]
     pub const fn address(self) -> GlobalAddress {
@@ -56,12 +113,42 @@ impl Place {
     }
 }
 
+/// The word of a subtable without successors: a number, and a sum of it. Numbers go round at [`LINK_NUMBERS`].
+#[must_use]
+pub(crate) const fn no_link(number: u64) -> u64 {
+    let low = number % LINK_NUMBERS << Place::BITS;
+    low | sum(low, LINK_SUM)
+}
+
+/// The number of such a word.
+#[must_use]
+pub(crate) const fn number_of(word: u64) -> u64 {
+    word >> Place::BITS & (LINK_NUMBERS - 1)
+}
+
+/// Numbers that a word without successors can have.
+pub(crate) const LINK_NUMBERS: u64 = 1 << (u64::BITS - LINK_SUM - Place::BITS);
+
+/// A word that is neither.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DamagedLink;
+
+/// High bits of a link that are a sum of the others.
+const LINK_SUM: u32 = 16;
+
+/// A sum of a word, in its `bits` highest bits, which are 0 there: the highest ones of a product with an odd number. A bit that flips changes
+/// the product by that number, shifted, of which the highest bits are neither all 0 nor all 1.
+pub(crate) const fn sum(word: u64, bits: u32) -> u64 {
+    let low = u64::BITS - bits;
+    (word & (u64::MAX >> bits)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> low << low
+}
+
 /// Pointer from a bucket to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockPointer {
     /// Eight bits of the key's hash.
     pub fingerprint: u8,
-    /// Units of the block that hold the record; 255: as many, or more.
+    /// Units of the block: 1 to 8, or a number with three significant bits; 255: as many, or more.
     pub units: u8,
     /// Version of the record, of which the low 11 bits count.
     pub version: u32,
@@ -81,13 +168,17 @@ pub enum State {
 /// A slot as it lies in memory, little-endian.
 ///
 /// ```text
-///   63        56 55    48 47     46         45      35 34    30 29          0
-///   fingerprint  length   frozen tentative  version    server   64-byte units
-///        8         8        1       1         11         5           30
+///   63        56 55    51 50   48 47     46         45      35 34    30 29          0
+///   fingerprint  length   check   frozen tentative  version    server   64-byte units
+///        8         5        3       1       1         11         5           30
 /// ```
 ///
 /// RACE's slot has a pointer of 48 bits behind fingerprint and length. Blocks begin at multiples of 64, so 30 bits are 64 GiB of each of
-/// 32 servers; the other bits hold the version, by which no word comes twice, and two states.
+/// 32 servers; the other bits hold the version, by which no word comes twice, and two states. The length is that of the block, of which
+/// there are 28.
+///
+/// The *check* bits depend on all others. Without them a bit that flips in a fingerprint, or makes a pointer tentative, would hide the key. They
+/// are linear: the states below change them as they change their own bit, so a damaged slot stays one, whatever is done with it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Slot(pub u64);
 
@@ -99,8 +190,9 @@ impl Slot {
     #[must_use]
     pub const fn new(pointer: BlockPointer) -> Self {
         let version = (pointer.version as u64) & ((1 << VERSION_BITS) - 1);
-        let sizes = (pointer.fingerprint as u64) << FINGERPRINT | (pointer.units as u64) << LENGTH;
-        Self(sizes | version << VERSION | pointer.place.word())
+        let sizes = (pointer.fingerprint as u64) << FINGERPRINT | class_of(pointer.units) << LENGTH;
+        let word = sizes | version << VERSION | pointer.place.word();
+        Self(word | check(word))
     }
 
     /// The pointer, whatever the state. `None` if the slot is empty.
@@ -108,8 +200,20 @@ impl Slot {
     pub fn pointer(self) -> Option<BlockPointer> {
         let place = Place::from_word(self.0)?;
         let version = (self.0 >> VERSION & ((1 << VERSION_BITS) - 1)) as u32;
-        let (fingerprint, units) = ((self.0 >> FINGERPRINT) as u8, (self.0 >> LENGTH) as u8);
+        let (fingerprint, units) =
+            ((self.0 >> FINGERPRINT) as u8, units_of((self.0 >> LENGTH & LENGTH_MASK) as u32));
         Some(BlockPointer { fingerprint, units, version, place })
+    }
+
+    /// Whether the check bits are right: no client has ever written another word, so it is damaged.
+    #[must_use]
+    pub const fn is_sound(self) -> bool {
+        check(self.0) == self.0 & CHECK_MASK << CHECK
+    }
+
+    /// The slot with a bit set or cleared.
+    const fn with(self, bit: u64, is_set: bool) -> Self {
+        if (self.0 & bit != 0) == is_set { self } else { Self(self.0 ^ bit ^ check(bit)) }
     }
 
     /// Whether the slot is free to be filled.
@@ -133,26 +237,52 @@ impl Slot {
     /// The slot frozen.
     #[must_use]
     pub const fn frozen(self) -> Self {
-        Self(self.0 | FROZEN)
+        self.with(FROZEN, true)
     }
 
     /// The slot as it was before it was frozen.
     #[must_use]
     pub const fn thawed(self) -> Self {
-        Self(self.0 & !FROZEN)
+        self.with(FROZEN, false)
     }
 
     /// The slot as a tentative one.
     #[must_use]
     pub const fn tentative(self) -> Self {
-        Self(self.0 | TENTATIVE)
+        self.with(TENTATIVE, true)
     }
 
     /// The slot as one that counts.
     #[must_use]
     pub const fn committed(self) -> Self {
-        Self(self.0 & !TENTATIVE)
+        self.with(TENTATIVE, false)
     }
+}
+
+/// Units of the smallest block that holds so many: see [`block_bytes`](crate::block::block_bytes).
+pub(crate) const fn block_units(units: u32) -> u32 {
+    let step = if units <= 8 { 1 } else { 1 << ((units - 1).ilog2() - 2) };
+    units.next_multiple_of(step)
+}
+
+/// Number of the length of a block with so many units: 1 to 8 one by one, then four up to each double.
+const fn class_of(units: u8) -> u64 {
+    let units = units as u32;
+    if units <= 8 {
+        return units.saturating_sub(1) as u64;
+    }
+    let power = (units - 1).ilog2();
+    (8 + (power - 3) * 4 + (units - (1 << power)).div_ceil(1 << (power - 2)) - 1) as u64
+}
+
+/// Units of the length of a number.
+const fn units_of(class: u32) -> u8 {
+    if class < 8 {
+        return class as u8 + 1;
+    }
+    let power = (class - 8) / 4 + 3;
+    let units = (1 << power) + ((class - 8) % 4 + 1) * (1 << (power - 2));
+    if units < u8::MAX as u32 { units as u8 } else { u8::MAX }
 }
 
 #[cfg(test)]
@@ -165,7 +295,7 @@ mod tests {
         #[test]
         fn a_slot_is_read_as_it_was_written(
             fingerprint: u8,
-            units: u8,
+            class in 0..28_u32,
             version in 0..1_u32 << 11,
             server in 0..MAX_SERVERS,
             unit in 1..MAX_REGION / UNIT,
@@ -173,7 +303,7 @@ mod tests {
             let address = GlobalAddress::new(server, unit * UNIT);
             let place = Place::of(address).unwrap();
             prop_assert_eq!(place.address(), address);
-            let pointer = BlockPointer { fingerprint, units, version, place };
+            let pointer = BlockPointer { fingerprint, units: units_of(class), version, place };
             let slot = Slot::new(pointer);
             prop_assert_eq!((slot.pointer(), slot.state()), (Some(pointer), State::Committed));
             prop_assert!(!slot.is_empty() && !slot.is_frozen());
@@ -181,15 +311,41 @@ mod tests {
             prop_assert_eq!((changed.pointer(), changed.state()), (Some(pointer), State::Tentative));
             prop_assert!(changed.is_frozen());
             prop_assert_eq!(changed.thawed().committed(), slot);
+            for state in [slot, slot.tentative(), slot.frozen(), changed, Slot::EMPTY, Slot::EMPTY.frozen()] {
+                prop_assert!(state.is_sound());
+                for bit in 0..64 {
+                    let damaged = Slot(state.0 ^ 1 << bit);
+                    // Also when other clients go on with it.
+                    let later = [damaged, damaged.frozen(), damaged.tentative(), damaged.thawed(), damaged.committed()];
+                    prop_assert!(later.iter().all(|slot| !slot.is_sound()), "bit {}", bit);
+                }
+            }
         }
 
         #[test]
         fn any_word_is_a_slot(word: u64) {
             let slot = Slot(word);
             if let Some(pointer) = slot.pointer() {
-                prop_assert_eq!(Slot::new(pointer), slot.thawed().committed());
+                if slot.is_sound() && slot.0 >> LENGTH & LENGTH_MASK < 28 {
+                    prop_assert_eq!(Slot::new(pointer), slot.thawed().committed());
+                }
                 prop_assert_eq!(Place::of(pointer.place.address()), Some(pointer.place));
             }
+        }
+    }
+
+    #[test]
+    fn a_link_whose_bits_flip_is_damaged() {
+        assert_eq!((no_link(0), no_link(LINK_NUMBERS)), (0, 0));
+        for number in 0..LINK_NUMBERS {
+            let word = no_link(number);
+            assert_eq!((Place::of_link(word), number_of(word)), (Ok(None), number));
+            assert!((0..64).all(|bit| Place::of_link(word ^ 1 << bit).is_err()), "{number}");
+        }
+        for unit in (1..1 << 24).step_by(99_991) {
+            let place = Place::of(GlobalAddress::new((unit % 32) as u16, unit * UNIT)).unwrap();
+            assert_eq!(Place::of_link(place.link()), Ok(Some(place)));
+            assert!((0..64).all(|bit| Place::of_link(place.link() ^ 1 << bit).is_err()), "{place:?}");
         }
     }
 
@@ -204,7 +360,7 @@ mod tests {
     fn golden_bytes() {
         let place = Place::of(GlobalAddress::new(3, 0x40)).unwrap();
         let slot = Slot::new(BlockPointer { fingerprint: 0xab, units: 2, version: 5, place });
-        assert_eq!(slot.0, 0xab02_0028_c000_0001);
+        assert_eq!(slot.0, 0xab09_0028_c000_0001);
     }
 
     #[test]

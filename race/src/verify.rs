@@ -1,6 +1,6 @@
 //! A walk over the whole table that checks its structure, while nothing changes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use fatbtree_remote::GlobalAddress;
@@ -10,7 +10,7 @@ use crate::block::{self, block_bytes};
 use crate::error::TableError;
 use crate::hash::Hash;
 use crate::layout::{
-    BUCKET_BYTES, BucketHeader, Leaf, SUCCESSORS, Shape, buckets_of, entry_offset, slot_offsets, word_at,
+    BUCKET_BYTES, BucketHeader, Leaf, SUCCESSORS, entry_offset, may_be_at, slot_offsets, word_at,
 };
 use crate::slot::{Place, Slot, State};
 use crate::table::Table;
@@ -70,6 +70,14 @@ pub enum Fault {
     Thawed {
         /// The subtable.
         at: GlobalAddress,
+    },
+    /// A slot does not match its check bits.
+    #[error("slot at {at}: {slot:#018x} does not match its check bits")]
+    Slot {
+        /// The slot.
+        at: GlobalAddress,
+        /// Word in memory.
+        slot: u64,
     },
     /// A pointer leads to something else than its record.
     #[error("slot at {at}: no record of its version at {block}")]
@@ -172,7 +180,13 @@ impl<V: Verbs> Table<V> {
         }
         let slots: Vec<_> =
             slot_offsets(&shape).map(|offset| (offset, Slot(word_at(&bytes, offset)))).collect();
-        let pair = Place::from_word(word_at(&bytes, SUCCESSORS));
+        if let Some((offset, slot)) = slots.iter().find(|(_, slot)| !slot.is_sound()) {
+            return Err(Fault::Slot { at: at.behind(*offset), slot: slot.0 });
+        }
+        let pair = Place::of_link(word_at(&bytes, SUCCESSORS)).map_err(|_| TableError::Damaged {
+            at: at.behind(SUCCESSORS),
+            expected: "the successors of a subtable",
+        })?;
         walk.subtables.insert(at.raw(), (header, pair.is_none()));
         if let Some(pair) = pair {
             walk.verified.former += 1;
@@ -216,7 +230,7 @@ impl<V: Verbs> Table<V> {
         let is_in_place = header.covers(hash)
             && hash.fingerprint() == pointer.fingerprint
             && pointer.units == block::slot_units(found.length)
-            && is_bucket_of(self.shape(), hash, offset);
+            && may_be_at(self.shape(), hash, offset);
         if !is_in_place {
             return Err(Fault::Misplaced { at, key: found.key });
         }
@@ -232,10 +246,4 @@ impl<V: Verbs> Table<V> {
         walk.verified.block_bytes += bytes;
         Ok(())
     }
-}
-
-/// Whether a key may be in the slot at an offset.
-fn is_bucket_of(shape: &Shape, hash: Hash, offset: u64) -> bool {
-    let its: BTreeSet<u32> = hash.buckets(shape).into();
-    buckets_of(offset).any(|bucket| its.contains(&bucket))
 }

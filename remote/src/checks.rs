@@ -170,4 +170,6 @@ named_checks! {
     SpeculatedKey,
     /// A speculated entry of two lines has one version.
     SpeculatedEntryVersion,
+    /// Each server of a structure says which servers it was used with, not only the one on which the structure begins.
+    MembersEverywhere,
 }

@@ -71,6 +71,7 @@ mod mix;
 pub mod record;
 mod session;
 pub mod structures;
+mod suspicion;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use allocator::{Allocator, Block, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
@@ -91,3 +92,4 @@ pub use memory::{
     word_at, word_of,
 };
 pub use mix::mix;
+pub use suspicion::Suspicion;

@@ -1,9 +1,16 @@
 //! A server's part of an index: made empty, and found again in a folder.
 //!
-//! Before a part from a folder is served, its header is read, and on the first server every inner node to
-//! which the root leads there: each is one, and its entries lead where leaves and nodes may lie. Nodes on
-//! other servers are not at hand. Leaves and records have stamps and checksums, which their readers check.
-//! After a machine that died, nodes may be older than leaves: readers see that by the leaves, and give up.
+//! Before a part from a folder is served, all of it is read that can be told from memory that clients have left:
+//!
+//! * its header, and on the first server every inner node to which the root leads there: check bits of its entries,
+//!   its state, whether its keys are those of the entry that leads to it, and where its entries lead;
+//! * each leaf on this server that is in use: its header's sum, its stamps, whether its keys are in its range and there
+//!   once;
+//! * each record on this server to which such a leaf leads: whole, and of the leaf's key and version.
+//!
+//! Nodes on other servers are not at hand, and which leaves they lead to. Leaves that are being changed are left to the
+//! clients that complete the change. Keys of a leaf, and values of eight bytes, have no sum of their own, because clients
+//! change them word by word: the folder's checksums of a stop are what finds a bit that has changed there.
 
 use std::io;
 use std::sync::Arc;
@@ -15,12 +22,12 @@ use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 
 use super::{HybridIndex, MakeError, MakeOptions};
-use crate::entry::{MAX_REGION, NodeSize};
-use crate::inner::{self, NodeState};
+use crate::entry::{MAX_REGION, NodeSize, UNIT};
+use crate::inner::{self, Node, NodeState};
 use crate::key::Prefix;
-use crate::layout::{LEAVES, NODES, STRUCTURE, Shape, root_offset};
-use crate::leaf::LEAF_BYTES;
-use crate::word::MAX_RECORD_REGION;
+use crate::layout::{LEAVES, NODES, RECORDS, STRUCTURE, Shape, root_offset};
+use crate::leaf::{LEAF_BYTES, Leaf, NoLeaf, Use};
+use crate::word::{self, MAX_RECORD_REGION};
 
 /// Shape of an index, as a folder's `state.json` says it for people.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -131,33 +138,50 @@ impl Part for HybridIndex {
         };
         found.check_header(&header, spare_from(&shape, server), &IndexCounts::from(&shape))?;
         let (layout, region) = (found.layout(classes()), Arc::clone(&found.region));
-        let served = Arc::new(AtomicBool::new(true));
-        let tenant = Self { server, shape, region, served, is_seen: false };
-        tenant.check_nodes(&layout).map_err(|reason| found.damaged(reason))?;
+        let (spare, served) = (found.kept.spare.clone(), Arc::new(AtomicBool::new(true)));
+        let tenant = Self { server, shape, region, spare, chunk_bytes, served, is_seen: false };
+        tenant.check(&layout).map_err(|reason| found.damaged(reason))?;
         Ok(found.into_loaded(server, served_as(), tenant))
     }
 }
 
 impl HybridIndex {
+    /// Checks the part while nothing changes it, whatever clients have left of it that are dead by now: before it is served.
+    ///
+    /// # Errors
+    /// What is damaged, in words.
+    pub fn check(&self, layout: &Layout) -> Result<(), String> {
+        self.check_nodes(layout)?;
+        self.check_leaves(layout)
+    }
+
     /// Walks from the root as far as that leads on this server.
     fn check_nodes(&self, layout: &Layout) -> Result<(), String> {
         // More nodes would not fit: damage may lead in a circle.
         let mut budget = self.region.len() / u64::from(NodeSize::of_number(0).place_bytes());
         let mut left = Vec::new();
         if self.is_first() {
-            left.push((self.shape.root(), 0));
+            left.push((self.shape.root(), None));
         }
-        while let Some((entry, least)) = left.pop() {
+        while let Some((entry, above)) = left.pop() {
             let at = entry.at().offset();
-            let node = self.node(entry).filter(|node| node.prefix.depth() >= least);
+            let is_below = |node: &Node| {
+                let low = node.prefix.low();
+                above.is_none_or(|above: Prefix| {
+                    let is_deeper = node.prefix.depth() > above.depth() && above.covers(low);
+                    node.prefix == above || is_deeper && above.byte_of(low) == entry.byte()
+                })
+            };
+            let node = self.node(entry).filter(is_below);
             let node = node.ok_or_else(|| format!("offset {at}: expected an inner node"))?;
+            if let Some(expected) = node.damage() {
+                return Err(format!("offset {at}: expected {expected}"));
+            }
             budget = budget.checked_sub(1).ok_or_else(|| format!("offset {at}: inner nodes in a circle"))?;
             // What has moved is told by what came in its place.
             let successor = [(0, node.successor)];
-            let (children, least) = match node.is(NodeState::Moved) {
-                true => (&successor[..], node.prefix.depth()),
-                false => (&node.entries[..], node.prefix.depth() + 1),
-            };
+            let is_moved = node.is(NodeState::Moved);
+            let children = if is_moved { &successor[..] } else { &node.entries[..] };
             for (_, child) in children.iter().filter(|(_, child)| !child.is_empty()) {
                 let (server, to) = (child.at().server(), child.at().offset());
                 let (class, bytes) = match child.is_inner() {
@@ -170,8 +194,62 @@ impl HybridIndex {
                     return Err(format!("offset {at}: the node's entry {child:?} leads nowhere"));
                 }
                 if child.is_inner() && is_here {
-                    left.push((*child, least));
+                    // A successor has the prefix of the node that has moved.
+                    left.push((*child, Some(node.prefix)));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks all leaves that are in use, whichever node leads to them.
+    fn check_leaves(&self, layout: &Layout) -> Result<(), String> {
+        let chunks = self.spare.clone().step_by(self.chunk_bytes.max(UNIT) as usize);
+        let leaves = chunks.flat_map(|chunk| (chunk..chunk + self.chunk_bytes).step_by(LEAF_BYTES));
+        for at in leaves.filter(|&at| layout.may_lie(LEAVES, at, LEAF_BYTES as u64)) {
+            let Some(bytes) = self.bytes::<LEAF_BYTES>(at) else { continue };
+            let Some(leaf) = Leaf::new(&bytes).filter(|leaf| leaf.is_leaf()) else { continue };
+            let verdict = leaf.check(Use::Read);
+            // A client that died may have written the begin of its first leaf here.
+            let is_mixed = leaf.is_mixed() && leaf.lock().word != 0;
+            if verdict == Err(NoLeaf::Damaged) || is_mixed {
+                return Err(format!("offset {at}: expected a leaf with its sum, and one stamp"));
+            }
+            if verdict.is_ok() {
+                self.check_leaf(at, leaf, layout).map_err(|reason| format!("offset {at}: {reason}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a leaf that is whole.
+    fn check_leaf(&self, at: u64, leaf: Leaf<'_>, layout: &Layout) -> Result<(), String> {
+        if leaf.own() != GlobalAddress::new(self.server, at) || leaf.min() > leaf.max() {
+            return Err("the leaf says that it lies elsewhere".to_owned());
+        }
+        if let Some(slot) = leaf.stray() {
+            return Err(format!("key {:#x} of the leaf is not in its range", leaf.key(slot)));
+        }
+        let mut keys: Vec<u64> = leaf.items().map(|(key, _)| key).collect();
+        keys.sort_unstable();
+        if let Some(twice) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("key {:#x} of the leaf is there twice", twice[0]));
+        }
+        if self.shape.fixed() {
+            return Ok(());
+        }
+        for (key, word) in leaf.items() {
+            let Some(pointer) = word.pointer() else { continue };
+            let (record, bytes) = (pointer.at.offset(), pointer.bytes);
+            if pointer.at.server() != self.server {
+                continue;
+            }
+            let mut all = vec![0; bytes as usize];
+            let is_there = layout.may_lie(RECORDS, record, bytes.into())
+                && self.region.read(record, &mut all).is_ok()
+                && word::find(&all, key, pointer).is_some();
+            if !is_there {
+                return Err(format!("no whole record of key {key:#x} at offset {record}"));
             }
         }
         Ok(())

@@ -116,8 +116,29 @@ impl<V: Verbs> Index<V> {
             };
             let Some(leaf) = Leaf::new(&bytes) else { return Err(Stop::Later) };
             let verdict = leaf.check(how);
-            if verdict == Ok(()) && leaf.covers(op.key) {
+            let stray = leaf.stray().filter(|_| verdict == Ok(()) && Check::SoundHeaders.on());
+            if verdict == Ok(()) && leaf.covers(op.key) && stray.is_none() {
                 return Ok(Reached::Leaf(Held { bytes, at, parent, below: prefix, announced }));
+            }
+            let is_wrong = match verdict {
+                Ok(()) => stray.is_some(),
+                Err(NoLeaf::Damaged) => true,
+                // The node that leads here was read by this operation.
+                Err(NoLeaf::Gone) => fresh,
+                Err(NoLeaf::Busy) => leaf.is_mixed(),
+            };
+            if is_wrong
+                && let Stop::Failed(error) = op.doubt(
+                    at,
+                    parent.0,
+                    &leaf.skeleton(),
+                    "a leaf in use: with its sum, one stamp, and keys of its range",
+                )
+            {
+                if let Some(announced) = &mut announced {
+                    announced.clear(op).await?;
+                }
+                return Err(error.into());
             }
             let waits = verdict == Err(NoLeaf::Busy) && leaf.covers(op.key);
             if !fresh && !waits {
@@ -199,7 +220,15 @@ impl<V: Verbs> Index<V> {
                 Some(node) => Some(node),
                 None => self.read_node(next, op).await?,
             };
-            let node = node.ok_or_else(|| astray(op))?;
+            let Some(node) = node else {
+                // Nothing else leads to the root, and what a node leads to that is in use.
+                let is_linked = above.is_some() || next == self.shape.root();
+                if is_linked && let stop @ Stop::Failed(_) = op.doubt(next.at(), next.0, &[], "an inner node")
+                {
+                    return Err(stop);
+                }
+                return Err(astray(op));
+            };
             if node.is(NodeState::Moved) {
                 if node.successor.is_inner() && above.is_none() {
                     next = node.successor;

@@ -99,6 +99,9 @@ impl<V: Verbs> Index<V> {
         let length = pointer.bytes.into();
         let bytes = self.memory.read_long(op.lane, pointer.at, length, &mut op.trips).await?;
         // A record that was freed since the leaf was read: the word has changed.
-        Value::of_record(bytes, key, pointer).ok_or(Stop::Later)
+        match word::find(&bytes, key, pointer) {
+            Some(_) => Value::of_record(bytes, key, pointer).ok_or(Stop::Later),
+            None => Err(op.doubt(pointer.at, word.0, &bytes, "the record of the key's word, whole")),
+        }
     }
 }

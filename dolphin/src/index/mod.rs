@@ -18,7 +18,8 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use fatbtree_remote::{
-    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Owner, RemoteMemory, Trouble, Writer, members, mix,
+    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Owner, RemoteMemory, Suspicion, Trouble, Writer,
+    members, mix,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Buffer, Verbs};
@@ -89,6 +90,18 @@ struct Op {
     anew: bool,
     /// Whether the switches were asked.
     was_led: bool,
+    /// What was found to be wrong.
+    suspicion: Suspicion,
+}
+
+impl Op {
+    /// Notes that `bytes` to which the word `link` leads are wrong. Others may have changed them meanwhile; what stays so is damaged.
+    fn doubt(&mut self, at: GlobalAddress, link: u64, bytes: &[u8], expected: &'static str) -> Stop {
+        match self.suspicion.is_sure(at, link, bytes) {
+            true => IndexError::DamagedKey { key: self.key, at, expected }.into(),
+            false => Stop::Later,
+        }
+    }
 }
 
 impl<V: Verbs> Index<V> {
@@ -152,7 +165,8 @@ impl<V: Verbs> Index<V> {
 
     fn op(&self, key: u64) -> Op {
         let (lane, began) = (self.memory.take_lane(), self.memory.reactor().now());
-        Op { key, lane, began, trips: 0, attempts: 0, busy: 0, anew: false, was_led: false }
+        let suspicion = Suspicion::default();
+        Op { key, lane, began, trips: 0, attempts: 0, busy: 0, anew: false, was_led: false, suspicion }
     }
 
     /// A stamp that no other line in any server's memory has: sessions have names of their own.
@@ -209,7 +223,11 @@ impl<V: Verbs> Index<V> {
     /// Reads the node that an entry leads to. `None`: none of this size lies there.
     async fn read_node(&self, entry: Entry, op: &mut Op) -> Result<Option<Node>, Stop> {
         let bytes = self.read(entry.at(), entry.size().bytes(), op).await?;
-        Ok(Node::parse(&bytes, entry.at(), entry.size()))
+        let node = Node::parse(&bytes, entry.at(), entry.size());
+        match node.as_ref().and_then(Node::damage).filter(|_| Check::SoundNodes.on()) {
+            Some(expected) => Err(op.doubt(entry.at(), entry.0, &bytes, expected)),
+            None => Ok(node),
+        }
     }
 
     /// Does an operation again and again until it has an answer.
@@ -256,8 +274,7 @@ async fn shape_on<V: Verbs>(memory: &RemoteMemory<V>, server: u16, lane: u8) -> 
     let header = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await?;
     let shape = header.first_chunk().and_then(Shape::of_header).ok_or(IndexError::NoIndex { server })?;
     let is_part = |line: &_| Shape::of_header(line) == Some(shape);
-    let word = GlobalAddress::new(server, members_offset());
-    match members(memory, (STRUCTURE, shape.servers), word, lane, is_part).await? {
+    match members(memory, (STRUCTURE, shape.servers), members_offset(), lane, is_part).await? {
         Members::Whole => Ok(shape),
         Members::Parted => Err(IndexError::Parted.into()),
         Members::Missing(server) => Err(IndexError::NoIndex { server }.into()),

@@ -166,7 +166,11 @@ impl<V: Verbs> Index<V> {
         for (number, bytes) in self.read_at_once(&places, op).await?.iter().enumerate() {
             let Some(next) = course.next.filter(|_| !course.has_ended()) else { break };
             match Leaf::new(bytes) {
-                Some(leaf) if leaf.check(Use::Read).is_ok() && leaf.covers(next) => course.take(leaf, next),
+                Some(leaf)
+                    if leaf.check(Use::Read).is_ok() && leaf.covers(next) && leaf.stray().is_none() =>
+                {
+                    course.take(leaf, next);
+                }
                 _ => return Ok(number > 0),
             }
         }

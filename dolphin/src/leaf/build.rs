@@ -3,8 +3,8 @@
 use fatbtree_remote::GlobalAddress;
 
 use super::{
-    KEYS, LEAF_BYTES, LINE, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, MARK, PER_LINE, SLOTS, VALUES,
-    free_word, key_offset, value_offset,
+    KEYS, LEAF_BYTES, LINE, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, MARK, PER_LINE, SLOTS, SUM, VALUES,
+    free_word, key_offset, sum, value_offset,
 };
 use crate::entry::Entry;
 use crate::word::Word;
@@ -56,6 +56,8 @@ fn head(bytes: &mut [u8], (own, parent): (GlobalAddress, Entry), min: u64, max: 
     for (at, word) in [(8, MARK), (16, parent.0), (24, min), (32, max), (40, own.raw())] {
         bytes[at..][..8].copy_from_slice(&word.to_le_bytes());
     }
+    let sum = sum(bytes);
+    bytes[SUM..][..8].copy_from_slice(&sum.to_le_bytes());
 }
 
 fn put(bytes: &mut [u8], slot: usize, key: u64, value: Word) {
@@ -105,6 +107,15 @@ mod tests {
             assert_eq!(leaf.items().collect::<Vec<_>>(), items);
             // Neither word can be a key of this leaf.
             assert!(!(min..=max).contains(&free_word(min)) && !(min..=max).contains(&tombstone(min)));
+            for bit in 64 * 2..64 * 7 {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(
+                    Leaf::new(&bytes[..]).unwrap().check(Use::Read),
+                    Err(NoLeaf::Damaged),
+                    "bit {bit}"
+                );
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
             for line in 0..15 {
                 bytes[line * 64] ^= 8;
                 assert_eq!(Leaf::new(&bytes[..]).unwrap().check(Use::Read), Err(NoLeaf::Busy), "line {line}");

@@ -1,7 +1,7 @@
 //! Leaves: 49 keys and their values in 1 KB, each line with the stamp of the last structure change.
 //!
 //! ```text
-//!   line 0        │ stamp │ mark │ parent │ min │ max │ own │ …                  header
+//!   line 0        │ stamp │ mark │ parent │ min │ max │ own │ sum │ …            header
 //!   lines 1–7     │ stamp │ key  │ key │ key │ key │ key │ key │ key │            49 keys
 //!   lines 8–14    │ stamp │ value│ …                                             their values
 //!   line 15       │ state and stamp │ task │ from │ partner │ count │ …          lock
@@ -9,7 +9,8 @@
 //!
 //! *min* and *max* are the lowest and highest key that the leaf may hold, *parent* is the entry of
 //! the node above: the reverse pointer. *own* is the leaf's own address, for clients that switches have
-//! led here: an index read does not say where it has ended.
+//! led here: an index read does not say where it has ended. *sum* depends on these: a header is written as one
+//! line, so one that does not match it is damaged.
 //!
 //! Updates, insertions and deletions change one word and leave the stamps. A structure change gives
 //! all lines a new stamp, so a READ that it has torn does not pass for a leaf. The lock line says
@@ -20,7 +21,7 @@
 
 mod build;
 
-use fatbtree_remote::{GlobalAddress, word_at};
+use fatbtree_remote::{GlobalAddress, mix, word_at};
 
 pub(crate) use build::{build, rewritten};
 
@@ -144,6 +145,8 @@ pub(crate) enum NoLeaf {
     Gone,
     /// A structure change is under way: again, a moment later.
     Busy,
+    /// The header does not match its sum.
+    Damaged,
 }
 
 /// Whether an operation only reads a leaf, or will change a word.
@@ -178,12 +181,26 @@ impl Header {
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let at = |at: usize| word_at(bytes, at);
         let (own, parent) = (GlobalAddress(at(40)), Entry(at(16)));
-        (at(8) == MARK && !own.is_null()).then_some(Self { min: at(24), max: at(32), own, parent })
+        let is_one = at(8) == MARK && !own.is_null() && is_sound(bytes);
+        is_one.then_some(Self { min: at(24), max: at(32), own, parent })
     }
 
     pub(crate) const fn covers(&self, key: u64) -> bool {
         self.min <= key && key <= self.max
     }
+}
+
+/// Offset of the sum of a header.
+const SUM: usize = 48;
+
+/// Sum of what a header says.
+fn sum(line: &[u8]) -> u64 {
+    (8..SUM).step_by(8).fold(0, |sum, at| mix(sum ^ word_at(line, at)))
+}
+
+/// Whether a header matches its sum.
+fn is_sound(line: &[u8]) -> bool {
+    word_at(line, SUM) == sum(line) || !Check::SoundHeaders.on()
 }
 
 /// The bytes of a leaf that was read.
@@ -264,7 +281,13 @@ impl<'b> Leaf<'b> {
     /// Whether the leaf may be used so now.
     pub(crate) fn check(&self, how: Use) -> Result<(), NoLeaf> {
         let lock = self.lock();
-        if !self.is_leaf() || lock.is(LeafState::Retired) {
+        if !self.is_leaf() {
+            return Err(NoLeaf::Gone);
+        }
+        if !is_sound(self.0) {
+            return Err(NoLeaf::Damaged);
+        }
+        if lock.is(LeafState::Retired) {
             return Err(NoLeaf::Gone);
         }
         let allows = match how {
@@ -283,6 +306,33 @@ impl<'b> Leaf<'b> {
         }
         let is_right = allows && (self.is_whole() || !Check::Stamps.on());
         if is_right { Ok(()) } else { Err(NoLeaf::Busy) }
+    }
+
+    /// Whether its lock line says that no structure change is under way, or nothing that a client says, and its lines have several
+    /// stamps all the same. Torn reads look so, too.
+    pub(crate) fn is_mixed(&self) -> bool {
+        let lock = self.lock();
+        match () {
+            () if lock.is(LeafState::Open) || lock.is(LeafState::Frozen) => !self.is_whole(),
+            () => !(1..=5).contains(&(lock.word & 7)),
+        }
+    }
+
+    /// What a structure change writes of a leaf: header and stamps. Keys and values change without one.
+    pub(crate) fn skeleton(&self) -> [u8; LINE * 3] {
+        let mut bytes = [0; LINE * 3];
+        bytes[..LINE].copy_from_slice(&self.0[..LINE]);
+        for (line, place) in bytes[LINE..].chunks_exact_mut(8).enumerate() {
+            place.copy_from_slice(&self.0[line * LINE..][..8]);
+        }
+        bytes
+    }
+
+    /// A key that is neither in the leaf's range, nor stands for a free slot or a deleted key.
+    pub(crate) fn stray(&self) -> Option<usize> {
+        let (range, free) = (self.min()..=self.max(), free_word(self.min()));
+        let is_stray = |key: u64| !range.contains(&key) && key != free && key != free ^ 1;
+        (0..SLOTS).find(|&slot| is_stray(self.key(slot)))
     }
 
     pub(crate) fn key(&self, slot: usize) -> u64 {

@@ -1,6 +1,7 @@
 //! The index on memory servers of production, in a simulated network.
 
 mod campaign;
+mod damage;
 mod died;
 mod dropped;
 mod forged;

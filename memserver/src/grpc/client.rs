@@ -12,6 +12,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 use super::convert::{MessageError, grant, missing};
+use super::moments::Compared;
 use super::proto::memory_server_client::MemoryServerClient;
 use super::{Describe, SHORTAGE, proto};
 use crate::free_blocks::{GivenBack, Grant};
@@ -221,6 +222,25 @@ impl Client {
     pub async fn info<S: Describe>(&mut self) -> Result<ServerInfo<S>, ClientError> {
         const CALL: &str = "for its description";
         let reply = self.call(CALL, |mut stub| async move { stub.get_info(proto::GetInfoRequest {}).await });
+        reply.await?.try_into().map_err(|source| self.nonsense(CALL, source))
+    }
+
+    /// Moments of the server and of those of which it has heard: see [`exchange`](super::exchange).
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn moments(&mut self) -> Result<Compared, ClientError> {
+        self.compare(Vec::new(), Vec::new()).await
+    }
+
+    pub(super) async fn compare(
+        &mut self,
+        others: Vec<proto::Statement>,
+        heard: Vec<proto::Heard>,
+    ) -> Result<Compared, ClientError> {
+        const CALL: &str = "for its moments";
+        let request = proto::CompareRequest { others, heard };
+        let reply = self.call(CALL, |mut stub| async move { stub.compare(request).await });
         reply.await?.try_into().map_err(|source| self.nonsense(CALL, source))
     }
 

@@ -12,11 +12,13 @@
 mod client;
 mod convert;
 mod emptying;
+mod moments;
 mod service;
 
 pub use client::{Client, ClientError, Deadlines, Session};
 pub use convert::MessageError;
 pub use emptying::{Emptying, empty, serve_part};
+pub use moments::{Answers, CompareError, Compared, exchange};
 pub use service::{ServiceOptions, answer_within, host, serve};
 
 /// Metadata of a refusal of memory: the word of its [`Shortage`](fatbtree_remote::Shortage).

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_remote::{GlobalAddress, SessionId};
@@ -19,6 +20,7 @@ use super::{Describe, SHORTAGE, proto};
 use crate::free_blocks::GivenBack;
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
+use crate::moments::{HearError, Statement};
 use crate::owners::NoOwner;
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey, Told};
@@ -151,7 +153,7 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal {
             Refusal::UnknownSession(_) => Code::Unauthenticated,
-            Refusal::Lost { .. } => Code::DataLoss,
+            Refusal::Lost { .. } | Refusal::Older(_) => Code::DataLoss,
             Refusal::Undecided { .. } => Code::Unavailable,
             Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
             Refusal::OverBound(_)
@@ -198,6 +200,33 @@ where
     async fn get_info(&self, _: Request<proto::GetInfoRequest>) -> Reply<proto::ServerInfo> {
         let info = answer_within(self.options.answer, self.handle.info()).await?;
         Ok(Response::new(info.into()))
+    }
+
+    async fn compare(&self, request: Request<proto::CompareRequest>) -> Reply<proto::CompareReply> {
+        let proto::CompareRequest { others, heard } = request.into_inner();
+        let info = answer_within(self.options.answer, self.handle.info()).await?;
+        let moments = Arc::clone(self.handle.moments());
+        let own = moments.statement(info.server, info.generation);
+        for heard in heard {
+            let (by, heard) = heard.try_into()?;
+            if let Err(older) = own.agrees(by, &heard) {
+                answer_within(self.options.answer, self.handle.found_older(older)).await?;
+                return Err(Refusal::Older(older).into());
+            }
+        }
+        let others: Vec<Statement> = others.into_iter().map(Statement::try_from).collect::<Result<_, _>>()?;
+        let hear = move || {
+            others.iter().try_for_each(|statement| moments.hear(info.server, statement))?;
+            Ok(moments.heard())
+        };
+        let heard = tokio::task::spawn_blocking(hear).await;
+        let heard = heard.map_err(|error| Status::internal(error.to_string()))?;
+        let heard = heard.map_err(|error: HearError| match error {
+            HearError::Older(older) => Status::from(Refusal::Older(older)),
+            HearError::Folder(error) => Status::internal(error.to_string()),
+        })?;
+        let heard = heard.into_iter().map(|(server, heard)| (server, heard).into()).collect();
+        Ok(Response::new(proto::CompareReply { own: Some(own.into()), heard }))
     }
 
     async fn get_statistics(&self, _: Request<proto::StatisticsRequest>) -> Reply<proto::StatisticsReply> {

@@ -24,7 +24,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`Refusal::OverBound`], [`Refusal::NoOwner`], [`Refusal::Lost`], [`Refusal::Undecided`].
+    /// [`Refusal::OverBound`], [`Refusal::NoOwner`], [`Refusal::Lost`], [`Refusal::Older`], [`Refusal::Undecided`].
     pub fn open_session(&mut self, now: Instant, client: ClientId) -> Result<Lease, Refusal> {
         self.open_session_after(now, client, None)
     }
@@ -44,6 +44,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let is_another = known.is_some_and(|known| self.known_before(known));
         if is_another || self.info.origin == Origin::Lost {
             return Err(Refusal::Lost { partition: self.info.server });
+        }
+        if let Some(older) = self.older {
+            return Err(older.into());
         }
         if self.is_undecided() {
             return Err(Refusal::Undecided { partition: self.info.server });

@@ -27,6 +27,7 @@ use crate::event::{Event, Events, FirstHop};
 use crate::free_blocks::FreeLists;
 use crate::info::{LockTable, Origin, ServerInfo};
 use crate::limits::{Accounts, Limits, Resource};
+use crate::moments::OlderCopy;
 use crate::owners::{Locks, Owners};
 use crate::refusal::PathMtu;
 use crate::session::{SessionKey, Sessions};
@@ -159,6 +160,8 @@ pub struct MemoryServer<D, T: Tenant> {
     info: ServerInfo<T::Description>,
     /// Until when no session is opened because the empty structure may be in the place of another one; `None` if that is decided.
     undecided_until: Option<Instant>,
+    /// Whether its folder is an older copy, as another server knows.
+    older: Option<OlderCopy>,
     /// The server's address on the data path.
     address: Ipv4Addr,
     /// The region's header as it was last seen.
@@ -264,6 +267,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             reach: shape.reach,
             info,
             undecided_until: None,
+            older: None,
             address: local.ip,
             header,
             random: ChaCha8Rng::seed_from_u64(seed),
@@ -366,6 +370,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ("sessions_opened", counters.sessions_opened),
             ("superblocks_refused", counters.superblocks_refused),
             ("region_lost", u64::from(self.info.origin == Origin::Lost)),
+            ("region_older", u64::from(self.older.is_some())),
             ("reloads", counters.reloads),
             ("undecided", u64::from(self.is_undecided())),
         ]
@@ -460,7 +465,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         self.accounts = Accounts::new(&self.options.limits, self.options.chunk_bytes);
         // A structure that is installed is meant, empty or not.
         let origin = Origin::Meant;
-        self.undecided_until = None;
+        (self.undecided_until, self.older) = (None, None);
         let structure = self.tenant.description();
         let syncs = syncs(&self.region);
         self.info = ServerInfo { structure, generation, region: registered, syncs, origin, ..self.info };

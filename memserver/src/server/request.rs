@@ -9,6 +9,7 @@ use super::{Counter, MemoryServer, RegionBytes, ServerError};
 use crate::free_blocks::{GivenBack, Grant};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
+use crate::moments::OlderCopy;
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey, Told};
 use crate::session_keeper::{Call, Granted};
@@ -52,6 +53,13 @@ pub enum Request<T: Tenant> {
         former: Option<u64>,
         /// The way back: whether it was another structure, and the present one is not meant to be its successor.
         reply: Reply<bool>,
+    },
+    /// The server's folder is an older copy.
+    Older {
+        /// What was found.
+        older: OlderCopy,
+        /// The way back.
+        reply: Reply<()>,
     },
     /// More time.
     Renew {
@@ -173,6 +181,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             Request::Heard { former, reply } => {
                 self.advance(now);
                 let _ = reply.send(self.heard(former));
+            }
+            Request::Older { older, reply } => {
+                self.advance(now);
+                self.found_older(older);
+                let _ = reply.send(());
             }
             Request::Call { client, call, reply } => self.handle_call(now, client, call, reply),
             Request::Open { client, known, reply } => {

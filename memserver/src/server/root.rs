@@ -17,6 +17,7 @@ use fatbtree_verbs::time::Instant;
 use super::MemoryServer;
 use crate::event::Event;
 use crate::info::Origin;
+use crate::moments::OlderCopy;
 use crate::tenant::{Seen, Tenant};
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
@@ -38,6 +39,15 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     pub fn heard(&mut self, former: Option<u64>) -> bool {
         self.undecided_until = None;
         former.is_some_and(|former| self.known_before(former))
+    }
+
+    /// Takes the word of another server that this one's folder is an older copy: no client is served from now on. A structure that is
+    /// [installed](Self::install) is served again.
+    pub fn found_older(&mut self, older: OlderCopy) {
+        if self.older.replace(older).is_none() {
+            self.end_all();
+            self.events.push(Event::Lost { partition: self.info.server });
+        }
     }
 
     /// Opens no session before it is known whether the structure is in the place of another one, if it may be.

@@ -162,7 +162,7 @@ impl From<Refusal> for Denied {
     fn from(refusal: Refusal) -> Self {
         let meaning = match &refusal {
             Refusal::UnknownSession(_) => Meaning::Ended,
-            Refusal::Lost { .. } => Meaning::Lost,
+            Refusal::Lost { .. } | Refusal::Older(_) => Meaning::Lost,
             Refusal::Undecided { .. } => Meaning::Later,
             _ => Meaning::No,
         };

@@ -8,11 +8,9 @@ use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::{Client, ClientError, Describe};
 use fatbtree_memserver::session_keeper::{Call, CallId, Denied, Granted, NoAnswer};
 use fatbtree_port::Waker;
-use fatbtree_topology::MemoryServer;
-use fatbtree_trust::{Peer, Trust};
-use tokio::sync::OnceCell;
 
 use crate::ask::ask_within;
+use crate::channels::Channels;
 
 /// Message from the control plane to the data path.
 pub(super) enum Answer<S> {
@@ -44,42 +42,46 @@ impl<S> Out<S> {
 
 /// Control channel of one memory server.
 pub(super) struct Link<S> {
-    peer: Peer,
+    /// The server's number.
+    number: u16,
+    channels: Arc<Channels>,
     /// The client's address on the data path.
     roce: Ipv4Addr,
     /// Longest time for which a call may take.
     patience: Duration,
     out: Out<S>,
-    server: OnceCell<Client>,
 }
 
 impl<S: Describe> Link<S> {
     pub(super) fn new(
-        described: &MemoryServer,
-        trust: &Trust,
+        number: u16,
+        channels: Arc<Channels>,
         roce: Ipv4Addr,
         patience: Duration,
         out: Out<S>,
     ) -> Arc<Self> {
-        let peer = trust.to(&described.grpc, &described.name);
-        Arc::new(Self { peer, roce, patience, out, server: OnceCell::new() })
+        Arc::new(Self { number, channels, roce, patience, out })
     }
 
     async fn server(&self) -> Result<Client, ClientError> {
-        self.server.get_or_try_init(|| Client::connect(self.peer.clone())).await.cloned()
+        self.channels.client(self.number).await
     }
 
     /// The server's description of itself, asked for as long as patience lasts.
     pub(super) async fn info(&self) -> Result<ServerInfo<S>, ClientError> {
         let ask = || async { self.server().await?.info().await };
-        ask_within(self.patience, self.peer.address(), "for its description", ask).await
+        ask_within(self.patience, self.channels.address(self.number), "for its description", ask).await
     }
 
-    /// Carries a call to the server and its answer to the data path. A server that hangs does not delay the others.
+    /// Carries a call to the server and its answer to the data path. A server that hangs does not delay the others. One that was started
+    /// again is compared with them before a session is opened there.
     pub(super) async fn carry(self: Arc<Self>, id: CallId, call: Call) {
-        let carried = async { self.server().await?.carry(self.roce, call).await };
+        let carried = async {
+            self.channels.before(self.number, &call).await?;
+            Ok::<_, Denied>(self.server().await?.carry(self.roce, call).await?)
+        };
         let answer = tokio::time::timeout(self.patience, carried).await;
-        let answer = answer.map_or_else(|_| Err(NoAnswer.into()), |answer| answer.map_err(Denied::from));
+        let answer = answer.unwrap_or_else(|_| Err(NoAnswer.into()));
         self.out.tell(Answer::Call { call: id, answer });
     }
 }

@@ -17,7 +17,7 @@ enum Kind {
 
 use Kind::{Counter as Counts, Gauge, Name};
 
-const KNOWN: [(&str, Kind, &str); 55] = [
+const KNOWN: [(&str, Kind, &str); 56] = [
     ("blocks_reclaimed", Counts, "Blocks that clients had lost, and that a sweep has found"),
     ("sweeps", Counts, "Sweeps for blocks that clients had lost"),
     ("chunks", Gauge, "Chunks of the region's spare memory, given out or not"),
@@ -86,6 +86,11 @@ const KNOWN: [(&str, Kind, &str); 55] = [
     ("snapshots_failed", Counts, "Snapshots that could not be taken"),
     ("snapshots_waiting", Gauge, "Snapshots that are being taken"),
     ("superblocks_refused", Counts, "Times that what clients wrote of the root could not be"),
+    (
+        "region_older",
+        Gauge,
+        "1 while the server's folder is an older copy than what others have worked with, and it refuses all clients",
+    ),
     ("region_lost", Gauge, "1 while the server has lost its tree and refuses all clients until it is loaded"),
     ("reloads", Counts, "Trees that were loaded while the server ran"),
     (

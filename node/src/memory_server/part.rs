@@ -92,7 +92,8 @@ where
                 made
             }
         };
-        Ok(Opened { content, options, services: Emptying { storage, shape, spare_bytes, chunk_bytes } })
+        let run = storage.run();
+        Ok(Opened { content, options, services: Emptying { storage, shape, spare_bytes, chunk_bytes }, run })
     }
 
     fn serve(

@@ -17,8 +17,8 @@ use std::path::PathBuf;
 
 use fatbtree_memserver::grpc::Describe;
 use fatbtree_memserver::{
-    Counts, Folder, FolderError, FolderOwner, Handle, Keeping, Loaded, MemoryServer, ServerOptions, Storage,
-    Tenant,
+    Counts, Folder, FolderError, FolderOwner, Handle, Keeping, Loaded, MemoryServer, MomentsFile, Seal,
+    ServerOptions, Storage, Tenant,
 };
 use fatbtree_topology::{Host, MemoryServer as Described};
 use fatbtree_trust::Door;
@@ -76,6 +76,8 @@ pub struct Opened<T, S> {
     pub options: ServerOptions,
     /// State of the structure's services.
     pub services: S,
+    /// Files of the server's run, if it has a data folder.
+    pub run: Option<(MomentsFile, Seal)>,
 }
 
 /// Data of a server for the controller.

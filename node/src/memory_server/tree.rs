@@ -79,8 +79,9 @@ impl Hosted for TreeSource {
         let needs_sums = on_disk || queries.is_some() || !adapter.capabilities().line_atomicity;
         let tree = if needs_sums { with_checksums(self)? } else { self };
         let content = first_tree(&mut storage, tree, site.described)?.loaded();
+        let run = storage.run();
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
-        Ok(Opened { content, options, services: TreeServices { queries, secret, loading } })
+        Ok(Opened { content, options, services: TreeServices { queries, secret, loading }, run })
     }
 
     fn start(

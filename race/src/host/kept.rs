@@ -1,13 +1,20 @@
 //! Parts of tables that outlive their servers: in files, and found there again.
 //!
-//! Before a part from a [folder](fatbtree_memserver::Folder) is served, its header is read, and on the first server the directory and every subtable that
-//! leads to another one there: the headers of all buckets, and where slots and successors may lead. Subtables of other servers are
-//! not at hand; the servers' clients check the header of each bucket that they read. Blocks are not read: each has a checksum,
-//! which its readers check. A slot has none. After a machine that died, slots may be older than the blocks that they lead to: readers see
-//! that by the blocks' versions, and give up.
+//! Before a part from a [folder](fatbtree_memserver::Folder) is served, all of it is read that can be told from memory that clients have left:
+//!
+//! * its header, and on the first server the directory;
+//! * each subtable to which the first one leads, as far as that goes on this server: headers of all buckets, check bits of all slots, where
+//!   slots and successors may lead, and that no two slots hold one key;
+//! * each block on this server to which a slot of such a subtable leads, if the subtable is in use: whole, of the slot's version, and of a key
+//!   that belongs there;
+//! * on other servers, where it is not at hand which pairs of subtables are in use, the check bits of all slots in whole pairs.
+//!
+//! A dead client leaves pairs that are half written, or that no subtable leads to, and blocks that no slot leads to: what lies there is not
+//! judged. What a start cannot see, readers do: they check headers and slots, and blocks have checksums.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_memserver::{Counts, FolderError, FoundRegion, Layout, Loaded, Part};
@@ -17,11 +24,13 @@ use serde::{Deserialize, Serialize};
 
 use super::make::{MakeError, MakeOptions, classes, make, served_as, spare_from};
 use super::{HashTable, TableInfo};
+use crate::block;
+use crate::hash::Hash;
 use crate::layout::{
-    BLOCKS, BUCKET_BYTES, BucketHeader, Leaf, PAIRS, STRUCTURE, SUCCESSORS, Shape, entry_offset,
+    BLOCKS, BUCKET_BYTES, BucketHeader, Leaf, PAIRS, STRUCTURE, SUCCESSORS, Shape, entry_offset, may_be_at,
     slot_offsets, word_at,
 };
-use crate::slot::{Place, Slot, UNIT};
+use crate::slot::{Place, Slot, State, UNIT};
 
 /// Shape of a table, as a folder's `state.json` says it for people.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -89,29 +98,45 @@ impl Part for HashTable {
         let is_first = directory.server() == server;
         found.check_header(&header, spare_from(&shape, is_first), &TableCounts::from(&shape))?;
         let layout = found.layout(classes(&shape));
-        if is_first {
-            let part = Walk { region: &found.region, server, shape, layout };
-            part.check(directory.offset()).map_err(|reason| found.damaged(reason))?;
-        }
         let info = TableInfo { shape, directory };
-        let region = Arc::clone(&found.region);
-        let tenant = HashTable { server, info, region, marks: Default::default() };
+        let (region, spare) = (Arc::clone(&found.region), found.kept.spare.clone());
+        let tenant = HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() };
+        tenant.check(layout).map_err(|reason| found.damaged(reason))?;
         Ok(found.into_loaded(server, served_as(&shape), tenant))
     }
 }
 
-/// The first server's part, before it is served.
+impl HashTable {
+    /// Checks the part while nothing changes it, whatever clients have left of it that are dead by now: before it is served.
+    ///
+    /// # Errors
+    /// What is damaged, in words.
+    pub fn check(&self, layout: Layout) -> Result<(), String> {
+        let TableInfo { shape, directory } = self.info;
+        let mut part =
+            Walk { region: &self.region, server: self.server, shape, layout, keys: BTreeSet::new() };
+        match self.is_first() {
+            true => part.check(directory.offset()),
+            false => part.check_pairs(self.spare.clone(), self.chunk_bytes),
+        }
+    }
+}
+
+/// A server's part, before it is served.
 struct Walk<'r> {
     region: &'r Memory,
     server: u16,
     shape: Shape,
     layout: Layout,
+    /// Keys whose blocks were read.
+    keys: BTreeSet<u64>,
 }
 
 impl Walk<'_> {
     /// Walks from the first subtable and from the directory as far as that leads on this server.
-    fn check(&self, directory: u64) -> Result<(), String> {
-        let word = |offset: u64| Ok::<_, String>(word_at(&self.read(offset, 8)?, 0));
+    fn check(&mut self, directory: u64) -> Result<(), String> {
+        let region = self.region;
+        let word = |offset: u64| Ok::<_, String>(word_at(&read(region, offset, 8)?, 0));
         let depth = word(directory)?;
         let depth = u8::try_from(depth).ok().filter(|&depth| depth <= self.shape.directory_bits);
         let depth = depth.ok_or_else(|| format!("offset {directory}: no depth of a directory"))?;
@@ -129,37 +154,125 @@ impl Walk<'_> {
         while let Some((at, header)) = left.pop() {
             if seen.insert(at) {
                 let is_placed = at == first || self.is_of_pair(at);
-                let pair = self.subtable(at, header).filter(|_| is_placed);
-                let pair = pair.ok_or_else(|| format!("offset {at}: no subtable of {header:?}"))?;
-                left.extend(pair.into_iter().flatten());
+                if !is_placed {
+                    return Err(format!("offset {at}: no subtable of {header:?}"));
+                }
+                left.extend(self.subtable(at, header)?.into_iter().flatten());
             }
         }
         Ok(())
     }
 
-    /// Checks a subtable. Returns its successors on this server; `None` if it cannot be.
-    fn subtable(&self, at: u64, header: BucketHeader) -> Option<Option<[(u64, BucketHeader); 2]>> {
-        let bytes = self.read(at, self.shape.subtable_bytes()).ok()?;
-        let mut headers = (0..self.shape.subtable_bytes()).step_by(BUCKET_BYTES as usize);
-        if headers.any(|offset| word_at(&bytes, offset) != header.word()) {
-            return None;
+    /// Checks a subtable. Returns its successors on this server.
+    fn subtable(
+        &mut self,
+        at: u64,
+        header: BucketHeader,
+    ) -> Result<Option<[(u64, BucketHeader); 2]>, String> {
+        let bytes = read(self.region, at, self.shape.subtable_bytes())?;
+        if !self.is_whole(&bytes, header) {
+            return Err(format!("offset {at}: no subtable of {header:?}"));
         }
-        for pointer in slot_offsets(&self.shape).filter_map(|at| Slot(word_at(&bytes, at)).pointer()) {
-            let bytes = u64::from(pointer.units) * UNIT;
-            let may_lie = |at| self.layout.may_lie(BLOCKS, at, bytes);
-            if self.shape.servers >> pointer.place.address().server() & 1 == 0
-                || !self.here(pointer.place).is_none_or(may_lie)
-            {
-                return None;
-            }
+        let successors = word_at(&bytes, SUCCESSORS);
+        let pair =
+            Place::of_link(successors).ok().filter(|pair| pair.is_none_or(|pair| self.is_server(pair)));
+        let pair = pair.ok_or_else(|| format!("offset {at}: the successors {successors:#x} lead nowhere"))?;
+        let shape = self.shape;
+        for offset in slot_offsets(&shape) {
+            let slot = Slot(word_at(&bytes, offset));
+            self.slot(slot, offset, header, pair.is_none())
+                .map_err(|reason| format!("offset {}: the slot {:#018x} {reason}", at + offset, slot.0))?;
         }
-        let Some(pair) = Place::from_word(word_at(&bytes, SUCCESSORS)) else { return Some(None) };
+        let Some(pair) = pair else { return Ok(None) };
         if header.depth >= self.shape.directory_bits {
-            return None;
+            return Err(format!("offset {at}: a subtable of depth {} cannot have successors", header.depth));
         }
         let [lower, upper] = header.halves();
         let half = self.shape.subtable_bytes();
-        Some(self.here(pair).map(|at| [(at, lower), (at + half, upper)]))
+        Ok(self.here(pair).map(|at| [(at, lower), (at + half, upper)]))
+    }
+
+    /// Whether all buckets of a subtable have one header.
+    fn is_whole(&self, bytes: &[u8], header: BucketHeader) -> bool {
+        let mut headers = (0..self.shape.subtable_bytes()).step_by(BUCKET_BYTES as usize);
+        headers.all(|offset| word_at(bytes, offset) == header.word())
+    }
+
+    /// Checks a slot of a subtable that is linked, and the block to which it leads, if that counts. Blocks of a subtable that was split may
+    /// have been freed.
+    fn slot(
+        &mut self,
+        slot: Slot,
+        offset: u64,
+        header: BucketHeader,
+        is_present: bool,
+    ) -> Result<(), &'static str> {
+        if !slot.is_sound() {
+            return Err("does not match its check bits");
+        }
+        if !is_present && !slot.is_frozen() {
+            return Err("is not frozen, and the subtable was split");
+        }
+        let Some(pointer) = slot.pointer() else { return Ok(()) };
+        let bytes = u64::from(pointer.units) * UNIT;
+        if !self.is_server(pointer.place) {
+            return Err("leads nowhere");
+        }
+        let Some(at) = self.here(pointer.place) else { return Ok(()) };
+        if !self.layout.may_lie(BLOCKS, at, bytes) {
+            return Err("leads nowhere");
+        }
+        if !is_present || slot.state() == State::Tentative {
+            return Ok(());
+        }
+        const NO_BLOCK: &str = "leads to no whole block of its version";
+        let mut block = read(self.region, at, bytes).map_err(|_| NO_BLOCK)?;
+        if let Some(rest) = block::rest_bytes(pointer, &block) {
+            let most = block::block_bytes(self.shape.max_value).into();
+            let all = (bytes + u64::from(rest)).min(most).max(bytes);
+            block = read(self.region, at, all).map_err(|_| NO_BLOCK)?;
+        }
+        let found = block::find(&block, pointer).ok_or(NO_BLOCK)?;
+        let hash = Hash::of(found.key);
+        let belongs = header.covers(hash)
+            && hash.fingerprint() == pointer.fingerprint
+            && may_be_at(&self.shape, hash, offset);
+        if !belongs {
+            return Err("leads to the block of a key that belongs elsewhere");
+        }
+        if !self.keys.insert(found.key) {
+            return Err("leads to the block of a key that is there twice");
+        }
+        Ok(())
+    }
+
+    /// Checks slots in pairs of subtables, where it is not known which are linked.
+    fn check_pairs(&self, spare: Range<u64>, chunk_bytes: u64) -> Result<(), String> {
+        let half = self.shape.subtable_bytes();
+        let chunks = spare.step_by(chunk_bytes.max(UNIT) as usize);
+        let pairs = chunks.flat_map(|chunk| (chunk..chunk + chunk_bytes).step_by(2 * half as usize));
+        for at in pairs.filter(|&at| self.layout.may_lie(PAIRS, at, 2 * half)) {
+            for at in [at, at + half] {
+                let bytes = read(self.region, at, half)?;
+                let header = BucketHeader::from_word(word_at(&bytes, 0));
+                if !header.is_some_and(|header| self.is_whole(&bytes, header)) {
+                    continue;
+                }
+                let mut slots = slot_offsets(&self.shape).map(|offset| (offset, word_at(&bytes, offset)));
+                if let Some((offset, slot)) = slots.find(|(_, slot)| !Slot(*slot).is_sound()) {
+                    let offset = at + offset;
+                    return Err(format!(
+                        "offset {offset}: the slot {slot:#018x} does not match its check bits"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a place lies on one of the table's servers.
+    fn is_server(&self, place: Place) -> bool {
+        self.shape.servers >> place.address().server() & 1 == 1
     }
 
     /// Whether one of a pair of subtables may lie there.
@@ -173,10 +286,10 @@ impl Walk<'_> {
     fn here(&self, place: Place) -> Option<u64> {
         Some(place.address()).filter(|at| at.server() == self.server).map(|at| at.offset())
     }
+}
 
-    fn read(&self, at: u64, bytes: u64) -> Result<Vec<u8>, String> {
-        let mut all = vec![0; bytes as usize];
-        self.region.read(at, &mut all).map_err(|out| out.to_string())?;
-        Ok(all)
-    }
+fn read(region: &Memory, at: u64, bytes: u64) -> Result<Vec<u8>, String> {
+    let mut all = vec![0; bytes as usize];
+    region.read(at, &mut all).map_err(|out| out.to_string())?;
+    Ok(all)
 }

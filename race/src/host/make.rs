@@ -9,7 +9,7 @@ use fatbtree_verbs::Memory;
 
 use super::{HashTable, TableInfo};
 use crate::layout::{BadShape, BucketHeader, Leaf, Shape, entry_offset, write_subtable};
-use crate::slot::{MAX_REGION, MAX_SERVERS, Place, Slot};
+use crate::slot::{MAX_REGION, MAX_SERVERS, Place, Slot, UNIT};
 
 /// Errors from making a table.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,8 @@ pub(super) fn served_as(shape: &Shape) -> Classes {
 /// Offset of the first chunk of a part.
 pub(super) const fn spare_from(shape: &Shape, is_first: bool) -> u64 {
     let header = HEADER_BYTES as u64;
-    if is_first { header + shape.directory_bytes() + shape.subtable_bytes() } else { header }
+    // Another server has the line with the word of members.
+    if is_first { header + shape.directory_bytes() + shape.subtable_bytes() } else { header + UNIT }
 }
 
 /// Makes a part in memory that `region` gives.

@@ -68,7 +68,11 @@ impl HashTable {
                 self.marks.give_up();
                 return false;
             }
-            if let Some(pair) = Place::from_word(self.word(at + SUCCESSORS)) {
+            let Ok(pair) = Place::of_link(self.word(at + SUCCESSORS)) else {
+                self.marks.give_up();
+                return false;
+            };
+            if let Some(pair) = pair {
                 let pair = pair.address().offset();
                 self.marks.left.extend([pair, pair + half]);
                 continue;

@@ -8,7 +8,8 @@ use crate::checks::Check;
 use crate::error::{Stop, TableError};
 use crate::hash::Hash;
 use crate::layout::{
-    BUCKET_BYTES, BucketHeader, COMBINED_BYTES, Leaf, Shape, combined_offset, is_slot, main_bucket, word_at,
+    BUCKET_BYTES, BucketHeader, COMBINED_BYTES, Leaf, Shape, combined_offset, is_slot, main_bucket,
+    may_be_at, word_at,
 };
 use crate::slot::{Place, Slot, State};
 
@@ -81,6 +82,17 @@ impl Buckets {
         BucketHeader::from_word(word_at(&self.bytes[0], 0)).map(|header| header.depth)
     }
 
+    /// A slot that no client has written so.
+    fn unsound(&self) -> Option<Seen> {
+        self.slots().find(|seen| !seen.slot.is_sound())
+    }
+
+    /// Whether a key may be in one of the slots: its hash, and the slot's offset.
+    pub(super) fn may_hold(&self, shape: &Shape, hash: Hash, offset: u64) -> bool {
+        let header = BucketHeader::from_word(word_at(&self.bytes[0], 0));
+        header.is_some_and(|header| header.covers(hash)) && may_be_at(shape, hash, offset)
+    }
+
     /// Whether the subtable is the key's.
     fn are_of(&self, hash: Hash) -> bool {
         let header = |bytes: &Buffer, at| BucketHeader::from_word(word_at(bytes, at));
@@ -125,8 +137,17 @@ impl<V: Verbs> Table<V> {
             return Err(TableError::Damaged { at: leaf.place.address(), expected }.into());
         }
         if !buckets.are_of(op.hash) {
-            self.reload(op).await?;
-            return Err(Stop::Later);
+            let headers = [0, 1].map(|which| word_at(&buckets.bytes[which], 0)).map(u64::to_le_bytes);
+            let at = leaf.place.address();
+            let stop = op.doubt(at, 0, headers.as_flattened(), "the header of the key's subtable");
+            if let Stop::Later = stop {
+                self.reload(op).await?;
+            }
+            return Err(stop);
+        }
+        if let Some(seen) = buckets.unsound().filter(|_| Check::SoundSlots.on()) {
+            let at = leaf.place.address().behind(seen.offset);
+            return Err(op.doubt(at, seen.slot.0, &[], "a slot that matches its check bits"));
         }
         Ok(buckets)
     }
@@ -135,7 +156,7 @@ impl<V: Verbs> Table<V> {
     pub(super) async fn successors(&self, leaf: Leaf, op: &mut Op) -> Result<Option<Place>, Stop> {
         let word = self.memory.read_word(op.lane, successors_of(leaf)).await?;
         op.trips += 1;
-        Ok(Place::from_word(word))
+        Place::of_link(word).map_err(|_| op.doubt(successors_of(leaf), word, &[], super::thaw::EXPECTED))
     }
 }
 

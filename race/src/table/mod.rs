@@ -16,7 +16,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_remote::{
-    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Ongoing, ReadBytes, RemoteMemory, Writer, members,
+    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Ongoing, ReadBytes, RemoteMemory, Suspicion, Writer,
+    members,
 };
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
@@ -71,8 +72,20 @@ struct Op {
     began: Instant,
     /// Whether the directory was read anew, because the subtable's server is away.
     has_reloaded: bool,
+    /// What was found to be wrong.
+    suspicion: Suspicion,
     /// A sweep of the server waits for it.
     _ongoing: Ongoing,
+}
+
+impl Op {
+    /// Notes that `bytes` to which the word `link` leads are wrong. Others may have changed them meanwhile; what stays so is damaged.
+    fn doubt(&mut self, at: GlobalAddress, link: u64, bytes: &[u8], expected: &'static str) -> Stop {
+        match self.suspicion.is_sure(at, link, bytes) {
+            true => TableError::DamagedKey { key: self.key, at, expected }.into(),
+            false => Stop::Later,
+        }
+    }
 }
 
 impl<V: Verbs> Table<V> {
@@ -102,7 +115,7 @@ impl<V: Verbs> Table<V> {
         let (shape, home) = Shape::of_header(line).ok_or(TableError::NoTable { server })?;
         let is_part = |line: &_| Shape::of_header(line) == Some((shape, home));
         let of = (STRUCTURE, shape.servers);
-        match members(memory, of, home.behind(MEMBERS), lane, is_part).await? {
+        match members(memory, of, home.offset() + MEMBERS, lane, is_part).await? {
             Members::Whole => {}
             Members::Parted => return Err(TableError::Parted.into()),
             Members::Missing(server) => return Err(TableError::NoTable { server }.into()),
@@ -145,6 +158,7 @@ impl<V: Verbs> Table<V> {
             attempts: 0,
             began,
             has_reloaded: false,
+            suspicion: Suspicion::default(),
             _ongoing: ongoing,
         }
     }

@@ -11,6 +11,7 @@ use super::{Answer, Op, Table};
 use crate::block::{self, Found};
 use crate::checks::Check;
 use crate::error::Stop;
+use crate::hash::Hash;
 use crate::slot::BlockPointer;
 
 /// A value that was read.
@@ -89,13 +90,23 @@ impl<V: Verbs> Table<V> {
         for seen in buckets.candidates(op.hash) {
             let Some(pointer) = seen.slot.pointer() else { continue };
             let bytes = self.read_block(pointer, op).await?;
-            // A block that was freed since the slot was read: the slot has changed.
-            let found = match block::find(&bytes, pointer) {
-                None if !Check::FreedBlock.on() => continue,
-                found => found.ok_or(Stop::Later)?,
-            };
-            if found.key == op.key {
+            let found = block::find(&bytes, pointer);
+            if let Some(found) = found
+                && found.key == op.key
+            {
                 return Ok(Some(Hit { seen, pointer, found, bytes }));
+            }
+            if found.is_none() && !Check::FreedBlock.on() {
+                continue;
+            }
+            let is_other = |found: Found| {
+                let hash = Hash::of(found.key);
+                hash.fingerprint() == pointer.fingerprint && buckets.may_hold(&self.shape, hash, seen.offset)
+            };
+            // A block that was freed since the slot was read: the slot has changed.
+            if !found.is_some_and(is_other) && (found.is_none() || Check::OthersKey.on()) {
+                let at = pointer.place.address();
+                return Err(op.doubt(at, seen.slot.0, &bytes, "the block of a key of this slot"));
             }
         }
         Ok(None)

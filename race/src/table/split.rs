@@ -41,7 +41,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use fatbtree_remote::record::RECORD_HEAD;
-use fatbtree_remote::{Block, ConnectionId, NotReserved, Want, Writer, bytes_of};
+use fatbtree_remote::{Block, ConnectionId, GlobalAddress, NotReserved, Want, Writer, bytes_of};
 use fatbtree_verbs::{MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::buckets::successors_of;
@@ -51,7 +51,7 @@ use crate::block;
 use crate::checks::Check;
 use crate::error::{Stop, TableError};
 use crate::hash::Hash;
-use crate::layout::{BucketHeader, Leaf, PAIRS, slot_offsets, word_at, write_subtable};
+use crate::layout::{BUCKET_BYTES, BucketHeader, Leaf, PAIRS, slot_offsets, word_at, write_subtable};
 use crate::slot::{Place, Slot, State};
 
 /// Pauses in which an operation waits for another one of its client, before it looks again: from 1 µs to 1 ms each.
@@ -160,7 +160,7 @@ impl<V: Verbs> Table<V> {
         let Some(frozen) = self.freeze(leaf, state, bytes, &writer, op).await? else {
             return Err(Stop::Later);
         };
-        let Some(keys) = self.keys_of(&frozen, op).await? else {
+        let Some(keys) = self.keys_of(leaf.place.address(), &frozen, op).await? else {
             // A block was freed: another client has finished the split, or taken it back.
             return Err(Stop::Later);
         };
@@ -261,7 +261,20 @@ impl<V: Verbs> Table<V> {
 
     /// Hashes of the keys in a frozen subtable, with their slots and offsets. `None` if a block is not what its slot says: it was freed, so
     /// the successors were announced, or the slots are not frozen any more.
-    async fn keys_of(&self, frozen: &[u8], op: &mut Op) -> Result<Option<Vec<(u64, Slot, Hash)>>, Stop> {
+    /// the successors were announced, or the slots are not frozen any more.
+    async fn keys_of(
+        &self,
+        at: GlobalAddress,
+        frozen: &[u8],
+        op: &mut Op,
+    ) -> Result<Option<Vec<(u64, Slot, Hash)>>, Stop> {
+        // What a damaged slot hides would be left out of the copies.
+        let is_damaged = slot_offsets(&self.shape).any(|offset| !Slot(word_at(frozen, offset)).is_sound());
+        let mut headers = (0..self.shape.subtable_bytes()).step_by(BUCKET_BYTES as usize);
+        if is_damaged || headers.any(|offset| word_at(frozen, offset) != word_at(frozen, 0)) {
+            let expected = "slots that match their check bits, and one header";
+            return Err(TableError::Damaged { at, expected }.into());
+        }
         let slots = slot_offsets(&self.shape).map(|offset| (offset, Slot(word_at(frozen, offset)).thawed()));
         let mut left: Vec<_> = slots
             .filter(|(_, slot)| slot.state() == State::Committed || !Check::CopiesCommitted.on())
@@ -290,7 +303,12 @@ impl<V: Verbs> Table<V> {
                 let heads = self.memory.batch(id, &writer, reads).await?;
                 op.trips += 1;
                 for (&(offset, slot, pointer), head) in some.iter().zip(heads) {
-                    let Some(found) = block::find_head(&bytes_of(head)?, pointer) else { return Ok(None) };
+                    let head = bytes_of(head)?;
+                    let Some(found) = block::find_head(&head, pointer) else {
+                        let at = pointer.place.address();
+                        let stop = op.doubt(at, slot.0, &head, "the block of a frozen slot");
+                        return if let Stop::Later = stop { Ok(None) } else { Err(stop) };
+                    };
                     keys.push((offset, slot, Hash::of(found.key)));
                 }
             }
@@ -356,7 +374,7 @@ impl<V: Verbs> Table<V> {
         };
         let swap = |rkey| {
             let at = Remote { address: at.raw(), rkey };
-            [Operation::CompareSwap { at, compare: state, swap: place.word() }]
+            [Operation::CompareSwap { at, compare: state, swap: place.link() }]
         };
         op.trips += 1;
         // Where that breaks it is found out by the next attempt. The pair is lost if it does not count.
@@ -369,8 +387,9 @@ impl<V: Verbs> Table<V> {
         // No client has seen it.
         pair.block = Some(Block { version: None, ..block });
         match SplitState::of(found) {
-            SplitState::Split(other) => Ok(other),
-            SplitState::Open(_) | SplitState::Thawing(_) => Err(Stop::Later),
+            Ok(SplitState::Split(other)) => Ok(other),
+            Ok(SplitState::Open(_) | SplitState::Thawing(_)) => Err(Stop::Later),
+            Err(_) => Err(op.doubt(at, found, &[], super::thaw::EXPECTED)),
         }
     }
 }

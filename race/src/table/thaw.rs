@@ -6,9 +6,9 @@
 //! The word of the successors says what may be done. It counts how often a split was taken back:
 //!
 //! ```text
-//!   63          36 35 34         0
-//!   taken back       │ successors      0: none
-//!                    └ being thawed
+//!   63   48 47          36 35 34         0
+//!     sum     taken back     │ successors      0: none
+//!                            └ being thawed
 //! ```
 //!
 //! ```text
@@ -22,7 +22,7 @@
 //! # Why no change is lost
 //!
 //! A client that splits reads the word first, then freezes, reads all slots, copies, and announces by a CAS of the word that it has read. The
-//! word never comes twice. So when that CAS succeeds the word was *open n* the whole time, and no slot was thawed in that time: they are thawed only
+//! word comes again after 4,096 splits that were taken back, each of which takes a part of a client's patience: a quarter of an hour at least. So when that CAS succeeds the word was *open n* the whole time, and no slot was thawed in that time: they are thawed only
 //! while the word says so. All slots that were read frozen were frozen still when the pair was announced, and no change was made that the
 //! copy has not. A split that was taken back fails at its CAS, whatever of it was done.
 //!
@@ -48,13 +48,13 @@ use super::{Op, Table};
 use crate::checks::Check;
 use crate::error::Stop;
 use crate::layout::{Leaf, SUCCESSORS, slot_offsets, word_at};
-use crate::slot::{Place, Slot, State as SlotState};
-
-/// Steps of the word: the lowest bit that is no place's says that slots are being thawed.
-const STEP: u64 = 1 << Place::BITS;
+use crate::slot::{DamagedLink, Place, Slot, State as SlotState, no_link, number_of};
 
 /// Passes over the slots: others may be freezing some until they look at the word.
 const PASSES: u32 = 8;
+
+/// What is expected in place of a damaged word.
+pub(super) const EXPECTED: &str = "the successors of a subtable";
 
 /// Part of its patience after which an operation takes back a split that it cannot complete.
 const PART: u64 = 4;
@@ -71,21 +71,32 @@ pub(super) enum State {
 }
 
 impl State {
-    /// The state that a word says.
-    pub(super) const fn of(word: u64) -> Self {
-        match Place::from_word(word) {
-            Some(pair) => Self::Split(pair),
-            None if word & STEP == 0 => Self::Open(word),
-            None => Self::Thawing(word),
+    /// The state that a word says. The lowest bit of its number says that slots are being thawed.
+    ///
+    /// # Errors
+    /// When the word is damaged.
+    pub(super) const fn of(word: u64) -> Result<Self, DamagedLink> {
+        match Place::of_link(word) {
+            Ok(Some(pair)) => Ok(Self::Split(pair)),
+            Ok(None) if number_of(word) & 1 == 0 => Ok(Self::Open(word)),
+            Ok(None) => Ok(Self::Thawing(word)),
+            Err(damaged) => Err(damaged),
         }
     }
+}
+
+/// The word after one without successors.
+const fn next(word: u64) -> u64 {
+    no_link(number_of(word) + 1)
 }
 
 impl<V: Verbs> Table<V> {
     /// Reads the state of a subtable.
     pub(super) async fn split_state(&self, leaf: Leaf, op: &mut Op) -> Result<State, Stop> {
         op.trips += 1;
-        Ok(State::of(self.memory.read_word(op.lane, successors_of(leaf)).await?))
+        let at = successors_of(leaf);
+        let word = self.memory.read_word(op.lane, at).await?;
+        State::of(word).map_err(|_| op.doubt(at, word, &[], EXPECTED))
     }
 
     /// Whether an operation has waited long enough for others to complete a split.
@@ -103,7 +114,12 @@ impl<V: Verbs> Table<V> {
         let (guard, head) =
             LockGuard::lock_and_read(&self.memory, op.lane, at, length, &mut op.trips).await?;
         let writer = guard.writer();
-        let thawing = match State::of(word_at(&head, SUCCESSORS)) {
+        let found = word_at(&head, SUCCESSORS);
+        let Ok(state) = State::of(found) else {
+            guard.release(&mut op.trips).await?;
+            return Err(op.doubt(word_of, found, &[], EXPECTED));
+        };
+        let thawing = match state {
             State::Split(pair) => {
                 guard.release(&mut op.trips).await?;
                 self.follow(leaf, pair, op);
@@ -116,7 +132,7 @@ impl<V: Verbs> Table<V> {
                 return Ok(());
             }
             State::Open(word) => {
-                let thawing = word.wrapping_add(STEP);
+                let thawing = next(word);
                 op.trips += 1;
                 let found = self.memory.compare_swap_in(op.lane, &writer, word_of, word, thawing).await?;
                 if found != word {
@@ -139,7 +155,7 @@ impl<V: Verbs> Table<V> {
             self.swap_all(at.server(), &writer, op, &swaps).await?;
         }
         op.trips += 1;
-        let open = thawing.wrapping_add(STEP);
+        let open = next(thawing);
         self.memory.compare_swap_in(op.lane, &writer, word_of, thawing, open).await?;
         guard.release(&mut op.trips).await?;
         Ok(())
@@ -162,12 +178,13 @@ mod tests {
 
     #[test]
     fn the_word_counts_and_never_looks_like_a_pair() {
-        assert_eq!(State::of(0), State::Open(0));
-        assert_eq!(State::of(STEP), State::Thawing(STEP));
-        assert_eq!(State::of(2 * STEP), State::Open(2 * STEP));
+        assert_eq!(State::of(0), Ok(State::Open(0)));
+        let (thawing, open) = (next(0), next(next(0)));
+        assert_eq!([thawing, open].map(State::of), [Ok(State::Thawing(thawing)), Ok(State::Open(open))]);
         let pair = Place::of(GlobalAddress::new(31, 64)).expect("it is in reach");
-        assert_eq!(State::of(pair.word()), State::Split(pair));
-        assert_eq!(State::of(u64::MAX << Place::BITS), State::Thawing(u64::MAX << Place::BITS));
+        assert_eq!(State::of(pair.link()), Ok(State::Split(pair)));
+        let last = no_link(crate::slot::LINK_NUMBERS - 1);
+        assert_eq!((State::of(last), next(last)), (Ok(State::Thawing(last)), 0));
     }
 
     #[test]

@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use fatbtree_dolphin::host::{self, HybridIndex};
+use fatbtree_dolphin::host::{self, HybridIndex, MakeOptions};
 use fatbtree_dolphin::{LEAF_BYTES, Shape};
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, SessionKeeper};
 use fatbtree_memserver::{
-    Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, chunk_classes_bytes,
+    Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, Tenant as _, chunk_classes_bytes, make,
 };
 use fatbtree_remote::{
     ConnectError, ConnectionId, GlobalAddress, Kept, RemoteConfig, RemoteMemory, RemoteSide,
@@ -35,22 +36,20 @@ pub struct Server {
     /// Its machine.
     pub machine: Machine,
     options: ServerOptions,
-    content: Loaded<HybridIndex>,
+    content: RefCell<Loaded<HybridIndex>>,
     process: RefCell<Option<MemoryServer<SimDevice, HybridIndex>>>,
 }
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("number", &self.content.server).finish_non_exhaustive()
+        f.debug_struct("Server").field("number", &self.number()).finish_non_exhaustive()
     }
 }
 
 impl Server {
     fn new(world: &World, number: u16, shape: Shape, spare: u64, lease: Duration) -> Rc<Self> {
         let chunk_bytes = CHUNK;
-        let mut content = HybridIndex::make(number, shape, spare).expect("the shape is possible");
-        let classes = Memory::shared(chunk_classes_bytes(spare, chunk_bytes));
-        content.chunk_classes = Some(classes.expect("there is memory for a table"));
+        let content = RefCell::new(empty(number, shape, spare));
         let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
         let options = ServerOptions {
@@ -76,7 +75,8 @@ impl Server {
 
     /// Starts the process, with the memory that was kept.
     fn start(&self, seed: u64) {
-        let process = MemoryServer::new(self.machine.device(), self.content.clone(), &self.options, seed);
+        let process =
+            MemoryServer::new(self.machine.device(), self.content.borrow().clone(), &self.options, seed);
         *self.process.borrow_mut() = Some(process.expect("the index fits the card"));
     }
 
@@ -93,10 +93,39 @@ impl Server {
         self.machine.kill();
     }
 
-    /// Starts the machine and the process anew.
+    /// Starts the machine and the process anew. What dead clients have left is never taken for damage.
     pub fn revive(&self, seed: u64) {
+        {
+            let content = self.content.borrow();
+            let checked = content.tenant.check(&content.layout(CHUNK));
+            assert_eq!(checked, Ok(()), "server {}", content.server);
+        }
         self.machine.boot();
         self.start(seed);
+    }
+
+    /// Starts the machine and the process anew, with an empty part of the index in place of the one that was there.
+    pub fn lose(&self, generation: u64) {
+        let (shape, spare) = {
+            let content = self.content.borrow();
+            (content.tenant.description(), content.spare.end - content.spare.start)
+        };
+        let mut content = empty(self.number(), shape, spare);
+        content.generation = generation;
+        let header = shape.header(generation, content.region.len());
+        content.region.write(0, &header.to_bytes()).expect("a region begins with its header");
+        *self.content.borrow_mut() = content;
+        self.revive(generation);
+    }
+
+    /// Its region, for what damages it.
+    #[must_use]
+    pub fn region(&self) -> Arc<Memory> {
+        Arc::clone(&self.content.borrow().region)
+    }
+
+    fn number(&self) -> u16 {
+        self.content.borrow().server
     }
 
     /// Key of its memory, while the process lives.
@@ -105,8 +134,9 @@ impl Server {
     }
 
     /// Leaves in its memory with their keys, whatever their state is.
-    fn leaves(&self) -> Vec<(GlobalAddress, RangeInclusive<u64>)> {
-        let Loaded { server, region, spare, chunk_classes, .. } = &self.content;
+    #[must_use]
+    pub fn leaves(&self) -> Vec<(GlobalAddress, RangeInclusive<u64>)> {
+        let Loaded { server, region, spare, chunk_classes, .. } = &*self.content.borrow();
         let mut word = [0; 8];
         let mut is_given_out = |chunk: u64| {
             let table = chunk_classes.iter().any(|table| table.read(chunk * 8, &mut word).is_ok());
@@ -122,7 +152,7 @@ impl Server {
             region.read(offset, &mut line).ok()?;
             Some((at, host::keys_of_leaf(at, &line)?))
         };
-        offsets.filter_map(leaf).collect()
+        offsets.filter_map(leaf).collect::<Vec<_>>()
     }
 
     /// A counter of the process.
@@ -142,6 +172,15 @@ pub fn strays(servers: &[Rc<Server>], shape: &Shape) -> Vec<GlobalAddress> {
         let server = servers.iter().find(|server| server.content.server == at.server());
         server.is_some_and(|server| server.content.region.read(at.offset(), bytes).is_ok())
     })
+}
+
+/// A server's part of an empty index.
+fn empty(number: u16, shape: Shape, spare: u64) -> Loaded<HybridIndex> {
+    let options = MakeOptions { spare_bytes: spare, chunk_bytes: CHUNK, ..MakeOptions::new(number, shape) };
+    let mut content = make::<HybridIndex>(&options).expect("the shape is possible");
+    let classes = Memory::shared(chunk_classes_bytes(spare, CHUNK));
+    content.chunk_classes = Some(classes.expect("there is memory for a table"));
+    content
 }
 
 /// Starts servers with an empty index.
@@ -191,9 +230,9 @@ pub(super) fn lead(
     drop(world.operator().spawn(async move {
         loop {
             operator.sleep(Duration::from_micros(draw.random_range(50..600))).await;
-            let of = |number: u16| servers.iter().find(|server| server.content.server == number);
+            let of = |number: u16| servers.iter().find(|server| server.number() == number);
             let places = host::places(&shape, |at, bytes| {
-                of(at.server()).is_some_and(|server| server.content.region.read(at.offset(), bytes).is_ok())
+                of(at.server()).is_some_and(|server| server.region().read(at.offset(), bytes).is_ok())
             });
             for (number, place) in places.iter().enumerate() {
                 let Some(server) = of(place.leaf.server()) else { continue };
@@ -237,7 +276,7 @@ pub(super) fn begin_led(
     switches: Option<CachedSwitches>,
 ) -> Client {
     let seed = draw.random_range(0..=u64::MAX);
-    let numbers: Vec<u16> = servers.iter().map(|server| server.content.server).collect();
+    let numbers: Vec<u16> = servers.iter().map(|server| server.number()).collect();
     let memory = RemoteMemory::new(machine.device(), numbers.iter().copied(), config, seed);
     let memory = Rc::new(memory.expect("there are lanes"));
     machine.set_driven(Rc::clone(&memory) as _);
@@ -247,7 +286,7 @@ pub(super) fn begin_led(
     let host = Ipv4Addr::from_bits(0x0a00_0000 | machine.id().0);
     let client = ClientId { host: host.into(), roce: host };
     let carry = async move |server: u16, call| {
-        let server = servers.iter().find(|of| of.content.server == server).expect("it is one of them");
+        let server = servers.iter().find(|of| of.number() == server).expect("it is one of them");
         match &mut *server.process.borrow_mut() {
             Some(process) => process.carry_out(caller.now(), client, call).map_err(Denied::from),
             None => Err(NoAnswer.into()),

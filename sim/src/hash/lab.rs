@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, SessionKeeper};
 use fatbtree_memserver::{
-    Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, chunk_classes_bytes,
+    Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, chunk_classes_bytes, make,
 };
 use fatbtree_race::Shape;
-use fatbtree_race::host::HashTable;
+use fatbtree_race::host::{HashTable, MakeOptions};
 use fatbtree_remote::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};
@@ -30,8 +31,10 @@ pub struct Server {
     /// Its machine.
     pub machine: Machine,
     options: ServerOptions,
-    content: Loaded<HashTable>,
+    content: RefCell<Loaded<HashTable>>,
     process: RefCell<Option<MemoryServer<SimDevice, HashTable>>>,
+    /// What a start has taken for damage.
+    damage: RefCell<Option<String>>,
 }
 
 impl Server {
@@ -43,9 +46,7 @@ impl Server {
         (spare, chunk_bytes): (u64, u64),
         lease: Duration,
     ) -> Rc<Self> {
-        let mut content = HashTable::make(number, shape, spare).expect("the shape is possible");
-        let classes = Memory::shared(chunk_classes_bytes(spare, chunk_bytes));
-        content.chunk_classes = Some(classes.expect("there is memory for a table"));
+        let content = RefCell::new(empty(number, shape, spare, chunk_bytes));
         let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
         let options = ServerOptions {
@@ -58,7 +59,13 @@ impl Server {
             ..ServerOptions::writable()
         };
         let machine = world.machine(MachineOptions::named(format!("server {number}")));
-        let server = Rc::new(Self { machine, options, content, process: RefCell::default() });
+        let server = Rc::new(Self {
+            machine,
+            options,
+            content,
+            process: RefCell::default(),
+            damage: RefCell::default(),
+        });
         server.begin(u64::from(number) + 1);
         let (worked, operator) = (Rc::clone(&server), world.operator().clone());
         drop(world.operator().spawn(async move {
@@ -72,7 +79,8 @@ impl Server {
 
     /// Starts the process, with the memory that was kept.
     fn begin(&self, seed: u64) {
-        let process = MemoryServer::new(self.machine.device(), self.content.clone(), &self.options, seed);
+        let process =
+            MemoryServer::new(self.machine.device(), self.content.borrow().clone(), &self.options, seed);
         *self.process.borrow_mut() = Some(process.expect("the table fits the card"));
     }
 
@@ -89,10 +97,44 @@ impl Server {
         self.machine.kill();
     }
 
-    /// Starts the machine and the process anew.
+    /// Starts the machine and the process anew. Before, the part is checked as a folder's is.
     pub fn revive(&self, seed: u64) {
+        {
+            let content = self.content.borrow();
+            if let Err(damage) = content.tenant.check(content.layout(self.options.chunk_bytes)) {
+                *self.damage.borrow_mut() = Some(format!("server {}: {damage}", content.server));
+            }
+        }
         self.machine.boot();
         self.begin(seed);
+    }
+
+    /// Starts the machine and the process anew, with an empty part of the table in place of the one that was there.
+    pub fn lose(&self, generation: u64) {
+        let (shape, spare) = {
+            let content = self.content.borrow();
+            (content.tenant.info().shape, content.spare.end - content.spare.start)
+        };
+        let mut content = empty(self.number(), shape, spare, self.options.chunk_bytes);
+        content.generation = generation;
+        let header = shape.header(content.tenant.info().directory, generation, content.region.len());
+        content.region.write(0, &header.to_bytes()).expect("a region begins with its header");
+        *self.content.borrow_mut() = content;
+        self.revive(generation);
+    }
+
+    /// Its region, for what damages it.
+    pub fn region(&self) -> Arc<Memory> {
+        Arc::clone(&self.content.borrow().region)
+    }
+
+    fn number(&self) -> u16 {
+        self.content.borrow().server
+    }
+
+    /// What a start has taken for damage: what dead clients leave never is.
+    pub fn damage(&self) -> Option<String> {
+        self.damage.borrow().clone()
     }
 
     /// A counter of the process.
@@ -101,6 +143,15 @@ impl Server {
         let all = process.as_ref().map(MemoryServer::statistics).unwrap_or_default();
         all.into_iter().find(|(found, _)| found == name).map_or(0, |(_, count)| count)
     }
+}
+
+/// A server's part of an empty table.
+fn empty(number: u16, shape: Shape, spare: u64, chunk_bytes: u64) -> Loaded<HashTable> {
+    let options = MakeOptions { spare_bytes: spare, chunk_bytes, ..MakeOptions::new(number, shape) };
+    let mut content = make::<HashTable>(&options).expect("the shape is possible");
+    let classes = Memory::shared(chunk_classes_bytes(spare, chunk_bytes));
+    content.chunk_classes = Some(classes.expect("there is memory for a table"));
+    content
 }
 
 /// Starts servers with an empty table, and so many bytes of chunks each.
@@ -121,7 +172,7 @@ pub fn begin(machine: &Machine, servers: &[Rc<Server>], contention: Contention, 
     let lanes = draw.random_range(1..=2);
     let config = RemoteConfig { lanes, contention, patience, ..RemoteConfig::default() };
     let seed = draw.random_range(0..=u64::MAX);
-    let numbers: Vec<u16> = servers.iter().map(|server| server.content.server).collect();
+    let numbers: Vec<u16> = servers.iter().map(|server| server.number()).collect();
     let memory = RemoteMemory::new(machine.device(), numbers.iter().copied(), config, seed);
     let memory = Rc::new(memory.expect("there are lanes"));
     machine.set_driven(Rc::clone(&memory) as _);
@@ -131,7 +182,7 @@ pub fn begin(machine: &Machine, servers: &[Rc<Server>], contention: Contention, 
     let host = Ipv4Addr::from_bits(0x0a00_0000 | machine.id().0);
     let client = ClientId { host: host.into(), roce: host };
     let carry = async move |server: u16, call| {
-        let server = servers.iter().find(|of| of.content.server == server).expect("it is one of them");
+        let server = servers.iter().find(|of| of.number() == server).expect("it is one of them");
         match &mut *server.process.borrow_mut() {
             Some(process) => process.carry_out(caller.now(), client, call).map_err(Denied::from),
             None => Err(NoAnswer.into()),

@@ -264,6 +264,9 @@ impl Fault<Scene> for Restarts {
 
 /// No task has seen what must never be.
 fn nothing_wrong(ended: &Ended<'_, Scene>) -> Result<(), String> {
+    if let Some(damage) = ended.stage.servers.iter().find_map(|server| server.damage()) {
+        return Err(format!("a start takes what clients have left for damage: {damage}"));
+    }
     ended.stage.setting.wrong.take().map_or(Ok(()), Err)
 }
 

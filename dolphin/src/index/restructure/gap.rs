@@ -197,7 +197,8 @@ impl<V: Verbs> Index<V> {
             true => (prefix.low(), prefix.first_of(byte) - 1),
             false => (prefix.last_of(byte) + 1, prefix.high()),
         };
-        let stamps = [self.draw_stamp(owner), self.draw_stamp(owner)];
+        let of_node = inner::stamp_of(self.draw_stamp(owner), prefix, NodeSize::NEW);
+        let stamps = [self.draw_stamp(owner), of_node];
         let parent = upward(NodeSize::NEW, place)?;
         let leaf = leaf::build(new, parent, min, max, stamps[0], &[]);
         let entry = Entry::leaf(prefix.byte_of(min), new).ok_or_else(|| out_of_reach(new))?;

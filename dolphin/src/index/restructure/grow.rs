@@ -46,7 +46,7 @@ impl<V: Verbs> Index<V> {
             guard.release(&mut op.trips).await?;
             return Ok(Made::Wants(wants));
         };
-        let stamp = self.draw_stamp(guard.writer().owner);
+        let stamp = inner::stamp_of(self.draw_stamp(guard.writer().owner), node.prefix, size);
         let entries = node.entries.iter().map(|(_, entry)| *entry);
         let bytes = inner::build(node.prefix, size, stamp, NodeState::Unborn, entries);
         let successor = Entry::inner(0, size, at).ok_or_else(|| out_of_reach(at))?;

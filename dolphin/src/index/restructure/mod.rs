@@ -72,6 +72,12 @@ impl<V: Verbs> Index<V> {
         let (guard, bytes) =
             LockGuard::lock_and_read(&self.memory, op.lane, at, bytes, &mut op.trips).await?;
         match Node::parse(&bytes, at, parent.size()) {
+            // Nothing is changed below a damaged node.
+            Some(node) if node.damage().is_some() && Check::SoundNodes.on() => {
+                guard.release(&mut op.trips).await?;
+                op.anew = true;
+                Err(op.doubt(at, parent.0, &bytes, node.damage().unwrap_or("an inner node")))
+            }
             Some(node) if node.is(NodeState::Live) && node.prefix.covers(op.key) => Ok((guard, node)),
             found => {
                 guard.release(&mut op.trips).await?;

@@ -289,7 +289,8 @@ impl<V: Verbs> Index<V> {
         };
         let (leaves, owner) = ([one, other], room.writer().owner);
         let parent = upward(NodeSize::NEW, place)?;
-        let stamps: [u64; 3] = std::array::from_fn(|_| self.draw_stamp(owner));
+        let mut stamps: [u64; 3] = std::array::from_fn(|_| self.draw_stamp(owner));
+        stamps[2] = inner::stamp_of(stamps[2], prefix, NodeSize::NEW);
         let from = items.partition_point(|(key, _)| *key < at);
         let lower = leaf::build(leaves[0], parent, prefix.low(), at - 1, stamps[0], &items[..from]);
         let upper = leaf::build(leaves[1], parent, at, prefix.high(), stamps[1], &items[from..]);
