@@ -159,10 +159,11 @@ fn run(role: Role) -> anyhow::Result<u8> {
 fn describe(error: &anyhow::Error) -> String {
     let mut text = String::new();
     // A gRPC status prints its metadata as well; what the peer said is enough.
-    let said = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<tonic::Status>() {
-        Some(status) => status.message().to_owned(),
-        None => cause.to_string(),
+    let status = |cause: &(dyn std::error::Error + 'static)| {
+        let boxed = cause.downcast_ref::<Box<tonic::Status>>().map(|status| status.message().to_owned());
+        boxed.or_else(|| Some(cause.downcast_ref::<tonic::Status>()?.message().to_owned()))
     };
+    let said = |cause: &(dyn std::error::Error + 'static)| status(cause).unwrap_or_else(|| cause.to_string());
     for cause in error.chain().map(said) {
         if text.is_empty() {
             text = cause;
@@ -170,7 +171,23 @@ fn describe(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    text
+    match advice(&text) {
+        Some(advice) => format!("{text}; {advice}"),
+        None => text,
+    }
+}
+
+/// What to do about a channel that is not trusted. Libraries of TLS and HTTP say what they have met, and not what it comes from.
+fn advice(text: &str) -> Option<&'static str> {
+    if text.contains("invalid peer certificate") {
+        return Some(
+            "its certificate is of another authority than those of this cluster file: use the folder that [trust] names where the server runs",
+        );
+    }
+    let is_plain = ["frame with invalid size", "stream closed because of a broken pipe", "Connection reset"];
+    is_plain.iter().any(|words| text.contains(words)).then_some(
+        "if it runs, it wants certificates: use the cluster file with [trust], and the folder that it names, of the server's machine",
+    )
 }
 
 #[cfg(test)]
@@ -221,5 +238,7 @@ mod tests {
         assert_eq!(describe(&anyhow::Error::new(cause()).context("reading it")), "reading it: no such thing");
         let status = anyhow::Error::new(tonic::Status::unavailable("it stops"));
         assert_eq!(describe(&status.context("asking it")), "asking it: it stops");
+        let foreign = std::io::Error::other("invalid peer certificate: BadSignature");
+        assert!(describe(&anyhow::Error::new(foreign)).contains("another authority"));
     }
 }
