@@ -53,7 +53,7 @@ const OF_TESTS: [Check; 9] = [
     Check::Thaws,
     // Insertions of one key beside a split that is taken back are rare: the test of `race/src/table/thaw.rs` finds it.
     Check::ThawEmpties,
-    // Without it an insertion may empty a frozen slot of its key's rival, behind the copy of a split: 400 seeds do not draw it.
+    // Without it an insertion may empty a frozen slot of its key's rival after a split has copied it: 400 seeds do not draw it.
     Check::FrozenRivals,
     // A block of a former session is not written in this one, whether it is kept or not: an operation that kept it would fail when its
     // patience ends.
