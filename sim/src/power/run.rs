@@ -268,7 +268,7 @@ async fn cut(
     is_over: Rc<Cell<bool>>,
 ) {
     for _ in 0..cuts {
-        operator.sleep(Duration::from_micros(draw.random_range(10..1500))).await;
+        operator.sleep(Duration::from_micros(draw.random_range(10..200))).await;
         if is_over.get() {
             return;
         }
