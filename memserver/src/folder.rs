@@ -376,12 +376,12 @@ impl<C: Counts> Folder<C> {
 
     /// The file with the moments of the folder's server.
     pub fn moments(&self) -> MomentsFile {
-        MomentsFile::new(&self.path)
+        MomentsFile::new(&self.path, &self.keeping.disk)
     }
 
     /// What the server needs to leave checksums when it stops.
     pub fn seal(&self) -> Seal {
-        Seal::new(&self.path)
+        Seal::new(&self.path, &self.keeping.disk)
     }
 
     /// Memory server to which the folder belongs.

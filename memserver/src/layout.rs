@@ -55,6 +55,17 @@ impl Layout {
         is_step && within.checked_add(bytes).is_some_and(|end| end <= len)
     }
 
+    /// Places of the chunks that were given out for a class.
+    pub fn chunks(&self, class: SizeClass) -> impl Iterator<Item = Range<u64>> + '_ {
+        let given_out = self.given_out.as_ref();
+        // Chunks are given out in order.
+        let classes = (0..).map_while(move |chunk| Some((chunk, given_out?.get(chunk)?)));
+        classes.filter(move |(_, of)| *of == class).map(|(chunk, _)| {
+            let from = self.chunks_from + chunk * self.chunk_bytes;
+            from..from + self.chunk_bytes
+        })
+    }
+
     /// Bytes of a block of this class; 0 if there are several sizes, or no such class.
     #[must_use]
     pub fn bytes(&self, class: SizeClass) -> u32 {

@@ -22,7 +22,7 @@ use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 
 use super::{HybridIndex, MakeError, MakeOptions};
-use crate::entry::{MAX_REGION, NodeSize, UNIT};
+use crate::entry::{MAX_REGION, NodeSize};
 use crate::inner::{self, Node, NodeState};
 use crate::key::Prefix;
 use crate::layout::{LEAVES, NODES, RECORDS, STRUCTURE, Shape, root_offset};
@@ -138,8 +138,8 @@ impl Part for HybridIndex {
         };
         found.check_header(&header, spare_from(&shape, server), &IndexCounts::from(&shape))?;
         let (layout, region) = (found.layout(classes()), Arc::clone(&found.region));
-        let (spare, served) = (found.kept.spare.clone(), Arc::new(AtomicBool::new(true)));
-        let tenant = Self { server, shape, region, spare, chunk_bytes, served, is_seen: false };
+        let served = Arc::new(AtomicBool::new(true));
+        let tenant = Self { server, shape, region, served, is_seen: false };
         tenant.check(&layout).map_err(|reason| found.damaged(reason))?;
         Ok(found.into_loaded(server, served_as(), tenant))
     }
@@ -204,8 +204,7 @@ impl HybridIndex {
 
     /// Checks all leaves that are in use, whichever node leads to them.
     fn check_leaves(&self, layout: &Layout) -> Result<(), String> {
-        let chunks = self.spare.clone().step_by(self.chunk_bytes.max(UNIT) as usize);
-        let leaves = chunks.flat_map(|chunk| (chunk..chunk + self.chunk_bytes).step_by(LEAF_BYTES));
+        let leaves = layout.chunks(LEAVES).flat_map(|chunk| chunk.step_by(LEAF_BYTES));
         for at in leaves.filter(|&at| layout.may_lie(LEAVES, at, LEAF_BYTES as u64)) {
             let Some(bytes) = self.bytes::<LEAF_BYTES>(at) else { continue };
             let Some(leaf) = Leaf::new(&bytes).filter(|leaf| leaf.is_leaf()) else { continue };

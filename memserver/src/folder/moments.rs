@@ -1,13 +1,15 @@
 //! `moments.json`: the moments of the folder's server, and those that it has heard of others.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use fatbtree_verbs::journal::Disk;
 use serde::{Deserialize, Serialize};
 
-use super::state::sync_names;
-use super::{FolderError, failed, private};
+use super::state::replace;
+use super::{FolderError, failed};
 use crate::moments::KeptMoments;
 
 const MOMENTS: &str = "moments.json";
@@ -17,6 +19,7 @@ const NEW_MOMENTS: &str = "moments.json.new";
 #[derive(Debug)]
 pub struct MomentsFile {
     folder: PathBuf,
+    disk: Arc<dyn Disk>,
 }
 
 /// The moments, and a checksum over their shortest spelling.
@@ -28,8 +31,8 @@ struct Sealed {
 }
 
 impl MomentsFile {
-    pub(super) fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned() }
+    pub(super) fn new(folder: &Path, disk: &Arc<dyn Disk>) -> Self {
+        Self { folder: folder.to_owned(), disk: Arc::clone(disk) }
     }
 
     /// `None`: no server has run here yet, or none that knew of moments.
@@ -51,16 +54,9 @@ impl MomentsFile {
 
     /// Replaces the file, and waits until it is on the disk.
     pub(crate) fn write(&self, moments: &KeptMoments) -> Result<(), FolderError> {
-        let (new, path) = (self.folder.join(NEW_MOMENTS), self.folder.join(MOMENTS));
         let sealed = Sealed { crc32: sum(moments), moments: moments.clone() };
         let text = serde_json::to_vec(&sealed).expect("it is numbers");
-        let written = private().write(true).create(true).truncate(true).open(&new).and_then(|mut file| {
-            file.write_all(&text)?;
-            file.sync_all()
-        });
-        written.map_err(failed(&new, "writing it"))?;
-        fs::rename(&new, &path).map_err(failed(&path, "replacing it"))?;
-        sync_names(&self.folder)
+        replace(&*self.disk, &self.folder, (NEW_MOMENTS, MOMENTS), &text)
     }
 }
 

@@ -179,14 +179,9 @@ impl<C: Counts> State<C> {
     }
 
     fn write_as(&self, disk: &dyn Disk, folder: &Path, name: &str) -> Result<(), FolderError> {
-        let path = folder.join(name);
         let sealed = Sealed { format: FORMAT, crc32: self.sum(), state: self.clone() };
         let text = serde_json::to_vec_pretty(&sealed).expect("it is numbers and a name");
-        let written = disk.open(&path, true).and_then(|file| {
-            disk.write(&path, &file, 0, &text)?;
-            disk.sync(&path, &file)
-        });
-        written.map_err(failed(&path, "writing it"))
+        write_file(disk, &folder.join(name), &text)
     }
 
     fn sum(&self) -> u32 {
@@ -197,6 +192,29 @@ impl<C: Counts> State<C> {
 fn become_state(disk: &dyn Disk, folder: &Path, name: &str) -> Result<(), FolderError> {
     let path = folder.join(STATE);
     disk.rename(&folder.join(name), &path).map_err(failed(&path, "replacing it"))
+}
+
+/// Writes a file, and brings its content to the disk.
+fn write_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(), FolderError> {
+    let written = disk.open(path, true).and_then(|file| {
+        disk.write(path, &file, 0, bytes)?;
+        disk.sync(path, &file)
+    });
+    written.map_err(failed(path, "writing it"))
+}
+
+/// Replaces a file by a `new` one of this content, and waits until that is on the disk. A process that is killed meanwhile, or a machine that
+/// fails, leaves the old one or the new one.
+pub(super) fn replace(
+    disk: &dyn Disk,
+    folder: &Path,
+    (new, name): (&str, &str),
+    bytes: &[u8],
+) -> Result<(), FolderError> {
+    let (new, path) = (folder.join(new), folder.join(name));
+    write_file(disk, &new, bytes)?;
+    disk.rename(&new, &path).map_err(failed(&path, "replacing it"))?;
+    sync_names(disk, folder)
 }
 
 /// Brings the names of a folder's files to the disk, and waits until they are there.

@@ -6,11 +6,14 @@
 //! whatever structure lies there. After a process was killed there is no such file, and the structure's own checks are all there is.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::state::sync_names;
-use super::{CHUNKS, FolderError, SUMS, TREE, failed, private};
+use fatbtree_verbs::journal::Disk;
+
+use super::state::{replace, sync_names};
+use super::{CHUNKS, FolderError, SUMS, TREE, failed};
 
 /// Bytes of a file with one checksum.
 const PART: usize = 64 << 10;
@@ -22,11 +25,12 @@ const MAGIC: [u8; 8] = *b"fbtsums1";
 #[derive(Clone, Debug)]
 pub struct Seal {
     folder: PathBuf,
+    disk: Arc<dyn Disk>,
 }
 
 impl Seal {
-    pub(super) fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned() }
+    pub(super) fn new(folder: &Path, disk: &Arc<dyn Disk>) -> Self {
+        Self { folder: folder.to_owned(), disk: Arc::clone(disk) }
     }
 
     /// Writes checksums of the region of a generation, which nothing changes any more, and waits until they are on the disk.
@@ -34,14 +38,9 @@ impl Seal {
     /// # Errors
     /// When the disk fails. Without checksums the next start checks less.
     pub fn write(&self, generation: u64) -> Result<(), FolderError> {
-        let path = self.file(SUMS, generation);
-        let sums = self.sums(generation)?;
-        let written = private().write(true).create(true).truncate(true).open(&path).and_then(|mut file| {
-            file.write_all(&sums)?;
-            file.sync_all()
-        });
-        written.map_err(failed(&path, "writing it"))?;
-        sync_names(&self.folder)
+        let (sums, name) = (self.sums(generation)?, format!("{SUMS}-{generation}"));
+        // A machine that fails meanwhile leaves all of it, or nothing.
+        replace(&*self.disk, &self.folder, (&format!("{name}.new"), &name), &sums)
     }
 
     /// Compares the files with their checksums, if the server has stopped cleanly, and removes these.
@@ -61,8 +60,9 @@ impl Seal {
         if found != known {
             return Err(self.difference(generation, &known, &found));
         }
-        fs::remove_file(&path).map_err(failed(&path, "removing it"))?;
-        sync_names(&self.folder)
+        self.disk.remove(&path).map_err(failed(&path, "removing it"))?;
+        // Before anything changes: a machine that fails must not bring the file back beside a newer region.
+        sync_names(&*self.disk, &self.folder)
     }
 
     /// The file: for each of the two its length and a checksum of each part; then a checksum of all that.

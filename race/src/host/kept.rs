@@ -14,7 +14,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_memserver::{Counts, FolderError, FoundRegion, Layout, Loaded, Part};
@@ -99,8 +98,8 @@ impl Part for HashTable {
         found.check_header(&header, spare_from(&shape, is_first), &TableCounts::from(&shape))?;
         let layout = found.layout(classes(&shape));
         let info = TableInfo { shape, directory };
-        let (region, spare) = (Arc::clone(&found.region), found.kept.spare.clone());
-        let tenant = HashTable { server, info, region, spare, chunk_bytes, marks: Default::default() };
+        let region = Arc::clone(&found.region);
+        let tenant = HashTable { server, info, region, marks: Default::default() };
         tenant.check(layout).map_err(|reason| found.damaged(reason))?;
         Ok(found.into_loaded(server, served_as(&shape), tenant))
     }
@@ -117,7 +116,7 @@ impl HashTable {
             Walk { region: &self.region, server: self.server, shape, layout, keys: BTreeSet::new() };
         match self.is_first() {
             true => part.check(directory.offset()),
-            false => part.check_pairs(self.spare.clone(), self.chunk_bytes),
+            false => part.check_pairs(),
         }
     }
 }
@@ -247,10 +246,9 @@ impl Walk<'_> {
     }
 
     /// Checks slots in pairs of subtables, where it is not known which are linked.
-    fn check_pairs(&self, spare: Range<u64>, chunk_bytes: u64) -> Result<(), String> {
+    fn check_pairs(&self) -> Result<(), String> {
         let half = self.shape.subtable_bytes();
-        let chunks = spare.step_by(chunk_bytes.max(UNIT) as usize);
-        let pairs = chunks.flat_map(|chunk| (chunk..chunk + chunk_bytes).step_by(2 * half as usize));
+        let pairs = self.layout.chunks(PAIRS).flat_map(|chunk| chunk.step_by(2 * half as usize));
         for at in pairs.filter(|&at| self.layout.may_lie(PAIRS, at, 2 * half)) {
             for at in [at, at + half] {
                 let bytes = read(self.region, at, half)?;

@@ -365,9 +365,9 @@ impl<V: Verbs> Table<V> {
         op: &mut Op,
     ) -> Result<Place, Stop> {
         let at = successors_of(leaf);
-        self.synced_before(pair.place.address().server(), at.server()).await?;
-        let id = ConnectionId { server: at.server(), lane: op.lane };
         let Written { mut pair, block, place } = written;
+        self.synced_before(place.address().server(), at.server()).await?;
+        let id = ConnectionId { server: at.server(), lane: op.lane };
         let state = match Check::Revoked.on() {
             true => state,
             false => self.memory.read_word(op.lane, at).await?,

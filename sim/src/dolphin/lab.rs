@@ -169,8 +169,8 @@ impl Server {
 pub fn strays(servers: &[Rc<Server>], shape: &Shape) -> Vec<GlobalAddress> {
     let leaves = servers.iter().flat_map(|server| server.leaves()).map(|(leaf, _)| leaf);
     host::strays(shape, leaves, |at, bytes| {
-        let server = servers.iter().find(|server| server.content.server == at.server());
-        server.is_some_and(|server| server.content.region.read(at.offset(), bytes).is_ok())
+        let server = servers.iter().find(|server| server.number() == at.server());
+        server.is_some_and(|server| server.region().read(at.offset(), bytes).is_ok())
     })
 }
 

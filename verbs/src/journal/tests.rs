@@ -421,7 +421,7 @@ fn batches_of_a_former_life_are_not_replayed() {
     }
     let left = TempDir::new().unwrap();
     let copy = |from: &Path, to: &Path| {
-        NAMES.iter().for_each(|name| drop(fs::copy(from.join(name), to.join(name)).unwrap()));
+        NAMES.iter().for_each(|name| _ = fs::copy(from.join(name), to.join(name)).unwrap());
     };
     copy(lab.folder.path(), left.path());
     let path = left.path().join("journal-7");

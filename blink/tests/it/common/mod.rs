@@ -165,7 +165,7 @@ impl Lab {
         let endpoint = server.device.endpoint(queue_pair).unwrap();
         let remote = |region: Region| Remote { address: region.iova, rkey: region.rkey };
         let (locks, owners) = (remote(server.locks), remote(server.owners));
-        let writer = Writer { locks, owners, count: self.locks, owner, masked_atomics };
+        let writer = Writer { locks, owners, count: self.locks, owner, masked_atomics, syncs: false };
         pool.set_writer(id.server, writer).unwrap();
         pool.connected(id, RemoteSide { endpoint, rkey: server.tree.rkey, registered: true }).unwrap();
     }
