@@ -270,7 +270,7 @@ mod tests {
             bytes.extend_from_slice(&entries);
             prop_assert!(bytes.len() as u64 <= layout.bytes());
             let seat = Seat::parse(&bytes, &shape);
-            prop_assert_eq!((seat.claim, &seat.roster), (Some(word), &Some((word, roster))));
+            prop_assert_eq!((seat.claim, &seat.roster), (Some(word), &Some((word, roster.clone()))));
             prop_assert!(seat.is_open_for(word));
             let log = seat.log.unwrap();
             prop_assert_eq!(&log.entries[..], &expected[..]);
@@ -283,7 +283,8 @@ mod tests {
             let mut other = bytes.clone();
             other.truncate(ROSTER as usize);
             write_roster(&mut other, roster[2].word(), &roster);
-            other.extend_from_slice(&bytes[other.len()..]);
+            let written = other.len();
+            other.extend_from_slice(&bytes[written..]);
             let other = Seat::parse(&other, &shape);
             prop_assert!(other.is_of(roster[2].word()) && other.log.is_none());
             // A log that was written in part, or closed, is none.
