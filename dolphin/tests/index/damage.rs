@@ -193,8 +193,9 @@ fn without_the_sum_of_a_header_or_the_check_bits_of_entries_keys_are_hidden() {
     assert!(headers.wrong > 0, "{headers:?}");
     let with = after_flips(0b1, &ROOT);
     assert!(with.damaged > 100 && (with.wrong, with.others) == (0, 0), "{with:?}");
-    let nodes = Check::SoundNodes.without(|| after_flips(0b1, &ROOT));
-    assert!(nodes.wrong > 0, "{nodes:?}");
+    // Without it operations that are led astray try until their patience ends, so few are asked for.
+    let is_wrong = |seed| ask_behind_flips(seed, 0b1, &ROOT, 1).wrong > 0;
+    assert!(Check::SoundNodes.without(|| (0..12).any(is_wrong)));
 }
 
 /// Fills two servers, of which one loses what it held and begins anew.
