@@ -359,7 +359,9 @@ mod tests {
     #[test]
     fn a_server_that_was_down_meanwhile_hears_of_the_run_later() {
         let (mut left, mut middle, mut right) = (Folder::new(0), Folder::new(1), Folder::new(2));
-        [&mut left, &mut middle, &mut right].map(|folder| folder.run(10));
+        for folder in [&mut left, &mut middle, &mut right] {
+            folder.run(10);
+        }
         meet(&mut [&mut left, &mut middle, &mut right]).unwrap();
         let copy = left.clone();
         left.run(20);
@@ -375,6 +377,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded() {
         let (mut left, mut right) = (Folder::new(0), Folder::new(1));
+        right.run(1);
         for now in 0..2 * MOST as u64 {
             left.run(now + 1);
             left.generation = now;
