@@ -415,6 +415,7 @@ mod tests {
             connections: 0,
             registered: 0,
             structure: None,
+            room: None,
         };
         let whole = Status {
             switches: vec![switch(RoleState::Settled)],

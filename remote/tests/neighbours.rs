@@ -31,7 +31,8 @@ fn client(contention: Contention) -> (RemoteMemory<PlainDevice>, Arc<Memory>) {
     let client = RemoteMemory::new(network.device(), [0].into_iter(), config, 1).expect("there are lanes");
     let at = |address| Remote { address, rkey };
     let owner = Owner { session: SessionId(1), number: 7 };
-    let writer = Writer { locks: at(LOCKS), count: 4, owners: at(OWNERS), owner, masked_atomics: false };
+    let writer =
+        Writer { locks: at(LOCKS), count: 4, owners: at(OWNERS), owner, masked_atomics: false, syncs: false };
     client.set_writer(0, writer).expect("there is such a server");
     let endpoint = client.open(ID).expect("it is not up");
     let queue_pair = server.create().expect("a queue pair");

@@ -398,6 +398,17 @@ impl proto::memory_server_server::MemoryServer for Liar {
         Err(Status::unimplemented(""))
     }
 
+    async fn sync_session(
+        &self,
+        _: tonic::Request<proto::SyncSessionRequest>,
+    ) -> Reply<proto::SyncSessionReply> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn compare(&self, _: tonic::Request<proto::CompareRequest>) -> Reply<proto::CompareReply> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn connect_queue_pair(
         &self,
         _: tonic::Request<proto::ConnectRequest>,

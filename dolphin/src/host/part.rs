@@ -286,7 +286,7 @@ mod tests {
             PartOptions { spare_bytes: 4 * CHUNK, chunk_bytes: CHUNK, ..PartOptions::new(0, shape) };
         let made = make_in::<HybridIndex>(&mut storage, &options).unwrap();
         storage.keep(kept(&made)).unwrap();
-        assert!(made.tenant.is_empty());
+        assert!(made.tenant.is_empty(&mut std::iter::empty()));
         made.region.write(line_offset(3), &[1; 8]).unwrap();
         // A leaf on another server may lie anywhere.
         let slot = root_offset() + slot_offset(0);
@@ -297,7 +297,7 @@ mod tests {
         drop((made, storage));
         let again = || part_in::<HybridIndex>(&folder(path.path()), CHUNK);
         let mut found = again().unwrap().unwrap().tenant;
-        assert!(found.shape() == shape && !found.is_empty());
+        assert!(found.shape() == shape && !found.is_empty(&mut std::iter::empty()));
         // What the sessions before have announced is gone.
         let mut line = [0; HEADER_BYTES];
         found.region.read(0, &mut line).unwrap();

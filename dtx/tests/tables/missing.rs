@@ -12,8 +12,8 @@ use crate::once::{
     a_slot_is_being_filled, an_absent_key_is_wanted_twice, moments_of_an_insertion,
 };
 use crate::recoveries::{
-    a_coordinator_lives_elsewhere, a_recovery_dies, an_open_log_is_in_the_way, moments_to_be_lost,
-    moments_to_die, moments_to_live_elsewhere, the_first_server_is_lost,
+    a_coordinator_lives_elsewhere, a_recovery_dies, an_open_log_is_in_the_way, moments_to_die,
+    moments_to_live_elsewhere,
 };
 use crate::seats::{
     an_answer_is_lost, an_idle_client_has_dropped_a_transaction, coordinators_die, moments_to_lose_an_answer,

@@ -97,7 +97,7 @@ pub(crate) fn moments_to_die() -> impl Iterator<Item = (u64, u64)> {
 
 /// A client dies when its data has reached a primary on server 2, and not the backup on server 0. Another one begins to recover it, and
 /// stands still; server 0 loses its memory, and a third one adds.
-pub(crate) fn the_first_server_is_lost(micros: u64) -> Result<(), String> {
+fn the_first_server_is_lost(micros: u64) -> Result<(), String> {
     let scene = Scene::new(small(0b111, 1), LONG);
     let key = scene.key_at(2, 0);
     let (victim, tables) = scene.open("victim");
@@ -127,7 +127,7 @@ pub(crate) fn the_first_server_is_lost(micros: u64) -> Result<(), String> {
 }
 
 /// All such moments.
-pub(crate) fn moments_to_be_lost() -> impl Iterator<Item = u64> {
+fn moments_to_be_lost() -> impl Iterator<Item = u64> {
     (0..160).step_by(2)
 }
 

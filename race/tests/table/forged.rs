@@ -98,10 +98,10 @@ proptest! {
         let chunk = spare.start..spare.start + (64 << 10);
         let block = from / 64 * 64..from / 64 * 64 + 128;
         for class in [BLOCKS, PAIRS] {
-            let _used = tenant.used(class, chunk.clone(), &mut 64);
-            let _free = tenant.is_free(class, block.clone());
+            let _found = tenant.find(class, block.clone());
+            let (_free, _marked) = (tenant.is_free(class, block.clone()), tenant.is_marked(class, block.clone()));
         }
-        let (_marked, _written, _empty) = (tenant.is_marked(block.clone()), tenant.written(block), tenant.is_empty());
+        let _empty = tenant.is_empty(&mut std::iter::once(chunk));
     }
 }
 

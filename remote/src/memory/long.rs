@@ -319,12 +319,13 @@ mod tests {
         let (memory, _server, _) = lab();
         let owners = Remote { address: 0, rkey: 0 };
         let owner = crate::locks::Owner { session: crate::locks::SessionId(1), number: 1 };
-        let writer = Writer { locks: owners, owners, count: 4, owner, masked_atomics: true };
+        let writer = Writer { locks: owners, owners, count: 4, owner, masked_atomics: true, syncs: false };
         memory.set_writer(0, writer).unwrap();
         let written: Vec<u8> = (0..3_000_000_u32).map(|at| (at >> 7) as u8).collect();
         let (mut trips, at) = (0, GlobalAddress::new(0, 640));
         memory.reactor().block_on(memory.write_long(0, &writer, at, &written, &mut trips)).unwrap();
-        let read = memory.read_long(0, at, written.len() as u64, &mut 0);
+        let mut reads = 0;
+        let read = memory.read_long(0, at, written.len() as u64, &mut reads);
         assert_eq!(*memory.reactor().block_on(read).unwrap(), written[..]);
         assert_eq!(trips, 3, "46 parts");
     }

@@ -52,7 +52,10 @@ fn insert(cluster: &Cluster, config: TreeConfig, keys: &[u64]) -> Result<(), Fai
         let remote = |region: Region| Remote { address: region.iova, rkey: region.rkey };
         let (locks, owners) = (remote(locks), remote(owners));
         let owner = Owner { session: SESSION, number: 1 };
-        pool.set_writer(id.server, Writer { locks, owners, count: LOCKS, owner, masked_atomics: true })?;
+        pool.set_writer(
+            id.server,
+            Writer { locks, owners, count: LOCKS, owner, masked_atomics: true, syncs: false },
+        )?;
         let local = pool.open(id)?;
         let queue_pair = server.create()?;
         server.connect(queue_pair, &local)?;

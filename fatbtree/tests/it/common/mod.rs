@@ -107,7 +107,7 @@ impl Running {
         let server = std::thread::spawn(move || {
             let process = MemoryServerProcess::open(options).expect("the server starts");
             ready.send(process.stopper()).expect("the test waits");
-            process.run(|_| ());
+            process.run(|_| ()).expect("the disk does not fail");
         });
         let stopper = is_ready.recv().expect("the server starts");
         Self { folder, stopper, server: Some(server) }
