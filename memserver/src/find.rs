@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(find(&memory, 0..8192), Found::Block { end: 40, stamp: 5 });
         assert_eq!(find(&memory, 40..8192), Found::Nothing(120));
         assert_eq!(find(&memory, 120..8192), Found::Block { end: 136, stamp: 2 });
-        assert_eq!(find(&memory, 133..140), Found::Nothing(136));
+        assert_eq!(find(&memory, 133..140), Found::Nothing(140));
         // A block that reaches over the end is none: then nothing can be told.
         assert_eq!(find(&memory, 120..128), Found::Unclear(128));
         // Other bytes: the last block may begin at the last byte.
