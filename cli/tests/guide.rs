@@ -49,6 +49,14 @@ const CLUSTER: &[Line] = &[
         "fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left",
         Serves("gRPC on", &[("/var/lib/fatbtree", "var-lib")]),
     ),
+    (
+        "fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left --sync 0",
+        Serves("gRPC on", &[("/var/lib/fatbtree", "var-lib")]),
+    ),
+    (
+        "fatbtree up cluster.toml --data /var/tmp/fatbtree --sync 0",
+        Serves("ready", &[("/var/tmp", "var-tmp-synced")]),
+    ),
     ("fatbtree memserver left --cluster cluster.toml --serve queries --workers 4", Serves("4 workers", &[])),
     ("fatbtree up cluster.toml --serve queries", Serves("ready", &[])),
     ("fatbtree switch core-0 --cluster cluster.toml", Serves("waits for a controller", &[])),

@@ -40,7 +40,7 @@ fn is_told(arguments: &[&str]) {
     let told = text.contains("error: the output could not be written: No space left on device");
     assert!(output.status.code() == Some(NOT_PRINTED) && told, "{arguments:?}: {output:?}");
     let output = closed(arguments);
-    assert!(output.status.success() && said(&output) == "", "{arguments:?}: {output:?}");
+    assert!(output.status.success() && said(&output).is_empty(), "{arguments:?}: {output:?}");
 }
 
 #[test]

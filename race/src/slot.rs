@@ -116,7 +116,7 @@ impl Place {
 /// The word of a subtable without successors: a number, and a sum of it. Numbers go round at [`LINK_NUMBERS`].
 #[must_use]
 pub(crate) const fn no_link(number: u64) -> u64 {
-    let low = number % LINK_NUMBERS << Place::BITS;
+    let low = (number % LINK_NUMBERS) << Place::BITS;
     low | sum(low, LINK_SUM)
 }
 

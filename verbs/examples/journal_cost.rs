@@ -3,6 +3,8 @@
 //! One thread writes 100 bytes at places all over 256 MiB, and commits after 1 or 32 of them, as a memory server does after a batch of frames.
 //! The folder is on the disk that is measured.
 
+#![allow(clippy::print_stdout, reason = "an example reports on the terminal")]
+
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;

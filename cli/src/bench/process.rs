@@ -21,11 +21,11 @@ use super::{Arguments, MOST, Protocol, Treatment};
 /// A client of any kind.
 pub(super) enum Process {
     /// Of trees, by RDMA.
-    Roce(ClientProcess),
+    Roce(Box<ClientProcess>),
     /// Of a structure over all memory servers, by RDMA.
     Spread(Box<dyn Measured>),
     /// Of trees, by queries.
-    Query(QueryClientProcess),
+    Query(Box<QueryClientProcess>),
 }
 
 impl Process {
@@ -60,7 +60,7 @@ impl Process {
                 })?,
             };
             process.stop_at_signals()?;
-            return Ok(Self::Query(process));
+            return Ok(Self::Query(Box::new(process)));
         }
         let with_controllers = !arguments.root_to_leaf && structure == Structure::Tree;
         let first = cluster.tree().host(described.host).ip;
@@ -76,13 +76,13 @@ impl Process {
             patience,
             contention: arguments.contention.into(),
         };
-        if let Some(process) = spread::open(arguments, structure, cluster, described, &options)? {
+        if let Some(process) = spread::open(arguments, structure, cluster, described, options)? {
             return Ok(Self::Spread(process));
         }
         let open = |host, nic| ClientProcess::open(&options(host, nic));
         let process = arguments.nic.at_seat(cluster, described.host, patience, open)?;
         process.stop_at_signals()?;
-        Ok(Self::Roce(process))
+        Ok(Self::Roce(Box::new(process)))
     }
 
     /// Number of keys that the memory servers were loaded with. Those of other structures than trees do not know it: the

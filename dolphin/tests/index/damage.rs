@@ -81,7 +81,7 @@ impl Answers {
         match error {
             IndexError::DamagedKey { .. } | IndexError::Damaged { .. } => self.damaged += 1,
             error => {
-                println!("{what}: {error}");
+                eprintln!("{what}: {error}");
                 self.others += 1;
             }
         }
@@ -143,7 +143,7 @@ fn ask_behind_flips(seed: u64, servers: u32, within: &Range<u64>, flips: usize) 
             match index.get(key(number)).await.result {
                 Ok(found) if found.as_deref() == expected.as_deref() => answers.right += 1,
                 Ok(found) => {
-                    println!("seed {seed}: number {number}: {:?}", found.map(|found| found.len()));
+                    eprintln!("seed {seed}: number {number}: {:?}", found.map(|found| found.len()));
                     answers.wrong += 1;
                 }
                 Err(error) => answers.take(&error, &format!("seed {seed}: number {number}")),
@@ -162,7 +162,7 @@ fn ask_behind_flips(seed: u64, servers: u32, within: &Range<u64>, flips: usize) 
                             .zip(&expected)
                             .all(|(found, expected)| found.0 == expected.0 && found.1[..] == expected.1[..]);
                     if !is_right {
-                        println!("seed {seed}: scan from {from}: {} of {}", found.len(), expected.len());
+                        eprintln!("seed {seed}: scan from {from}: {} of {}", found.len(), expected.len());
                     }
                     answers.right += u64::from(is_right);
                     answers.wrong += u64::from(!is_right);
@@ -189,7 +189,7 @@ fn after_flips(servers: u32, within: &Range<u64>) -> Answers {
 fn bits_that_flip_in_a_running_server_give_no_wrong_answer() {
     for servers in [0b1, 0b11] {
         let answers = after_flips(servers, &USED);
-        println!("{servers:#b}: {answers:?}");
+        eprintln!("{servers:#b}: {answers:?}");
         assert_eq!((answers.wrong, answers.others), (0, 0), "{answers:?}");
         assert!(answers.damaged > 100 && answers.right > 1_000, "{answers:?}");
         assert!(answers.longest < PATIENCE / 2, "{answers:?}");

@@ -197,7 +197,6 @@ impl Course {
             assert_eq!((after.keys, after.unfinished), (whole.keys, 0), "{requests}: {before:?} {after:?}");
         }
         let unfinished = all.iter().filter(|found| found.before.unfinished > 0).count();
-        println!("change {number}: {} moments, {unfinished} of them in the middle", all.len());
         assert!(unfinished > 1, "it was never in the middle of it");
         let in_the_middle = (0..).zip(&all).filter(|(_, found)| found.before.unfinished > 0);
         for requests in in_the_middle.map(|(requests, _)| requests) {

@@ -32,7 +32,6 @@ fn value(number: u64, length: u32) -> Vec<u8> {
 /// A value is loaded or put, updated, read and scanned. What is longer than the bound is refused.
 fn all_lengths(most: u32) {
     let lengths = lengths(most);
-    println!("up to {most}: {} lengths", lengths.len());
     let shape = Shape { servers: 0b11, max_value: most };
     let options = LoadOptions { spare_bytes: 192 << 20, ..LoadOptions::new(shape) };
     let key = |number: usize| (number as u64) << 53;

@@ -93,7 +93,7 @@ pub(crate) fn an_idle_client_has_dropped_a_transaction(polls: u64) -> Result<(),
                 tx.write(0, 3, &[3; 8]).await?;
                 tx.commit().await
             };
-            drop(polled(polls, dropped).await);
+            let _ended = polled(polls, dropped).await;
             Ok::<_, DtxError>(())
         })
         .map_err(|error| error.to_string())?;

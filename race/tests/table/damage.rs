@@ -87,13 +87,13 @@ fn ask_behind_flips(seed: u64, shape: Shape, within: &Range<u64>, flips: usize) 
             match table.search(key).await.result {
                 Ok(found) if found.as_deref() == expected.as_deref() => answers.right += 1,
                 Ok(found) => {
-                    println!("seed {seed}: key {key}: {:?}", found.map(|found| found.len()));
+                    eprintln!("seed {seed}: key {key}: {:?}", found.map(|found| found.len()));
                     answers.wrong += 1;
                 }
                 Err(TableError::DamagedKey { key: found, .. }) if found == key => answers.damaged += 1,
                 Err(TableError::Damaged { .. }) => answers.damaged += 1,
                 Err(error) => {
-                    println!("seed {seed}: key {key}: {error}");
+                    eprintln!("seed {seed}: key {key}: {error}");
                     answers.others += 1;
                 }
             }
@@ -138,7 +138,7 @@ fn after_flips(servers: u32, within: &Range<u64>) -> Answers {
 fn bits_that_flip_in_a_running_server_give_no_wrong_answer() {
     for servers in [0b1, 0b11] {
         let answers = after_flips(servers, &USED);
-        println!("{servers:#b}: {answers:?}");
+        eprintln!("{servers:#b}: {answers:?}");
         assert_eq!((answers.wrong, answers.others), (0, 0), "{answers:?}");
         assert!(answers.damaged > 100 && answers.right > 1_000, "{answers:?}");
         // Far less than the patience of an operation, 30 ms here.
@@ -153,7 +153,7 @@ fn each_check_of_a_slot_is_needed() {
     assert!(with.damaged > 100 && (with.wrong, with.others) == (0, 0), "{with:?}");
     let hidden = || Check::SoundSlots.without(|| after_flips(0b1, &PAIRS).wrong);
     let (less, more) = (hidden(), Check::OthersKey.without(hidden));
-    println!("keys that are hidden: {less}, and {more} where a pointer may lead to any block");
+    eprintln!("keys that are hidden: {less}, and {more} where a pointer may lead to any block");
     assert!(0 < less && less < more, "{less} and {more}");
 }
 

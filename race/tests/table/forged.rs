@@ -113,7 +113,7 @@ fn an_entry_of_a_depth_that_cannot_be_is_damage() {
             assert!(done(table.insert(key, &value(key, 0, 20)).await));
         }
         let (home, memory, shape) = (table.home(), Rc::clone(table.memory()), *table.shape());
-        let entry = 12 << 48 | (home.offset() + shape.directory_bytes()) / 64;
+        let entry = (12 << 48) | ((home.offset() + shape.directory_bytes()) / 64);
         let at = GlobalAddress::new(home.server(), home.offset() + 64);
         memory.write(0, at, &u64::to_le_bytes(entry)).await.expect("the server lives");
         // One that knows the directory goes on; one that comes by the entry is told.

@@ -40,7 +40,7 @@ impl Setting {
             _ if self.longest == 8 => 8,
             Aim::Lines => self.longest,
             // The longest one, and the last that fits a size of records' places, and the next.
-            _ if word % 4 == 0 => *[self.longest, self.longest - 1, 40, 41, 104, 105]
+            _ if word.is_multiple_of(4) => *[self.longest, self.longest - 1, 40, 41, 104, 105]
                 .get((word / 4) as usize % 6)
                 .filter(|length| **length <= self.longest)
                 .unwrap_or(&self.longest),

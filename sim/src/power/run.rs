@@ -50,11 +50,12 @@ impl<S: Structure> Server<S> {
         let (worked, operator) = (Rc::clone(&server), world.operator().clone());
         drop(world.operator().spawn(async move {
             loop {
-                let mut process = worked.process.borrow_mut();
-                process.work(worked.machine.now(), 64);
-                while process.poll_event().is_some() {}
-                process.commit().expect("the disk does not fail for the process");
-                drop(process);
+                {
+                    let mut process = worked.process.borrow_mut();
+                    process.work(worked.machine.now(), 64);
+                    while process.poll_event().is_some() {}
+                    process.commit().expect("the disk does not fail for the process");
+                }
                 operator.sleep(LOOK).await;
             }
         }));

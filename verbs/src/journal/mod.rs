@@ -36,15 +36,15 @@
 //! pages needs a log of its own). A log writes what has changed, twice, and its cost does not depend on the interval.
 //!
 //! **Cost**, in processor time of all threads for a write of 100 bytes at a random place, by the example `journal_cost` on a busy virtual machine
-//! with two processors and ext4 (one run; reads cost the same in all rows):
+//! with two processors and ext4 (one run, so read them as orders of magnitude; reads take no lock and are not in it):
 //!
 //! | | a write a commit | 32 writes a commit |
 //! |---|---|---|
 //! | mapped file, no journal (an RDMA card) | 0.2 µs | 0.2 µs |
-//! | mapped file and one slot for the write under way, as before | 0.9 µs | 0.9 µs |
+//! | mapped file and one slot for the write under way, as before (measured once, no longer in the example) | 0.9 µs | – |
 //! | `--sync never` | 7.2 µs | 2.6 µs |
 //! | `--sync 1` | 6.9 µs | 2.9 µs |
-//! | `--sync 0` | 240 µs, and 15 ms of the disk | a 32nd of that |
+//! | `--sync 0` | 240 µs, and 15 ms of the disk | 16 µs, and 1.4 ms of the disk |
 //!
 //! Two system calls make the difference: one a commit, and one a write when the half is applied, by another thread.
 
