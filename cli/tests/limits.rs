@@ -40,22 +40,29 @@ fn value(number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| b'a' + ((at * 7 + number) % 26) as u8).collect()
 }
 
+/// An error with its causes.
+fn said(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 /// Puts, reads, scans and deletes values of all lengths.
 fn by_the_library(file: &Path, protocol: Protocol, has_scans: bool) {
     let db = Client::connect(Options::new(file).protocol(protocol)).expect("the cluster runs");
     for (number, length) in lengths().into_iter().enumerate() {
         let (key, value) = (1_000 + number as u64, value(number, length));
-        db.put(key, &value).unwrap_or_else(|error| panic!("putting {length} bytes: {error}"));
-        let found = db.get(key).unwrap_or_else(|error| panic!("reading {length} bytes: {error}"));
+        db.put(key, &value).unwrap_or_else(|error| panic!("putting {length} bytes: {}", said(&error)));
+        let found = db.get(key).unwrap_or_else(|error| panic!("reading {length} bytes: {}", said(&error)));
         assert!(found.is_some_and(|found| found == value), "another value of {length} bytes");
         if has_scans {
             let pairs: Result<Vec<_>, _> = db.scan(key..=key).collect();
-            let pairs = pairs.unwrap_or_else(|error| panic!("scanning {length} bytes: {error}"));
+            let pairs = pairs.unwrap_or_else(|error| panic!("scanning {length} bytes: {}", said(&error)));
             assert!(pairs.len() == 1 && pairs[0].1 == value, "a scan over a value of {length} bytes");
         }
         assert_eq!(db.delete(key).ok(), Some(true), "{length}");
     }
-    let error = db.put(7, vec![0; MOST + 1]).expect_err("it is longer than any value").to_string();
+    let error = db.put(7, vec![0; MOST + 1]).expect_err("it is longer than any value");
+    let error = said(&error);
     assert!(error.contains("1048577 bytes") && error.contains("1048576"), "{error}");
     assert_eq!(db.get(7).ok(), Some(None));
     db.close();

@@ -184,6 +184,8 @@ fn each_command_prints_what_the_schema_says() {
     );
     of("bench", &[&bench[..], &["--protocol", "query"]].concat());
     of("bench", &[&bench[..], &["--rate", "2000"]].concat());
+    // A switch may hold what it should a moment later, on a busy machine.
+    of("control_status", &["control", "wait-ready", "--json"]);
     of("control_reload", &["control", "reload", "--json"]);
     // A client that is there while the controller is asked, and has led reads to hot keys.
     let client = [&bench[..1], &["--operations", "100000000"], &cluster].concat();

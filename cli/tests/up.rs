@@ -39,7 +39,7 @@ fn up_without_a_file_starts_the_example() {
         String::from_utf8(output.stdout).expect("text")
     };
     inside(&["put", "7", "seven"]);
-    assert_eq!(inside(&["get", "7"]), "seven\n");
+    assert_eq!(inside(&["get", "7"]), "seven");
     assert!(up.stop("INT").success());
     assert!(!Path::new(file).exists(), "the file is there as long as the cluster");
 }

@@ -278,8 +278,8 @@ mod tests {
 
     #[test]
     fn clients_of_one_host_differ_by_address() {
-        let wire = "[[host]]\nname = \"host-1-0-0\"\nwire = \"udp:127.0.0.1:20000-20009\"\n";
-        let cluster = Cluster::from_toml(&format!("{}{wire}", Cluster::local_toml())).unwrap();
+        let text = Cluster::local_toml().replace("12200-12231", "12200-12209");
+        let cluster = Cluster::from_toml(&text).unwrap();
         let (topology, placement) = (cluster.tree(), Placement::of(&cluster));
         let host = cluster.clients()[0].host;
         let mut connections = Connections::of(&cluster);

@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn a_client_has_the_addresses_of_all_its_seats() {
-        let wire = "[[host]]\nname = \"host-1-0-0\"\nwire = \"udp:127.0.0.1:20000-20009\"\n";
-        let cluster = Cluster::from_toml(&format!("{}{wire}", Cluster::local_toml())).unwrap();
+        let text = Cluster::local_toml().replace("12200-12231", "12200-12209");
+        let cluster = Cluster::from_toml(&text).unwrap();
         let clients = roster_of(&cluster).clients;
         assert_eq!(clients.len(), 10);
         assert!(clients.values().all(|name| name == "client"));
