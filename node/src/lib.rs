@@ -29,7 +29,7 @@
 //!
 //! # Example
 //!
-//! Both ends of a cable, as the cluster file has them: what the client sends to, its edge switch receives at.
+//! Both ends of a cable, as the cluster file has them: what a memory server sends to, its edge switch receives at.
 //!
 //! ```
 //! use fatbtree_node::{host_port, switch_ports};
@@ -37,9 +37,9 @@
 //! use fatbtree_topology::Cluster;
 //!
 //! let cluster = Cluster::from_toml(Cluster::local_toml())?;
-//! let client = cluster.clients()[0].host;
-//! let PortSpec::Udp { local, remote } = host_port(&cluster, client)? else { panic!("the example has UDP wires") };
-//! let edge = cluster.tree().edge_of(client).id;
+//! let server = cluster.servers()[0].host;
+//! let PortSpec::Udp { local, remote } = host_port(&cluster, server)? else { panic!("the example has UDP wires") };
+//! let edge = cluster.tree().edge_of(server).id;
 //! let other_end = PortSpec::Udp { local: remote, remote: local };
 //! assert!(switch_ports(&cluster, edge)?.iter().any(|(_, port)| *port == other_end));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -67,7 +67,12 @@ impl Database {
                 return done;
             }
             while let Some(event) = client.poll_event() {
-                let Event::MemoryWanted { server, class, bytes } = event else { panic!("{event:?}") };
+                let (server, class, bytes) = match event {
+                    Event::MemoryWanted { server, class, bytes } => (server, class, bytes),
+                    // A run has ended in the middle of an operation: the next one takes its locks back.
+                    Event::Unfinished { .. } => continue,
+                    event => panic!("{event:?}"),
+                };
                 let (memory, session) = &mut self.servers[usize::from(server)];
                 let Grant::Chunk(chunk) = memory.allocate(NOW, *session, class, bytes).unwrap() else {
                     panic!("no places were given back")

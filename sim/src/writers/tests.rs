@@ -1,6 +1,6 @@
 //! All seeds pass; and where a safety mechanism is missing, some do not.
 
-use fatbtree_blink::{Check, Combine, Contention, Techniques, TreeConfig, ValueLayout};
+use fatbtree_blink::{Check, Contention, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 
 use crate::seeds::{Campaign, SeedFailure, Seeds};
@@ -73,7 +73,6 @@ const MECHANISMS: &[Check] = &[
     Check::Published,
     Check::UnpublishedFirst,
     Check::PublishedLast,
-    Check::SpeculatedPartner,
 ];
 
 /// Faults that this code once had, by what keeps each away: a seed finds each where it is switched back on.
@@ -128,19 +127,6 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
             scenario = Scenario::hostile(seed);
             // A server would walk on in no virtual time at all: only clients are to meet them.
             (scenario.asked, scenario.restarting, scenario.deadly) = (false, 0, 0);
-        }
-        // Splits that are left half done, keys that are changed behind them, and places of all keys.
-        Check::SpeculatedPartner => {
-            let (fan_out, leaf, integrity) =
-                (scenario.config.fan_out(), scenario.config.leaf_bytes(), scenario.config.integrity());
-            let inline = TreeConfig::with_integrity(fan_out, leaf, ValueLayout::Inline(8), integrity);
-            scenario.config = inline.expect("these are the smallest entries");
-            (scenario.entries, scenario.shares_entries, scenario.cache) = (Some(4_000), false, None);
-            (scenario.deadly, scenario.deletes, scenario.scans, scenario.reads) = (95, 0, 0, 50);
-            scenario.keys = scenario.keys.min(12);
-            (scenario.servers, scenario.round_robin, scenario.ending) = (1, 0, 0);
-            // One WRITE after the other: more of them are never made.
-            scenario.techniques = Techniques { combine: Combine::Off, ..Techniques::ALL };
         }
         // Few keys, whose records take the places of one another, and clients that die between two WRITEs.
         Check::UnpublishedFirst | Check::PublishedLast => {

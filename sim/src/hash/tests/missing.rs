@@ -40,7 +40,7 @@ fn aimed(check: Check, seed: u64) -> Scenario {
 }
 
 /// Checks that seeds do not find, and why.
-const OF_TESTS: [Check; 9] = [
+const OF_TESTS: [Check; 10] = [
     // No client damages anything: `race/tests/table/damage.rs`.
     Check::SoundSlots,
     Check::OthersKey,
@@ -55,6 +55,8 @@ const OF_TESTS: [Check; 9] = [
     Check::ThawEmpties,
     // Without it an insertion may empty a frozen slot of its key's rival after a split has copied it: 400 seeds do not draw it.
     Check::FrozenRivals,
+    // A frozen slot that is remembered is rare, too: seeds drew it before blocks had size classes, and 600 do not draw it now.
+    Check::RememberFrozen,
     // A block of a former session is not written in this one, whether it is kept or not: an operation that kept it would fail when its
     // patience ends.
     Check::KeptSession,
