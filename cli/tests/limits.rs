@@ -49,7 +49,9 @@ fn said(error: &dyn std::error::Error) -> String {
 /// Puts, reads, scans and deletes values of all lengths.
 fn by_the_library(file: &Path, protocol: Protocol, has_scans: bool) {
     let db = Client::connect(Options::new(file).protocol(protocol)).expect("the cluster runs");
-    for (number, length) in lengths().into_iter().enumerate() {
+    // A server takes shorter values by queries, and refuses longer ones.
+    let most = if protocol == Protocol::Query { 900_000 } else { MOST };
+    for (number, length) in lengths().into_iter().filter(|length| *length <= most).enumerate() {
         let (key, value) = (1_000 + number as u64, value(number, length));
         db.put(key, &value).unwrap_or_else(|error| panic!("putting {length} bytes: {}", said(&error)));
         let found = db.get(key).unwrap_or_else(|error| panic!("reading {length} bytes: {}", said(&error)));
@@ -63,7 +65,8 @@ fn by_the_library(file: &Path, protocol: Protocol, has_scans: bool) {
     }
     let error = db.put(7, vec![0; MOST + 1]).expect_err("it is longer than any value");
     let error = said(&error);
-    assert!(error.contains("1048577 bytes") && error.contains("1048576"), "{error}");
+    let is_told = error.contains("1048577 bytes") && error.contains("1048576");
+    assert!(is_told || (protocol == Protocol::Query && error.contains("longer than")), "{error}");
     assert_eq!(db.get(7).ok(), Some(None));
     db.close();
 }
