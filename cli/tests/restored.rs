@@ -75,7 +75,7 @@ fn restored_alone_and_together(structure: &'static str) {
     let latter = cluster.folder.path().join("latter");
     replace(&cluster.data("left"), &latter);
 
-    // One of them from an older copy: whoever asks, and however often the servers are started.
+    // One of them from an older copy: every client is refused, however often the servers are started.
     for server in ["left", "right"] {
         let newer = cluster.folder.path().join("newer");
         replace(&cluster.data(server), &newer);

@@ -17,7 +17,7 @@
 //! comes behind this one.
 //!
 //! **Eras.** A server that has lost its memory is filled from others. It may have acknowledged a log before, and then the log of another
-//! server comes late. Whoever fills it first begins a new era on all other servers, and then reads their logs. A transaction reads the era
+//! server comes late. The client that fills it first begins a new era on all other servers, and then reads their logs. A transaction reads the era
 //! behind its log on the same connection. So either its log is seen, or it sees the new era and writes no data. [`fill`](super::fill) has the
 //! other half.
 
