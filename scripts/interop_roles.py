@@ -115,7 +115,7 @@ def client_on_soft_roce(report, network, guest):
         key = "9223372036854775808"
         expected = [
             (f"put {key} 'on soft RoCE'", 0, []),
-            (f"get {key}", 0, ['"on soft RoCE"']),
+            (f"get {key} --quote", 0, ['"on soft RoCE"']),
             (f"scan {key}..={key}", 0, [f'{key} "on soft RoCE"']),
             (f"delete {key}", 0, []),
             (f"get {key}", 1, []),
