@@ -88,8 +88,8 @@ pub use keys::KeyRange;
 pub use locks::{HAND_OVERS, LockError, LockGuard, OWNER_NAMES, Owner, SessionId, Writer, restructure_all};
 pub use members::{Members, members};
 pub use memory::{
-    Era, MAX_SHARES, NotReserved, Ongoing, PIECE, ReadBytes, RemoteMemory, Share, Trouble, Turn, bytes_of,
-    word_at, word_of,
+    Era, MAX_SHARES, NotReserved, Ongoing, PIECE, RESTING, ReadBytes, RemoteMemory, Share, Trouble, Turn,
+    bytes_of, word_at, word_of,
 };
 pub use mix::mix;
 pub use suspicion::Suspicion;

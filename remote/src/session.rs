@@ -5,6 +5,7 @@ use std::task::Waker;
 use crate::allocator::Allocator;
 use crate::checks::Check;
 use crate::locks::{LocalLocks, Writer};
+use crate::memory::Resting;
 
 /// Everything that a client has of one memory server. It hangs on the session's identity: with another session it is dropped whole,
 /// because the server has given it to others, or its memory was filled anew, or is another process that knows nothing of it.
@@ -18,6 +19,8 @@ pub(crate) struct Session {
     pub(crate) locks: LocalLocks,
     /// Operations that wait until the server has brought what it has to its disk.
     pub(crate) syncs: Syncs,
+    /// Blocks on other servers that rest until this one has synced.
+    pub(crate) resting: Vec<Resting>,
 }
 
 /// Syncs of a server that operations have asked for. They are numbered.
@@ -72,7 +75,17 @@ impl Session {
             allocator: Allocator::new(server),
             locks: LocalLocks::default(),
             syncs: Syncs::default(),
+            resting: Vec::new(),
         }
+    }
+
+    /// Takes out the blocks whose rest has ended. Those whose sync failed are left alone: nothing tells what is on the disk.
+    pub(crate) fn take_rested(&mut self) -> Vec<Resting> {
+        let Self { syncs, resting, .. } = self;
+        let (done, failed) = (syncs.done, syncs.failed);
+        resting.retain(|resting| resting.sync > failed || resting.sync <= done);
+        let rested = resting.iter().take_while(|resting| resting.sync <= done).count();
+        resting.drain(..rested).collect()
     }
 
     /// Replaces the session with what a server has said of the present one. Returns the operations that wait for something of a session

@@ -14,7 +14,7 @@ use fatbtree_memserver::session_keeper::{
     Call, CallId, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper,
 };
 use fatbtree_memserver::{ClientId, MemoryServer, Refusal, ServerOptions};
-use fatbtree_remote::{RemoteConfig, Trouble, Want};
+use fatbtree_remote::{RESTING, RemoteConfig, Trouble, Want, Writer};
 use fatbtree_verbs::Endpoint;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -22,6 +22,9 @@ use proptest::prelude::*;
 
 const SERVERS: u16 = 2;
 const LANES: u8 = 2;
+
+/// A place of the smallest record.
+const RECORD: Want = Want { server: 1, class: RECORDS, bytes: 64, is_fresh: false };
 
 type Waits = Pin<Box<dyn Future<Output = Result<(), Shortage>>>>;
 
@@ -181,6 +184,42 @@ impl Lab {
         let (memory, want) = (Rc::clone(&self.memory), Want { server, class, bytes: 1024, is_fresh: true });
         self.waiting.push(Box::pin(async move { memory.until_memory(want).await }));
         self.go_on();
+    }
+
+    /// Connects to servers of which the first one has a disk. The second one gives memory for records.
+    fn with_disk() -> Self {
+        let mut lab = Self::new(KeeperOptions::default());
+        lab.settle(Fate::Answered);
+        let writer = lab.memory.writer(0).expect("a session");
+        lab.memory.set_writer(0, Writer { syncs: true, ..writer }).expect("there is such a server");
+        lab.want(1, RECORDS);
+        lab.settle(Fate::Answered);
+        lab
+    }
+
+    /// Frees new blocks of server 1 to which words on server 0 led.
+    fn unlink(&self, count: usize) -> Vec<GlobalAddress> {
+        let writer = self.memory.writer(1).expect("a session");
+        let free = |_| {
+            let want = Want { is_fresh: true, ..RECORD };
+            let taken = self.memory.with_allocator(1, &writer, |allocator| allocator.take(want));
+            let block = taken.flatten().expect("the server has given memory");
+            self.memory.put_back_after(0, &writer, RECORDS, want.bytes, block);
+            block.address
+        };
+        (0..count).map(free).collect()
+    }
+
+    /// Takes a block on server 1 that was freed before, or a new one.
+    fn take_again(&self) -> Option<GlobalAddress> {
+        let writer = self.memory.writer(1).ok()?;
+        let taken = self.memory.with_allocator(1, &writer, |allocator| allocator.take(RECORD))?;
+        taken.map(|block| block.address)
+    }
+
+    /// Whether server 0 is asked to sync.
+    fn is_syncing(&self) -> bool {
+        self.under_way.iter().any(|(id, call)| id.server() == 0 && matches!(call, Call::Sync { .. }))
     }
 
     fn go_on(&mut self) {
@@ -540,5 +579,54 @@ proptest! {
         lab.keeper.close(&*lab.memory);
         lab.settle(Fate::Answered);
         prop_assert!(lab.keeper.is_closed());
+    }
+}
+
+/// A power failure of server 0 alone would bring back the words that led to them.
+#[test]
+fn blocks_on_another_server_rest_until_the_change_is_on_the_disk() {
+    let mut lab = Lab::with_disk();
+    let mut freed = lab.unlink(RESTING - 1);
+    lab.settle(Fate::Answered);
+    assert!(!freed.contains(&lab.take_again().expect("there is memory")), "it is used before the sync");
+    freed.extend(lab.unlink(1));
+    lab.poll();
+    assert!(lab.is_syncing(), "enough blocks rest");
+    // This one is unlinked while the server syncs: the next sync serves it.
+    freed.extend(lab.unlink(1));
+    lab.answer(0, Fate::RequestLost);
+    assert!(!freed.contains(&lab.take_again().expect("there is memory")), "the server has not synced");
+    lab.run(Duration::from_secs(1), Fate::Answered);
+    assert!(lab.memory.has_resting());
+    let again: Vec<_> = (0..RESTING).filter_map(|_| lab.take_again()).collect();
+    assert!(again.iter().all(|at| freed[..RESTING].contains(at)), "{again:?}");
+    assert!(
+        !freed.contains(&lab.take_again().expect("there is memory")),
+        "it was unlinked after the sync began"
+    );
+}
+
+#[test]
+fn a_client_that_is_closed_gives_back_what_rests() {
+    for fate in [Fate::Answered, Fate::RequestLost] {
+        let mut lab = Lab::with_disk();
+        let freed = lab.unlink(3);
+        lab.keeper.close(&*lab.memory);
+        lab.poll();
+        assert!(lab.is_syncing());
+        assert_eq!(lab.under_way.len(), 1, "no session is closed before");
+        let mut returned = Vec::new();
+        for _ in 0..10 {
+            returned.extend(lab.under_way.values().filter_map(|call| match call {
+                Call::GiveBack { places, .. } => Some(places.addresses.clone()),
+                _ => None,
+            }));
+            (0..SERVERS).for_each(|server| lab.answer(server, fate));
+            lab.poll();
+        }
+        assert!(lab.keeper.is_closed());
+        let returned = returned.concat();
+        let expected = fate == Fate::Answered;
+        assert!(freed.iter().all(|at| returned.contains(at) == expected), "{fate:?}: {returned:?}");
     }
 }

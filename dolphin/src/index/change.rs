@@ -196,7 +196,7 @@ impl<V: Verbs> Index<V> {
         let swapped = self.swap(announced, at, (expected, word), fresh.as_ref(), op).await;
         match swapped {
             Ok(true) => {
-                self.free_record(replaced);
+                self.free_record(held.at.server(), replaced);
                 Ok(())
             }
             Ok(false) => {
@@ -268,7 +268,7 @@ impl<V: Verbs> Index<V> {
         if !is_done {
             return Err(Stop::Anew);
         }
-        self.free_record(replaced);
+        self.free_record(held.at.server(), replaced);
         Ok(())
     }
 

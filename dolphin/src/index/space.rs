@@ -211,10 +211,10 @@ impl<V: Verbs> Index<V> {
         self.put_back(&Taken { writer: *writer, class: LEAVES, bytes: LEAF_BYTES as u32, block });
     }
 
-    /// Frees an inner node that this operation has unlinked, in the session in which it was.
-    pub(super) fn free_node(&self, writer: &Writer, size: NodeSize, at: GlobalAddress) {
+    /// Frees an inner node that this operation has unlinked from a node on the server `led`, in the session in which it was.
+    pub(super) fn free_node(&self, led: u16, writer: &Writer, size: NodeSize, at: GlobalAddress) {
         let block = Block { address: at, version: None };
-        self.put_back(&Taken { writer: *writer, class: NODES, bytes: size.place_bytes(), block });
+        self.memory.put_back_after(led, writer, NODES, size.place_bytes(), block);
     }
 
     /// The record of a word that an operation will replace, for [`free_record`](Self::free_record) afterwards: in the
@@ -227,10 +227,10 @@ impl<V: Verbs> Index<V> {
         Some(Taken { writer, class: RECORDS, bytes, block: Block { address: at, version: None } })
     }
 
-    /// Frees a record that this operation has unlinked.
-    pub(super) fn free_record(&self, record: Option<Taken>) {
-        if let Some(record) = record {
-            self.put_back(&record);
+    /// Frees a record that this operation has unlinked from a leaf on the server `led`.
+    pub(super) fn free_record(&self, led: u16, record: Option<Taken>) {
+        if let Some(Taken { writer, class, bytes, block }) = record {
+            self.memory.put_back_after(led, &writer, class, bytes, block);
         }
     }
 

@@ -138,6 +138,8 @@ pub struct SessionKeeper<S> {
     notices: Notices,
     surplus_due: Instant,
     is_closing: bool,
+    /// Blocks rest that are given back before the sessions are closed.
+    has_resting: bool,
 }
 
 /// Notices that the owner has not taken yet.
@@ -166,6 +168,7 @@ impl<S> SessionKeeper<S> {
             notices: Notices::default(),
             surplus_due: Instant::ZERO + options.surplus,
             is_closing: false,
+            has_resting: false,
         }
     }
 
@@ -202,9 +205,13 @@ impl<S> SessionKeeper<S> {
                 self.give_back(places);
             }
         }
-        let Self { options, servers, notices, is_closing, .. } = self;
+        if self.has_resting && !memory.remote().has_resting() {
+            self.return_all(memory);
+        }
+        let Self { options, servers, notices, is_closing, has_resting, .. } = self;
         let call = servers.iter_mut().find_map(|(&server, kept)| {
             let call = match is_closing {
+                true if *has_resting => kept.next_last_sync(now, memory.remote()),
                 true => kept.next_last_call(now),
                 false => kept.next_call(now, memory.remote(), options, notices),
             };
@@ -278,9 +285,18 @@ impl<S> SessionKeeper<S> {
         }
     }
 
-    /// Closes all sessions, after the client's free places were given back. Nothing else is asked for any more.
+    /// Closes all sessions, after the client's free places were given back: those that rest until a server has synced, after that. Nothing
+    /// else is asked for any more.
     pub fn close(&mut self, memory: &impl Kept) {
         self.is_closing = true;
+        self.has_resting = memory.remote().sync_for_resting();
+        if !self.has_resting {
+            self.return_all(memory);
+        }
+    }
+
+    fn return_all(&mut self, memory: &impl Kept) {
+        self.has_resting = false;
         for places in memory.remote().take_returned() {
             self.give_back(places);
         }

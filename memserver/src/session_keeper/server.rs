@@ -86,6 +86,8 @@ pub(super) struct Server<S> {
     wanted: BTreeMap<SizeClass, u32>,
     /// Whether operations wait until the server has brought what it has to its disk.
     is_sync_wanted: bool,
+    /// The client is closed, and the last sync was asked for.
+    had_last_sync: bool,
     returned: VecDeque<ReturnedBlocks>,
     /// The call under way, and when it was made.
     under_way: Option<(UnderWay, Instant)>,
@@ -110,6 +112,7 @@ impl<S> Default for Server<S> {
             said: None,
             wanted: BTreeMap::new(),
             is_sync_wanted: false,
+            had_last_sync: false,
             returned: VecDeque::new(),
             under_way: None,
             renewing: None,
@@ -248,6 +251,25 @@ impl<S> Server<S> {
             self.renewing = Some((session, now));
             Call::Renew { session, settled, keeps: remote.kept_bytes(self.number()) }
         })
+    }
+
+    /// The sync that blocks on other servers wait for, when the client is closed. It is asked for once: without an answer they are left alone.
+    pub(super) fn next_last_sync<V: Verbs>(
+        &mut self,
+        now: Instant,
+        remote: &RemoteMemory<V>,
+    ) -> Option<Call> {
+        if self.under_way.is_some() {
+            return None;
+        }
+        let is_first = !std::mem::replace(&mut self.had_last_sync, true);
+        let session = self.session().filter(|_| is_first && self.is_sync_wanted);
+        let Some(session) = session else {
+            remote.sync_ends(self.number(), false);
+            return None;
+        };
+        remote.sync_begins(self.number());
+        self.begin(now, UnderWay::Sync, Call::Sync { session })
     }
 
     /// Call that remains before the session is closed.

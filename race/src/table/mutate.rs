@@ -135,10 +135,13 @@ impl<V: Verbs> Table<V> {
         let at = leaf.place.address().behind(hit.seen.offset);
         let is_there = |fresh: &&Fresh| fresh.at.server() == at.server() && Check::LinkedInSession.on();
         let filled_in = filled.filter(is_there).map(|fresh| fresh.writer);
+        if let Some(fresh) = filled {
+            self.synced_before(fresh.at.server(), at.server()).await?;
+        }
         match self.swing_in(at, hit.seen.slot, new, filled_in.as_ref(), op).await? {
             Swung::Yes => {
                 self.remember(op.key, at, new);
-                self.free(&writer, hit.pointer, hit.found.length, hit.found.version);
+                self.free(at.server(), &writer, hit.pointer, hit.found.length, hit.found.version);
                 Ok(())
             }
             Swung::No(_) => Err(Stop::Later),

@@ -55,6 +55,7 @@ impl<V: Verbs> Table<V> {
             Some(offset) => (offset, buckets),
             None => {
                 let Some(offset) = buckets.free() else { return self.make_room(buckets, op).await };
+                self.synced_before(fresh.at.server(), buckets.leaf.place.address().server()).await?;
                 again = self.put(buckets, offset, fresh, op).await?;
                 (offset, &again)
             }

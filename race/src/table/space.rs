@@ -129,12 +129,12 @@ impl<V: Verbs> Table<V> {
         self.recycle(fresh);
     }
 
-    /// Frees a block that this operation has unlinked.
-    pub(super) fn free(&self, writer: &Writer, pointer: BlockPointer, length: u32, version: u32) {
+    /// Frees a block that this operation has unlinked from a subtable on the server `led`.
+    pub(super) fn free(&self, led: u16, writer: &Writer, pointer: BlockPointer, length: u32, version: u32) {
         let next = if Check::FreedVersion.on() { version.wrapping_add(1) } else { version };
         let block = Block { address: pointer.place.address(), version: Some(next) };
         if Check::Freed.on() {
-            self.put_back(writer, BLOCKS, block_bytes(length), block);
+            self.memory.put_back_after(led, writer, BLOCKS, block_bytes(length), block);
         }
     }
 

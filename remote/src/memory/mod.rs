@@ -7,6 +7,7 @@ mod long;
 mod ongoing;
 mod operate;
 mod reserve;
+mod resting;
 mod scatter;
 mod sessions;
 mod shared;
@@ -23,6 +24,8 @@ pub use ongoing::{Era, Ongoing};
 use operate::no_answer;
 pub use operate::{bytes_of, word_at, word_of};
 pub use reserve::NotReserved;
+pub use resting::RESTING;
+pub(crate) use resting::Resting;
 pub use scatter::{MAX_SHARES, Share};
 
 use crate::attempts::Attempts;

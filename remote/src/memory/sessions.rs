@@ -111,9 +111,12 @@ impl<V: Verbs> RemoteMemory<V> {
     /// Says that the server has done the sync for which it was asked last, or that it does none.
     pub fn sync_ends(&self, server: u16, is_done: bool) {
         let mut state = self.state.borrow_mut();
-        let waiting = state.sessions.get_mut(&server).map(|session| session.syncs.end(is_done));
+        let Some(session) = state.sessions.get_mut(&server) else { return };
+        let waiting = session.syncs.end(is_done);
+        let rested = session.take_rested();
         drop(state);
-        waiting.into_iter().flatten().for_each(Waker::wake);
+        self.end_rest(&rested);
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// Places that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each class and size on each server.

@@ -88,7 +88,7 @@ impl<V: Verbs> Index<V> {
         self.cache.forget(node.prefix);
         // Nothing leads to the former node any more.
         if let Ok(writer) = self.memory.writer(former.at().server()) {
-            self.free_node(&writer, entry.size(), entry.at());
+            self.free_node(node.at.server(), &writer, entry.size(), entry.at());
         }
         Ok(())
     }

@@ -1,0 +1,82 @@
+//! Blocks that rest until a change on another server is on its disk.
+//!
+//! ```text
+//!   word on server 1 ──led to──► block on server 2
+//!        │ changed                  │ rests in the client: no operation takes it
+//!        └─── on server 1's disk ───┴──► is one of the client's free blocks
+//! ```
+//!
+//! Of two servers that lose their power, each comes back as it was at a moment of its own. Were the block used again at once, server 1 could come
+//! back with the word that leads to it, and server 2 with what it holds now.
+
+use fatbtree_verbs::Verbs;
+
+use super::RemoteMemory;
+use crate::allocator::{Block, SizeClass};
+use crate::connection::Event;
+use crate::locks::Writer;
+
+/// Number of blocks that rest for one server before it is asked to sync. A sync serves all of them.
+pub const RESTING: usize = 32;
+
+/// A block that rests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resting {
+    /// Number of the sync that ends its rest, among those of the server whose word led there.
+    pub(crate) sync: u64,
+    /// Session in which it was had.
+    writer: Writer,
+    class: SizeClass,
+    bytes: u32,
+    block: Block,
+}
+
+impl<V: Verbs> RemoteMemory<V> {
+    /// Takes back a block, in the session of `writer`, to which a word on the server `led` led until now. Where the block is on another server
+    /// and `led` has a disk, it rests until the change is on that disk. What was of a session that has ended is left alone.
+    pub fn put_back_after(&self, led: u16, writer: &Writer, class: SizeClass, bytes: u32, block: Block) {
+        let server = block.address.server();
+        if led == server {
+            let _ended =
+                self.with_allocator(server, writer, |allocator| allocator.put_back(class, bytes, block));
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        // Nothing tells when the change of a session that has ended is on a disk.
+        let Some(session) = state.sessions.get_mut(&led) else { return };
+        if !session.writer.syncs {
+            drop(state);
+            return self.put_back_after(server, writer, class, bytes, block);
+        }
+        let sync = session.syncs.ask();
+        session.resting.push(Resting { sync, writer: *writer, class, bytes, block });
+        let of_next = session.resting.iter().rev().take_while(|resting| resting.sync == sync).count();
+        drop(state);
+        if of_next >= RESTING {
+            self.push_event(Event::SyncWanted { server: led });
+        }
+    }
+
+    /// Asks the servers for whose disks blocks rest to sync now. Says whether there are any.
+    pub fn sync_for_resting(&self) -> bool {
+        let servers: Vec<u16> = {
+            let state = self.state.borrow();
+            let resting = state.sessions.iter().filter(|(_, session)| !session.resting.is_empty());
+            resting.map(|(&server, _)| server).collect()
+        };
+        servers.iter().for_each(|&server| self.push_event(Event::SyncWanted { server }));
+        !servers.is_empty()
+    }
+
+    /// Whether blocks rest.
+    pub fn has_resting(&self) -> bool {
+        self.state.borrow().sessions.values().any(|session| !session.resting.is_empty())
+    }
+
+    /// Lets blocks be used whose rest a sync of a server has ended.
+    pub(super) fn end_rest(&self, rested: &[Resting]) {
+        for &Resting { writer, class, bytes, block, .. } in rested {
+            self.put_back_after(block.address.server(), &writer, class, bytes, block);
+        }
+    }
+}
