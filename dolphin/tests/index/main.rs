@@ -1,5 +1,6 @@
 //! The index on memory servers of production, in a simulated network.
 
+mod away;
 mod campaign;
 mod damage;
 mod died;

@@ -20,16 +20,16 @@ const SOON: Duration = Duration::from_secs(1);
 const FEW_PAIRS: Shape = Shape { groups: 16, ..SMALL };
 
 /// Two subtables come to lie on the first server before a pair belongs on the other one.
-const TWO_SERVERS: Shape = Shape { groups: 4, directory_bits: 8, servers: 0b11, max_value: 100 };
+pub(crate) const TWO_SERVERS: Shape = Shape { groups: 4, directory_bits: 8, servers: 0b11, max_value: 100 };
 
 /// A client with its machine.
-struct Client {
-    machine: Machine,
+pub(crate) struct Client {
+    pub(crate) machine: Machine,
     table: Rc<Table<SimDevice>>,
 }
 
 impl Client {
-    fn new(world: &World, servers: &[Rc<Server>], name: &str, seed: u64) -> Self {
+    pub(crate) fn new(world: &World, servers: &[Rc<Server>], name: &str, seed: u64) -> Self {
         let machine = world.machine(MachineOptions::named(name));
         let memory = begin(&machine, servers, Contention::SMART, &mut random(seed, 1));
         let task = machine.spawn(async move { Table::open(memory, 0).await.expect("the servers live") });
@@ -37,13 +37,16 @@ impl Client {
         Self { machine, table: Rc::new(task.take().expect("the machine lives")) }
     }
 
-    fn spawn<T: 'static>(&self, work: impl AsyncFnOnce(Rc<Table<SimDevice>>) -> T + 'static) -> Task<T> {
+    pub(crate) fn spawn<T: 'static>(
+        &self,
+        work: impl AsyncFnOnce(Rc<Table<SimDevice>>) -> T + 'static,
+    ) -> Task<T> {
         let table = Rc::clone(&self.table);
         self.machine.spawn(async move { work(table).await })
     }
 
     /// Does something to its end.
-    fn run<T: 'static>(
+    pub(crate) fn run<T: 'static>(
         &self,
         world: &World,
         work: impl AsyncFnOnce(Rc<Table<SimDevice>>) -> T + 'static,
@@ -53,7 +56,7 @@ impl Client {
         task.take().expect("the machine lives")
     }
 
-    fn verify(&self, world: &World) -> Verified {
+    pub(crate) fn verify(&self, world: &World) -> Verified {
         self.run(world, async |table| table.verify().await.expect("the structure is right"))
     }
 }
