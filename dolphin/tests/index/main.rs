@@ -12,3 +12,4 @@ mod missing;
 mod model;
 mod room;
 mod servers;
+mod stale;

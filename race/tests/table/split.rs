@@ -223,3 +223,49 @@ fn a_client_that_dies_with_the_last_memory_leaves_nothing_frozen() {
     println!("{polls} moments, {unfinished} of them in the middle");
     assert!(unfinished > 5, "it was never in the middle of it");
 }
+
+/// A client stands still at a moment of its split, another one reads all keys meanwhile and remembers their places, and a third one deletes them
+/// after the split. Keys that the second one finds then.
+fn found_after_a_split(moment: Duration) -> usize {
+    const KEYS: u64 = 82;
+    let world = World::new(1, Options::default());
+    let servers = serve(&world, TWO_SERVERS, 16 << 20, SOON);
+    let clients = [("splitting", 1), ("reading", 2), ("deleting", 3)];
+    let [splitting, reading, deleting] =
+        clients.map(|(name, seed)| Client::new(&world, &servers, name, seed));
+    splitting.run(&world, async |table| {
+        for key in 0..KEYS {
+            assert!(done(table.insert(key, &value(key, 0, 20)).await));
+        }
+    });
+    reading.table.remember_places(1 << 16);
+    let insert = splitting.spawn(async |table| table.insert(KEYS, &value(KEYS, 0, 20)).await.result);
+    world.run_for(moment);
+    splitting.machine.freeze();
+    reading.run(&world, async |table| {
+        for key in 0..KEYS {
+            assert!(table.search(key).await.result.expect("it is right").is_some());
+        }
+    });
+    splitting.machine.thaw();
+    world.run_until(|| insert.has_ended(), SOON).expect("nothing is in the way");
+    deleting.run(&world, async |table| {
+        for key in 0..KEYS {
+            assert!(done(table.delete(key).await));
+        }
+    });
+    reading.run(&world, async |table| {
+        let mut found = 0;
+        for key in 0..KEYS {
+            found += usize::from(table.search(key).await.result.expect("it is right").is_some());
+        }
+        found
+    })
+}
+
+#[test]
+fn a_slot_that_was_frozen_is_not_remembered() {
+    let found = || (0..60).map(|step| found_after_a_split(Duration::from_micros(2) * step)).sum::<usize>();
+    assert_eq!(found(), 0);
+    assert!(Check::RememberFrozen.without(found) > 0, "no frozen slot was read");
+}
