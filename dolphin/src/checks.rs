@@ -47,6 +47,10 @@ fatbtree_remote::named_checks! {
     VersionGoesOn,
     /// What is new is opened after the leaf in whose place it comes says so. Before, two leaves would answer for one key.
     OpensLast,
+    /// A leaf that a dead client has left half changed says nothing of the gap that begins at its end.
+    GapSettled,
+    /// A structure change takes back what dropped operations of its own client have announced.
+    TakesBack,
     /// A split links the upper leaf before it opens the lower one, and a leaf is retired when no node leads to it any more.
     LinksFirst,
     /// A merge links the new leaf after the upper one's entry is gone, also where it is completed. Otherwise nothing says any more that the

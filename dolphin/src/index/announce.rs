@@ -143,6 +143,8 @@ impl<V: Verbs> Index<V> {
                         let to = Remote { address: line_of(server, writer.owner).raw(), rkey };
                         [Operation::Write { to, data: &[0; LINE_BYTES as usize] }]
                     };
+                    // A number comes again after 65,536 sessions of one life of the server, for a start clears all lines: more than a test
+                    // has. What its former owner has left would stop structure changes of those leaves as long as this client lives.
                     self.memory.chain(id, &writer, clear).await?;
                     op.trips += 1;
                     making.made = true;

@@ -31,7 +31,9 @@ impl<V: Verbs> Index<V> {
         if !Check::Drains.on() {
             return Ok(true);
         }
-        self.take_back(server, op).await?;
+        if Check::TakesBack.on() {
+            self.take_back(server, op).await?;
+        }
         let began = self.memory.reactor().now();
         for attempt in 0.. {
             let busy = match Check::OwnCounts.on() {

@@ -21,12 +21,12 @@ const SOON: Duration = Duration::from_secs(10);
 const ARRIVES: Duration = Duration::from_micros(100);
 
 /// What two clients do, one after the other.
-struct Course {
-    shape: Shape,
+pub(crate) struct Course {
+    pub(crate) shape: Shape,
     /// Changes of the first one, which dies in one of them.
-    changes: Vec<(u64, Change<'static>)>,
+    pub(crate) changes: Vec<(u64, Change<'static>)>,
     /// Keys that the second one puts, which knows nothing.
-    puts: Vec<u64>,
+    pub(crate) puts: Vec<u64>,
 }
 
 /// What the second client finds.
@@ -61,7 +61,7 @@ impl Course {
 
     /// Lets a client make changes, and die in the last of them after so many WRITEs and atomics of it. Says whether it has died before its
     /// end.
-    fn let_die(
+    pub(crate) fn let_die(
         &self,
         (world, servers): (&World, &[Rc<Server>]),
         name: &str,
@@ -218,7 +218,7 @@ impl Course {
     }
 }
 
-fn config() -> RemoteConfig {
+pub(crate) fn config() -> RemoteConfig {
     RemoteConfig { contention: Contention::SMART, ..RemoteConfig::default() }
 }
 
@@ -252,7 +252,12 @@ fn burst(servers: u32, first: u64) -> (Course, usize) {
 }
 
 fn merge() -> (Course, usize) {
-    let key = |at: u64| at << 8;
+    merge_of(8)
+}
+
+/// A merge of leaves of keys that differ from a bit on.
+pub(crate) fn merge_of(bit: u32) -> (Course, usize) {
+    let key = |at: u64| at << bit;
     let lower = deletes((0..37).map(key));
     let upper = deletes((49..88).map(key));
     let splitting = (0..40).flat_map(|at| (1..4).map(move |low| key(at) | low));

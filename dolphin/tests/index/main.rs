@@ -1,5 +1,6 @@
 //! The index on memory servers of production, in a simulated network.
 
+mod away;
 mod campaign;
 mod damage;
 mod died;
@@ -11,3 +12,4 @@ mod missing;
 mod model;
 mod room;
 mod servers;
+mod stale;

@@ -28,6 +28,8 @@ fn aim(check: Check) -> Option<Aim> {
         Check::OpensLast | Check::LinksFirst | Check::LinksLast | Check::LocksAll | Check::FreesRetired => {
             return None;
         }
+        // A client must stand still while another one dies, and be dropped in its middle: see `stale.rs` and `dropped.rs`.
+        Check::GapSettled | Check::TakesBack => return None,
         // No client damages anything: see `damage.rs`.
         Check::SoundHeaders | Check::SoundNodes => return None,
     })

@@ -12,32 +12,32 @@ use fatbtree_verbs::time::Duration;
 use crate::model::{FIXED, done};
 
 /// Time for which an operation tries.
-const PATIENCE: Duration = Duration::from_millis(20);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Longer than any lease that matters here.
-const LONG: Duration = Duration::from_secs(10);
+pub(crate) const LONG: Duration = Duration::from_secs(10);
 
 /// Longer than an operation that ends by itself takes.
-const SOON: Duration = Duration::from_secs(1);
+pub(crate) const SOON: Duration = Duration::from_secs(1);
 
 /// Two servers, the first of which has the root.
-const TWO: Shape = Shape { servers: 0b11, ..FIXED };
+pub(crate) const TWO: Shape = Shape { servers: 0b11, ..FIXED };
 
-type Opened = Rc<Index<SimDevice>>;
+pub(crate) type Opened = Rc<Index<SimDevice>>;
 
-struct Lab {
-    world: World,
-    servers: Vec<Rc<Server>>,
+pub(crate) struct Lab {
+    pub(crate) world: World,
+    pub(crate) servers: Vec<Rc<Server>>,
 }
 
 impl Lab {
-    fn new(shape: Shape, spare: u64, lease: Duration) -> Self {
+    pub(crate) fn new(shape: Shape, spare: u64, lease: Duration) -> Self {
         let world = World::new(1, Options::default());
         let servers = serve(&world, shape, spare, lease);
         Self { world, servers }
     }
 
-    fn client(&self, name: &str) -> (Machine, Opened) {
+    pub(crate) fn client(&self, name: &str) -> (Machine, Opened) {
         let config =
             RemoteConfig { contention: Contention::SMART, patience: PATIENCE, ..RemoteConfig::default() };
         let machine = self.world.machine(MachineOptions::named(name));
@@ -50,7 +50,7 @@ impl Lab {
     }
 
     /// Runs something to its end, which must come soon.
-    fn run<I: 'static, T: 'static>(
+    pub(crate) fn run<I: 'static, T: 'static>(
         &self,
         machine: &Machine,
         index: &Rc<I>,

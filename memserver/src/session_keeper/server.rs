@@ -397,8 +397,8 @@ impl<S> Server<S> {
                 return;
             }
             (UnderWay::Sync, Err(denied)) => {
-                // The operations that wait still do.
-                self.is_sync_wanted = true;
+                // The operations that wait may hold what others want to change: they try again.
+                remote.sync_ends(self.number(), false);
                 denied
             }
             (UnderWay::Close, _) => {

@@ -9,9 +9,14 @@ use crate::layout::{BucketHeader, Leaf, entry_offset, word_at};
 use crate::slot::Place;
 
 impl<V: Verbs> Table<V> {
-    /// Whether the directory can be changed now. Where its server is away, others need a round trip more until a later client comes by.
-    fn may_advertise(&self, op: &Op) -> bool {
-        self.memory.is_up(ConnectionId { server: self.home.server(), lane: op.lane })
+    /// Whether the directory can be changed now to lead to the successors of a subtable. Where a server is away, others need a round trip
+    /// more until a later client comes by.
+    async fn may_advertise(&self, old: Leaf, op: &Op) -> bool {
+        let is_up = || self.memory.is_up(ConnectionId { server: self.home.server(), lane: op.lane });
+        // Its server may go away while the other one's disk is waited for.
+        is_up()
+            && self.synced_before(old.place.address().server(), self.home.server()).await.is_ok()
+            && is_up()
     }
 
     /// Replaces all entries of a subtable by its successors. The directory grows first, if it has but one entry for the two.
@@ -22,11 +27,10 @@ impl<V: Verbs> Table<V> {
         pair: Place,
         op: &mut Op,
     ) -> Result<(), Stop> {
-        if !self.may_advertise(op) {
+        if !self.may_advertise(old, op).await {
             return Ok(());
         }
         // Words of one session: in the next one the server may have begun anew.
-        self.synced_before(old.place.address().server(), self.home.server()).await?;
         let writer = self.writer(self.home.server(), op.lane).await?;
         let depth = self.grow(&writer, old.depth + 1, op).await?;
         let Some(halves) = old.halves(pair, &self.shape) else { return Ok(()) };
@@ -41,10 +45,9 @@ impl<V: Verbs> Table<V> {
     /// Replaces the entry by which this client has come: its own client may have died before it did. The others are replaced by those that
     /// come by them.
     pub(super) async fn advertise_one(&self, old: Leaf, pair: Place, op: &mut Op) -> Result<(), Stop> {
-        if !self.may_advertise(op) {
+        if !self.may_advertise(old, op).await {
             return Ok(());
         }
-        self.synced_before(old.place.address().server(), self.home.server()).await?;
         let writer = self.writer(self.home.server(), op.lane).await?;
         let depth = self.memory.read_word(op.lane, self.home).await?;
         op.trips += 1;

@@ -34,6 +34,9 @@
 //! split fails, and all keys of the subtable can still be changed. The directory's server is not needed: where it is away its entries stay as they
 //! are.
 //!
+//! Before a pair is announced on another server than its own it is on its server's disk. Where that server goes away meanwhile, the operation
+//! begins anew after half of its patience at most.
+//!
 //! A client that finds a split begun goes on in the same way, with memory of its own, on servers that live. Where that is impossible, because
 //! servers were lost or filled up since, it [takes the split back](super::thaw).
 
@@ -261,7 +264,6 @@ impl<V: Verbs> Table<V> {
 
     /// Hashes of the keys in a frozen subtable, with their slots and offsets. `None` if a block is not what its slot says: it was freed, so
     /// the successors were announced, or the slots are not frozen any more.
-    /// the successors were announced, or the slots are not frozen any more.
     async fn keys_of(
         &self,
         at: GlobalAddress,
@@ -366,7 +368,10 @@ impl<V: Verbs> Table<V> {
     ) -> Result<Place, Stop> {
         let at = successors_of(leaf);
         let Written { mut pair, block, place } = written;
+        // Nothing leads to it yet, and no WRITE of it is under way.
+        pair.block = Some(Block { version: None, ..block });
         self.synced_before(place.address().server(), at.server()).await?;
+        pair.block = None;
         let id = ConnectionId { server: at.server(), lane: op.lane };
         let state = match Check::Revoked.on() {
             true => state,

@@ -1,5 +1,6 @@
 //! The hash table on memory servers of production, in a simulated network.
 
+mod away;
 mod damage;
 mod forged;
 mod load;

@@ -20,16 +20,16 @@ const SOON: Duration = Duration::from_secs(1);
 const FEW_PAIRS: Shape = Shape { groups: 16, ..SMALL };
 
 /// Two subtables come to lie on the first server before a pair belongs on the other one.
-const TWO_SERVERS: Shape = Shape { groups: 4, directory_bits: 8, servers: 0b11, max_value: 100 };
+pub(crate) const TWO_SERVERS: Shape = Shape { groups: 4, directory_bits: 8, servers: 0b11, max_value: 100 };
 
 /// A client with its machine.
-struct Client {
-    machine: Machine,
+pub(crate) struct Client {
+    pub(crate) machine: Machine,
     table: Rc<Table<SimDevice>>,
 }
 
 impl Client {
-    fn new(world: &World, servers: &[Rc<Server>], name: &str, seed: u64) -> Self {
+    pub(crate) fn new(world: &World, servers: &[Rc<Server>], name: &str, seed: u64) -> Self {
         let machine = world.machine(MachineOptions::named(name));
         let memory = begin(&machine, servers, Contention::SMART, &mut random(seed, 1));
         let task = machine.spawn(async move { Table::open(memory, 0).await.expect("the servers live") });
@@ -37,13 +37,16 @@ impl Client {
         Self { machine, table: Rc::new(task.take().expect("the machine lives")) }
     }
 
-    fn spawn<T: 'static>(&self, work: impl AsyncFnOnce(Rc<Table<SimDevice>>) -> T + 'static) -> Task<T> {
+    pub(crate) fn spawn<T: 'static>(
+        &self,
+        work: impl AsyncFnOnce(Rc<Table<SimDevice>>) -> T + 'static,
+    ) -> Task<T> {
         let table = Rc::clone(&self.table);
         self.machine.spawn(async move { work(table).await })
     }
 
     /// Does something to its end.
-    fn run<T: 'static>(
+    pub(crate) fn run<T: 'static>(
         &self,
         world: &World,
         work: impl AsyncFnOnce(Rc<Table<SimDevice>>) -> T + 'static,
@@ -53,7 +56,7 @@ impl Client {
         task.take().expect("the machine lives")
     }
 
-    fn verify(&self, world: &World) -> Verified {
+    pub(crate) fn verify(&self, world: &World) -> Verified {
         self.run(world, async |table| table.verify().await.expect("the structure is right"))
     }
 }
@@ -219,4 +222,50 @@ fn a_client_that_dies_with_the_last_memory_leaves_nothing_frozen() {
     }
     println!("{polls} moments, {unfinished} of them in the middle");
     assert!(unfinished > 5, "it was never in the middle of it");
+}
+
+/// A client stands still at a moment of its split, another one reads all keys meanwhile and remembers their places, and a third one deletes them
+/// after the split. Keys that the second one finds then.
+fn found_after_a_split(moment: Duration) -> usize {
+    const KEYS: u64 = 82;
+    let world = World::new(1, Options::default());
+    let servers = serve(&world, TWO_SERVERS, 16 << 20, SOON);
+    let clients = [("splitting", 1), ("reading", 2), ("deleting", 3)];
+    let [splitting, reading, deleting] =
+        clients.map(|(name, seed)| Client::new(&world, &servers, name, seed));
+    splitting.run(&world, async |table| {
+        for key in 0..KEYS {
+            assert!(done(table.insert(key, &value(key, 0, 20)).await));
+        }
+    });
+    reading.table.remember_places(1 << 16);
+    let insert = splitting.spawn(async |table| table.insert(KEYS, &value(KEYS, 0, 20)).await.result);
+    world.run_for(moment);
+    splitting.machine.freeze();
+    reading.run(&world, async |table| {
+        for key in 0..KEYS {
+            assert!(table.search(key).await.result.expect("it is right").is_some());
+        }
+    });
+    splitting.machine.thaw();
+    world.run_until(|| insert.has_ended(), SOON).expect("nothing is in the way");
+    deleting.run(&world, async |table| {
+        for key in 0..KEYS {
+            assert!(done(table.delete(key).await));
+        }
+    });
+    reading.run(&world, async |table| {
+        let mut found = 0;
+        for key in 0..KEYS {
+            found += usize::from(table.search(key).await.result.expect("it is right").is_some());
+        }
+        found
+    })
+}
+
+#[test]
+fn a_slot_that_was_frozen_is_not_remembered() {
+    let found = || (0..60).map(|step| found_after_a_split(Duration::from_micros(2) * step)).sum::<usize>();
+    assert_eq!(found(), 0);
+    assert!(Check::RememberFrozen.without(found) > 0, "no frozen slot was read");
 }

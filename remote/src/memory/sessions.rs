@@ -1,7 +1,8 @@
 //! The client's state at each server in the present session: credentials, memory for new nodes, locks.
 
 use std::collections::btree_map::Entry;
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::task::{Poll, Waker};
 
 use fatbtree_verbs::{Operation, Verbs};
@@ -82,7 +83,8 @@ impl<V: Verbs> RemoteMemory<V> {
     /// relies on it, cannot outlive it. Ready at once where nothing is kept on a disk.
     ///
     /// # Errors
-    /// When the session has ended meanwhile, or the server was given up.
+    /// When the session has ended meanwhile, the server does not answer or was given up, or after half of the
+    /// [`patience`](crate::RemoteConfig::patience): structure changes wait here, and keys of other servers wait for them.
     pub async fn until_synced(&self, server: u16) -> Result<(), Trouble> {
         let writer = self.writer(server)?;
         if !writer.syncs {
@@ -91,9 +93,10 @@ impl<V: Verbs> RemoteMemory<V> {
         let number = self.in_session(server, &writer, |session| session.syncs.ask());
         let number = number.ok_or(Trouble::Lapsed)?;
         self.push_event(Event::SyncWanted { server });
+        let mut patience = pin!(self.reactor.sleep(self.config.patience / 2));
         poll_fn(|context| {
             match self.in_session(server, &writer, |session| session.syncs.poll(number, context.waker())) {
-                Some(None) => Poll::Pending,
+                Some(None) => patience.as_mut().poll(context).map(|()| Err(Trouble::Lapsed)),
                 Some(Some(true)) => Poll::Ready(Ok(())),
                 Some(Some(false)) | None => Poll::Ready(Err(Trouble::Lapsed)),
             }

@@ -1,6 +1,6 @@
 //! Memory servers of production on simulated machines, and clients with a session with each.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
@@ -19,6 +19,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory, Remote};
 use rand::RngExt as _;
 
+use crate::world::with_syncs;
 use crate::world::{CachedSwitches, Machine, MachineOptions, Random, SimDevice, World};
 
 /// Interval in which a client and a server look for something to be done.
@@ -38,6 +39,7 @@ pub struct Server {
     options: ServerOptions,
     content: RefCell<Loaded<HybridIndex>>,
     process: RefCell<Option<MemoryServer<SimDevice, HybridIndex>>>,
+    syncs: Cell<bool>,
 }
 
 impl std::fmt::Debug for Server {
@@ -61,7 +63,8 @@ impl Server {
             ..ServerOptions::writable()
         };
         let machine = world.machine(MachineOptions::named(format!("server {number}")));
-        let server = Rc::new(Self { machine, options, content, process: RefCell::default() });
+        let server =
+            Rc::new(Self { machine, options, content, process: RefCell::default(), syncs: Cell::default() });
         server.start(u64::from(number) + 1);
         let (worked, operator) = (Rc::clone(&server), world.operator().clone());
         drop(world.operator().spawn(async move {
@@ -85,6 +88,11 @@ impl Server {
             process.work(self.machine.now(), 64);
             while process.poll_event().is_some() {}
         }
+    }
+
+    /// Says to the clients of sessions that begin from now on that a sync of the server's disk has to be asked for.
+    pub fn keep_on_disk(&self) {
+        self.syncs.set(true);
     }
 
     /// The process dies with its machine. The memory is kept, torn as it is.
@@ -287,8 +295,15 @@ pub(super) fn begin_led(
     let client = ClientId { host: host.into(), roce: host };
     let carry = async move |server: u16, call| {
         let server = servers.iter().find(|of| of.number() == server).expect("it is one of them");
+        let syncs = server.syncs.get();
+        if syncs {
+            caller.sync(&call).await;
+        }
         match &mut *server.process.borrow_mut() {
-            Some(process) => process.carry_out(caller.now(), client, call).map_err(Denied::from),
+            Some(process) => {
+                let granted = process.carry_out(caller.now(), client, call);
+                granted.map(|granted| with_syncs(granted, syncs)).map_err(Denied::from)
+            }
             None => Err(NoAnswer.into()),
         }
     };

@@ -1,6 +1,6 @@
 //! Memory servers of production on simulated machines, and clients with a session with each.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};
 use rand::RngExt as _;
 
+use crate::world::with_syncs;
 use crate::world::{Machine, MachineOptions, Random, SimDevice, World};
 
 /// Interval in which a client and a server look for something to be done.
@@ -33,6 +34,7 @@ pub struct Server {
     options: ServerOptions,
     content: RefCell<Loaded<HashTable>>,
     process: RefCell<Option<MemoryServer<SimDevice, HashTable>>>,
+    syncs: Cell<bool>,
     /// What a start has taken for damage.
     damage: RefCell<Option<String>>,
 }
@@ -64,6 +66,7 @@ impl Server {
             options,
             content,
             process: RefCell::default(),
+            syncs: Cell::default(),
             damage: RefCell::default(),
         });
         server.begin(u64::from(number) + 1);
@@ -89,6 +92,11 @@ impl Server {
             process.work(self.machine.now(), 64);
             while process.poll_event().is_some() {}
         }
+    }
+
+    /// Says to the clients of sessions that begin from now on that a sync of the server's disk has to be asked for.
+    pub fn keep_on_disk(&self) {
+        self.syncs.set(true);
     }
 
     /// The process dies with its machine. The memory is kept, torn as it is.
@@ -183,8 +191,15 @@ pub fn begin(machine: &Machine, servers: &[Rc<Server>], contention: Contention, 
     let client = ClientId { host: host.into(), roce: host };
     let carry = async move |server: u16, call| {
         let server = servers.iter().find(|of| of.number() == server).expect("it is one of them");
+        let syncs = server.syncs.get();
+        if syncs {
+            caller.sync(&call).await;
+        }
         match &mut *server.process.borrow_mut() {
-            Some(process) => process.carry_out(caller.now(), client, call).map_err(Denied::from),
+            Some(process) => {
+                let granted = process.carry_out(caller.now(), client, call);
+                granted.map(|granted| with_syncs(granted, syncs)).map_err(Denied::from)
+            }
             None => Err(NoAnswer.into()),
         }
     };

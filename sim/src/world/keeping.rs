@@ -13,7 +13,28 @@ use super::machine::Machine;
 /// Interval in which a client looks for calls to be made.
 const LOOK: Duration = Duration::from_micros(10);
 
+/// Time that a server's disk takes for a sync.
+const SYNC: Duration = Duration::from_micros(20);
+
+/// What a server says to a session that begins, if its region's journal reaches a disk some time after it is acknowledged.
+pub(crate) fn with_syncs<S>(granted: Granted<S>, syncs: bool) -> Granted<S> {
+    match granted {
+        Granted::Opened(mut opened) => {
+            opened.info.syncs |= syncs;
+            Granted::Opened(opened)
+        }
+        granted => granted,
+    }
+}
+
 impl Machine {
+    /// Lets time pass for a call, if it is one that asks for a sync.
+    pub(crate) async fn sync(&self, call: &Call) {
+        if let Call::Sync { .. } = call {
+            self.sleep(SYNC).await;
+        }
+    }
+
     /// Keeps the sessions of a client on this machine as long as the machine lives. `carry` takes each call to its
     /// server, in a task of its own. Locks that were left are given back; `told`
     /// receives every notice of the keeper.

@@ -112,7 +112,9 @@ impl<V: Verbs> Index<V> {
             Choice::Leaf(entry) => {
                 let bytes = self.read_leaves(&guard.writer(), &[entry.at()], op).await?;
                 let before = bytes.first().and_then(|bytes| Leaf::new(bytes));
-                match before.filter(|leaf| leaf.check(Use::Read).is_ok() && leaf.max() < op.key) {
+                match before.filter(|leaf| {
+                    (leaf.check(Use::Read).is_ok() || !Check::GapSettled.on()) && leaf.max() < op.key
+                }) {
                     Some(leaf) => leaf.max() + 1,
                     None => return Ok(None),
                 }

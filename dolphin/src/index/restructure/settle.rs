@@ -129,8 +129,7 @@ impl<V: Verbs> Index<V> {
                     (false, Some(free)) => Some((free, partner)),
                     (false, None) => return self.resize(guard, node.clone(), room, op).await,
                 };
-                let begin = self.unborn(partner.at(), op).await?;
-                self.begin_use(begin.as_slice(), op).await?;
+                // The partner may be unborn: the next client that comes to it lets it be used, as one that is linked.
                 self.rewrite(guard, node, (at, lock.from.saturating_sub(1)), link, op).await
             }
             Some(Task::Clean) | None => self.rewrite(guard, node, (at, u64::MAX), None, op).await,
@@ -215,6 +214,7 @@ impl<V: Verbs> Index<V> {
         let bytes = self.read_leaves(&guard.writer(), &[partner.at()], op).await?;
         let Some(merged) = bytes.first().and_then(|bytes| Leaf::new(bytes)) else { return Err(Stop::Later) };
         let range = node.prefix.byte_of(merged.min())..=node.prefix.byte_of(merged.max());
+        // No partner is among them, for it is linked last: then no leaf of the merge is linked any more, and nothing leads here.
         let is_of = |begun: &&Begun| range.contains(&begun.entry.byte()) && begun.entry.at() != partner.at();
         let parts: Vec<&Begun> = all.iter().filter(is_of).collect();
         let begin = |begun: &&Begun| {

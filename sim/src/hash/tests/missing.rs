@@ -55,7 +55,8 @@ const OF_TESTS: [Check; 10] = [
     Check::ThawEmpties,
     // Without it an insertion may empty a frozen slot of its key's rival after a split has copied it: 400 seeds do not draw it.
     Check::FrozenRivals,
-    // A frozen slot that is remembered is rare, too: seeds drew it before blocks had size classes, and 600 do not draw it now.
+    // A frozen slot that is remembered is rare, too: seeds drew it before blocks had size classes, and 600 do not draw it now. The test of
+    // `race/tests/table/split.rs` finds it.
     Check::RememberFrozen,
     // A block of a former session is not written in this one, whether it is kept or not: an operation that kept it would fail when its
     // patience ends.
