@@ -79,13 +79,10 @@ impl Session {
         }
     }
 
-    /// Takes out the blocks whose rest has ended. Those whose sync failed are left alone: nothing tells what is on the disk.
+    /// Takes out the blocks whose rest has ended. Where a sync failed, the next one ends the rest.
     pub(crate) fn take_rested(&mut self) -> Vec<Resting> {
-        let Self { syncs, resting, .. } = self;
-        let (done, failed) = (syncs.done, syncs.failed);
-        resting.retain(|resting| resting.sync > failed || resting.sync <= done);
-        let rested = resting.iter().take_while(|resting| resting.sync <= done).count();
-        resting.drain(..rested).collect()
+        let rested = self.resting.iter().take_while(|resting| resting.sync <= self.syncs.done).count();
+        self.resting.drain(..rested).collect()
     }
 
     /// Replaces the session with what a server has said of the present one. Returns the operations that wait for something of a session

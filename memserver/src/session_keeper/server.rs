@@ -86,8 +86,6 @@ pub(super) struct Server<S> {
     wanted: BTreeMap<SizeClass, u32>,
     /// Whether operations wait until the server has brought what it has to its disk.
     is_sync_wanted: bool,
-    /// The client is closed, and the last sync was asked for.
-    had_last_sync: bool,
     returned: VecDeque<ReturnedBlocks>,
     /// The call under way, and when it was made.
     under_way: Option<(UnderWay, Instant)>,
@@ -112,7 +110,6 @@ impl<S> Default for Server<S> {
             said: None,
             wanted: BTreeMap::new(),
             is_sync_wanted: false,
-            had_last_sync: false,
             returned: VecDeque::new(),
             under_way: None,
             renewing: None,
@@ -262,10 +259,9 @@ impl<S> Server<S> {
         if self.under_way.is_some() {
             return None;
         }
-        let is_first = !std::mem::replace(&mut self.had_last_sync, true);
-        let session = self.session().filter(|_| is_first && self.is_sync_wanted);
-        let Some(session) = session else {
-            remote.sync_ends(self.number(), false);
+        let is_wanted = std::mem::take(&mut self.is_sync_wanted);
+        let Some(session) = self.session().filter(|_| is_wanted) else {
+            remote.forget_resting(self.number());
             return None;
         };
         remote.sync_begins(self.number());

@@ -73,6 +73,13 @@ impl<V: Verbs> RemoteMemory<V> {
         self.state.borrow().sessions.values().any(|session| !session.resting.is_empty())
     }
 
+    /// Leaves alone what rests for a server: that will not tell what is on its disk before the client ends.
+    pub fn forget_resting(&self, server: u16) {
+        if let Some(session) = self.state.borrow_mut().sessions.get_mut(&server) {
+            session.resting.clear();
+        }
+    }
+
     /// Lets blocks be used whose rest a sync of a server has ended.
     pub(super) fn end_rest(&self, rested: &[Resting]) {
         for &Resting { writer, class, bytes, block, .. } in rested {
