@@ -66,6 +66,63 @@ impl SuperRoot {
         Ok(Self { partitions, pivots })
     }
 
+    /// Puts partitions in order of which some servers, `absent`, have not told theirs: they share what the others leave, in the order of
+    /// their numbers. Their roots are of no use until the servers are there.
+    ///
+    /// # Errors
+    /// When the others overlap, or do not leave as many keys.
+    ///
+    /// ```
+    /// use fatbtree_blink::{GlobalAddress, KeyRange, Partition, SuperRoot};
+    /// let partition = |id, low, high| Partition {
+    ///     id, range: KeyRange { low, high }, root: GlobalAddress::new(id, 64), root_level: 4,
+    /// };
+    /// let root = SuperRoot::with_absent(vec![partition(1, 500, Some(600))], &[0, 2])?;
+    /// assert_eq!([499, 500, 600].map(|key| root.partition_of(key).id), [0, 1, 2]);
+    /// # Ok::<(), fatbtree_blink::SuperRootError>(())
+    /// ```
+    pub fn with_absent(mut partitions: Vec<Partition>, absent: &[u16]) -> Result<Self, SuperRootError> {
+        const END: u128 = 1 << 64;
+        partitions.sort_by_key(|p| p.range.low);
+        let mut absent = absent.to_vec();
+        absent.sort_unstable();
+        // Keys that no partition has, and the number of the partition after them.
+        let mut gaps = Vec::new();
+        let mut from = 0;
+        for p in &partitions {
+            if u128::from(p.range.low) > from {
+                gaps.push((from, u128::from(p.range.low), p.id));
+            }
+            from = p.range.high.map_or(END, u128::from);
+        }
+        if from < END {
+            gaps.push((from, END, u16::MAX));
+        }
+        let mut absent = absent.into_iter().peekable();
+        for (at, &(low, high, next)) in gaps.iter().enumerate() {
+            let later = gaps.len() - at - 1;
+            let mut here = Vec::new();
+            // Numbers are mostly in the order of the keys.
+            while absent.len() > later
+                && let Some(id) = absent.next_if(|id| later == 0 || here.is_empty() || *id < next)
+            {
+                here.push(id);
+            }
+            let count = here.len() as u128;
+            let border = |n: usize| low + (high - low) * n as u128 / count.max(1);
+            partitions.extend(here.iter().enumerate().map(|(n, &id)| Partition {
+                id,
+                range: KeyRange { low: border(n) as u64, high: u64::try_from(border(n + 1)).ok() },
+                root: GlobalAddress::new(id, 64),
+                root_level: 0,
+            }));
+        }
+        match absent.next() {
+            Some(partition) => Err(SuperRootError::NoKeys { partition }),
+            None => Self::new(partitions),
+        }
+    }
+
     /// The partition responsible for `key`.
     #[inline]
     #[must_use]
@@ -123,6 +180,12 @@ pub enum SuperRootError {
         /// The partition.
         partition: u16,
     },
+    /// The other partitions leave no keys to one.
+    #[error("partitions of other memory servers have all keys, and leave none to partition {partition}")]
+    NoKeys {
+        /// The partition.
+        partition: u16,
+    },
     /// Two partitions with one number.
     #[error("two partitions have the number {partition}")]
     Twice {
@@ -161,6 +224,24 @@ mod tests {
         assert_eq!(fails(&[partition(3, 0, Some(0))]), SuperRootError::Empty { partition: 3, low: 0 });
         let null = Partition { root: GlobalAddress::new(1, 0), ..partition(1, 0, None) };
         assert_eq!(fails(&[null]), SuperRootError::NullRoot { partition: 1 });
+    }
+
+    #[test]
+    fn absent_servers_share_what_the_others_leave() {
+        let known = |list: &[Partition], absent: &[u16]| SuperRoot::with_absent(list.to_vec(), absent);
+        let all = [partition(0, 0, Some(10)), partition(1, 10, Some(30)), partition(2, 30, None)];
+        let ids = |root: &SuperRoot| [0, 9, 10, 29, 30, u64::MAX].map(|key| root.partition_of(key).id);
+        for absent in [&[0][..], &[1], &[2], &[0, 2]] {
+            let list: Vec<_> = all.into_iter().filter(|p| !absent.contains(&p.id)).collect();
+            assert_eq!(ids(&known(&list, absent).unwrap()), [0, 0, 1, 1, 2, 2], "{absent:?}");
+        }
+        // Two beside each other: one of them has each key, and which shows when one has come.
+        let two = known(&all[..1], &[2, 1]).unwrap();
+        assert_eq!((two.partition_of(10).id, two.partition_of(u64::MAX).id), (1, 2));
+        assert_eq!(ids(&known(&all[1..2], &[0, 2]).unwrap()), [0, 0, 1, 1, 2, 2]);
+        assert_eq!(known(&all, &[3]).unwrap_err(), SuperRootError::NoKeys { partition: 3 });
+        assert!(known(&all[1..2], &[0]).is_err(), "one cannot fill two gaps");
+        assert!(known(&[partition(0, 0, None), all[1]], &[2]).is_err(), "they overlap");
     }
 
     #[test]

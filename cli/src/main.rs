@@ -172,7 +172,8 @@ fn describe(error: &anyhow::Error) -> String {
         }
     }
     match advice(&text) {
-        Some(advice) => format!("{text}; {advice}"),
+        // It runs: it has answered.
+        Some(advice) => format!("{}; {advice}", text.replace(": is it running?", "")),
         None => text,
     }
 }

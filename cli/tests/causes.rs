@@ -131,3 +131,49 @@ fn reloads_wait_for_each_other_unless_they_are_not_to() {
     }
     assert!(up.stop("INT").success());
 }
+
+#[test]
+fn a_certificate_that_is_wrong_or_missing_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let plain = std::fs::read_to_string(&file).expect("the file");
+    let with_trust = format!("[trust]\nfolder = \"certificates\"\n\n{plain}");
+    let beside = |name: &str, text: &str| {
+        let folder = folder.path().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("cluster.toml");
+        std::fs::write(&file, text).expect("the file is written");
+        file.to_str().expect("a plain path").to_owned()
+    };
+    let own = beside("own", &with_trust);
+    let (other, none) = (beside("other", &with_trust), beside("none", &plain));
+    for file in [&own, &other] {
+        assert!(run(&["topology", "certificates", "--cluster", file]).status.success());
+    }
+    let up = Role::start(&["up", &own]);
+    up.until("ready");
+    for file in [&other, &none] {
+        for words in [&["get", "7", "--patience", "3"][..], &["control", "status"]] {
+            let text = said(&[words, &["--cluster", file]].concat());
+            let is_named = text.contains("certificate") && text.contains("[trust]");
+            let misleads = ["is it running", "busy", "hangs"].iter().any(|words| text.contains(words));
+            assert!(is_named && !misleads, "{words:?}: {text}");
+        }
+    }
+    assert!(run(&["put", "7", "seven", "--cluster", &own]).status.success());
+    assert!(up.stop("INT").success());
+}
+
+/// It was 10 s, and "see whether all memory servers run".
+#[test]
+fn a_server_that_answers_no_queries_says_so_at_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    let began = std::time::Instant::now();
+    let text = said(&["get", "7", "--query", "--cluster", cluster, "--patience", "60"]);
+    assert!(text.contains("--serve queries") && began.elapsed() < Duration::from_secs(30), "{text}");
+    assert!(up.stop("INT").success());
+}

@@ -290,7 +290,10 @@ fn refused(status: Status) -> NoAnswer {
             "the server answers only clients with a key of its cluster: check that the cluster file has the servers' [trust], and start the \
              client again if their queries.secret is another by now"
         }
-        Status::TooLarge => "the value is longer than this tree or its server takes",
+        Status::TooLarge => {
+            "the value is longer than this tree or its server takes: queries take values of up to 900,000 bytes, and clients with RDMA take longer \
+             ones"
+        }
         Status::Redirect => {
             "the memory servers send this key from one to another; check that all were started with one cluster file"
         }

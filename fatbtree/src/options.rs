@@ -162,12 +162,13 @@ impl Options {
         self
     }
 
-    /// Connects: opens a session with every memory server, on a thread that the client has for itself.
+    /// Connects: opens a session with every memory server, on a thread that the client has for itself. A server that is away is waited for a
+    /// second, and gets its session when it comes; operations that need it fail with an error that names it.
     ///
     /// Dropping the future gives the attempt up; its thread ends after `patience` at the latest.
     ///
     /// # Errors
-    /// When the cluster file is wrong, or a memory server does not answer in time or refuses.
+    /// When the cluster file is wrong, no memory server answers in time, or one refuses. With queries each must answer.
     pub async fn connect(self) -> Result<Client, Error> {
         crate::service::start(self).await
     }
@@ -232,13 +233,13 @@ impl Options {
         match structure {
             Structure::Tree => {}
             Structure::Hash => {
-                let open = |host, nic| HashProcess::open(&options(host, nic));
+                let open = |host, nic| HashProcess::open_without_absent(&options(host, nic));
                 let process = self.at_seat(&cluster, described, open).map_err(Error::connect)?;
                 process.client().remember(self.entry_cache_bytes);
                 return Ok(Engine::Hash(process));
             }
             Structure::Dolphin => {
-                let open = |host, nic| DolphinProcess::open(&options(host, nic));
+                let open = |host, nic| DolphinProcess::open_without_absent(&options(host, nic));
                 let process = self.at_seat(&cluster, described, open).map_err(Error::connect)?;
                 if self.cache_bytes > 0 {
                     process.client().remember(self.cache_bytes);
@@ -246,7 +247,9 @@ impl Options {
                 return Ok(Engine::Dolphin(process));
             }
         }
-        let process = self.at_seat(&cluster, described, |host, nic| ClientProcess::open(&options(host, nic)));
+        let process = self.at_seat(&cluster, described, |host, nic| {
+            ClientProcess::open_without_absent(&options(host, nic))
+        });
         let mut process = process.map_err(Error::connect)?;
         let few = Rc::<Cell<bool>>::default();
         process.poll_before_sleep(self.poll, Rc::clone(&few));

@@ -42,7 +42,7 @@ impl<S> PartOptions<S> {
 /// One server's part of a structure.
 pub trait Part: Tenant<Request = Infallible> {
     /// Shape of the structure. It is chosen when the structure is made, and never changes.
-    type Shape: Copy + Eq + fmt::Debug + Send;
+    type Shape: Copy + Eq + fmt::Debug + fmt::Display + Send;
     /// The shape as a folder's `state.json` says it for people.
     type Counts: Counts + Send;
     /// Reasons for which a part cannot be made.

@@ -1,7 +1,8 @@
 //! Control channels of a client to all memory servers, and the comparison of the servers' moments before they are used.
 //!
-//! A client compares all servers before its first session. When a server was started again, the client has it and all others hear of each
-//! other before it opens a session there. A server that does not answer then hears of the others before the next call to it.
+//! A client compares all servers that are there before its first session. When a server was started again, or comes only later, the client has
+//! it and all others hear of each other before it opens a session there. A server that does not answer then hears of the others before the
+//! next call to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,13 +75,17 @@ impl Channels {
         Ok((client, compared))
     }
 
-    /// Compares all servers: before the first session.
+    /// Compares the servers of these numbers: before the first session. The others have something to hear when they come.
     ///
     /// # Errors
     /// When the folder of one is an older copy, or one does not answer within `patience`.
-    pub(crate) async fn compare_all(self: &Arc<Self>, patience: Duration) -> Result<(), NodeError> {
+    pub(crate) async fn compare_present(
+        self: &Arc<Self>,
+        present: BTreeSet<u16>,
+        patience: Duration,
+    ) -> Result<(), NodeError> {
         let mut asked = JoinSet::new();
-        for &server in self.servers.keys() {
+        for &server in &present {
             let channels = Arc::clone(self);
             asked.spawn(async move {
                 let ask = || channels.moments(server);
@@ -98,7 +103,9 @@ impl Channels {
                 NodeError::OlderCopy { server: name(server), found, by: name(by), known }
             }
         })?;
-        self.known().fresh.extend(self.servers.keys());
+        let mut known = self.known();
+        known.owed.extend(self.servers.keys().filter(|server| !present.contains(server)));
+        known.fresh.extend(present);
         Ok(())
     }
 

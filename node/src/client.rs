@@ -22,15 +22,17 @@ use fatbtree_client::Client;
 use fatbtree_controller::grpc::{ClientReport, Controllers};
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::session_keeper::{
-    Call, CallId, Denied, KeeperOptions, NoAnswer, Notice, SessionKeeper,
+    Call, CallId, Denied, Granted, KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper,
 };
 use fatbtree_port::{Counters, Waiter, Waker};
+use fatbtree_remote::Shortage;
 use fatbtree_topology::{Host, MemoryServer};
 use fatbtree_trust::{CONTROLLER, Trust};
 use fatbtree_verbs::Alarm;
 use fatbtree_verbs::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc as reports;
+use tokio::task::JoinSet;
 
 use crate::NodeError;
 use crate::adapter::{Adapter, NicSpec, SILENCE, Side, Watch};
@@ -136,6 +138,12 @@ const REPORT: fatbtree_verbs::time::Duration = fatbtree_verbs::time::Duration::f
 /// Maximum number of keys in one report.
 const SAMPLE: usize = 2_000;
 
+/// Longest time for which a client that begins waits for a server that cannot be reached, if others are there.
+const AWAY: Duration = Duration::from_secs(1);
+
+/// Interval in which such a client looks whether it has waited long enough.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Longest time for which a process that ends waits for its sessions to close.
 const CLOSING: Duration = Duration::from_secs(2);
 
@@ -163,6 +171,26 @@ impl<C: StructureClient> StructureProcess<C> {
     /// # Errors
     /// When a server does not answer in time, refuses, or holds something that does not fit the others'.
     pub fn open(options: &ClientOptions) -> Result<Self, NodeError> {
+        Self::open_with(options, None)
+    }
+
+    /// The same, but where another server is there, one that cannot be reached is waited for only a second, or a quarter of
+    /// [`patience`](ClientOptions::patience), and one that does not answer for half of it. Their sessions are opened when they come.
+    ///
+    /// Until then an operation that needs such a server waits for it, as where a server goes away later. From three quarters of `patience` on
+    /// it fails at once, with an error that names the server. A structure begins on one server, without which each operation fails. What must
+    /// fit together is compared between the servers that are there, and with each other one before it is used.
+    ///
+    /// # Errors
+    /// When no server answers in time; or one refuses, or holds something that does not fit the others'.
+    pub fn open_without_absent(options: &ClientOptions) -> Result<Self, NodeError> {
+        let patience = options.patience;
+        Self::open_with(options, Some([AWAY.min(patience / 4), patience / 2]))
+    }
+
+    /// Opens a client that waits so long for each server if another one is there: for one that cannot be reached, and for one that does not
+    /// answer. `None`: as long as patience lasts.
+    fn open_with(options: &ClientOptions, waits: Option<[Duration; 2]>) -> Result<Self, NodeError> {
         let began = std::time::Instant::now();
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
@@ -181,8 +209,8 @@ impl<C: StructureClient> StructureProcess<C> {
             )
         };
         let links: BTreeMap<u16, Arc<Link<C::Info>>> = options.servers.iter().map(link).collect();
-        let infos = descriptions(&control, &links, &options.servers)?;
-        control.block_on(channels.compare_all(options.patience))?;
+        let infos = control.block_on(descriptions(&links, waits))?;
+        control.block_on(channels.compare_present(infos.keys().copied().collect(), options.patience))?;
         let client = C::open(adapter, &infos, &options.servers, options, rand::random())?;
         let is_reported = !options.controllers.is_empty() && client.begin_reports(SAMPLE, rand::random());
         let reports = is_reported.then(|| {
@@ -194,7 +222,12 @@ impl<C: StructureClient> StructureProcess<C> {
         });
         let connections = client.remote().connections();
         let patience = Some(in_nanos(options.patience));
-        let keeper = SessionKeeper::new(connections, KeeperOptions { patience, ..KeeperOptions::default() });
+        let mut keeper =
+            SessionKeeper::new(connections, KeeperOptions { patience, ..KeeperOptions::default() });
+        let until_given_up = (options.patience / 4 * 3).saturating_sub(began.elapsed());
+        for server in links.keys().filter(|server| !infos.contains_key(server)) {
+            keeper.expect_by(*server, watch.now() + in_nanos(until_given_up));
+        }
         let mut process = Self {
             client,
             watch,
@@ -211,7 +244,7 @@ impl<C: StructureClient> StructureProcess<C> {
             denied: None,
             control,
         };
-        while !process.keeper.is_connected() {
+        while !process.has_begun() {
             if process.stopper.is_told() {
                 return Err(NodeError::Stopped);
             }
@@ -219,10 +252,10 @@ impl<C: StructureClient> StructureProcess<C> {
                 return Err(NodeError::OutOfReach(denied));
             }
             let left = options.patience.saturating_sub(began.elapsed());
-            if left.is_zero() && !process.keeper.is_connected() {
+            if left.is_zero() && !process.has_begun() {
                 return Err(NodeError::OutOfReach(process.denied.take().unwrap_or_else(|| NoAnswer.into())));
             }
-            if !process.keeper.is_connected() {
+            if !process.has_begun() {
                 let until = process.watch.now() + in_nanos(left);
                 process.wait(Some(until));
             }
@@ -230,12 +263,17 @@ impl<C: StructureClient> StructureProcess<C> {
         Ok(process)
     }
 
+    /// Whether all servers are connected that were there in the beginning, or have come since.
+    fn has_begun(&self) -> bool {
+        self.keeper.not_connected().all(|server| !self.infos.contains_key(&server))
+    }
+
     /// The client, for operations.
     pub fn client(&self) -> &C {
         &self.client
     }
 
-    /// Descriptions of the memory servers, by partition.
+    /// Descriptions of the memory servers that have given one, by partition.
     pub fn infos(&self) -> impl Iterator<Item = &ServerInfo<C::Info>> {
         self.infos.values()
     }
@@ -377,7 +415,28 @@ impl<C: StructureClient> StructureProcess<C> {
         while let Ok(answer) = self.answers.try_recv() {
             let Self { client, keeper, .. } = self;
             match answer {
-                Answer::Call { call, answer } => keeper.handle_answer(now, client.kept(), call, answer),
+                Answer::Call { call, answer } => {
+                    let (server, links) = (call.server(), &self.links);
+                    // A server that was away in the beginning is looked at before it is used.
+                    let is_new = !self.infos.contains_key(&server);
+                    let refused = match &answer {
+                        Ok(Granted::Opened(opened)) if is_new => {
+                            client.admit(&opened.info).err().map(|error| (opened.session, error))
+                        }
+                        _ => None,
+                    };
+                    let answer = match refused {
+                        Some((session, error)) => {
+                            if let Some(link) = links.get(&server) {
+                                self.control.spawn(Arc::clone(link).leave(session));
+                            }
+                            let (shortage, error) = (Shortage::Unknown, Arc::new(error));
+                            Err(Denied { meaning: Meaning::No, shortage, error })
+                        }
+                        None => answer,
+                    };
+                    keeper.handle_answer(now, client.kept(), call, answer);
+                }
                 Answer::Registered { partition, queue_pair } => {
                     self.registered.insert((partition, queue_pair));
                     self.tell_registered();
@@ -458,25 +517,41 @@ impl ClientProcess {
     }
 }
 
-/// Descriptions of all servers, by partition; they are asked at the same time.
-fn descriptions<S: fatbtree_memserver::grpc::Describe + Send + 'static>(
-    control: &Runtime,
+/// Descriptions of the servers, by partition; they are asked at the same time. After a wait those are enough that have come, if any has: the
+/// first one where all others cannot be reached, the second one where one does not answer. Without waits all must come.
+///
+/// A server that is only slow may know that another one's folder is an older copy: so it is waited for longer.
+///
+/// # Errors
+/// When a server refuses, or none answers.
+async fn descriptions<S: fatbtree_memserver::grpc::Describe + Send + 'static>(
     links: &BTreeMap<u16, Arc<Link<S>>>,
-    servers: &[MemoryServer],
+    waits: Option<[Duration; 2]>,
 ) -> Result<Infos<S>, NodeError> {
-    let asked: Vec<_> = servers
-        .iter()
-        .map(|server| {
-            let link = Arc::clone(&links[&server.partition]);
-            (server.partition, control.spawn(async move { link.info().await }))
-        })
-        .collect();
-    let mut infos = Infos::new();
-    for (partition, asked) in asked {
-        let info = control.block_on(asked).expect("the task neither panics nor is aborted")?;
-        infos.insert(partition, info);
+    let began = tokio::time::Instant::now();
+    let mut asked = JoinSet::new();
+    for (&partition, link) in links {
+        let link = Arc::clone(link);
+        asked.spawn(async move { (partition, link.info().await) });
     }
-    Ok(infos)
+    let mut infos = Infos::new();
+    loop {
+        let answer = match tokio::time::timeout(LOOK, asked.join_next()).await {
+            Ok(None) => return Ok(infos),
+            Ok(Some(answer)) => answer.expect("the task neither panics nor is aborted"),
+            Err(_) => {
+                let mut others = links.iter().filter(|(server, _)| !infos.contains_key(server));
+                let is_reached = others.any(|(_, link)| !link.is_out_of_reach());
+                let is_over =
+                    |[away, silent]: [Duration; 2]| began.elapsed() >= if is_reached { silent } else { away };
+                if !infos.is_empty() && waits.is_some_and(is_over) {
+                    return Ok(infos);
+                }
+                continue;
+            }
+        };
+        infos.insert(answer.0, answer.1?);
+    }
 }
 
 fn port(remote: &fatbtree_remote::RemoteMemory<Adapter>) -> Option<Counters> {

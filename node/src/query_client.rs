@@ -141,7 +141,7 @@ impl QueryClientProcess {
     /// [`stop_at_signals`](Self::stop_at_signals).
     ///
     /// # Errors
-    /// When a server has no address for queries, the wire is taken, or a server does not say in time what it holds.
+    /// When a server has no address for queries, or answers none; the wire is taken, or a server does not say in time what it holds.
     pub fn open(options: &QueryClientOptions) -> Result<Self, NodeError> {
         let QueryClientOptions { way, root_to_leaf, servers, lanes: count, trust, metrics, patience } =
             options;
@@ -165,7 +165,8 @@ impl QueryClientProcess {
         };
         let infos = servers.iter().map(|server| control.block_on(info(server, trust, left())));
         let infos: Vec<TreeServerInfo> = infos.collect::<Result<_, _>>()?;
-        control.block_on(Channels::new(servers, trust).compare_all(*patience))?;
+        let all = servers.iter().map(|server| server.partition).collect();
+        control.block_on(Channels::new(servers, trust).compare_present(all, *patience))?;
         let mut partitions: Vec<(u64, u16)> =
             infos.iter().map(|info| (info.partition.range.low, info.partition.id)).collect();
         partitions.sort_unstable();
@@ -181,12 +182,12 @@ impl QueryClientProcess {
             longest_answer: 2 << 20,
             ..RequesterOptions::default()
         };
-        // Any server's are good at all of them.
-        let keys = match servers.first() {
-            Some(server) if !trust.is_plaintext() => control.block_on(keys(server, trust, count, left()))?,
-            _ => None,
-        };
-        let client = match keys {
+        // Any server's keys are good at all of them. One that answers no queries says so.
+        let mut known = None;
+        for server in servers {
+            known = control.block_on(keys(server, trust, count, left()))?;
+        }
+        let client = match known {
             Some(keys) => QueryClient::with_identities(&requests, keys),
             None => QueryClient::new(&requests, (0..count).map(|_| rand::random())),
         };

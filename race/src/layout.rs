@@ -19,8 +19,10 @@
 //! Headers never change: a subtable has one depth and one suffix for ever. The region of each other server has a line for the word of
 //! members where the first server's has the directory, and chunks behind it.
 
+use std::fmt;
+
 use fatbtree_remote::record::MAX_VALUE;
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
+use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader, ServerSet, SizeClass};
 
 use crate::hash::Hash;
 use crate::slot::{MAX_SERVERS, Place, Slot, UNIT, sum};
@@ -76,6 +78,16 @@ pub struct Shape {
     pub servers: u32,
     /// Longest value in bytes. A server's chunks hold the block of one, [`block_bytes`](crate::block::block_bytes).
     pub max_value: u32,
+}
+
+/// Words for people.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { groups, directory_bits, servers, max_value } = *self;
+        let servers = ServerSet(servers);
+        write!(f, "{servers}, values of up to {max_value} bytes, ")?;
+        write!(f, "{groups} groups a subtable, {directory_bits} bits of directory")
+    }
 }
 
 impl Default for Shape {

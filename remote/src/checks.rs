@@ -172,4 +172,6 @@ named_checks! {
     SpeculatedEntryVersion,
     /// Each server of a structure says which servers it was used with, not only the one on which the structure begins.
     MembersEverywhere,
+    /// A server that was away when a structure was opened is the one that was used with the others.
+    Awaited,
 }

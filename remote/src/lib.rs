@@ -86,7 +86,7 @@ pub use kept::Kept;
 pub use key_value::{Answer, Change, KeyValue, Pairs};
 pub use keys::KeyRange;
 pub use locks::{HAND_OVERS, LockError, LockGuard, OWNER_NAMES, Owner, SessionId, Writer, restructure_all};
-pub use members::{Members, members};
+pub use members::{Awaited, Members, ServerSet, members};
 pub use memory::{
     Era, MAX_SHARES, NotReserved, Ongoing, PIECE, RESTING, ReadBytes, RemoteMemory, Share, Trouble, Turn,
     bytes_of, word_at, word_of,

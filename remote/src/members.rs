@@ -8,6 +8,13 @@
 //! The word is on *each* server, because any of them may begin anew, the one on which the structure begins, too. That one has no word then;
 //! the others still have the former one. A word is put when all servers were found without another one. So servers that an operator has
 //! begin anew one after the other are never named together with those that are still to come.
+//!
+//! A server that is away when a client begins is *awaited*: the others must have one word, and what can be verified of the awaited server is
+//! verified when it comes. A word lies in the memory that it names, so a server that has it is the one that was named: it has not begun
+//! anew. Nothing is named while a server is awaited.
+
+use std::cell::Cell;
+use std::fmt;
 
 use fatbtree_verbs::Verbs;
 
@@ -44,7 +51,11 @@ pub async fn members<V: Verbs>(
         return Ok(Members::Whole);
     }
     let numbers = || (0..32_u16).filter(|server| servers >> server & 1 == 1);
-    let mut members = 0;
+    let awaited = memory.shared::<Awaited>();
+    if let Some(found) = without_awaited(memory, (kind, servers), word, lane, &is_part, &awaited).await? {
+        return Ok(found);
+    }
+    let mut generations = Vec::new();
     for server in numbers() {
         let line = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await?;
         let found = line.first_chunk().and_then(|line| Some((line, RegionHeader::parse(line, &kind)?)));
@@ -52,9 +63,9 @@ pub async fn members<V: Verbs>(
         if !is_part(line) {
             return Ok(Members::Parted);
         }
-        members = mix(members ^ mix(header.generation.wrapping_add(u64::from(server) << 48)));
+        generations.push((server, header.generation));
     }
-    let members = members | 1;
+    let members = name_of(generations);
     let mut nameless = Vec::new();
     let words = if Check::MembersEverywhere.on() { usize::MAX } else { 1 };
     for server in numbers().take(words) {
@@ -72,4 +83,124 @@ pub async fn members<V: Verbs>(
         }
     }
     Ok(Members::Whole)
+}
+
+/// The word that names these servers by the generations of their regions, in the order of their numbers.
+fn name_of(generations: impl IntoIterator<Item = (u16, u64)>) -> u64 {
+    let name = generations.into_iter().fold(0, |name, (server, generation)| {
+        mix(name ^ mix(generation.wrapping_add(u64::from(server) << 48)))
+    });
+    name | 1
+}
+
+/// Servers of a client's structure that were away when the client began, and have not come yet:
+/// [`shared`](RemoteMemory::shared) by all that know of them.
+#[derive(Debug, Default)]
+pub struct Awaited {
+    /// A bit for each number below 32.
+    servers: Cell<u32>,
+    /// The word of the others, if it was read without these.
+    word: Cell<Option<u64>>,
+}
+
+impl Awaited {
+    /// Lets the structure be opened without a server. The owner promises to tell [when it has come](Self::came), before the first connection
+    /// to it is up.
+    pub fn wait_for(&self, server: u16) {
+        self.servers.set(self.servers.get() | bit(server));
+    }
+
+    /// The servers, a bit for each number.
+    pub fn servers(&self) -> u32 {
+        self.servers.get()
+    }
+
+    /// A server has come; `generations` are those of all servers that are known now. Returns whether what is open can be used with it. If not,
+    /// the structure must be opened anew.
+    pub fn came(&self, server: u16, generations: impl IntoIterator<Item = (u16, u64)>) -> bool {
+        if self.servers.get() & bit(server) == 0 {
+            return true;
+        }
+        self.servers.set(self.servers.get() & !bit(server));
+        // While another one is still awaited, the word says nothing of this one alone: its own must be read.
+        let is_the_one = |word| self.servers.get() == 0 && word == name_of(generations);
+        !Check::Awaited.on() || self.word.get().is_none_or(is_the_one)
+    }
+}
+
+/// Servers in words for people, from a bit for each number: `memory servers 0, 2`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerSet(pub u32);
+
+impl fmt::Display for ServerSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = (0..32_u16)
+            .filter(|server| self.0 & bit(*server) != 0)
+            .map(|server| server.to_string())
+            .collect();
+        let of = if numbers.len() == 1 { "memory server" } else { "memory servers" };
+        write!(f, "{of} {}", numbers.join(", "))
+    }
+}
+
+fn bit(server: u16) -> u32 {
+    1_u32.checked_shl(server.into()).unwrap_or(0)
+}
+
+/// Compares the servers that are not awaited. `None` if all must be compared: none is awaited, or the others have no word yet.
+async fn without_awaited<V: Verbs>(
+    memory: &RemoteMemory<V>,
+    (kind, servers): ([u8; 8], u32),
+    word: u64,
+    lane: u8,
+    is_part: &impl Fn(&[u8; HEADER_BYTES]) -> bool,
+    awaited: &Awaited,
+) -> Result<Option<Members>, Trouble> {
+    let present = servers & !awaited.servers();
+    if present == servers || present == 0 {
+        return Ok(None);
+    }
+    let mut name = None;
+    for server in (0..32_u16).filter(|server| present & bit(*server) != 0) {
+        let line = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await?;
+        let Some(line) = line.first_chunk().filter(|line| RegionHeader::parse(line, &kind).is_some()) else {
+            return Ok(Some(Members::Missing(server)));
+        };
+        let found = memory.read_word(lane, GlobalAddress::new(server, word)).await?;
+        if !is_part(line) || found != *name.get_or_insert(found) {
+            return Ok(Some(Members::Parted));
+        }
+    }
+    let name = name.filter(|name| *name != 0);
+    awaited.word.set(name);
+    Ok(name.map(|_| Members::Whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_told_by_their_numbers() {
+        assert_eq!(ServerSet(0b101).to_string(), "memory servers 0, 2");
+        assert_eq!(ServerSet(2).to_string(), "memory server 1");
+    }
+
+    #[test]
+    fn a_server_that_was_awaited_is_the_one_that_was_named() {
+        let awaited = || {
+            let awaited = Awaited::default();
+            awaited.wait_for(1);
+            awaited.word.set(Some(name_of([(0, 7), (1, 8)])));
+            awaited
+        };
+        assert!(awaited().came(1, [(0, 7), (1, 8)]));
+        assert!(!awaited().came(1, [(0, 7), (1, 9)]), "it has begun anew");
+        assert!(Check::Awaited.without(|| awaited().came(1, [(0, 7), (1, 9)])));
+        // With another one that is away nothing can be said yet.
+        let two = awaited();
+        two.wait_for(2);
+        assert!(!two.came(1, [(0, 7), (1, 8)]) && two.servers() == 4);
+        assert!(awaited().came(0, [(0, 7)]), "it was not awaited");
+    }
 }

@@ -37,6 +37,8 @@ pub struct TreeServiceOptions {
     pub stall: Duration,
     /// Secret from which keys for queries are derived. `None`: queries need none.
     pub query_secret: Option<Secret>,
+    /// Whether the server answers queries: if not, it says so to clients that ask for keys.
+    pub answers_queries: bool,
 }
 
 /// Most keys for queries that are given at once.
@@ -53,6 +55,7 @@ impl Default for TreeServiceOptions {
             locates_per_host: 16,
             stall: Duration::from_secs(20),
             query_secret: None,
+            answers_queries: false,
         }
     }
 }
@@ -179,6 +182,11 @@ impl proto::tree_server::Tree for Service {
         if count > QUERY_KEYS {
             let told = format!("expected a count up to {QUERY_KEYS}, found {count}; ask again for more");
             return Err(Status::invalid_argument(told));
+        }
+        if !self.options.answers_queries {
+            return Err(Status::failed_precondition(
+                "this memory server answers no queries: start it with --serve queries (memserver or up), or use RDMA (without --query)",
+            ));
         }
         // A client does not choose its number: it may be another client's, and so would be its key. 0 is that
         // of many.

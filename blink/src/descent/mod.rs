@@ -145,8 +145,17 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Prepares an attempt: waits for the connection, and says where the walk really begins.
     pub(crate) async fn begin(&mut self, start: Start) -> Result<Start, Reason> {
-        self.partition = self.pool.partition_of(self.key);
-        let registered = self.pool.until_up(self.connection()).await?;
+        let registered = loop {
+            self.partition = self.pool.partition_of(self.key);
+            let registered = self.pool.until_up(self.connection()).await?;
+            // A server that was away has told its root, and perhaps other keys than were taken for its own.
+            let now = self.pool.partition_of(self.key);
+            let same = now.id == self.partition.id;
+            self.partition = now;
+            if same {
+                break registered;
+            }
+        };
         self.cached = None;
         let start = match start {
             _ if self.walks => Start::Root,

@@ -95,15 +95,28 @@ pub(super) fn open(
     Ok(match structure {
         Structure::Tree => None,
         Structure::Hash => {
-            let process = open_spread::<fatbtree_race::Table<_>>(nic, cluster, described, patience, options)?;
+            let process = open_spread::<fatbtree_race::Table<_>>(
+                nic,
+                cluster,
+                described,
+                patience,
+                options,
+                SpreadProcess::open,
+            )?;
             process.client().remember(arguments.entry_cache.unwrap_or(0));
             process.stop_at_signals()?;
             let places = |table: &fatbtree_race::Table<_>| Some(table.place_stats().into());
             Some(Box::new(Process { process, places, nodes: |_| None }))
         }
         Structure::Dolphin => {
-            let process =
-                open_spread::<fatbtree_dolphin::Index<_>>(nic, cluster, described, patience, options)?;
+            let process = open_spread::<fatbtree_dolphin::Index<_>>(
+                nic,
+                cluster,
+                described,
+                patience,
+                options,
+                SpreadProcess::open,
+            )?;
             if let Some(bytes) = arguments.cache {
                 process.client().remember(bytes);
             }

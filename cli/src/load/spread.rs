@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use fatbtree_blink::Contention;
 use fatbtree_blink_host::grpc::LoadData as _;
 use fatbtree_memserver::grpc::{Client, empty};
-use fatbtree_node::{ClientOptions, NodeError, Spread};
+use fatbtree_node::{ClientOptions, NodeError, Spread, SpreadProcess};
 use fatbtree_remote::Change;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::{OPERATOR, Trust};
@@ -88,7 +88,7 @@ pub(super) fn load<S: Spread>(arguments: &Arguments, cluster: &Cluster) -> Resul
         patience: PATIENCE,
         contention: Contention::SMART,
     };
-    let mut process = open_spread::<S>(nic, cluster, described, PATIENCE, options)?;
+    let mut process = open_spread::<S>(nic, cluster, described, PATIENCE, options, SpreadProcess::open)?;
     process.stop_at_signals()?;
     let (count, began) = (data.keys().len() as u64, Instant::now());
     let bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();
@@ -163,15 +163,14 @@ async fn make_empty<S: Spread>(cluster: &Cluster, trust: &Trust, replace: bool) 
         let asking = || format!("memory server {}", server.name);
         let info = client.info::<S::Info>().await.with_context(asking)?;
         let counters = client.statistics().await.with_context(asking)?;
-        let chunks =
-            counters.iter().find(|(name, _)| name == "chunks_published").map_or(0, |(_, count)| *count);
-        if chunks > 0 && !replace {
+        let counter = |name| counters.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
+        if counter("chunks_published") > 0 && !replace {
             bail!(
-                "memory server {} holds a part of a {} in {}: repeat the command with --replace to empty it first, or insert by `fatbtree put` or \
+                "memory server {} holds a part of a {} of {}: repeat the command with --replace to empty it first, or insert by `fatbtree put` or \
                  `fatbtree shell`",
                 server.name,
                 S::NAME,
-                count::of(chunks, "chunk")
+                count::of(counter("region_bytes_used"), "byte")
             );
         }
         let is_first = S::home(&info.structure) == server.partition;

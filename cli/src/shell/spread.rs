@@ -64,7 +64,7 @@ pub(super) fn connect<S: Spread>(
 ) -> Result<SpreadProcess<S>> {
     let described = client_of(cluster, client)?;
     let trust = crate::topology::trust(cluster, file, &described.name)?;
-    open_spread(nic, cluster, described, PATIENCE, |host, nic| ClientOptions {
+    let options = |host, nic| ClientOptions {
         host,
         nic,
         servers: cluster.servers().to_vec(),
@@ -74,7 +74,8 @@ pub(super) fn connect<S: Spread>(
         metrics: None,
         patience: PATIENCE,
         contention: Contention::default(),
-    })
+    };
+    open_spread(nic, cluster, described, PATIENCE, options, SpreadProcess::open_without_absent)
 }
 
 /// A structure and what it takes to print answers.

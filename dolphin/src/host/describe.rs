@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fatbtree_memserver::grpc::{Describe, MessageError};
-use fatbtree_remote::HEADER_BYTES;
+use fatbtree_remote::{HEADER_BYTES, ServerSet};
 
 use crate::layout::Shape;
 
@@ -26,10 +26,11 @@ impl Describe for Shape {
     }
 }
 
-/// Words for people: `index root=4194432 values to 1048576 bytes`.
+/// Words for people: `index root=4194432 values to 1048576 bytes, memory servers 0, 1`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "index root={} values to {} bytes", self.root().at().raw(), self.max_value)
+        let (root, servers) = (self.root().at().raw(), ServerSet(self.servers));
+        write!(f, "index root={root} values to {} bytes, {servers}", self.max_value)
     }
 }
 

@@ -189,6 +189,11 @@ impl<S> SessionKeeper<S> {
         self.servers.values().all(Server::is_connected)
     }
 
+    /// Servers with a connection that is not up.
+    pub fn not_connected(&self) -> impl Iterator<Item = u16> {
+        self.servers.iter().filter(|(_, kept)| !kept.is_connected()).map(|(server, _)| *server)
+    }
+
     /// Whether all sessions are closed.
     pub fn is_closed(&self) -> bool {
         self.is_closing && self.servers.values().all(Server::is_closed)
@@ -270,6 +275,13 @@ impl<S> SessionKeeper<S> {
     }
 
     // ---- mutations of the owner ----
+
+    /// Gives a server up that has not answered by this time, before [`KeeperOptions::patience`] ends: it was waited for already.
+    pub fn expect_by(&mut self, server: u16, by: Instant) {
+        if let Some(server) = self.servers.get_mut(&server) {
+            server.expect_by(by);
+        }
+    }
 
     /// Makes the next call to a server a renewal: its session may have ended.
     pub fn doubt(&mut self, server: u16) {

@@ -98,6 +98,8 @@ pub(super) struct Server<S> {
     /// No call before this time.
     retry: Option<Instant>,
     failing_since: Option<Instant>,
+    /// Time by which it is given up if it has not answered since the beginning.
+    expected: Option<Instant>,
     given_up: Option<GivenUp>,
 }
 
@@ -117,6 +119,7 @@ impl<S> Default for Server<S> {
             pause: Duration::ZERO,
             retry: None,
             failing_since: None,
+            expected: None,
             given_up: None,
         }
     }
@@ -164,6 +167,10 @@ impl<S> Server<S> {
         if let Some(session) = &mut self.session {
             session.renew = Instant::ZERO;
         }
+    }
+
+    pub(super) fn expect_by(&mut self, by: Instant) {
+        self.expected = Some(by);
     }
 
     pub(super) fn want(&mut self, class: SizeClass, bytes: u32) {
@@ -482,6 +489,7 @@ impl<S> Server<S> {
         let (settled, settling) = (0, None);
         self.session = Some(Session { id: session, settled, settling, part, renew: asked + part });
         self.said = Some(info);
+        self.expected = None;
         // Operations that wait for memory ask for it again in the new session.
         self.wanted.clear();
         self.is_sync_wanted = false;
@@ -520,7 +528,9 @@ impl<S> Server<S> {
         let given_up = match denied.meaning {
             Meaning::Lost => Some(GivenUp::Lost),
             Meaning::No => Some(GivenUp::OutOfReach),
-            _ if options.patience.is_some_and(|patience| now >= since + patience) => {
+            _ if options.patience.is_some_and(|patience| now >= since + patience)
+                || self.expected.is_some_and(|by| now >= by) =>
+            {
                 self.given_up.or(Some(GivenUp::OutOfReach))
             }
             _ => self.given_up,

@@ -1,6 +1,7 @@
 //! Control channel of a memory server: carries calls of the session keeper there, and their answers to the data path.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::{Client, ClientError, Describe};
 use fatbtree_memserver::session_keeper::{Call, CallId, Denied, Granted, NoAnswer};
 use fatbtree_port::Waker;
+use fatbtree_remote::SessionId;
 
 use crate::ask::ask_within;
 use crate::channels::Channels;
@@ -49,6 +51,7 @@ pub(super) struct Link<S> {
     roce: Ipv4Addr,
     /// Longest time for which a call may take.
     patience: Duration,
+    is_out_of_reach: AtomicBool,
     out: Out<S>,
 }
 
@@ -60,7 +63,7 @@ impl<S: Describe> Link<S> {
         patience: Duration,
         out: Out<S>,
     ) -> Arc<Self> {
-        Arc::new(Self { number, channels, roce, patience, out })
+        Arc::new(Self { number, channels, roce, patience, is_out_of_reach: AtomicBool::new(false), out })
     }
 
     async fn server(&self) -> Result<Client, ClientError> {
@@ -69,8 +72,24 @@ impl<S: Describe> Link<S> {
 
     /// The server's description of itself, asked for as long as patience lasts.
     pub(super) async fn info(&self) -> Result<ServerInfo<S>, ClientError> {
-        let ask = || async { self.server().await?.info().await };
+        let ask = || async {
+            let answer = async { self.server().await?.info().await }.await;
+            self.is_out_of_reach.store(answer.is_err(), Ordering::Relaxed);
+            answer
+        };
         ask_within(self.patience, self.channels.address(self.number), "for its description", ask).await
+    }
+
+    /// Closes a session that is not used.
+    pub(super) async fn leave(self: Arc<Self>, session: SessionId) {
+        let closed = async { self.server().await?.carry::<S>(self.roce, Call::Close { session }).await };
+        // If the server does not answer, the session ends with its lease.
+        drop(tokio::time::timeout(self.patience, closed).await);
+    }
+
+    /// Whether the last question for a description ended without an answer, as where nothing listens at the server's address.
+    pub(super) fn is_out_of_reach(&self) -> bool {
+        self.is_out_of_reach.load(Ordering::Relaxed)
     }
 
     /// Carries a call to the server and its answer to the data path. A server that hangs does not delay the others. One that was started

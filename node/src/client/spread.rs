@@ -1,15 +1,17 @@
 //! The client of a structure that lies over all memory servers, in its process: a hash table, a Dolphin index.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
 use fatbtree_controller::grpc::ClientReport;
 use fatbtree_dolphin::Index;
+use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::Describe;
 use fatbtree_race::Table;
 use fatbtree_race::host::TableInfo;
-use fatbtree_remote::{ConnectionId, KeyValue, RemoteConfig, RemoteMemory};
+use fatbtree_remote::{Awaited, ConnectionId, KeyValue, RemoteConfig, RemoteMemory};
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
 
@@ -69,8 +71,8 @@ struct Inner<S> {
     memory: Rc<RemoteMemory<Adapter>>,
     /// Server on which the structure begins.
     home: u16,
-    /// Generation of each server's region when the structure was opened.
-    generations: RefCell<Vec<(u16, u64)>>,
+    /// Generation of each server's region when its last session was opened.
+    generations: RefCell<BTreeMap<u16, u64>>,
     open: RefCell<Option<Rc<S>>>,
     /// Bytes for what the client remembers of the structure.
     remembered: Cell<u64>,
@@ -97,8 +99,16 @@ impl<S: Spread> SpreadClient<S> {
         if let Some(open) = &*self.0.open.borrow() {
             return Ok(Rc::clone(open));
         }
-        let (memory, remembered) = (Rc::clone(&self.0.memory), self.0.remembered.get());
-        let opened = Rc::new(S::open(memory, self.0.home, remembered).await?);
+        let awaited = self.0.memory.shared::<Awaited>();
+        let opened = loop {
+            let (memory, remembered) = (Rc::clone(&self.0.memory), self.0.remembered.get());
+            let before = awaited.servers();
+            let opened = S::open(memory, self.0.home, remembered).await?;
+            // A server that has come meanwhile was not compared with the others.
+            if awaited.servers() == before {
+                break Rc::new(opened);
+            }
+        };
         // Another operation may have opened it meanwhile: all use one.
         Ok(Rc::clone(self.0.open.borrow_mut().get_or_insert(opened)))
     }
@@ -136,8 +146,9 @@ impl<S: Spread> StructureClient for SpreadClient<S> {
         let mut all = infos.iter();
         let parts = |server: String| NodeError::Parts { structure: S::NAME, server };
         let (_, first) = all.next().ok_or_else(|| parts(String::new()))?;
-        let numbers =
-            infos.keys().fold(0_u32, |all, server| all | 1_u32.checked_shl((*server).into()).unwrap_or(0));
+        let numbers = servers
+            .iter()
+            .fold(0_u32, |all, server| all | 1_u32.checked_shl(server.partition.into()).unwrap_or(0));
         let other = all.find(|(_, info)| info.structure != first.structure).map(|(server, _)| *server);
         if S::servers(&first.structure) != numbers || other.is_some() {
             let server = other.unwrap_or(first.server);
@@ -150,7 +161,10 @@ impl<S: Spread> StructureClient for SpreadClient<S> {
             patience: in_nanos(options.patience),
             ..RemoteConfig::default()
         };
-        let memory = RemoteMemory::new(adapter, infos.keys().copied(), config, seed)?;
+        let all = servers.iter().map(|server| server.partition);
+        let memory = RemoteMemory::new(adapter, all.clone(), config, seed)?;
+        let awaited = memory.shared::<Awaited>();
+        all.filter(|server| !infos.contains_key(server)).for_each(|server| awaited.wait_for(server));
         let generations = infos.iter().map(|(server, info)| (*server, info.generation)).collect();
         Ok(Self(Rc::new(Inner {
             memory: Rc::new(memory),
@@ -169,16 +183,24 @@ impl<S: Spread> StructureClient for SpreadClient<S> {
         self.0.memory.turn(now);
     }
 
+    /// Its part is compared with the others' when it is believed.
+    fn admit(&self, _: &ServerInfo<S::Info>) -> Result<(), NodeError> {
+        Ok(())
+    }
+
     /// A server that has begun anew, as an operator had it do, ends the structure that is open.
     fn believe(&self, server: u16, infos: &Infos<S::Info>) -> Result<(), DoubtOthers> {
         let Some(info) = infos.get(&server) else { return Ok(()) };
-        let mut generations = self.0.generations.borrow_mut();
-        let known = generations.iter_mut().find(|(known, _)| *known == server);
-        if let Some((_, known)) = known
-            && std::mem::replace(known, info.generation) != info.generation
-            && let Some(open) = self.0.open.borrow_mut().take()
-        {
-            tracing::warn!(server, "the memory server has begun anew: the {} is opened again", S::NAME);
+        let known = self.0.generations.borrow_mut().insert(server, info.generation);
+        let is_same = match known {
+            Some(known) => known == info.generation,
+            None => {
+                let generations = infos.iter().map(|(server, info)| (*server, info.generation));
+                self.0.memory.shared::<Awaited>().came(server, generations)
+            }
+        };
+        if !is_same && let Some(open) = self.0.open.borrow_mut().take() {
+            tracing::warn!(server, "the memory server may have begun anew: the {} is opened again", S::NAME);
             open.leave(server);
         }
         Ok(())

@@ -40,7 +40,7 @@ pub trait StructureClient: Clone + 'static {
     /// Memory whose sessions are kept.
     type Kept: Kept<Verbs = Adapter>;
 
-    /// A client on a device, with no session.
+    /// A client on a device, with no session. A server without a description is away, and [admitted](Self::admit) when it comes.
     ///
     /// # Errors
     /// When the servers do not fit together.
@@ -62,6 +62,13 @@ pub trait StructureClient: Clone + 'static {
 
     /// Takes what has come by `now`.
     fn turn(&self, now: Instant);
+
+    /// Looks whether a server that was away in the beginning can be used with the others, before it is
+    /// [believed](Self::believe).
+    ///
+    /// # Errors
+    /// When it cannot.
+    fn admit(&self, info: &ServerInfo<Self::Info>) -> Result<(), NodeError>;
 
     /// Takes the description of a server in a new session.
     ///

@@ -2,11 +2,11 @@
 
 use std::future::Future;
 
-use fatbtree_blink::{Pool, PoolConfig};
+use fatbtree_blink::{Pool, PoolConfig, SuperRoot, SuperRootError};
 use fatbtree_blink_host::TreeInfo;
-use fatbtree_blink_host::grpc::super_root;
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::ClientReport;
+use fatbtree_memserver::ServerInfo;
 use fatbtree_remote::ConnectionId;
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
@@ -16,6 +16,12 @@ use super::{ClientOptions, limits};
 use crate::NodeError;
 use crate::adapter::Adapter;
 use crate::metrics::Metrics;
+
+/// The super-root over all these partitions. Servers without a description have what the others leave.
+fn roots(all: impl Iterator<Item = u16>, infos: &Infos<TreeInfo>) -> Result<SuperRoot, SuperRootError> {
+    let absent: Vec<u16> = all.filter(|partition| !infos.contains_key(partition)).collect();
+    SuperRoot::with_absent(infos.values().map(|info| info.partition).collect(), &absent)
+}
 
 impl StructureClient for Client<Adapter> {
     type Info = TreeInfo;
@@ -46,7 +52,18 @@ impl StructureClient for Client<Adapter> {
             contention: options.contention,
             ..PoolConfig::default()
         };
-        Ok(Self::new(adapter, config, super_root(infos.values())?, seed)?)
+        let all = servers.iter().map(|server| server.partition);
+        Ok(Self::new(adapter, config, roots(all, infos)?, seed)?)
+    }
+
+    fn admit(&self, info: &ServerInfo<TreeInfo>) -> Result<(), NodeError> {
+        let roots = self.pool().roots();
+        let other = roots.partitions().iter().find(|partition| partition.id != info.server);
+        if info.config == self.pool().config().tree {
+            return Ok(());
+        }
+        let name = |id: u16| format!("of partition {id}");
+        Err(NodeError::Shapes(name(info.server), name(other.map_or(info.server, |other| other.id))))
     }
 
     fn kept(&self) -> &Pool<Adapter> {
@@ -59,7 +76,8 @@ impl StructureClient for Client<Adapter> {
 
     /// A new session may be one with another tree.
     fn believe(&self, server: u16, infos: &Infos<TreeInfo>) -> Result<(), DoubtOthers> {
-        match super_root(infos.values()) {
+        let all = self.pool().roots();
+        match roots(all.partitions().iter().map(|partition| partition.id), infos) {
             Ok(roots) => {
                 if let Err(error) = self.pool().set_roots(roots) {
                     tracing::warn!(server, %error, "another tree");

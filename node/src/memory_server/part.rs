@@ -68,7 +68,7 @@ where
         };
         let content = match found {
             Some(found) if found.tenant.shape() != shape => {
-                let [found, expected] = [found.tenant.shape(), shape].map(|shape| format!("{shape:?}"));
+                let [found, expected] = [found.tenant.shape(), shape].map(|shape| shape.to_string());
                 return Err(NodeError::OtherShape { structure: P::Description::STRUCTURE, found, expected });
             }
             Some(found) => found,

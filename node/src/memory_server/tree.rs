@@ -47,6 +47,7 @@ pub struct TreeSource {
 pub struct TreeServices {
     queries: Option<Queries>,
     secret: Option<Secret>,
+    answers_queries: bool,
     loading: Loading,
 }
 
@@ -64,7 +65,8 @@ impl Hosted for TreeSource {
         adapter: &mut Adapter,
     ) -> Result<Opened<Blink, TreeServices>, NodeError> {
         let queries = self.queries.take();
-        let secret = queries.as_ref().and_then(|queries| queries.secret);
+        let (secret, answers_queries) =
+            (queries.as_ref().and_then(|queries| queries.secret), queries.is_some());
         let queries = queries.map(|queries| Queries::open(queries, site.host, adapter)).transpose()?;
         let options = ServerOptions {
             local_clients: queries.is_some(),
@@ -81,7 +83,12 @@ impl Hosted for TreeSource {
         let content = first_tree(&mut storage, tree, site.described)?.loaded();
         let run = storage.run();
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
-        Ok(Opened { content, options, services: TreeServices { queries, secret, loading }, run })
+        Ok(Opened {
+            content,
+            options,
+            services: TreeServices { queries, secret, answers_queries, loading },
+            run,
+        })
     }
 
     fn start(
@@ -101,7 +108,8 @@ impl Hosted for TreeSource {
         door: Door<TcpListener>,
         handle: TreeHandle,
     ) -> impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static {
-        let options = TreeServiceOptions { query_secret: services.secret, ..TreeServiceOptions::default() };
+        let TreeServices { secret: query_secret, answers_queries, .. } = services;
+        let options = TreeServiceOptions { query_secret, answers_queries, ..TreeServiceOptions::default() };
         serve_with(options, Some(services.loading), door, handle, std::future::pending())
     }
 
