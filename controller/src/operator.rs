@@ -329,7 +329,7 @@ pub struct Counters {
 /// Counts of one table, in all switches together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableCounters {
-    /// `hot keys`, `fat root`, or a layer. Clients report the count of hot keys, twice a second; switches count all others.
+    /// `hot keys`, `fat root`, or a layer. Clients report the count of hot keys, four times a second; switches count all others.
     pub table: String,
     /// Index reads that found a child here; of hot keys, those that were led to the record of their key.
     pub hits: u64,
