@@ -68,11 +68,12 @@ class Cluster:
             words = line.split()
             if words == ["ready"]:
                 self.ready.set()
-            if words[3:5] == ["started,", "process"]:
-                self.answers.discard(words[0])
-                self.members[words[0]] = int(words[5])
-            if words[3:4] == ["answers"]:
-                self.answers.add(words[0])
+            # The time, the name, the kind, the address.
+            if words[4:6] == ["started,", "process"]:
+                self.answers.discard(words[1])
+                self.members[words[1]] = int(words[6])
+            if words[4:5] == ["answers"]:
+                self.answers.add(words[1])
 
     def stop(self):
         self.up.send_signal(signal.SIGINT)

@@ -146,6 +146,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let role = if way == Way::StandBy { "standby controller" } else { "controller" };
     crate::stdout::is_log();
     outln!("{role} on {}; Ctrl-C stops it", process.grpc());
+    fatbtree_node::notify_ready();
     arguments.end.stop_with_stdin(process.stopper());
     if let Some(seconds) = arguments.end.seconds {
         let stopper = process.stopper();

@@ -6,6 +6,8 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -32,6 +34,14 @@ impl Verbosity {
         tracing_subscriber::registry().with(lines).with(filter).init();
         Ok(())
     }
+}
+
+/// The time, as log lines have it: RFC 3339 in UTC, with microseconds.
+pub(crate) fn now() -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
+    text
 }
 
 fn filter(wanted: Option<&str>, verbose: u8) -> Result<Targets> {

@@ -332,6 +332,7 @@ fn serve_structure<S: Hosted>(
         };
         outln!("queries on {address}, {}, {whose}", count::of(serve.workers, "worker"));
     }
+    fatbtree_node::notify_ready();
     end.stop_with_stdin(process.stopper());
     let report = process.run(|event| outln!("{event}"));
     let report = report.with_context(|| format!("memory server {}", described.name))?;

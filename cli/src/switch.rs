@@ -119,6 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let number = options.device_id;
     crate::stdout::is_log();
     outln!("switch {number} waits for a controller on {}; Ctrl-C stops it", process.grpc());
+    fatbtree_node::notify_ready();
     arguments.end.stop_with_stdin(process.stopper());
     outln!("stopped: {}", process.run());
     Ok(())

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use fatbtree_topology::Structure;
 
+use crate::log;
 use crate::memserver::{Begin, Serve, Sync, check_structure};
 use crate::structure::StructureArgument;
 use crate::topology::{EXAMPLE, example, kinds};
@@ -137,9 +138,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     crate::stdout::is_log();
     Supervisor::new(options)?.run(|news| match news {
-        UpNews::Ready => outln!("ready"),
-        UpNews::Warning(warning) => outln!("warning: {warning}"),
-        UpNews::Trouble(error) => outln!("trouble: {error}"),
+        // Alone on its line, for scripts that wait for it.
+        UpNews::Ready => {
+            outln!("ready");
+            fatbtree_node::notify_ready();
+        }
+        UpNews::Warning(warning) => outln!("{} warning: {warning}", log::now()),
+        UpNews::Trouble(error) => outln!("{} trouble: {error}", log::now()),
         UpNews::Role { name, kind, address, state } => {
             let state = match state {
                 RoleState::Started(process) => format!("started, process {process}"),
@@ -149,7 +154,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 RoleState::Stopped { killed: false } => "stopped".to_owned(),
                 RoleState::Stopped { killed: true } => "did not stop, and was killed".to_owned(),
             };
-            outln!("{name:<12} {:<10} {address:<21} {state}", kind.name());
+            outln!("{} {name:<12} {:<10} {address:<21} {state}", log::now(), kind.name());
         }
     })?;
     Ok(())

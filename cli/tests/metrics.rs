@@ -55,6 +55,26 @@ fn series(text: &str) -> BTreeSet<&str> {
     words.filter(|word| word.starts_with("fatbtree_") || word.starts_with("fatbtree:")).collect()
 }
 
+/// A role that answers and cannot do its work says why.
+#[test]
+fn a_role_without_what_it_needs_is_not_healthy() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let path = file.to_str().expect("a plain path");
+    let cluster = Cluster::from_toml(&fs::read_to_string(&file).expect("text")).expect("it was checked");
+    let at = |name: &str| cluster.metrics(name).expect("the example has metrics").to_owned();
+    let switch = Role::start(&["switch", "core-0", "--cluster", path]);
+    switch.until("waits for a controller");
+    let health = get(&at("core-0"), "/healthz");
+    assert!(health.starts_with("HTTP/1.1 503") && health.contains("no controller has given"), "{health}");
+    assert!(get(&at("core-0"), "/metrics").starts_with("HTTP/1.1 200"));
+    // 12 other switches are away: no majority of them tells which controller is primary.
+    let controller = Role::start(&["controller", "--cluster", path, "--take-over"]);
+    controller.until("controller on");
+    let health = get(&at("controller"), "/healthz");
+    assert!(health.starts_with("HTTP/1.1 503") && health.contains("is not primary: "), "{health}");
+}
+
 #[test]
 fn the_dashboard_and_the_rules_name_metrics_that_exist() {
     let page = include_str!("../../docs/src/metrics.md");
@@ -134,6 +154,17 @@ fn every_role_tells_what_it_has_counted() {
         assert_eq!(helps.len(), all, "a help text tells one metric from the others: {role}");
         assert_eq!(value(role, "fatbtree_grpc_refused_connections_total"), 0);
     }
+    for role in ["core-0", "left", "controller"] {
+        let health = get(&at(role), "/healthz");
+        assert!(
+            health.starts_with("HTTP/1.1 200") && health.ends_with("\r\n\r\nready\n"),
+            "{role}: {health}"
+        );
+    }
+    for of_process in ["resident_memory_bytes", "virtual_memory_bytes", "open_fds", "max_fds"] {
+        assert!(left.contains(&format!("\nprocess_{of_process} ")), "{of_process}: {left}");
+    }
+    assert!(left.contains("\nprocess_cpu_seconds_total ") && left.contains("\nprocess_start_time_seconds "));
     let used = value(&controller, "fatbtree_controller_switch_table_entries");
     assert!(used > 0 && used < value(&controller, "fatbtree_controller_switch_table_size"));
 

@@ -5,8 +5,11 @@ mod common;
 mod processes;
 
 use std::fs;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use common::fatbtree;
 use processes::{Role, cluster_file_like};
@@ -46,6 +49,37 @@ fn units_start_the_roles_of_a_cluster() {
         let role = Role::start(&line.split(' ').collect::<Vec<_>>());
         role.until(ready);
         assert!(role.stop("TERM").success(), "{unit}: {line}");
+    }
+}
+
+/// Units are of `Type=notify`: a role tells the service manager when it is ready, by a path or an abstract name.
+#[test]
+fn roles_tell_systemd_that_they_are_ready() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let file = file.to_str().expect("plain");
+    let path = folder.path().join("notify");
+    let name = format!("fatbtree-{}", std::process::id());
+    let at_path = UnixDatagram::bind(&path).expect("a socket");
+    let address = SocketAddr::from_abstract_name(&name).expect("a name");
+    let at_name = UnixDatagram::bind_addr(&address).expect("a socket");
+    let path = path.to_str().expect("plain").to_owned();
+    for (socket, told, words) in [
+        (&at_path, path.clone(), &["switch", "switch-0"][..]),
+        (&at_name, format!("@{name}"), &["memserver", "left"]),
+        (&at_path, path, &["controller"]),
+    ] {
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        let mut command = fatbtree();
+        command.args(words).args(["--cluster", file]).env("NOTIFY_SOCKET", told);
+        let role = Role::of(command);
+        let mut message = [0; 64];
+        let length = socket.recv(&mut message).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        assert_eq!(&message[..length], b"READY=1", "{words:?}");
+        assert!(role.stop("TERM").success(), "{words:?}");
+    }
+    for (name, text) in units() {
+        assert!(text.contains("[Service]\nType=notify\n"), "{name}");
     }
 }
 

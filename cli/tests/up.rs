@@ -27,7 +27,12 @@ fn up_without_a_file_starts_the_example() {
     let up = Role::of(isolated(&["up", "--example", "single"]));
     let line = up.until("cluster file ");
     let file = line.strip_prefix("cluster file ").expect("the path follows");
-    up.until("ready");
+    let line = up.until("controller ");
+    // Such as 2026-01-02T03:04:05.678901Z, as in the log.
+    let time = line.split(' ').next().expect("a word");
+    let is_time = time.len() == 27 && time.as_bytes()[10] == b'T' && time.ends_with('Z');
+    assert!(is_time && time[..4].parse().is_ok_and(|year: u16| year > 2024), "{line}");
+    assert!(up.until("ready") == "ready", "alone, for scripts");
     let example = run(&["topology", "example", "single"]).stdout;
     assert_eq!(std::fs::read(file).expect("the file is there"), example);
     let inside = |arguments: &[&str]| {

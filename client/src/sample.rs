@@ -67,13 +67,15 @@ pub struct Report {
     pub index_reads: u64,
     /// Index reads among them that led to a node to which the key belonged no longer.
     pub stale_hints: u64,
+    /// Index reads among them that returned the record of their key: the entry of a hot key led there.
+    pub hot_keys: u64,
 }
 
 /// Sample of a client, and the counts that it has reported already.
 #[derive(Debug, Default)]
 pub(crate) struct Sampling {
     sample: Option<KeySample>,
-    told: (u64, u64),
+    told: (u64, u64, u64),
 }
 
 impl Sampling {
@@ -89,9 +91,14 @@ impl Sampling {
     }
 
     pub(crate) fn report(&mut self, stats: &PoolStats) -> Report {
-        let counted = (stats.index_reads, stats.stale_hints);
+        let counted = (stats.index_reads, stats.stale_hints, stats.records);
         let told = std::mem::replace(&mut self.told, counted);
         let keys = self.sample.as_mut().map(KeySample::take).unwrap_or_default();
-        Report { keys, index_reads: counted.0 - told.0, stale_hints: counted.1 - told.1 }
+        Report {
+            keys,
+            index_reads: counted.0 - told.0,
+            stale_hints: counted.1 - told.1,
+            hot_keys: counted.2 - told.2,
+        }
     }
 }

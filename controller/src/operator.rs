@@ -67,6 +67,9 @@ pub struct Status {
     pub clients: Vec<ClientStatus>,
     /// Connections that were refused: their client is no host, or their switch is full.
     pub refused_connections: u64,
+    /// Index reads that the entries of hot keys led to records, as all clients have reported them since this controller is primary.
+    #[serde(default)]
+    pub hot_keys: u64,
     /// Switches that cannot be told of anything, by name: paths go round them.
     #[serde(default)]
     pub switches_down: Vec<String>,
@@ -214,6 +217,9 @@ pub struct ClientStatus {
     pub index_reads: u64,
     /// Index reads with a stale hint.
     pub stale_hints: u64,
+    /// Index reads that the entry of a hot key led to the record of their key.
+    #[serde(default)]
+    pub hot_keys: u64,
 }
 
 /// A plan that was made and not loaded.
@@ -314,7 +320,7 @@ pub struct Step {
 pub struct Counters {
     /// The active epoch.
     pub epoch: Option<u8>,
-    /// Counters by table: the fat root, then the layers.
+    /// Counters by table: hot keys, the fat root, then the layers.
     pub tables: Vec<TableCounters>,
     /// Switches that did not answer.
     pub silent: Vec<String>,
@@ -323,9 +329,9 @@ pub struct Counters {
 /// Counts of one table, in all switches together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableCounters {
-    /// `fat root`, or a layer.
+    /// `hot keys`, `fat root`, or a layer. Clients report the count of hot keys, four times a second; switches count all others.
     pub table: String,
-    /// Index reads that found a child here.
+    /// Index reads that found a child here; of hot keys, those that were led to the record of their key.
     pub hits: u64,
     /// Hits that ended at the child, because it is cached nowhere further on.
     pub stops: u64,

@@ -138,6 +138,7 @@ impl ControllerProcess {
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
         let cluster = Arc::new(programs.adapt(cluster));
         let (inputs, others) = mpsc::channel(WAITING);
+        let is_standby = way == Way::StandBy;
         let looks_on = Err("it is looking whether another one is".to_owned());
         let (standing, stands) = watch::channel::<Standing>(looks_on);
         let mut fleet = FleetOptions::default();
@@ -148,9 +149,10 @@ impl ControllerProcess {
         let roster = roster_of(&cluster).into();
         let door = Door { listener, trust: trust.clone(), roster, refused: refused.clone() };
         if let Some(address) = &metrics {
-            let (inputs, happened) = (inputs.clone(), Arc::clone(&happened));
+            let (inputs, happened, stands) = (inputs.clone(), Arc::clone(&happened), stands.clone());
             crate::metrics::serve(&control, address, move || {
                 let (inputs, happened, refused) = (inputs.clone(), Arc::clone(&happened), refused.clone());
+                let standing = stands.borrow().clone();
                 async move {
                     let status = insight::status(&inputs).await;
                     let is_primary = u64::from(status.is_some());
@@ -158,6 +160,9 @@ impl ControllerProcess {
                         status.map_or_else(Metrics::default, |status| insight::metrics(&status, &happened));
                     metrics.gauge("controller_primary", "1 while this controller is primary", is_primary);
                     metrics.refused(&refused);
+                    // A standby does its work while another controller is primary.
+                    let reason = standing.err().filter(|_| !is_standby);
+                    metrics.unready(reason.map(|reason| format!("this controller is not primary: {reason}")));
                     Some(metrics)
                 }
             })?;

@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// Pause after the system could not accept a peer.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Plain text.
-const PLAIN: &str = "text/plain; charset=utf-8";
+pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// What is found under a path.
 #[derive(Clone, Debug)]

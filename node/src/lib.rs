@@ -55,6 +55,7 @@ mod http;
 mod live_page;
 mod memory_server;
 mod metrics;
+mod notify;
 mod query_client;
 mod roster;
 mod stop;
@@ -74,6 +75,7 @@ pub use memory_server::{
     DolphinSource, HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, MemoryServerReport,
     PartSource, QueryOptions, QueryReport, SYNC, TreeSource,
 };
+pub use notify::notify_ready;
 pub use query_client::{QueryClientOptions, QueryClientProcess, QueryWay};
 pub use roster::{certificates_of, roster_of, trust_of};
 pub use stop::{Stopper, stop_signal};

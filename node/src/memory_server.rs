@@ -202,7 +202,15 @@ impl<S: Hosted> MemoryServerProcess<S> {
             crate::metrics::serve(&control, address, move || {
                 let (handle, refused, board) = (handle.clone(), refused.clone(), board.clone());
                 async move {
-                    let mut metrics = counted(handle.statistics().await.ok()?);
+                    let statistics = handle.statistics().await.ok()?;
+                    let is_lost =
+                        |(name, value): &fatbtree_memserver::Counter| name == "region_lost" && *value > 0;
+                    let is_lost = statistics.iter().any(is_lost);
+                    let mut metrics = counted(statistics);
+                    metrics.unready(is_lost.then(|| {
+                        "the server came back without its data, and refuses all clients until it is loaded"
+                            .to_owned()
+                    }));
                     metrics.refused(&refused);
                     if let Some(board) = board {
                         board.report().metrics(&mut metrics);

@@ -1,10 +1,13 @@
-//! Metrics of a role, for Prometheus: text over HTTP, `GET /metrics`, or `HEAD` to see whether the role answers.
+//! Metrics of a role, for Prometheus: text over HTTP, `GET /metrics`; and its health, `GET /healthz`.
 //!
 //! A scrape asks the role's thread by a message and a waker, as gRPC calls do. Without scrapes, a role pays one atomic load per turn.
+
+mod process;
 
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::time::Duration;
 
 use fatbtree_client::{LatencyBuckets, OperationLatencies};
 use fatbtree_port::{Counters, Waker};
@@ -22,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::NodeError;
 use crate::http::{self, Found, PEERS};
 use crate::stop::listen;
+use process::Process;
 
 /// One metric of a role: a value for each set of labels.
 #[derive(Clone, Debug)]
@@ -42,9 +46,18 @@ type Labels = Vec<(&'static str, String)>;
 
 /// Metrics of a role.
 #[derive(Debug, Default)]
-pub struct Metrics(Vec<Metric>);
+pub struct Metrics {
+    all: Vec<Metric>,
+    /// Reason for which the role cannot do its work now.
+    unready: Option<String>,
+}
 
 impl Metrics {
+    /// Says for what reason the role cannot do its work now, if there is one.
+    pub(crate) fn unready(&mut self, reason: Option<String>) {
+        self.unready = reason;
+    }
+
     /// Adds a count since the role began.
     pub(crate) fn counter(&mut self, name: &str, help: &'static str, value: u64) {
         self.labelled_counter(name, help, [(Labels::new(), value)]);
@@ -57,7 +70,7 @@ impl Metrics {
         values: impl IntoIterator<Item = (Labels, u64)>,
     ) {
         let values = Values::Counter(values.into_iter().collect());
-        self.0.push(Metric { name: name.to_owned(), help, values });
+        self.all.push(Metric { name: name.to_owned(), help, values });
     }
 
     /// Adds a present value.
@@ -72,7 +85,7 @@ impl Metrics {
         values: impl IntoIterator<Item = (Labels, u64)>,
     ) {
         let values = Values::Gauge(values.into_iter().collect());
-        self.0.push(Metric { name: name.to_owned(), help, values });
+        self.all.push(Metric { name: name.to_owned(), help, values });
     }
 
     /// Adds the latencies of a client's operations.
@@ -80,7 +93,7 @@ impl Metrics {
         let of = |(name, buckets): (&str, &LatencyBuckets)| (vec![("operation", name.to_owned())], *buckets);
         let values = Values::Histogram(latencies.by_name().map(of).into());
         let help = "Time from the first step of an operation to its end, in seconds";
-        self.0.push(Metric { name: "client_operation_seconds".to_owned(), help, values });
+        self.all.push(Metric { name: "client_operation_seconds".to_owned(), help, values });
     }
 
     /// Adds the refusals of a gRPC service.
@@ -109,8 +122,9 @@ impl Metrics {
     fn text(mut self) -> Result<String, fmt::Error> {
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         self.labelled_gauge("build_info", "The program's version, as a label; always 1", [(version, 1)]);
-        let mut registry = Registry::with_prefix("fatbtree");
-        registry.register_collector(Box::new(self));
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Process::now()));
+        registry.sub_registry_with_prefix("fatbtree").register_collector(Box::new(self));
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)
@@ -119,7 +133,7 @@ impl Metrics {
 
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for Metric { name, help, values } in &self.0 {
+        for Metric { name, help, values } in &self.all {
             let kind = match values {
                 Values::Counter(_) => MetricType::Counter,
                 Values::Gauge(_) => MetricType::Gauge,
@@ -236,19 +250,38 @@ where
 {
     let listener = listen(runtime, address)?;
     let find = move |path: &str| {
-        (path == "/metrics").then(|| {
+        let is_health = path == "/healthz";
+        (is_health || path == "/metrics").then(|| {
             let metrics = ask();
-            async {
-                match metrics.await.and_then(|metrics| metrics.text().ok()) {
-                    Some(text) => Found::Text(CONTENT, text),
-                    None => Found::Unavailable("the role is stopping\n".to_owned()),
+            async move {
+                let metrics = match is_health {
+                    false => metrics.await,
+                    true => match tokio::time::timeout(HEALTHY, metrics).await {
+                        Ok(metrics) => metrics,
+                        Err(_) => {
+                            return Found::Unavailable(format!("the role has not answered in {HEALTHY:?}\n"));
+                        }
+                    },
+                };
+                match metrics {
+                    Some(Metrics { unready: Some(reason), .. }) if is_health => {
+                        Found::Unavailable(format!("{reason}\n"))
+                    }
+                    Some(_) if is_health => Found::Text(http::PLAIN, "ready\n".to_owned()),
+                    metrics => match metrics.and_then(|metrics| metrics.text().ok()) {
+                        Some(text) => Found::Text(CONTENT, text),
+                        None => Found::Unavailable("the role is stopping\n".to_owned()),
+                    },
                 }
             }
         })
     };
-    runtime.spawn(http::serve(listener, "expected GET /metrics, or HEAD /metrics\n", find));
+    runtime.spawn(http::serve(listener, "expected GET or HEAD of /metrics or /healthz\n", find));
     Ok(())
 }
+
+/// Time in which a healthy role answers. Probes give up after a few seconds at most.
+const HEALTHY: Duration = Duration::from_secs(2);
 
 /// Content type of Prometheus and OpenMetrics.
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -255,6 +255,8 @@ impl SwitchReport {
 
 fn metrics(switch: &Switch, counted: &Counted, refused: &Refused) -> Metrics {
     let mut metrics = Metrics::default();
+    let is_empty = switch.pipeline().is_none();
+    metrics.unready(is_empty.then(|| "no controller has given the switch its program yet".to_owned()));
     let ports: Vec<(u16, Counters)> =
         counted.ports.iter().map(|(number, counters)| (*number, *counters)).collect();
     metrics.ports(&ports);

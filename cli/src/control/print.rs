@@ -99,11 +99,12 @@ pub(super) fn status_text(status: &Status) -> String {
         }
     }
     if !status.clients.is_empty() {
-        let mut clients = table(["client", "index reads", "stale hints"]);
+        let mut clients = table(["client", "index reads", "to hot keys", "stale hints"]);
         for client in &status.clients {
             clients.add_row([
                 client.name.clone(),
                 client.index_reads.to_string(),
+                client.hot_keys.to_string(),
                 client.stale_hints.to_string(),
             ]);
         }

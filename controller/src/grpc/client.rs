@@ -274,8 +274,8 @@ impl Client {
                     None => return Ok(()),
                 },
                 next = reports.recv() => match next {
-                    Some(ClientReport { keys, index_reads, stale_hints }) => {
-                        let report = proto::Report { keys, index_reads, stale_hints };
+                    Some(ClientReport { keys, index_reads, stale_hints, hot_keys }) => {
+                        let report = proto::Report { keys, index_reads, stale_hints, hot_keys };
                         let _ = messages.send(send(client_message::Message::Report(report))).await;
                     }
                     None => return Ok(()),

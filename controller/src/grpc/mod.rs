@@ -82,6 +82,8 @@ pub struct ClientReport {
     pub index_reads: u64,
     /// Index reads with a stale hint.
     pub stale_hints: u64,
+    /// Index reads that the entry of a hot key led to the record of their key.
+    pub hot_keys: u64,
 }
 
 /// A connection that is registered: its partition, and the server's queue pair.

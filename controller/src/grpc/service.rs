@@ -271,8 +271,8 @@ impl Controller for Service {
                 };
                 let Ok(Some(message)) = message else { break };
                 let Some(client_message::Message::Report(report)) = message.message else { break };
-                let proto::Report { keys, index_reads, stale_hints } = report;
-                let report = ClientReport { keys, index_reads, stale_hints };
+                let proto::Report { keys, index_reads, stale_hints, hot_keys } = report;
+                let report = ClientReport { keys, index_reads, stale_hints, hot_keys };
                 if inputs.send(Input::ClientReport { stream, report }).await.is_err() {
                     return;
                 }

@@ -74,6 +74,17 @@ pub struct Client {
     pub index_reads: u64,
     /// Index reads with a stale hint.
     pub stale_hints: u64,
+    /// Index reads that a hot key's entry led to a record.
+    pub hot_keys: u64,
+}
+
+/// Index reads that hot keys' entries led to records, as all clients have reported them in this term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct HotReads {
+    all: u64,
+    /// The active epoch of the last report, and how many were reported before it was active.
+    epoch: Option<u8>,
+    before: u64,
 }
 
 /// A newer stream of a memory server is there already.
@@ -108,6 +119,7 @@ pub struct Primary {
     rooms: BTreeMap<u16, RoomStatus>,
     strangers: BTreeSet<(u16, u64)>,
     clients: BTreeMap<u64, Client>,
+    hot_reads: HotReads,
     trouble: Option<String>,
     /// Reason for the plan that is being loaded, and questions that wait for it.
     because: String,
@@ -139,6 +151,7 @@ impl Primary {
             rooms: BTreeMap::new(),
             strangers: BTreeSet::new(),
             clients: BTreeMap::new(),
+            hot_reads: HotReads::default(),
             trouble: None,
             because: String::new(),
             waiting: Vec::new(),
@@ -167,6 +180,14 @@ impl Primary {
     /// Clients that report, by the numbers of their streams.
     pub fn clients(&self) -> &BTreeMap<u64, Client> {
         &self.clients
+    }
+
+    /// Index reads that the entries of hot keys led to records, by the reports of all clients: in this term, those that have left included;
+    /// and since the active epoch is active. No table of the switches counts them.
+    pub fn hot_key_reads(&self) -> (u64, u64) {
+        let HotReads { all, epoch, before } = self.hot_reads;
+        let since = if epoch == self.controller.desired().1.active.epoch() { all - before } else { 0 };
+        (all, since)
     }
 
     /// Whether a partition's memory server has lost its tree, and serves no client.
@@ -380,7 +401,7 @@ impl Primary {
             let known = known.filter(|(connection, told)| *told && connection.client == address);
             orders.extend(known.map(|(it, _)| Order::Registered(stream, (server.partition, it.queue_pair))));
         }
-        self.clients.insert(stream, Client { address, index_reads: 0, stale_hints: 0 });
+        self.clients.insert(stream, Client { address, index_reads: 0, stale_hints: 0, hot_keys: 0 });
     }
 
     /// A client reports what it has seen since it did so last.
@@ -388,6 +409,12 @@ impl Primary {
         let Some(client) = self.clients.get_mut(&stream) else { return };
         client.index_reads = client.index_reads.saturating_add(report.index_reads);
         client.stale_hints = client.stale_hints.saturating_add(report.stale_hints);
+        client.hot_keys = client.hot_keys.saturating_add(report.hot_keys);
+        let (hot, epoch) = (&mut self.hot_reads, self.controller.desired().1.active.epoch());
+        if hot.epoch != epoch {
+            (hot.epoch, hot.before) = (epoch, hot.all);
+        }
+        hot.all = hot.all.saturating_add(report.hot_keys);
         let keys = &report.keys[report.keys.len().saturating_sub(KEYS)..];
         self.keys.extend(keys);
         self.keys.drain(..self.keys.len().saturating_sub(KEYS));

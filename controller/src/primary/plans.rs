@@ -101,7 +101,8 @@ impl Primary {
     /// Takes the result of [`Order::Follow`]: the follower, and another plan if that is worth it.
     pub fn followed(&mut self, mut follower: Follower, replanned: Result<Option<Replanned>, String>) {
         let Some(Purpose::Follow(source)) = self.planning.take() else { return };
-        let ClientReport { keys, index_reads, stale_hints } = std::mem::take(&mut self.meanwhile);
+        let ClientReport { keys, index_reads, stale_hints, hot_keys: _ } =
+            std::mem::take(&mut self.meanwhile);
         follower.report(index_reads, stale_hints, &keys);
         // Its plan may have been taken out meanwhile, or replaced.
         self.follower = self.follower.is_some().then_some(follower);

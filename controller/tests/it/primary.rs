@@ -325,6 +325,7 @@ fn reports_reach_a_follower_that_is_being_asked() {
         keys: (0..keys as u64).map(|n| n % 3_000).collect(),
         index_reads: 100,
         stale_hints: 100,
+        hot_keys: 50,
     };
     world.primary.client_reported(1, &report(1_000));
     world.now += Duration::from_secs(60);
@@ -337,5 +338,10 @@ fn reports_reach_a_follower_that_is_being_asked() {
     world.primary.followed(asked, Ok(None));
     world.now += Duration::from_secs(60);
     assert_eq!(world.obey().len(), 1, "what was reported meanwhile is looked into");
-    assert_eq!(world.primary.clients()[&1], Client { address, index_reads: 200, stale_hints: 200 });
+    assert_eq!(
+        world.primary.clients()[&1],
+        Client { address, index_reads: 200, stale_hints: 200, hot_keys: 100 }
+    );
+    world.primary.client_left(1);
+    assert_eq!(world.primary.hot_key_reads(), (100, 100), "also those of clients that have left");
 }

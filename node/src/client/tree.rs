@@ -103,8 +103,8 @@ impl StructureClient for Client<Adapter> {
     }
 
     fn report(&self) -> ClientReport {
-        let Report { keys, index_reads, stale_hints } = Self::report(self);
-        ClientReport { keys, index_reads, stale_hints }
+        let Report { keys, index_reads, stale_hints, hot_keys } = Self::report(self);
+        ClientReport { keys, index_reads, stale_hints, hot_keys }
     }
 
     fn set_registered(&self, id: ConnectionId) {
@@ -119,6 +119,11 @@ impl StructureClient for Client<Adapter> {
             ("client_lookups", "Lookups that have begun", stats.lookups),
             ("client_index_reads", "Index reads posted", stats.index_reads),
             ("client_stale_hints", "Index reads that led to another key's node", stats.stale_hints),
+            (
+                "client_hot_keys",
+                "Index reads that the entry of a hot key led to the record of their key",
+                stats.records,
+            ),
             (
                 "client_unregistered",
                 "Lookups that walked for want of a registered connection",

@@ -15,6 +15,7 @@ use super::planner::Counted;
 use super::state::saved;
 
 const FAT_ROOT: &str = "fat root";
+const HOT_KEYS: &str = "hot keys";
 
 impl Driver {
     pub(super) fn status(&self) -> Status {
@@ -52,6 +53,7 @@ impl Driver {
                 name: named.map_or_else(|| client.address.to_string(), |client| client.name.clone()),
                 index_reads: client.index_reads,
                 stale_hints: client.stale_hints,
+                hot_keys: client.hot_keys,
             }
         });
         let (epoch, entries) = controller.followed();
@@ -84,6 +86,7 @@ impl Driver {
             servers: servers.collect(),
             clients: clients.collect(),
             refused_connections: controller.refused_connections(),
+            hot_keys: primary.hot_key_reads().0,
             switches_down: primary.outages().switches.iter().map(|it| primary.switch_name(*it)).collect(),
             cables_down: primary.outages().cables.iter().map(|it| primary.cable_status(*it)).collect(),
             warnings: left_out.into_iter().chain(strangers).chain(lost).collect(),
@@ -158,10 +161,11 @@ impl Driver {
     pub(super) fn count(&self, reply: Reply) {
         let (planner, epoch) = (self.planner.clone(), self.primary.controller().desired().1.active.epoch());
         let loaded = self.primary.controller().plan().map(|(loaded, _)| Arc::clone(loaded));
+        let (_, hot) = self.primary.hot_key_reads();
         tokio::spawn(async move {
             let (counted, silent) = planner.counters().await;
             let tree = planner.cluster.tree();
-            let tables = loaded.map_or_else(Vec::new, |loaded| tables(loaded.plan(), counted));
+            let tables = loaded.map_or_else(Vec::new, |loaded| tables(loaded.plan(), hot, counted));
             let silent = silent.into_iter().map(|switch| tree.switch(switch).name()).collect();
             answer(reply, Ok(&Counters { epoch, tables, silent }));
         });
@@ -226,9 +230,11 @@ impl Driver {
     }
 }
 
-/// Counters of tables, summed over all switches.
-fn tables(plan: &Plan, counted: Counted) -> Vec<TableCounters> {
+/// Index reads that hot keys have ended, as clients report them, and counters of tables, summed over all switches.
+fn tables(plan: &Plan, hot: u64, counted: Counted) -> Vec<TableCounters> {
+    let hot = TableCounters { table: HOT_KEYS.to_owned(), hits: hot, stops: hot };
     let names = std::iter::once(FAT_ROOT.to_owned()).chain(plan.layer_names());
     let sums = names.zip(plan.hits_and_stops(counted));
-    sums.map(|(table, (hits, stops))| TableCounters { table, hits, stops }).collect()
+    let sums = sums.map(|(table, (hits, stops))| TableCounters { table, hits, stops });
+    std::iter::once(hot).chain(sums).collect()
 }

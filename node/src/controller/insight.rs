@@ -60,6 +60,8 @@ pub(super) fn metrics(status: &Status, happened: &Happened) -> Metrics {
     metrics.counter("controller_troubles", "Plans that could not be made", count(&happened.troubles));
     let refused = status.refused_connections;
     metrics.counter("controller_refused_connections", "Connections that were not registered", refused);
+    let help = "Index reads that the entries of hot keys led to records, as clients report them";
+    metrics.counter("controller_hot_keys", help, status.hot_keys);
     metrics.gauge("controller_plan_active", "1 while a plan is active", status.epoch.is_some().into());
     metrics.gauge("controller_epoch", "The active epoch", status.epoch.unwrap_or(0).into());
     metrics.gauge("controller_entries", "Entries of the active plan", status.entries as u64);

@@ -70,6 +70,8 @@ impl Child {
         tell: &mut impl FnMut(UpNews<'_>),
     ) -> Result<(), NodeError> {
         let mut command = Command::new(&options.program);
+        // The supervisor speaks for all of them.
+        command.env_remove(crate::notify::SOCKET);
         let Role { kind, name, .. } = &self.role;
         command.arg(kind.name());
         if *kind != RoleKind::Controller {
