@@ -172,8 +172,12 @@ fn describe(error: &anyhow::Error) -> String {
         }
     }
     match advice(&text) {
-        // It runs: it has answered.
-        Some(advice) => format!("{}; {advice}", text.replace(": is it running?", "")),
+        // What the library suspects is not the cause.
+        Some(advice) => {
+            let suspected = [": is it running?", ": it hangs, or was stopped"];
+            let text = suspected.iter().fold(text, |text, words| text.replace(words, ""));
+            format!("{text}; {advice}")
+        }
         None => text,
     }
 }
@@ -185,7 +189,12 @@ fn advice(text: &str) -> Option<&'static str> {
             "its certificate is of another authority than those of this cluster file: use the folder that [trust] names where the server runs",
         );
     }
-    let is_plain = ["frame with invalid size", "stream closed because of a broken pipe", "Connection reset"];
+    let is_plain = [
+        "frame with invalid size",
+        "stream closed because of a broken pipe",
+        "Connection reset",
+        "connection closed",
+    ];
     is_plain.iter().any(|words| text.contains(words)).then_some(
         "if it runs, it wants certificates: use the cluster file with [trust], and the folder that it names, of the server's machine",
     )

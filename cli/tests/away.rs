@@ -14,7 +14,7 @@ use fatbtree::Options;
 use fatbtree::blocking::Client;
 use fatbtree_topology::Cluster;
 use processes::{Role, cluster_file_like};
-use spread::single;
+use spread::{load, single};
 
 /// All roles of a file but the memory servers, started by hand: nothing starts a memory server again.
 fn network(cluster: &str) -> Vec<Role> {
@@ -53,6 +53,8 @@ fn begins_without_one(structure: &str) {
     let _left = memory_server(cluster, folder.path(), "left");
     let right = memory_server(cluster, folder.path(), "right");
     assert!(run(&["control", "wait-ready", "--cluster", cluster, "--patience", "90"]).status.success());
+    // Enough that hash table and index have grown over both servers.
+    load(cluster, &["--keys", "5000"]);
     let connect = |patience| {
         let options = Options::new(&file).patience(patience).time_limit(patience);
         Client::connect(options).unwrap_or_else(|error| panic!("{structure}: {error:?}"))
@@ -76,7 +78,12 @@ fn begins_without_one(structure: &str) {
                 there.push(key);
             }
             Err(error) => {
-                assert!(format!("{error:?} {error}").contains("memory server 1"), "{structure}: {error:?}");
+                let causes = std::iter::successors(
+                    std::error::Error::source(&error),
+                    |cause: &&dyn std::error::Error| cause.source(),
+                );
+                let text = causes.map(ToString::to_string).collect::<String>();
+                assert!(text.contains("memory server 1"), "{structure}: {error:?}");
                 away.push(key);
             }
         }

@@ -196,6 +196,7 @@ mod tests {
         };
         assert!(awaited().came(1, [(0, 7), (1, 8)]));
         assert!(!awaited().came(1, [(0, 7), (1, 9)]), "it has begun anew");
+        #[cfg(feature = "switchable-checks")]
         assert!(Check::Awaited.without(|| awaited().came(1, [(0, 7), (1, 9)])));
         // With another one that is away nothing can be said yet.
         let two = awaited();
