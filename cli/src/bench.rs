@@ -3,6 +3,7 @@
 mod entry_cache;
 mod keys;
 mod latencies;
+pub(crate) mod merge;
 mod node_cache;
 mod process;
 mod ramp;
@@ -16,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use comfy_table::{Table, presets};
 use fatbtree_blink::{Attempts, Contention, IndexCache, Start};
 use fatbtree_node::ClientProcess;
 use fatbtree_topology::Structure;
@@ -54,6 +54,7 @@ use source::{Files, Source};
   fatbtree bench --cluster cluster.toml --operations 20000 --structure dolphin --cache 100K   its client remembers fewer inner nodes
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
+  fatbtree bench --cluster cluster.toml --client two --operations 100000 --out two.json   one of several machines; then: fatbtree merge
 
 Exit code 1: an answer was wrong, or an operation has failed; 130: interrupted, and what was done until then is told.
 Every value that a run writes says by itself which write of which run it comes from, and for which key. So runs may follow one another,
@@ -125,6 +126,9 @@ pub(crate) struct Arguments {
     /// File for the result as JSON; - for standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// File for the result with all latencies as a histogram, for `fatbtree merge`: one measurement by several machines.
+    #[arg(long, value_name = "FILE", conflicts_with = "ramp")]
+    out: Option<PathBuf>,
     /// File for the progress, a line of JSON ten times a second while operations end; - for standard output.
     #[arg(long, value_name = "FILE")]
     progress: Option<PathBuf>,
@@ -239,8 +243,8 @@ impl AttemptsAtLocks {
 
 /// Latencies of operations of one kind.
 #[derive(Serialize)]
-struct Percentiles {
-    operation: &'static str,
+struct Percentiles<N = &'static str> {
+    operation: N,
     count: u64,
     #[serde(flatten)]
     latencies: Latencies,
@@ -283,6 +287,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
+    let out = Output::optional("--out", arguments.out.as_ref())?;
     let picture = Output::optional("--picture", arguments.picture.as_ref())?;
     let mut lines: Option<Box<dyn Write>> = match &arguments.progress {
         None => None,
@@ -435,8 +440,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(file) = file {
         file.write("result", &(json + "\n"))?;
     }
+    if let Some(file) = out {
+        let run = serde_json::to_string(&run_of(&result, &done))?;
+        file.write_beside("latencies", &(run + "\n"), to_stdout)?;
+    }
     if let Some(file) = picture {
-        file.write("picture", &ramp::picture(&result.load)?)?;
+        file.write_beside("picture", &ramp::picture(&result.load)?, to_stdout)?;
     }
     tracing::info!(troubles = ?summary.troubles, "client");
     if let Some(wrong) = result.first_wrong {
@@ -487,15 +496,27 @@ fn percentiles(done: &LoadGenerator, kind: OperationKind) -> Option<Percentiles>
     Some(Percentiles { operation: kind.name(), count: latency.len(), latencies: Latencies::of(latency) })
 }
 
-fn print(result: &BenchResult) {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_FULL_CONDENSED);
-    table.set_header(["operation", "count"].into_iter().chain(Latencies::HEADS));
-    for kind in &result.percentiles {
-        let named = [kind.operation.to_owned(), kind.count.to_string()];
-        table.add_row(named.into_iter().chain(kind.latencies.columns()));
+/// The run, to be merged with others.
+fn run_of(result: &BenchResult, done: &LoadGenerator) -> merge::Run {
+    let of = |kind: OperationKind| {
+        let histogram = done.latency_of(kind)?.clone();
+        Some(merge::Kind { operation: kind.name().to_owned(), histogram })
+    };
+    merge::Run {
+        operations: result.operations,
+        wrong: result.wrong,
+        failed: result.failed,
+        unknown: result.unknown,
+        seconds: result.seconds,
+        ops_per_s: result.ops_per_s,
+        round_trips: result.round_trips,
+        latencies: OperationKind::ALL.into_iter().filter_map(of).collect(),
+        ..merge::Run::new()
     }
-    outln!("{table}");
+}
+
+fn print(result: &BenchResult) {
+    outln!("{}", merge::table(&result.percentiles));
     if let Some(AttemptsAtLocks { locks, p50, p99, p999 }) = &result.attempts {
         outln!("{locks} locks taken; attempts at one: {p50} at p50, {p99} at p99, {p999} at p99.9");
     }

@@ -30,9 +30,16 @@ impl Output {
 
     /// Writes the file, and prints its name.
     pub(crate) fn write(self, what: &str, text: &str) -> Result<()> {
+        self.write_beside(what, text, false)
+    }
+
+    /// Writes the file. Its name is printed, unless standard output is JSON, whose reader expects nothing else.
+    pub(crate) fn write_beside(self, what: &str, text: &str, json: bool) -> Result<()> {
         let Self(path) = self;
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-        outln!("{what} in {}", path.display());
+        if !json {
+            outln!("{what} in {}", path.display());
+        }
         Ok(())
     }
 }

@@ -8,7 +8,11 @@
 //! * empty lines, and lines that begin with `#`, are passed over; behind a key that stands alone `#` begins a comment, too;
 //! * a first line that names the columns, `key` or `key,value`, is passed over, and so is a byte order mark of UTF-8.
 //!
-//! A key that is repeated in a file of keys is left out, and a message says so. In a CSV file it is refused, because
+//! What YCSB's basic client prints of a load (`ycsb load basic`) is read, too: of the line
+//! `INSERT usertable user4711 [ field0=a field1=b ]` the key is the number 4711, and the value the text
+//! `field0=a field1=b`. All lines that are no operations are passed over.
+//!
+//! A key that is repeated in a file of keys is left out, and a message says so. In a file with values it is refused, because
 //! it cannot have two values.
 
 use std::fs::File;
@@ -25,8 +29,23 @@ use crate::count;
 /// Bytes of the longest line: a value of quotes alone, each doubled, and its key.
 const LONGEST_LINE: u64 = 2 * MAX_VALUE as u64 + 256;
 
-/// Whether a file of this name has values.
+/// Whether a file has values: one of this name, or with this beginning.
 pub(crate) fn has_values(path: &Path) -> bool {
+    is_csv(path) || is_ycsb(path)
+}
+
+/// Whether a file is the output of YCSB. Its operations follow properties, which are a few KB.
+fn is_ycsb(path: &Path) -> bool {
+    let mut begin = Vec::new();
+    let read = File::open(path).map(|file| file.take(BEGINNING).read_to_end(&mut begin));
+    read.is_ok_and(|read| read.is_ok())
+        && begin.split(|byte| *byte == b'\n').any(|line| inserted(line).is_some())
+}
+
+/// Bytes that are read of a file to find out what it is: the properties of YCSB, and a first record of the usual size.
+const BEGINNING: u64 = 1 << 16;
+
+fn is_csv(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
 }
 
@@ -89,7 +108,11 @@ impl Pairs {
 /// # Errors
 /// As [`keys_of`].
 pub(crate) fn pairs_of(path: &Path) -> Result<Pairs> {
-    pairs_in(&path.display().to_string(), open(path)?)
+    let name = path.display().to_string();
+    match is_csv(path) {
+        true => pairs_in(&name, open(path)?),
+        false => inserts_in(&name, open(path)?),
+    }
 }
 
 fn open(path: &Path) -> Result<BufReader<File>> {
@@ -117,7 +140,7 @@ fn keys_in(name: &str, input: impl BufRead) -> Result<Vec<u64>> {
 
 fn pairs_in(name: &str, input: impl BufRead) -> Result<Pairs> {
     let mut lines = Lines::new(name, input)?;
-    let (mut text, mut found, mut first) = (vec![], vec![], true);
+    let (mut found, mut first) = (Found::default(), true);
     let (mut key, mut value) = (vec![], vec![]);
     while lines.next()? {
         let line = lines.number;
@@ -135,23 +158,80 @@ fn pairs_in(name: &str, input: impl BufRead) -> Result<Pairs> {
         if std::mem::take(&mut first) && (&key[..], &value[..]) == (b"key", b"value") {
             continue;
         }
+        found.add(name, line, lines.key(line, &key)?, &value)?;
+    }
+    found.pairs(name)
+}
+
+/// The records that YCSB has inserted.
+fn inserts_in(name: &str, input: impl BufRead) -> Result<Pairs> {
+    let mut lines = Lines::new(name, input)?;
+    let mut found = Found::default();
+    while lines.next()? {
+        let line = lines.number;
+        if let Some((key, value)) = inserted(lines.content()) {
+            let key = lines.key(line, key)?;
+            found.add(name, line, key, value)?;
+        } else if is_of_a_run(lines.content()) {
+            bail!(
+                "{name}:{line}: expected INSERT lines alone, as of `ycsb load basic`, found an operation of a run; `fatbtree bench --workload` \
+                 draws these, from a file of YCSB's properties, too"
+            );
+        }
+    }
+    found.pairs(name)
+}
+
+/// Digits of the key, and the text of the fields, of a record that YCSB's basic client has inserted.
+fn inserted(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = line.trim_ascii_end().strip_prefix(b"INSERT ")?;
+    let table = rest.iter().position(|byte| *byte == b' ')?;
+    let rest = rest[table + 1..].strip_prefix(b"user")?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let fields = rest[digits..].strip_prefix(b" [ ")?.strip_suffix(b"]")?;
+    (digits > 0).then_some((&rest[..digits], fields.strip_suffix(b" ").unwrap_or(fields)))
+}
+
+/// Whether YCSB's basic client did another operation here.
+fn is_of_a_run(line: &[u8]) -> bool {
+    let mut words = line.split(|byte| *byte == b' ');
+    let operation = words.next().unwrap_or_default();
+    let is_one = [&b"READ"[..], b"UPDATE", b"SCAN", b"DELETE"].contains(&operation);
+    is_one && words.nth(1).is_some_and(|key| key.starts_with(b"user"))
+}
+
+/// Pairs as they are found.
+#[derive(Default)]
+struct Found {
+    text: Vec<u8>,
+    /// Each key, its line, and where its value lies.
+    places: Vec<(u64, u64, Range<usize>)>,
+}
+
+impl Found {
+    fn add(&mut self, name: &str, line: u64, key: u64, value: &[u8]) -> Result<()> {
         if value.len() > MAX_VALUE as usize {
             bail!("{name}:{line}: a value of {} bytes; up to {MAX_VALUE} are possible", value.len());
         }
-        let from = text.len();
-        text.extend_from_slice(&value);
-        found.push((lines.key(line, &key)?, line, from..text.len()));
+        let from = self.text.len();
+        self.text.extend_from_slice(value);
+        self.places.push((key, line, from..self.text.len()));
+        Ok(())
     }
-    if found.is_empty() {
-        bail!("{name}: no keys in it");
+
+    fn pairs(self, name: &str) -> Result<Pairs> {
+        let Self { text, mut places } = self;
+        if places.is_empty() {
+            bail!("{name}: no keys in it");
+        }
+        // Stable: the line that came first is named first.
+        places.sort_by_key(|(key, ..)| *key);
+        if let Some(pair) = places.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let (key, first, second) = (pair[0].0, pair[0].1, pair[1].1);
+            bail!("{name}:{second}: key {key} is on line {first} already; each key has one value");
+        }
+        Ok(Pairs { text, places: places.into_iter().map(|(key, _, place)| (key, place)).collect() })
     }
-    // Stable: the line that came first is named first.
-    found.sort_by_key(|(key, ..)| *key);
-    if let Some(pair) = found.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        let (key, first, second) = (pair[0].0, pair[0].1, pair[1].1);
-        bail!("{name}:{second}: key {key} is on line {first} already; each key has one value");
-    }
-    Ok(Pairs { text, places: found.into_iter().map(|(key, _, place)| (key, place)).collect() })
 }
 
 /// The lines of a file, one at a time.
@@ -301,6 +381,39 @@ mod tests {
         assert_eq!(pairs("1,key\n").expect("no header"), [(1, "key".to_owned())]);
         let read = pairs_in("k.csv", &b"1,a\n3,c\n"[..]).expect("it is CSV");
         assert_eq!((read.value_of(3), read.value_of(2)), (Some(&b"c"[..]), None));
+    }
+
+    #[test]
+    fn what_ycsb_prints_is_read() {
+        let text = "***************** properties *****************\n\"recordcount\"=\"3\"\n\
+                    INSERT usertable user6284781860667377211 [ field1=a [b] c field0=x=y,\"z ]\n\
+                    INSERT usertable user00000012 [ ]\r\n[OVERALL], RunTime(ms), 11\n\
+                    INSERT other user7 [ field0=]] ]\n";
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("load.out");
+        std::fs::write(&path, text).expect("it is written");
+        assert!(has_values(&path));
+        let read = pairs_of(&path).expect("it is YCSB's");
+        assert_eq!(read.keys().collect::<Vec<_>>(), [7, 12, 6_284_781_860_667_377_211]);
+        assert_eq!((read.value(0), read.value(1)), (&b"field0=]]"[..], &b""[..]));
+        assert_eq!(read.value(2), b"field1=a [b] c field0=x=y,\"z");
+        assert_eq!(keys_of(&path).expect("keys").into_keys().len(), 3);
+        let twice =
+            inserts_in("l", &b"INSERT t user5 [ f=1 ]\nINSERT t user05 [ f=2 ]\n"[..]).expect_err("twice");
+        assert!(twice.to_string().contains("l:2: key 5 is on line 1 already"), "{twice}");
+        for line in [
+            "READ usertable user5 [ <all fields>]",
+            "UPDATE usertable user5 [ field0=a ]",
+            "SCAN t user5 9 [ ]",
+        ] {
+            let text = format!("INSERT t user5 [ f=1 ]\n{line}\n");
+            let error = inserts_in("l", text.as_bytes()).expect_err(line).to_string();
+            assert!(error.contains("l:2: ") && error.contains("bench --workload"), "{error}");
+        }
+        std::fs::write(&path, "1\n2\nINSERT\n").expect("it is written");
+        assert!(!has_values(&path));
+        let far = inserts_in("l", &b"INSERT t user99999999999999999999 [ f=1 ]\n"[..]).expect_err("too far");
+        assert!(far.to_string().contains("l:1: expected a key"), "{far}");
     }
 
     #[test]

@@ -71,6 +71,7 @@ const CLUSTER: &[Line] = &[
         Stays("ready", &[("/var/tmp", "var-tmp"), ("--data", "--serve queries --data")]),
     ),
     ("fatbtree load --cluster cluster.toml --keys keys.txt", Ends(&[])),
+    ("fatbtree load --cluster cluster.toml --keys ycsb.out", Ends(&[("ycsb.out", "ycsb.out --replace")])),
     (
         "fatbtree load --cluster cluster.toml --keys people.csv",
         Ends(&[("people.csv", "people.csv --replace")]),
@@ -102,6 +103,17 @@ const CLUSTER: &[Line] = &[
     ("fatbtree load --cluster cluster.toml --keys 1e6", Ends(&[("1e6", "1e5 --replace")])),
     ("fatbtree load --cluster cluster.toml --keys 1e6 --replace", Ends(&[("1e6", "1e5")])),
     ("fatbtree bench --cluster cluster.toml --operations 100000", Ends(&[("100000", "10000")])),
+    ("fatbtree bench --cluster cluster.toml --operations 100000 --out one.json", Ends(&[("100000", "1000")])),
+    (
+        "fatbtree bench --cluster cluster.toml --client one --operations 100000 --out one.json",
+        Ends(&[("100000", "1000"), ("--client one ", "")]),
+    ),
+    (
+        "fatbtree bench --cluster cluster.toml --client two --operations 100000 --out two.json",
+        Ends(&[("100000", "1000"), ("--client two ", "")]),
+    ),
+    ("fatbtree merge one.json two.json", Ends(&[])),
+    ("fatbtree merge one.json two.json --json", Ends(&[])),
     (
         "fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json",
         Ends(&[("100000", "10000")]),
@@ -591,6 +603,8 @@ fn lines_about_a_cluster_work() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let keys: String = (1..=3000).map(|key| format!("{}\n", key * 7)).collect();
     write(folder.path(), "keys.txt", &keys);
+    let ycsb = (0..9).map(|n| format!("INSERT usertable user{n} [ field0=x{n} field1=y ]\n"));
+    write(folder.path(), "ycsb.out", &ycsb.collect::<String>());
     write(folder.path(), "people.csv", "key,value\n1,Ada\n2,Grace\n3,\"Radia, too\"\n4,Barbara\n");
     go_through(folder.path(), CLUSTER);
 }

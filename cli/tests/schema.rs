@@ -183,7 +183,9 @@ fn each_command_prints_what_the_schema_says() {
             .concat(),
     );
     of("bench", &[&bench[..], &["--protocol", "query"]].concat());
-    of("bench", &[&bench[..], &["--rate", "2000"]].concat());
+    let parts = [path("one.json"), path("two.json")];
+    of("bench", &[&bench[..], &["--rate", "2000", "--out", &parts[0]]].concat());
+    of("bench", &[&bench[..], &["--workload", "a", "--out", &parts[1]]].concat());
     // A switch may hold what it should a moment later, on a busy machine.
     of("control_status", &["control", "wait-ready", "--json"]);
     of("control_reload", &["control", "reload", "--json"]);
@@ -210,6 +212,11 @@ fn each_command_prints_what_the_schema_says() {
     assert!(run(&save).status.success());
     outputs.of_file("saved_plan", Path::new(&saved));
     outputs.of_file("bench_progress", Path::new(&progress));
+    parts.iter().for_each(|part| outputs.of_file("bench_out", Path::new(part)));
+    let merged = outputs.of("merge", &["merge", &parts[0], &parts[1], "--json"]);
+    assert_eq!((&merged[0]["runs"], &merged[0]["operations"]), (&json!(2), &json!(1000)), "{merged:?}");
+    let counts = merged[0]["percentiles"].as_array().expect("a list").iter();
+    assert_eq!(counts.filter_map(|kind| kind["count"].as_u64()).sum::<u64>(), 1000, "{merged:?}");
     assert!(up.stop("INT").success());
 
     let up = Role::start(&["up", cluster[1], "--structure", "hash"]);
@@ -244,6 +251,7 @@ fn each_command_prints_what_the_schema_says() {
     // Parts of others, which these have brought along.
     let parts = [
         "room",
+        "percentiles",
         "way",
         "figure",
         "figure_row",

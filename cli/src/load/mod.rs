@@ -35,6 +35,7 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys 1e6              1,000,000 keys of YCSB, with values that `fatbtree bench` can check
   fatbtree load --cluster cluster.toml --keys keys.txt         a key a line, decimal or 0x...; values are made
   fatbtree load --cluster cluster.toml --keys people.csv       lines of key,value; a first line \"key,value\" is passed over
+  fatbtree load --cluster cluster.toml --keys ycsb.out         what `ycsb load basic -P workloads/workloada` has printed
   fatbtree load --cluster cluster.toml --trace made.trace      the keys that are there when a cache trace begins
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own

@@ -16,13 +16,48 @@ pub struct CdfPoint {
     pub share: f64,
 }
 
-/// Latencies in nanoseconds, kept to 0.1 %.
-#[derive(Debug, Clone)]
+/// Latencies in nanoseconds, kept to 0.1 %. With serde it is the sum, the longest latency and its cells, from which an equal one is read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Cells", try_from = "Cells")]
 pub struct LatencyHistogram {
     histogram: Histogram<u64>,
     /// The exact sum, so that the average carries no rounding of cells.
     sum_ns: u128,
     max_ns: u64,
+}
+
+/// A histogram as it is written.
+#[derive(Serialize, Deserialize)]
+struct Cells {
+    sum_ns: u64,
+    max_ns: u64,
+    /// Latency and count of each cell that is not empty, ascending.
+    cells: Vec<(u64, u64)>,
+}
+
+impl From<LatencyHistogram> for Cells {
+    fn from(of: LatencyHistogram) -> Self {
+        let cells = of.histogram.iter_recorded();
+        let cells = cells.map(|cell| (cell.value_iterated_to(), cell.count_since_last_iteration())).collect();
+        Self { sum_ns: u64::try_from(of.sum_ns).unwrap_or(u64::MAX), max_ns: of.max_ns, cells }
+    }
+}
+
+impl TryFrom<Cells> for LatencyHistogram {
+    type Error = String;
+
+    fn try_from(Cells { sum_ns, max_ns, cells }: Cells) -> Result<Self, String> {
+        let mut all = Self::new();
+        let mut count = 0u64;
+        for (ns, of_cell) in cells {
+            // Sums of counts stay far from the end of 64 bits.
+            count =
+                count.checked_add(of_cell).filter(|count| *count < 1 << 60).ok_or("too many latencies")?;
+            all.histogram.saturating_record_n(ns.min(HIGHEST_NS), of_cell);
+        }
+        (all.sum_ns, all.max_ns) = (sum_ns.into(), max_ns);
+        Ok(all)
+    }
 }
 
 impl Default for LatencyHistogram {
