@@ -72,7 +72,9 @@ fn config() -> RemoteConfig {
 fn announce(index: &Rc<Index<SimDevice>>) -> Vec<Pin<Box<dyn Future<Output = ()>>>> {
     let update = |key| -> Pin<Box<dyn Future<Output = ()>>> {
         let of = Rc::clone(index);
-        Box::pin(async move { drop(of.update(key, &[2; 8]).await) })
+        Box::pin(async move {
+            let _ended = of.update(key, &[2; 8]).await;
+        })
     };
     let mut updates: Vec<_> = (0..4).map(update).collect();
     for update in &mut updates {
