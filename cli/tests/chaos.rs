@@ -108,8 +108,8 @@ impl<'a> World<'a> {
     fn follow(&mut self) {
         while let Some((at, line)) = self.up.line() {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let Some(name) = words.first().map(|name| (*name).to_owned()) else { continue };
-            match words.get(3..) {
+            let Some(name) = words.get(1).map(|name| (*name).to_owned()) else { continue };
+            match words.get(4..) {
                 Some(["started,", "process", process]) => {
                     let process = process.parse().expect("started, process N");
                     self.members.insert(name, Member { process, started: at, answers: false });
