@@ -235,8 +235,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Ok(NewNode { address, version: next_version(&found), writer })
             }
             Err(trouble) => {
-                self.pool()
-                    .with_allocator(server, &writer, |allocator| allocator.put_back(class, bytes, block));
+                self.pool().put_back(&writer, class, bytes, block);
                 Err(trouble.into())
             }
         }
@@ -260,9 +259,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                     next_record_version(&found)
                 }
                 Err(trouble) => {
-                    pool.with_allocator(server, &writer, |allocator| {
-                        allocator.put_back(want.class, want.bytes, block);
-                    });
+                    pool.put_back(&writer, want.class, want.bytes, block);
                     return Err(trouble.into());
                 }
             },

@@ -185,8 +185,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     fn put_back(&self, node: GlobalAddress, level: u8, writer: &Writer) {
         let (class, bytes) = (of_level(level), self.pool().config().tree.node_bytes(level));
         let block = Block { address: node, version: None };
-        self.pool()
-            .with_allocator(node.server(), writer, |allocator| allocator.put_back(class, bytes, block));
+        self.pool().put_back(writer, class, bytes, block);
     }
 
     async fn leave(&mut self, locked: Locked<'p, V>, merge: Merge) -> Result<Merge, Reason> {

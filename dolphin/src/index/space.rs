@@ -12,7 +12,7 @@
 use arrayvec::ArrayVec;
 use fatbtree_remote::record::next_record_version;
 use fatbtree_remote::{
-    Allocator, Block, ConnectionId, GlobalAddress, LockError, Part, SizeClass, Trouble, Want, Writer,
+    Block, ConnectionId, GlobalAddress, LockError, Part, SizeClass, Trouble, Want, Writer,
 };
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
@@ -198,11 +198,8 @@ impl<V: Verbs> Index<V> {
     }
 
     /// Gives memory back that the client has taken, or that nothing leads to any more, in the session in which it was taken.
-    /// What is of a session that has ended is left alone.
     fn put_back(&self, taken: &Taken) {
-        let Taken { writer, class, bytes, block } = taken;
-        let put = |allocator: &mut Allocator| allocator.put_back(*class, *bytes, *block);
-        let _ended = self.memory.with_allocator(block.address.server(), writer, put);
+        self.memory.put_back(&taken.writer, taken.class, taken.bytes, taken.block);
     }
 
     /// Frees a leaf that this operation has unlinked, in the session in which it was.

@@ -57,15 +57,6 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    /// Gives memory back that the client has taken, or has unlinked, in the session of `writer`. What was of a session that has ended is
-    /// left alone.
-    pub(super) fn put_back(&self, writer: &Writer, class: SizeClass, bytes: u32, block: Block) {
-        let server = block.address.server();
-        // A session that has ended has no allocator.
-        let _ended =
-            self.memory.with_allocator(server, writer, |allocator| allocator.put_back(class, bytes, block));
-    }
-
     /// Takes a block for a value and fills it in this client's memory. A block that was taken before, for the same operation, is kept as
     /// long as its session lasts.
     pub(super) async fn prepare(
@@ -124,7 +115,7 @@ impl<V: Verbs> Table<V> {
     pub(super) fn discard(&self, fresh: Option<Fresh>) {
         if let Some(Fresh { writer, at, version, bytes, .. }) = &fresh {
             let next = if Check::DiscardedVersion.on() { version.wrapping_add(1) } else { *version };
-            self.put_back(writer, BLOCKS, *bytes, Block { address: *at, version: Some(next) });
+            self.memory.put_back(writer, BLOCKS, *bytes, Block { address: *at, version: Some(next) });
         }
         self.recycle(fresh);
     }

@@ -430,7 +430,7 @@ struct Pair<'t, V: Verbs> {
 impl<V: Verbs> Drop for Pair<'_, V> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            self.table.put_back(&self.writer, PAIRS, self.size, block);
+            self.table.memory.put_back(&self.writer, PAIRS, self.size, block);
         }
     }
 }

@@ -35,24 +35,22 @@ impl<V: Verbs> RemoteMemory<V> {
     /// Takes back a block, in the session of `writer`, to which a word on the server `led` led until now. Where the block is on another server
     /// and `led` has a disk, it rests until the change is on that disk. What was of a session that has ended is left alone.
     pub fn put_back_after(&self, led: u16, writer: &Writer, class: SizeClass, bytes: u32, block: Block) {
-        let server = block.address.server();
-        if led == server {
-            let _ended =
-                self.with_allocator(server, writer, |allocator| allocator.put_back(class, bytes, block));
-            return;
+        if led == block.address.server() {
+            return self.put_back(writer, class, bytes, block);
         }
         let mut state = self.state.borrow_mut();
         // Nothing tells when the change of a session that has ended is on a disk.
         let Some(session) = state.sessions.get_mut(&led) else { return };
         if !session.writer.syncs {
             drop(state);
-            return self.put_back_after(server, writer, class, bytes, block);
+            return self.put_back(writer, class, bytes, block);
         }
         let sync = session.syncs.ask();
         session.resting.push(Resting { sync, writer: *writer, class, bytes, block });
-        let of_next = session.resting.iter().rev().take_while(|resting| resting.sync == sync).count();
+        // Numbers ascend: so many rest for the same sync.
+        let is_enough = session.resting.iter().nth_back(RESTING - 1).is_some_and(|rests| rests.sync == sync);
         drop(state);
-        if of_next >= RESTING {
+        if is_enough {
             self.push_event(Event::SyncWanted { server: led });
         }
     }
@@ -83,7 +81,7 @@ impl<V: Verbs> RemoteMemory<V> {
     /// Lets blocks be used whose rest a sync of a server has ended.
     pub(super) fn end_rest(&self, rested: &[Resting]) {
         for &Resting { writer, class, bytes, block, .. } in rested {
-            self.put_back_after(block.address.server(), &writer, class, bytes, block);
+            self.put_back(&writer, class, bytes, block);
         }
     }
 }

@@ -9,7 +9,7 @@ use fatbtree_verbs::{Operation, Verbs};
 
 use super::{RemoteMemory, Trouble, bytes_of};
 use crate::address::GlobalAddress;
-use crate::allocator::{Allocator, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
+use crate::allocator::{Allocator, Block, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
 use crate::checks::Check;
 use crate::connection::{ConnectError, ConnectionId, Event};
 use crate::locks::{LockId, SessionId, Writer};
@@ -181,6 +181,13 @@ impl<V: Verbs> RemoteMemory<V> {
         work: impl FnOnce(&mut Allocator) -> T,
     ) -> Option<T> {
         self.in_session(server, writer, |session| work(&mut session.allocator))
+    }
+
+    /// Takes back a block that was never linked, or to which nothing leads any more, in the session of `writer`. What was of a session that has
+    /// ended is left alone.
+    pub fn put_back(&self, writer: &Writer, class: SizeClass, bytes: u32, block: Block) {
+        let server = block.address.server();
+        let _ended = self.with_allocator(server, writer, |allocator| allocator.put_back(class, bytes, block));
     }
 
     /// Does something with the locks, or with what else the client has of `server`, in the session of `writer`. `None`: that has ended.
