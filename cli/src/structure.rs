@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use fatbtree_dolphin::{Index, MAX_VALUE};
-use fatbtree_node::{ClientOptions, NicSpec, NodeError, Spread, SpreadProcess};
+use fatbtree_node::{NicSpec, NodeError, Spread, SpreadProcess};
 use fatbtree_race::{MAX_SERVERS, Table};
 use fatbtree_topology::{Client, Cluster, Host, Named, Structure};
 
@@ -106,16 +106,14 @@ pub(crate) fn client_of<'c>(cluster: &'c Cluster, name: Option<&str>) -> Result<
     }
 }
 
-/// Opens a client at a free seat of its host by `begin`, and the structure over all memory servers.
+/// Opens a client at a free seat of its host by `open`, and the structure over all memory servers.
 pub(crate) fn open_spread<S: Spread>(
     nic: &Nic,
     cluster: &Cluster,
     described: &Client,
     patience: Duration,
-    options: impl Fn(Host, NicSpec) -> ClientOptions,
-    begin: impl Fn(&ClientOptions) -> Result<SpreadProcess<S>, NodeError>,
+    open: impl Fn(Host, NicSpec) -> Result<SpreadProcess<S>, NodeError>,
 ) -> Result<SpreadProcess<S>> {
-    let open = |host, nic| begin(&options(host, nic));
     let mut process = nic.at_seat(cluster, described.host, patience, open)?;
     let client = process.client().clone();
     process.run(async move { client.structure().await.map(drop) })??;

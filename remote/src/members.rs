@@ -132,6 +132,13 @@ impl Awaited {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerSet(pub u32);
 
+impl FromIterator<u16> for ServerSet {
+    /// The servers of these numbers. One from 32 on is left out: it is of no structure.
+    fn from_iter<T: IntoIterator<Item = u16>>(numbers: T) -> Self {
+        Self(numbers.into_iter().fold(0, |all, server| all | bit(server)))
+    }
+}
+
 impl fmt::Display for ServerSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers: Vec<String> = (0..32_u16)
@@ -184,6 +191,7 @@ mod tests {
     fn servers_are_told_by_their_numbers() {
         assert_eq!(ServerSet(0b101).to_string(), "memory servers 0, 2");
         assert_eq!(ServerSet(2).to_string(), "memory server 1");
+        assert_eq!([2, 0, 99].into_iter().collect::<ServerSet>(), ServerSet(0b101));
     }
 
     #[test]

@@ -95,28 +95,16 @@ pub(super) fn open(
     Ok(match structure {
         Structure::Tree => None,
         Structure::Hash => {
-            let process = open_spread::<fatbtree_race::Table<_>>(
-                nic,
-                cluster,
-                described,
-                patience,
-                options,
-                SpreadProcess::open,
-            )?;
+            let open = |host, nic| SpreadProcess::<fatbtree_race::Table<_>>::open(&options(host, nic));
+            let process = open_spread(nic, cluster, described, patience, open)?;
             process.client().remember(arguments.entry_cache.unwrap_or(0));
             process.stop_at_signals()?;
             let places = |table: &fatbtree_race::Table<_>| Some(table.place_stats().into());
             Some(Box::new(Process { process, places, nodes: |_| None }))
         }
         Structure::Dolphin => {
-            let process = open_spread::<fatbtree_dolphin::Index<_>>(
-                nic,
-                cluster,
-                described,
-                patience,
-                options,
-                SpreadProcess::open,
-            )?;
+            let open = |host, nic| SpreadProcess::<fatbtree_dolphin::Index<_>>::open(&options(host, nic));
+            let process = open_spread(nic, cluster, described, patience, open)?;
             if let Some(bytes) = arguments.cache {
                 process.client().remember(bytes);
             }

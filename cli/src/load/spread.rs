@@ -88,7 +88,8 @@ pub(super) fn load<S: Spread>(arguments: &Arguments, cluster: &Cluster) -> Resul
         patience: PATIENCE,
         contention: Contention::SMART,
     };
-    let mut process = open_spread::<S>(nic, cluster, described, PATIENCE, options, SpreadProcess::open)?;
+    let open = |host, nic| SpreadProcess::<S>::open(&options(host, nic));
+    let mut process = open_spread(nic, cluster, described, PATIENCE, open)?;
     process.stop_at_signals()?;
     let (count, began) = (data.keys().len() as u64, Instant::now());
     let bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();

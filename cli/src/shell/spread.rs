@@ -75,7 +75,8 @@ pub(super) fn connect<S: Spread>(
         patience: PATIENCE,
         contention: Contention::default(),
     };
-    open_spread(nic, cluster, described, PATIENCE, options, SpreadProcess::open_without_absent)
+    let open = |host, nic| SpreadProcess::open_without_absent(&options(host, nic));
+    open_spread(nic, cluster, described, PATIENCE, open)
 }
 
 /// A structure and what it takes to print answers.

@@ -11,7 +11,7 @@ use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::Describe;
 use fatbtree_race::Table;
 use fatbtree_race::host::TableInfo;
-use fatbtree_remote::{Awaited, ConnectionId, KeyValue, RemoteConfig, RemoteMemory};
+use fatbtree_remote::{Awaited, ConnectionId, KeyValue, RemoteConfig, RemoteMemory, ServerSet};
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
 
@@ -143,13 +143,12 @@ impl<S: Spread> StructureClient for SpreadClient<S> {
         options: &ClientOptions,
         seed: u64,
     ) -> Result<Self, NodeError> {
-        let mut all = infos.iter();
+        let mut known = infos.iter();
         let parts = |server: String| NodeError::Parts { structure: S::NAME, server };
-        let (_, first) = all.next().ok_or_else(|| parts(String::new()))?;
-        let numbers = servers
-            .iter()
-            .fold(0_u32, |all, server| all | 1_u32.checked_shl(server.partition.into()).unwrap_or(0));
-        let other = all.find(|(_, info)| info.structure != first.structure).map(|(server, _)| *server);
+        let (_, first) = known.next().ok_or_else(|| parts(String::new()))?;
+        let all = servers.iter().map(|server| server.partition);
+        let ServerSet(numbers) = all.clone().collect();
+        let other = known.find(|(_, info)| info.structure != first.structure).map(|(server, _)| *server);
         if S::servers(&first.structure) != numbers || other.is_some() {
             let server = other.unwrap_or(first.server);
             let name = servers.iter().find(|known| known.partition == server).map(|known| known.name.clone());
@@ -161,7 +160,6 @@ impl<S: Spread> StructureClient for SpreadClient<S> {
             patience: in_nanos(options.patience),
             ..RemoteConfig::default()
         };
-        let all = servers.iter().map(|server| server.partition);
         let memory = RemoteMemory::new(adapter, all.clone(), config, seed)?;
         let awaited = memory.shared::<Awaited>();
         all.filter(|server| !infos.contains_key(server)).for_each(|server| awaited.wait_for(server));

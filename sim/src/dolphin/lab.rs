@@ -19,8 +19,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory, Remote};
 use rand::RngExt as _;
 
-use crate::world::with_syncs;
-use crate::world::{CachedSwitches, Machine, MachineOptions, Random, SimDevice, World};
+use crate::world::{CachedSwitches, Machine, MachineOptions, Random, SimDevice, World, with_syncs};
 
 /// Interval in which a client and a server look for something to be done.
 const LOOK: Duration = Duration::from_micros(10);

@@ -16,8 +16,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};
 use rand::RngExt as _;
 
-use crate::world::with_syncs;
-use crate::world::{Machine, MachineOptions, Random, SimDevice, World};
+use crate::world::{Machine, MachineOptions, Random, SimDevice, World, with_syncs};
 
 /// Interval in which a client and a server look for something to be done.
 const LOOK: Duration = Duration::from_micros(10);
