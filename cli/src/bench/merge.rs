@@ -1,5 +1,6 @@
 //! `fatbtree merge`: the runs of several machines, measured by `fatbtree bench --out`, as one.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Percentiles;
 use super::latencies::Latencies;
+use crate::count;
 
 /// Merge what `fatbtree bench --out` wrote on several machines into one report.
 #[derive(Args)]
@@ -122,14 +124,13 @@ impl Run {
 }
 
 pub(crate) fn run(Arguments { files, json }: &Arguments) -> Result<()> {
-    for (at, file) in files.iter().enumerate() {
-        if files[..at].contains(file) {
-            bail!("{} is named twice; a run counts once", file.display());
-        }
-    }
-    let mut all = Run::new();
+    let (mut all, mut named) = (Run::new(), HashSet::new());
     for file in files {
         all.add(Run::read(file)?);
+        // By one name or several.
+        if !named.insert(file.canonicalize().with_context(|| format!("reading {}", file.display()))?) {
+            bail!("{} is named twice; a run counts once", file.display());
+        }
     }
     let Run { format: _, operations, wrong, failed, unknown, seconds, ops_per_s, round_trips, latencies } =
         all;
@@ -148,8 +149,9 @@ pub(crate) fn run(Arguments { files, json }: &Arguments) -> Result<()> {
     }
     outln!("{}", table(&percentiles));
     outln!(
-        "{runs} runs: {operations} operations in up to {seconds:.2} s, {ops_per_s:.0}/s together, {round_trips:.2} round trips each; {wrong} \
-         wrong, {failed} failed, {unknown} unknown"
+        "{}: {operations} operations in up to {seconds:.2} s, {ops_per_s:.0}/s together, {round_trips:.2} round trips each; {wrong} wrong, \
+         {failed} failed, {unknown} unknown",
+        count::of(runs as u64, "run")
     );
     Ok(())
 }
@@ -220,7 +222,11 @@ mod tests {
         }
         other.format = FORMAT.to_owned();
         std::fs::write(&path, serde_json::to_string(&other).expect("JSON")).expect("it is written");
-        let arguments = Arguments { files: vec![path.clone(), path], json: true };
-        assert!(run(&arguments).expect_err("one file").to_string().contains("is named twice"));
+        let name = folder.path().file_name().expect("a name");
+        let other_name = folder.path().join("..").join(name).join("run.json");
+        for again in [path.clone(), other_name] {
+            let arguments = Arguments { files: vec![path.clone(), again], json: true };
+            assert!(run(&arguments).expect_err("one file").to_string().contains("is named twice"));
+        }
     }
 }
