@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use fatbtree_blink::{
     BreakReason, ConnectionId, Event, GlobalAddress, KeyRange, OperationError, PoolConfig, Regions,
@@ -48,6 +49,16 @@ pub enum Fate {
 
 /// Where the switches let an index read land, given the lab's trees.
 pub type Landing = fn(&Lab, partition: u16, key: u64, seen: u32) -> GlobalAddress;
+
+/// Whether a stream of lookups has been woken since it was polled.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// What came of a lookup.
 #[derive(Clone, Debug, PartialEq)]
@@ -238,10 +249,13 @@ impl Lab {
     ) -> Vec<Done> {
         let client = self.client.clone();
         let mut lookups = pin!(client.lookup_many(keys, start, depth));
-        let mut context = Context::from_waker(Waker::noop());
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
         let deadline = self.now + Duration::from_secs(60);
-        let (mut done, mut still) = (Vec::new(), 0);
+        let mut done = Vec::new();
         loop {
+            woken.0.store(false, Ordering::Relaxed);
             match lookups.as_mut().poll_next(&mut context) {
                 Poll::Ready(None) => {
                     self.settle();
@@ -259,8 +273,8 @@ impl Lab {
                 Poll::Pending => {
                     meanwhile(self);
                     // What `meanwhile` did may have woken lookups without a frame on its way.
-                    still = if self.step() && self.now < deadline { 0 } else { still + 1 };
-                    assert!(still < 3, "lookups do not end: {:?}", self.client);
+                    let goes_on = self.step() && self.now < deadline;
+                    assert!(goes_on || woken.0.load(Ordering::Relaxed), "lookups do not end: {:?}", self.client);
                 }
             }
         }
