@@ -69,6 +69,7 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     let edge = process(&up.until("edge-0-1 "));
     up.until("ready");
     operator.waits("a first plan", |operator| operator.epoch().is_some());
+    let first_plan = operator.json(&["status"])["plan"].clone();
     // Every role answers; whether cables carry frames is known when probes have passed them, and there are routes then.
     assert_eq!(operator.asks(&["wait-ready"]), "ready\n");
 
@@ -121,12 +122,15 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     let text = operator.asks(&["plan", "--save", &path("kept.json")]);
     assert!(text.contains("round trips") && text.contains("kept.json"), "{text}");
     assert_eq!(operator.epoch(), Some(first));
-    assert!(run(&["plan", "show", &path("kept.json")]).status.success());
+    let kept = run(&["plan", "show", &path("kept.json")]);
+    let kept = String::from_utf8(kept.stdout).expect("text");
     operator.asks(&["diff"]);
     // Most of the nodes stay, so only what differs is written, under the epoch that is active.
     let second = operator.json(&["reload"]);
     let [entries, changes] = ["entries", "changes"].map(|what| second[what].as_u64().expect("a number"));
     assert!(second["epoch"].as_u64() == Some(first) && changes < 2 * entries, "{second}");
+    // The fingerprint tells that it is another plan than the first one: keys that were asked for are hot in it.
+    assert_ne!(second["plan"], first_plan);
     // Keys that are asked for often are hot now: switches lead to their records at once, and these reads are a row of their own.
     let client = Role::start(&["bench", "--cluster", &operator.cluster, "--operations", "100000000"]);
     let hot = |operator: &Operator| {
@@ -139,10 +143,16 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     let [of_client, all] = [&status["clients"][0]["hot_keys"], &status["hot_keys"]].map(Value::as_u64);
     assert!(of_client > Some(0) && all >= of_client, "{status}");
     client.stop("INT");
+    let before = operator.json(&["status"])["plan"].clone();
     let third = operator.json(&["reload", "--plan", &path("kept.json")]);
     assert_eq!(operator.epoch(), third["epoch"].as_u64());
-    let fourth = operator.json(&["rollback"])["epoch"].as_u64();
-    assert_eq!(operator.epoch(), fourth);
+    let fingerprint = third["plan"].as_str().expect("a fingerprint");
+    assert!(kept.starts_with(&format!("plan {fingerprint} ")), "{fingerprint} is not in\n{kept}");
+    assert_eq!(operator.json(&["status"])["plan"], third["plan"]);
+    assert!(operator.asks(&["show"]).contains(fingerprint));
+    let rolled_back = operator.json(&["rollback"]);
+    let fourth = rolled_back["epoch"].as_u64();
+    assert_eq!((operator.epoch(), &rolled_back["plan"]), (fourth, &before));
     let synced = operator.json(&["sync"]);
     assert_eq!((&synced["settled"], &synced["others"]), (&13.into(), &Value::Array(vec![])));
 

@@ -53,6 +53,9 @@ pub struct SavedPlan {
 pub struct Status {
     /// The active epoch; none while switches lead nowhere. While a reload puts another one active, the one before.
     pub epoch: Option<u8>,
+    /// [Fingerprint](crate::Plan::fingerprint) of the active plan; none if it is not known.
+    #[serde(default)]
+    pub plan: Option<String>,
     /// Entries of the active plan; 0 if it is not known.
     pub entries: usize,
     /// A reload that is under way.
@@ -121,10 +124,13 @@ impl std::fmt::Display for CableStatus {
 }
 
 /// A reload that is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadStatus {
     /// Epoch of the new plan.
     pub epoch: u8,
+    /// Its [fingerprint](crate::Plan::fingerprint).
+    #[serde(default)]
+    pub plan: String,
     /// Its stage.
     pub stage: Stage,
     /// Entries of the new plan.
@@ -238,10 +244,13 @@ pub struct Planned {
 }
 
 /// A plan was loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// The active epoch.
+    /// The active epoch: the one before where the plan was loaded by its changes.
     pub epoch: u8,
+    /// [Fingerprint](crate::Plan::fingerprint) of the plan.
+    #[serde(default)]
+    pub plan: String,
     /// Entries of the plan.
     pub entries: usize,
     /// Entries that were written or deleted.
@@ -436,7 +445,7 @@ mod tests {
             servers: vec![server(RoleState::Silent), server(RoleState::Lost)],
             switches_down: vec!["core-1".to_owned()],
             cables_down: vec![cable],
-            reload: Some(ReloadStatus { epoch, stage, entries: 9 }),
+            reload: Some(ReloadStatus { epoch, plan: String::new(), stage, entries: 9 }),
             ..Status::default()
         };
         let missing = [

@@ -15,6 +15,7 @@ mod execute;
 mod fat_root;
 mod favour;
 mod file;
+mod fingerprint;
 mod groups;
 mod hot;
 mod layers;

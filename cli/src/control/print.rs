@@ -137,18 +137,22 @@ pub(super) fn status_text(status: &Status) -> String {
 /// differs.
 fn force_text(status: &Status) -> String {
     let active = match status.epoch {
-        Some(epoch) => format!("epoch {epoch} active, {} entries", status.entries),
+        Some(epoch) => match &status.plan {
+            Some(plan) => format!("plan {plan} active in epoch {epoch}, {} entries", status.entries),
+            None => format!("a plan that is not known here active in epoch {epoch}"),
+        },
         None => "no active plan: index reads end at the roots of their partitions".to_owned(),
     };
-    let Some(ReloadStatus { epoch, stage, entries }) = status.reload else { return active };
+    let Some(ReloadStatus { epoch, plan, stage, entries }) = &status.reload else { return active };
+    let is_difference = status.epoch == Some(*epoch);
     let next = match stage {
         Stage::Clear => "what is left of the plan before is being deleted".to_owned(),
-        Stage::Write if status.epoch == Some(epoch) => {
-            format!("changes to it are being written, {entries} entries then")
+        Stage::Write if is_difference => {
+            format!("changes to it are being written, plan {plan} of {entries} entries then")
         }
-        Stage::Write => format!("epoch {epoch} is being written, {entries} entries"),
-        Stage::Flip if status.epoch == Some(epoch) => format!("its {entries} entries are being put active"),
-        Stage::Flip => format!("epoch {epoch} is being put active, {entries} entries"),
+        Stage::Write => format!("plan {plan} is being written in epoch {epoch}, {entries} entries"),
+        Stage::Flip if is_difference => format!("plan {plan} is being put active, {entries} entries"),
+        Stage::Flip => format!("plan {plan} is being put active in epoch {epoch}, {entries} entries"),
     };
     format!("{active}; {next}")
 }
@@ -165,8 +169,8 @@ pub(super) fn planned(planned: &Planned) {
 }
 
 pub(super) fn reloaded(reloaded: &Reloaded) {
-    let Reloaded { epoch, entries, changes, seconds } = reloaded;
-    outln!("epoch {epoch} active, {entries} entries, {changes} changes in {seconds:.2} s");
+    let Reloaded { epoch, plan, entries, changes, seconds } = reloaded;
+    outln!("plan {plan} active in epoch {epoch}, {entries} entries, {changes} changes in {seconds:.2} s");
 }
 
 pub(super) fn difference(difference: &Difference) {
@@ -264,19 +268,27 @@ mod tests {
 
     #[test]
     fn an_epoch_is_in_force_or_on_its_way_never_both() {
-        let status = |epoch, reload: Option<(u8, Stage)>| {
-            let reload = reload.map(|(epoch, stage)| ReloadStatus { epoch, stage, entries: 9 });
-            force_text(&Status { epoch, reload, entries: 7, ..Status::default() })
+        let status = |epoch: Option<u8>, reload: Option<(u8, Stage)>| {
+            let plan = || "b2".to_owned();
+            let reload = reload.map(|(epoch, stage)| ReloadStatus { epoch, plan: plan(), stage, entries: 9 });
+            let plan = epoch.map(|_| "a1".to_owned());
+            force_text(&Status { epoch, plan, reload, entries: 7, ..Status::default() })
         };
-        assert_eq!(status(Some(4), None), "epoch 4 active, 7 entries");
+        let active = "plan a1 active in epoch 4, 7 entries";
+        assert_eq!(status(Some(4), None), active);
         let write = status(Some(4), Some((6, Stage::Write)));
-        assert_eq!(write, "epoch 4 active, 7 entries; epoch 6 is being written, 9 entries");
+        assert_eq!(write, format!("{active}; plan b2 is being written in epoch 6, 9 entries"));
         let difference = status(Some(4), Some((4, Stage::Write)));
-        assert_eq!(difference, "epoch 4 active, 7 entries; changes to it are being written, 9 entries then");
+        assert_eq!(
+            difference,
+            format!("{active}; changes to it are being written, plan b2 of 9 entries then")
+        );
         let flip = status(Some(4), Some((6, Stage::Flip)));
-        assert_eq!(flip, "epoch 4 active, 7 entries; epoch 6 is being put active, 9 entries");
+        assert_eq!(flip, format!("{active}; plan b2 is being put active in epoch 6, 9 entries"));
         let clear = status(Some(6), Some((6, Stage::Clear)));
-        assert_eq!(clear, "epoch 6 active, 7 entries; what is left of the plan before is being deleted");
+        assert!(clear.ends_with("; what is left of the plan before is being deleted"), "{clear}");
+        let unknown = force_text(&Status { epoch: Some(3), ..Status::default() });
+        assert_eq!(unknown, "a plan that is not known here active in epoch 3");
         assert!(status(None, Some((6, Stage::Write))).starts_with("no active plan"));
     }
 

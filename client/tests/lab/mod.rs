@@ -274,7 +274,11 @@ impl Lab {
                     meanwhile(self);
                     // What `meanwhile` did may have woken lookups without a frame on its way.
                     let goes_on = self.step() && self.now < deadline;
-                    assert!(goes_on || woken.0.load(Ordering::Relaxed), "lookups do not end: {:?}", self.client);
+                    assert!(
+                        goes_on || woken.0.load(Ordering::Relaxed),
+                        "lookups do not end: {:?}",
+                        self.client
+                    );
                 }
             }
         }

@@ -190,6 +190,12 @@ mod tests {
                 for key in &keys {
                     prop_assert_eq!(difference.resolve(*key), next.resolve(*key));
                 }
+                // Epochs do not tell them apart, fingerprints do.
+                prop_assert_eq!(difference.fingerprint(), next.fingerprint());
+                let leads = |plan: &Plan| keys.iter().map(|key| plan.resolve(*key)).collect::<Vec<_>>();
+                if leads(&active) != leads(&difference) {
+                    prop_assert_ne!(difference.fingerprint(), active.fingerprint());
+                }
                 prop_assert_eq!(&Plan::from_json(&difference.to_json()).unwrap(), &difference);
                 for entries in difference.entries().values() {
                     prop_assert!(entries.is_sorted_by(|a, b| a.cmp_keys(b).is_lt()));

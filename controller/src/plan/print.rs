@@ -177,7 +177,7 @@ impl Plan {
         let mut line =
             |text: std::fmt::Arguments<'_>| writeln!(out, "{text}").expect("writing to a String cannot fail");
         let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(" / ");
-        line(format_args!("plan of epoch {} for {}", self.epoch, self.budget.target));
+        line(format_args!("plan {} of epoch {} for {}", self.fingerprint(), self.epoch, self.budget.target));
         line(format_args!(
             "  fat root in {}: {} of {} ranges, from sub-table {}",
             self.names(&self.roots),

@@ -443,7 +443,7 @@ fn the_example_cluster_is_planned_printed_and_summed_up() {
     assert!((summary.expected_levels - average).abs() < 1e-9, "{} and {average}", summary.expected_levels);
     let text = plan.print();
     for part in [
-        "plan of epoch 5 for v1model",
+        " of epoch 5 for v1model",
         "fat root in core-0:",
         "core A              8 nodes",
         "agg-0-0",

@@ -24,6 +24,8 @@ pub enum ControllerNews {
     Reloaded {
         /// Its epoch.
         epoch: u8,
+        /// Its [fingerprint](crate::Plan::fingerprint).
+        plan: String,
         /// Its entries.
         entries: usize,
         /// Entries that were written or deleted.
@@ -57,11 +59,11 @@ impl fmt::Display for ControllerNews {
             Self::Switch { name, trouble: Some(reason) } => write!(f, "switch {name} is silent: {reason}"),
             Self::Server { name, here: true } => write!(f, "memory server {name} is here"),
             Self::Server { name, here: false } => write!(f, "memory server {name} is gone"),
-            Self::Reloaded { epoch, entries, changes, took, because } => {
+            Self::Reloaded { epoch, plan, entries, changes, took, because } => {
                 let seconds = took.as_secs_f64();
                 write!(
                     f,
-                    "epoch {epoch} active, {entries} entries, {changes} changes in {seconds:.2} s: {because}"
+                    "plan {plan} active in epoch {epoch}, {entries} entries, {changes} changes in {seconds:.2} s: {because}"
                 )
             }
             Self::Outage { what, is_down: true } => write!(f, "{what} is down"),

@@ -148,12 +148,14 @@ impl Primary {
     }
 
     pub(super) fn reloaded(&mut self, epoch: u8, changes: usize, took: Duration) {
-        let entries = self.controller.plan().map_or(0, |(loaded, _)| loaded.len());
+        let loaded = self.controller.plan().map(|(loaded, _)| loaded);
+        let entries = loaded.map_or(0, |loaded| loaded.len());
+        let plan = loaded.map_or_else(String::new, |loaded| loaded.fingerprint().to_owned());
         let because = std::mem::take(&mut self.because);
-        self.tell(ControllerNews::Reloaded { epoch, entries, changes, took, because });
-        let done = Reloaded { epoch, entries, changes, seconds: took.as_secs_f64() };
+        self.tell(ControllerNews::Reloaded { epoch, plan: plan.clone(), entries, changes, took, because });
+        let done = Reloaded { epoch, plan, entries, changes, seconds: took.as_secs_f64() };
         for ticket in std::mem::take(&mut self.waiting) {
-            self.answer(ticket, Ok(Answer::Reloaded(done)));
+            self.answer(ticket, Ok(Answer::Reloaded(done.clone())));
         }
         self.follow_plan();
         if let Some(follower) = &mut self.follower {

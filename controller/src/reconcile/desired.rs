@@ -15,6 +15,7 @@ use crate::tables::Entry;
 #[derive(Debug, PartialEq)]
 pub struct Loaded {
     plan: Plan,
+    fingerprint: String,
     entries: BTreeMap<SwitchId, Arc<Vec<Entry>>>,
 }
 
@@ -22,12 +23,17 @@ impl Loaded {
     /// Makes the entries.
     pub fn new(plan: Plan) -> Arc<Self> {
         let entries = plan.entries().into_iter().map(|(switch, entries)| (switch, Arc::new(entries)));
-        Arc::new(Self { entries: entries.collect(), plan })
+        Arc::new(Self { entries: entries.collect(), fingerprint: plan.fingerprint(), plan })
     }
 
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// [`Plan::fingerprint`], made once.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 
     /// Entries that are written or deleted on the way from another plan, or from none.

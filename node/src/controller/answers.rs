@@ -23,6 +23,7 @@ impl Driver {
         let controller = primary.controller();
         let reload = controller.reload().map(|(new, _, stage)| ReloadStatus {
             epoch: new.plan().epoch(),
+            plan: new.fingerprint().to_owned(),
             stage,
             entries: new.len(),
         });
@@ -56,7 +57,7 @@ impl Driver {
                 hot_keys: client.hot_keys,
             }
         });
-        let (epoch, entries) = controller.followed();
+        let (epoch, plan) = controller.followed();
         let left_out = controller.left_out().map(|error| {
             format!("a plan that was kept is not of this cluster file; is something missing there? {error}")
         });
@@ -79,7 +80,8 @@ impl Driver {
         });
         Status {
             epoch,
-            entries,
+            plan: plan.map(|plan| plan.fingerprint().to_owned()),
+            entries: plan.map_or(0, |plan| plan.len()),
             reload,
             trouble: primary.trouble().map(str::to_owned),
             switches: cluster.tree().switches().iter().map(|switch| self.switch_status(switch)).collect(),

@@ -128,14 +128,14 @@ impl Controller {
         self.desired.active.plan().map(|loaded| (loaded, &self.source))
     }
 
-    /// The epoch that index reads follow, and the entries of its plan, 0 if it is not known: until all fat roots have turned to a new plan,
-    /// those of the one before.
-    pub fn followed(&self) -> (Option<u8>, usize) {
+    /// The epoch that index reads follow, and its plan, if that is known: until all fat roots have turned to a new plan, those of the one
+    /// before.
+    pub fn followed(&self) -> (Option<u8>, Option<&Arc<Loaded>>) {
         match &self.reload {
             Some(Reload { stage: Stage::Flip, old, .. }) => {
-                old.as_ref().map_or((None, 0), |old| (Some(old.plan().epoch()), old.len()))
+                (old.as_ref().map(|old| old.plan().epoch()), old.as_ref())
             }
-            _ => (self.desired.active.epoch(), self.plan().map_or(0, |(loaded, _)| loaded.len())),
+            _ => (self.desired.active.epoch(), self.desired.active.plan()),
         }
     }
 
