@@ -129,8 +129,6 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     let second = operator.json(&["reload"]);
     let [entries, changes] = ["entries", "changes"].map(|what| second[what].as_u64().expect("a number"));
     assert!(second["epoch"].as_u64() == Some(first) && changes < 2 * entries, "{second}");
-    // The fingerprint tells that it is another plan than the first one: keys that were asked for are hot in it.
-    assert_ne!(second["plan"], first_plan);
     // Keys that are asked for often are hot now: switches lead to their records at once, and these reads are a row of their own.
     let client = Role::start(&["bench", "--cluster", &operator.cluster, "--operations", "100000000"]);
     let hot = |operator: &Operator| {
@@ -143,7 +141,9 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     let [of_client, all] = [&status["clients"][0]["hot_keys"], &status["hot_keys"]].map(Value::as_u64);
     assert!(of_client > Some(0) && all >= of_client, "{status}");
     client.stop("INT");
+    // A plan with hot keys is another one than the first, whatever its epoch.
     let before = operator.json(&["status"])["plan"].clone();
+    assert_ne!(before, first_plan);
     let third = operator.json(&["reload", "--plan", &path("kept.json")]);
     assert_eq!(operator.epoch(), third["epoch"].as_u64());
     let fingerprint = third["plan"].as_str().expect("a fingerprint");
