@@ -1,6 +1,6 @@
 //! Damage in the memory of a running server, and a server that begins anew: no answer is wrong.
 //!
-//! Keys of a leaf have no sum: what flips there is not drawn here. Folders have checksums of everything: see `cli/tests/restored.rs`.
+//! Keys of a leaf have no sum: what flips there is not drawn here. Folders have checksums of everything: see `cli/tests/program/restored.rs`.
 
 use std::ops::Range;
 use std::rc::Rc;

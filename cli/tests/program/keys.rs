@@ -1,0 +1,135 @@
+//! `fatbtree get`, `put`, `delete` and `scan` on a running cluster, with their exit codes.
+
+use std::fs;
+
+use crate::common::processes::{Role, cluster_file_like};
+use crate::common::{fatbtree, run};
+
+/// Exit code and standard output.
+fn said(words: &[&str], cluster: &str) -> (Option<i32>, String) {
+    let output = run(&[words, &["--cluster", cluster]].concat());
+    (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+}
+
+#[test]
+fn keys_are_put_read_scanned_and_deleted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster, "--serve", "queries"]);
+    up.until("ready");
+    let is = |words: &[&str], code: i32, text: &str| {
+        assert_eq!(said(words, cluster), (Some(code), text.to_owned()), "{words:?}");
+    };
+    is(&["get", "7"], 1, "");
+    is(&["put", "7", "seven, or so"], 0, "");
+    is(&["put", "0x8000000000000000", "0x00ff"], 0, "");
+    // The bytes, and nothing else.
+    is(&["get", "7"], 0, "seven, or so");
+    is(&["get", "7", "--query"], 0, "seven, or so");
+    is(&["get", "7", "--quote"], 0, "\"seven, or so\"\n");
+    is(&["get", "0x8000_0000_0000_0000", "--quote"], 0, "0x00ff\n");
+    is(&["scan", ".."], 0, "7 \"seven, or so\"\n9223372036854775808 0x00ff\n");
+    is(&["scan", "..", "--limit", "1", "--csv"], 0, "7,\"seven, or so\"\n");
+    is(&["scan", "8..100"], 0, "");
+    is(&["delete", "7"], 0, "");
+    is(&["delete", "7"], 1, "");
+    is(&["scan", "..10"], 0, "");
+    is(&["put", "1", "0x123"], 3, "");
+    is(&["put", "1_000", "--text", "0x123"], 0, "");
+    is(&["get", "1e3"], 0, "0x123");
+    is(&["put", "1000", "--text", "-"], 0, "");
+    is(&["get", "1000"], 0, "-");
+    is(&["put", "1000", "-5"], 0, "");
+    is(&["scan", "1e3..=1_000", "--json"], 0, "{\"key\":1000,\"value\":\"-5\"}\n");
+    assert!(up.stop("INT").success());
+    is(&["get", "7", "--patience", "1"], 3, "");
+    assert_eq!(said(&["get", "seven"], cluster).0, Some(2));
+}
+
+/// A shell's `$( )` takes line ends away, so what `get` prints must not have others.
+#[test]
+fn values_of_any_bytes_come_back_as_they_were_put() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    let path = folder.path().join("value");
+    let path = path.to_str().expect("a plain path");
+    let values: [&[u8]; 10] = [
+        b"",
+        b" ",
+        b"plain",
+        b"a b",
+        b"\"quoted\"",
+        b"0x41",
+        b"two\nlines\n",
+        b"\x00\xff\n",
+        "größe".as_bytes(),
+        &vec![b'v'; 1 << 20],
+    ];
+    for value in values {
+        fs::write(path, value).expect("a file");
+        let from_file = ["put", "7", "--file", path];
+        assert_eq!(said(&from_file, cluster), (Some(0), String::new()));
+        let get = |further: &[&str]| {
+            let output = run(&[&["get", "7", "--cluster", cluster], further].concat());
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            output.stdout
+        };
+        assert!(get(&[]) == value, "{:?}", &value[..value.len().min(40)]);
+        let json: serde_json::Value = serde_json::from_slice(&get(&["--json"])).expect("JSON");
+        match std::str::from_utf8(value) {
+            Ok(text) => assert!(json["value"] == text && json.get("hex").is_none()),
+            Err(_) => assert!(json["hex"] == "00ff0a" && json.get("value").is_none(), "{json}"),
+        }
+        // The same from standard input.
+        assert_eq!(said(&["delete", "7"], cluster).0, Some(0));
+        let mut put = fatbtree();
+        put.args(["put", "7", "-", "--cluster", cluster]).stdin(fs::File::open(path).expect("it is there"));
+        assert!(put.status().expect("it starts").success());
+        assert!(get(&[]) == value);
+    }
+    fs::write(path, vec![7; (1 << 20) + 1]).expect("a file");
+    let output = run(&["put", "7", "--file", path, "--cluster", cluster]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && text.contains("up to 1048576 bytes"), "{text}");
+    assert!(up.stop("INT").success());
+}
+
+#[test]
+fn what_a_scan_writes_as_csv_can_be_loaded_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    for (key, value) in [
+        ("0", "plain"),
+        ("1", ""),
+        ("2", "a, b and \"c\""),
+        ("3", "\"\""),
+        ("4", " two\r\nlines\n"),
+        ("5", "# no comment"),
+        ("6", "0x00ff0a22fe2c"),
+        ("0x8000000000000000", "key,value"),
+        ("0xffffffffffffffff", "last"),
+    ] {
+        assert_eq!(said(&["put", key, value], cluster).0, Some(0), "{key}");
+    }
+    let scan = |format: &[&str]| {
+        let output = run(&[&["scan", "..", "--cluster", cluster], format].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let (shown, written) = (scan(&[]), scan(&["--csv"]));
+    let pairs = folder.path().join("pairs.csv");
+    fs::write(&pairs, &written).expect("a file");
+    let words = ["load", "--keys", pairs.to_str().expect("a plain path"), "--replace"];
+    let (code, table) = said(&words, cluster);
+    assert!(code == Some(0) && table.contains("9 keys with values of "), "{table}");
+    assert_eq!(scan(&[]), shown, "the same pairs");
+    assert_eq!(scan(&["--csv"]), written);
+    assert!(up.stop("INT").success());
+}
