@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::processes::{Role, bench, cluster_file};
 use fatbtree_topology::Cluster;
 
-fn get(address: &str, path: &str) -> String {
+pub(crate) fn get(address: &str, path: &str) -> String {
     ask(address, "GET", path)
 }
 

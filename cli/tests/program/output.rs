@@ -95,7 +95,8 @@ fn commands_on_a_cluster_end_their_work_and_say_that_their_output_is_lost() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
     let cluster = file.to_str().expect("a plain path");
-    let plan = folder.path().join("plan.json").display().to_string();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let plan = path("plan.json");
     let up = Role::start(&["up", cluster]);
     up.until("ready");
     let at = |words: &[&str], check: &dyn Fn(&[&str])| check(&[words, &["--cluster", cluster]].concat());
@@ -116,6 +117,12 @@ fn commands_on_a_cluster_end_their_work_and_say_that_their_output_is_lost() {
     for further in [&[][..], &["--json", "-"], &["--progress", "-"]] {
         told(&[&["bench", "--operations", "300"], further].concat());
     }
+    // One of many that are merged: a file of results is written, whatever becomes of the output.
+    let (one, other) = (path("one.json"), path("other.json"));
+    for out in [&one, &other] {
+        told(&["bench", "--operations", "300", "--out", out]);
+    }
+    is_told(&["merge", &one, &other]);
     told(&["control", "wait-ready"]);
     told(&["control", "reload"]);
     for command in ["status", "plan", "reload", "show", "counters", "drops", "sync", "diff"] {
@@ -123,6 +130,7 @@ fn commands_on_a_cluster_end_their_work_and_say_that_their_output_is_lost() {
             told(&[&["control", command], further].concat());
         }
     }
+    told(&["control", "rollback"]);
     told(&["control", "plan", "--save", &plan]);
     told(&["control", "explain", "7"]);
     is_told(&["plan", "show", &plan]);

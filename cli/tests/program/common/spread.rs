@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use fatbtree_node::{Spread, SpreadProcess};
+use fatbtree_topology::Cluster;
 
 use crate::common::processes::{Role, bench, client_options, cluster_file, kill, process};
 use crate::common::{fatbtree, refused, run};
+use crate::metrics::get;
 
 /// A cluster file with a structure.
 pub(crate) fn structure_file(folder: &Path, structure: &str) -> PathBuf {
@@ -99,6 +101,11 @@ pub(crate) fn lost_part_is_noticed(structure: &str) {
     // The controller may warn before `up` has an answer from the server.
     let warning = format!("load all servers again with `fatbtree load --structure {structure} --replace`");
     up.until_all(&["ready", &warning]);
+    // It answers, and is not healthy.
+    let text = std::fs::read_to_string(&file).expect("the cluster file");
+    let at = Cluster::from_toml(&text).expect("a good file");
+    let health = get(at.metrics("right").expect("the example has metrics"), "/healthz");
+    assert!(health.starts_with("HTTP/1.1 503") && health.contains("came back without its data"), "{health}");
     let output = run(&["bench", "--cluster", cluster, "--operations", "100", "--patience", "2"]);
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
     load(cluster, &["--keys", "2000", "--replace"]);
