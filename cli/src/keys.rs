@@ -131,17 +131,21 @@ pub(crate) struct Delete {
     at: At,
 }
 
-/// Print the pairs of a range of keys.
+/// Print the pairs of a range of keys, or all pairs.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree scan 4000..5000 --cluster cluster.toml --limit 10    the keys 4000 to 4999
   fatbtree scan 4000..=4999 --cluster cluster.toml --csv        the same keys, as lines that `fatbtree load` reads
+  fatbtree scan --cluster cluster.toml --csv > all.csv          all pairs; those of a hash table are in no order
+
+A hash table has no order of keys, so a range of it is refused. A key that is there during the whole scan is printed once, and no key is
+printed twice. One that is changed meanwhile is printed as it was at some moment, or not at all.
 
 Exit codes: 0, all pairs were printed, if there are any; 3, refused or failed; 5, they could not be printed: the disk is full.")]
 pub(crate) struct Scan {
-    /// FROM..TO without TO, or FROM..=TO with it; either may be left out.
+    /// FROM..TO without TO, or FROM..=TO with it; either may be left out. Without a range: all pairs, of a hash table, too.
     #[arg(value_parser = range)]
-    keys: (u64, u64),
+    keys: Option<(u64, u64)>,
     /// Print so many pairs at most.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
@@ -271,9 +275,10 @@ pub(crate) fn delete(Delete { key, at }: &Delete) -> u8 {
     })
 }
 
-pub(crate) fn scan(Scan { keys: (from, to), limit, csv, at }: &Scan) -> u8 {
+pub(crate) fn scan(Scan { keys, limit, csv, at }: &Scan) -> u8 {
     done(at, |db| {
-        for found in db.scan(*from..=*to).take(limit.unwrap_or(usize::MAX)) {
+        let pairs = keys.map_or_else(|| db.pairs(), |(from, to)| db.scan(from..=to));
+        for found in pairs.take(limit.unwrap_or(usize::MAX)) {
             let (key, value) = found?;
             if at.json {
                 outln!("{}", pair(key, Some(&value)));

@@ -160,6 +160,11 @@ impl Client {
         Scan(self.0.scan(range))
     }
 
+    /// See [`pairs`](crate::Client::pairs).
+    pub fn pairs(&self) -> Scan {
+        Scan(self.0.pairs())
+    }
+
     /// See [`stats`](crate::Client::stats).
     pub fn stats(&self) -> Stats {
         self.0.stats()
@@ -171,7 +176,7 @@ impl Client {
     }
 }
 
-/// The pairs of a range of keys, as an iterator that waits.
+/// Pairs, of a range of keys or all, as an iterator that waits.
 #[derive(Debug)]
 pub struct Scan(crate::Scan);
 

@@ -125,9 +125,15 @@ impl Client {
         self.change(key, Change::Delete).await
     }
 
-    /// The pairs of a range of keys in ascending order, as a stream.
+    /// The pairs of a range of keys in ascending order, as a stream. Not of a hash table, which has no order of keys: see
+    /// [`pairs`](Self::pairs).
     pub fn scan(&self, range: impl RangeBounds<u64>) -> Scan {
         Scan::new(self.clone(), range)
+    }
+
+    /// All pairs, as a stream: in ascending order of keys, or in no order where the structure has none, as a hash table.
+    pub fn pairs(&self) -> Scan {
+        Scan::all(self.clone())
     }
 
     /// A snapshot of the counters of all clones.

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use fatbtree_blink::{KeyRange, Mutation, Start};
 use fatbtree_client::{Client, QueryClient};
 use fatbtree_node::{
-    Adapter, ClientProcess, DolphinClient, DolphinProcess, HashClient, HashProcess, NodeError,
+    Adapter, ClientProcess, DolphinClient, DolphinProcess, HashClient, HashProcess, HashTable, NodeError,
     QueryClientProcess, Spread, SpreadClient,
 };
 use fatbtree_port::Waker;
+use fatbtree_remote::{KeyValue, Portion};
 
 use crate::Error;
 
@@ -81,6 +82,23 @@ pub(crate) enum Change {
     Delete,
 }
 
+/// What is left of a scan.
+#[derive(Debug)]
+pub(crate) enum Left {
+    /// Keys in ascending order.
+    Keys(RangeInclusive<u64>),
+    /// All pairs, in the structure's order.
+    All,
+    /// What an export of a hash table has left.
+    Hash(Cursor),
+}
+
+/// Where an export of a hash table goes on.
+type Cursor = <HashTable as KeyValue>::Cursor;
+
+/// Pairs, and what follows.
+pub(crate) type Part = Portion<Bytes, Left>;
+
 /// Operations by either protocol, on either structure.
 #[derive(Clone)]
 pub(crate) enum Store {
@@ -128,12 +146,24 @@ impl Store {
         }
     }
 
+    /// The next pairs of a scan, about `most`.
+    pub(crate) async fn scan(&self, left: Left, most: usize) -> Result<Part, Error> {
+        let keys = match (self, left) {
+            (Self::Hash(client), Left::All) => return export(client, Cursor::default(), most).await,
+            (Self::Hash(client), Left::Hash(cursor)) => return export(client, cursor, most).await,
+            (_, Left::Keys(keys)) => keys,
+            (_, Left::All | Left::Hash(_)) => 0..=u64::MAX,
+        };
+        let last = *keys.end();
+        let pairs = self.scan_keys(keys, most).await?;
+        // A part with fewer pairs is the last one.
+        let next = pairs.last().filter(|_| pairs.len() >= most).and_then(|(key, _)| key.checked_add(1));
+        let rest = next.map(|next| next..=last).filter(|keys| !keys.is_empty()).map(Left::Keys);
+        Ok(Part { pairs, rest })
+    }
+
     /// The first `most` pairs of a range.
-    pub(crate) async fn scan(
-        &self,
-        keys: RangeInclusive<u64>,
-        most: usize,
-    ) -> Result<Vec<(u64, Bytes)>, Error> {
+    async fn scan_keys(&self, keys: RangeInclusive<u64>, most: usize) -> Result<Vec<(u64, Bytes)>, Error> {
         let answered = match self {
             Self::Rdma(client) => client.scan_first(KeyRange::of(keys), most, Start::CachedOrIndexRead).await,
             Self::Hash(client) => return scan_spread(client, keys, most).await,
@@ -189,4 +219,13 @@ async fn scan_spread<S: Spread>(
     let scan = structure.scan(KeyRange::of(keys), most).ok_or_else(|| Error::only_in_trees::<S>("scan"))?;
     let pairs = scan.await.result.map_err(Error::of_spread::<S>)?;
     Ok(pairs.into_iter().map(|(key, value)| (key, Bytes::copy_from_slice(&value))).collect())
+}
+
+/// The next pairs of all that a hash table holds.
+async fn export(client: &HashClient, from: Cursor, most: usize) -> Result<Part, Error> {
+    let table = client.structure().await.map_err(Error::of_spread::<HashTable>)?;
+    let Portion { pairs, rest } =
+        table.export(from, most).await.result.map_err(Error::of_spread::<HashTable>)?;
+    let pairs = pairs.into_iter().map(|(key, value)| (key, Bytes::copy_from_slice(&value))).collect();
+    Ok(Part { pairs, rest: rest.map(Left::Hash) })
 }

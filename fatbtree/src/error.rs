@@ -108,9 +108,7 @@ pub enum Error {
         process: u32,
     },
     /// The structure does not have the operation.
-    #[error(
-        "expected a tree for {operation}, found a {structure}, which does not have this operation; use get, put, insert, update and delete"
-    )]
+    #[error("a {structure} does not have the operation {operation}; use {}", instead_of(operation))]
     #[non_exhaustive]
     NotInStructure {
         /// Name of the structure.
@@ -127,6 +125,14 @@ pub enum Error {
         /// Name of the operation.
         operation: &'static str,
     },
+}
+
+/// What a structure without this operation has.
+fn instead_of(operation: &str) -> &'static str {
+    match operation {
+        "scan" => "pairs, or `fatbtree scan` without a range, which gives all pairs in no order",
+        _ => "get, put, insert, update and delete",
+    }
 }
 
 impl Error {

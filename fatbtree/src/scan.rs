@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
-use std::ops::{Bound, RangeBounds, RangeInclusive};
+use std::ops::{Bound, RangeBounds};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_core::Stream;
 
+use crate::engine::{Left, Part};
 use crate::service::Ask;
 use crate::{Client, Error};
 
@@ -18,18 +19,18 @@ const FIRST: usize = 32;
 /// Pairs of a part at most.
 const LONGEST: usize = 1024;
 
-type Part = Pin<Box<dyn Future<Output = Result<Vec<(u64, Bytes)>, Error>> + Send>>;
+type Asked = Pin<Box<dyn Future<Output = Result<Part, Error>> + Send>>;
 
-/// The pairs of a range of keys in ascending order: a [`Stream`], from [`Client::scan`].
+/// Pairs as a [`Stream`]: those of a range of keys in ascending order, from [`Client::scan`], or all, from [`Client::pairs`].
 ///
-/// A scan is no snapshot of one moment: it misses no pair that is there throughout. Pairs are read in parts, and the next part is asked for
-/// while pairs of the last one are taken. After an error the stream ends.
+/// A scan is no snapshot of one moment: a key that is there throughout is in it once, and no key is in it twice. Pairs are read in parts, and
+/// the next part is asked for while pairs of the last one are taken. After an error the stream ends.
 pub struct Scan {
     client: Client,
-    /// Keys that were not asked for yet.
-    left: Option<RangeInclusive<u64>>,
+    /// What was not asked for yet. `None` while a part is on its way, and at the end.
+    left: Option<Left>,
     most: usize,
-    part: Option<Part>,
+    part: Option<Asked>,
     found: VecDeque<(u64, Bytes)>,
 }
 
@@ -51,7 +52,16 @@ impl Scan {
             Bound::Excluded(above) => above.checked_sub(1),
             Bound::Unbounded => Some(u64::MAX),
         };
-        let left = low.zip(high).map(|(low, high)| low..=high).filter(|keys| !keys.is_empty());
+        let keys = low.zip(high).map(|(low, high)| low..=high).filter(|keys| !keys.is_empty());
+        Self::of(client, keys.map(Left::Keys))
+    }
+
+    /// All pairs.
+    pub(crate) fn all(client: Client) -> Self {
+        Self::of(client, Some(Left::All))
+    }
+
+    fn of(client: Client, left: Option<Left>) -> Self {
         Self { client, left, most: FIRST, part: None, found: VecDeque::new() }
     }
 
@@ -65,26 +75,21 @@ impl Scan {
         self.found.pop_front()
     }
 
-    fn ask(&mut self, keys: RangeInclusive<u64>) {
+    fn ask(&mut self, left: Left) {
         let (client, most) = (self.client.clone(), self.most);
         self.part =
-            Some(Box::pin(async move { client.ask(false, |answer| Ask::Scan(keys, most, answer)).await }));
+            Some(Box::pin(async move { client.ask(false, |answer| Ask::Scan(left, most, answer)).await }));
     }
 
     fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let (Some(part), Some(keys)) = (&mut self.part, &self.left) else { return Poll::Ready(Ok(())) };
-        let Poll::Ready(pairs) = part.as_mut().poll(context) else { return Poll::Pending };
+        let Some(part) = &mut self.part else { return Poll::Ready(Ok(())) };
+        let Poll::Ready(done) = part.as_mut().poll(context) else { return Poll::Pending };
         self.part = None;
-        let pairs = match pairs {
-            Ok(pairs) => pairs,
-            Err(error) => {
-                self.left = None;
-                return Poll::Ready(Err(error));
-            }
+        let Part { pairs, rest } = match done {
+            Ok(part) => part,
+            Err(error) => return Poll::Ready(Err(error)),
         };
-        // A part with fewer pairs is the last one.
-        let next = pairs.last().filter(|_| pairs.len() >= self.most).and_then(|(key, _)| key.checked_add(1));
-        self.left = next.map(|next| next..=*keys.end()).filter(|keys| !keys.is_empty());
+        self.left = rest;
         self.most = LONGEST.min(2 * self.most);
         self.found.extend(pairs);
         Poll::Ready(Ok(()))
@@ -99,9 +104,9 @@ impl Stream for Scan {
         loop {
             if this.part.is_none()
                 && this.found.len() < this.most / 4
-                && let Some(keys) = this.left.clone()
+                && let Some(left) = this.left.take()
             {
-                this.ask(keys);
+                this.ask(left);
             }
             let polled = this.poll_part(context);
             if let Poll::Ready(Err(error)) = polled {

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::ops::RangeInclusive;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -14,7 +13,7 @@ use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::engine::{Change, Engine, Store};
+use crate::engine::{Change, Engine, Left, Part, Store};
 use crate::stats::Counters;
 use crate::{Client, Error, Options};
 
@@ -35,7 +34,7 @@ const BATCH_AT_ONCE: usize = 32;
 pub(crate) enum Ask {
     Get(u64, Answer<Option<Bytes>>),
     Change(u64, Change, Answer<bool>),
-    Scan(RangeInclusive<u64>, usize, Answer<Vec<(u64, Bytes)>>),
+    Scan(Left, usize, Answer<Part>),
     GetMany(Vec<u64>, Answer<Vec<Option<Bytes>>>),
     PutMany(Vec<(u64, Bytes)>, Answer<Vec<Result<(), Error>>>),
 }
@@ -223,7 +222,7 @@ impl Limit {
 enum Reply {
     Value(Answer<Option<Bytes>>, Result<Option<Bytes>, Error>),
     Change(Answer<bool>, Result<bool, Error>),
-    Pairs(Answer<Vec<(u64, Bytes)>>, Result<Vec<(u64, Bytes)>, Error>),
+    Pairs(Answer<Part>, Result<Part, Error>),
     Values(Answer<Vec<Option<Bytes>>>, Result<Vec<Option<Bytes>>, Error>),
     Changes(Answer<Vec<Result<(), Error>>>, Vec<Result<(), Error>>),
 }
@@ -252,8 +251,8 @@ async fn carry_out(store: &Store, ask: Ask, limit: Limit, counters: &Counters) -
             counters.change(limit.since, &result);
             Reply::Change(answer, result)
         }
-        Ask::Scan(keys, most, answer) => {
-            let result = limit.run(store, false, store.scan(keys, most)).await;
+        Ask::Scan(left, most, answer) => {
+            let result = limit.run(store, false, store.scan(left, most)).await;
             counters.scan(limit.since, &result);
             Reply::Pairs(answer, result)
         }

@@ -75,8 +75,11 @@ pub type ClientProcess = StructureProcess<Client<Adapter>>;
 /// The process of a client of a structure over all memory servers.
 pub type SpreadProcess<S> = StructureProcess<SpreadClient<S>>;
 
+/// A hash table, as a client process uses it.
+pub type HashTable = fatbtree_race::Table<Adapter>;
+
 /// A client of a hash table.
-pub type HashClient = SpreadClient<fatbtree_race::Table<Adapter>>;
+pub type HashClient = SpreadClient<HashTable>;
 
 /// The process of a client of a hash table.
 pub type HashProcess = StructureProcess<HashClient>;

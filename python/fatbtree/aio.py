@@ -50,6 +50,10 @@ class Client:
         """The pairs with keys from `start` up to, but without, `stop`, in ascending order: an asynchronous iterator."""
         return Scan(self._native.scan(start, stop))
 
+    def pairs(self):
+        """All pairs, in ascending order, or in no order where the structure has none, as a hash table: an asynchronous iterator."""
+        return Scan(self._native.pairs())
+
     async def __aenter__(self):
         return self
 
@@ -58,7 +62,7 @@ class Client:
 
 
 class Scan:
-    """Asynchronous iterator over the pairs of a range of keys."""
+    """Asynchronous iterator over the pairs of a range of keys, or all."""
 
     def __init__(self, native):
         self._native = native

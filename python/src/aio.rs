@@ -96,6 +96,10 @@ impl AsyncClient {
         Ok(AsyncScan { scan: Arc::new(tokio::sync::Mutex::new(scan)) })
     }
 
+    fn pairs(&self) -> PyResult<AsyncScan> {
+        Ok(AsyncScan { scan: Arc::new(tokio::sync::Mutex::new(self.open()?.pairs())) })
+    }
+
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         stats_of(py, self.open()?.stats())
     }
@@ -109,7 +113,7 @@ impl AsyncClient {
     }
 }
 
-/// The pairs of a range of keys, in parts.
+/// The pairs of a range of keys, or all, in parts.
 #[pyclass(frozen, module = "fatbtree.aio")]
 pub(crate) struct AsyncScan {
     scan: Arc<tokio::sync::Mutex<fatbtree::Scan>>,

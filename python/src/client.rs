@@ -125,6 +125,10 @@ impl Client {
         Ok(Scan { scan: tokio::sync::Mutex::new(self.open()?.scan(keys(start, stop))) })
     }
 
+    fn pairs(&self) -> PyResult<Scan> {
+        Ok(Scan { scan: tokio::sync::Mutex::new(self.open()?.pairs()) })
+    }
+
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         stats_of(py, self.open()?.stats())
     }
@@ -149,7 +153,7 @@ impl Client {
     }
 }
 
-/// Iterator over the pairs of a range of keys.
+/// Iterator over the pairs of a range of keys, or all.
 #[pyclass(frozen, module = "fatbtree")]
 pub(crate) struct Scan {
     scan: tokio::sync::Mutex<fatbtree::Scan>,

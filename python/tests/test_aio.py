@@ -36,6 +36,7 @@ class Aio(ClusterTest):
                     found = [pair async for pair in db.scan(start, stop)]
                     expected = [(key, number(key // 2)) for key in range(start, stop) if key % 2 == 0]
                     self.assertEqual(found, expected)
+                self.assertEqual([key async for key, _ in db.pairs()], [n * 2 for n in range(3000)])
                 with self.assertRaises(fatbtree.FailedError) as raised:
                     await db.put(1, bytes(64 << 20))
                 self.assertIs(raised.exception.may_have_happened, False)

@@ -135,6 +135,14 @@ class HashTable(ClusterTest):
                 self.assertIs(raised.exception.may_have_happened, False)
             self.assertEqual(db.get(1), b"one")
 
+    def test_all_pairs_come_once_in_no_order(self):
+        with fatbtree.connect(self.file) as db:
+            pairs = {key: str(key).encode() for key in range(3000)}
+            self.assertEqual(db.put_many(list(pairs.items())), [])
+            found = list(db.pairs())
+            self.assertEqual(len(found), len(pairs))
+            self.assertEqual(dict(found), pairs)
+
 
 if __name__ == "__main__":
     unittest.main()

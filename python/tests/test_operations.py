@@ -74,6 +74,7 @@ class Operations(ClusterTest):
             else:
                 self.assertEqual(db.get(key), known.get(key))
         self.assertEqual(list(db.scan()), sorted(known.items()))
+        self.assertEqual(list(db.pairs()), sorted(known.items()))
 
     def test_threads_share_a_client(self):
         def count_up(thread):

@@ -61,4 +61,6 @@ fatbtree_remote::named_checks! {
     SoundSlots,
     /// A block with a key that cannot be in its slot was reached by a damaged pointer.
     OthersKey,
+    /// An export finds a key once, though it was deleted and put into a later slot meanwhile.
+    ExportedOnce,
 }

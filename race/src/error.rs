@@ -95,6 +95,11 @@ pub enum TableError {
     /// The owner gave the connection up.
     #[error("the {0} was given up")]
     Abandoned(ConnectionId),
+    /// An export began on a table that the client has opened anew since: a server may have begun anew.
+    #[error(
+        "the table was opened anew during the export, because a memory server may have begun anew; begin the export again"
+    )]
+    OpenedAnew,
     /// The server has lost what its memory held.
     #[error("memory server {0} has lost what it held; load it again and open the table anew")]
     Lost(u16),
@@ -107,6 +112,16 @@ pub enum TableError {
     /// The device refuses the request.
     #[error(transparent)]
     Refused(#[from] PostError),
+}
+
+impl TableError {
+    /// The error of an operation that is about no certain key.
+    pub(crate) fn of_no_key(self) -> Self {
+        match self {
+            Self::DamagedKey { at, expected, .. } => Self::Damaged { at, expected },
+            error => error,
+        }
+    }
 }
 
 /// Reasons for which an attempt does not end with an answer.

@@ -21,6 +21,11 @@ impl Hash {
         Self(mix(key.wrapping_add(0x9e37_79b9_7f4a_7c15)))
     }
 
+    /// A hash with these low bits.
+    pub(crate) const fn of_suffix(suffix: u32) -> Self {
+        Self(suffix as u64)
+    }
+
     /// The low `depth` bits, `depth` being 16 or less.
     #[must_use]
     pub const fn suffix(self, depth: u8) -> u32 {

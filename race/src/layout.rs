@@ -53,7 +53,7 @@ const GROUP_BUCKETS: u64 = 3;
 const GROUP_BYTES: u64 = GROUP_BUCKETS * BUCKET_BYTES;
 
 /// Bytes before a subtable's first bucket, and before a directory's first entry.
-const HEAD_BYTES: u64 = 64;
+pub(crate) const HEAD_BYTES: u64 = 64;
 
 /// Offset of the word in a subtable that names its successors.
 pub(crate) const SUCCESSORS: u64 = 8;

@@ -20,6 +20,7 @@
 //! | [update](Table::update), [upsert](Table::upsert) | 3 | [WRITE block, READ 128 × 2]; READ old block; CAS |
 //! | [insert](Table::insert) | 3 | [WRITE block, READ 128 × 2]; [CAS, READ 128 × 2]; CAS |
 //! | [delete](Table::delete) | 3 | [READ 128 × 2]; READ block; CAS |
+//! | [export](Table::export) of all pairs | 2 for up to 16 pairs of each server | READ slots; [READ block × 16] |
 //!
 //! An operation takes a round trip more for another key of its fingerprint in its buckets, for a block that another client has freed (its
 //! version must be read), and for a split that the client did not know. Each [`Answer`] says how many there were.
@@ -149,5 +150,5 @@ pub use layout::{
     STRUCTURE, Shape,
 };
 pub use slot::{BlockPointer, MAX_REGION, MAX_SERVERS, Place, Slot, State, UNIT};
-pub use table::{Answer, Change, PlaceStats, Table, Value};
+pub use table::{Answer, Change, Cursor, PlaceStats, Table, Value};
 pub use verify::{Fault, Verified};

@@ -23,6 +23,15 @@ pub struct Answer<T, E> {
 /// Result of a scan: keys with their values.
 pub type Pairs<V, E> = Answer<Vec<(u64, V)>, E>;
 
+/// Some of all pairs of a structure.
+#[derive(Debug)]
+pub struct Portion<V, C> {
+    /// Keys with their values.
+    pub pairs: Vec<(u64, V)>,
+    /// Where the others follow. `None` if there are no others.
+    pub rest: Option<C>,
+}
+
 /// A change of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change<'v> {
@@ -59,6 +68,8 @@ pub trait KeyValue: Sized + 'static {
     type Verified: Display;
     /// A fault that such a walk finds.
     type Fault: Error + Send + Sync + 'static;
+    /// Where an export goes on. The default is its beginning.
+    type Cursor: Default + Debug + Send + 'static;
 
     /// Bytes of the client's memory for what it remembers of the structure, if nothing else is asked for.
     const REMEMBERED: u64;
@@ -91,6 +102,14 @@ pub trait KeyValue: Sized + 'static {
         range: KeyRange,
         most: usize,
     ) -> Option<impl Future<Output = Pairs<Self::Value, Self::Error>>>;
+
+    /// Finds the next pairs of the whole structure, about `most` of them, in an order of its own. A key that is there during the whole export
+    /// is found exactly once, and no key is found twice.
+    fn export(
+        &self,
+        from: Self::Cursor,
+        most: usize,
+    ) -> impl Future<Output = Answer<Portion<Self::Value, Self::Cursor>, Self::Error>>;
 
     /// Walks over the whole structure and checks it, while nothing changes it.
     fn verify(&self) -> impl Future<Output = Result<Self::Verified, Self::Fault>>;

@@ -83,7 +83,7 @@ pub use config::{Combine, Contention, Locking, RemoteConfig};
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
 pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
 pub use kept::Kept;
-pub use key_value::{Answer, Change, KeyValue, Pairs};
+pub use key_value::{Answer, Change, KeyValue, Pairs, Portion};
 pub use keys::KeyRange;
 pub use locks::{HAND_OVERS, LockError, LockGuard, OWNER_NAMES, Owner, SessionId, Writer, restructure_all};
 pub use members::{Awaited, Members, ServerSet, members};

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use fatbtree_blink::Contention;
 use fatbtree_memserver::{Part, PartOptions, make};
 use fatbtree_node::{ClientOptions, Spread, SpreadProcess};
-use fatbtree_remote::{Answer, Change, KeyRange, KeyValue};
+use fatbtree_remote::{Answer, Change, KeyRange, KeyValue, Portion};
 use fatbtree_topology::Cluster;
 use fatbtree_verbs::plain::PlainDevice;
 
@@ -149,9 +149,21 @@ impl<P: Place, W: Write> Shell<P, W> {
             }
             None => None,
         })?;
-        let (pairs, round_trips) =
-            scanned.context("a hash table has no order of keys: scan, rscan and len are for trees")?;
+        let (pairs, round_trips) = scanned
+            .context("a hash table has no order of keys: `fatbtree scan` without a range prints all pairs")?;
         Ok((pairs?, round_trips))
+    }
+
+    /// Counts all pairs. Returns their number, and the round trips.
+    fn count(&mut self) -> Result<(u64, u32)> {
+        let (mut next, mut found, mut all) = (Some(Default::default()), 0, 0);
+        while let Some(cursor) = next {
+            let export = async |structure: Rc<P::Structure>| structure.export(cursor, PAIRS_AT_ONCE).await;
+            let Answer { result, round_trips } = self.place.with(export)?;
+            let Portion { pairs, rest } = result?;
+            (next, found, all) = (rest, found + pairs.len() as u64, all + round_trips);
+        }
+        Ok((found, all))
     }
 
     /// Scans forward, some pairs at a time: a long scan is printed as it goes. Returns the number of pairs, and the round trips.
@@ -229,7 +241,7 @@ impl<P: Place, W: Write> Database for Shell<P, W> {
                 self.cost(round_trips)
             }
             Command::Len => {
-                let (count, round_trips) = self.scan((0, u64::MAX), u64::MAX, |_, _, _| Ok(()))?;
+                let (count, round_trips) = self.count()?;
                 self.answer(&count.to_string(), round_trips)
             }
             Command::CompareAndSet(..) => {

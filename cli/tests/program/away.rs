@@ -87,6 +87,10 @@ fn begins_without_one(structure: &str) {
     // Commands, too.
     let (key, value) = (there[0].to_string(), there[0].to_string());
     assert_eq!(single(cluster, &["get", &key]), (Some(0), value), "{structure}");
+    // A scan of all pairs is never silently short.
+    let output = run(&["scan", "--cluster", cluster, "--patience", "12"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && text.contains("memory server 1"), "{structure}: {text}");
 
     // The client that has begun without it gets its session.
     let _right = memory_server(cluster, folder.path(), "right");

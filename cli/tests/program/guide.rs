@@ -149,6 +149,7 @@ const CLUSTER: &[Line] = &[
     ("fatbtree get 0x1267 --cluster cluster.toml --json", Ends(&[])),
     ("fatbtree scan 4000..5000 --cluster cluster.toml --limit 10", Ends(&[])),
     ("fatbtree scan 4000..=4999 --cluster cluster.toml --csv", Ends(&[("4000..=4999", "1..=2")])),
+    ("fatbtree scan --cluster cluster.toml --csv > all.csv", Ends(&[])),
     ("fatbtree delete 4711 --cluster cluster.toml", Ends(&[])),
     ("fatbtree shell --cluster cluster.toml", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml", Ends(&[])),

@@ -167,6 +167,7 @@ fn each_command_prints_what_the_schema_says() {
     assert_eq!(of("get", &["get", "99", "--json"]), expected[expected.len() - 1..]);
     assert_eq!(of("get", &["get", "6", "--json"]), [json!({ "key": 6, "value": null })]);
     assert_eq!(of("scan", &["scan", "..", "--json"]), expected);
+    assert_eq!(of("scan", &["scan", "--json"]), expected);
     assert_eq!(of("delete", &["delete", "7", "--json"]), [json!({ "key": 7, "deleted": true })]);
     assert_eq!(of("delete", &["delete", "7", "--json"]), [json!({ "key": 7, "deleted": false })]);
     let loaded = of("load", &["load", "--keys", "2000", "--replace", "--json", "-"]);

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use fatbtree_remote::{KeyRange, KeyValue, Pairs, RemoteMemory};
+use fatbtree_remote::{KeyRange, KeyValue, Pairs, Portion, RemoteMemory};
 use fatbtree_verbs::Verbs;
 
 use super::{Answer, Change, Index, Value};
@@ -17,6 +17,8 @@ impl<V: Verbs + 'static> KeyValue for Index<V> {
     type Error = IndexError;
     type Verified = Verified;
     type Fault = Fault;
+    /// The next key.
+    type Cursor = u64;
 
     /// Inner nodes of 100 million dense keys.
     const REMEMBERED: u64 = 64 << 20;
@@ -47,6 +49,16 @@ impl<V: Verbs + 'static> KeyValue for Index<V> {
 
     fn scan(&self, range: KeyRange, most: usize) -> Option<impl Future<Output = Pairs<Value, IndexError>>> {
         Some(self.scan(range, most))
+    }
+
+    async fn export(&self, from: u64, most: usize) -> Answer<Portion<Value, u64>> {
+        let most = most.max(1);
+        let Answer { result, round_trips } = self.scan(KeyRange::of(from..=u64::MAX), most).await;
+        let portion = |pairs: Vec<(u64, Value)>| {
+            let last = pairs.last().filter(|_| pairs.len() >= most);
+            Portion { rest: last.and_then(|(key, _)| key.checked_add(1)), pairs }
+        };
+        Answer { result: result.map(portion), round_trips }
     }
 
     fn verify(&self) -> impl Future<Output = Result<Verified, Fault>> {

@@ -5,6 +5,7 @@ mod cache;
 mod cancel;
 mod common;
 mod failures;
+mod hash;
 mod operations;
 mod seats;
 mod ways;

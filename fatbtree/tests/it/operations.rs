@@ -51,6 +51,11 @@ async fn each_operation_answers_what_it_should() {
         let expected: Vec<u64> = range.filter(|key| key % 2 == 0).collect();
         assert_eq!(found, expected);
     }
+    let (mut keys, mut pairs) = (Vec::new(), db.pairs());
+    while let Some(pair) = pairs.next().await {
+        keys.push(pair.unwrap().0);
+    }
+    assert!(keys.iter().copied().eq((0..3000).map(|n| n * 2)), "in ascending order");
     let stats = db.stats();
     assert_eq!((stats.failed, stats.unknown, stats.changes), (0, 0, 3008));
     db.close().await;
@@ -105,6 +110,11 @@ async fn queries_have_the_same_operations_except_two() {
         keys.push(pair.unwrap().0);
     }
     assert_eq!(keys, [1].into_iter().chain(10..=150).collect::<Vec<u64>>());
+    let (mut count, mut pairs) = (0, db.pairs());
+    while let Some(pair) = pairs.next().await {
+        count += usize::from(pair.is_ok());
+    }
+    assert_eq!(count, 191);
     assert!(db.delete(1).await.unwrap());
     assert!(!db.delete(1).await.unwrap());
     for refused in [db.insert(3, b"x").await, db.compare_and_swap(3, b"x", b"y").await] {

@@ -3,10 +3,10 @@
 use std::future::{Future, Ready};
 use std::rc::Rc;
 
-use fatbtree_remote::{KeyRange, KeyValue, Pairs, RemoteMemory};
+use fatbtree_remote::{KeyRange, KeyValue, Pairs, Portion, RemoteMemory};
 use fatbtree_verbs::Verbs;
 
-use super::{Answer, Change, Table, Value};
+use super::{Answer, Change, Cursor, Table, Value};
 use crate::error::TableError;
 use crate::verify::{Fault, Verified};
 
@@ -16,6 +16,7 @@ impl<V: Verbs + 'static> KeyValue for Table<V> {
     type Error = TableError;
     type Verified = Verified;
     type Fault = Fault;
+    type Cursor = Cursor;
 
     /// [Places of keys](Self::remember_places).
     const REMEMBERED: u64 = 0;
@@ -49,6 +50,10 @@ impl<V: Verbs + 'static> KeyValue for Table<V> {
 
     fn scan(&self, _: KeyRange, _: usize) -> Option<impl Future<Output = Pairs<Value, TableError>>> {
         None::<Ready<_>>
+    }
+
+    fn export(&self, from: Cursor, most: usize) -> impl Future<Output = Answer<Portion<Value, Cursor>>> {
+        self.export(from, most)
     }
 
     fn verify(&self) -> impl Future<Output = Result<Verified, Fault>> {

@@ -1,6 +1,7 @@
 //! The table as one client uses it.
 
 mod buckets;
+mod export;
 mod grow;
 mod key_value;
 mod mutate;
@@ -22,6 +23,7 @@ use fatbtree_remote::{
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
+pub use export::Cursor;
 pub use fatbtree_remote::Change;
 pub use search::Value;
 pub use speculate::PlaceStats;
@@ -54,7 +56,13 @@ pub struct Table<V: Verbs> {
     left: Cell<Option<u16>>,
     /// Where keys were found.
     places: RefCell<speculate::Places>,
+    /// Number of this one among the tables that were opened on the memory. A table that was opened anew may be another one.
+    number: u64,
 }
+
+/// Tables that were opened on a memory.
+#[derive(Default)]
+struct Opened(Cell<u64>);
 
 impl<V: Verbs> std::fmt::Debug for Table<V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -124,7 +132,10 @@ impl<V: Verbs> Table<V> {
         let (memory, scratch) = (Rc::clone(memory), RefCell::default());
         let (directory, left) = (RefCell::new(directory), Cell::new(None));
         let (splitting, places) = Default::default();
-        Ok(Self { memory, shape, home, directory, splitting, scratch, left, places })
+        let opened = memory.shared::<Opened>();
+        let number = opened.0.get();
+        opened.0.set(number + 1);
+        Ok(Self { memory, shape, home, directory, splitting, scratch, left, places, number })
     }
 
     /// The table's shape.

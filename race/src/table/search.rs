@@ -120,14 +120,28 @@ impl<V: Verbs> Table<V> {
         let [output] = self.memory.post(id, read).await?;
         op.trips += 1;
         let head = bytes_of(output)?;
-        let Some(rest) = block::rest_bytes(pointer, &head) else { return Ok(ReadBytes::Whole(head)) };
-        // The head may be another record's by now: the bound keeps the READ within the region.
-        let most = block::block_bytes(self.shape.max_value).saturating_sub(first);
-        let rest = u64::from(rest.min(most));
+        if block::rest_bytes(pointer, &head).is_none() {
+            return Ok(ReadBytes::Whole(head));
+        }
         let mut bytes = head.to_vec();
         drop(head);
-        let from = at.behind(first.into());
-        bytes.extend_from_slice(&self.memory.read_long(op.lane, from, rest, &mut op.trips).await?);
+        self.read_rest(pointer, &mut bytes, op).await?;
         Ok(ReadBytes::Pieces(bytes))
+    }
+
+    /// Reads what the first READ of a block has left, if it is longer than a slot can tell.
+    pub(super) async fn read_rest(
+        &self,
+        pointer: BlockPointer,
+        bytes: &mut Vec<u8>,
+        op: &mut Op,
+    ) -> Result<(), Stop> {
+        let Some(rest) = block::rest_bytes(pointer, bytes) else { return Ok(()) };
+        let first = block::first_bytes(pointer);
+        // The head may be another record's by now: the bound keeps the READ within the region.
+        let most = block::block_bytes(self.shape.max_value).saturating_sub(first);
+        let (from, rest) = (pointer.place.address().behind(first.into()), u64::from(rest.min(most)));
+        bytes.extend_from_slice(&self.memory.read_long(op.lane, from, rest, &mut op.trips).await?);
+        Ok(())
     }
 }

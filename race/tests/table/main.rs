@@ -2,6 +2,7 @@
 
 mod away;
 mod damage;
+mod export;
 mod forged;
 mod load;
 mod long;

@@ -8,10 +8,11 @@ use std::time::Duration;
 use fatbtree::{Client, Options};
 use fatbtree_blink::TreeConfig;
 use fatbtree_node::{
-    MemoryServerOptions, MemoryServerProcess, NicSpec, QueryOptions, Stopper, TreeSource, roster_of,
-    switch_ports,
+    HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, NicSpec, QueryOptions, Stopper, TreeSource,
+    roster_of, switch_ports,
 };
-use fatbtree_topology::Cluster;
+use fatbtree_race::Shape;
+use fatbtree_topology::{Cluster, MemoryServer};
 use fatbtree_trust::Trust;
 
 /// The server stops when this is dropped.
@@ -67,6 +68,29 @@ impl Running {
 
     /// With so many seats for clients.
     pub(crate) fn with_seats(seats: u16) -> Self {
+        Self::serve(seats, |described| TreeSource {
+            keys: Vec::new(),
+            value_bytes: 16,
+            seed: 42,
+            config: TreeConfig::default(),
+            spare_bytes: 256 << 20,
+            region_bytes: 1 << 30,
+            queries: Some(QueryOptions {
+                address: described.query.clone(),
+                workers: 1,
+                servers: vec![(0, described.partition)],
+                cache_bytes: 1 << 20,
+                secret: None,
+            }),
+        })
+    }
+
+    /// With an empty hash table in place of a tree.
+    pub(crate) fn with_hash_table() -> Self {
+        Self::serve(1, |_| HashSource { shape: Shape::default(), spare_bytes: 256 << 20 })
+    }
+
+    fn serve<S: Hosted + Send>(seats: u16, structure: impl FnOnce(&MemoryServer) -> S) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let text = std::fs::read_to_string(write_file_with(&folder, seats)).expect("the file");
         let cluster = Cluster::from_toml(&text).expect("a cluster file");
@@ -83,21 +107,7 @@ impl Running {
             trust: Trust::default(),
             roster: roster_of(&cluster),
             metrics: None,
-            structure: TreeSource {
-                keys: Vec::new(),
-                value_bytes: 16,
-                seed: 42,
-                config: TreeConfig::default(),
-                spare_bytes: 256 << 20,
-                region_bytes: 1 << 30,
-                queries: Some(QueryOptions {
-                    address: described.query.clone(),
-                    workers: 1,
-                    servers: vec![(0, described.partition)],
-                    cache_bytes: 1 << 20,
-                    secret: None,
-                }),
-            },
+            structure: structure(&described),
             data: None,
             sync: None,
             limit: None,
