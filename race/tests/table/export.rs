@@ -12,7 +12,6 @@ use fatbtree_sim::hash::lab::{serve, serve_in_chunks};
 use fatbtree_sim::world::{Machine, Options, SimDevice, World, random};
 use fatbtree_verbs::time::{Duration, Instant};
 use proptest::prelude::*;
-use rand::RngExt as _;
 
 use crate::model::{SMALL, done, value, with_table};
 use crate::split::{Client, TWO_SERVERS};
