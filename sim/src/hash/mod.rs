@@ -52,10 +52,13 @@ pub enum Aim {
     Long,
     /// Many keys, of which few come and go all the time: insertions of one key beside splits.
     Crowded,
+    /// Exports beside splits, and beside keys that come and go.
+    Exports,
 }
 
 impl Aim {
-    /// Those that take turns by the seed. Scenarios of [`Long`](Self::Long) take as long as ten others.
+    /// Those that take turns by the seed. Scenarios of [`Long`](Self::Long) take as long as ten others, and [`Exports`](Self::Exports) came
+    /// after seeds were chosen.
     pub const TURNS: [Self; 7] =
         [Self::All, Self::Blocks, Self::Lines, Self::Insertions, Self::Splits, Self::Scarce, Self::Crowded];
 }
@@ -99,7 +102,7 @@ impl Scenario {
             Aim::Blocks => (draw.random_range(3..12), 8, 1),
             Aim::Lines => (draw.random_range(1..4), 400, 1),
             Aim::Insertions => (draw.random_range(1..4), 8, 1),
-            Aim::Splits | Aim::Scarce => (draw.random_range(60..160), 60, 1),
+            Aim::Splits | Aim::Scarce | Aim::Exports => (draw.random_range(60..160), 60, 1),
             Aim::Crowded => (draw.random_range(300..500), 8, 1),
             Aim::Long => (draw.random_range(1..4), 150_000, 1),
         };
@@ -138,6 +141,9 @@ pub struct Outcome {
     pub short: u64,
     /// Searches in one round trip.
     pub hits: u64,
+    /// Exports of all pairs.
+    #[serde(skip)]
+    pub exports: u64,
     /// Clients that died.
     pub deaths: u64,
     /// Servers that were started anew.
@@ -179,6 +185,7 @@ impl AddAssign for Outcome {
         self.refused += other.refused;
         self.short += other.short;
         self.hits += other.hits;
+        self.exports += other.exports;
         self.deaths += other.deaths;
         self.restarts += other.restarts;
         self.lapsed += other.lapsed;

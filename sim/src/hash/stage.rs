@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_race::{Change, Shape, Table, TableError};
-use fatbtree_remote::Contention;
+use fatbtree_race::{Change, Cursor, Shape, Table, TableError, Value};
+use fatbtree_remote::{Contention, Portion};
 use fatbtree_verbs::BufferClass;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
@@ -34,6 +34,8 @@ struct Setting {
     short: Cell<u64>,
     /// Searches in one round trip.
     hits: Cell<u64>,
+    /// Exports of all pairs.
+    exports: Cell<u64>,
     scenario: Scenario,
 }
 
@@ -96,10 +98,38 @@ impl Living {
                 Aim::Crowded => 1,
                 Aim::Scarce => *pick(&mut random, &[0, 1, 1, 3, 3, 2, 4]),
                 Aim::Blocks | Aim::Lines | Aim::Long => *pick(&mut random, &[0, 0, 1, 2, 3, 4, 4]),
+                Aim::Exports => *pick(&mut random, &[0, 1, 1, 2, 3, 4, 4, 5]),
                 Aim::All => random.random_range(0..5),
             };
+            if what == 5 {
+                let most = random.random_range(1..40);
+                drop(self.export(&table, most).await);
+                continue;
+            }
             drop(self.operate(&table, key, what).await);
         }
+    }
+
+    /// Exports all pairs, `most` at a time. It is explained as a scan of all keys: each is found, or not, as at some moment of it.
+    async fn export(&self, table: &Table<SimDevice>, most: usize) -> Result<(), TableError> {
+        let Setting { history, exports, refused, .. } = &*self.setting;
+        let scan = history.ask_scan(&self.machine.name(), self.machine.now(), 0..=u64::MAX);
+        let (mut found, mut next) = (Vec::new(), Some(Cursor::default()));
+        while let Some(cursor) = next {
+            let Portion { pairs, rest } = table.export(cursor, most).await.result.inspect_err(|error| {
+                refused.set(refused.get() + 1);
+                if !matches!(error, TableError::GaveUp { .. }) {
+                    self.setting.wrong(format!("export: {error}"));
+                }
+            })?;
+            let open = |(key, value): &(u64, Value)| Some((*key, self.setting.open(*key, value)?));
+            found.extend(pairs.iter().filter_map(open));
+            next = rest;
+        }
+        found.sort_unstable();
+        history.answer_scan(scan, self.machine.now(), 0..=u64::MAX, found);
+        exports.set(exports.get() + 1);
+        Ok(())
     }
 
     /// Returns why there is no answer.
@@ -284,7 +314,17 @@ fn verified(ended: &Ended<'_, Scene>) -> Result<(), String> {
     let (memory, home) = (memory.take().ok_or("the last client was not begun")?, *home);
     let task = last.spawn(async move {
         let table = Table::open(memory, home).await.map_err(|error| error.to_string())?;
-        table.verify().await.map_err(|fault| fault.to_string())
+        let verified = table.verify().await.map_err(|fault| fault.to_string())?;
+        let (mut exported, mut next) = (0, Some(Cursor::default()));
+        while let Some(cursor) = next {
+            let portion =
+                table.export(cursor, 10).await.result.map_err(|error| format!("export: {error}"))?;
+            (exported, next) = (exported + portion.pairs.len() as u64, portion.rest);
+        }
+        match exported == verified.keys {
+            true => Ok(verified),
+            false => Err(format!("an export has found {exported} keys of {}", verified.keys)),
+        }
     });
     let walked = ended.world.run_until(|| task.has_ended(), SOON);
     walked.map_err(|_| "the walk over the table does not end".to_owned())?;
@@ -323,6 +363,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         refused: Cell::new(0),
         short: Cell::new(0),
         hits: Cell::new(0),
+        exports: Cell::new(0),
         scenario: *scenario,
     };
     let scene = Rc::new(Scene {
@@ -356,7 +397,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     trial.run(&world, &scene)?;
     let mut outcome = scene.outcome.borrow().clone();
     (outcome.refused, outcome.short) = (scene.setting.refused.get(), scene.setting.short.get());
-    outcome.hits = scene.setting.hits.get();
+    (outcome.hits, outcome.exports) = (scene.setting.hits.get(), scene.setting.exports.get());
     let count = |name: &str| scene.servers.iter().map(|server| server.count(name)).sum();
     (outcome.lapsed, outcome.reclaimed) = (count("sessions_lapsed"), count("blocks_reclaimed"));
     Ok(outcome)

@@ -26,6 +26,16 @@ fn the_seeds_pass_and_are_rough() {
     assert!(total.hits > 3 * SEEDS && total.reclaimed > SEEDS, "{total:?}");
 }
 
+/// Exports beside clients and servers that die are explained as scans.
+#[test]
+fn seeds_of_exports_pass() {
+    let campaign = Campaign::default();
+    let report = campaign.run(Seeds::fixed(SEEDS), |seed| Scenario::aimed(seed, Aim::Exports).run());
+    let total = report.into_result().unwrap_or_else(|report| panic!("{report}"));
+    eprintln!("{total:#?}");
+    assert!(total.exports > SEEDS && total.former > SEEDS && total.deaths > SEEDS / 2, "{total:?}");
+}
+
 #[test]
 fn a_seed_replays_itself() {
     for seed in 0..10 {
