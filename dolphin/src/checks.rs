@@ -60,6 +60,10 @@ fatbtree_remote::named_checks! {
     LocksAll,
     /// A leaf is free memory when it is retired, and not before.
     FreesRetired,
+    /// Room for a key is made in a leaf with the key in its range, as the leaf is when it is locked.
+    RoomInRange,
+    /// Blocks that a chain was to link are left alone where its connection broke: they may be linked.
+    HoldsDoubtful,
     /// A leaf whose header does not match its sum is damaged, and says nothing of a range.
     SoundHeaders,
     /// A node with an entry, or a state, that no client writes is damaged.
