@@ -64,6 +64,12 @@ fatbtree_remote::named_checks! {
     RoomInRange,
     /// Blocks that a chain was to link are left alone where its connection broke: they may be linked.
     HoldsDoubtful,
+    /// The leaf in a node's place is on its server's disk before the node says so.
+    CollapseSynced,
+    /// A node between two others is on its server's disk before the upper one leads there.
+    BetweenSynced,
+    /// What a node that has moved holds is on its server's disk before the node above leads past it.
+    RelinkSynced,
     /// A leaf whose header does not match its sum is damaged, and says nothing of a range.
     SoundHeaders,
     /// A node with an entry, or a state, that no client writes is damaged.

@@ -33,6 +33,8 @@ fn aim(check: Check) -> Option<Aim> {
         | Check::HoldsDoubtful => return None,
         // A client must stand still while another one dies or goes on, or be dropped in its middle: see `stale.rs` and `dropped.rs`.
         Check::GapSettled | Check::RoomInRange | Check::TakesBack => return None,
+        // Servers must lose their power: see `sim/src/power/tests.rs`.
+        Check::CollapseSynced | Check::BetweenSynced | Check::RelinkSynced => return None,
         // No client damages anything: see `damage.rs`.
         Check::SoundHeaders | Check::SoundNodes => return None,
     })

@@ -250,12 +250,9 @@ impl<V: Verbs> Index<V> {
                 return Err(stop);
             }
         };
-        // Of two servers that fail, each comes back as it was at a moment of its own: no leaf names a node that is not there.
-        if child.at().server() != entry.at().server()
-            && let Err(trouble) = self.memory.until_synced(child.at().server()).await
-        {
+        if let Err(stop) = self.synced_before(child.at().server(), entry.at().server()).await {
             self.thaw_read((guard, bytes), &[entry.at()], op).await?;
-            return Err(trouble.into());
+            return Err(stop);
         }
         let begin = LockLine::changing(leaf.stamp(), Task::Burst, leaf.min(), child).to_bytes();
         room.hold();
