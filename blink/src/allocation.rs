@@ -12,6 +12,7 @@ pub enum Allocation {
     ///
     /// Trees that were written to like this are for clients without switches: a partition's server cannot give a plan the nodes that
     /// lie elsewhere. Neighbours on different servers are never merged, because the keys of a merge move within one chain; an empty
-    /// leaf among such neighbours stays.
+    /// leaf among such neighbours stays. No write waits until what it leads to is on another server's disk: after a power failure of one
+    /// server such a tree may lead to nodes that are not there. No role writes trees like this, only the shell in its own memory.
     RoundRobin,
 }

@@ -60,6 +60,16 @@ fatbtree_remote::named_checks! {
     LocksAll,
     /// A leaf is free memory when it is retired, and not before.
     FreesRetired,
+    /// Room for a key is made in a leaf with the key in its range, as the leaf is when it is locked.
+    RoomInRange,
+    /// Blocks that a chain was to link are left alone where its connection broke: they may be linked.
+    HoldsDoubtful,
+    /// The leaf in a node's place is on its server's disk before the node says so.
+    CollapseSynced,
+    /// A node between two others is on its server's disk before the upper one leads there.
+    BetweenSynced,
+    /// What a node that has moved holds is on its server's disk before the node above leads past it.
+    RelinkSynced,
     /// A leaf whose header does not match its sum is damaged, and says nothing of a range.
     SoundHeaders,
     /// A node with an entry, or a state, that no client writes is damaged.

@@ -59,6 +59,10 @@ fatbtree_remote::named_checks! {
     EachServer,
     /// A transaction that others have brought to its end is not taken for undone.
     Outcome,
+    /// A lock that is another's, or gone, says that its transaction has ended.
+    LocksTell,
+    /// While a server is filled, the client that fills it alone recovers transactions with items of it.
+    FillerAlone,
     /// A seat of a dead coordinator is taken only if its log is closed.
     OpenSeat,
     /// Transactions of dead coordinators are recovered when their seats are wanted.

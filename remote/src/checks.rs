@@ -172,6 +172,10 @@ named_checks! {
     SpeculatedEntryVersion,
     /// Each server of a structure says which servers it was used with, not only the one on which the structure begins.
     MembersEverywhere,
+    /// A block rests until the word that led to it from another server is gone on that server's disk.
+    Rests,
+    /// What another server is about to lead to is on the disk of its own server.
+    SyncedFirst,
     /// A server that was away when a structure was opened is the one that was used with the others.
     Awaited,
 }

@@ -116,7 +116,11 @@ impl<'i, V: Verbs> Room<'i, V> {
     /// Takes the outcome of the chain that was to link the blocks: if it was not posted nothing leads to them.
     pub(super) fn linked<T>(&mut self, outcome: Result<T, LockError>) -> Result<T, Stop> {
         use LockError::{Trouble as Because, Unknown};
-        let may_be_done = matches!(outcome, Ok(_) | Err(Unknown(_) | Because(Trouble::Broke(_))));
+        let may_be_done = match &outcome {
+            Ok(_) => true,
+            Err(Unknown(_) | Because(Trouble::Broke(_))) => Check::HoldsDoubtful.on(),
+            Err(_) => false,
+        };
         self.set_held(may_be_done);
         Ok(outcome?)
     }

@@ -363,12 +363,13 @@ fn an_order_that_is_not_kept_is_found() {
         ("a collapse", collapse(0b11, 1)),
         ("a node between two", between(0b1, 1)),
     ];
-    let needed: [(Check, &[usize]); 5] = [
+    let needed: [(Check, &[usize]); 6] = [
         (Check::OpensLast, &[0, 1, 2, 3, 4]),
         (Check::LinksFirst, &[0, 1]),
         (Check::LinksLast, &[2]),
         (Check::LocksAll, &[2]),
         (Check::FreesRetired, &[2]),
+        (Check::HoldsDoubtful, &[0, 2]),
     ];
     let mut passed = Vec::new();
     for (check, of) in needed {

@@ -25,11 +25,16 @@ fn aim(check: Check) -> Option<Aim> {
         // No answer is wrong: see `model.rs`.
         Check::Pauses => return None,
         // Two clients must die at two moments, or one break there: see `died.rs`.
-        Check::OpensLast | Check::LinksFirst | Check::LinksLast | Check::LocksAll | Check::FreesRetired => {
-            return None;
-        }
-        // A client must stand still while another one dies, and be dropped in its middle: see `stale.rs` and `dropped.rs`.
-        Check::GapSettled | Check::TakesBack => return None,
+        Check::OpensLast
+        | Check::LinksFirst
+        | Check::LinksLast
+        | Check::LocksAll
+        | Check::FreesRetired
+        | Check::HoldsDoubtful => return None,
+        // A client must stand still while another one dies or goes on, or be dropped in its middle: see `stale.rs` and `dropped.rs`.
+        Check::GapSettled | Check::RoomInRange | Check::TakesBack => return None,
+        // Servers must lose their power: see `sim/src/power/tests.rs`.
+        Check::CollapseSynced | Check::BetweenSynced | Check::RelinkSynced => return None,
         // No client damages anything: see `damage.rs`.
         Check::SoundHeaders | Check::SoundNodes => return None,
     })

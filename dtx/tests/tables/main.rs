@@ -5,6 +5,7 @@ mod fills;
 mod forged;
 mod missing;
 mod model;
+mod older;
 mod once;
 mod recoveries;
 mod scene;

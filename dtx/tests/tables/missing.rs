@@ -7,6 +7,7 @@ use fatbtree_sim::transactions::{Aim, run_aiming};
 
 use crate::deaths::{a_recovery_stands_still, moments_to_stand_still};
 use crate::fills::{a_log_comes_late, moments_to_be_late};
+use crate::older::{IN_RECOVERY, an_older_log_is_open, moments_of_an_older_log};
 use crate::once::{
     a_deleted_key_comes_back, a_lock_is_broken_under_a_transaction, a_read_is_changed_before_it_is_locked,
     a_slot_is_being_filled, an_absent_key_is_wanted_twice, moments_of_an_insertion,
@@ -66,6 +67,10 @@ fn failure(check: Check) -> Option<String> {
         Check::LockedValidation => first([true, false], a_lock_is_broken_under_a_transaction),
         Check::Filling => first([()], |()| a_slot_is_being_filled()),
         Check::StillFree => first(moments_of_an_insertion(), a_deleted_key_comes_back),
+        Check::LocksTell => first(moments_of_an_older_log(), |moment| an_older_log_is_open(moment, None)),
+        Check::FillerAlone => {
+            first(moments_of_an_older_log(), |moment| an_older_log_is_open(moment, Some(IN_RECOVERY)))
+        }
         Check::OpenSeat | Check::SeatsAgain => {
             first(1..9, an_open_log_is_in_the_way).or_else(|| first(1..12, coordinators_die))
         }

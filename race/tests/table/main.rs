@@ -8,6 +8,7 @@ mod load;
 mod long;
 mod memory;
 mod model;
+mod rivals;
 mod room;
 mod settle;
 mod split;

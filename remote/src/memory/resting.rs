@@ -13,6 +13,7 @@ use fatbtree_verbs::Verbs;
 
 use super::RemoteMemory;
 use crate::allocator::{Block, SizeClass};
+use crate::checks::Check;
 use crate::connection::Event;
 use crate::locks::Writer;
 
@@ -35,7 +36,7 @@ impl<V: Verbs> RemoteMemory<V> {
     /// Takes back a block, in the session of `writer`, to which a word on the server `led` led until now. Where the block is on another server
     /// and `led` has a disk, it rests until the change is on that disk. What was of a session that has ended is left alone.
     pub fn put_back_after(&self, led: u16, writer: &Writer, class: SizeClass, bytes: u32, block: Block) {
-        if led == block.address.server() {
+        if led == block.address.server() || !Check::Rests.on() {
             return self.put_back(writer, class, bytes, block);
         }
         let mut state = self.state.borrow_mut();

@@ -87,7 +87,7 @@ impl<V: Verbs> RemoteMemory<V> {
     /// [`patience`](crate::RemoteConfig::patience): structure changes wait here, and keys of other servers wait for them.
     pub async fn until_synced(&self, server: u16) -> Result<(), Trouble> {
         let writer = self.writer(server)?;
-        if !writer.syncs {
+        if !writer.syncs || !Check::SyncedFirst.on() {
             return Ok(());
         }
         let number = self.in_session(server, &writer, |session| session.syncs.ask());

@@ -24,6 +24,8 @@ use crate::world::{Machine, SimDevice};
 pub(super) const CHUNK: u64 = 32 << 10;
 /// Bytes for what clients write.
 const SPARE: u64 = 4 << 20;
+/// Keys of the groups differ in their first byte: a structure of several servers has parts of them on each.
+pub(super) const GROUP: u64 = 1 << 60;
 /// Longest value.
 pub(super) const LONGEST: u64 = 1200;
 
@@ -148,7 +150,7 @@ impl<K: Parts> Structure for Spread<K> {
     }
 }
 
-/// A tree of one server.
+/// A tree with a partition for each server.
 pub(super) struct Tree(Rc<Pool<SimDevice>>);
 
 fn tree_config() -> TreeConfig {
@@ -160,11 +162,14 @@ impl Structure for Tree {
     type Tenant = Blink;
     type Memory = Pool<SimDevice>;
 
-    fn make(path: &Path, server: u16, _: u16, keeping: Keeping) -> Loaded<Blink> {
+    fn make(path: &Path, server: u16, servers: u16, keeping: Keeping) -> Loaded<Blink> {
         let folder = Folder::open_with(path, owner(server), CHUNK, keeping).expect("it is new");
         let mut storage = TreeStorage::Folder(folder.into());
         let options = LoadOptions {
-            range: KeyRange { low: 0, high: None },
+            range: KeyRange {
+                low: u64::from(server) * GROUP,
+                high: (server + 1 < servers).then(|| u64::from(server + 1) * GROUP),
+            },
             spare_bytes: SPARE,
             ..LoadOptions::new(tree_config(), server)
         };

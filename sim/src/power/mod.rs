@@ -6,10 +6,13 @@
 //!   a fresh client ◄── servers started from what is left ◄────────────────────┘
 //! ```
 //!
-//! The power is cut in the middle of operations of the disk, and at moments in between, while the run goes on: each cut is a folder. From each
-//! of them a server is started. The folder must be taken, with all checks of its structure; a walk over the whole structure must find no
-//! fault; and each key must have a value that it has had since the last time at which all that was acknowledged had reached the disk. Then
-//! all keys are written again: nothing is left that stops a client.
+//! Runs are of one server, of two and of three. Of several servers either all lose their power at one moment, each with changes of its own that
+//! were not synced, or one of them does, and the others are as they are at that moment.
+//!
+//! The power is cut before a server does a sync that a client waits for, in the middle of operations of the disk (of one server), and at moments
+//! in between, while the run goes on: each cut is a folder. From each of them a server is started. The folder must be taken, with all checks of
+//! its structure; a walk over the whole structure must find no fault; and each key must have a value that it has had since the last time at
+//! which all that was acknowledged had reached the disk. Then all keys are written again: nothing is left that stops a client.
 //!
 //! Each client changes keys of its own, one after the other, so that the values of a key are a list.
 
@@ -31,6 +34,10 @@ pub struct Outcome {
     pub cuts: u64,
     /// Cuts in the middle of an operation of the disk.
     pub cuts_within: u64,
+    /// Cuts of several servers at one moment.
+    pub cuts_of_all: u64,
+    /// Cuts of one server of several.
+    pub cuts_of_one: u64,
     /// Cuts that have lost acknowledged changes, none of which was older than the last sync.
     pub cuts_with_losses: u64,
     /// Keys that were read from them.
@@ -46,6 +53,8 @@ impl AddAssign for Outcome {
         self.changes += other.changes;
         self.cuts += other.cuts;
         self.cuts_within += other.cuts_within;
+        self.cuts_of_all += other.cuts_of_all;
+        self.cuts_of_one += other.cuts_of_one;
         self.cuts_with_losses += other.cuts_with_losses;
         self.reads += other.reads;
         self.applied += other.applied;
@@ -82,7 +91,7 @@ impl Scenario {
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         let kind = [Kind::Tree, Kind::Hash, Kind::Dolphin][(seed % 3) as usize];
-        Self { seed, kind, servers: 1, cuts: 24 }
+        Self { seed, kind, servers: 1 + (seed / 3 % 3) as u16, cuts: 24 }
     }
 
     /// Runs it.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_memserver::session_keeper::{Denied, KeeperOptions};
+use fatbtree_memserver::session_keeper::{Call, Denied, KeeperOptions};
 use fatbtree_memserver::{Bounds, ClientId, Keeping, Limits, Loaded, MemoryServer, ServerOptions};
 use fatbtree_verbs::journal::{Cut, Disk, LossyDisk, Pace};
 use fatbtree_verbs::time::Duration;
@@ -15,19 +15,44 @@ use fatbtree_verbs::{Access, Memory};
 use rand::RngExt as _;
 use tempfile::TempDir;
 
-use super::kinds::{CHUNK, Keeper, LONGEST, Structure};
+use super::kinds::{CHUNK, GROUP, Keeper, LONGEST, Structure};
 use super::{Outcome, Scenario};
 use crate::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
 
 /// Interval in which a client and a server look for something to be done.
 const LOOK: Duration = Duration::from_micros(10);
 const CLIENTS: u64 = 3;
+/// Groups of keys. Each has keys of all clients.
+const GROUPS: u64 = 3;
+/// Keys of a client in a group.
+const IN_GROUP: u64 = 27;
 /// Keys of a client.
-const KEYS: u64 = 60;
+const KEYS: u64 = GROUPS * IN_GROUP;
+/// Number in its group from which on a key is not used before the group has grown.
+const LATE: u64 = 24;
+/// Changes of a client in a phase. Most changes of a phase are of keys of one group.
+const PHASE: u64 = 40;
 /// Changes of a client.
-const CHANGES: u64 = 250;
+const CHANGES: u64 = 8 * PHASE;
 /// Time within which everything ends that nothing is in the way of.
 const SOON: Duration = Duration::from_secs(20);
+
+/// Key of a client by its number. Keys of the first group differ in their second byte. Those of the second one share two bytes, but for the late
+/// ones: a radix tree then needs a node above the node that it has. Those of the third one are dense.
+const fn key_of(client: u64, number: u64) -> u64 {
+    let in_group = number / GROUPS;
+    let at = in_group * CLIENTS + client;
+    match number % GROUPS {
+        0 => at << 48 | at,
+        1 => GROUP | (if in_group < LATE { 7 } else { 9 }) << 48 | at << 40 | at,
+        _ => 2 * GROUP | at,
+    }
+}
+
+/// Keys of all clients.
+fn keys() -> Vec<u64> {
+    (0..KEYS).flat_map(|number| (0..CLIENTS).map(move |client| key_of(client, number))).collect()
+}
 
 /// A memory server's process on a simulated machine.
 struct Server<S: Structure> {
@@ -64,7 +89,13 @@ impl<S: Structure> Server<S> {
 }
 
 /// Starts a client on a machine of its own.
-fn client<S: Structure>(world: &World, servers: &[Rc<Server<S>>], seed: u64) -> (Machine, Rc<S::Memory>) {
+/// `asked` is told of a server that is to sync, before it does.
+fn client<S: Structure>(
+    world: &World,
+    servers: &[Rc<Server<S>>],
+    seed: u64,
+    asked: impl Fn(u16) + 'static,
+) -> (Machine, Rc<S::Memory>) {
     let machine = world.machine(MachineOptions::named(format!("client {seed}")));
     let infos: Vec<_> = servers.iter().map(|server| *server.process.borrow().info()).collect();
     let memory = S::memory(&machine, &infos, seed);
@@ -75,6 +106,10 @@ fn client<S: Structure>(world: &World, servers: &[Rc<Server<S>>], seed: u64) -> 
     let host = Ipv4Addr::from_bits(0x0a00_0000 | machine.id().0);
     let id = ClientId { host: host.into(), roce: host };
     let carry = async move |server: u16, call| {
+        caller.sync(&call).await;
+        if let Call::Sync { .. } = call {
+            asked(server);
+        }
         let server =
             servers.iter().find(|of| of.process.borrow().info().server == server).expect("it is one of them");
         server.process.borrow_mut().carry_out(caller.now(), id, call).map_err(Denied::from)
@@ -108,8 +143,16 @@ fn value(change: u64) -> Vec<u8> {
 
 type Acknowledged = BTreeMap<u64, usize>;
 
+/// Servers whose power was cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    All,
+    One(usize),
+}
+
 /// A moment at which the power was cut on some of the servers. The others' files are as they were then.
 struct Moment {
+    of: Of,
     cuts: Vec<Cut>,
     /// Number of the snapshot of what had reached the disks.
     mark: u64,
@@ -127,19 +170,33 @@ pub(super) fn run<S: Structure>(scenario: &Scenario) -> Result<Outcome, String> 
     let mut servers = Vec::new();
     for (server, (folder, disk)) in folders.iter().zip(&disks).enumerate() {
         let disk = Arc::clone(disk) as Arc<dyn Disk>;
-        let keeping = Keeping { pace: Pace::Never, disk, ..Keeping::default() };
+        // The disk's clock stands still: of itself the journal never syncs, and clients are told that it does some time.
+        let pace = Pace::Every(std::time::Duration::from_secs(1));
+        let keeping = Keeping { pace, disk, ..Keeping::default() };
         let content = S::make(folder, server as u16, scenario.servers, keeping);
         servers.push(Server::<S>::start(&world, content)?);
     }
     let history = Rc::new(RefCell::new(History::default()));
     let marks: Rc<RefCell<Vec<Acknowledged>>> = Rc::new(RefCell::new(vec![Acknowledged::default()]));
+    let moments = Rc::new(RefCell::new(Vec::new()));
+    let kept: Vec<_> =
+        servers.iter().zip(&disks).map(|(server, disk)| (Rc::clone(server), Arc::clone(disk))).collect();
+    let before_syncs = Rc::new(RefCell::new((scenario.cuts / 2, random(seed, 160))));
     let mut clients = Vec::new();
     for number in 0..CLIENTS {
-        let (machine, memory) = client(&world, &servers, seed ^ number);
-        let draw = random(seed, 130 + number);
-        clients.push(machine.spawn(change_keys::<S>(memory, number, draw, Rc::clone(&history))));
+        let (kept, moments, before) = (kept.clone(), Rc::clone(&moments), Rc::clone(&before_syncs));
+        // A server fails just before it does what a client waits for.
+        let asked = move |server: u16| {
+            let (left, draw) = &mut *before.borrow_mut();
+            if *left > 0 && draw.random_range(0..4) == 0 {
+                *left -= 1;
+                moments.borrow_mut().push(cut_now(&kept, Of::One(server.into())));
+            }
+        };
+        let (machine, memory) = client(&world, &servers, seed ^ number, move |server| asked(server));
+        let (draw, first) = (random(seed, 130 + number), seed / 9 % GROUPS);
+        clients.push(machine.spawn(change_keys::<S>(memory, (number, first), draw, Rc::clone(&history))));
     }
-    let moments = Rc::new(RefCell::new(Vec::new()));
     if scenario.servers == 1 {
         // Somewhere in what the disk will be asked for.
         let from = disks[0].operations();
@@ -159,7 +216,7 @@ pub(super) fn run<S: Structure>(scenario: &Scenario) -> Result<Outcome, String> 
     }
     drop(world.operator().spawn(cut(
         world.operator().clone(),
-        disks.clone(),
+        kept,
         scenario.cuts,
         random(seed, 150),
         Rc::clone(&moments),
@@ -177,7 +234,8 @@ pub(super) fn run<S: Structure>(scenario: &Scenario) -> Result<Outcome, String> 
         let journal = server.region.journal().expect("it lies in a folder");
         outcome.applied += journal.counts().applied;
         let within = disk.cuts().into_iter();
-        let within = within.map(|cut| Moment { mark: cut.mark, cuts: vec![cut], is_within: true });
+        let within =
+            within.map(|cut| Moment { of: Of::All, mark: cut.mark, cuts: vec![cut], is_within: true });
         moments.borrow_mut().extend(within);
     }
     drop((servers, world));
@@ -193,10 +251,14 @@ pub(super) fn run<S: Structure>(scenario: &Scenario) -> Result<Outcome, String> 
         let lost = start_again::<S>(left.path(), scenario, &history, least, number as u64);
         let lost = lost.map_err(|error| {
             let places: Vec<_> = moment.cuts.iter().map(|cut| (cut.operation, cut.kind)).collect();
-            format!("power cut in operations {places:?} of the disks: {error}")
+            format!("power cut of {:?}, in operations {places:?} of the disks: {error}", moment.of)
         })?;
         outcome.cuts += 1;
         outcome.cuts_within += u64::from(moment.is_within);
+        if scenario.servers > 1 {
+            outcome.cuts_of_all += u64::from(moment.of == Of::All);
+            outcome.cuts_of_one += u64::from(moment.of != Of::All);
+        }
         outcome.cuts_with_losses += u64::from(lost > 0);
         outcome.reads += CLIENTS * KEYS;
     }
@@ -206,15 +268,21 @@ pub(super) fn run<S: Structure>(scenario: &Scenario) -> Result<Outcome, String> 
 /// A client: changes its keys.
 async fn change_keys<S: Structure>(
     memory: Rc<S::Memory>,
-    number: u64,
+    (number, first): (u64, u64),
     mut draw: Random,
     history: Rc<RefCell<History>>,
 ) -> Result<(), String> {
     let structure = S::open(memory).await?;
-    for _ in 0..CHANGES {
-        // More is inserted at first, so that it grows, and deleted later.
-        let key = (draw.random_range(0..KEYS) * CLIENTS + number) * 0x0100_0000_0001;
-        let deletes = draw.random_range(0..4) == 0;
+    for count in 0..CHANGES {
+        let phase = count / PHASE;
+        // A part of the structure grows in two phases, and shrinks in two.
+        let group = (first + phase / 4) % GROUPS;
+        let in_eight = if phase % 4 < 2 { 1 } else { 7 };
+        let is_other = draw.random_range(0..8) == 0;
+        let group = if is_other { draw.random_range(0..GROUPS) } else { group };
+        let in_group = draw.random_range(0..if phase % 4 == 0 || is_other { LATE } else { IN_GROUP });
+        let key = key_of(number, in_group * GROUPS + group);
+        let deletes = draw.random_range(0..8) < in_eight;
         let (change, index) = {
             let mut history = history.borrow_mut();
             history.changes += 1;
@@ -259,32 +327,46 @@ async fn sync<S: Structure>(
     }
 }
 
+/// A server with its disk.
+type Kept<S> = (Rc<Server<S>>, Arc<LossyDisk>);
+
+/// Cuts the power of some servers.
+fn cut_now<S: Structure>(servers: &[Kept<S>], of: Of) -> Moment {
+    let mut mark = u64::MAX;
+    let cuts = servers.iter().enumerate().map(|(number, (server, disk))| {
+        if of == Of::All || of == Of::One(number) {
+            let cut = disk.cut();
+            mark = mark.min(cut.mark);
+            return cut;
+        }
+        // It goes on with all that it has.
+        let journal = server.region.journal().expect("it lies in a folder");
+        journal.commit().expect("the disk does not fail for the process");
+        disk.whole()
+    });
+    let cuts = cuts.collect();
+    Moment { of, cuts, mark, is_within: false }
+}
+
 /// Cuts the power at some moments.
-async fn cut(
+async fn cut<S: Structure>(
     operator: Machine,
-    disks: Vec<Arc<LossyDisk>>,
+    servers: Vec<Kept<S>>,
     cuts: u64,
     mut draw: Random,
     moments: Rc<RefCell<Vec<Moment>>>,
     is_over: Rc<Cell<bool>>,
 ) {
     for _ in 0..cuts {
-        operator.sleep(Duration::from_micros(draw.random_range(10..200))).await;
+        operator.sleep(Duration::from_micros(draw.random_range(10..600))).await;
         if is_over.get() {
             return;
         }
-        // All of them, or one.
-        let one = draw.random_range(0..disks.len() * 2);
-        let mut mark = u64::MAX;
-        let cuts = disks.iter().enumerate().map(|(number, disk)| {
-            let cut = if one < disks.len() && one != number { disk.whole() } else { disk.cut() };
-            if one >= disks.len() || one == number {
-                mark = mark.min(cut.mark);
-            }
-            cut
-        });
-        let cuts = cuts.collect();
-        moments.borrow_mut().push(Moment { cuts, mark, is_within: false });
+        let of = match draw.random_range(0..servers.len() * 2) {
+            one if one < servers.len() => Of::One(one),
+            _ => Of::All,
+        };
+        moments.borrow_mut().push(cut_now(&servers, of));
     }
 }
 
@@ -303,9 +385,8 @@ fn start_again<S: Structure>(
         let found = found.ok_or("a server was kept, and its folder is empty")?;
         servers.push(Server::<S>::start(&world, found)?);
     }
-    let (machine, memory) = client(&world, &servers, number);
-    let keys: Vec<u64> = (0..CLIENTS * KEYS).map(|key| key * 0x0100_0000_0001).collect();
-    let asked = keys.clone();
+    let (machine, memory) = client(&world, &servers, number, |_| ());
+    let asked = keys();
     let task = machine.spawn(async move {
         let structure = S::open(memory).await?;
         structure.verify().await?;
@@ -329,7 +410,7 @@ fn start_again<S: Structure>(
     ended.map_err(|stuck| format!("a client of what is left does not end: {stuck}"))?;
     let found = task.take().expect("the machine lives")?;
     let mut lost = 0;
-    for key in keys {
+    for key in keys() {
         let nothing = vec![None];
         let values = history.values.get(&key).unwrap_or(&nothing);
         let from = least.get(&key).copied().unwrap_or(0);

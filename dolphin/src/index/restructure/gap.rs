@@ -170,6 +170,11 @@ impl<V: Verbs> Index<V> {
             Ok(written) => written,
             Err(stop) => return give_up(guard, stop, op).await,
         };
+        if Check::BetweenSynced.on()
+            && let Err(stop) = self.synced_before(entry.at().server(), node.at.server()).await
+        {
+            return give_up(guard, stop, op).await;
+        }
         let word = entry.0.to_le_bytes();
         let parts = [Part { at: node.slot_at(slot), bytes: &word }];
         room.hold();

@@ -12,6 +12,7 @@ use fatbtree_remote::{LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::{Made, give_up, out_of_reach, upward};
+use crate::checks::Check;
 use crate::entry::{Entry, NodeSize};
 use crate::error::Stop;
 use crate::index::space::{Room, Wants};
@@ -83,6 +84,12 @@ impl<V: Verbs> Index<V> {
         let Some(successor) = successor(&head, entry.size()) else {
             return Ok(guard.release(&mut op.trips).await?);
         };
+        // The successor of a node that has grown lies there, and so may records to which a leaf in the place of a node leads.
+        if Check::RelinkSynced.on()
+            && let Err(stop) = self.synced_before(former.at().server(), node.at.server()).await
+        {
+            return give_up(guard, stop, op).await;
+        }
         let bytes = successor.under(entry.byte()).0.to_le_bytes();
         guard.restructure(&[Part { at: node.slot_at(slot), bytes: &bytes }], &mut op.trips).await?;
         self.cache.forget(node.prefix);

@@ -153,6 +153,12 @@ impl<V: Verbs> Index<V> {
             self.thaw_read((guard, bytes), &[only.at()], op).await?;
             return Err(stop);
         }
+        if Check::CollapseSynced.on()
+            && let Err(stop) = self.synced_before(new.server(), node.at.server()).await
+        {
+            self.thaw_read((guard, bytes), &[only.at()], op).await?;
+            return Err(stop);
+        }
         let begin = LockLine::changing(leaf.stamp(), Task::Collapse, min, entry).to_bytes();
         let moved = moved_head(&node, entry);
         let parts = [lock_part(only.at(), &begin), Part { at: node.at, bytes: &moved }];

@@ -19,6 +19,10 @@
 //! [`Room`] before it locks anything. Under a lock it uses another server only if it is connected with it at that moment. If not,
 //! it opens what is frozen, gives the lock back, and waits then ([`Stop::Absent`]). What is *changing* cannot be taken back: its
 //! keys are the new part's, and wait for that part's server.
+//!
+//! Of two servers that lose their power, each comes back as it was at a moment of its own. So before a word on one server leads to something on
+//! another one, that is on the other one's disk: the new part of a burst, of a collapse and of a node between two others. Before the
+//! node above a node that has moved leads past it, all is on a disk that the former node led to.
 
 mod gap;
 mod grow;
@@ -227,6 +231,14 @@ impl<V: Verbs> Index<V> {
         guard.restructure(parts, &mut op.trips).await?;
         free();
         Ok(())
+    }
+
+    /// Waits until what was written to a server is on its disk, where something on the server `leads` is about to lead to it.
+    async fn synced_before(&self, server: u16, leads: u16) -> Result<(), Stop> {
+        match server == leads {
+            true => Ok(()),
+            false => Ok(self.memory.until_synced(server).await?),
+        }
     }
 
     /// Lets what is unborn be used: swaps state words, each of which has a stamp of its own, so that

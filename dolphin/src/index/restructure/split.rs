@@ -141,8 +141,10 @@ impl<V: Verbs> Index<V> {
         let room = room.filter(|room| Some(room.wants()) == wants);
         let made = match (plan, room) {
             // Another client let the leaf burst, merged what came of it into a leaf of fewer keys, and filled that, all since this operation has
-            // read the leaf. No seed draws it; a split at a key outside of the range would write a leaf that ends before it begins.
-            _ if !leaf.covers(op.key) => self.thaw_read((guard, bytes), &[entry.at()], op).await,
+            // read the leaf. A split at a key outside of the range would write a leaf that ends before it begins.
+            _ if !leaf.covers(op.key) && Check::RoomInRange.on() => {
+                self.thaw_read((guard, bytes), &[entry.at()], op).await
+            }
             (Plan::Clean, _) => self.clean(guard, entry, leaf, op).await,
             (Plan::Split(at), Some(room)) => match node.free {
                 Some(free) => self.split(guard, &node, free, entry, leaf, &items, (room, at), op).await,
@@ -248,12 +250,9 @@ impl<V: Verbs> Index<V> {
                 return Err(stop);
             }
         };
-        // Of two servers that fail, each comes back as it was at a moment of its own: no leaf names a node that is not there.
-        if child.at().server() != entry.at().server()
-            && let Err(trouble) = self.memory.until_synced(child.at().server()).await
-        {
+        if let Err(stop) = self.synced_before(child.at().server(), entry.at().server()).await {
             self.thaw_read((guard, bytes), &[entry.at()], op).await?;
-            return Err(trouble.into());
+            return Err(stop);
         }
         let begin = LockLine::changing(leaf.stamp(), Task::Burst, leaf.min(), child).to_bytes();
         room.hold();

@@ -54,7 +54,7 @@ const OF_TESTS: [Check; 10] = [
     Check::Thaws,
     // Insertions of one key beside a split that is taken back are rare: the test of `race/src/table/thaw.rs` finds it.
     Check::ThawEmpties,
-    // Without it an insertion may empty a frozen slot of its key's rival after a split has copied it: 400 seeds do not draw it.
+    // Four clients must come in one order: the test of `race/tests/table/rivals.rs` finds it.
     Check::FrozenRivals,
     // A frozen slot that is remembered is rare, too: seeds drew it before blocks had size classes, and 600 do not draw it now. The test of
     // `race/tests/table/split.rs` finds it.
