@@ -11,8 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # The example has fixed ports: in a network of its own they are free.
-if [ -z "${SOAK_INSIDE:-}" ] && command -v ip >/dev/null && unshare -rn true 2>/dev/null; then
-    SOAK_INSIDE=1 exec unshare -rn "scripts/${0##*/}" "$@"
+if [ -z "${SOAK_INSIDE:-}" ] && command -v ip >/dev/null && unshare -rnm true 2>/dev/null; then
+    SOAK_INSIDE=1 exec unshare -rnm "scripts/${0##*/}" "$@"
 fi
 [ -z "${SOAK_INSIDE:-}" ] || ip link set lo up
 export FATBTREE_BIN=${FATBTREE_BIN:-${CARGO_TARGET_DIR:-target}/debug/fatbtree}
