@@ -241,8 +241,8 @@ class Soak:
         self.cluster = Cluster(os.path.join(folder, structure), structure, servers, data)
         # Values that a key may have; None: not there. More than one after a client was killed, or the power has failed.
         self.model = {key: {None} for key in range(1, KEYS + 1)}
-        # For each key what else it might have had, and until when.
-        self.former = {}
+        # For each key what else it might have had, and until when; and the last value that was acknowledged.
+        self.former, self.latest = {}, {}
         self.number, self.counts = 0, {}
 
     def count(self, what, more=1):
@@ -274,6 +274,9 @@ class Soak:
             good, now = found in may_be, {found}
         if not good:
             raise Failed(f"{kind} {key} answered {answer[:80]!r}, it may be {[str(v)[:80] for v in may_be]}")
+        if kind == "get" and key in self.latest and now != self.latest[key]:
+            self.count("values gone back")
+        self.latest[key] = now
         self.become(key, now)
         self.count("answers")
 
@@ -281,6 +284,7 @@ class Soak:
         """Takes over that an operation may have been carried out, or not."""
         kind, key, new = operation
         if kind != "get":
+            self.latest.pop(key, None)
             self.become(key, self.model[key] | {new})
 
     # ---- what happens ----
@@ -288,8 +292,9 @@ class Soak:
     def cut(self, names):
         """The power of these servers fails, now."""
         now = time.monotonic()
-        self.disk.cut(names)
+        words = self.disk.cut(names).split()
         self.count("power failures")
+        self.count("changes of pages and names lost", int(words[1]))
         self.count("servers without power", len(names))
         for key, former in self.former.items():
             for since, values in former:
@@ -373,7 +378,8 @@ class Soak:
         self.session([("get", key, None) for key in keys])
 
     def round(self):
-        act = self.draw.randrange(20)
+        # Where power fails, it does so more often.
+        act = self.draw.choice([0, 6, 10, 13, 13, 13, 16, 16, 18]) if POWER else self.draw.randrange(20)
         if act < 6:
             for _ in range(5):
                 self.short_session()
@@ -417,7 +423,7 @@ class Soak:
         live = [(key, next(iter(values))) for key, values in self.model.items() if None not in values]
         self.draw.shuffle(live)
         loader = Soak.__new__(Soak)
-        loader.__dict__.update(self.__dict__, cluster=fresh, model={key: {None} for key, _ in live}, counts={}, former={})
+        loader.__dict__.update(self.__dict__, cluster=fresh, model={key: {None} for key, _ in live}, counts={}, former={}, latest={})
         try:
             loader.session([("put", key, new) for key, new in live])
             need = self.when_settled(fresh)

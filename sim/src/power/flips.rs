@@ -76,8 +76,9 @@ fn run_of<S: Structure>(scenario: &Scenario) -> Result<Outcome, String> {
     let home = TempDir::new().map_err(|error| error.to_string())?;
     let left = run::write_for_a_while::<S>(scenario, home.path())?;
     let is_stopped = draw.random_range(0..3) == 0;
-    if is_stopped {
-        S::stop(home.path(), 0).map_err(|error| error.to_string())?;
+    if is_stopped || draw.random_bool(0.5) {
+        // Of a killed server too, as if its journal had just been applied: then nothing is written over what is damaged.
+        S::end(home.path(), 0, is_stopped).map_err(|error| error.to_string())?;
     }
     let files: Result<BTreeMap<_, _>, _> = fs::read_dir(home.path())
         .and_then(|entries| {

@@ -39,8 +39,8 @@ pub(super) trait Structure: Sized + 'static {
     /// The part in a folder.
     fn found(path: &Path, server: u16) -> Result<Option<Loaded<Self::Tenant>>, FolderError>;
 
-    /// Leaves the folder of a server whose process has ended as a stop does: with checksums.
-    fn stop(path: &Path, server: u16) -> Result<(), FolderError>;
+    /// Brings everything into the files of the folder of a server whose process has ended, and leaves checksums if it was a `stop`.
+    fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError>;
 
     /// The memory of these servers, as a new client reaches it.
     fn memory(machine: &Machine, servers: &[Info<Self>], seed: u64) -> Rc<Self::Memory>;
@@ -67,13 +67,13 @@ fn owner(server: u16) -> FolderOwner {
     FolderOwner { server: format!("server-{server}"), partition: server, address: [127, 0, 0, 1].into() }
 }
 
-/// Brings everything into the files of a folder, and writes their checksums.
-fn seal<C: Counts>(folder: &Folder<C>) -> Result<(), FolderError> {
+/// Brings everything into the files of a folder, and writes checksums if it is a stop.
+fn end<C: Counts>(folder: &Folder<C>, is_stop: bool) -> Result<(), FolderError> {
     let Some(found) = folder.region()? else { return Ok(()) };
     found.region.journal().expect("it lies in a folder").checkpoint()?;
     let generation = found.kept.generation;
     drop(found);
-    folder.seal().write(generation)
+    if is_stop { folder.seal().write(generation) } else { Ok(()) }
 }
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -131,8 +131,8 @@ impl<K: Parts> Structure for Spread<K> {
         part_in(&Folder::open(path, owner(server), CHUNK)?, CHUNK)
     }
 
-    fn stop(path: &Path, server: u16) -> Result<(), FolderError> {
-        seal(&Folder::<<K::Part as Part>::Counts>::open(path, owner(server), CHUNK)?)
+    fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError> {
+        end(&Folder::<<K::Part as Part>::Counts>::open(path, owner(server), CHUNK)?, is_stop)
     }
 
     fn memory(machine: &Machine, servers: &[Info<Self>], seed: u64) -> Rc<Self::Memory> {
@@ -193,8 +193,8 @@ impl Structure for Tree {
         Ok(tree_in(&Folder::open(path, owner(server), CHUNK)?)?.map(|tree| tree.loaded()))
     }
 
-    fn stop(path: &Path, server: u16) -> Result<(), FolderError> {
-        seal(&TreeFolder::open(path, owner(server), CHUNK)?)
+    fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError> {
+        end(&TreeFolder::open(path, owner(server), CHUNK)?, is_stop)
     }
 
     fn memory(machine: &Machine, servers: &[Info<Self>], seed: u64) -> Rc<Pool<SimDevice>> {

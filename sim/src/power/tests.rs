@@ -15,19 +15,14 @@ fn servers_start_from_whatever_a_power_failure_leaves() {
     assert!(all.applied > 1 && all.changes == 3 * 750, "{all:?}");
 }
 
-/// Seeds of flipped bits, each of which damages a folder 8 times: a structure has a third of them.
-fn seeds_of_flips() -> u64 {
-    let wanted = std::env::var("FATBTREE_FLIPS").ok();
-    wanted.map_or(12, |text| text.parse().expect("a number"))
-}
-
 #[test]
 fn flipped_bits_are_refused_or_told() {
     let mut all = flips::Outcome::default();
-    for seed in 0..seeds_of_flips() {
+    // Each damages a folder 8 times, and a third of them is a structure's.
+    for seed in 0..12 {
         all += flips::run(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
-    println!("{all:?}");
-    assert_eq!(all.folders, 8 * seeds_of_flips());
-    assert!(all.refused > all.refused_after_kill && all.told > 0 && all.answers > 1000, "{all:?}");
+    assert_eq!(all.folders, 96);
+    assert!(all.refused > all.refused_after_kill && all.refused_after_kill > 20, "{all:?}");
+    assert!(all.answers > 1000, "{all:?}");
 }
