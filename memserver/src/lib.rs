@@ -104,6 +104,7 @@ mod free_blocks;
 pub mod grpc;
 mod info;
 mod layout;
+mod marked;
 mod limits;
 mod mailbox;
 mod moments;
@@ -128,6 +129,7 @@ pub use folder::{
 pub use free_blocks::{BLOCKS_AT_ONCE, FreeBlocks, GivenBack, Grant, TooManyBlocks};
 pub use info::{LockTable, Origin, ServerInfo};
 pub use layout::{Class, Layout};
+pub use marked::Marked;
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};
 pub use moments::{HearError, Heard, Moment, Moments, OlderCopy, Statement};
