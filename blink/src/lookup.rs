@@ -1,5 +1,6 @@
 //! Lookups: a descent to the leaf, and to the record if the value lies in one.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, Range};
 
@@ -143,12 +144,24 @@ impl<V: Verbs> Descent<'_, V> {
     #[inline]
     pub(crate) async fn read_value(&mut self, pointer: RecordPointer) -> Result<Value, Reason> {
         let key = self.key();
-        let check = |bytes: &[u8]| {
-            let value = read_record(bytes, key, pointer)?;
-            Ok(offset_in(bytes, value))
+        let wrong = Cell::new(None);
+        let check = |bytes: &[u8]| match read_record(bytes, key, pointer) {
+            Ok(value) => Ok(offset_in(bytes, value)),
+            Err(fault) => {
+                wrong.set(Some(crc32fast::hash(bytes)));
+                Err(NodeFault::from(fault))
+            }
         };
-        let (bytes, start) = self.read_checked(pointer.address, record_bytes(pointer.length), check).await?;
-        Ok(Value { bytes, start, len: pointer.length })
+        match self.read_checked(pointer.address, record_bytes(pointer.length), check).await {
+            Ok((bytes, start)) => Ok(Value { bytes, start, len: pointer.length }),
+            Err(reason) => {
+                if let (Reason::Fault(_), Some(bytes)) = (&reason, wrong.get()) {
+                    let [.., v0, v1, v2, v3] = pointer.to_bytes();
+                    self.doubt(pointer.address, u32::from_le_bytes([v0, v1, v2, v3]).into(), bytes);
+                }
+                Err(reason)
+            }
+        }
     }
 }
 

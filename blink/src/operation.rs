@@ -71,6 +71,19 @@ pub enum OperationError {
         /// Fault for which the last node was refused.
         fault: NodeFault,
     },
+    /// What a leaf's entry leads to was read several times, always the same and always wrong.
+    #[error(
+        "key {key:#x}: the tree is damaged at {at}: {fault}; trying again is of no use: restore the folders of all memory servers from copies \
+         of one moment, or load the tree again"
+    )]
+    Damaged {
+        /// The key.
+        key: u64,
+        /// Address of its record.
+        at: GlobalAddress,
+        /// The problem.
+        fault: NodeFault,
+    },
     /// Its connections broke too often.
     #[error(
         "key {key:#x}: the connection broke {breaks} times under this operation, last for {last}; allow more reconnects or see \

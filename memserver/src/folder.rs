@@ -208,7 +208,7 @@ pub enum FolderError {
     },
     /// Another version.
     #[error(
-        "{} has format {found}, expected {FORMAT}: it was written by another version of this program; load into a new folder", .path.display()
+        "{} has format {found}, expected {FORMAT}: it was written by another version of this program, or is damaged; load into a new folder", .path.display()
     )]
     Format {
         /// The file.

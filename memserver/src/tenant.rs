@@ -70,6 +70,12 @@ pub trait Tenant: Sized + fmt::Debug {
         &[]
     }
 
+    /// Whether the structure can tell only while no session is open. Then a server sweeps at its start, and after its last session has ended.
+    /// Of the four things, only the first must hold.
+    fn sweeps_alone(&self) -> bool {
+        false
+    }
+
     /// Begins a walk over everything that leads to blocks.
     fn begin_marks(&mut self) {}
 

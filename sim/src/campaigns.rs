@@ -32,7 +32,7 @@ pub struct Simulation {
 }
 
 /// All simulations that take a seed.
-pub static ALL: [Simulation; 13] = [
+pub static ALL: [Simulation; 14] = [
     Simulation {
         name: "reads",
         about: "the whole path frame by frame: switches, plans, reloads; frames are lost, doubled, late and damaged",
@@ -104,6 +104,12 @@ pub static ALL: [Simulation; 13] = [
         about: "servers with data folders lose their power at any moment, and what was not synced: they start from what is left",
         ci: 1_000..1_060,
         run: |campaign, seeds| totals(campaign, seeds, |seed| power::Scenario::from_seed(seed).run()),
+    },
+    Simulation {
+        name: "flips",
+        about: "bits of a data folder are flipped before a start: it is refused, or answers are right or say damaged",
+        ci: 1_000..1_060,
+        run: |campaign, seeds| totals(campaign, seeds, power::flips::run),
     },
     Simulation {
         name: "threads",

@@ -64,6 +64,7 @@ fn failed(error: &OperationError, own: &Partition) -> Outcome {
         // Read again and again for as long as an operation has patience: no writer takes that long. Or a pointer leads out of this
         // server's memory, each time that it is followed.
         error @ (OperationError::GaveUp { .. }
+        | OperationError::Damaged { .. }
         | OperationError::UnknownServer { .. }
         | OperationError::ConnectionBroke {
             last: BreakReason::Failed(Failure::RemoteAccess), ..

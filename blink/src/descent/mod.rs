@@ -5,7 +5,7 @@ mod partner;
 mod recover;
 mod steps;
 
-use fatbtree_remote::{ConnectionId, GlobalAddress};
+use fatbtree_remote::{ConnectionId, GlobalAddress, Suspicion};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 
@@ -77,6 +77,9 @@ pub(crate) struct Descent<'p, V: Verbs> {
     untold: Option<Child>,
     /// End of the keys of the node that the descent arrived at.
     high: Option<u64>,
+    /// Records that were found to be wrong, and one among them that is damaged for sure.
+    suspicion: Suspicion,
+    damaged: Option<GlobalAddress>,
     trips: Trips,
 }
 
@@ -106,6 +109,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
             pointed_from: None,
             untold: None,
             high: None,
+            suspicion: Suspicion::default(),
+            damaged: None,
             trips: Trips::default(),
         }
     }
@@ -132,6 +137,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     pub(crate) fn trips_mut(&mut self) -> &mut Trips {
         &mut self.trips
+    }
+
+    /// Notes that a record to which a leaf's entry leads is wrong. While it is written anew, the entry changes; what stays so is damaged.
+    pub(crate) fn doubt(&mut self, at: GlobalAddress, link: u64, bytes: u32) {
+        if self.suspicion.is_sure(at, link, &bytes.to_le_bytes()) {
+            self.damaged = Some(at);
+        }
     }
 
     /// Ends the descent: its round trips and its duration.

@@ -87,6 +87,9 @@ impl<V: Verbs> Descent<'_, V> {
             }
             Reason::Fault(fault) => fault,
         };
+        if let Some(at) = self.damaged {
+            return Err(OperationError::Damaged { key, at, fault });
+        }
         if !fault.is_torn() {
             self.count_stale_hint();
         }

@@ -9,10 +9,14 @@
 //!
 //! With `FATBTREE_CHAOS_FOLDERS=1` rounds also damage the folder of a memory server that is stopped, and fill the disk. The disk is a
 //! small tmpfs that only the cluster's processes see, so this takes root and `unshare`; without them the test says that it cannot.
+//!
+//! With `FATBTREE_CHAOS_POWER=1` folders lie on a disk that loses what was not synced (`scripts/losing_disk.py`: root, `unshare`, FUSE), and
+//! rounds also cut the power of a memory server, or of both at one moment. Servers have `--sync 0`, so all that was acknowledged must be there.
 
 #![allow(clippy::print_stdout, reason = "what was drawn, and how long it took")]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::chaos_folders::{Disk, with_writer};
@@ -33,6 +37,8 @@ const STEADY: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(10);
 /// Nothing takes so long unless it never ends.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// Memory servers of the example's cluster.
+const SERVERS: [&str; 2] = ["left", "right"];
 /// Processes of the example's cluster.
 const MEMBERS: usize = 16;
 
@@ -56,6 +62,10 @@ enum Act {
     DamageFolder,
     /// The disk is full for a while.
     FillDisk,
+    /// The power of a memory server fails, or that of all at one moment.
+    CutPower {
+        all: bool,
+    },
 }
 
 /// A line of `bench --progress -`.
@@ -214,6 +224,24 @@ impl<'a> World<'a> {
         })
     }
 
+    /// Stops servers, has their disks lose what was not synced, and kills them.
+    fn cut_power(&mut self, names: &[&str]) -> Instant {
+        let processes: Vec<u32> = names.iter().map(|name| self.members[*name].process).collect();
+        for process in &processes {
+            assert!(kill("STOP", *process));
+        }
+        self.waits("they stop", |_| processes.iter().all(|process| is_in_state(*process, 'T')).then_some(()));
+        self.disk.cut(names);
+        for process in &processes {
+            assert!(kill("KILL", *process));
+        }
+        self.waits("they are started again", |world| {
+            let members: Vec<_> = names.iter().map(|name| world.members[*name]).collect();
+            let are_new = members.iter().zip(&processes).all(|(member, former)| member.process != *former);
+            are_new.then(|| members.iter().map(|member| member.started).max().expect("there is one"))
+        })
+    }
+
     fn do_to(&mut self, name: &str, act: Act, random: &mut ChaCha8Rng) -> Instant {
         let process = self.members[name].process;
         match act {
@@ -261,6 +289,9 @@ impl<'a> World<'a> {
                 assert!(kill("CONT", process));
                 Instant::now()
             }
+            Act::CutPower { all } => {
+                self.cut_power(if all { &SERVERS[..] } else { std::slice::from_ref(&name) })
+            }
             Act::Kill => self.kill_and_wait(name),
             Act::End => {
                 assert!(kill("TERM", process));
@@ -285,9 +316,8 @@ impl<'a> World<'a> {
                 _ => names[random.random_range(0..names.len())].clone(),
             };
             let act = self.draw_act(random);
-            let is_of_a_server = matches!(act, Act::DamageFolder);
-            let name =
-                if is_of_a_server { ["left", "right"][random.random_range(0..2)].to_owned() } else { name };
+            let is_of_a_server = matches!(act, Act::DamageFolder | Act::CutPower { .. });
+            let name = if is_of_a_server { SERVERS[random.random_range(0..2)].to_owned() } else { name };
             println!("round {round}: {name} {act:?}");
             let back = self.do_to(&name, act, random);
             let recovery = self.waits(&format!("round {round}: {name} {act:?}"), |world| {
@@ -305,6 +335,9 @@ impl<'a> World<'a> {
     }
 
     fn draw_act(&self, random: &mut ChaCha8Rng) -> Act {
+        if self.disk.loses() && random.random_range(0..3) == 0 {
+            return Act::CutPower { all: random.random_bool(0.4) };
+        }
         let most = if self.disk.is_small() {
             16
         } else if self.disk.damages() {
@@ -385,8 +418,13 @@ impl<'a> World<'a> {
 
 /// Whether a process has ended. A zombie, for which its parent has not waited yet, has ended, too.
 fn is_gone(process: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return true };
-    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+    !Path::new(&format!("/proc/{process}")).exists() || is_in_state(process, 'Z')
+}
+
+/// Whether a process that is there is in a state, as `/proc` names it.
+fn is_in_state(process: u32, state: char) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(state))
 }
 
 fn distribution(what: &str, mut times: Vec<Duration>) {
@@ -416,7 +454,10 @@ fn lookups_flow_whatever_dies_or_freezes() {
     std::fs::create_dir(&data).expect("a folder for trees");
     let text = std::fs::read_to_string(&file).expect("the cluster file");
     std::fs::write(&file, with_writer(&text)).expect("the cluster file is written");
-    let disk = Disk::wanted(from_environment("FATBTREE_CHAOS_FOLDERS") == Some(1), &data);
+    let disk = match from_environment("FATBTREE_CHAOS_POWER") {
+        Some(1) => Disk::losing(&data, seed),
+        _ => Disk::wanted(from_environment("FATBTREE_CHAOS_FOLDERS") == Some(1), &data),
+    };
     let mut up = disk.start_up(&cluster, &data);
     let mut members = BTreeMap::new();
     let mut recoveries = Vec::new();

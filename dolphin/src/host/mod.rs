@@ -12,6 +12,7 @@
 
 mod describe;
 mod load;
+mod marks;
 mod part;
 mod strays;
 
@@ -21,7 +22,9 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fatbtree_memserver::{Found, Loaded, PartOptions, Seen, Tenant, find_block, find_slot, first_byte};
+use fatbtree_memserver::{
+    Found, Layout, Loaded, PartOptions, Seen, Tenant, find_block, find_slot, first_byte,
+};
 use fatbtree_remote::record::{RECORD_HEAD, RecordHead, is_record};
 use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
@@ -79,6 +82,9 @@ pub struct HybridIndex {
     /// Whether the region was served before.
     served: Arc<AtomicBool>,
     is_seen: bool,
+    /// Where leaves lie, if that outlives the server.
+    layout: Option<Layout>,
+    marks: marks::Marks,
 }
 
 impl HybridIndex {
@@ -164,6 +170,28 @@ impl Tenant for HybridIndex {
             }
             _ => self.block_end(class, block.start) == Some(block.end),
         }
+    }
+
+    /// Leaves on other servers lead here, too, where there are any: then nothing can be told.
+    fn swept(&self) -> &[SizeClass] {
+        let is_only = self.shape.servers.count_ones() == 1 && !self.shape.fixed();
+        if is_only && self.layout.is_some() { &[RECORDS] } else { &[] }
+    }
+
+    fn sweeps_alone(&self) -> bool {
+        true
+    }
+
+    fn begin_marks(&mut self) {
+        self.begin_walk();
+    }
+
+    fn mark(&mut self, budget: usize) -> bool {
+        self.walk(budget)
+    }
+
+    fn is_marked(&self, _class: SizeClass, block: Range<u64>) -> bool {
+        self.marks.is_marked(block)
     }
 
     /// The first server's part is empty if the root has no child; another part if no client has written there.

@@ -21,6 +21,7 @@ use fatbtree_remote::{GlobalAddress, RegionHeader};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 
+use super::marks::Marks;
 use super::{HybridIndex, MakeError, MakeOptions};
 use crate::entry::{MAX_REGION, NodeSize};
 use crate::inner::{self, Node, NodeState};
@@ -118,7 +119,15 @@ impl Part for HybridIndex {
             origin,
             chunk_classes: None,
             shape: served_as(),
-            tenant: Self { server, shape, region, served, is_seen: false },
+            tenant: Self {
+                server,
+                shape,
+                region,
+                served,
+                is_seen: false,
+                layout: None,
+                marks: Marks::default(),
+            },
         })
     }
 
@@ -139,8 +148,10 @@ impl Part for HybridIndex {
         found.check_header(&header, spare_from(&shape, server), &IndexCounts::from(&shape))?;
         let (layout, region) = (found.layout(classes()), Arc::clone(&found.region));
         let served = Arc::new(AtomicBool::new(true));
-        let tenant = Self { server, shape, region, served, is_seen: false };
+        let mut tenant =
+            Self { server, shape, region, served, is_seen: false, layout: None, marks: Marks::default() };
         tenant.check(&layout).map_err(|reason| found.damaged(reason))?;
+        tenant.layout = Some(layout);
         Ok(found.into_loaded(server, served_as(), tenant))
     }
 }

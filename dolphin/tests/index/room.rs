@@ -1,9 +1,13 @@
 //! What sessions cost: no more than what they write, and a stated share.
 
-use fatbtree_dolphin::host::HybridIndex;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use fatbtree_dolphin::host::{HybridIndex, IndexCounts};
 use fatbtree_dolphin::{LEAF_BYTES, LEAVES, MAX_VALUE, NODES, RECORDS, Shape, place_bytes};
 use fatbtree_memserver::{
-    Bounds, ClientId, Grant, Limits, MemoryServer, ServerOptions, SessionKey, SizeClass,
+    Bounds, ClientId, Folder, FolderOwner, Grant, Limits, Loaded, MemoryServer, PartOptions, ServerOptions,
+    SessionKey, SizeClass, Storage, kept, make_in, part_in,
 };
 use fatbtree_remote::record::{UNPUBLISHED, record_bytes, write_record};
 use fatbtree_verbs::Access;
@@ -14,13 +18,17 @@ const NOW: Instant = Instant::ZERO;
 
 struct Lab(MemoryServer<PlainDevice, HybridIndex>);
 
+const SHAPE: Shape = Shape { servers: 1, max_value: MAX_VALUE };
+
 impl Lab {
     fn new(spare_bytes: u64) -> Self {
-        let content = HybridIndex::make(0, Shape { servers: 1, max_value: MAX_VALUE }, spare_bytes);
+        Self::of(HybridIndex::make(0, SHAPE, spare_bytes).expect("nothing is in the way"))
+    }
+
+    fn of(content: Loaded<HybridIndex>) -> Self {
         let bounds = Bounds { sessions: 4096, queue_pairs: 1, chunks: 1024, attempts: 1 << 20 };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
         let options = ServerOptions { access: Access::ALL, limits, ..ServerOptions::writable() };
-        let content = content.expect("nothing is in the way");
         Self(MemoryServer::new(PlainNetwork::new().device(), content, &options, 1).expect("it can be served"))
     }
 
@@ -98,4 +106,52 @@ fn a_thousand_writers_fit_a_server_of_four_gibibytes() {
     }
     let all = lab.0.region_bytes();
     assert!(all.held == 0 && all.free >= (4 << 30) - (8 << 20), "{all:?}");
+}
+
+const CHUNK: u64 = 8 << 20;
+
+fn folder(path: &Path) -> Folder<IndexCounts> {
+    let owner = FolderOwner { server: "left".to_owned(), partition: 0, address: [127, 0, 0, 1].into() };
+    Folder::open(path, owner, CHUNK).expect("no other process has it")
+}
+
+/// A client dies, and so does its server: records to which no leaf leads are given out again, and no others.
+#[test]
+fn a_server_that_starts_anew_finds_lost_records() {
+    const LENGTH: u32 = 100;
+    let (path, place) = (tempfile::tempdir().expect("a temporary folder"), u64::from(place_bytes(LENGTH)));
+    let mut storage = Storage::Folder(folder(path.path()).into());
+    let options = PartOptions { spare_bytes: 4 * CHUNK, chunk_bytes: CHUNK, ..PartOptions::new(0, SHAPE) };
+    let made = make_in::<HybridIndex>(&mut storage, &options).expect("there is room");
+    storage.keep(kept(&made)).expect("there is room");
+    let mut lab = Lab::of(made);
+    let session = lab.open();
+    let (first, bytes) = lab.part(session, RECORDS, place as u32);
+    assert!(bytes >= 10 * place, "{bytes}");
+    let mut record = vec![0; record_bytes(LENGTH) as usize];
+    write_record(&mut record, 2, 1, UNPUBLISHED, |_| {});
+    let records: BTreeSet<u64> = (0..10).map(|number| first + number * place).collect();
+    for &at in &records {
+        lab.0.memory().write(at, &record).expect("inside of the region");
+    }
+    // A word that leads to the fourth one, in the class of two units of 64 bytes, somewhere in memory of leaves.
+    assert_eq!(place, 128);
+    let linked = first + 3 * place;
+    let word = 0xda1_u64 << 52 | 1 << 46 | 1 << 35 | linked / 64;
+    let (leaf, _) = lab.part(session, LEAVES, 0);
+    lab.0.memory().write(leaf + 512, &word.to_le_bytes()).expect("inside of the region");
+    lab.0.commit().expect("the disk does not fail");
+    drop((lab, storage));
+
+    let found = part_in::<HybridIndex>(&folder(path.path()), CHUNK).expect("it is whole");
+    let mut lab = Lab::of(found.expect("it was kept"));
+    let session = lab.open();
+    let mut given = BTreeSet::new();
+    while let Grant::Blocks(blocks) =
+        lab.0.allocate(NOW, session, RECORDS, place as u32).expect("there is room")
+    {
+        given.extend(blocks.addresses.iter().map(|address| address.offset()));
+    }
+    let lost: BTreeSet<u64> = records.into_iter().filter(|&at| at != linked).collect();
+    assert_eq!(given, lost);
 }

@@ -114,9 +114,26 @@ struct Version {
     format: u32,
 }
 
+/// Checksum of the state in a file, whatever structure it is of: over its shortest spelling, which is the file's without spaces.
+fn sum_of_text(text: &[u8]) -> Option<u32> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let is_kept = |byte: &u8| {
+        let is_space = byte.is_ascii_whitespace() && !is_quoted;
+        is_quoted ^= *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        !is_space
+    };
+    let short: Vec<u8> = text.iter().copied().filter(is_kept).collect();
+    let begin = b"\"state\":";
+    let from = short.windows(begin.len()).position(|part| part == begin)? + begin.len();
+    let state = short.get(from..)?.strip_suffix(b"}")?;
+    Some(crc32fast::hash(state))
+}
+
 /// All that the files of different structures have in common.
 #[derive(Deserialize)]
 struct Named {
+    crc32: u32,
     state: NamedState,
 }
 
@@ -141,9 +158,13 @@ impl<C: Counts> State<C> {
         if format != FORMAT {
             return Err(FolderError::Format { path, found: format });
         }
-        if let Ok(Named { state: NamedState { structure: found } }) = serde_json::from_slice(&text)
+        if let Ok(Named { crc32, state: NamedState { structure: found } }) = serde_json::from_slice(&text)
             && found != C::STRUCTURE
         {
+            // A name with a flipped bit is no other structure's.
+            if sum_of_text(&text) != Some(crc32) {
+                return Err(damaged("it does not match its checksum".to_owned()));
+            }
             let path = folder.to_owned();
             return Err(FolderError::Structure { path, found, expected: C::STRUCTURE });
         }

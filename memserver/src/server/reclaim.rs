@@ -37,7 +37,8 @@
 //! So a sweep goes on while clients live that renew their sessions: it takes a few renewals.
 //!
 //! **Without sessions.** Where no session is open from the first walk until all blocks are noted, no client has anything. What nothing
-//! leads to is free at once. So is what a server finds in memory that was served before: it sweeps before the first session.
+//! leads to is free at once. So is what a server finds in memory that was served before: it sweeps before the first session. A tenant may be
+//! able to tell only then: [`Tenant::sweeps_alone`].
 
 use std::collections::BTreeMap;
 
@@ -185,6 +186,10 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 }
                 (self.reclaim.is_due, self.reclaim.left) = (false, 0);
                 self.reclaim.is_alone = self.sessions.is_empty();
+                if self.tenant.sweeps_alone() && !self.reclaim.is_alone {
+                    // The end of the last session makes it due again.
+                    return false;
+                }
                 self.reclaim.noted.clear();
                 self.tenant.begin_marks();
                 self.reclaim.step = Step::Mark { is_second: false };
@@ -234,6 +239,10 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let Some(&class) = self.tenant.swept().get(number) else {
             return match self.reclaim.is_alone {
                 true => self.reclaim.step = Step::Collect,
+                false if self.tenant.sweeps_alone() => {
+                    self.reclaim.noted.clear();
+                    self.reclaim.step = Step::Idle;
+                }
                 false => self.begin_wait(false),
             };
         };

@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use fatbtree_memserver::Marked;
+
 use super::HashTable;
 use crate::layout::{SUCCESSORS, slot_offsets, word_at};
 use crate::slot::{Place, Slot, UNIT};
@@ -17,8 +19,7 @@ const SUBTABLE: usize = 16;
 /// Units of the region that blocks cover to which slots lead, and what is left to be walked over.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Marks {
-    /// A bit for each unit of the region.
-    units: Vec<u64>,
+    units: Marked,
     /// Subtables to be read, by offset.
     left: Vec<u64>,
     /// Subtables that were read.
@@ -26,33 +27,22 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    fn mark(&mut self, block: Range<u64>) {
-        for unit in block.start / UNIT..block.end.div_ceil(UNIT) {
-            if let Some(word) = self.units.get_mut((unit / 64) as usize) {
-                *word |= 1 << (unit % 64);
-            }
-        }
-    }
-
     /// Takes all blocks for led to, where the walk cannot tell: the table is damaged.
     fn give_up(&mut self) {
-        self.units.fill(u64::MAX);
+        self.units.mark_all();
         self.left.clear();
     }
 
     /// Whether a unit of a block is marked.
     pub(super) fn is_marked(&self, block: Range<u64>) -> bool {
-        let mut units = block.start / UNIT..block.end.div_ceil(UNIT);
-        units.any(|unit| self.units.get((unit / 64) as usize).is_none_or(|word| word >> (unit % 64) & 1 == 1))
+        self.units.is_marked(block)
     }
 }
 
 impl HashTable {
     /// Begins a walk at the first subtable.
     pub(super) fn begin_walk(&mut self) {
-        let words = self.region.len().div_ceil(UNIT * 64) as usize;
-        self.marks.units.clear();
-        self.marks.units.resize(words, 0);
+        self.marks.units = Marked::none(self.region.len(), UNIT);
         (self.marks.left, self.marks.read) = (vec![self.first_subtable()], 0);
     }
 
@@ -86,7 +76,7 @@ impl HashTable {
                     u8::MAX => self.block_end(at).unwrap_or(end).max(end),
                     _ => end,
                 };
-                self.marks.mark(at..end);
+                self.marks.units.mark(at..end);
             }
         }
         !self.marks.left.is_empty()

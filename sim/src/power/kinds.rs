@@ -6,13 +6,13 @@ use std::rc::Rc;
 use fatbtree_blink::{
     Integrity, KeyRange, Mutation, Partition, Pool, PoolConfig, Start, SuperRoot, TreeConfig, ValueLayout,
 };
-use fatbtree_blink_host::{Blink, LoadOptions, TreeStorage, build_in, seeded, tree_in};
+use fatbtree_blink_host::{Blink, LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
 use fatbtree_dolphin::Index;
 use fatbtree_dolphin::host::HybridIndex;
 use fatbtree_memserver::session_keeper::SessionKeeper;
 use fatbtree_memserver::{
-    Folder, FolderError, FolderOwner, Keeping, Load as _, Loaded, Part, PartOptions, ServerInfo, Storage,
-    Tenant, kept, make_in, part_in,
+    Counts, Folder, FolderError, FolderOwner, Keeping, Load as _, Loaded, Part, PartOptions, ServerInfo,
+    Storage, Tenant, kept, make_in, part_in,
 };
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
@@ -41,6 +41,9 @@ pub(super) trait Structure: Sized + 'static {
     /// The part in a folder.
     fn found(path: &Path, server: u16) -> Result<Option<Loaded<Self::Tenant>>, FolderError>;
 
+    /// Brings everything into the files of the folder of a server whose process has ended, and leaves checksums if it was a `stop`.
+    fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError>;
+
     /// The memory of these servers, as a new client reaches it.
     fn memory(machine: &Machine, servers: &[Info<Self>], seed: u64) -> Rc<Self::Memory>;
 
@@ -64,6 +67,15 @@ pub(super) type Keeper<S> = SessionKeeper<<<S as Structure>::Tenant as Tenant>::
 
 fn owner(server: u16) -> FolderOwner {
     FolderOwner { server: format!("server-{server}"), partition: server, address: [127, 0, 0, 1].into() }
+}
+
+/// Brings everything into the files of a folder, and writes checksums if it is a stop.
+fn end<C: Counts>(folder: &Folder<C>, is_stop: bool) -> Result<(), FolderError> {
+    let Some(found) = folder.region()? else { return Ok(()) };
+    found.region.journal().expect("it lies in a folder").checkpoint()?;
+    let generation = found.kept.generation;
+    drop(found);
+    if is_stop { folder.seal().write(generation) } else { Ok(()) }
 }
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -119,6 +131,10 @@ impl<K: Parts> Structure for Spread<K> {
 
     fn found(path: &Path, server: u16) -> Result<Option<Loaded<K::Part>>, FolderError> {
         part_in(&Folder::open(path, owner(server), CHUNK)?, CHUNK)
+    }
+
+    fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError> {
+        end(&Folder::<<K::Part as Part>::Counts>::open(path, owner(server), CHUNK)?, is_stop)
     }
 
     fn memory(machine: &Machine, servers: &[Info<Self>], seed: u64) -> Rc<Self::Memory> {
@@ -180,6 +196,10 @@ impl Structure for Tree {
 
     fn found(path: &Path, server: u16) -> Result<Option<Loaded<Blink>>, FolderError> {
         Ok(tree_in(&Folder::open(path, owner(server), CHUNK)?)?.map(|tree| tree.loaded()))
+    }
+
+    fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError> {
+        end(&TreeFolder::open(path, owner(server), CHUNK)?, is_stop)
     }
 
     fn memory(machine: &Machine, servers: &[Info<Self>], seed: u64) -> Rc<Pool<SimDevice>> {

@@ -16,6 +16,7 @@
 //!
 //! Each client changes keys of its own, one after the other, so that the values of a key are a list.
 
+pub mod flips;
 mod kinds;
 mod run;
 #[cfg(test)]

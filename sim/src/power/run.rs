@@ -55,14 +55,14 @@ fn keys() -> Vec<u64> {
 }
 
 /// A memory server's process on a simulated machine.
-struct Server<S: Structure> {
+pub(super) struct Server<S: Structure> {
     machine: Machine,
     region: Arc<Memory>,
     process: RefCell<MemoryServer<SimDevice, S::Tenant>>,
 }
 
 impl<S: Structure> Server<S> {
-    fn start(world: &World, content: Loaded<S::Tenant>) -> Result<Rc<Self>, String> {
+    pub(super) fn start(world: &World, content: Loaded<S::Tenant>) -> Result<Rc<Self>, String> {
         let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
         let options =
@@ -90,7 +90,7 @@ impl<S: Structure> Server<S> {
 
 /// Starts a client on a machine of its own.
 /// `asked` is told of a server that is to sync, before it does.
-fn client<S: Structure>(
+pub(super) fn client<S: Structure>(
     world: &World,
     servers: &[Rc<Server<S>>],
     seed: u64,
@@ -128,7 +128,7 @@ struct History {
 }
 
 /// Value of a change.
-fn value(change: u64) -> Vec<u8> {
+pub(super) fn value(change: u64) -> Vec<u8> {
     let mut word = change.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let len = 8 + (word >> 13) % (LONGEST - 8);
     let mut bytes = change.to_le_bytes().to_vec();
@@ -148,6 +148,62 @@ type Acknowledged = BTreeMap<u64, usize>;
 enum Of {
     All,
     One(usize),
+}
+
+/// Content of a folder whose server has ended.
+pub(super) struct Left {
+    history: History,
+    /// What was acknowledged at the last sync.
+    least: Acknowledged,
+}
+
+impl Left {
+    pub(super) fn keys(&self) -> Vec<u64> {
+        keys()
+    }
+
+    /// Checks the value of a key. Returns whether acknowledged changes of it are lost.
+    pub(super) fn check(&self, key: u64, now: Option<&[u8]>) -> Result<bool, String> {
+        is_right(&self.history, &self.least, key, now)
+    }
+}
+
+/// Has clients write to a new folder until they are done, and ends the server's process without a stop.
+pub(super) fn write_for_a_while<S: Structure>(scenario: &Scenario, folder: &Path) -> Result<Left, String> {
+    let seed = scenario.seed;
+    let mut draw = random(seed, 170);
+    let world = World::new(seed, Options::default());
+    let content = S::make(folder, 0, 1, Keeping::default());
+    let servers = [Server::<S>::start(&world, content)?];
+    let journal = Arc::clone(servers[0].region.journal().expect("it lies in a folder"));
+    let history = Rc::new(RefCell::new(History::default()));
+    let mut clients = Vec::new();
+    for number in 0..CLIENTS {
+        let (machine, memory) = client(&world, &servers, seed ^ number, |_| ());
+        let (draw, first) = (random(seed, 130 + number), seed / 9 % GROUPS);
+        clients.push(machine.spawn(change_keys::<S>(memory, (number, first), draw, Rc::clone(&history))));
+    }
+    let mut least = Acknowledged::default();
+    while !clients.iter().all(|task| task.has_ended()) {
+        let pause = Duration::from_micros(draw.random_range(100..4000));
+        let until = world.now() + pause;
+        let ended =
+            world.run_until(|| world.now() >= until || clients.iter().all(|task| task.has_ended()), SOON);
+        ended.map_err(|stuck| format!("clients do not end: {stuck}"))?;
+        let failed = |error: fatbtree_verbs::journal::JournalError| error.to_string();
+        journal.commit().map_err(failed)?;
+        // What is acknowledged was committed.
+        least = history.borrow().acknowledged.clone();
+        match draw.random_range(0..3) {
+            0 => journal.checkpoint().map_err(failed)?,
+            _ => journal.sync().map_err(failed)?,
+        }
+    }
+    for task in &clients {
+        task.take().expect("the machine lives")?;
+    }
+    drop((clients, servers, world));
+    Ok(Left { history: history.take(), least })
 }
 
 /// A moment at which the power was cut on some of the servers. The others' files are as they were then.
@@ -411,21 +467,25 @@ fn start_again<S: Structure>(
     let found = task.take().expect("the machine lives")?;
     let mut lost = 0;
     for key in keys() {
-        let nothing = vec![None];
-        let values = history.values.get(&key).unwrap_or(&nothing);
-        let from = least.get(&key).copied().unwrap_or(0);
-        let now = &found[&key];
-        let is = |change: &Option<u64>| change.map(value).as_deref() == now.as_deref();
-        if !values[from..].iter().any(is) {
-            let old = values.iter().position(is);
-            return Err(format!(
-                "key {key} has {}, expected one of its values {from} to {}, which are on the disk or later",
-                old.map_or("a value that it never had".to_owned(), |old| format!("its value {old}")),
-                values.len() - 1
-            ));
-        }
-        let acknowledged = history.acknowledged.get(&key).copied().unwrap_or(0);
-        lost += u64::from(!values[acknowledged..].iter().any(is));
+        lost += u64::from(is_right(history, least, key, found[&key].as_deref())?);
     }
     Ok(lost)
+}
+
+/// Checks the value of a key: one that it has had since `least`. Returns whether acknowledged changes are lost.
+fn is_right(history: &History, least: &Acknowledged, key: u64, now: Option<&[u8]>) -> Result<bool, String> {
+    let nothing = vec![None];
+    let values = history.values.get(&key).unwrap_or(&nothing);
+    let from = least.get(&key).copied().unwrap_or(0);
+    let is = |change: &Option<u64>| change.map(value).as_deref() == now;
+    if !values[from..].iter().any(is) {
+        let old = values.iter().position(is);
+        return Err(format!(
+            "key {key} has {}, expected one of its values {from} to {}, which are on the disk or later",
+            old.map_or("a value that it never had".to_owned(), |old| format!("its value {old}")),
+            values.len() - 1
+        ));
+    }
+    let acknowledged = history.acknowledged.get(&key).copied().unwrap_or(0);
+    Ok(!values[acknowledged..].iter().any(is))
 }

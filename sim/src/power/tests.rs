@@ -50,3 +50,15 @@ fn each_mechanism_that_is_left_out_is_found() {
     }
     assert!(passed.is_empty(), "without one of these {MOST} seeds pass: {passed:?}");
 }
+
+#[test]
+fn flipped_bits_are_refused_or_told() {
+    let mut all = flips::Outcome::default();
+    // Each damages a folder 8 times, and a third of them is a structure's.
+    for seed in 0..12 {
+        all += flips::run(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+    assert_eq!(all.folders, 96);
+    assert!(all.refused > all.refused_after_kill && all.refused_after_kill > 20, "{all:?}");
+    assert!(all.told > 0 && all.answers > 1000, "{all:?}");
+}

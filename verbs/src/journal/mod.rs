@@ -18,6 +18,10 @@
 //! its checksum. Replaying again does no harm. Each start leaves out 2⁴⁰ numbers, so that what an earlier start left in the file is never
 //! taken for its own.
 //!
+//! **Notes.** Each batch says which ones were on the disk when it was written. So a start tells a batch that was damaged on the disk from one
+//! that a power failure has torn: the former is refused, the latter ends the replay. A sync that no change follows writes a batch without a
+//! change, the note: otherwise nothing would say that the last changes before a pause were on the disk.
+//!
 //! **Rules that make it right.** Each has a test that fails without it.
 //! 1. A half is synced before any of it is applied: else files of memories would be ahead of the journal.
 //! 2. Files of memories are synced before the half's header says that it was applied.
@@ -221,6 +225,8 @@ struct Place {
     next: u64,
     /// Number of the half's first batch.
     first: u64,
+    /// Number of the last note. It needs no sync.
+    noted: Option<u64>,
     /// The other half, while it is not applied.
     sealed: Option<Sealed>,
     /// Time of the first batch that no sync has begun for.
@@ -246,6 +252,13 @@ struct Counts {
     sync_micros: AtomicU64,
     applied: AtomicU64,
     waits: AtomicU64,
+}
+
+impl Place {
+    /// Whether the last batch is a note.
+    fn is_noted(&self) -> bool {
+        self.noted.is_some_and(|note| note + 1 == self.next)
+    }
 }
 
 /// Locks a mutex, also after a panic: what it holds is changed in single steps.
@@ -330,6 +343,7 @@ impl Journal {
                 at: SECTOR,
                 next: applied,
                 first: applied,
+                noted: None,
                 sealed: None,
                 since: None,
                 syncing_since: None,
@@ -561,14 +575,20 @@ impl Journal {
         if place.at + batch.len() as u64 > self.half_bytes {
             place = self.turn(place)?;
         }
+        self.put(&mut place, batch)?;
+        if place.since.is_none() {
+            place.since = Some(self.disk.now());
+        }
+        Ok(())
+    }
+
+    /// Writes a batch at its place.
+    fn put(&self, place: &mut Place, batch: &mut [u8]) -> Result<(), JournalError> {
         batch::seal(batch, self.generation, place.next, self.synced.load(Ordering::Relaxed));
         let written = self.disk.write(&self.path, &self.file, place.half * self.half_bytes + place.at, batch);
         written.map_err(|error| self.fail("writing it", &error))?;
         place.at += batch.len() as u64;
         place.next += 1;
-        if place.since.is_none() {
-            place.since = Some(self.disk.now());
-        }
         self.counts.bytes.fetch_add(batch.len() as u64, Ordering::Relaxed);
         self.counts.batches.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -594,15 +614,39 @@ impl Journal {
     /// # Errors
     /// When the disk has failed, now or before.
     pub fn sync(&self) -> Result<(), JournalError> {
-        let target = lock(&self.place).next;
-        self.sync_to(target)
+        let target = {
+            let place = lock(&self.place);
+            place.next - u64::from(place.is_noted())
+        };
+        match self.sync_to(target)? {
+            true => self.note(),
+            false => Ok(()),
+        }
     }
 
-    fn sync_to(&self, target: u64) -> Result<(), JournalError> {
+    /// Writes a batch without a change, which says what was synced. The caller holds no lock: with one of a sync, it would wait for a thread
+    /// that writes and waits for that sync.
+    fn note(&self) -> Result<(), JournalError> {
+        let mut batch = Vec::with_capacity(BATCH_HEAD + RECORD_HEAD);
+        batch.resize(BATCH_HEAD, 0);
+        batch::append(&mut batch, Record::Write { memory: 0, offset: 0, bytes: &[] });
+        let _writer = lock(&self.leaving);
+        let mut place = lock(&self.place);
+        let synced = self.synced.load(Ordering::Relaxed);
+        // The next change has said it already. A half is not sealed for a note.
+        if place.next != synced || place.at + batch.len() as u64 > self.half_bytes {
+            return Ok(());
+        }
+        place.noted = Some(place.next);
+        self.put(&mut place, &mut batch)
+    }
+
+    /// Syncs all batches before number `target`. Returns whether any of them was not synced before.
+    fn sync_to(&self, target: u64) -> Result<bool, JournalError> {
         let _one = lock(&self.syncing);
         self.check()?;
         if self.synced.load(Ordering::Relaxed) >= target {
-            return Ok(());
+            return Ok(false);
         }
         let (began, target) = (self.disk.now(), self.begin_sync());
         self.disk.sync(&self.path, &self.file).map_err(|error| self.fail("syncing it", &error))?;
@@ -611,7 +655,7 @@ impl Journal {
         self.counts.syncs.fetch_add(1, Ordering::Relaxed);
         let took = self.disk.now().saturating_sub(began).as_micros() as u64;
         self.counts.sync_micros.fetch_add(took, Ordering::Relaxed);
-        Ok(())
+        Ok(true)
     }
 
     /// Lets the next batch begin in a sector that the sync does not write. Returns the number of that batch.

@@ -322,7 +322,13 @@ fn damage_of_what_was_on_the_disk_is_refused_and_a_lost_end_is_not() {
         lab.journal.commit().unwrap();
         lab.journal.sync().unwrap();
     }
-    let batch = |number: u64| (SECTOR + number * SECTOR) as usize;
+    // Never synced.
+    lab.write(4);
+    lab.journal.commit().unwrap();
+    const NOTE: usize = BATCH_HEAD + RECORD_HEAD;
+    // A note stands before each but the first.
+    let note = |number: u64| (SECTOR + number * SECTOR) as usize;
+    let batch = |number: u64| note(number) + if number == 0 { 0 } else { NOTE };
     let start = |change: &dyn Fn(&mut Vec<u8>)| {
         let to = TempDir::new().unwrap();
         for name in NAMES {
@@ -334,8 +340,8 @@ fn damage_of_what_was_on_the_disk_is_refused_and_a_lost_end_is_not() {
         fs::write(&path, bytes).unwrap();
         open(&os_disk(), to.path(), Pace::Never).map(|(_, memories)| first(&memories))
     };
-    assert_eq!(start(&|_| ()).unwrap(), 3);
-    for number in [0, 1] {
+    assert_eq!(start(&|_| ()).unwrap(), 4);
+    for number in [0, 1, 2] {
         for at in 0..BATCH_HEAD + RECORD_HEAD + 100 {
             let error = start(&|bytes| bytes[batch(number) + at] ^= 4).unwrap_err();
             assert!(
@@ -344,14 +350,37 @@ fn damage_of_what_was_on_the_disk_is_refused_and_a_lost_end_is_not() {
             );
         }
     }
-    // Of the last one no later one says that it was on the disk.
-    assert_eq!(start(&|bytes| bytes[batch(2) + 30] ^= 4).unwrap(), 2);
-    assert_eq!(start(&|bytes| bytes[0] ^= 1).unwrap(), 3, "the other header is enough");
+    // Nothing says that it was on the disk.
+    assert_eq!(start(&|bytes| bytes[batch(3) + 30] ^= 4).unwrap(), 3);
+    assert_eq!(start(&|bytes| bytes[note(3) + 4] ^= 4).unwrap(), 3);
+    assert_eq!(start(&|bytes| bytes[0] ^= 1).unwrap(), 4, "the other header is enough");
     let half = Journal::SMALLEST_HALF as usize;
     let error = start(&|bytes| [0, half].iter().for_each(|&at| bytes[at] ^= 1)).unwrap_err();
     assert!(matches!(error, OpenError::Damaged(JournalDamage::Headers { .. })), "{error}");
     let error = start(&|bytes| bytes.truncate(half)).unwrap_err();
     assert!(matches!(error, OpenError::Damaged(JournalDamage::Length { .. })), "{error}");
+}
+
+/// A pause after a sync: the note says what is on the disk, and is itself no reason for a sync.
+#[test]
+fn a_sync_is_noted_once() {
+    let lab = Lab::new(Pace::Never);
+    lab.write(1);
+    lab.journal.commit().unwrap();
+    lab.journal.sync().unwrap();
+    let after = lab.journal.counts();
+    for _ in 0..10 {
+        lab.journal.sync().unwrap();
+    }
+    let counts = lab.journal.counts();
+    assert_eq!((counts.batches, counts.syncs, counts.unsynced_micros), (2, after.syncs, 0));
+    let mut bytes = fs::read(lab.path("journal-7")).unwrap();
+    bytes[SECTOR as usize + BATCH_HEAD + RECORD_HEAD] ^= 1;
+    let to = TempDir::new().unwrap();
+    NAMES.iter().for_each(|name| _ = fs::copy(lab.path(name), to.path().join(name)).unwrap());
+    fs::write(to.path().join("journal-7"), bytes).unwrap();
+    let error = open(&os_disk(), to.path(), Pace::Never).unwrap_err();
+    assert!(matches!(error, OpenError::Damaged(JournalDamage::Missing { .. })), "{error}");
 }
 
 /// Threads that write the same words: the journal has their writes in the order in which they were done.

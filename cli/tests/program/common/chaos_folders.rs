@@ -1,4 +1,5 @@
-//! What befalls the folders that memory servers keep their trees in: a disk that is full, and damage while a server is stopped.
+//! What befalls the folders that memory servers keep their trees in: a disk that is full, or loses what was not synced, and damage while a
+//! server is stopped.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -28,8 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Disk {
     /// Whether folders are damaged.
     damages: bool,
-    /// A process whose mount namespace has the small disk, where there is one.
+    /// A process whose mount namespace has the disk, where it is not that of the machine.
     keeper: Option<Role>,
+    /// Whether this disk loses what was not synced; otherwise it is small.
+    loses: bool,
 }
 
 /// What fills a disk. It is removed with this.
@@ -47,14 +50,14 @@ impl Disk {
     pub(crate) fn wanted(wanted: bool, data: &Path) -> Self {
         if !wanted {
             println!("FATBTREE_CHAOS_FOLDERS is not 1: no folder is damaged, and the disk is not filled");
-            return Self { damages: false, keeper: None };
+            return Self { damages: false, keeper: None, loses: false };
         }
         let may_mount = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
         if !may_mount.is_ok_and(|status| status.success()) {
             println!(
                 "the disk is not filled: a small one cannot be mounted (that takes root, and unshare of util-linux)"
             );
-            return Self { damages: true, keeper: None };
+            return Self { damages: true, keeper: None, loses: false };
         }
         let mut command = Command::new("unshare");
         let script = "mount -t tmpfs -o size=$2 tmpfs \"$1\" && echo mounted && exec sleep infinity";
@@ -64,7 +67,30 @@ impl Disk {
             command
         });
         keeper.until("mounted");
-        Self { damages: true, keeper: Some(keeper) }
+        Self { damages: true, keeper: Some(keeper), loses: false }
+    }
+
+    /// A disk at `data` that loses what was not synced when its power is [cut](Self::cut). That takes root.
+    pub(crate) fn losing(data: &Path, seed: u64) -> Self {
+        let mut command = Command::new("unshare");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/losing_disk.py");
+        command.args(["-m", "--propagation", "private", "python3"]).arg(script).arg(data);
+        command.arg(seed.to_string()).stdin(Stdio::piped());
+        let keeper = Role::of(command);
+        keeper.until("ready");
+        Self { damages: false, keeper: Some(keeper), loses: true }
+    }
+
+    /// Whether its power can be cut.
+    pub(crate) fn loses(&self) -> bool {
+        self.loses
+    }
+
+    /// Cuts the power of these folders at one moment.
+    pub(crate) fn cut(&self, names: &[&str]) {
+        let keeper = self.keeper.as_ref().expect("it is a losing disk");
+        keeper.tell(&format!("cut {}", names.join(" ")));
+        println!("  {}", keeper.until("cut"));
     }
 
     pub(crate) fn damages(&self) -> bool {
@@ -72,7 +98,7 @@ impl Disk {
     }
 
     pub(crate) fn is_small(&self) -> bool {
-        self.keeper.is_some()
+        self.keeper.is_some() && !self.loses
     }
 
     /// The program with these arguments, where it sees the disk.
@@ -99,7 +125,9 @@ impl Disk {
     /// Starts a cluster whose trees lie on the disk.
     pub(crate) fn start_up(&self, cluster: &str, data: &Path) -> Role {
         let data = data.to_str().expect("a plain path");
-        Role::of(self.command(&["up", cluster, "--keys", "20000", "--data", data]))
+        // Clients look for all that was acknowledged.
+        let sync: &[&str] = if self.loses { &["--sync", "0"] } else { &[] };
+        Role::of(self.command(&[&["up", cluster, "--keys", "20000", "--data", data], sync].concat()))
     }
 
     /// Fills the disk to its last block.

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each file of tests uses some of it")]
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -97,6 +97,12 @@ impl Role {
     /// A line that has come and was not taken yet, and when it came.
     pub(crate) fn line(&self) -> Option<(Instant, String)> {
         self.lines.try_recv().ok()
+    }
+
+    /// Writes a line to its standard input, which must be a pipe.
+    pub(crate) fn tell(&self, line: &str) {
+        let mut stdin = self.child.stdin.as_ref().expect("piped");
+        writeln!(stdin, "{line}").expect("it reads");
     }
 
     /// Its number.
