@@ -160,6 +160,11 @@ impl<V: Verbs> Table<V> {
         let Some(&Part { header, from }) = course.cursor.parts.last() else { return Ok(()) };
         op.hash = Hash::of_suffix(header.suffix);
         let leaf = self.reach(op).await?;
+        if leaf.depth > self.shape.directory_bits {
+            // Each such link would double what is left.
+            let expected = "no successors at the directory's depth";
+            return Err(TableError::Damaged { at: leaf.place.address(), expected }.into());
+        }
         if leaf.depth > header.depth {
             course.cursor.halve();
             return Ok(());

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use fatbtree_memserver::{Loaded, Tenant as _};
 use fatbtree_race::host::HashTable;
-use fatbtree_race::{Answer, BLOCKS, PAIRS, Shape, Table, TableError};
+use fatbtree_race::{Answer, BLOCKS, Cursor, PAIRS, Shape, Table, TableError};
 use fatbtree_remote::{GlobalAddress, RemoteMemory};
 use fatbtree_sim::world::SimDevice;
 use proptest::prelude::*;
@@ -50,6 +50,12 @@ async fn do_all(table: &Table<SimDevice>, keys: impl Iterator<Item = u64>) -> Ve
         answers.push(table.delete(key).await.result);
         answers.push(table.insert(key, &value(key, 2, 20)).await.result);
         answers.push(table.upsert(key + 1_000, &value(key, 3, 20)).await.result);
+    }
+    let mut next = Some(Cursor::default());
+    while let Some(cursor) = next {
+        let portion = table.export(cursor, 50).await.result;
+        answers.push(portion.as_ref().map(|portion| portion.rest.is_none()).map_err(TableError::clone));
+        next = portion.ok().and_then(|portion| portion.rest);
     }
     answers
 }
