@@ -35,10 +35,9 @@ SHARE = float(os.environ.get("SOAK_SHARE", "0.05"))
 BESIDE = 2 << 20
 # Bytes that each session leaves at most on each server: the border of a line for each of three classes.
 PER_SESSION = 3 * 64
-# Bytes that each death of a client or server, and each restart, may cost a structure whose servers do not sweep: what was freed and not
-# used again is forgotten. Dolphin's servers never sweep, those of a hash table do when there is one. Measured with these lengths: 300 KB
-# and 160 KB.
-PER_DEATH = {("hash", 2): 384 << 10, ("dolphin", 1): 512 << 10, ("dolphin", 2): 512 << 10}
+# Bytes that each death of a client or server, and each restart, may cost a structure over several servers: what was freed and not used again
+# is forgotten, and these servers do not sweep. Measured with these lengths: 160 KB.
+PER_DEATH = {"tree": 0, "hash": 384 << 10, "dolphin": 384 << 10}
 # Where power fails: `--sync` of the servers, in seconds. Otherwise folders lie on the disk of the machine.
 POWER = os.environ.get("SOAK_POWER")
 # What a power failure may take, in seconds: the interval, and the time of one sync on a busy machine.
@@ -436,7 +435,7 @@ class Soak:
         deaths = self.counts.get("clients killed", 0) + self.counts.get("servers killed", 0)
         deaths += self.counts.get("restarts", 0) * self.servers
         beside = BESIDE + self.counts["sessions"] * PER_SESSION * self.servers
-        beside += deaths * PER_DEATH.get((self.structure, self.servers), 0)
+        beside += deaths * PER_DEATH[self.structure] if self.servers > 1 else 0
         bound = int(used(need) * (1 + SHARE)) + beside
         bound_folder = int(need_folder * (1 + SHARE)) + beside
         told = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))

@@ -12,7 +12,7 @@ use fatbtree_memserver::{
 use fatbtree_remote::record::{UNPUBLISHED, record_bytes, write_record};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::time::{Duration, Instant};
 
 const NOW: Instant = Instant::ZERO;
 
@@ -28,7 +28,12 @@ impl Lab {
     fn of(content: Loaded<HybridIndex>) -> Self {
         let bounds = Bounds { sessions: 4096, queue_pairs: 1, chunks: 1024, attempts: 1 << 20 };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
-        let options = ServerOptions { access: Access::ALL, limits, ..ServerOptions::writable() };
+        let options = ServerOptions {
+            access: Access::ALL,
+            limits,
+            reclaim_every: Duration::from_nanos(1),
+            ..ServerOptions::writable()
+        };
         Self(MemoryServer::new(PlainNetwork::new().device(), content, &options, 1).expect("it can be served"))
     }
 

@@ -45,7 +45,7 @@ const fn key_of(client: u64, number: u64) -> u64 {
     match number % GROUPS {
         0 => at << 48 | at,
         1 => GROUP | (if in_group < LATE { 7 } else { 9 }) << 48 | at << 40 | at,
-        _ => 2 * GROUP | at,
+        _ => (2 * GROUP) | at,
     }
 }
 
@@ -249,7 +249,7 @@ pub(super) fn run<S: Structure>(scenario: &Scenario) -> Result<Outcome, String> 
                 moments.borrow_mut().push(cut_now(&kept, Of::One(server.into())));
             }
         };
-        let (machine, memory) = client(&world, &servers, seed ^ number, move |server| asked(server));
+        let (machine, memory) = client(&world, &servers, seed ^ number, asked);
         let (draw, first) = (random(seed, 130 + number), seed / 9 % GROUPS);
         clients.push(machine.spawn(change_keys::<S>(memory, (number, first), draw, Rc::clone(&history))));
     }
@@ -336,7 +336,8 @@ async fn change_keys<S: Structure>(
         let in_eight = if phase % 4 < 2 { 1 } else { 7 };
         let is_other = draw.random_range(0..8) == 0;
         let group = if is_other { draw.random_range(0..GROUPS) } else { group };
-        let in_group = draw.random_range(0..if phase % 4 == 0 || is_other { LATE } else { IN_GROUP });
+        let in_group =
+            draw.random_range(0..if phase.is_multiple_of(4) || is_other { LATE } else { IN_GROUP });
         let key = key_of(number, in_group * GROUPS + group);
         let deletes = draw.random_range(0..8) < in_eight;
         let (change, index) = {

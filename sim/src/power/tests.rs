@@ -55,7 +55,7 @@ fn each_mechanism_that_is_left_out_is_found() {
 fn flipped_bits_are_refused_or_told() {
     let mut all = flips::Outcome::default();
     // Each damages a folder 8 times, and a third of them is a structure's.
-    for seed in 0..12 {
+    for seed in 12..24 {
         all += flips::run(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
     assert_eq!(all.folders, 96);
