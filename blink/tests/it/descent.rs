@@ -238,10 +238,10 @@ fn a_record_of_another_key_is_not_taken() {
     let limits = Limits { patience: Duration::ZERO, ..Limits::default() };
     let client = PlainClient::with_limits(&regions, &config, &roots, limits);
     assert_eq!(client.lookup(1, Start::Root).result.unwrap().as_deref(), Some(&[7; 8][..]));
-    let Err(OperationError::GaveUp { fault, .. }) = client.lookup(2, Start::Root).result else {
-        panic!("the record is that of key 1")
+    let Err(OperationError::Damaged { at, fault, .. }) = client.lookup(2, Start::Root).result else {
+        panic!("the record is that of key 1, whenever it is read")
     };
-    assert_eq!(fault, NodeFault::Record(RecordFault::Key { found: 1, expected: 2 }));
+    assert_eq!((at, fault), (place(2), NodeFault::Record(RecordFault::Key { found: 1, expected: 2 })));
 }
 
 /// An index read asks for the largest node, be it a leaf or not.

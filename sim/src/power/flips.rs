@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use super::kinds::{Dolphin, Hash, Structure, Tree};
 use super::run::{self, Left, client, value};
 use super::{Kind, Scenario};
-use crate::world::{Options, Random, World, random};
+use crate::world::{Random, random};
 
 /// Times that a folder is damaged. Each begins with the files as the server has left them.
 const TRIALS: u64 = 8;
@@ -164,7 +164,7 @@ fn start<S: Structure>(folder: &Path, seed: u64, left: &Left) -> Result<Found, S
             return says_damaged(&error.to_string()).map(|()| found);
         }
     };
-    let world = World::new(seed, Options::default());
+    let world = run::world(seed);
     let server = run::Server::<S>::start(&world, content)?;
     let (machine, memory) = client(&world, &[server], seed, |_| ());
     let (keys, clock) = (left.keys(), machine.clone());

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use super::kinds::{CHUNK, GROUP, Keeper, LONGEST, Structure};
 use super::{Outcome, Scenario};
-use crate::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
+use crate::world::{Machine, MachineOptions, Options, Random, SimDevice, Tearing, World, random};
 
 /// Interval in which a client and a server look for something to be done.
 const LOOK: Duration = Duration::from_micros(10);
@@ -47,6 +47,12 @@ const fn key_of(client: u64, number: u64) -> u64 {
         1 => GROUP | (if in_group < LATE { 7 } else { 9 }) << 48 | at << 40 | at,
         _ => (2 * GROUP) | at,
     }
+}
+
+/// A world whose memory servers have software NICs: only these have journals, and no commit comes in the middle of a packet.
+pub(super) fn world(seed: u64) -> World {
+    let tearing = Tearing { at_once: true, ..Tearing::default() };
+    World::new(seed, Options { tearing, ..Options::default() })
 }
 
 /// Keys of all clients.
@@ -172,7 +178,7 @@ impl Left {
 pub(super) fn write_for_a_while<S: Structure>(scenario: &Scenario, folder: &Path) -> Result<Left, String> {
     let seed = scenario.seed;
     let mut draw = random(seed, 170);
-    let world = World::new(seed, Options::default());
+    let world = world(seed);
     let content = S::make(folder, 0, 1, Keeping::default());
     let servers = [Server::<S>::start(&world, content)?];
     let journal = Arc::clone(servers[0].region.journal().expect("it lies in a folder"));
@@ -219,7 +225,7 @@ pub(super) fn run<S: Structure>(scenario: &Scenario) -> Result<Outcome, String> 
     let seed = scenario.seed;
     let mut draw = random(seed, 120);
     let home = TempDir::new().map_err(|error| error.to_string())?;
-    let world = World::new(seed, Options::default());
+    let world = world(seed);
     let folders: Vec<_> = (0..scenario.servers).map(|server| home.path().join(server.to_string())).collect();
     let disks: Vec<_> =
         folders.iter().map(|_| Arc::new(LossyDisk::new(draw.random_range(0..=u64::MAX)))).collect();
@@ -435,7 +441,7 @@ fn start_again<S: Structure>(
     least: &Acknowledged,
     number: u64,
 ) -> Result<u64, String> {
-    let world = World::new(scenario.seed ^ number << 32, Options::default());
+    let world = world(scenario.seed ^ number << 32);
     let mut servers = Vec::new();
     for server in 0..scenario.servers {
         let found = S::found(&left.join(server.to_string()), server).map_err(|error| error.to_string())?;

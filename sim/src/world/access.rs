@@ -106,6 +106,7 @@ pub(super) struct Access {
     /// The number that all moments follow from.
     draw: u64,
     any_order: bool,
+    at_once: bool,
     /// The lines' moments, once they were worked out.
     touches: Vec<Touch>,
     open: bool,
@@ -211,6 +212,10 @@ impl Access {
             self.begins + fatbtree_verbs::time::Duration::from_nanos(within.start() + below(draw, width + 1))
         };
         let touch = |at| Touch { at, state: TouchState::Open };
+        if self.at_once {
+            self.touches.extend((0..count).map(|_| touch(self.ends)));
+            return;
+        }
         self.touches.extend((0..count).map(|place| touch(moment(place, &mut draw))));
         if self.any_order {
             for last in (1..count).rev() {
@@ -271,6 +276,7 @@ impl Accesses {
         access.draw = plan.draw;
         let mut draw = SplitMix64::seed_from_u64(plan.draw ^ 0x5851_f42d);
         access.any_order = below(&mut draw, 10_000) < u64::from(tearing.any_order);
+        access.at_once = tearing.at_once;
         access.touches.clear();
         access.open = true;
         events.push_at(place, Event::End { access: number });

@@ -37,11 +37,14 @@ pub struct Tearing {
     pub stretched: u32,
     /// Factor by which they take longer.
     pub stretch: u32,
+    /// Whether each access touches all its lines at one moment, as a software NIC does that carries out a packet in the thread that it
+    /// shares with all else which looks at the memory.
+    pub at_once: bool,
 }
 
 impl Default for Tearing {
     fn default() -> Self {
-        Self { any_order: 40, stretched: 0, stretch: 1 }
+        Self { any_order: 40, stretched: 0, stretch: 1, at_once: false }
     }
 }
 
@@ -191,6 +194,7 @@ impl Options {
             any_order: *pick(random, &[0, 40, 5_000, 10_000]),
             stretched: *pick(random, &[0, 100, 2_000, 5_000]),
             stretch: *pick(random, &[3, 10, 30]),
+            at_once: false,
         };
         let retry = Retry {
             timeout: Duration::from_micros(random.random_range(50..=200)),

@@ -136,7 +136,7 @@ fn a_long_read_is_cut_and_goes_on() {
 fn a_write_that_is_acknowledged_is_there() {
     let mut duplicates = 0;
     for seed in 0..100 {
-        let tearing = Tearing { stretched: 10_000, stretch: 30, any_order: 10_000 };
+        let tearing = Tearing { stretched: 10_000, stretch: 30, any_order: 10_000, at_once: false };
         let retry = Retry { timeout: Duration::from_micros(2), limit: 1_000 };
         let lab = Lab::new(seed, Options { tearing, retry, ..Options::default() }, 1);
         let (wire, memory) = (lab.connect(0), lab.memory.clone());

@@ -266,6 +266,10 @@ fn the_owner_sees_what_is_under_way() {
         let seen = (0..100).map(|seed| looks(seed, Options { tearing: tearing(seed), ..rough(seed) }));
         seen.fold((0, 0), |sum, seen| (sum.0 + seen.0, sum.1 + seen.1))
     };
+    let at_once = |seed| Tearing { at_once: true, any_order: 10_000, ..rough(seed).tearing };
+    for seed in 0..100 {
+        assert_eq!(looks(seed, Options { tearing: at_once(seed), ..rough(seed) }), (0, 0), "seed {seed}");
+    }
     let (rising, not) = all(0);
     assert!(rising > 100 && not == 0, "{rising} in the order of addresses, {not} not");
     let (rising, not) = all(10_000);
