@@ -54,8 +54,9 @@ fn waits(
 }
 
 fn has_plan(answer: &Result<String, String>) -> bool {
-    let is_so =
-        |text: &String| text.contains("active,") && !text.contains("silent") && !text.contains("being");
+    let is_so = |text: &String| {
+        text.contains(" active in epoch ") && !text.contains("silent") && !text.contains("being")
+    };
     answer.as_ref().is_ok_and(is_so)
 }
 

@@ -352,6 +352,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "FATBTREE_EAL='--no-huge -m 256' fatbtree switch --port 0=dpdk:net_tap0,iface=tap0 --port 1=dpdk:net_memif0,role=server,id=1",
         "needs root and DPDK; `cli/tests/program/dpdk.rs` runs roles on virtual devices",
     ),
+    ("scripts/soak.sh", "takes 20 minutes; `.ci/run` has no room for it"),
+    ("SOAK_POWER=1 scripts/soak.sh", "takes 20 minutes, and root; `.ci/run` has no room for it"),
+    (
+        "FATBTREE_CHAOS_ROUNDS=200 cargo test -p fatbtree-cli --test program chaos:: -- --nocapture",
+        "takes ten minutes; the same test with fewer rounds is one of `cargo test`",
+    ),
     ("fatbtree up", "has fixed ports; `cli/tests/program/up.rs` runs an example in a network of its own"),
     (
         "fatbtree up cluster.toml --example single",
