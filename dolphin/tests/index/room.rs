@@ -142,7 +142,7 @@ fn a_server_that_starts_anew_finds_lost_records() {
     // A word that leads to the fourth one, in the class of two units of 64 bytes, somewhere in memory of leaves.
     assert_eq!(place, 128);
     let linked = first + 3 * place;
-    let word = 0xda1_u64 << 52 | 1 << 46 | 1 << 35 | linked / 64;
+    let word = 0xda1_u64 << 52 | 1 << 46 | 1 << 35 | (linked / 64);
     let (leaf, _) = lab.part(session, LEAVES, 0);
     lab.0.memory().write(leaf + 512, &word.to_le_bytes()).expect("inside of the region");
     lab.0.commit().expect("the disk does not fail");

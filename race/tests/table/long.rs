@@ -66,7 +66,7 @@ fn parts_wait_for_the_queue_and_for_buffers() {
 /// One client writes a long value again and again, and another one reads it: each value is one that was written. Says whether one was not.
 fn torn(seed: u64) -> bool {
     // READs take long: the block is freed and written anew meanwhile.
-    let tearing = Tearing { any_order: 40, stretched: 5_000, stretch: 30 };
+    let tearing = Tearing { any_order: 40, stretched: 5_000, stretch: 30, at_once: false };
     let world = World::new(seed, Options { tearing, ..Options::default() });
     let servers = serve_in_chunks(&world, SHAPE, (64 << 20, 2 << 20), Duration::from_secs(1));
     let [(writing, one), (reading, other)] = ["writing", "reading"].map(|name| {

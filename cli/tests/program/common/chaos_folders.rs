@@ -1,6 +1,8 @@
 //! What befalls the folders that memory servers keep their trees in: a disk that is full, or loses what was not synced, and damage while a
 //! server is stopped.
 
+#![allow(clippy::print_stdout, reason = "what was drawn, and how long it took")]
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
