@@ -42,7 +42,11 @@ class Signals(unittest.TestCase):
             path = os.path.join(folder, "cluster.toml")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(cluster_file(first))
-            text = "import sys, fatbtree; print('begins', flush=True); fatbtree.connect(sys.argv[1], patience=60)"
+            # Where tests run in the background, processes begin with a SIGINT that is ignored.
+            text = (
+                "import signal, sys, fatbtree; signal.signal(signal.SIGINT, signal.default_int_handler); "
+                "print('begins', flush=True); fatbtree.connect(sys.argv[1], patience=60)"
+            )
             child = script(text, path)
             child.stdout.readline()
             time.sleep(0.5)
