@@ -5,11 +5,10 @@
 //! order in which lines build on each other. What has to be otherwise in a test (sizes, folders, ports) is said with the line.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::common::http::get;
 use crate::common::processes::{Role, on_own_ports, ports};
 use crate::common::run;
 use fatbtree_topology::Cluster;
@@ -566,10 +565,7 @@ fn fetches(folder: &Path, line: &str) {
     let text = std::fs::read_to_string(folder.join("cluster.toml")).expect("the file");
     let cluster = Cluster::from_toml(&text).expect("a good file");
     let address = cluster.metrics("core-0").expect("the example has [metrics]");
-    let mut stream = TcpStream::connect(address).expect("core-0 is there");
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it is sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
+    let answer = get(address, "/metrics");
     assert!(
         answer.starts_with("HTTP/1.1 200") && answer.contains("fatbtree_port_received_total"),
         "{answer}"

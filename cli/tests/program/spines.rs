@@ -2,10 +2,9 @@
 
 #![allow(clippy::print_stdout, reason = "how long lookups stood still")]
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::common::http::get;
 use crate::common::processes::{Role, cluster_file_like, kill, process};
 use crate::common::run;
 use fatbtree_topology::Cluster;
@@ -84,11 +83,7 @@ fn waits(cluster: &str, what: &str, is_so: impl Fn(&Value) -> bool) {
 
 /// Frames that a switch has received since it was started.
 fn received(address: &str) -> u64 {
-    let mut stream = TcpStream::connect(address).expect("it answers");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it is sent");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("an answer");
+    let text = get(address, "/metrics");
     let of_ports = text.lines().filter(|line| line.starts_with("fatbtree_port_received_total{"));
     of_ports.map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a number")).sum()
 }

@@ -1,12 +1,11 @@
 //! A process that was suspended has not waited: it goes on where it was.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::fatbtree;
+use crate::common::http::get;
 use crate::common::processes::{Role, cluster_file, kill, process};
 use fatbtree_topology::Cluster;
 
@@ -45,10 +44,7 @@ fn a_demo_that_was_suspended_goes_on() {
 
 /// The value of a counter without labels.
 fn counter(address: &str, name: &str) -> u64 {
-    let mut stream = TcpStream::connect(address).expect("it listens");
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it is sent");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("an answer");
+    let text = get(address, "/metrics");
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix("{} "));
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
 }

@@ -1,8 +1,7 @@
 //! The binary under test.
 
-#![allow(dead_code, reason = "each file of tests uses some of it")]
-
 pub(crate) mod chaos_folders;
+pub(crate) mod http;
 pub(crate) mod processes;
 pub(crate) mod spread;
 

@@ -1,7 +1,5 @@
 //! Processes of the real binary, on ports of this test's own.
 
-#![allow(dead_code, reason = "each file of tests uses some of it")]
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};

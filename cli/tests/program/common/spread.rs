@@ -1,7 +1,5 @@
 //! Clusters of structures over all memory servers.
 
-#![allow(dead_code, reason = "each file of tests uses some of it")]
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,9 +7,9 @@ use std::process::Stdio;
 use fatbtree_node::{Spread, SpreadProcess};
 use fatbtree_topology::Cluster;
 
+use crate::common::http::get;
 use crate::common::processes::{Role, bench, client_options, cluster_file, kill, process};
 use crate::common::{fatbtree, refused, run};
-use crate::metrics::get;
 
 /// A cluster file with a structure.
 pub(crate) fn structure_file(folder: &Path, structure: &str) -> PathBuf {
