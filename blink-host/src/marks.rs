@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use fatbtree_blink::node::{EntryValue, LeafNode, Node};
 use fatbtree_blink::{GlobalAddress, KeyRange, Tree, TreeConfig};
-use fatbtree_memserver::SizeClass;
+use fatbtree_memserver::{Marked, SizeClass};
 
 use crate::tenant::{Blink, record_at};
 
@@ -40,13 +40,11 @@ struct Next {
 /// Records that leaves lead to, and what is left to be walked over.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// A bit for each unit of the region: a record that a leaf leads to begins there.
-    units: Vec<u64>,
+    /// Units of the region in which a record begins that a leaf leads to.
+    units: Marked,
     next: Option<Next>,
     /// Steps that failed in a row.
     failed: u32,
-    /// Nothing can be told: all records count as led to.
-    gave_up: bool,
 }
 
 /// A step that did not work.
@@ -57,20 +55,6 @@ enum Trouble {
     GiveUp,
 }
 
-impl Marks {
-    fn mark(&mut self, offset: u64) {
-        let unit = offset / UNIT;
-        if let Some(word) = self.units.get_mut((unit / 64) as usize) {
-            *word |= 1 << (unit % 64);
-        }
-    }
-
-    fn is_marked(&self, offset: u64) -> bool {
-        let unit = offset / UNIT;
-        self.units.get((unit / 64) as usize).is_none_or(|word| word >> (unit % 64) & 1 == 1)
-    }
-}
-
 impl Blink {
     /// Begins a walk at the first key.
     pub(super) fn begin_walk(&mut self) {
@@ -78,7 +62,7 @@ impl Blink {
         if self.info.config.leaf_shape().is_inline() {
             return;
         }
-        self.marks.units.resize(self.region.len().div_ceil(UNIT * 64) as usize, 0);
+        self.marks.units = Marked::none(self.region.len(), UNIT);
         self.marks.next = Some(Next { key: self.info.partition.range.low, leaf: None });
     }
 
@@ -94,7 +78,10 @@ impl Blink {
                     self.marks.next = Some(Next { leaf: None, ..next });
                     return true;
                 }
-                Err(_) => (self.marks.next, self.marks.gave_up) = (None, true),
+                Err(_) => {
+                    self.marks.units.mark_all();
+                    self.marks.next = None;
+                }
             }
         }
         self.marks.next.is_some()
@@ -121,7 +108,8 @@ impl Blink {
         for entry in checked(&config, &bytes, leaf)?.entries() {
             let (_, value) = entry.map_err(|_| Trouble::Again)?;
             if let EntryValue::Record(record) = value {
-                self.marks.mark(self.here(record.address)?);
+                let at = self.here(record.address)?;
+                self.marks.units.mark(at..at + 1);
             }
         }
         Ok(match (upper, header.range().high) {
@@ -172,7 +160,7 @@ impl Blink {
     pub(super) fn is_record_marked(&self, block: &Range<u64>) -> bool {
         let of_partition = record_at(&self.region, block.start)
             .is_some_and(|head| self.info.partition.range.contains(head.key()));
-        self.marks.gave_up || !of_partition || self.marks.is_marked(block.start)
+        !of_partition || self.marks.units.is_marked(block.start..block.start + 1)
     }
 
     /// Whether the header of a node says that it is free, of this class, and here.
