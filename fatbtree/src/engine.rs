@@ -155,10 +155,8 @@ impl Store {
             (_, Left::All | Left::Hash(_)) => 0..=u64::MAX,
         };
         let last = *keys.end();
-        let pairs = self.scan_keys(keys, most).await?;
-        // A part with fewer pairs is the last one.
-        let next = pairs.last().filter(|_| pairs.len() >= most).and_then(|(key, _)| key.checked_add(1));
-        let rest = next.map(|next| next..=last).filter(|keys| !keys.is_empty()).map(Left::Keys);
+        let Portion { pairs, rest } = Portion::in_order(self.scan_keys(keys, most).await?, most);
+        let rest = rest.map(|next| next..=last).filter(|keys| !keys.is_empty()).map(Left::Keys);
         Ok(Part { pairs, rest })
     }
 

@@ -32,6 +32,14 @@ pub struct Portion<V, C> {
     pub rest: Option<C>,
 }
 
+impl<V> Portion<V, u64> {
+    /// The first `most` pairs of some keys, in ascending order: fewer are the last ones. The rest begins at the next key.
+    pub fn in_order(pairs: Vec<(u64, V)>, most: usize) -> Self {
+        let last = pairs.last().filter(|_| pairs.len() >= most);
+        Self { rest: last.and_then(|(key, _)| key.checked_add(1)), pairs }
+    }
+}
+
 /// A change of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change<'v> {

@@ -54,11 +54,7 @@ impl<V: Verbs + 'static> KeyValue for Index<V> {
     async fn export(&self, from: u64, most: usize) -> Answer<Portion<Value, u64>> {
         let most = most.max(1);
         let Answer { result, round_trips } = self.scan(KeyRange::of(from..=u64::MAX), most).await;
-        let portion = |pairs: Vec<(u64, Value)>| {
-            let last = pairs.last().filter(|_| pairs.len() >= most);
-            Portion { rest: last.and_then(|(key, _)| key.checked_add(1)), pairs }
-        };
-        Answer { result: result.map(portion), round_trips }
+        Answer { result: result.map(|pairs| Portion::in_order(pairs, most)), round_trips }
     }
 
     fn verify(&self) -> impl Future<Output = Result<Verified, Fault>> {
