@@ -3,21 +3,24 @@
 //! An epoch does not tell: a [difference](Plan::difference_to) is loaded under the epoch that is active, and a plan that comes back by a
 //! rollback under another one than before.
 
+use std::net::Ipv4Addr;
+
+use fatbtree_topology::{SetGroup, SwitchId};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::{CachedNode, FatRootRange, Plan};
+use super::{CachedChild, CachedNode, FatRootRange, Plan};
 
 /// What of a plan leads index reads. How it is written in switches (epoch, parity, slots) and why it was chosen (weights) is not of it.
 #[derive(Serialize)]
 struct Leads<'a> {
-    roots: &'a [fatbtree_topology::SwitchId],
-    groups: &'a [fatbtree_topology::SetGroup],
-    partitions: Vec<(u16, u64, std::net::Ipv4Addr, &'a [u16])>,
+    roots: &'a [SwitchId],
+    groups: &'a [SetGroup],
+    partitions: Vec<(u16, u64, Ipv4Addr, &'a [u16])>,
     fat_root: Vec<(u64, u64, u16, bool)>,
-    nodes: Vec<(u16, u16, u64, &'a [super::CachedChild])>,
+    nodes: Vec<(u16, u16, u64, &'a [CachedChild])>,
     hot: Vec<(u64, u64)>,
-    first_hops: &'a [fatbtree_topology::SwitchId],
+    first_hops: &'a [SwitchId],
 }
 
 impl Plan {

@@ -317,7 +317,7 @@ async fn a_switch_that_is_not_there_is_named() {
     assert!(error.to_string().contains("no P4Runtime server at 127.0.0.1:"), "{error}");
 }
 
-/// `cargo test --release -p fatbtree-controller --test push -- --ignored --nocapture`
+/// `cargo test --release -p fatbtree-controller --test it push:: -- --ignored --nocapture`
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement, not a check"]
 async fn how_fast_a_push_is() {

@@ -167,7 +167,7 @@ fn start<S: Structure>(folder: &Path, seed: u64, left: &Left) -> Result<Found, S
     let world = run::world(seed);
     let server = run::Server::<S>::start(&world, content)?;
     let (machine, memory) = client(&world, &[server], seed, |_| ());
-    let (keys, clock) = (left.keys(), machine.clone());
+    let (keys, clock) = (run::keys(), machine.clone());
     let task = machine.spawn(async move {
         let mut answers = Vec::new();
         let structure = match S::open(memory).await {

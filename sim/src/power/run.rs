@@ -56,7 +56,7 @@ pub(super) fn world(seed: u64) -> World {
 }
 
 /// Keys of all clients.
-fn keys() -> Vec<u64> {
+pub(super) fn keys() -> Vec<u64> {
     (0..KEYS).flat_map(|number| (0..CLIENTS).map(move |client| key_of(client, number))).collect()
 }
 
@@ -94,8 +94,7 @@ impl<S: Structure> Server<S> {
     }
 }
 
-/// Starts a client on a machine of its own.
-/// `asked` is told of a server that is to sync, before it does.
+/// Starts a client on a machine of its own. `asked` is told of a server that is to sync, before it does.
 pub(super) fn client<S: Structure>(
     world: &World,
     servers: &[Rc<Server<S>>],
@@ -164,10 +163,6 @@ pub(super) struct Left {
 }
 
 impl Left {
-    pub(super) fn keys(&self) -> Vec<u64> {
-        keys()
-    }
-
     /// Checks the value of a key. Returns whether acknowledged changes of it are lost.
     pub(super) fn check(&self, key: u64, now: Option<&[u8]>) -> Result<bool, String> {
         is_right(&self.history, &self.least, key, now)
