@@ -37,9 +37,24 @@ pub enum SwitchState {
     /// The switch does not answer, for this reason.
     Silent(String),
     /// The switch answers, and does not hold all that it should yet.
-    Converging,
+    Converging {
+        /// The last version that it held since it was read. What changes since then adds to it.
+        held: Option<u64>,
+    },
     /// The switch holds what was desired at this version.
     Settled(u64),
+}
+
+impl SwitchState {
+    /// The last version that the switch is known to have held. A client that comes or goes makes a switch converge; what it held before
+    /// stays, so that reloads do not wait for the busy.
+    fn held(&self) -> Option<u64> {
+        match self {
+            Self::Silent(_) => None,
+            Self::Converging { held } => *held,
+            Self::Settled(at) => Some(*at),
+        }
+    }
 }
 
 /// Something that others want to know.
@@ -193,7 +208,7 @@ impl Controller {
 
     /// A switch answers, and was read: it sends packets there.
     pub(crate) fn switch_read(&mut self, switch: SwitchId, serving: Option<Serving>) {
-        self.switches.insert(switch, SwitchState::Converging);
+        self.switches.insert(switch, SwitchState::Converging { held: None });
         self.all_go_round = false;
         let is_root = self.cluster.tree().is_root(switch);
         let is_first = is_root && self.desired.active == Active::Unread;
@@ -240,7 +255,8 @@ impl Controller {
 
     /// A switch is at work on what is desired now.
     pub(crate) fn switch_converging(&mut self, switch: SwitchId) {
-        self.switches.insert(switch, SwitchState::Converging);
+        let held = self.switches.get(&switch).and_then(SwitchState::held);
+        self.switches.insert(switch, SwitchState::Converging { held });
     }
 
     /// A switch does not answer, or refuses.
@@ -257,7 +273,7 @@ impl Controller {
     }
 
     fn is_settled(&self, switch: SwitchId, version: u64) -> bool {
-        matches!(self.switches.get(&switch), Some(SwitchState::Settled(at)) if *at >= version)
+        self.switches.get(&switch).and_then(SwitchState::held).is_some_and(|at| at >= version)
     }
 
     /// All that answer, and all fat roots that packets are sent to in any case.
@@ -270,8 +286,7 @@ impl Controller {
         let settled = |(switch, state): (&SwitchId, &SwitchState)| match state {
             _ if self.outages.switches.contains(switch) => true,
             SwitchState::Silent(_) => true,
-            SwitchState::Converging => false,
-            SwitchState::Settled(at) => *at >= version,
+            state => state.held().is_some_and(|at| at >= version),
         };
         self.switches.iter().all(settled)
     }

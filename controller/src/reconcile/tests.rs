@@ -625,6 +625,24 @@ fn a_first_switch_that_is_full_takes_no_more_connections() {
     assert_eq!((registered(&world), world.controller.refused_connections()), (2, 1));
 }
 
+/// Clients come and go all the time; what the switches hold for a plan stays meanwhile.
+#[test]
+fn a_switch_that_takes_in_a_client_holds_up_no_reload() {
+    let mut world = World::new(1);
+    world.settle();
+    let first = world.first;
+    world.controller.next_epoch().unwrap();
+    let client = world.cluster.tree().host(world.cluster.clients()[0].host).ip;
+    world.controller.opened(0, Registration { client, queue_pair: 99, rkey: 7, root: 64, mtu: 1024 });
+    world.controller.switch_converging(first);
+    world.controller.next_epoch().unwrap();
+    // One that was read may have come back empty.
+    let serving = world.switches[&first].holds.serving();
+    world.controller.switch_read(first, serving);
+    world.controller.switch_converging(first);
+    assert!(matches!(world.controller.next_epoch(), Err(Refused::CoreSilent { .. })));
+}
+
 #[test]
 fn whatever_happens_the_fleet_converges() {
     let seeds = std::env::var("FATBTREE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300);

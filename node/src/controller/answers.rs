@@ -99,7 +99,7 @@ impl Driver {
         let (state, reason) = match self.primary.controller().switch(switch.id) {
             Some(SwitchState::Silent(reason)) => (RoleState::Silent, Some(reason.clone())),
             Some(SwitchState::Settled(_)) => (RoleState::Settled, None),
-            Some(SwitchState::Converging) | None => (RoleState::Converging, None),
+            Some(SwitchState::Converging { .. }) | None => (RoleState::Converging, None),
         };
         let held = self.held.get(&switch.id).copied().unwrap_or_default();
         let program = self.planner.programs.of(switch.role);
