@@ -42,22 +42,22 @@ fn aimed(check: Check, seed: u64) -> Scenario {
 
 /// Checks that seeds do not find, and why.
 const OF_TESTS: [Check; 10] = [
-    // No client damages anything: `race/tests/table/damage.rs`.
+    // No client damages anything: `structures/race/tests/table/damage.rs`.
     Check::SoundSlots,
     Check::OthersKey,
-    // A table that never frees a block answers rightly: `race/tests/table/memory.rs` finds it.
+    // A table that never frees a block answers rightly: `structures/race/tests/table/memory.rs` finds it.
     Check::Freed,
     // The same of a block that was not linked: its version keeps apart what the server's sweeps see of it. The same file finds it.
     Check::DiscardedVersion,
-    // Slots that are frozen without memory are thawed, later: `race/tests/table/split.rs` finds both.
+    // Slots that are frozen without memory are thawed, later: `structures/race/tests/table/split.rs` finds both.
     Check::Reserves,
     Check::Thaws,
-    // Insertions of one key beside a split that is taken back are rare: the test of `race/src/table/thaw.rs` finds it.
+    // Insertions of one key beside a split that is taken back are rare: the test of `structures/race/src/table/thaw.rs` finds it.
     Check::ThawEmpties,
-    // Four clients must come in one order: the test of `race/tests/table/rivals.rs` finds it.
+    // Four clients must come in one order: the test of `structures/race/tests/table/rivals.rs` finds it.
     Check::FrozenRivals,
     // A frozen slot that is remembered is rare, too: seeds drew it before blocks had size classes, and 600 do not draw it now. The test of
-    // `race/tests/table/split.rs` finds it.
+    // `structures/race/tests/table/split.rs` finds it.
     Check::RememberFrozen,
     // A block of a former session is not written in this one, whether it is kept or not: an operation that kept it would fail when its
     // patience ends.
@@ -93,7 +93,7 @@ fn each_check_that_is_not_made_is_found() {
         (format!("{check:?}"), failure)
     });
     // That of a server that takes blocks for lost. For the others there must be more sessions one after the other than a seed has, or calls
-    // that come late: `race/tests/table/` has a story for each, in `sweep.rs` and `settle.rs`.
+    // that come late: `structures/race/tests/table/` has a story for each, in `sweep.rs` and `settle.rs`.
     let of_sweeps = [SweepCheck::SweepWaits].map(|check| {
         let failure = first_failure(
             |scenario| check.without(|| scenario.run()),

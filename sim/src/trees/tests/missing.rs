@@ -57,23 +57,23 @@ const OF_WRITERS: &[Check] = &[
 /// several writes of its leaf, or a WRITE of a node is cut short. They also matter where a client dies between two
 /// WRITEs of one kind of split.
 const OF_THE_INDEX: &[(Check, &str)] = &[
-    (Check::KeyTwice, "blink/tests/it/damage.rs"),
-    (Check::VersionIsNew, "blink/tests/it/nodes.rs: a_version_is_one_that_no_line_has"),
+    (Check::KeyTwice, "structures/blink/tests/it/damage.rs"),
+    (Check::VersionIsNew, "structures/blink/tests/it/nodes.rs: a_version_is_one_that_no_line_has"),
     (
         Check::VersionGoesOn,
-        "blink/tests/it/merges.rs: a_node_in_the_memory_of_one_that_was_merged_away_has_the_next_version",
+        "structures/blink/tests/it/merges.rs: a_node_in_the_memory_of_one_that_was_merged_away_has_the_next_version",
     ),
     (
         Check::FreshElsewhere,
-        "blink/tests/it/merges.rs: a_split_onto_another_server_takes_memory_that_was_no_node",
+        "structures/blink/tests/it/merges.rs: a_split_onto_another_server_takes_memory_that_was_no_node",
     ),
     (Check::RecordChecksum, "remote/src/record.rs: a_new_middle_in_an_old_record_is_noticed"),
     // A place is of another tree, or of memory that is used again between two READs of one chain: nothing here is so fast.
-    (Check::SpeculatedTree, "blink/tests/it/speculation.rs: places_of_a_former_tree_are_not_asked_for"),
-    (Check::SpeculatedLeaf, "blink/tests/it/speculation.rs: memory_that_is_no_leaf_of_the_tree_is_noticed"),
+    (Check::SpeculatedTree, "structures/blink/tests/it/speculation.rs: places_of_a_former_tree_are_not_asked_for"),
+    (Check::SpeculatedLeaf, "structures/blink/tests/it/speculation.rs: memory_that_is_no_leaf_of_the_tree_is_noticed"),
     (
         Check::SpeculatedVersion,
-        "blink/tests/it/speculation.rs: a_header_of_another_leaf_in_the_same_memory_is_noticed",
+        "structures/blink/tests/it/speculation.rs: a_header_of_another_leaf_in_the_same_memory_is_noticed",
     ),
 ];
 
@@ -116,7 +116,7 @@ fn first_failure(check: Check, most: u64) -> Option<SeedFailure> {
 #[test]
 fn each_check_that_is_not_made_is_found() {
     let mut passed = Vec::new();
-    // Trees are no structure over several servers: `race/tests/table/damage.rs` and that of `dolphin`,
+    // Trees are no structure over several servers: `structures/race/tests/table/damage.rs` and that of `dolphin`,
     // and `remote/src/members.rs`. What a word leads to on another server's disk is in `sim/src/power/tests.rs`.
     let of_others = [Check::MembersEverywhere, Check::Awaited, Check::Rests, Check::SyncedFirst];
     let is_aside = |check: &Check| {

@@ -5,7 +5,7 @@
 //!             READ, 64 bytes                  READ, 64 bytes, or the two lines of a wide entry
 //! ```
 //!
-//! Both are checked against each other. The page of speculative lookups (`blink/src/speculation/mod.rs`) explains why that is enough,
+//! Both are checked against each other. The page of speculative lookups (`structures/blink/src/speculation/mod.rs`) explains why that is enough,
 //! in whatever order they were read.
 
 use std::ops::Range;
