@@ -233,7 +233,7 @@ def server_on_soft_roce(report, network, guest):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fatbtree", type=Path, required=True, help="the fatbtree binary, built with the feature ibverbs")
-    parser.add_argument("--library", type=Path, required=True, help="fatbtree/examples/every_operation, compiled with it and stripped")
+    parser.add_argument("--library", type=Path, required=True, help="client/examples/every_operation, compiled with it and stripped")
     parser.add_argument("--kernel", type=Path, required=True, help="folder with boot/vmlinuz-* and lib/modules/*, modules.dep among them")
     parser.add_argument("--work", type=Path, required=True, help="folder for the initramfs, the cluster files and the logs")
     arguments = parser.parse_args()

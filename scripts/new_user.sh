@@ -124,7 +124,7 @@ block() { awk -v begin="\`\`\`$1" '$0 == "```" { inside = 0 } inside { print } $
     if [ -n "$built" ]; then
         # The features with which the tests have compiled what it depends on, as the Python package has them.
         printf '[target."cfg(unix)".dependencies]\ntokio = { version = "1", features = ["io-std", "test-util"] }\n'
-        sed -n '/^\[dependencies\]/,/^\[profile/s/, optional = true//p' python/Cargo.toml | sed "s|\"\.\./|\"$PWD/|"
+        sed -n '/^\[dependencies\]/,/^\[profile/s/, optional = true//p' client/python/Cargo.toml | sed "s|\"\.\./|\"$PWD/|"
     fi
 } >"$folder/mine/Cargo.toml"
 block rust README.md >"$folder/mine/src/main.rs"

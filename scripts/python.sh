@@ -25,10 +25,10 @@ features=()
 [ "$profile" = dev ] && features=(--features as-tested)
 wheels=$target/wheels
 rm -rf "$wheels"
-CARGO_TARGET_DIR=$target "$venv/bin/maturin" build --locked --quiet --manifest-path python/Cargo.toml \
+CARGO_TARGET_DIR=$target "$venv/bin/maturin" build --locked --quiet --manifest-path client/python/Cargo.toml \
     --profile "$profile" "${features[@]}" --interpreter "$python" --out "$wheels"
 "$venv/bin/pip" install --quiet --force-reinstall --no-deps "$wheels"/fatbtree-*.whl
 ls -l "$wheels"
 
-cd python/tests
+cd client/python/tests
 FATBTREE=$program PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m unittest --verbose

@@ -312,7 +312,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "cargo run -p fatbtree --example twelve_lines",
-        "`scripts/new_user.sh` types it; `fatbtree/tests/it` runs it, too, and `tests/pages.rs` compares the pages with it",
+        "`scripts/new_user.sh` types it; `client/tests/it` runs it, too, and `tests/pages.rs` compares the pages with it",
     ),
     (
         "cargo run --release -p fatbtree-cli -- simulate writes --tonight 1000",
@@ -365,7 +365,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("cargo run -p fatbtree-cli -- up cluster.toml --example single", "`scripts/new_user.sh` types it"),
     (
         "cargo run -p fatbtree --example every_operation -- cluster.toml",
-        "another program, which is built with the tests; `fatbtree/tests/it` runs what it does",
+        "another program, which is built with the tests; `client/tests/it` runs what it does",
     ),
     (
         "fatbtree put 4711 hello --cluster cluster.toml --nic ibverbs:mlx5_0",
@@ -381,11 +381,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("packaging/deb.sh", "a release build; `.ci/run` packs the program of the tests"),
     (
         "cargo run -p fatbtree --example many_clients -- cluster.toml 1000",
-        "another program, which is built with the tests; `fatbtree/tests/it` has fewer clients",
+        "another program, which is built with the tests; `client/tests/it` has fewer clients",
     ),
     (
         "cargo run -p fatbtree --example cache -- cluster.toml",
-        "another program, which is built with the tests; `fatbtree/tests/it` tests its cache",
+        "another program, which is built with the tests; `client/tests/it` tests its cache",
     ),
     ("cargo bench -p fatbtree --bench overhead", "a release build"),
     ("cargo bench -p fatbtree-workload --bench roce", "a release build"),

@@ -172,9 +172,9 @@ fn the_page_shows_the_program_that_is_compiled() {
     let code = &program[program.find("\nuse ").expect("it uses crates") + 1..];
     let page = read(&root().join("docs/src/embed.md"));
     assert!(page.contains(&format!("```rust\n{code}```\n")), "docs/src/embed.md shows another program");
-    let program = read(&root().join("fatbtree/examples/twelve_lines/program.rs"));
+    let program = read(&root().join("client/examples/twelve_lines/program.rs"));
     for page in ["docs/src/embed.md", "README.md"] {
         let shown = read(&root().join(page)).contains(&format!("```rust\n{program}```\n"));
-        assert!(shown, "{page} shows another program than fatbtree/examples/twelve_lines/program.rs");
+        assert!(shown, "{page} shows another program than client/examples/twelve_lines/program.rs");
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Ports of a block, with the one that claims it.
 const BLOCK: u16 = 128;
-/// Where blocks lie. `python/tests/cluster.py` claims from the same ones.
+/// Where blocks lie. `client/python/tests/cluster.py` claims from the same ones.
 const FIRST: u16 = 10_240;
 const BLOCKS: u16 = 170;
 

@@ -67,7 +67,7 @@ const OF_THE_INDEX: &[(Check, &str)] = &[
         Check::FreshElsewhere,
         "structures/blink/tests/it/merges.rs: a_split_onto_another_server_takes_memory_that_was_no_node",
     ),
-    (Check::RecordChecksum, "remote/src/record.rs: a_new_middle_in_an_old_record_is_noticed"),
+    (Check::RecordChecksum, "remote-memory/src/record.rs: a_new_middle_in_an_old_record_is_noticed"),
     // A place is of another tree, or of memory that is used again between two READs of one chain: nothing here is so fast.
     (Check::SpeculatedTree, "structures/blink/tests/it/speculation.rs: places_of_a_former_tree_are_not_asked_for"),
     (Check::SpeculatedLeaf, "structures/blink/tests/it/speculation.rs: memory_that_is_no_leaf_of_the_tree_is_noticed"),
@@ -117,7 +117,7 @@ fn first_failure(check: Check, most: u64) -> Option<SeedFailure> {
 fn each_check_that_is_not_made_is_found() {
     let mut passed = Vec::new();
     // Trees are no structure over several servers: `structures/race/tests/table/damage.rs` and that of `dolphin`,
-    // and `remote/src/members.rs`. What a word leads to on another server's disk is in `sim/src/power/tests.rs`.
+    // and `remote-memory/src/members.rs`. What a word leads to on another server's disk is in `sim/src/power/tests.rs`.
     let of_others = [Check::MembersEverywhere, Check::Awaited, Check::Rests, Check::SyncedFirst];
     let is_aside = |check: &Check| {
         OF_WRITERS.contains(check)

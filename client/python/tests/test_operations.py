@@ -1,4 +1,4 @@
-"""What each operation answers: the workload of fatbtree/tests/it/operations.rs, and a random one beside a dictionary."""
+"""What each operation answers: the workload of client/tests/it/operations.rs, and a random one beside a dictionary."""
 
 import random
 import struct
