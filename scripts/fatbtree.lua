@@ -3,7 +3,7 @@
 --   wireshark -X lua_script:scripts/fatbtree.lua capture.pcap
 --   tshark    -X lua_script:scripts/fatbtree.lua -r capture.pcap -V
 --
--- Layouts: wire/src/index.rs, wire/src/query/mod.rs. An index header is where IPv4's reserved flag says so, whatever the UDP port; behind
+-- Layouts: fabric/wire/src/index.rs, fabric/wire/src/query/mod.rs. An index header is where IPv4's reserved flag says so, whatever the UDP port; behind
 -- it is RoCE, which Wireshark knows by itself.
 
 local index = Proto("fatbtree_index", "Fat-B+Tree index header")

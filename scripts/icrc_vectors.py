@@ -2,8 +2,8 @@
 """Test vectors of the RoCEv2 invariant CRC, made by scapy's RoCE layer: an implementation independent of ours.
 
     pip install scapy
-    scripts/icrc_vectors.py > wire/tests/data/scapy_icrc.txt          # write the vectors
-    scripts/icrc_vectors.py --check wire/tests/data/scapy_icrc.txt    # regenerate and compare; exit 1 on a difference
+    scripts/icrc_vectors.py > fabric/wire/tests/data/scapy_icrc.txt          # write the vectors
+    scripts/icrc_vectors.py --check fabric/wire/tests/data/scapy_icrc.txt    # regenerate and compare; exit 1 on a difference
 
 One frame per line: a name, then the whole Ethernet frame in hexadecimal. The frames are a pure function of this file.
 """

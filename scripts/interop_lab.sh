@@ -150,7 +150,7 @@ build() {
 
 # --- the checks ---------------------------------------------------------------------------------------------------------
 
-icrc() { "$work/venv/bin/python3" scripts/icrc_vectors.py --check wire/tests/data/scapy_icrc.txt; }
+icrc() { "$work/venv/bin/python3" scripts/icrc_vectors.py --check fabric/wire/tests/data/scapy_icrc.txt; }
 
 # What Wireshark says of packets that only this project speaks, by our dissector: of each its protocol, key, levels walked, RETH's address,
 # operation, status, records.

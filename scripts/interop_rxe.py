@@ -10,7 +10,7 @@
         --verbs-lab verbs_lab --memory-server udp_memserver --controller lab_controller --work DIR
 
 Checks, one line each: perftest's ib_read_lat between the guests; then the conformance suite of the verbs seam, our
-libibverbs implementation in both guests (rdma/examples/verbs_lab); then READs by rxe_guest/index_peer.c, ordinary ones and
+libibverbs implementation in both guests (fabric/ibverbs/examples/verbs_lab); then READs by rxe_guest/index_peer.c, ordinary ones and
 index reads (rkey = 0, the key in the address) that end at the root, at a child of the fat root, and at a child of a node in
 node set A; and an index read on an unregistered connection, which the server has to refuse. Then the tree client in
 the client guest looks keys up on our memory server, through five switches (rxe_lab/tree.py). Exits with 1 when one fails.
@@ -128,7 +128,7 @@ def read_latency(server, client, gid):
 
 
 def conformance(report, server, client):
-    """The suite of verbs/src/conformance: the client guest posts, the server guest has the memory. A line per case."""
+    """The suite of fabric/verbs/src/conformance: the client guest posts, the server guest has the memory. A line per case."""
     server.run(f"/lab/verbs_lab responder rxe0 {IPV4['server']}:{VERBS_PORT} >/tmp/responder 2>&1 & "
                "for t in $(seq 100); do grep -q ready /tmp/responder && break; sleep 0.1; done; grep ready /tmp/responder")
     client.say(f"/lab/verbs_lab conformance rxe0 {IPV4['server']}:{VERBS_PORT}")
@@ -243,7 +243,7 @@ def main():
     parser.add_argument("--fatbtree", type=Path, required=True, help="the fatbtree binary")
     parser.add_argument("--kernel", type=Path, required=True, help="folder with boot/vmlinuz-* and lib/modules/*, modules.dep among them")
     parser.add_argument("--peer", type=Path, required=True, help="rxe_guest/index_peer.c, compiled")
-    parser.add_argument("--verbs-lab", type=Path, required=True, help="rdma/examples/verbs_lab, compiled and stripped")
+    parser.add_argument("--verbs-lab", type=Path, required=True, help="fabric/ibverbs/examples/verbs_lab, compiled and stripped")
     parser.add_argument("--memory-server", type=Path, required=True, help="structures/blink-host/examples/udp_memserver, compiled")
     parser.add_argument("--controller", type=Path, required=True, help="controller/examples/lab_controller, compiled")
     parser.add_argument("--work", type=Path, required=True, help="folder for the initramfs and the logs")

@@ -336,7 +336,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "fatbtree switch --port 0=packet:eth1 --port 1=packet:eth2",
-        "needs root and interfaces; `port/tests/ports.rs` has them in a namespace",
+        "needs root and interfaces; `fabric/port/tests/ports.rs` has them in a namespace",
     ),
     ("apt-get install gcc libc6-dev pkg-config libdpdk-dev", "needs root; `.ci/run` installs them"),
     (

@@ -24,7 +24,7 @@ use super::Size;
 use super::card::{Calibration, Resources, Usage};
 use crate::world::Kind;
 
-/// Time in which the reactor has tried all limits and has chosen one (`verbs/src/reactor/throttle.rs`).
+/// Time in which the reactor has tried all limits and has chosen one (`fabric/verbs/src/reactor/throttle.rs`).
 const TRIALS: Duration = Duration::from_millis(49);
 /// Times the window in which table 1 is measured.
 const CHANGING_WINDOWS: u64 = 20;
