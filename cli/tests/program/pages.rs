@@ -168,7 +168,7 @@ fn the_built_book_has_no_links_out_of_it() {
 
 #[test]
 fn the_page_shows_the_program_that_is_compiled() {
-    let program = read(&root().join("node/examples/embedded.rs"));
+    let program = read(&root().join("processes/examples/embedded.rs"));
     let code = &program[program.find("\nuse ").expect("it uses crates") + 1..];
     let page = read(&root().join("docs/src/embed.md"));
     assert!(page.contains(&format!("```rust\n{code}```\n")), "docs/src/embed.md shows another program");

@@ -10,7 +10,7 @@ import unittest
 PROGRAM = os.environ.get("FATBTREE", "fatbtree")
 
 
-# Blocks of ports as in node/tests/common/ports.rs: the first one of each claims it, and is kept until this process ends.
+# Blocks of ports as in processes/tests/common/ports.rs: the first one of each claims it, and is kept until this process ends.
 FIRST, BLOCK, BLOCKS = 10240, 128, 170
 CLAIMED = []
 

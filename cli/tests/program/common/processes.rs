@@ -12,7 +12,7 @@ use fatbtree_topology::Cluster;
 
 use crate::common::{fatbtree, run};
 
-#[path = "../../../../node/tests/common/ports.rs"]
+#[path = "../../../../processes/tests/common/ports.rs"]
 pub(crate) mod ports;
 
 const PATIENCE: Duration = Duration::from_secs(90);

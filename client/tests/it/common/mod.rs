@@ -28,7 +28,7 @@ impl Drop for Running {
     }
 }
 
-#[path = "../../../../node/tests/common/ports.rs"]
+#[path = "../../../../processes/tests/common/ports.rs"]
 mod ports;
 
 /// Writes a cluster file, on ports of this test's own.

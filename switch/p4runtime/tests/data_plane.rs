@@ -91,7 +91,7 @@ fn check(index: &P4InfoIndex) {
     assert!(index.table("node_set_b.fine_compare_3").expect("there").is_const);
 }
 
-const P4INFO: &str = include_str!("../../p4/build/fatbtree_v1model.p4info.txtpb");
+const P4INFO: &str = include_str!("../../../p4/build/fatbtree_v1model.p4info.txtpb");
 
 #[test]
 fn v1model() {
