@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_blink::{Attempts, Contention, IndexCache, Start};
-use fatbtree_node::ClientProcess;
+use fatbtree_processes::ClientProcess;
 use fatbtree_topology::Structure;
 use fatbtree_workload::measure::{Outcome, Recorder, Troubles};
 use fatbtree_workload::{LoadGenerator, OperationKind, Pace};

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use fatbtree_controller::election::Way;
 use fatbtree_controller::{Budget, DeviceConfigFormat, FollowOptions, Programs, Target};
-use fatbtree_node::{ControllerOptions, ControllerProcess};
+use fatbtree_processes::{ControllerOptions, ControllerProcess};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::CONTROLLER;
 
@@ -146,7 +146,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let role = if way == Way::StandBy { "standby controller" } else { "controller" };
     crate::stdout::is_log();
     outln!("{role} on {}; Ctrl-C stops it", process.grpc());
-    fatbtree_node::notify_ready();
+    fatbtree_processes::notify_ready();
     arguments.end.stop_with_stdin(process.stopper());
     if let Some(seconds) = arguments.end.seconds {
         let stopper = process.stopper();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fatbtree_node::NodeError;
+use fatbtree_processes::NodeError;
 
 /// Exit code of interrupted work: 128 and the number of SIGINT, as shells have it.
 pub(crate) const EXIT_CODE: u8 = 130;

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use fatbtree_client::{Answered, NoAnswer};
-use fatbtree_remote::{Answer, KeyRange, KeyValue};
+use fatbtree_blink_client::{Answered, NoAnswer};
+use fatbtree_remote_memory::{Answer, KeyRange, KeyValue};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::{Change, Store};
 

@@ -15,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 #[derive(Args)]
 pub(crate) struct Verbosity {
     /// Log more on standard error: -v what happens, -vv details, -vvv everything. The environment variable RUST_LOG, such as
-    /// `RUST_LOG=info,fatbtree_node=debug`, chooses by module, and goes before -v.
+    /// `RUST_LOG=info,fatbtree_processes=debug`, chooses by module, and goes before -v.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     verbose: u8,
 }
@@ -55,7 +55,7 @@ fn filter(wanted: Option<&str>, verbose: u8) -> Result<Targets> {
     wanted.parse().map_err(|error| {
         anyhow!(
             "RUST_LOG={wanted}: expected a level (error, warn, info, debug, trace, off), or modules with levels such as \
-             info,fatbtree_node=debug: {error}"
+             info,fatbtree_processes=debug: {error}"
         )
     })
 }
@@ -74,8 +74,8 @@ mod tests {
         assert!(says(None, 0, "fatbtree", Level::WARN) && !says(None, 0, "fatbtree", Level::INFO));
         assert!(says(None, 1, "fatbtree", Level::INFO) && !says(None, 1, "fatbtree", Level::DEBUG));
         assert!(says(None, 9, "fatbtree", Level::TRACE));
-        let by_module = Some("error,fatbtree_node=debug");
-        assert!(says(by_module, 3, "fatbtree_node::client", Level::DEBUG));
+        let by_module = Some("error,fatbtree_processes=debug");
+        assert!(says(by_module, 3, "fatbtree_processes::client", Level::DEBUG));
         assert!(!says(by_module, 3, "fatbtree_port", Level::WARN));
         let error = filter(Some("fatbtree=loud"), 0).expect_err("no level").to_string();
         assert!(error.contains("RUST_LOG=fatbtree=loud: expected a level"), "{error}");

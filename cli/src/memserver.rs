@@ -8,7 +8,7 @@ use clap::Args;
 use fatbtree_blink::{Integrity, TreeConfig, ValueLayout};
 use fatbtree_dolphin::Shape;
 use fatbtree_memserver::{ServerInfo, Tenant};
-use fatbtree_node::{
+use fatbtree_processes::{
     DolphinSource, HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource,
     roster_of,
 };
@@ -332,7 +332,7 @@ fn serve_structure<S: Hosted>(
         };
         outln!("queries on {address}, {}, {whose}", count::of(serve.workers, "worker"));
     }
-    fatbtree_node::notify_ready();
+    fatbtree_processes::notify_ready();
     end.stop_with_stdin(process.stopper());
     let report = process.run(|event| outln!("{event}"));
     let report = report.with_context(|| format!("memory server {}", described.name))?;

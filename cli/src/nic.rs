@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use fatbtree_node::{NicSpec, NodeError, at_free_seat, host_port};
+use fatbtree_processes::{NicSpec, NodeError, at_free_seat, host_port};
 use fatbtree_topology::{Cluster, Host, HostId};
 
 /// The device of a role.

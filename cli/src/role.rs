@@ -3,7 +3,7 @@
 use std::io::Read as _;
 
 use clap::Args;
-use fatbtree_node::Stopper;
+use fatbtree_processes::Stopper;
 
 #[derive(Args)]
 pub(crate) struct End {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use fatbtree_dolphin::{Index, MAX_VALUE};
-use fatbtree_node::{NicSpec, NodeError, Spread, SpreadProcess};
+use fatbtree_processes::{NicSpec, NodeError, Spread, SpreadProcess};
 use fatbtree_race::{MAX_SERVERS, Table};
 use fatbtree_topology::{Client, Cluster, Host, Named, Structure};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use fatbtree_node::{SwitchOptions, SwitchProcess, switch_ports};
 use fatbtree_port::PortSpec;
+use fatbtree_processes::{SwitchOptions, SwitchProcess, switch_ports};
 use fatbtree_topology::Named;
 
 use crate::role;
@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let number = options.device_id;
     crate::stdout::is_log();
     outln!("switch {number} waits for a controller on {}; Ctrl-C stops it", process.grpc());
-    fatbtree_node::notify_ready();
+    fatbtree_processes::notify_ready();
     arguments.end.stop_with_stdin(process.stopper());
     outln!("stopped: {}", process.run());
     Ok(())

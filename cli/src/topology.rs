@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use fatbtree_node::certificates_of;
+use fatbtree_processes::certificates_of;
 use fatbtree_query::Secret;
 use fatbtree_topology::{Annotations, Cluster, render_svg, render_text};
 use fatbtree_trust::{CONTROLLER, DAYS, MOST_DAYS, OPERATOR, QUERY_SECRET, Trust, make_certificates};
@@ -152,5 +152,5 @@ pub(crate) fn query_secret(cluster: &Cluster, file: &Path) -> Result<Option<Secr
 
 /// Credentials that a role of a cluster shows to others.
 pub(crate) fn trust(cluster: &Cluster, file: &Path, name: &str) -> Result<Trust> {
-    Ok(fatbtree_node::trust_of(cluster, file, name)?)
+    Ok(fatbtree_processes::trust_of(cluster, file, name)?)
 }

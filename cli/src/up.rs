@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
+use fatbtree_processes::{RoleState, Supervisor, UpNews, UpOptions};
 use fatbtree_trust::OPERATOR;
 use tempfile::TempDir;
 
@@ -141,7 +141,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         // Alone on its line, for scripts that wait for it.
         UpNews::Ready => {
             outln!("ready");
-            fatbtree_node::notify_ready();
+            fatbtree_processes::notify_ready();
         }
         UpNews::Warning(warning) => outln!("{} warning: {warning}", log::now()),
         UpNews::Trouble(error) => outln!("{} trouble: {error}", log::now()),

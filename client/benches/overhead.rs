@@ -19,7 +19,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use common::Running;
-use fatbtree_node::{ClientOptions, ClientProcess, NicSpec, at_free_seat};
+use fatbtree_processes::{ClientOptions, ClientProcess, NicSpec, at_free_seat};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
 use futures_buffered::FuturesUnorderedBounded;

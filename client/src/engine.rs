@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fatbtree_blink::{KeyRange, Mutation, Start};
-use fatbtree_client::{Client, QueryClient};
-use fatbtree_node::{
+use fatbtree_blink_client::{Client, QueryClient};
+use fatbtree_port::Waker;
+use fatbtree_processes::{
     Adapter, ClientProcess, DolphinClient, DolphinProcess, HashClient, HashProcess, HashTable, NodeError,
     QueryClientProcess, Spread, SpreadClient,
 };
-use fatbtree_port::Waker;
-use fatbtree_remote::{KeyValue, Portion};
+use fatbtree_remote_memory::{KeyValue, Portion};
 
 use crate::Error;
 
@@ -197,10 +197,10 @@ async fn mutate_spread<S: Spread>(
     change: &Change,
 ) -> Result<bool, Error> {
     let change = match change {
-        Change::Put(value) => fatbtree_remote::Change::Upsert(value),
-        Change::Insert(value) => fatbtree_remote::Change::Insert(value),
-        Change::Update(value) => fatbtree_remote::Change::Update(value),
-        Change::Delete => fatbtree_remote::Change::Delete,
+        Change::Put(value) => fatbtree_remote_memory::Change::Upsert(value),
+        Change::Insert(value) => fatbtree_remote_memory::Change::Insert(value),
+        Change::Update(value) => fatbtree_remote_memory::Change::Update(value),
+        Change::Delete => fatbtree_remote_memory::Change::Delete,
         Change::CompareAndSwap { .. } => return Err(Error::only_in_trees::<S>("compare_and_swap")),
     };
     let structure = client.structure().await.map_err(Error::of_spread::<S>)?;

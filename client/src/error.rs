@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fatbtree_client::NoAnswer;
-use fatbtree_node::Spread;
+use fatbtree_blink_client::NoAnswer;
+use fatbtree_processes::Spread;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 

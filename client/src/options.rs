@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_blink::{EntryCache, IndexCache};
-use fatbtree_node::{
+use fatbtree_processes::{
     ClientOptions, ClientProcess, DolphinProcess, HashProcess, NicSpec, NodeError, QueryClientOptions,
     QueryClientProcess, QueryWay, at_free_seat, trust_of,
 };

@@ -11,7 +11,7 @@ use fatbtree_blink::{Integrity, Pool, PoolConfig, RemoteSide, SuperRoot, TreeCon
 use fatbtree_blink_host::{LoadOptions, TreeServer, bulk_load, seeded};
 use fatbtree_blink_host::query::{QueryWorker, ScanBounds, WorkerOptions};
 use fatbtree_memserver::{Bounds, ClientId, Limits, MemoryServer, ServerOptions};
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_query::ResponderOptions;
 use fatbtree_verbs::local::LocalVerbs;
 use fatbtree_verbs::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! The checks that keep memory safe that a server takes for lost, by name.
 
-fatbtree_remote::named_checks! {
+fatbtree_remote_memory::named_checks! {
     /// A sweep waits until all sessions have ended that may have what it has noted.
     SweepWaits,
     /// Blocks that came to a list during a sweep are struck off.

@@ -37,8 +37,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_remote::record::RECORD_ALIGN;
-use fatbtree_remote::{GlobalAddress, SizeClass};
+use fatbtree_remote_memory::record::RECORD_ALIGN;
+use fatbtree_remote_memory::{GlobalAddress, SizeClass};
 use fatbtree_verbs::{Memory, ReserveError};
 
 use crate::chunk_classes::{ChunkClasses, DamagedClasses, MAX_CLASSES};

@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::Arc;
 
-use fatbtree_remote::SizeClass;
+use fatbtree_remote_memory::SizeClass;
 use fatbtree_verbs::Memory;
 
 /// Bytes of a word.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::QueuePairNumber;
 
 /// Data of a connection with which a client's edge switch admits its index reads.

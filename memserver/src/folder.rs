@@ -50,7 +50,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fatbtree_remote::{HEADER_BYTES, RegionHeader};
+use fatbtree_remote_memory::{HEADER_BYTES, RegionHeader};
 use fatbtree_verbs::journal::{Disk, Journal, JournalError, OpenError, Target};
 use fatbtree_verbs::{Memory, ReserveError};
 use serde::{Deserialize, Serialize};

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fatbtree_remote::{GlobalAddress, RemoteMemory, SessionId, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, RemoteMemory, SessionId, SizeClass};
 use fatbtree_verbs::Verbs;
 
 use crate::chunk::{Chunk, ChunkTable};

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use fatbtree_remote::{Owner, Writer};
+use fatbtree_remote_memory::{Owner, Writer};
 use fatbtree_verbs::{Mtu, Region, Remote};
 
 /// Origin of a server's structure.
@@ -55,7 +55,7 @@ impl<S> Deref for ServerInfo<S> {
 
 impl<S> ServerInfo<S> {
     /// Data that a client needs to write to this server's memory, for
-    /// [`RemoteMemory::set_writer`](fatbtree_remote::RemoteMemory::set_writer): `owner` as its lease tells,
+    /// [`RemoteMemory::set_writer`](fatbtree_remote_memory::RemoteMemory::set_writer): `owner` as its lease tells,
     /// and whether its own device carries out masked atomics, which both must do. Nothing where there are no
     /// locks.
     #[must_use]

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_remote::SizeClass;
-use fatbtree_remote::record::RECORD_ALIGN;
+use fatbtree_remote_memory::SizeClass;
+use fatbtree_remote_memory::record::RECORD_ALIGN;
 
 use crate::chunk_classes::ChunkClasses;
 

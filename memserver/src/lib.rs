@@ -37,7 +37,7 @@
 //! use std::ops::Range;
 //!
 //! use fatbtree_memserver::{ClientId, Found, Loaded, MemoryServer, Origin, Seen, ServerOptions, Shape, Tenant};
-//! use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
+//! use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
 //! use fatbtree_verbs::plain::PlainNetwork;
 //! use fatbtree_verbs::time::Instant;
 //! use fatbtree_verbs::{Memory, Verbs};
@@ -121,7 +121,7 @@ pub use checks::Check;
 pub use chunk::{Chunk, ChunkSize, NoChunk, NoClass, chunk_classes_bytes};
 pub use chunk_classes::{DamagedClasses, note_chunk_class};
 pub use event::{Event, FirstHop};
-pub use fatbtree_remote::SizeClass;
+pub use fatbtree_remote_memory::SizeClass;
 pub use find::{find_block, find_slot, first_byte};
 pub use folder::{
     Counts, Folder, FolderError, FolderOwner, FoundRegion, Keeping, KeptRegion, MomentsFile, Seal,

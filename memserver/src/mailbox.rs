@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_remote::{GlobalAddress, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, SizeClass};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};

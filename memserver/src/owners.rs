@@ -21,7 +21,7 @@
 
 use std::sync::Arc;
 
-use fatbtree_remote::{OWNER_NAMES, SessionId};
+use fatbtree_remote_memory::{OWNER_NAMES, SessionId};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, Device, DeviceMemoryError, Memory, Region, RegisterError};
 

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::Memory;
 
 use crate::folder::{Counts, Folder, FolderError, FoundRegion, KeptRegion};

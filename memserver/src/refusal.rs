@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use fatbtree_remote::{GlobalAddress, Shortage};
+use fatbtree_remote_memory::{GlobalAddress, Shortage};
 use fatbtree_verbs::{ConnectError, EndpointError, Mtu, QueuePairNumber, ReserveError};
 
 use crate::chunk::{NoChunk, NoClass, NoGrant};

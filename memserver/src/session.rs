@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use fatbtree_remote::{GlobalAddress, Owner, SessionId, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, Owner, SessionId, SizeClass};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{QueuePair, QueuePairNumber};
 

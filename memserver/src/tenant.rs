@@ -18,7 +18,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::chunk_classes::ChunkClasses;
@@ -42,7 +42,7 @@ pub trait Tenant: Sized + fmt::Debug {
     /// Address at which an index read begins: the root.
     fn root(&self) -> GlobalAddress;
 
-    /// Reads the region's [header](fatbtree_remote::RegionHeader): once at the start, and whenever it has changed.
+    /// Reads the region's [header](fatbtree_remote_memory::RegionHeader): once at the start, and whenever it has changed.
     fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen;
 
     /// Finds what lies at the begin of a part of a chunk, of memory that was loaded, or of both. Where nothing was ever written, other
@@ -65,7 +65,7 @@ pub trait Tenant: Sized + fmt::Debug {
     /// a block lies on this server. A client links a block in the session in which it has taken or unlinked it, or not at all. Each writing
     /// of a block changes its stamp. An operation that links blocks or frees them holds [`RemoteMemory::begin`] from its begin to its end.
     ///
-    /// [`RemoteMemory::begin`]: fatbtree_remote::RemoteMemory::begin
+    /// [`RemoteMemory::begin`]: fatbtree_remote_memory::RemoteMemory::begin
     fn swept(&self) -> &[SizeClass] {
         &[]
     }

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use fatbtree_blink::Contention;
-use fatbtree_node::{ClientOptions, ClientProcess, NicSpec, host_port};
+use fatbtree_processes::{ClientOptions, ClientProcess, NicSpec, host_port};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
 

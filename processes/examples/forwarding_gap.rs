@@ -1,7 +1,7 @@
 //! How long packets stop while a controller works on a switch process.
 //!
 //! ```text
-//! cargo run --release -p fatbtree-node --example forwarding_gap -- [ENTRIES]
+//! cargo run --release -p fatbtree-processes --example forwarding_gap -- [ENTRIES]
 //! ```
 //!
 //! There are a switch process (this program again, as a child) with two UDP ports; a thread that gives it a frame every 100 µs and takes
@@ -30,13 +30,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::{Fleet, FleetOptions, Programs, cluster_base};
-use fatbtree_node::{SwitchOptions, SwitchProcess, switch_ports};
 use fatbtree_p4runtime::entry::{delete, insert};
 use fatbtree_p4runtime::v1::ForwardingPipelineConfig;
 use fatbtree_p4runtime::v1::set_forwarding_pipeline_config_request::Action;
 use fatbtree_p4runtime::v1::{TableEntry, Update};
 use fatbtree_p4runtime::{P4InfoIndex, TableInfo};
 use fatbtree_port::{Batch, Port, PortSpec, Waiter};
+use fatbtree_processes::{SwitchOptions, SwitchProcess, switch_ports};
 use fatbtree_topology::Cluster;
 
 type Failure = Box<dyn std::error::Error>;

@@ -1,7 +1,7 @@
 //! Frames a second through the software switch, by the kind of its ports.
 //!
 //! ```text
-//! cargo run --release -p fatbtree-node --features dpdk --example forwarding_rate -- [ROUNDS] [SECONDS] [KIND…]
+//! cargo run --release -p fatbtree-processes --features dpdk --example forwarding_rate -- [ROUNDS] [SECONDS] [KIND…]
 //! ```
 //!
 //! ```text
@@ -32,9 +32,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::{Fleet, FleetOptions, Programs, cluster_base};
-use fatbtree_node::{SwitchOptions, SwitchProcess, switch_ports};
 use fatbtree_p4runtime::PacketFormat;
 use fatbtree_port::PortSpec;
+use fatbtree_processes::{SwitchOptions, SwitchProcess, switch_ports};
 use fatbtree_topology::Cluster;
 
 type Failure = Box<dyn std::error::Error>;

@@ -14,8 +14,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_nic::NicStats;
 use fatbtree_port::{Counters, Lanes, PortSpec, Waiter, Waker};
+use fatbtree_soft_nic::NicStats;
 use fatbtree_topology::Host;
 use fatbtree_verbs::time::{Instant, RunningTime};
 use fatbtree_verbs::{

@@ -18,14 +18,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fatbtree_blink::{Contention, Limits};
-use fatbtree_client::Client;
+use fatbtree_blink_client::Client;
 use fatbtree_controller::grpc::{ClientReport, Controllers};
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::session_keeper::{
     Call, CallId, Denied, Granted, KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper,
 };
 use fatbtree_port::{Counters, Waiter, Waker};
-use fatbtree_remote::Shortage;
+use fatbtree_remote_memory::Shortage;
 use fatbtree_topology::{Host, MemoryServer};
 use fatbtree_trust::{CONTROLLER, Trust};
 use fatbtree_verbs::Alarm;
@@ -557,7 +557,7 @@ async fn descriptions<S: fatbtree_memserver::grpc::Describe + Send + 'static>(
     }
 }
 
-fn port(remote: &fatbtree_remote::RemoteMemory<Adapter>) -> Option<Counters> {
+fn port(remote: &fatbtree_remote_memory::RemoteMemory<Adapter>) -> Option<Counters> {
     remote.reactor().with(|adapter| adapter.counters()).map(|(port, _)| port)
 }
 

@@ -18,7 +18,7 @@ pub enum NodeError {
     /// An RDMA device cannot be opened.
     #[cfg(feature = "ibverbs")]
     #[error("--nic ibverbs: {0}")]
-    Rdma(#[from] fatbtree_rdma::OpenError),
+    Rdma(#[from] fatbtree_ibverbs::OpenError),
     /// Other clients have all UDP ports of the host's range.
     #[error(
         "{}, {waited:?} long, and each client needs one: close clients that are not used, share one connection within a process, or \
@@ -163,7 +163,7 @@ pub enum NodeError {
     },
     /// The device or the connections cannot be used.
     #[error("connecting to a memory server: {0}")]
-    Memory(#[from] fatbtree_remote::ConnectError),
+    Memory(#[from] fatbtree_remote_memory::ConnectError),
     /// A queue pair cannot be connected.
     #[error("connecting to a memory server: {0}")]
     Connect(#[from] fatbtree_blink::PoolError),

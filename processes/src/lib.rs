@@ -32,7 +32,7 @@
 //! Both ends of a cable, as the cluster file has them: what a memory server sends to, its edge switch receives at.
 //!
 //! ```
-//! use fatbtree_node::{host_port, switch_ports};
+//! use fatbtree_processes::{host_port, switch_ports};
 //! use fatbtree_port::PortSpec;
 //! use fatbtree_topology::Cluster;
 //!

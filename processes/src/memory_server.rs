@@ -18,8 +18,8 @@ use fatbtree_controller::grpc::Controllers;
 use fatbtree_memserver::{
     Event, Keeping, Mailbox, MemoryServer, Moment, Moments, Seal, ServerInfo, Tenant, mailbox_with_waker,
 };
-use fatbtree_nic::NicStats;
 use fatbtree_port::{Counters, Waiter};
+use fatbtree_soft_nic::NicStats;
 use fatbtree_topology::{Host, MemoryServer as Described};
 use fatbtree_trust::{CONTROLLER, Door, Refused, Roster, Trust};
 use fatbtree_verbs::journal::Pace;

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use fatbtree_client::{LatencyBuckets, OperationLatencies};
+use fatbtree_blink_client::{LatencyBuckets, OperationLatencies};
 use fatbtree_port::{Counters, Waker};
 use fatbtree_trust::Refused;
 use prometheus_client::collector::Collector;

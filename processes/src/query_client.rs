@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use fatbtree_blink_client::{QueryClient, RequesterStats};
 use fatbtree_blink_host::TreeServerInfo;
 use fatbtree_blink_host::grpc::TreeCalls as _;
-use fatbtree_client::{QueryClient, RequesterStats};
 use fatbtree_memserver::grpc;
 use fatbtree_port::{DatagramCounts, Datagrams, FrameDatagrams, Lanes, PortSpec, Waiter, Waker};
 use fatbtree_query::{Identity, RequesterOptions};

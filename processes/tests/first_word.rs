@@ -11,11 +11,11 @@ use common::{cluster, own_address};
 use fatbtree_blink::TreeConfig;
 use fatbtree_controller::grpc::{Input, ServiceOptions, serve};
 use fatbtree_memserver::grpc;
-use fatbtree_node::{
+use fatbtree_port::PortSpec;
+use fatbtree_processes::{
     MemoryServerOptions, MemoryServerProcess, NicSpec, QueryClientOptions, QueryClientProcess, QueryOptions,
     QueryWay, TreeSource, roster_of,
 };
-use fatbtree_port::PortSpec;
 use fatbtree_query::{Answer, Ask};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use common::{cluster, own_address};
 use fatbtree_blink::{Mutation, Start, TreeConfig, value};
-use fatbtree_client::{Client, QueryClient};
-use fatbtree_node::{
+use fatbtree_blink_client::{Client, QueryClient};
+use fatbtree_port::PortSpec;
+use fatbtree_processes::{
     Adapter, ClientOptions, ClientProcess, MemoryServerOptions, MemoryServerProcess, NicSpec,
     QueryClientOptions, QueryClientProcess, QueryOptions, QueryWay, TreeSource, roster_of,
 };
-use fatbtree_port::PortSpec;
 use fatbtree_query::{Answer as Said, Ask};
 use fatbtree_sim::history::{Answer, Call, History};
 use fatbtree_trust::Trust;

@@ -7,13 +7,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::{Fleet, FleetOptions, Programs, cluster_base};
-use fatbtree_node::{Stopper, SwitchOptions, SwitchProcess, SwitchReport, switch_ports};
 use fatbtree_p4runtime::entry::insert;
 use fatbtree_p4runtime::v1::PacketOut;
 use fatbtree_p4runtime::v1::stream_message_response::Update;
 use fatbtree_p4runtime::v1::write_request::Atomicity;
 use fatbtree_p4runtime::{ClientOptions, P4InfoIndex, P4RuntimeClient};
 use fatbtree_port::{Batch, Port, PortSpec, Waiter};
+use fatbtree_processes::{Stopper, SwitchOptions, SwitchProcess, SwitchReport, switch_ports};
 use fatbtree_topology::{Cluster, Role};
 
 #[path = "common/ports.rs"]

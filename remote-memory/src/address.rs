@@ -15,7 +15,7 @@ pub const MAX_OFFSET: u64 = (1 << OFFSET_BITS) - 1;
 /// remote address of an RDMA READ.
 ///
 /// ```
-/// use fatbtree_remote::GlobalAddress;
+/// use fatbtree_remote_memory::GlobalAddress;
 /// let a = GlobalAddress::new(3, 0x40);
 /// assert_eq!((a.server(), a.offset(), a.raw()), (3, 0x40, 0x0003_0000_0000_0040));
 /// assert_eq!(format!("{a}"), "3:0x40");
@@ -49,7 +49,7 @@ impl GlobalAddress {
     /// The address so many bytes behind this one, on the same server.
     ///
     /// ```
-    /// use fatbtree_remote::GlobalAddress;
+    /// use fatbtree_remote_memory::GlobalAddress;
     /// let lock = GlobalAddress::new(3, 0x40);
     /// assert_eq!(lock.behind(8), GlobalAddress::new(3, 0x48));
     /// ```

@@ -10,7 +10,7 @@ const DOUBLED: usize = (u32::BITS - SINGLE.ilog2()) as usize;
 /// Distribution of attempts at what other clients want, too. Throughput alone hides an operation that loses for ever; this shows it.
 ///
 /// ```
-/// use fatbtree_remote::Attempts;
+/// use fatbtree_remote_memory::Attempts;
 ///
 /// let mut attempts = Attempts::default();
 /// (0..998).for_each(|_| attempts.won());

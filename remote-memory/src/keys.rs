@@ -19,7 +19,7 @@ impl KeyRange {
     /// The keys of any of Rust's ranges.
     ///
     /// ```
-    /// use fatbtree_remote::KeyRange;
+    /// use fatbtree_remote_memory::KeyRange;
     /// assert_eq!(KeyRange::of(3..=9), KeyRange { low: 3, high: Some(10) });
     /// assert_eq!(KeyRange::of(3..=u64::MAX), KeyRange { low: 3, high: None });
     /// assert_eq!(KeyRange::of(..), KeyRange::ALL);
@@ -60,7 +60,7 @@ impl KeyRange {
     /// The one range that all keys outside of `ranges` are; none where these overlap, leave out several ranges, or no key.
     ///
     /// ```
-    /// use fatbtree_remote::KeyRange;
+    /// use fatbtree_remote_memory::KeyRange;
     /// assert_eq!(KeyRange::only_gap([KeyRange::of(9..), KeyRange::of(..5)]), Some(KeyRange::of(5..9)));
     /// assert_eq!(KeyRange::only_gap([KeyRange::of(..5)]), Some(KeyRange::of(5..)));
     /// assert_eq!(KeyRange::only_gap([KeyRange::of(2..3), KeyRange::of(9..)]), None, "two gaps");
@@ -87,7 +87,7 @@ impl KeyRange {
     /// Cuts the range into up to `parts` parts of the same width, in ascending order: for scans of sub-ranges in parallel.
     ///
     /// ```
-    /// use fatbtree_remote::KeyRange;
+    /// use fatbtree_remote_memory::KeyRange;
     /// let parts: Vec<_> = KeyRange::of(10..20).split_evenly(3).map(|part| part.low).collect();
     /// assert_eq!(parts, [10, 14, 18]);
     /// ```

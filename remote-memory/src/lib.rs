@@ -32,8 +32,8 @@
 //! A record gets a place, is written there, and is read by the entry that leads to it.
 //!
 //! ```
-//! use fatbtree_remote::record::{RecordFault, RecordPointer, published, read_record, record_bytes, write_record};
-//! use fatbtree_remote::{Allocator, GlobalAddress, SizeClass, Want};
+//! use fatbtree_remote_memory::record::{RecordFault, RecordPointer, published, read_record, record_bytes, write_record};
+//! use fatbtree_remote_memory::{Allocator, GlobalAddress, SizeClass, Want};
 //!
 //! let mut allocator = Allocator::new(3);
 //! let class = SizeClass(0);

@@ -13,7 +13,7 @@
 //! at once, as futures. The examples run on a network in this process:
 //!
 //! ```
-//! use fatbtree_remote::{Contention, GlobalAddress, RemoteConfig, RemoteMemory, RemoteSide};
+//! use fatbtree_remote_memory::{Contention, GlobalAddress, RemoteConfig, RemoteMemory, RemoteSide};
 //! use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 //! use fatbtree_verbs::{Access, Device, Memory};
 //!
@@ -42,7 +42,7 @@
 //! One fetch-and-add: a round trip. Other clients cannot make it fail. A counter with a bound compares and swaps.
 //!
 //! ```
-//! use fatbtree_remote::{GlobalAddress, RemoteMemory, Trouble};
+//! use fatbtree_remote_memory::{GlobalAddress, RemoteMemory, Trouble};
 //! use fatbtree_verbs::Verbs;
 //! # fn lab() -> Result<(RemoteMemory<fatbtree_verbs::plain::PlainDevice>, fatbtree_verbs::plain::PlainDevice), Box<dyn std::error::Error>> {
 //! #     use fatbtree_verbs::Device as _;
@@ -50,15 +50,15 @@
 //! #     let mut server = network.device();
 //! #     let shared = fatbtree_verbs::Memory::shared(4096)?;
 //! #     let region = server.register(&shared, GlobalAddress::new(0, 0).raw(), fatbtree_verbs::Access::ALL)?;
-//! #     let contention = fatbtree_remote::Contention::SMART;
-//! #     let config = fatbtree_remote::RemoteConfig { contention, ..fatbtree_remote::RemoteConfig::default() };
+//! #     let contention = fatbtree_remote_memory::Contention::SMART;
+//! #     let config = fatbtree_remote_memory::RemoteConfig { contention, ..fatbtree_remote_memory::RemoteConfig::default() };
 //! #     let memory = RemoteMemory::new(network.device(), [0].into_iter(), config, 1)?;
 //! #     let id = memory.connections()[0];
 //! #     let local = memory.open(id)?;
 //! #     let queue_pair = server.create()?;
 //! #     server.connect(queue_pair, &local)?;
 //! #     let endpoint = server.endpoint(queue_pair)?;
-//! #     memory.connected(id, fatbtree_remote::RemoteSide { endpoint, rkey: region.rkey, registered: false })?;
+//! #     memory.connected(id, fatbtree_remote_memory::RemoteSide { endpoint, rkey: region.rkey, registered: false })?;
 //! #     Ok((memory, server))
 //! # }
 //!
@@ -97,7 +97,7 @@
 //! holder that dies keeps such a lock for ever. Where clients may die, take a [`LockGuard`](crate::LockGuard): its owner has a lease.
 //!
 //! ```
-//! use fatbtree_remote::{ConnectionId, GlobalAddress, RemoteMemory, Trouble};
+//! use fatbtree_remote_memory::{ConnectionId, GlobalAddress, RemoteMemory, Trouble};
 //! use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 //! # fn lab() -> Result<(RemoteMemory<fatbtree_verbs::plain::PlainDevice>, fatbtree_verbs::plain::PlainDevice), Box<dyn std::error::Error>> {
 //! #     use fatbtree_verbs::Device as _;
@@ -105,15 +105,15 @@
 //! #     let mut server = network.device();
 //! #     let shared = fatbtree_verbs::Memory::shared(4096)?;
 //! #     let region = server.register(&shared, GlobalAddress::new(0, 0).raw(), fatbtree_verbs::Access::ALL)?;
-//! #     let contention = fatbtree_remote::Contention::SMART;
-//! #     let config = fatbtree_remote::RemoteConfig { contention, ..fatbtree_remote::RemoteConfig::default() };
+//! #     let contention = fatbtree_remote_memory::Contention::SMART;
+//! #     let config = fatbtree_remote_memory::RemoteConfig { contention, ..fatbtree_remote_memory::RemoteConfig::default() };
 //! #     let memory = RemoteMemory::new(network.device(), [0].into_iter(), config, 1)?;
 //! #     let id = memory.connections()[0];
 //! #     let local = memory.open(id)?;
 //! #     let queue_pair = server.create()?;
 //! #     server.connect(queue_pair, &local)?;
 //! #     let endpoint = server.endpoint(queue_pair)?;
-//! #     memory.connected(id, fatbtree_remote::RemoteSide { endpoint, rkey: region.rkey, registered: false })?;
+//! #     memory.connected(id, fatbtree_remote_memory::RemoteSide { endpoint, rkey: region.rkey, registered: false })?;
 //! #     Ok((memory, server))
 //! # }
 //!
@@ -165,7 +165,7 @@
 //! sequence number, in this order. The consumer reads the next slot until it has the number of its turn.
 //!
 //! ```
-//! use fatbtree_remote::{ConnectionId, GlobalAddress, RemoteMemory, Trouble};
+//! use fatbtree_remote_memory::{ConnectionId, GlobalAddress, RemoteMemory, Trouble};
 //! use fatbtree_verbs::{Operation, Remote, Verbs};
 //! # fn lab() -> Result<(RemoteMemory<fatbtree_verbs::plain::PlainDevice>, fatbtree_verbs::plain::PlainDevice), Box<dyn std::error::Error>> {
 //! #     use fatbtree_verbs::Device as _;
@@ -173,15 +173,15 @@
 //! #     let mut server = network.device();
 //! #     let shared = fatbtree_verbs::Memory::shared(4096)?;
 //! #     let region = server.register(&shared, GlobalAddress::new(0, 0).raw(), fatbtree_verbs::Access::ALL)?;
-//! #     let contention = fatbtree_remote::Contention::SMART;
-//! #     let config = fatbtree_remote::RemoteConfig { contention, ..fatbtree_remote::RemoteConfig::default() };
+//! #     let contention = fatbtree_remote_memory::Contention::SMART;
+//! #     let config = fatbtree_remote_memory::RemoteConfig { contention, ..fatbtree_remote_memory::RemoteConfig::default() };
 //! #     let memory = RemoteMemory::new(network.device(), [0].into_iter(), config, 1)?;
 //! #     let id = memory.connections()[0];
 //! #     let local = memory.open(id)?;
 //! #     let queue_pair = server.create()?;
 //! #     server.connect(queue_pair, &local)?;
 //! #     let endpoint = server.endpoint(queue_pair)?;
-//! #     memory.connected(id, fatbtree_remote::RemoteSide { endpoint, rkey: region.rkey, registered: false })?;
+//! #     memory.connected(id, fatbtree_remote_memory::RemoteSide { endpoint, rkey: region.rkey, registered: false })?;
 //! #     Ok((memory, server))
 //! # }
 //!

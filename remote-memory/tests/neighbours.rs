@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_remote::{
+use fatbtree_remote_memory::{
     ConnectionId, Contention, GlobalAddress, LockError, LockGuard, Owner, RemoteConfig, RemoteMemory,
     RemoteSide, SessionId, Writer,
 };

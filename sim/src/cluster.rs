@@ -1,6 +1,6 @@
 //! The whole data path as one value: switches, memory servers and clients, and the wires between them.
 
-use fatbtree_nic::Nic;
+use fatbtree_soft_nic::Nic;
 use fatbtree_switch::Output;
 use fatbtree_switch::service::Switch;
 use fatbtree_topology::{HostId, Network as Topology, Peer, SwitchId};
@@ -9,7 +9,7 @@ use fatbtree_verbs::time::Instant;
 use crate::wires::{Attachment, Wires};
 
 /// A client of the cluster.
-pub type Client = fatbtree_client::Client<Nic>;
+pub type Client = fatbtree_blink_client::Client<Nic>;
 /// A memory server of the cluster.
 pub type MemoryServer = fatbtree_blink_host::TreeServer<Nic>;
 

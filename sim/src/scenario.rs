@@ -5,7 +5,7 @@ mod run;
 use std::fmt;
 
 use fatbtree_blink::ValueLayout;
-use fatbtree_nic::faults::FaultRates;
+use fatbtree_soft_nic::faults::FaultRates;
 use fatbtree_verbs::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use fatbtree_nic::faults::{FaultRates, Faults, LossyLink};
+use fatbtree_soft_nic::faults::{FaultRates, Faults, LossyLink};
 use fatbtree_verbs::time::{Duration, Instant};
 
 use crate::cluster::Clock;

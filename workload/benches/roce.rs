@@ -10,9 +10,9 @@ use std::time::Instant as Clock;
 use fatbtree_blink::{
     Contention, GlobalAddress, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
 };
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{LoadOptions, bulk_load, seeded};
-use fatbtree_client::Client;
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Access, Device};

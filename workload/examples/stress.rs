@@ -29,10 +29,10 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_blink::{
     IndexCache, PoolConfig, PoolStats, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
 };
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{LoadOptions, TreeServer, bulk_load_unsorted, seeded};
-use fatbtree_client::Client;
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
-use fatbtree_nic::{Nic, NicConfig, NicStats};
+use fatbtree_soft_nic::{Nic, NicConfig, NicStats};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::Summary;
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};

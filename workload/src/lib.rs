@@ -17,19 +17,19 @@
 //! * [`Values`]: the values that a read may return while others write. Each says which write it comes from.
 //! * [`measure`]: HDR histograms of latencies, round trips, rates, and everything that went wrong.
 //!
-//! The crate builds on `fatbtree-client`, which knows nothing of it: a database embeds the client alone.
+//! The crate builds on `fatbtree-blink-client`, which knows nothing of it: a database embeds the client alone.
 //!
 //! # Example
 //!
 //! A memory server with one leaf, and YCSB's workload C on its 20 records, over two software NICs back to back.
 //!
 //! ```
-//! use fatbtree_client::Client;
+//! use fatbtree_blink_client::Client;
 //! use fatbtree_blink::node::{LeafBuilder, NodeSpec};
 //! use fatbtree_blink::{
 //!     GlobalAddress, KeyRange, Partition, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout, value,
 //! };
-//! use fatbtree_nic::{Nic, NicConfig};
+//! use fatbtree_soft_nic::{Nic, NicConfig};
 //! use fatbtree_verbs::time::{Duration, Instant};
 //! use fatbtree_verbs::{Access, Device, Memory};
 //! use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
@@ -103,7 +103,7 @@ pub mod trace;
 mod values;
 pub mod ycsb;
 
-pub use fatbtree_remote::Change;
+pub use fatbtree_remote_memory::Change;
 pub use load_generator::{LoadGenerator, LoopOptions};
 pub use operation::{Operation, OperationKind, Operations};
 pub use pace::{Pace, Punctuality};

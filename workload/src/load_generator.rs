@@ -9,8 +9,8 @@ use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
 
 use fatbtree_blink::Start;
-use fatbtree_client::{Answered, Client, NoAnswer};
-use fatbtree_remote::Change;
+use fatbtree_blink_client::{Answered, Client, NoAnswer};
+use fatbtree_remote_memory::Change;
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! A scan in parts that are asked for at the same time (Fat-B+Tree section IV-C).
 
 use bytes::Bytes;
-use fatbtree_client::Answered;
+use fatbtree_blink_client::Answered;
 use futures_buffered::join_all;
 
 use crate::store::Store;
@@ -83,7 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use fatbtree_remote::Change;
+    use fatbtree_remote_memory::Change;
 
     /// Answers at once.
     struct Records(BTreeMap<u64, Bytes>);

@@ -4,8 +4,8 @@ use std::future::Future;
 
 use bytes::Bytes;
 use fatbtree_blink::{KeyRange, Mutation, MutationResult, Start, Value};
-use fatbtree_client::{Answered, Client, NoAnswer, QueryClient};
-use fatbtree_remote::Change;
+use fatbtree_blink_client::{Answered, Client, NoAnswer, QueryClient};
+use fatbtree_remote_memory::Change;
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 

@@ -7,8 +7,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{Event, PoolConfig, RemoteSide, Scan, Start, TreeConfig, ValueLayout, value as values};
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{LoadOptions, TreeServer, load_cluster, varying};
-use fatbtree_client::Client;
 use fatbtree_memserver::{ClientId, Grant, ServerOptions, SessionKey};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};

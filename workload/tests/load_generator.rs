@@ -8,7 +8,7 @@ use fatbtree_blink::{
     GlobalAddress, KeyRange, Partition, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
     value,
 };
-use fatbtree_client::Client;
+use fatbtree_blink_client::Client;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device, Memory};

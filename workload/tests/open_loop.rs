@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use fatbtree_blink::value;
-use fatbtree_client::Answered;
+use fatbtree_blink_client::Answered;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
 use fatbtree_workload::{Change, LoadGenerator, Pace, Store, Values};

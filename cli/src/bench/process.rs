@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use fatbtree_blink::{Pool, Start};
-use fatbtree_client::RequesterStats;
-use fatbtree_node::{
+use fatbtree_blink_client::RequesterStats;
+use fatbtree_processes::{
     ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay, at_free_seat,
 };
 use fatbtree_topology::{Client, Cluster, Host, Structure};

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, bail};
 use fatbtree_blink::Attempts;
-use fatbtree_node::{NodeError, Spread, SpreadProcess};
-use fatbtree_remote::{KeyRange, KeyValue};
+use fatbtree_processes::{NodeError, Spread, SpreadProcess};
+use fatbtree_remote_memory::{KeyRange, KeyValue};
 use fatbtree_topology::{Client, Cluster, Structure};
 use fatbtree_workload::measure::Recorder;
 use fatbtree_workload::ycsb::WorkloadError;
@@ -89,7 +89,7 @@ pub(super) fn open(
     structure: Structure,
     cluster: &Cluster,
     described: &Client,
-    options: impl Fn(fatbtree_topology::Host, fatbtree_node::NicSpec) -> fatbtree_node::ClientOptions,
+    options: impl Fn(fatbtree_topology::Host, fatbtree_processes::NicSpec) -> fatbtree_processes::ClientOptions,
 ) -> Result<Option<Box<dyn Measured>>> {
     let (nic, patience) = (&arguments.nic, std::time::Duration::from_secs(arguments.patience));
     Ok(match structure {

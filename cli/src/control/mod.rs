@@ -13,7 +13,7 @@ use fatbtree_controller::grpc::Controllers;
 use fatbtree_controller::operator::{
     Counters, Difference, Drops, Explanation, Planned, Question, Reloaded, SavedPlan, Status, Synced,
 };
-use fatbtree_node::LivePage;
+use fatbtree_processes::LivePage;
 use fatbtree_trust::{CONTROLLER, OPERATOR};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -296,7 +296,7 @@ async fn page(listen: &str, file: &Path) -> Result<()> {
     let listener =
         TcpListener::bind(listen).await.with_context(|| format!("--listen {listen}: listening there"))?;
     // Before the line that a reader may answer by Ctrl-C.
-    let stopped = fatbtree_node::stop_signal()?;
+    let stopped = fatbtree_processes::stop_signal()?;
     outln!("page at http://{}; Ctrl-C stops it", listener.local_addr()?);
     tokio::select! {
         () = stopped => {}

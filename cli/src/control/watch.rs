@@ -18,7 +18,7 @@ pub(super) async fn watch(asked: &Asked) -> Result<()> {
     let controllers = asked.controllers()?;
     let patience = Duration::from_secs(asked.patience);
     // One for all the time: a Ctrl-C while the table is printed counts as well.
-    let mut stopped = pin!(fatbtree_node::stop_signal()?);
+    let mut stopped = pin!(fatbtree_processes::stop_signal()?);
     let mut is_first = true;
     loop {
         let answers = async {

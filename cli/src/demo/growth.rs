@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use anyhow::Result;
-use fatbtree_client::Report;
+use fatbtree_blink_client::Report;
 use fatbtree_controller::FollowOptions;
 use fatbtree_workload::ycsb::WorkloadSpec;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fatbtree_blink::{GlobalAddress, IndexCache, PoolConfig, RemoteSide, Start, SuperRoot};
-use fatbtree_client::Client;
+use fatbtree_blink_client::Client;
 use fatbtree_controller::Plan;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device as _, IndexTarget, Memory, Region, Remote};

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, bail};
 use fatbtree_blink_host as host;
 use fatbtree_memserver as memserver;
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
 use fatbtree_topology::{self as topology, Cluster, HostId, Kind, Network};
 use fatbtree_verbs::time::Duration;

@@ -182,7 +182,7 @@ async fn connect_to_fill(server: &MemoryServer, trust: &Trust, replace: bool) ->
 }
 
 async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>, replace: bool) -> Result<LoadResult> {
-    let mut signalled = pin!(fatbtree_node::stop_signal().context("listening for signals")?);
+    let mut signalled = pin!(fatbtree_processes::stop_signal().context("listening for signals")?);
     let connecting = async {
         let mut servers = vec![];
         for server in cluster.servers() {

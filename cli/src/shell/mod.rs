@@ -15,10 +15,10 @@ use fatbtree_blink::{Allocation, KeyRange, Mutation, Order, ScanOptions, Start, 
 use fatbtree_dolphin::host::HybridIndex;
 use fatbtree_dolphin::{Index, MAX_VALUE};
 use fatbtree_memserver::Part;
-use fatbtree_node::Spread;
+use fatbtree_processes::Spread;
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
-use fatbtree_remote::KeyValue;
+use fatbtree_remote_memory::KeyValue;
 use fatbtree_topology::{Cluster, Structure};
 use fatbtree_verbs::plain::PlainDevice;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use fatbtree_blink::Contention;
 use fatbtree_memserver::{Part, PartOptions, make};
-use fatbtree_node::{ClientOptions, Spread, SpreadProcess};
-use fatbtree_remote::{Answer, Change, KeyRange, KeyValue, Portion};
+use fatbtree_processes::{ClientOptions, Spread, SpreadProcess};
+use fatbtree_remote_memory::{Answer, Change, KeyRange, KeyValue, Portion};
 use fatbtree_topology::Cluster;
 use fatbtree_verbs::plain::PlainDevice;
 

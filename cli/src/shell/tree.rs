@@ -7,11 +7,11 @@ use std::task::{Context as TaskContext, Poll, Waker};
 
 use anyhow::{Context, Result, bail};
 use fatbtree_blink::{Allocation, IndexCache, PoolConfig, TreeConfig, ValueLayout};
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{LoadOptions, TreeInfo, TreeServer, load_cluster, load_ranges, varying};
-use fatbtree_client::Client;
 use fatbtree_memserver::session_keeper::{KeeperOptions, Notice, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::Mtu;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::Frame;

@@ -11,7 +11,7 @@ use crate::common::spread::{
 use crate::common::{fatbtree, refused};
 use fatbtree_dolphin::{Index, IndexError, Shape};
 use fatbtree_memserver::grpc::{Client, empty};
-use fatbtree_remote::KeyRange;
+use fatbtree_remote_memory::KeyRange;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
 

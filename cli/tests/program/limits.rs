@@ -7,7 +7,7 @@ use crate::common::processes::{Role, cluster_file, cluster_file_like};
 use crate::common::spread::{load, shell, single, structure_file};
 use fatbtree::blocking::Client;
 use fatbtree::{Options, Protocol};
-use fatbtree_remote::record::{self, MAX_VALUE};
+use fatbtree_remote_memory::record::{self, MAX_VALUE};
 
 /// Longest value.
 const MOST: usize = MAX_VALUE as usize;

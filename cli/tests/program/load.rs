@@ -7,8 +7,8 @@ use crate::common::processes::{
     Role, bench, client_options, cluster_file, kill, kill_repeatedly, process as process_of,
 };
 use crate::common::{refused, run};
-use fatbtree_client::Client;
-use fatbtree_node::{Adapter, ClientProcess};
+use fatbtree_blink_client::Client;
+use fatbtree_processes::{Adapter, ClientProcess};
 use fatbtree_topology::Cluster;
 
 /// A client in this process.

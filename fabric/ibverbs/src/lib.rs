@@ -23,7 +23,7 @@
 //!
 #![cfg_attr(feature = "ibverbs", doc = "```")]
 #![cfg_attr(not(feature = "ibverbs"), doc = "```text")]
-//! use fatbtree_rdma::{Config, RdmaDevice};
+//! use fatbtree_ibverbs::{Config, RdmaDevice};
 //! use fatbtree_verbs::{Access, Device, Endpoint, Memory, Region};
 //!
 //! fn serve(exchange: impl Fn(Endpoint, Region) -> Endpoint) -> Result<(), Box<dyn std::error::Error>> {

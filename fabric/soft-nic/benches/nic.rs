@@ -1,8 +1,8 @@
-//! One READ of 1 KB from post to completion, both NICs in this thread: `cargo bench -p fatbtree-nic`.
+//! One READ of 1 KB from post to completion, both NICs in this thread: `cargo bench -p fatbtree-soft-nic`.
 #![allow(missing_docs)] // criterion's macros make undocumented functions
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Access, Device, Memory, Operation, QueuePair, Region, Remote, Verbs, WorkRequest};
 use std::hint::black_box;

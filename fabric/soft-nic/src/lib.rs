@@ -32,7 +32,7 @@
 //! Two NICs and a wire between them that loses nothing:
 //!
 //! ```
-//! use fatbtree_nic::{Nic, NicConfig};
+//! use fatbtree_soft_nic::{Nic, NicConfig};
 //! use fatbtree_verbs::time::Instant;
 //! use fatbtree_verbs::{Access, Device, Memory, Operation, Output, Remote, Verbs, WorkRequest};
 //! use std::net::Ipv4Addr;

@@ -39,7 +39,7 @@ use std::{fmt, io};
 /// completions that wait ([`NicConfig::completion_queue`]), and a timer or two for each.
 ///
 /// ```
-/// use fatbtree_nic::Nic;
+/// use fatbtree_soft_nic::Nic;
 /// use fatbtree_verbs::time::Instant;
 /// use fatbtree_verbs::{Completion, Device, QueuePair, Verbs};
 ///

@@ -11,7 +11,7 @@ use memmap2::{MmapMut, MmapRaw};
 use crate::stack::IndexStack;
 
 /// Bytes of the largest buffers that devices have by default, so of the longest READ or WRITE. A record of the longest value fits in: see
-/// `MAX_VALUE` of `fatbtree-remote`.
+/// `MAX_VALUE` of `fatbtree-remote-memory`.
 pub const LARGEST_BUFFER: u32 = (1 << 20) + (4 << 10);
 
 /// Buffers of one size.

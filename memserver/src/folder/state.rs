@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use fatbtree_remote::MAX_OFFSET;
+use fatbtree_remote_memory::MAX_OFFSET;
 use fatbtree_verbs::journal::Disk;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_remote::{GlobalAddress, Owner, ReturnedBlocks, SessionId, Shortage, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, Owner, ReturnedBlocks, SessionId, Shortage, SizeClass};
 use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tonic::transport::Channel;

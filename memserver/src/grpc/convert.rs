@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 
-use fatbtree_remote::{GlobalAddress, Owner, SessionId, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, Owner, SessionId, SizeClass};
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, RKEY_NODE_OR_RECORD, Region};
 
 use super::{Describe, proto};

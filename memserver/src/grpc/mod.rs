@@ -21,7 +21,7 @@ pub use emptying::{Emptying, empty, serve_part};
 pub use moments::{Answers, CompareError, Compared, exchange};
 pub use service::{ServiceOptions, answer_within, host, serve};
 
-/// Metadata of a refusal of memory: the word of its [`Shortage`](fatbtree_remote::Shortage).
+/// Metadata of a refusal of memory: the word of its [`Shortage`](fatbtree_remote_memory::Shortage).
 const SHORTAGE: &str = "shortage";
 
 /// Description of a structure as it goes over the wire.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_remote::{GlobalAddress, SessionId};
+use fatbtree_remote_memory::{GlobalAddress, SessionId};
 use fatbtree_trust::{Connections, Door};
 use fatbtree_verbs::{QueuePairNumber, ReserveError};
 use fatbtree_wire::host_of;

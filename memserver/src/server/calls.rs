@@ -1,6 +1,6 @@
 //! Calls of clients' session keepers.
 
-use fatbtree_remote::ReturnedBlocks;
+use fatbtree_remote_memory::ReturnedBlocks;
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
 

@@ -1,6 +1,6 @@
 //! Sessions, queue pairs and chunks: given out within bounds, and taken back.
 
-use fatbtree_remote::{GlobalAddress, SessionId, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, SessionId, SizeClass};
 use fatbtree_verbs::journal::JournalError;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Agreed, ConnectError, Device, Endpoint, QueuePair, QueuePairNumber};

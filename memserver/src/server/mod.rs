@@ -13,7 +13,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES};
 use fatbtree_verbs::journal::{JournalError, Pace};
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::{Duration, Instant};

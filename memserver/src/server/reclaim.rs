@@ -42,7 +42,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_remote::{GlobalAddress, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, SizeClass};
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::{Duration, Instant};
 

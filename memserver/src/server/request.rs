@@ -1,6 +1,6 @@
 //! Requests from another thread, each with the way back.
 
-use fatbtree_remote::{GlobalAddress, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, SizeClass};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;

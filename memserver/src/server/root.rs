@@ -10,7 +10,7 @@
 //! say whether there was another structure. The server waits until a controller has said so, or a bounded time has passed,
 //! because a server must start without a controller, too.
 
-use fatbtree_remote::HEADER_BYTES;
+use fatbtree_remote_memory::HEADER_BYTES;
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_remote::{Owner, ReturnedBlocks, SessionId, Shortage, SizeClass};
+use fatbtree_remote_memory::{Owner, ReturnedBlocks, SessionId, Shortage, SizeClass};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 

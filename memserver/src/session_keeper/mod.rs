@@ -14,7 +14,7 @@ mod server;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fatbtree_remote::{BreakReason, ConnectionId, Event, Kept, ReturnedBlocks, SessionId, Shortage};
+use fatbtree_remote_memory::{BreakReason, ConnectionId, Event, Kept, ReturnedBlocks, SessionId, Shortage};
 use fatbtree_verbs::time::{Duration, Instant};
 
 use crate::info::ServerInfo;
@@ -77,7 +77,7 @@ pub enum Notice {
         /// The server.
         server: u16,
     },
-    /// A lock was left: the owner runs [`RemoteMemory::finish`](fatbtree_remote::RemoteMemory::finish).
+    /// A lock was left: the owner runs [`RemoteMemory::finish`](fatbtree_remote_memory::RemoteMemory::finish).
     Unfinished {
         /// The server.
         server: u16,
@@ -97,7 +97,7 @@ const NOTICES: usize = 1024;
 /// Keeps one client's sessions with all its memory servers: opens and renews them, connects queue pairs, brings memory, gives blocks back,
 /// and notices lost structures. It has no clock, socket or thread.
 ///
-/// **Driving contract.** Time never goes back. After each [turn](fatbtree_remote::RemoteMemory::turn) of the memory, each answer, and when
+/// **Driving contract.** Time never goes back. After each [turn](fatbtree_remote_memory::RemoteMemory::turn) of the memory, each answer, and when
 /// [`poll_timeout`](Self::poll_timeout) has come:
 /// * carry all calls of [`poll_call`](Self::poll_call) to their servers;
 /// * take all [notices](Self::poll_notice).
@@ -107,7 +107,7 @@ const NOTICES: usize = 1024;
 /// the memory's events; nothing else does.
 ///
 /// ```
-/// use fatbtree_remote::RemoteMemory;
+/// use fatbtree_remote_memory::RemoteMemory;
 /// use fatbtree_memserver::{ClientId, MemoryServer, Tenant};
 /// use fatbtree_memserver::session_keeper::{NoAnswer, SessionKeeper};
 /// use fatbtree_verbs::time::Instant;

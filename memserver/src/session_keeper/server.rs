@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fatbtree_remote::{
+use fatbtree_remote_memory::{
     ConnectError, ConnectionId, Era, Kept, RemoteMemory, RemoteSide, ReturnedBlocks, SessionId, Shortage,
     SizeClass,
 };

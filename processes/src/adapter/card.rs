@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fatbtree_rdma::{Config, OpenError, RdmaDevice};
+use fatbtree_ibverbs::{Config, OpenError, RdmaDevice};
 use fatbtree_verbs::BufferClass;
 
 use super::{Side, Watch};

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_port::{BATCH, Batch, Counters, MacAddress, Port, PortSpec, Wire};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_topology::Host;
 use fatbtree_verbs::time::Instant;
 

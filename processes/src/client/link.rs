@@ -9,7 +9,7 @@ use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::{Client, ClientError, Describe};
 use fatbtree_memserver::session_keeper::{Call, CallId, Denied, Granted, NoAnswer};
 use fatbtree_port::Waker;
-use fatbtree_remote::SessionId;
+use fatbtree_remote_memory::SessionId;
 
 use crate::ask::ask_within;
 use crate::channels::Channels;

@@ -11,7 +11,7 @@ use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::Describe;
 use fatbtree_race::Table;
 use fatbtree_race::host::TableInfo;
-use fatbtree_remote::{Awaited, ConnectionId, KeyValue, RemoteConfig, RemoteMemory, ServerSet};
+use fatbtree_remote_memory::{Awaited, ConnectionId, KeyValue, RemoteConfig, RemoteMemory, ServerSet};
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
 

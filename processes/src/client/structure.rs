@@ -1,7 +1,7 @@
 //! The seam between a client process and the structure that its client works on.
 //!
 //! ```text
-//!   ClientProcess                                        StructureClient: fatbtree_client::Client, SpreadClient
+//!   ClientProcess                                        StructureClient: fatbtree_blink_client::Client, SpreadClient
 //!   device, port, sessions over gRPC, waiting            operations, and what they must know of the servers
 //!   ──────────────────────────────────────────────────────────────────────────────────────────────────
 //!   the servers' descriptions, at the start ───────────► open
@@ -17,7 +17,7 @@ use std::future::Future;
 use fatbtree_controller::grpc::ClientReport;
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::Describe;
-use fatbtree_remote::{Kept, RemoteMemory};
+use fatbtree_remote_memory::{Kept, RemoteMemory};
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
 
@@ -86,7 +86,7 @@ pub trait StructureClient: Clone + 'static {
     fn report(&self) -> ClientReport;
 
     /// Lets index reads go over a connection that the controller has registered.
-    fn set_registered(&self, id: fatbtree_remote::ConnectionId);
+    fn set_registered(&self, id: fatbtree_remote_memory::ConnectionId);
 
     /// Metrics of the client.
     fn metrics(&self, metrics: &mut Metrics);

@@ -3,11 +3,11 @@
 use std::future::Future;
 
 use fatbtree_blink::{Pool, PoolConfig, SuperRoot, SuperRootError};
+use fatbtree_blink_client::{Client, KeySample, Report};
 use fatbtree_blink_host::TreeInfo;
-use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::ClientReport;
 use fatbtree_memserver::ServerInfo;
-use fatbtree_remote::ConnectionId;
+use fatbtree_remote_memory::ConnectionId;
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
 

@@ -224,7 +224,7 @@ pub fn word_of(output: &Output) -> Result<u64, Trouble> {
 /// A little-endian word of bytes that were read; 0 if it lies behind their end.
 ///
 /// ```
-/// use fatbtree_remote::word_at;
+/// use fatbtree_remote_memory::word_at;
 /// let bytes = [7, 0, 0, 0, 0, 0, 0, 0, 1];
 /// assert_eq!((word_at(&bytes, 0), word_at(&bytes, 1), word_at(&bytes, 2)), (7, 1 << 56, 0));
 /// ```

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use fatbtree_remote::{
+use fatbtree_remote_memory::{
     ConnectionId, GlobalAddress, HEADER_BYTES, LockError, LockGuard, Part, RegionHeader, RemoteMemory,
     SizeClass, Trouble, Want,
 };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
-use fatbtree_remote::{Contention, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_sim::world::{Machine, Random, SimDevice};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;

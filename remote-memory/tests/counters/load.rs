@@ -1,7 +1,7 @@
 //! The array under the load generator of all indexes: round trips, rate and latency in virtual time.
 
-use fatbtree_client::{Answered, NoAnswer};
-use fatbtree_remote::Contention;
+use fatbtree_blink_client::{Answered, NoAnswer};
+use fatbtree_remote_memory::Contention;
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::{Summary, Troubles};

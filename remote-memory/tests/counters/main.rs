@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use array::Counters;
-use fatbtree_remote::{ConnectionId, Contention, LockError, Part, Want};
+use fatbtree_remote_memory::{ConnectionId, Contention, LockError, Part, Want};
 use fatbtree_sim::world::trial::{Alive, Deaths, Disturbances, Ended, Stage, Trial};
 use fatbtree_sim::world::{FinalOperation, Machine, MachineOptions, Options, Random, World, random};
 use fatbtree_verbs::time::Duration;

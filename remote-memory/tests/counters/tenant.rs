@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 use fatbtree_memserver::{Class, Found, Loaded, Origin, Seen, Shape, Tenant};
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::array::array_of;

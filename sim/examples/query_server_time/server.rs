@@ -8,7 +8,7 @@ use fatbtree_blink_host::{LoadOptions, TreeServer, load_cluster, seeded};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_memserver::session_keeper::NoAnswer;
 use fatbtree_memserver::{ClientId, ServerOptions};
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_topology::Network;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Op, Query, QueryHeader, Status};

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Change, Index, IndexError, NodeCache, Value};
-use fatbtree_remote::KeyRange;
+use fatbtree_remote_memory::KeyRange;
 use rand::RngExt as _;
 
 use super::lab::Client;

@@ -12,7 +12,7 @@ use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, Sessio
 use fatbtree_memserver::{
     Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, Tenant as _, chunk_classes_bytes, make,
 };
-use fatbtree_remote::{
+use fatbtree_remote_memory::{
     ConnectError, ConnectionId, GlobalAddress, Kept, RemoteConfig, RemoteMemory, RemoteSide,
 };
 use fatbtree_verbs::time::Duration;

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_dolphin::{NodeCache, Shape};
-use fatbtree_remote::{Contention, RemoteConfig};
+use fatbtree_remote_memory::{Contention, RemoteConfig};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 

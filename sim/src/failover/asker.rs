@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{Lookup, Start};
-use fatbtree_client::Client;
+use fatbtree_blink_client::Client;
 use fatbtree_memserver::SessionKey;
-use fatbtree_nic::Nic;
+use fatbtree_soft_nic::Nic;
 use fatbtree_topology::HostId;
 use fatbtree_verbs::time::{Duration, Instant};
 

@@ -9,11 +9,11 @@ use fatbtree_blink::{
     ConnectionId, EntryCache, IndexCache, KeyRange, Mutation, PoolConfig, PoolError, RemoteMemory,
     RemoteSide, RemoteStats, ScanOptions, Start, Techniques, Tree, TreeConfig, Writer, value,
 };
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, load_cluster};
-use fatbtree_client::Client;
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions, Tenant};
-use fatbtree_remote::{Attempts, Contention, GlobalAddress, Kept, LockGuard};
+use fatbtree_remote_memory::{Attempts, Contention, GlobalAddress, Kept, LockGuard};
 use fatbtree_verbs::QueuePair;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;

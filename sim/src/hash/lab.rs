@@ -11,7 +11,7 @@ use fatbtree_memserver::{
 };
 use fatbtree_race::Shape;
 use fatbtree_race::host::{HashTable, MakeOptions};
-use fatbtree_remote::{Contention, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};
 use rand::RngExt as _;

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_race::{Change, Cursor, Shape, Table, TableError, Value};
-use fatbtree_remote::{Contention, Portion};
+use fatbtree_remote_memory::{Contention, Portion};
 use fatbtree_verbs::BufferClass;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;

@@ -16,7 +16,7 @@ use fatbtree_memserver::{
 };
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
-use fatbtree_remote::{Change, Kept, KeyValue, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{Change, Kept, KeyValue, RemoteConfig, RemoteMemory};
 
 use crate::world::{Machine, SimDevice};
 

@@ -105,7 +105,7 @@ pub(super) fn client<S: Structure>(
     let infos: Vec<_> = servers.iter().map(|server| *server.process.borrow().info()).collect();
     let memory = S::memory(&machine, &infos, seed);
     let pauses = KeeperOptions { first_pause: LOOK, longest_pause: LOOK, ..KeeperOptions::default() };
-    let connections = fatbtree_remote::Kept::remote(&*memory).connections();
+    let connections = fatbtree_remote_memory::Kept::remote(&*memory).connections();
     let keeper = Rc::new(RefCell::new(Keeper::<S>::new(connections, pauses)));
     let (servers, caller) = (servers.to_vec(), machine.clone());
     let host = Ipv4Addr::from_bits(0x0a00_0000 | machine.id().0);

@@ -1,5 +1,5 @@
 use fatbtree_dolphin::Check as DolphinCheck;
-use fatbtree_remote::Check;
+use fatbtree_remote_memory::Check;
 
 use super::*;
 

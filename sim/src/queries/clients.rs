@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_blink::{KeyRange, Mutation, ScanOptions, Start};
-use fatbtree_client::{Client, QueryClient};
-use fatbtree_nic::Nic;
+use fatbtree_blink_client::{Client, QueryClient};
 use fatbtree_query::{Answer as Said, Ask};
+use fatbtree_soft_nic::Nic;
 use fatbtree_verbs::time::Instant;
 use fatbtree_wire::query::records;
 use rand::RngExt as _;

@@ -13,14 +13,14 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_blink::{
     IndexCache, Limits as Patience, PoolConfig, Shortage, SuperRoot, Verified, VerifyError,
 };
+use fatbtree_blink_client::QueryClient;
 use fatbtree_blink_host::query::WorkerOptions;
 use fatbtree_blink_host::{LoadOptions, TreeServer, bulk_load, fixed};
-use fatbtree_client::QueryClient;
 use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Meaning};
 use fatbtree_memserver::{Bounds, Limits, MemoryServer, ServerOptions};
-use fatbtree_nic::faults::LossyLink;
-use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_query::{RequesterOptions, ResponderOptions};
+use fatbtree_soft_nic::faults::LossyLink;
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::{Duration, Instant};
 use rand::RngExt as _;
 

@@ -28,7 +28,7 @@ mod lab;
 mod way;
 
 use fatbtree_blink::{Integrity, TreeConfig, ValueLayout};
-use fatbtree_nic::faults::FaultRates;
+use fatbtree_soft_nic::faults::FaultRates;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use serde::Serialize;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use fatbtree_blink::{Regions, Superblock, TopReader, TreeConfig};
 use fatbtree_blink_host::TreeServer;
 use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Tree};
-use fatbtree_nic::Nic;
+use fatbtree_soft_nic::Nic;
 use fatbtree_switch::Output;
 use fatbtree_switch::service::Switch;
 use fatbtree_topology::{Host, HostId, Network as Topology, Peer, SwitchId};

@@ -9,11 +9,11 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_blink::{
     BreakReason, ConnectionId, Event, Limits, Lookup, PoolConfig, RemoteSide, Start, TreeConfig, value,
 };
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{LoadOptions, load_cluster, seeded};
-use fatbtree_client::Client;
 use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Tree};
 use fatbtree_memserver::{self as memserver, ClientId, ServerOptions, SessionKey};
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::BufferClass;
 use fatbtree_verbs::time::{Duration, Instant};

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Waker};
 
+use fatbtree_blink_client::{Client, ComputeServer};
 use fatbtree_blink_host::{TreeHandle, TreeInfo};
-use fatbtree_client::{Client, ComputeServer};
 use fatbtree_memserver::ClientId;
 use fatbtree_memserver::session_keeper::{KeeperOptions, Meaning, Notice, SessionKeeper};
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Duration;
 
 use super::log::Order;

@@ -25,10 +25,10 @@ mod work;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fatbtree_blink::{PoolConfig, TreeConfig, ValueLayout};
+use fatbtree_blink_client::ComputeServer;
 use fatbtree_blink_host::{LoadOptions, bulk_load, fixed};
-use fatbtree_client::ComputeServer;
 use fatbtree_memserver::{Bounds, Limits, MemoryServer, ServerOptions, mailbox_with_waker};
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::{Duration, Instant};
 use serde::Serialize;
 

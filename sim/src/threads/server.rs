@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fatbtree_blink_host::{TreeMailbox, TreeServer};
-use fatbtree_nic::Nic;
+use fatbtree_soft_nic::Nic;
 
 use super::Clock;
 use super::wires::Port;

@@ -1,6 +1,6 @@
 //! Wires between threads: rings of frames.
 
-use fatbtree_nic::Nic;
+use fatbtree_soft_nic::Nic;
 use fatbtree_verbs::time::Instant;
 
 /// Most frames on their way in one direction. Further ones are lost, as on any link.

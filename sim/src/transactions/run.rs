@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use fatbtree_dtx::workloads::smallbank::{Account, INITIAL};
 use fatbtree_dtx::{Addresses, Tables};
-use fatbtree_remote::Contention;
+use fatbtree_remote_memory::Contention;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use fatbtree_blink::{Pool, RemoteMemory};
-use fatbtree_client::Client;
+use fatbtree_blink_client::Client;
 use fatbtree_verbs::Reactor;
 use fatbtree_verbs::time::Instant;
 

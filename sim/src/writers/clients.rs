@@ -9,13 +9,13 @@ use fatbtree_blink::{
     Partition, PoolConfig, PoolError, RemoteMemory, RemoteSide, ScanOptions, Start, SuperRoot, Value,
     ValueLayout, Writer,
 };
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::TreeInfo;
-use fatbtree_client::Client;
 use fatbtree_memserver::Grant;
 use fatbtree_memserver::session_keeper::{
     Call as SessionCall, Denied, Granted, KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper,
 };
-use fatbtree_remote::Kept;
+use fatbtree_remote_memory::Kept;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Failure, Reactor, Remote};
 use rand::RngExt as _;

@@ -34,7 +34,7 @@ use std::ops::Range;
 use fatbtree_blink::{
     Combine, Integrity, KeyRange, Limits, OperationError, Techniques, TreeConfig, Trips, Value, ValueLayout,
 };
-use fatbtree_remote::{Backoff, Contention};
+use fatbtree_remote_memory::{Backoff, Contention};
 use fatbtree_verbs::Throttling;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;

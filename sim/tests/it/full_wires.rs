@@ -5,12 +5,12 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value};
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{LoadOptions, load_cluster, seeded};
-use fatbtree_client::Client;
 use fatbtree_controller::Placement;
 use fatbtree_memserver::{ClientId, ServerOptions};
-use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{Attachment, Clock, Cluster, Delivery, Network, VirtualClock, Wires};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_topology::{HostId, Network as Topology};
 use fatbtree_verbs::time::Instant;
 use futures_core::Stream;

@@ -38,7 +38,7 @@ use crate::client::Client;
 /// Two threads, and memory that both reach; in life each would have a NIC.
 ///
 /// ```
-/// use fatbtree_client::ComputeServer;
+/// use fatbtree_blink_client::ComputeServer;
 /// use fatbtree_blink::{PoolConfig, RemoteSide, TreeConfig, value};
 /// use fatbtree_blink_host::{LoadOptions, load_cluster, seeded};
 /// use fatbtree_verbs::plain::PlainNetwork;

@@ -3,7 +3,7 @@
 /// Latencies by bucket, since the beginning.
 ///
 /// ```
-/// use fatbtree_client::LatencyBuckets;
+/// use fatbtree_blink_client::LatencyBuckets;
 ///
 /// let mut latencies = LatencyBuckets::default();
 /// latencies.record(7_000); // 7 µs

@@ -24,12 +24,12 @@
 //! A memory server with one leaf of 20 records, over two software NICs back to back.
 //!
 //! ```
-//! use fatbtree_client::Client;
+//! use fatbtree_blink_client::Client;
 //! use fatbtree_blink::node::{LeafBuilder, NodeSpec};
 //! use fatbtree_blink::{
 //!     GlobalAddress, KeyRange, Partition, PoolConfig, RemoteSide, SuperRoot, TreeConfig, ValueLayout, value,
 //! };
-//! use fatbtree_nic::{Nic, NicConfig};
+//! use fatbtree_soft_nic::{Nic, NicConfig};
 //! use fatbtree_verbs::time::{Duration, Instant};
 //! use fatbtree_verbs::{Access, Device, Memory};
 //!

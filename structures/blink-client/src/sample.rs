@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 /// algorithm R).
 ///
 /// ```
-/// use fatbtree_client::KeySample;
+/// use fatbtree_blink_client::KeySample;
 ///
 /// let mut sample = KeySample::new(100, 1);
 /// (0..10_000).for_each(|key| sample.see(key));

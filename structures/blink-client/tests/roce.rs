@@ -7,8 +7,8 @@ use fatbtree_blink::{
     BreakReason, ConnectError, ConnectionId, GlobalAddress, Limits, OperationError, PoolConfig, PoolError,
     RemoteSide, Start, TreeConfig, ValueLayout,
 };
-use fatbtree_client::Client;
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_blink_client::Client;
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Device, Failure, Mtu, Operation, QueuePairState, Remote, Verbs, WorkRequest};
 use fatbtree_wire::Extension;

@@ -8,7 +8,7 @@ pub const MAX_PATH_MTU: u32 = 4096;
 /// The largest value a leaf can hold in line, in bytes.
 pub const MAX_INLINE_VALUE: u8 = 64;
 
-pub use fatbtree_remote::record::MAX_VALUE;
+pub use fatbtree_remote_memory::record::MAX_VALUE;
 
 /// Place of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -28,7 +28,7 @@
 //! a round trip and never a wrong answer.
 //!
 //! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
-//!   Addresses, locks, sessions, space and records are [`fatbtree_remote`]'s, which knows no tree.
+//!   Addresses, locks, sessions, space and records are [`fatbtree_remote_memory`]'s, which knows no tree.
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::mutate`].
 //! * [`Pool::scan`]: ranges of pairs, as a stream. [`Pool::len`], [`Pool::verify`]: the whole tree, counted and checked.
 //! * [`Writer`]: what a client needs to lock nodes. [`Mutation`], [`MutationResult`]: what it wants changed, and what came of it.
@@ -93,7 +93,7 @@ pub use cache::{CacheStats, IndexCache};
 pub use config::{
     ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
 };
-pub use fatbtree_remote::{
+pub use fatbtree_remote_memory::{
     Attempts, BreakReason, Check, Combine, ConnectError, ConnectionId, Contention, Event, GlobalAddress,
     HAND_OVERS, HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide,
     RemoteStats, ReturnedBlocks, SURPLUS, SessionId, Shortage, SizeClass, Writer, record,

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, Range};
 
-use fatbtree_remote::record::{RecordHead, RecordPointer, read_record, record_bytes};
-use fatbtree_remote::{GlobalAddress, ReadBytes};
+use fatbtree_remote_memory::record::{RecordHead, RecordPointer, read_record, record_bytes};
+use fatbtree_remote_memory::{GlobalAddress, ReadBytes};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Buffer, Verbs};
 

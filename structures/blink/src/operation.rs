@@ -3,7 +3,7 @@
 use crate::node::NodeFault;
 use crate::size_class;
 
-use fatbtree_remote::{BreakReason, ConnectionId, GlobalAddress, Shortage, SizeClass};
+use fatbtree_remote_memory::{BreakReason, ConnectionId, GlobalAddress, Shortage, SizeClass};
 use fatbtree_verbs::PostError;
 
 /// First step of an operation.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fatbtree_remote::{GlobalAddress, RemoteSide};
+use fatbtree_remote_memory::{GlobalAddress, RemoteSide};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device, IndexTarget, Remote};
 

@@ -1,6 +1,6 @@
 //! The size classes of a tree's blocks.
 
-use fatbtree_remote::SizeClass;
+use fatbtree_remote_memory::SizeClass;
 
 /// Leaf nodes.
 pub const LEAVES: SizeClass = SizeClass(0);

@@ -1,6 +1,6 @@
 //! The super-root: which partition a key belongs to, and where that partition's tree begins.
 
-use fatbtree_remote::{GlobalAddress, KeyRange};
+use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 
 /// One partition: a memory server's key range and the root of its tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -17,7 +17,7 @@
 //!
 //! The client that splits the root rewrites this line; a client whose root fails its checks reads it.
 
-use fatbtree_remote::{CONFIGURATION_BYTES, Check, GlobalAddress, KeyRange, RegionHeader};
+use fatbtree_remote_memory::{CONFIGURATION_BYTES, Check, GlobalAddress, KeyRange, RegionHeader};
 
 use crate::config::{ConfigError, Integrity, TreeConfig, ValueLayout};
 use crate::node::{FORMAT_OUT_OF_LINE, LINE, MAX_LEVEL, NodeFault};

@@ -1,6 +1,6 @@
 //! Sherman's techniques, each of which can be left out, to measure what it brings.
 
-use fatbtree_remote::Combine;
+use fatbtree_remote_memory::Combine;
 
 /// Optimisations that make a client's writes cheap (Sherman sections 4.3 to 4.5). All are on by default;
 /// without any of them it is the baseline that the paper calls FG+ (section 5.1.2). Changes are right in

@@ -18,8 +18,8 @@ use std::ops::AddAssign;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_remote::record::{RecordHead, RecordPointer, read_record, record_bytes};
-use fatbtree_remote::{GlobalAddress, KeyRange, RemoteMemory, SizeClass};
+use fatbtree_remote_memory::record::{RecordHead, RecordPointer, read_record, record_bytes};
+use fatbtree_remote_memory::{GlobalAddress, KeyRange, RemoteMemory, SizeClass};
 use fatbtree_verbs::Verbs;
 use futures_buffered::FuturesOrderedBounded;
 use futures_core::Stream;

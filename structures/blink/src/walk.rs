@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use fatbtree_remote::record::{
+use fatbtree_remote_memory::record::{
     RECORD_HEAD, RecordFault, RecordHead, RecordPointer, read_record, record_bytes,
 };
-use fatbtree_remote::{Check, GlobalAddress};
+use fatbtree_remote_memory::{Check, GlobalAddress};
 use fatbtree_verbs::Memory;
 
 use crate::config::{MAX_PATH_MTU, TreeConfig};

@@ -17,7 +17,7 @@
 use std::cell::RefCell;
 use std::mem::size_of;
 
-use fatbtree_remote::mix;
+use fatbtree_remote_memory::mix;
 use hashbrown::HashTable;
 
 use crate::entry::Entry;
@@ -258,7 +258,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_remote::GlobalAddress;
+    use fatbtree_remote_memory::GlobalAddress;
 
     use super::*;
     use crate::entry::NodeSize;

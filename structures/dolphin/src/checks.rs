@@ -4,7 +4,7 @@
 //! cargo feature `switchable-checks`, which only tests turn on, one can be left out for the current
 //! thread. Then the index behaves as published, and a simulation must notice.
 
-fatbtree_remote::named_checks! {
+fatbtree_remote_memory::named_checks! {
     /// All lines of a leaf have one stamp. As published, a split's WRITE is torn for readers (hole 1).
     Stamps,
     /// A key without a value is absent. As published, readers see the key with value 0 (hole 2).

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 
 /// Bytes of a unit: nodes, leaves and records begin at multiples of it.
 pub const UNIT: u64 = 64;

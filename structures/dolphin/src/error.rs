@@ -1,6 +1,6 @@
 //! Errors of operations on an index.
 
-use fatbtree_remote::{BreakReason, ConnectionId, GlobalAddress, LockError, Shortage, Trouble};
+use fatbtree_remote_memory::{BreakReason, ConnectionId, GlobalAddress, LockError, Shortage, Trouble};
 use fatbtree_verbs::PostError;
 
 /// Errors of an operation. After all but [`Unknown`](Self::Unknown) it has changed nothing, and
@@ -28,7 +28,7 @@ pub enum IndexError {
     )]
     Unknown(BreakReason),
     /// No attempt succeeded within
-    /// [`RemoteConfig::patience`](fatbtree_remote::RemoteConfig::patience).
+    /// [`RemoteConfig::patience`](fatbtree_remote_memory::RemoteConfig::patience).
     #[error(
         "gave up after {attempts} attempts, because others change the same keys, or a memory server that the change needs is away; try again"
     )]

@@ -17,7 +17,7 @@
 //! What no client writes is damaged: an entry or successor with wrong check bits, a successor of a node that
 //! has not moved, no successor of one that has.
 
-use fatbtree_remote::{GlobalAddress, mix, word_at};
+use fatbtree_remote_memory::{GlobalAddress, mix, word_at};
 
 use crate::checks::Check;
 use crate::entry::{Entry, NodeSize};

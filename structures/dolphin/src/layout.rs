@@ -17,7 +17,7 @@
 //!
 //! Pages of lines that no client has used take no memory.
 
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass, mix};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass, mix};
 
 use crate::entry::{Entry, NodeSize, UNIT};
 use crate::key::Prefix;
@@ -41,7 +41,7 @@ pub(crate) const LINE_BYTES: u64 = 8 * ANNOUNCEMENTS as u64;
 /// Bytes of all lines: owners have numbers of 16 bits.
 pub(crate) const LINES_BYTES: u64 = LINE_BYTES << 16;
 
-pub use fatbtree_remote::record::MAX_VALUE;
+pub use fatbtree_remote_memory::record::MAX_VALUE;
 
 /// Version of this layout, in the region's header.
 const FORMAT: u8 = 3;
@@ -127,7 +127,7 @@ impl Shape {
     /// The header of a server's region.
     #[must_use]
     pub fn header(&self, generation: u64, region_bytes: u64) -> RegionHeader {
-        let mut configuration = [0; fatbtree_remote::CONFIGURATION_BYTES];
+        let mut configuration = [0; fatbtree_remote_memory::CONFIGURATION_BYTES];
         configuration[0] = FORMAT;
         configuration[4..8].copy_from_slice(&self.servers.to_le_bytes());
         configuration[8..12].copy_from_slice(&self.max_value.to_le_bytes());

@@ -80,7 +80,7 @@
 //! Updates and insertions that are half done change nothing that is seen. What a dead client has announced does
 //! not count: its server says that it is dead. A structure change says in one line what it will do before it does
 //! it, and any client can do it again. A dead client leaves the memory of what it had begun and not linked, and
-//! up to [`SURPLUS`](fatbtree_remote::SURPLUS) freed blocks of each size. These are not used again.
+//! up to [`SURPLUS`](fatbtree_remote_memory::SURPLUS) freed blocks of each size. These are not used again.
 //!
 //! # Servers that are away
 //!
@@ -127,7 +127,7 @@
 //! use fatbtree_dolphin::{Index, NodeCache, Shape};
 //! use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
 //! use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
-//! use fatbtree_remote::{KeyRange, RemoteConfig, RemoteMemory};
+//! use fatbtree_remote_memory::{KeyRange, RemoteConfig, RemoteMemory};
 //! use fatbtree_verbs::Access;
 //! use fatbtree_verbs::plain::PlainNetwork;
 //! use fatbtree_verbs::time::{Duration, Instant};

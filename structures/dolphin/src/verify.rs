@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::Verbs;
 
 use crate::entry::Entry;

@@ -14,8 +14,8 @@
 //! The length is the class of the record's place, of which there are 53. The version is the record's, so
 //! that no word comes twice to a key: a place has 2048 records before it does.
 
-use fatbtree_remote::GlobalAddress;
-use fatbtree_remote::record::{
+use fatbtree_remote_memory::GlobalAddress;
+use fatbtree_remote_memory::record::{
     RECORD_HEAD, RecordHead, RecordPointer, UNPUBLISHED, read_record, record_bytes, write_record,
 };
 use fatbtree_verbs::LARGEST_BUFFER;

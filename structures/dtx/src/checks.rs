@@ -3,7 +3,7 @@
 //! With the cargo feature `switchable-checks`, which only tests turn on, one can be left out for the current thread: a simulation that does
 //! not notice has not tried hard enough. The first six are holes of the published code or protocol (SMART-DTX, FORD).
 
-fatbtree_remote::named_checks! {
+fatbtree_remote_memory::named_checks! {
     /// A transaction releases only locks that it has acquired. The published code notes a lock when the CAS is posted, so an abort releases
     /// another transaction's lock.
     OwnLocks,

@@ -1,6 +1,6 @@
 //! Errors of transactions.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, LockError, Trouble};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, LockError, Trouble};
 use fatbtree_verbs::PostError;
 
 /// Errors of a transaction. Behind all but [`Unknown`](Self::Unknown) it has changed nothing, and never will.
@@ -22,7 +22,7 @@ pub enum DtxError {
         "the transaction may be committed or not: a connection broke under it; read its items to find out"
     )]
     Unknown,
-    /// No attempt succeeded within [`RemoteConfig::patience`](fatbtree_remote::RemoteConfig::patience).
+    /// No attempt succeeded within [`RemoteConfig::patience`](fatbtree_remote_memory::RemoteConfig::patience).
     #[error(
         "gave up after {attempts} attempts, because others use the same items or connections break; try again"
     )]

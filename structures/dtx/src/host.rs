@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 
 use fatbtree_memserver::{Class, Found, Loaded, Origin, Seen, Shape as Classes, Tenant};
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::error::DtxError;

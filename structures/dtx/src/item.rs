@@ -7,7 +7,7 @@
 //! The lock is changed by compare-and-swap, or by its holder. All behind it, the *body*, is written by the holder alone. The checksum covers
 //! the body, so a reader notices a mixture of two bodies. Memory of zeros is an item that was never used.
 
-use fatbtree_remote::word_at;
+use fatbtree_remote_memory::word_at;
 
 use crate::checks::Check;
 

@@ -18,7 +18,7 @@
 //! Node *n* of table *t* has its primary on server number *t + n* of the shape's list, counted round and round, and its backups on the next
 //! ones. So each server is the primary of its share of each table, and the backup of others' shares. All servers have the same layout.
 
-use fatbtree_remote::{CONFIGURATION_BYTES, GlobalAddress, HEADER_BYTES, RegionHeader, mix};
+use fatbtree_remote_memory::{CONFIGURATION_BYTES, GlobalAddress, HEADER_BYTES, RegionHeader, mix};
 
 use crate::checks::Check;
 use crate::item::ITEM_HEAD;

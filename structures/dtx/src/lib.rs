@@ -24,7 +24,7 @@
 //! The fourth round trip only releases: the transaction is committed behind the third. A key whose address is not known costs a round trip
 //! more, and a new key two. Numbers and steps are FORD's (Zhang et al., FAST 2022), as SMART-DTX has them (SMART, ASPLOS 2024, section
 //! 5.3); so are items with lock and version in place. Pauses and bounds under contention are SMART's, in
-//! [`Contention`](fatbtree_remote::Contention).
+//! [`Contention`](fatbtree_remote_memory::Contention).
 //!
 //! # Committed is what lies on all replicas
 //!
@@ -47,12 +47,12 @@
 //!
 //! A transaction may be dropped at any await, by a time limit for example. Its locks, seats and log are settled by the client's next
 //! transaction, or by [`Tables::finish`], which the owner runs when the memory raises
-//! [`Event::Unfinished`](fatbtree_remote::Event::Unfinished).
+//! [`Event::Unfinished`](fatbtree_remote_memory::Event::Unfinished).
 //!
 //! # A coordinator that dies
 //!
 //! A lock names its coordinator: session, owner number and *seat*. Other clients ask the server whether that session lasts
-//! ([`session_of`](fatbtree_remote::RemoteMemory::session_of)). A server that ends a session destroys its queue pairs first, so nothing of
+//! ([`session_of`](fatbtree_remote_memory::RemoteMemory::session_of)). A server that ends a session destroys its queue pairs first, so nothing of
 //! a dead coordinator is written late. Its seat leads to its log, and the log to all items and servers. When the coordinator is dead at all
 //! of these, another client claims its seats and finishes it: if all replicas are new it is committed, otherwise what is new is written
 //! back. That client may die, too. A living client whose session has ended finishes its own transaction in the same way. A dead
@@ -83,7 +83,7 @@
 //! # use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
 //! # use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
 //! # use fatbtree_dtx::host::{Content, HostTables};
-//! # use fatbtree_remote::{RemoteConfig, RemoteMemory};
+//! # use fatbtree_remote_memory::{RemoteConfig, RemoteMemory};
 //! # use fatbtree_verbs::Access;
 //! # use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 //! # use fatbtree_verbs::time::{Duration, Instant};

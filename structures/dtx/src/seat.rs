@@ -12,7 +12,7 @@
 //! what a seat's former coordinator has logged is no log of the next one.
 
 use arrayvec::ArrayVec;
-use fatbtree_remote::{Owner, SessionId, word_at};
+use fatbtree_remote_memory::{Owner, SessionId, word_at};
 
 use crate::item::{Presence, write_body};
 use crate::layout::{MAX_SERVERS, MAX_WRITES, Place, Shape};
@@ -135,7 +135,7 @@ fn parse_roster(bytes: &[u8], servers: u8) -> Option<(Word, Roster)> {
 /// Number of a transaction, whose low bits are in the [versions](crate::item::next_version) that it writes.
 pub(crate) fn transaction_number(roster: &[Member], sequence: u64) -> u64 {
     let first = roster.first().map_or(0, |first| first.owner.session.0 ^ u64::from(first.seat) << 48);
-    fatbtree_remote::mix(first ^ sequence)
+    fatbtree_remote_memory::mix(first ^ sequence)
 }
 
 /// What an item was before a transaction.

@@ -1,6 +1,6 @@
 //! The eight bytes that stand in a lock: the coordinator that has it.
 
-use fatbtree_remote::{Owner, SessionId};
+use fatbtree_remote_memory::{Owner, SessionId};
 
 /// Seats that a server can have: numbers below this.
 pub const MAX_SEATS: u16 = 1 << SEAT_BITS;

@@ -1,9 +1,9 @@
-//! Blocks: a key and its value, as a [record](fatbtree_remote::record) in memory of its own.
+//! Blocks: a key and its value, as a [record](fatbtree_remote_memory::record) in memory of its own.
 //!
 //! RACE's block has key, value and checksum. The product's record has them, too, and a version. A block is a record that begins at a
 //! multiple of 64 bytes; it is read, and checked, as it was written or not at all.
 
-use fatbtree_remote::record::{
+use fatbtree_remote_memory::record::{
     RECORD_HEAD, RecordHead, RecordPointer, UNPUBLISHED, read_record, record_bytes, write_record,
 };
 
@@ -84,7 +84,7 @@ fn head_of(bytes: &[u8]) -> Option<RecordHead> {
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_remote::GlobalAddress;
+    use fatbtree_remote_memory::GlobalAddress;
     use proptest::prelude::*;
 
     use super::*;

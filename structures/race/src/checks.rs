@@ -3,7 +3,7 @@
 //! With the cargo feature `switchable-checks`, which only tests turn on, one can be left out for the current thread: a simulation that does
 //! not notice has not tried hard enough. Some are the published protocol's holes, or those of the code that came with it.
 
-fatbtree_remote::named_checks! {
+fatbtree_remote_memory::named_checks! {
     /// An insertion looks for others of its key before it counts. Without this a key may be there twice.
     Duplicates,
     /// Readers take no notice of insertions under way. As published, they see duplicates that are taken away later.

@@ -58,7 +58,7 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_remote::GlobalAddress;
+    use fatbtree_remote_memory::GlobalAddress;
 
     use super::*;
 

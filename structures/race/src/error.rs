@@ -1,6 +1,6 @@
 //! Errors of operations on a table.
 
-use fatbtree_remote::{BreakReason, ConnectionId, GlobalAddress, LockError, Shortage, Trouble};
+use fatbtree_remote_memory::{BreakReason, ConnectionId, GlobalAddress, LockError, Shortage, Trouble};
 use fatbtree_verbs::PostError;
 
 use crate::slot::MAX_SERVERS;
@@ -27,7 +27,7 @@ pub enum TableError {
         "the change may have been made or not: the connection broke under it ({0}); read the key to find out"
     )]
     Unknown(BreakReason),
-    /// No attempt succeeded within [`RemoteConfig::patience`](fatbtree_remote::RemoteConfig::patience).
+    /// No attempt succeeded within [`RemoteConfig::patience`](fatbtree_remote_memory::RemoteConfig::patience).
     #[error(
         "gave up after {attempts} attempts, because others change the same keys or connections break; try again"
     )]

@@ -1,6 +1,6 @@
 //! What a key's hash decides: the subtable, two combined buckets, the fingerprint.
 
-use fatbtree_remote::mix;
+use fatbtree_remote_memory::mix;
 
 use crate::layout::Shape;
 

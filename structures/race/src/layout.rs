@@ -21,8 +21,8 @@
 
 use std::fmt;
 
-use fatbtree_remote::record::MAX_VALUE;
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RegionHeader, ServerSet, SizeClass};
+use fatbtree_remote_memory::record::MAX_VALUE;
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, RegionHeader, ServerSet, SizeClass};
 
 use crate::hash::Hash;
 use crate::slot::{MAX_SERVERS, Place, Slot, UNIT, sum};
@@ -170,7 +170,7 @@ impl Shape {
     /// The header of a server's region. `directory` lies on the table's first server.
     #[must_use]
     pub fn header(&self, directory: GlobalAddress, generation: u64, region_bytes: u64) -> RegionHeader {
-        let mut configuration = [0; fatbtree_remote::CONFIGURATION_BYTES];
+        let mut configuration = [0; fatbtree_remote_memory::CONFIGURATION_BYTES];
         (configuration[0], configuration[1]) = (FORMAT, self.directory_bits);
         configuration[4..8].copy_from_slice(&self.groups.to_le_bytes());
         configuration[8..12].copy_from_slice(&self.servers.to_le_bytes());
@@ -331,7 +331,7 @@ pub(crate) fn write_subtable(bytes: &mut [u8], header: BucketHeader, slot: impl 
 
 /// A word of bytes that were read; 0 behind their end.
 pub(crate) fn word_at(bytes: &[u8], offset: u64) -> u64 {
-    fatbtree_remote::word_at(bytes, usize::try_from(offset).unwrap_or(usize::MAX))
+    fatbtree_remote_memory::word_at(bytes, usize::try_from(offset).unwrap_or(usize::MAX))
 }
 
 #[cfg(test)]

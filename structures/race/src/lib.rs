@@ -26,7 +26,7 @@
 //! version must be read), and for a split that the client did not know. Each [`Answer`] says how many there were.
 //!
 //! Sources: RACE (Zuo et al., USENIX ATC 2021, sections 3 and 4); SMART-HT (SMART, ASPLOS 2024, section 5.2). Both leave holes that are
-//! closed here. Pauses and bounds under contention are SMART's, in [`Contention`](fatbtree_remote::Contention).
+//! closed here. Pauses and bounds under contention are SMART's, in [`Contention`](fatbtree_remote_memory::Contention).
 //!
 //! # Changes take effect with one CAS
 //!
@@ -72,7 +72,7 @@
 //!
 //! 32 servers with numbers below 32, each with 64 GiB at most; 2^16 subtables of up to 65,536 groups; values of up to 1 MiB, and no longer
 //! than a chunk of the server. A block takes a multiple of 64 bytes; of more than 512, up to a fifth is empty. A client that dies
-//! leaves the block of each operation under way, and up to [`SURPLUS`](fatbtree_remote::SURPLUS) freed blocks of each size. An operation
+//! leaves the block of each operation under way, and up to [`SURPLUS`](fatbtree_remote_memory::SURPLUS) freed blocks of each size. An operation
 //! that ends as [`Unknown`](TableError::Unknown) leaves its block, too. The memory server of a table on one server finds such blocks (`Tenant::swept` of
 //! `fatbtree-memserver`), while other clients work; on several servers they are not used again. Neither are pairs of subtables of a
 //! client that died before it announced them.
@@ -90,7 +90,7 @@
 //! use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
 //! use fatbtree_race::host::HashTable;
 //! use fatbtree_race::{Shape, Table};
-//! use fatbtree_remote::{RemoteConfig, RemoteMemory};
+//! use fatbtree_remote_memory::{RemoteConfig, RemoteMemory};
 //! use fatbtree_verbs::Access;
 //! use fatbtree_verbs::plain::PlainNetwork;
 //! use fatbtree_verbs::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! The eight bytes by which a bucket names a block.
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 
 /// Memory servers that a table can be spread over: numbers below this.
 pub const MAX_SERVERS: u16 = 1 << SERVER_BITS;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fatbtree_node::ClientProcess;
+use fatbtree_processes::ClientProcess;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fatbtree_node::{ClientOptions, NicSpec, host_port};
+use fatbtree_processes::{ClientOptions, NicSpec, host_port};
 use fatbtree_topology::Cluster;
 
 use crate::common::{fatbtree, run};

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use fatbtree_node::{Spread, SpreadProcess};
+use fatbtree_processes::{Spread, SpreadProcess};
 use fatbtree_topology::Cluster;
 
 use crate::common::http::get;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fatbtree::{Client, Options};
 use fatbtree_blink::TreeConfig;
-use fatbtree_node::{
+use fatbtree_processes::{
     HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, NicSpec, QueryOptions, Stopper, TreeSource,
     roster_of, switch_ports,
 };

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fatbtree_rdma::{Config, RdmaDevice};
+use fatbtree_ibverbs::{Config, RdmaDevice};
 use fatbtree_verbs::Device as _;
 use fatbtree_verbs::conformance::{self, Bench, Responder};
 

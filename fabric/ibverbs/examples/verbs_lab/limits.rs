@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use fatbtree_ibverbs::{Config, RdmaDevice};
 use fatbtree_port::Waiter;
-use fatbtree_rdma::{Config, RdmaDevice};
 use fatbtree_verbs::conformance::{Bench, Responder};
 use fatbtree_verbs::{
     Access, Completion, ConnectError, Device, Endpoint, Failure, Memory, Operation, Output, PostError,

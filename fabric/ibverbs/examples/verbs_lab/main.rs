@@ -20,7 +20,7 @@ mod responder;
 
 use std::process::ExitCode;
 
-use fatbtree_rdma::{Config, RdmaDevice};
+use fatbtree_ibverbs::{Config, RdmaDevice};
 use fatbtree_verbs::{BufferClass, Device as _};
 
 /// What all roles ask of their devices: small pools, and patience for machines that are emulated on a busy host.

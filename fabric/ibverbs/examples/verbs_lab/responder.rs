@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use fatbtree_rdma::RdmaDevice;
+use fatbtree_ibverbs::RdmaDevice;
 use fatbtree_verbs::conformance::LocalResponder;
 
 use crate::control::{self, Lines};

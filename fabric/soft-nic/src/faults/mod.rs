@@ -2,7 +2,7 @@
 //! it.
 //!
 //! ```
-//! use fatbtree_nic::faults::{FaultRates, LossyLink};
+//! use fatbtree_soft_nic::faults::{FaultRates, LossyLink};
 //! use fatbtree_verbs::time::{Duration, Instant};
 //!
 //! let rates = FaultRates { drop: 5_000, ..FaultRates::NONE }; // every second frame is lost

@@ -2,7 +2,7 @@
 use crate::common;
 
 use common::{End, Pair, drain, fetch_add, read, write};
-use fatbtree_nic::QueuePairOptions;
+use fatbtree_soft_nic::QueuePairOptions;
 use fatbtree_verbs::{
     Access, Completion, Device, Failure, Memory, Operation, Output, Remote, Verbs, WorkRequest,
 };

@@ -3,8 +3,8 @@
 use crate::common;
 
 use common::{End, Pair, client_config, connect, drain, read, server_config, write};
-use fatbtree_nic::faults::FaultRates;
-use fatbtree_nic::{Nic, NicConfig, QueuePairOptions};
+use fatbtree_soft_nic::faults::FaultRates;
+use fatbtree_soft_nic::{Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
     Access, BufferClass, BufferPool, ConnectError, Device, Failure, Mtu, PostError, QueuePair,
@@ -305,7 +305,7 @@ fn a_driver_may_stop_polling_while_its_link_is_full() {
     let bytes: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
     let (memory, region) = pair.register(&bytes, 0, Access::ALL);
     pair.link =
-        fatbtree_nic::faults::LossyLink::new(Duration::from_micros(5), FaultRates::NONE, 1).with_room(3);
+        fatbtree_soft_nic::faults::LossyLink::new(Duration::from_micros(5), FaultRates::NONE, 1).with_room(3);
     let long = vec![3; 50_000];
     pair.post(1, read(0, region.rkey, 200_000)).unwrap();
     pair.post(2, write(1000, region.rkey, &long)).unwrap();

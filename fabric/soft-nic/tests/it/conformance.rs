@@ -3,8 +3,8 @@
 use crate::common;
 
 use common::{End, LATENCY, client_config, server_config};
-use fatbtree_nic::faults::{FaultRates, LossyLink};
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::faults::{FaultRates, LossyLink};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::conformance::{self, Bench, LocalResponder, Responder};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{BufferClass, Mtu};

@@ -4,8 +4,8 @@ use crate::common;
 use common::{
     CLIENT, End, LATENCY, Pair, SERVER, client_config, describe, drain, fetch_add, read, server_config, write,
 };
-use fatbtree_nic::faults::FaultRates;
-use fatbtree_nic::{DropReason, Nic, NicConfig, QueuePairOptions};
+use fatbtree_soft_nic::faults::FaultRates;
+use fatbtree_soft_nic::{DropReason, Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
     Access, ConnectError, Device, Endpoint, Failure, IndexTarget, Memory, Mtu, Operation, PostError,

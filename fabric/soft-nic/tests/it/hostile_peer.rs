@@ -2,8 +2,8 @@
 use crate::common;
 
 use common::{LATENCY, Pair, client_config, connect, drain, fetch_add, read, server_config, write};
-use fatbtree_nic::faults::FaultRates;
-use fatbtree_nic::{DropReason, NicConfig, QueuePairOptions};
+use fatbtree_soft_nic::faults::FaultRates;
+use fatbtree_soft_nic::{DropReason, NicConfig, QueuePairOptions};
 use fatbtree_verbs::{Access, Device, Failure, Memory, Mtu, QueuePairState, Remote, Verbs, WorkRequest};
 use fatbtree_wire::{Aeth, AtomicAckEth, AtomicEth, Extension, Frame, NakCode, Opcode, Reth, Syndrome};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! The kernel's soft RoCE as the other side, by its captured frames: bit for bit, ICRC included.
-use fatbtree_nic::{Nic, NicConfig, QueuePairOptions};
+use fatbtree_soft_nic::{Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{
     Access, Device, Endpoint, Memory, Mtu, Operation, Output, QueuePair, QueuePairNumber, Remote, Verbs,

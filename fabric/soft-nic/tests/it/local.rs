@@ -3,7 +3,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::conformance::{self, Bench, LocalResponder, Responder};
 use fatbtree_verbs::local::{LocalHost, LocalVerbs};
 use fatbtree_verbs::time::Instant;

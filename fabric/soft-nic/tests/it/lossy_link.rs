@@ -2,8 +2,8 @@
 use crate::common;
 
 use common::{Pair, client_config, read, server_config, write};
-use fatbtree_nic::faults::FaultRates;
-use fatbtree_nic::{NicConfig, QueuePairOptions};
+use fatbtree_soft_nic::faults::FaultRates;
+use fatbtree_soft_nic::{NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device, Mtu, Operation, Output, QueuePairState, Remote, Verbs, WorkRequest};
 use rand::Rng;

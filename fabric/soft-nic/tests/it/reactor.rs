@@ -2,8 +2,8 @@
 use crate::common;
 
 use common::{End, LATENCY, client_config, connect, drain, fetch_add, read, server_config, write};
-use fatbtree_nic::faults::{FaultRates, LossyLink};
-use fatbtree_nic::{Nic, NicConfig, QueuePairOptions};
+use fatbtree_soft_nic::faults::{FaultRates, LossyLink};
+use fatbtree_soft_nic::{Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, Broken, Device, Error, Failure, Memory, Operation, Output, Reactor, Remote};
 use std::pin::Pin;

@@ -2,8 +2,8 @@
 use crate::common;
 
 use common::{LATENCY, Pair, client_config, drain, fetch_add, read, server_config, write};
-use fatbtree_nic::faults::FaultRates;
-use fatbtree_nic::{NicConfig, QueuePairOptions};
+use fatbtree_soft_nic::faults::FaultRates;
+use fatbtree_soft_nic::{NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
     Access, Device, Failure, IndexTarget, Operation, Output, QueuePairState, Verbs, WorkRequest,

@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use fatbtree_blink::{ConnectionId, Limits, PoolConfig, TreeConfig, ValueLayout};
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{LoadOptions, TreeEvent, load_cluster, seeded};
-use fatbtree_client::Client;
 use fatbtree_controller::grpc::{ServerHello, ServerNews, TREE};
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::{
     Budget, ControllerNews, Frequencies, Generation, Loaded, Made, Order, Placement, Plan, Tree,
 };
 use fatbtree_memserver::ServerOptions;
-use fatbtree_nic::{DropReason, Nic, NicConfig};
+use fatbtree_soft_nic::{DropReason, Nic, NicConfig};
 use fatbtree_topology::{Cluster as Described, HostId, Network as Topology, Peer, Role, SwitchId};
 use fatbtree_verbs::BufferClass;
 use fatbtree_verbs::time::{Duration, Instant};

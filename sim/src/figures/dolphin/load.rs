@@ -6,7 +6,7 @@ use std::rc::Rc;
 use fatbtree_dolphin::host::{self, HybridIndex, Place};
 use fatbtree_dolphin::{Index, NodeCache, Shape, Verified};
 use fatbtree_memserver::{Loaded, MemoryServer, ServerOptions, chunk_classes_bytes};
-use fatbtree_remote::{
+use fatbtree_remote_memory::{
     ConnectError, ConnectionId, GlobalAddress, Kept, KeyRange, RemoteConfig, RemoteMemory, RemoteSide, mix,
 };
 use fatbtree_verbs::time::Duration;

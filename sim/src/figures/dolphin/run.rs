@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fatbtree_remote::{KeyRange, RemoteConfig};
+use fatbtree_remote_memory::{KeyRange, RemoteConfig};
 use fatbtree_verbs::QueuePair;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;

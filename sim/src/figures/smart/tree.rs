@@ -7,7 +7,7 @@
 //! ```
 
 use fatbtree_blink::{TreeConfig, ValueLayout};
-use fatbtree_remote::Contention;
+use fatbtree_remote_memory::Contention;
 use fatbtree_verbs::time::Duration;
 
 use super::paper::{FIGURE_12, FIGURE_12_BATCH, FIGURE_12_THREADS};

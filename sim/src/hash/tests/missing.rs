@@ -2,7 +2,7 @@
 
 use fatbtree_memserver::Check as SweepCheck;
 use fatbtree_race::Check;
-use fatbtree_remote::Check as RemoteCheck;
+use fatbtree_remote_memory::Check as RemoteCheck;
 
 use crate::hash::{Aim, Outcome, Scenario};
 use crate::seeds::{Campaign, SeedFailure, Seeds};

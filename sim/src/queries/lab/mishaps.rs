@@ -1,6 +1,6 @@
 //! Mishaps: workers that die or sleep, and a hostile writer.
 
-use fatbtree_nic::faults::FaultRates;
+use fatbtree_soft_nic::faults::FaultRates;
 use fatbtree_verbs::time::{Duration, Instant};
 use rand::RngExt as _;
 

@@ -3,11 +3,11 @@
 use std::task::{Context, Waker};
 
 use fatbtree_blink::{PoolConfig, SuperRoot};
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{TreeInfo, TreeServer};
-use fatbtree_client::Client;
 use fatbtree_memserver::ClientId;
 use fatbtree_memserver::session_keeper::{Notice, SessionKeeper};
-use fatbtree_nic::Nic;
+use fatbtree_soft_nic::Nic;
 use fatbtree_verbs::time::Instant;
 
 use super::{Task, check, nic, pauses};

@@ -7,7 +7,7 @@ use fatbtree_blink_host::TreeServer;
 use fatbtree_blink_host::query::{QueryWorker, WorkerOptions};
 use fatbtree_memserver::ClientId;
 use fatbtree_memserver::session_keeper::Denied;
-use fatbtree_nic::Nic;
+use fatbtree_soft_nic::Nic;
 use fatbtree_verbs::time::Instant;
 use rand::RngExt as _;
 

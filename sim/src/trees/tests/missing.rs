@@ -69,8 +69,14 @@ const OF_THE_INDEX: &[(Check, &str)] = &[
     ),
     (Check::RecordChecksum, "remote-memory/src/record.rs: a_new_middle_in_an_old_record_is_noticed"),
     // A place is of another tree, or of memory that is used again between two READs of one chain: nothing here is so fast.
-    (Check::SpeculatedTree, "structures/blink/tests/it/speculation.rs: places_of_a_former_tree_are_not_asked_for"),
-    (Check::SpeculatedLeaf, "structures/blink/tests/it/speculation.rs: memory_that_is_no_leaf_of_the_tree_is_noticed"),
+    (
+        Check::SpeculatedTree,
+        "structures/blink/tests/it/speculation.rs: places_of_a_former_tree_are_not_asked_for",
+    ),
+    (
+        Check::SpeculatedLeaf,
+        "structures/blink/tests/it/speculation.rs: memory_that_is_no_leaf_of_the_tree_is_noticed",
+    ),
     (
         Check::SpeculatedVersion,
         "structures/blink/tests/it/speculation.rs: a_header_of_another_leaf_in_the_same_memory_is_noticed",

@@ -15,8 +15,8 @@ use fatbtree_controller::{
     Budget, Connection, Connections, Frequencies, HotKeys, Located, Placement, Plan, Tree,
 };
 use fatbtree_memserver::{ClientId, ServerOptions};
-use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{MemoryServer, Network};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_switch::Output;
 use fatbtree_switch::service::Switch;
 use fatbtree_topology::{HostId, Network as Topology, Peer};

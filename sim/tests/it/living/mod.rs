@@ -13,15 +13,15 @@ use fatbtree_blink::{
     BreakReason, ConnectionId, Event, Mutation, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop,
     ValueLayout,
 };
+use fatbtree_blink_client::KeySample;
 use fatbtree_blink_host::{LoadOptions, TreeRequest, load_cluster, seeded};
-use fatbtree_client::KeySample;
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
 use fatbtree_memserver::{self as memserver, ClientId, FirstHop, Grant, Request, ServerOptions, SessionKey};
-use fatbtree_nic::faults::FaultRates;
-use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{
     Client, Clock, Cluster, Control, FaultyWires, Network, VirtualClock, Wires, described, registration,
 };
+use fatbtree_soft_nic::faults::FaultRates;
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};

@@ -13,9 +13,9 @@ use fatbtree_blink::{
     BreakReason, ConnectionId, Event, GlobalAddress, KeyRange, OperationError, PoolConfig, Regions,
     RemoteSide, Start, SuperRoot, Tree, Trips, ValueLayout, value,
 };
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{LoadOptions, LoadedTree, bulk_load, varying};
-use fatbtree_client::Client;
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, Device, IndexTarget, QueuePair, QueuePairNumber};
 use fatbtree_wire::{Extension, Frame, IndexHeader, hops};

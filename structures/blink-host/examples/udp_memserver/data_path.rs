@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fatbtree_blink_host::{TreeEvent, TreeMailbox, TreeServer};
-use fatbtree_nic::Nic;
+use fatbtree_soft_nic::Nic;
 use fatbtree_verbs::time::Instant;
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use fatbtree_blink_host::{LoadOptions, TreeEvent, TreeServer, bulk_load, seeded};
 use fatbtree_memserver::{MemoryServer, ServerOptions, mailbox_with_waker};
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_soft_nic::{Nic, NicConfig};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -14,7 +14,7 @@ use fatbtree_memserver::session_keeper::{
     Call, CallId, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper,
 };
 use fatbtree_memserver::{ClientId, MemoryServer, Refusal, ServerOptions};
-use fatbtree_remote::{RESTING, RemoteConfig, Trouble, Want, Writer};
+use fatbtree_remote_memory::{RESTING, RemoteConfig, Trouble, Want, Writer};
 use fatbtree_verbs::Endpoint;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};

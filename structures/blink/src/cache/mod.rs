@@ -38,7 +38,7 @@ use crossbeam_skiplist::base::Entry;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 
 use crate::node::InternalNode;
 use crate::super_root::Partition;

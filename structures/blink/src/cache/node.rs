@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use fatbtree_remote::{GlobalAddress, KeyRange};
+use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 
 use super::Place;
 use crate::node::InternalNode;

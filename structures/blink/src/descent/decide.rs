@@ -1,6 +1,6 @@
 //! Decisions: whether a node is what the way here promised, and where its keys lead.
 
-use fatbtree_remote::{Check, GlobalAddress};
+use fatbtree_remote_memory::{Check, GlobalAddress};
 use fatbtree_verbs::Verbs;
 
 use super::partner::{Asked, Upper};

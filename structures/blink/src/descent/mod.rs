@@ -5,7 +5,7 @@ mod partner;
 mod recover;
 mod steps;
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, Suspicion};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Suspicion};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Partners: a node that is being split or merged names the node that may have its upper keys.
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::Verbs;
 
 use super::{Child, Descent, Reason, Step};

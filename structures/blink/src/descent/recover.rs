@@ -1,6 +1,6 @@
 //! Recovery from a failed attempt: another attempt, or the end of the operation.
 
-use fatbtree_remote::{BreakReason, GlobalAddress, LockError, Shortage, Trouble, Want};
+use fatbtree_remote_memory::{BreakReason, GlobalAddress, LockError, Shortage, Trouble, Want};
 use fatbtree_verbs::Verbs;
 
 use super::Descent;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use fatbtree_remote::record::{RECORD_HEAD, is_record, read_hinted};
-use fatbtree_remote::{GlobalAddress, ReadBytes, Trouble};
+use fatbtree_remote_memory::record::{RECORD_HEAD, is_record, read_hinted};
+use fatbtree_remote_memory::{GlobalAddress, ReadBytes, Trouble};
 use fatbtree_verbs::{Buffer, IndexTarget, Verbs};
 
 use super::decide::Decision;

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use fatbtree_remote::Check;
-use fatbtree_remote::record::RecordPointer;
+use fatbtree_remote_memory::Check;
+use fatbtree_remote_memory::record::RecordPointer;
 
 use super::leaf::{EntryValue, KEY, LeafNode, LeafShape, OCCUPIED, VALUE};
 use super::{LINE, NodeFault, NodeHeader, word};

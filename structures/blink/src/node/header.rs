@@ -18,7 +18,7 @@
 //!     56    8 partner, 0 = none: the node that may hold this one's upper keys while it is split or merged
 //! ```
 
-use fatbtree_remote::{GlobalAddress, KeyRange};
+use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 
 use super::LINE;
 use crate::config::Integrity;

@@ -11,7 +11,7 @@
 //!
 //! Sixteen children make 384 bytes. A pivot is the lowest key of its child. Unused slots are zero.
 
-use fatbtree_remote::{Check, GlobalAddress};
+use fatbtree_remote_memory::{Check, GlobalAddress};
 
 use super::line::Marks;
 use super::{FORMAT_INTERNAL, LINE, NodeFault, NodeHeader, NodeSpec, word};

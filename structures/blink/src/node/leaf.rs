@@ -22,8 +22,8 @@
 //! checksum of 4 bytes behind its version (before it in the second line of a wide entry), and entries begin at offset 5:
 //! 2 with pointers or 3 with values of 8 bytes in the 59 bytes left.
 
-use fatbtree_remote::record::RecordPointer;
-use fatbtree_remote::{Check, GlobalAddress};
+use fatbtree_remote_memory::record::RecordPointer;
+use fatbtree_remote_memory::{Check, GlobalAddress};
 
 use super::line::{CHECKSUM, Marks};
 use super::{FORMAT_OUT_OF_LINE, LINE, NodeFault, NodeHeader, NodeSpec, word};

@@ -9,7 +9,7 @@
 //!
 //! Checksums are there only in trees with [`Integrity::Checksums`]. A checksum is the CRC-32 of the line's other bytes.
 
-use fatbtree_remote::Check;
+use fatbtree_remote_memory::Check;
 
 use super::{LINE, NodeFault};
 use crate::config::Integrity;

@@ -39,8 +39,8 @@ pub(crate) use leaf::each_key_once;
 pub use leaf::{EntryValue, LeafBuilder, LeafNode, LeafShape};
 pub use speculated::{MAX_ENTRY_LINES, entry_lines, read_entry};
 
-use fatbtree_remote::record::{MARK_BYTES, RecordFault};
-use fatbtree_remote::{Check, GlobalAddress, KeyRange};
+use fatbtree_remote_memory::record::{MARK_BYTES, RecordFault};
+use fatbtree_remote_memory::{Check, GlobalAddress, KeyRange};
 
 use crate::config::{MAX_PATH_MTU, TreeConfig};
 use line::Marks;

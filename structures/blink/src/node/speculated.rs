@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use fatbtree_remote::{Check, GlobalAddress};
+use fatbtree_remote_memory::{Check, GlobalAddress};
 
 use super::leaf::{KEY, LeafShape, OCCUPIED, VALUE};
 use super::line::Marks;

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use fatbtree_remote::{
+use fatbtree_remote_memory::{
     ConnectError, ConnectionId, Contention, GlobalAddress, Kept, Locking, RemoteConfig, RemoteMemory,
     RemoteSide, Trouble, Writer,
 };

@@ -1,6 +1,6 @@
 //! Counters of a client.
 
-use fatbtree_remote::RemoteStats;
+use fatbtree_remote_memory::RemoteStats;
 
 /// Counters of a client since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

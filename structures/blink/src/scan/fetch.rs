@@ -4,8 +4,8 @@ use std::future::poll_fn;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use fatbtree_remote::record::RecordPointer;
-use fatbtree_remote::{GlobalAddress, KeyRange, Trouble};
+use fatbtree_remote_memory::record::RecordPointer;
+use fatbtree_remote_memory::{GlobalAddress, KeyRange, Trouble};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 use futures_buffered::FuturesUnorderedBounded;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use fatbtree_remote::{GlobalAddress, KeyRange};
+use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 use fatbtree_verbs::Verbs;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;

@@ -43,7 +43,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use fatbtree_remote::KeyRange;
+use fatbtree_remote_memory::KeyRange;
 use fatbtree_verbs::Verbs;
 use futures_core::Stream;
 

@@ -67,8 +67,8 @@
 
 mod table;
 
-use fatbtree_remote::record::{RECORD_HEAD, read_hinted, record_bytes};
-use fatbtree_remote::{ConnectionId, GlobalAddress, Trouble};
+use fatbtree_remote_memory::record::{RECORD_HEAD, read_hinted, record_bytes};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Trouble};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use crate::config::MAX_VALUE;

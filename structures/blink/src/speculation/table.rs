@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use fatbtree_remote::{Check, GlobalAddress, mix};
+use fatbtree_remote_memory::{Check, GlobalAddress, mix};
 
 /// Place that the [`EntryCache`] names for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

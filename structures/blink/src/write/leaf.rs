@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use fatbtree_remote::record::{
+use fatbtree_remote_memory::record::{
     RECORD_HEAD, RecordPointer, UNPUBLISHED, next_record_version, published, record_bytes, write_record,
 };
-use fatbtree_remote::{Check, ConnectionId, GlobalAddress, LockGuard, Part, Want, Writer};
+use fatbtree_remote_memory::{Check, ConnectionId, GlobalAddress, LockGuard, Part, Want, Writer};
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::Mutation;

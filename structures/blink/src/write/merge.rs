@@ -33,7 +33,9 @@
 //! A merge locks three nodes, and locks are shared by nodes. So that two merges never wait for each other, one that does not get its
 //! second or third lock at once gives up: another delete tries again.
 
-use fatbtree_remote::{Block, Check, GlobalAddress, KeyRange, LockGuard, Part, Writer, restructure_all};
+use fatbtree_remote_memory::{
+    Block, Check, GlobalAddress, KeyRange, LockGuard, Part, Writer, restructure_all,
+};
 use fatbtree_verbs::Verbs;
 
 use super::leaf::Locked;

@@ -1,6 +1,6 @@
 //! Changes above a node that was split: its parent learns of the new one, and the tree may get a new root.
 
-use fatbtree_remote::{Check, GlobalAddress, LockGuard, Part};
+use fatbtree_remote_memory::{Check, GlobalAddress, LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::leaf::Locked;

@@ -26,7 +26,7 @@
 //! although the keys have not moved, and perhaps never will. For the same reason the new node is written in
 //! the session in which its memory was given to this client, or not at all.
 
-use fatbtree_remote::{Check, GlobalAddress, KeyRange, LockGuard, Part};
+use fatbtree_remote_memory::{Check, GlobalAddress, KeyRange, LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::leaf::Locked;

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use fatbtree_remote::{GlobalAddress, KeyRange};
+use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 
 use crate::config::TreeConfig;
 use crate::node::{EntryValue, LINE, LeafBuilder, NewValue, Node, NodeFault, NodeSpec, write_internal};

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use fatbtree_memserver::grpc::{Describe, MessageError};
-use fatbtree_remote::{HEADER_BYTES, ServerSet};
+use fatbtree_remote_memory::{HEADER_BYTES, ServerSet};
 
 use crate::layout::Shape;
 
-/// The description is the [header](fatbtree_remote::RegionHeader) of a region of the index, but for its length:
+/// The description is the [header](fatbtree_remote_memory::RegionHeader) of a region of the index, but for its length:
 /// all of it is there.
 impl Describe for Shape {
     const STRUCTURE: &'static str = "dolphin";

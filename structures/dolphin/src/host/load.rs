@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_memserver::{Loaded, chunk_classes_bytes, note_chunk_class};
-use fatbtree_remote::{GlobalAddress, SizeClass, mix};
+use fatbtree_remote_memory::{GlobalAddress, SizeClass, mix};
 use fatbtree_verbs::Memory;
 
 use super::part::spare_from;

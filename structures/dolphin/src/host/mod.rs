@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fatbtree_memserver::{
     Found, Layout, Loaded, PartOptions, Seen, Tenant, find_block, find_slot, first_byte,
 };
-use fatbtree_remote::record::{RECORD_HEAD, RecordHead, is_record};
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
+use fatbtree_remote_memory::record::{RECORD_HEAD, RecordHead, is_record};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::entry::{Entry, NodeSize, UNIT};

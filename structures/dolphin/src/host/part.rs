@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use fatbtree_memserver::{Class, Counts, FolderError, FoundRegion, Layout, Loaded, Part, Shape as Classes};
-use fatbtree_remote::{GlobalAddress, RegionHeader};
+use fatbtree_remote_memory::{GlobalAddress, RegionHeader};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 
@@ -269,7 +269,7 @@ mod tests {
     use fatbtree_memserver::{
         Folder, FolderOwner, PartOptions, Seen, Storage, Tenant as _, kept, make_in, part_in,
     };
-    use fatbtree_remote::{GlobalAddress, HEADER_BYTES};
+    use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES};
 
     use super::*;
     use crate::entry::Entry;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 
 use crate::inner::{Node, NodeState};
 use crate::layout::Shape;

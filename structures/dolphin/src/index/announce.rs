@@ -24,7 +24,7 @@ use std::pin::pin;
 use std::task::{Poll, Waker};
 
 use arrayvec::ArrayVec;
-use fatbtree_remote::{ConnectionId, GlobalAddress, Owner, Trouble, Writer, bytes_of};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Owner, Trouble, Writer, bytes_of};
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::{Index, Op};
@@ -183,7 +183,7 @@ impl<V: Verbs> Index<V> {
 
 impl<V: Verbs> Index<V> {
     /// Takes back what dropped operations have left: their announcements, and locks of structure changes. The
-    /// owner runs it when [`Event::Unfinished`](fatbtree_remote::Event::Unfinished) comes. The next operations
+    /// owner runs it when [`Event::Unfinished`](fatbtree_remote_memory::Event::Unfinished) comes. The next operations
     /// of this client do so, too; until then other clients cannot split the leaves in question.
     pub async fn finish(&self) {
         self.memory.finish().await;

@@ -14,7 +14,7 @@
 //! In an index of long values all words are changed by CAS, because one client must free the record
 //! before. There a deletion takes the value away and leaves the key.
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 
 use super::announce::Announced;

@@ -14,7 +14,7 @@
 //! Nodes are hints: what they lead to is checked at the leaf. Only a *gap* is an answer by itself.
 //! It counts if the node was read by this operation and is in use.
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::announce::Announced;

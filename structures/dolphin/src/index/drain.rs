@@ -1,6 +1,6 @@
 //! Waiting until no living client is announced on a leaf.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, Writer, bytes_of, word_at};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Writer, bytes_of, word_at};
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Remote, Verbs};
 
 use super::{Index, Op};
@@ -156,7 +156,7 @@ fn any_in<I: Iterator<Item = u16>>(
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_remote::{Owner, SessionId};
+    use fatbtree_remote_memory::{Owner, SessionId};
 
     use super::*;
     use crate::index::announce::line_of;

@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 
-use fatbtree_remote::ReadBytes;
-use fatbtree_remote::record::RECORD_HEAD;
+use fatbtree_remote_memory::ReadBytes;
+use fatbtree_remote_memory::record::RECORD_HEAD;
 use fatbtree_verbs::Verbs;
 
 use super::descend::Reached;

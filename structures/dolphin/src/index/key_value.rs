@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use fatbtree_remote::{KeyRange, KeyValue, Pairs, Portion, RemoteMemory};
+use fatbtree_remote_memory::{KeyRange, KeyValue, Pairs, Portion, RemoteMemory};
 use fatbtree_verbs::Verbs;
 
 use super::{Answer, Change, Index, Value};

@@ -14,7 +14,7 @@
 //! client leaves out low bits of the key, so that one entry serves a *block* of keys. Any leaf of the block is a good
 //! place to land, because its parent leads to the others.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, Trouble};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Trouble};
 use fatbtree_verbs::{Buffer, IndexTarget, Operation, Verbs};
 
 use super::descend::Held;

@@ -17,14 +17,14 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use fatbtree_remote::{
+use fatbtree_remote_memory::{
     ConnectionId, GlobalAddress, HEADER_BYTES, Members, Owner, RemoteMemory, Suspicion, Trouble, Writer,
     members, mix,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Buffer, Verbs};
 
-pub use fatbtree_remote::Change;
+pub use fatbtree_remote_memory::Change;
 pub use get::Value;
 
 use announce::Lines;
@@ -39,7 +39,7 @@ use crate::key::DEPTHS;
 use crate::layout::{STRUCTURE, Shape, members_offset};
 
 /// Result of an operation, and what it took.
-pub type Answer<T> = fatbtree_remote::Answer<T, IndexError>;
+pub type Answer<T> = fatbtree_remote_memory::Answer<T, IndexError>;
 
 /// A Dolphin index in the memory of one or several servers, as one thread uses it. Any number of its
 /// operations run at once. One index may be open on a memory: its operations share the client's line.

@@ -2,7 +2,7 @@
 //! of one server.
 
 use arrayvec::ArrayVec;
-use fatbtree_remote::{ConnectionId, GlobalAddress, KeyRange, ReadBytes, bytes_of};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, KeyRange, ReadBytes, bytes_of};
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 use super::descend::Reached;

@@ -10,8 +10,8 @@
 //! A structure change has its room before it locks or freezes anything. What it does not link goes back.
 
 use arrayvec::ArrayVec;
-use fatbtree_remote::record::next_record_version;
-use fatbtree_remote::{
+use fatbtree_remote_memory::record::next_record_version;
+use fatbtree_remote_memory::{
     Block, ConnectionId, GlobalAddress, LockError, Part, SizeClass, Trouble, Want, Writer,
 };
 use fatbtree_verbs::{Operation, Remote, Verbs};

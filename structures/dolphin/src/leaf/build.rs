@@ -1,6 +1,6 @@
 //! Writing of leaves: new ones, and the lines of a changed one.
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 
 use super::{
     KEYS, LEAF_BYTES, LINE, LOCK, LOCK_BYTES, Leaf, LeafState, LockLine, MARK, PER_LINE, SLOTS, SUM, VALUES,

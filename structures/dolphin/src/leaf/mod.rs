@@ -21,7 +21,7 @@
 
 mod build;
 
-use fatbtree_remote::{GlobalAddress, mix, word_at};
+use fatbtree_remote_memory::{GlobalAddress, mix, word_at};
 
 pub(crate) use build::{build, rewritten};
 

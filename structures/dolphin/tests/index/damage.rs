@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Check, Index, IndexError, LEAF_BYTES, NodeCache, Shape};
-use fatbtree_remote::{Check as RemoteCheck, Contention, KeyRange, RemoteConfig};
+use fatbtree_remote_memory::{Check as RemoteCheck, Contention, KeyRange, RemoteConfig};
 use fatbtree_sim::dolphin::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Change, Check, Index, IndexError, NodeCache, Shape, Verified};
-use fatbtree_remote::{Contention, RemoteConfig};
+use fatbtree_remote_memory::{Contention, RemoteConfig};
 use fatbtree_sim::dolphin::{Server, begin, serve, strays};
 use fatbtree_sim::world::{MachineOptions, Options, World, random};
 use fatbtree_verbs::time::Duration;

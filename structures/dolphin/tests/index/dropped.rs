@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_dolphin::{Check, Index, IndexError, NodeCache};
-use fatbtree_remote::{Contention, RemoteConfig};
+use fatbtree_remote_memory::{Contention, RemoteConfig};
 use fatbtree_sim::dolphin::{begin, serve};
 use fatbtree_sim::world::{MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;

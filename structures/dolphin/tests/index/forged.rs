@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Index, NodeCache, Shape};
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, KeyRange, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, KeyRange, RemoteConfig, RemoteMemory};
 use fatbtree_sim::dolphin::{begin, serve};
 use fatbtree_sim::world::{MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -65,7 +65,7 @@ proptest! {
                 assert_eq!(index.insert(key * 11, &value).await.result, Ok(true));
             }
             let header = memory.read(0, GlobalAddress::new(0, 0), HEADER_BYTES as u32).await.expect("the server lives");
-            let root = GlobalAddress(fatbtree_remote::word_at(&header, 8));
+            let root = GlobalAddress(fatbtree_remote_memory::word_at(&header, 8));
             for (offset, word) in words {
                 memory.write(0, root.behind(offset * 8), &word.to_le_bytes()).await.expect("the server lives");
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fatbtree_dolphin::host::LoadOptions;
 use fatbtree_dolphin::{IndexError, MAX_VALUE, Shape, place_bytes};
-use fatbtree_remote::KeyRange;
+use fatbtree_remote_memory::KeyRange;
 
 use crate::load::with_loaded;
 

@@ -10,7 +10,7 @@ use fatbtree_dolphin::host::{HybridIndex, LoadOptions, load};
 use fatbtree_dolphin::{Index, NodeCache, Shape, Verified};
 use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
-use fatbtree_remote::{KeyRange, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{KeyRange, RemoteConfig, RemoteMemory};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fatbtree_dolphin::Check;
-use fatbtree_remote::Check as RemoteCheck;
+use fatbtree_remote_memory::Check as RemoteCheck;
 use fatbtree_sim::dolphin::{Aim, Outcome, Scenario};
 
 /// Seeds among which a failure must be.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Answer, Check, Index, IndexError, NodeCache, Shape, Value, Verified};
-use fatbtree_remote::{Contention, KeyRange, RemoteConfig};
+use fatbtree_remote_memory::{Contention, KeyRange, RemoteConfig};
 use fatbtree_sim::dolphin::{begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;

@@ -9,7 +9,7 @@ use fatbtree_memserver::{
     Bounds, ClientId, Folder, FolderOwner, Grant, Limits, Loaded, MemoryServer, PartOptions, ServerOptions,
     SessionKey, SizeClass, Storage, kept, make_in, part_in,
 };
-use fatbtree_remote::record::{UNPUBLISHED, record_bytes, write_record};
+use fatbtree_remote_memory::record::{UNPUBLISHED, record_bytes, write_record};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};

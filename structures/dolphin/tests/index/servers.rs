@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Index, IndexError, NodeCache, Shape};
-use fatbtree_remote::{Contention, RemoteConfig};
+use fatbtree_remote_memory::{Contention, RemoteConfig};
 use fatbtree_sim::dolphin::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;

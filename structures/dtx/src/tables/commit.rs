@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
-use fatbtree_remote::{GlobalAddress, word_at};
+use fatbtree_remote_memory::{GlobalAddress, word_at};
 use fatbtree_verbs::Verbs;
 
 use super::coordinator::Coordinator;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
-use fatbtree_remote::{ConnectionId, GlobalAddress, Writer, mix, word_at};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Writer, mix, word_at};
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::plan::Plan;

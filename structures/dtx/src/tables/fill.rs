@@ -25,7 +25,7 @@
 
 use std::rc::Rc;
 
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, LockError, LockGuard};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, LockError, LockGuard};
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::Tables;

@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, RemoteMemory, Trouble};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, RemoteMemory, Trouble};
 use fatbtree_verbs::Verbs;
 
 use crate::checks::Check;
@@ -59,7 +59,7 @@ pub struct Answer<T> {
 ///
 /// Several `Tables` of one shape on one memory share what the client has of them: seats, and transactions that were not settled. So what is
 /// left when one is dropped, another one settles. Whenever something is left the memory raises
-/// [`Event::Unfinished`](fatbtree_remote::Event::Unfinished): the owner then runs [`finish`](Self::finish).
+/// [`Event::Unfinished`](fatbtree_remote_memory::Event::Unfinished): the owner then runs [`finish`](Self::finish).
 pub struct Tables<V: Verbs> {
     memory: Rc<RemoteMemory<V>>,
     shape: Shape,
@@ -164,7 +164,7 @@ impl<V: Verbs> Tables<V> {
     }
 
     /// Runs a transaction, again and again until it is committed or aborted by `work`, or patience ends. Between attempts it pauses as
-    /// [`Contention`](fatbtree_remote::Contention) says, and recovers transactions of dead coordinators that are in its way.
+    /// [`Contention`](fatbtree_remote_memory::Contention) says, and recovers transactions of dead coordinators that are in its way.
     ///
     /// `work` may be called several times: what it does besides must bear that. What an aborted transaction has read is validated like what a
     /// committed one has: so both kinds of [`Verdict`] rest on items as they were at one moment.
@@ -245,7 +245,7 @@ impl<V: Verbs> Tables<V> {
 
     /// Settles the transactions of this client that were dropped, or whose connection broke, and gives up seats of former sessions. The
     /// next transaction does so, too; until then other clients wait for their locks. The owner runs it when
-    /// [`Event::Unfinished`](fatbtree_remote::Event::Unfinished) comes.
+    /// [`Event::Unfinished`](fatbtree_remote_memory::Event::Unfinished) comes.
     ///
     /// # Errors
     /// When one of them cannot be settled now.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use fatbtree_remote::mix;
+use fatbtree_remote_memory::mix;
 
 /// Slots by table and key, direct-mapped: a newer key replaces an older one in the same place. What is remembered may be wrong: the item's
 /// key decides. Several [`Tables`](crate::Tables) of one thread may share them.

@@ -1,6 +1,6 @@
 //! Steps on several servers that are carried out in one round trip.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, MAX_SHARES, Share, Trouble};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, MAX_SHARES, Share, Trouble};
 use fatbtree_verbs::{MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::Tables;

@@ -40,7 +40,7 @@
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::Verbs;
 
 use super::coordinator::{Coordinator, Identity};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::Verbs;
 
 use super::coordinator::Coordinator;

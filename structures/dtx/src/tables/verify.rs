@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_remote::GlobalAddress;
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::Verbs;
 
 use super::Tables;

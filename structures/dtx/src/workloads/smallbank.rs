@@ -210,7 +210,7 @@ mod tests {
 
     fn numbers(mut state: u64) -> impl FnMut(u64) -> u64 {
         move |below| {
-            state = fatbtree_remote::mix(state.wrapping_add(0x9e37_79b9));
+            state = fatbtree_remote_memory::mix(state.wrapping_add(0x9e37_79b9));
             state % below
         }
     }

@@ -63,14 +63,14 @@ pub const fn forwarding_key(subscriber: u64, kind: u64, time: u64) -> u64 {
 /// Whether a facility or access record is there at the beginning: of the four kinds, 2.5 on average.
 #[must_use]
 pub const fn is_there(subscriber: u64, kind: u64) -> bool {
-    kind % 4 <= fatbtree_remote::mix(subscriber + 1) % 4
+    kind % 4 <= fatbtree_remote_memory::mix(subscriber + 1) % 4
 }
 
 /// Whether a call forwarding is there at the beginning: of the three of a facility, half.
 #[must_use]
 pub const fn is_forwarded(subscriber: u64, kind: u64, time: u64) -> bool {
     is_there(subscriber, kind)
-        && fatbtree_remote::mix(forwarding_key(subscriber, kind, time) + 77).is_multiple_of(2)
+        && fatbtree_remote_memory::mix(forwarding_key(subscriber, kind, time) + 77).is_multiple_of(2)
 }
 
 /// A value of a table, filled with a number.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fatbtree_dtx::{Tables, Verdict, Verified, Want};
-use fatbtree_remote::Contention;
+use fatbtree_remote_memory::Contention;
 use fatbtree_sim::transactions::lab::{Client, Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, World, random};
 use fatbtree_verbs::time::Duration;

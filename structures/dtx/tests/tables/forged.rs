@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use fatbtree_dtx::Tables;
-use fatbtree_remote::{GlobalAddress, RemoteMemory};
+use fatbtree_remote_memory::{GlobalAddress, RemoteMemory};
 use fatbtree_sim::transactions::lab::{begin, serve};
 use fatbtree_sim::world::{MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -34,7 +34,7 @@ proptest! {
         let servers = serve(&world, shape, Duration::from_secs(1));
         let machine = world.machine(MachineOptions::named("client"));
         let memory: Rc<RemoteMemory<SimDevice>> =
-            begin(&machine, &servers, fatbtree_remote::Contention::SMART, &mut random(1, 1));
+            begin(&machine, &servers, fatbtree_remote_memory::Contention::SMART, &mut random(1, 1));
         let task = machine.spawn(async move {
             let tables = Rc::new(Tables::open(Rc::clone(&memory), shape.server(0)).await.expect("the servers live"));
             for key in 0..12 {

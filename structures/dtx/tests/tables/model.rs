@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fatbtree_dtx::{DtxError, Shape, TableShape, Tables, Verdict, Verified, Want};
-use fatbtree_remote::Contention;
+use fatbtree_remote_memory::Contention;
 use fatbtree_sim::transactions::lab::{begin, serve};
 use fatbtree_sim::world::{MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fatbtree_dtx::{DtxError, Shape, TableShape, Tables, Verdict, Want};
-use fatbtree_remote::Contention;
+use fatbtree_remote_memory::Contention;
 use fatbtree_sim::transactions::lab::begin;
 use fatbtree_sim::world::{MachineOptions, Options, SimDevice, random};
 use fatbtree_verbs::Mtu;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use fatbtree_dtx::{DtxError, Place, Shape, TableShape, Tables, Verdict, Want};
-use fatbtree_remote::{Owner, SessionId};
+use fatbtree_remote_memory::{Owner, SessionId};
 use fatbtree_verbs::time::Duration;
 
 use crate::model::{small, with_tables};

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fatbtree_dtx::{DtxError, Shape, Tables, Transaction, Verdict, Verified, Want};
-use fatbtree_remote::Contention;
+use fatbtree_remote_memory::Contention;
 use fatbtree_sim::transactions::lab::{Client, Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;

@@ -1,12 +1,12 @@
 //! The table's description on the wire.
 
 use fatbtree_memserver::grpc::{Describe, MessageError};
-use fatbtree_remote::HEADER_BYTES;
+use fatbtree_remote_memory::HEADER_BYTES;
 
 use super::TableInfo;
 use crate::layout::Shape;
 
-/// The description is the [header](fatbtree_remote::RegionHeader) of a region of the table, but for its length: all of it is there.
+/// The description is the [header](fatbtree_remote_memory::RegionHeader) of a region of the table, but for its length: all of it is there.
 impl Describe for TableInfo {
     const STRUCTURE: &'static str = "hash";
 

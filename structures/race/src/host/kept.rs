@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 
 use fatbtree_memserver::{Counts, FolderError, FoundRegion, Layout, Loaded, Part};
-use fatbtree_remote::{GlobalAddress, RegionHeader};
+use fatbtree_remote_memory::{GlobalAddress, RegionHeader};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 

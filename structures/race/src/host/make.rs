@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use fatbtree_memserver::{Class, Loaded, PartOptions, Shape as Classes};
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES};
 use fatbtree_verbs::Memory;
 
 use super::{HashTable, TableInfo};

@@ -20,8 +20,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_memserver::{Found, Loaded, Seen, Tenant, find_block, find_slot, first_byte};
-use fatbtree_remote::record::{RECORD_HEAD, RecordHead, is_record};
-use fatbtree_remote::{GlobalAddress, HEADER_BYTES, SizeClass};
+use fatbtree_remote_memory::record::{RECORD_HEAD, RecordHead, is_record};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::block::block_bytes;
@@ -181,7 +181,7 @@ impl HashTable {
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_remote::HEADER_BYTES;
+    use fatbtree_remote_memory::HEADER_BYTES;
 
     use super::*;
     use crate::layout::BadShape;

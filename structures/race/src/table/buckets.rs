@@ -1,6 +1,6 @@
 //! The two combined buckets of a key, as one READ each has brought them.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, bytes_of};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, bytes_of};
 use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
 
 use super::{Op, Table};

@@ -24,7 +24,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fatbtree_remote::{ConnectionId, MAX_SHARES, PIECE, Portion, ReadBytes, Share, bytes_of};
+use fatbtree_remote_memory::{ConnectionId, MAX_SHARES, PIECE, Portion, ReadBytes, Share, bytes_of};
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 use super::{Answer, Op, Table, Value};
@@ -325,7 +325,7 @@ fn at_once(wanted: &[Wanted], most: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_remote::GlobalAddress;
+    use fatbtree_remote_memory::GlobalAddress;
 
     use super::*;
     use crate::slot::Place;

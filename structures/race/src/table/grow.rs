@@ -1,6 +1,6 @@
 //! The directory in memory after a split. It decides nothing: what is left undone costs others round trips.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, Writer};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Writer};
 use fatbtree_verbs::Verbs;
 
 use super::{Op, Table, read_all};

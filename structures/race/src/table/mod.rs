@@ -16,7 +16,7 @@ mod thaw;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_remote::{
+use fatbtree_remote_memory::{
     ConnectionId, GlobalAddress, HEADER_BYTES, Members, Ongoing, ReadBytes, RemoteMemory, Suspicion, Writer,
     members,
 };
@@ -24,7 +24,7 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 pub use export::Cursor;
-pub use fatbtree_remote::Change;
+pub use fatbtree_remote_memory::Change;
 pub use search::Value;
 pub use speculate::PlaceStats;
 
@@ -36,7 +36,7 @@ use crate::layout::{Leaf, MEMBERS, STRUCTURE, Shape, entry_offset, word_at};
 use crate::slot::{BlockPointer, Place};
 
 /// Result of an operation, and what it took.
-pub type Answer<T> = fatbtree_remote::Answer<T, TableError>;
+pub type Answer<T> = fatbtree_remote_memory::Answer<T, TableError>;
 
 /// A hash table in the memory of one or several servers, as one thread uses it. Any number of its operations run at once.
 ///

@@ -10,7 +10,7 @@
 //!
 //! Each takes effect with its last CAS.
 
-use fatbtree_remote::ConnectionId;
+use fatbtree_remote_memory::ConnectionId;
 use fatbtree_verbs::{Output, Verbs};
 
 use super::buckets::Buckets;
@@ -50,7 +50,7 @@ impl<V: Verbs> Table<V> {
     /// Changes a key; says whether the change applied.
     ///
     /// One more round trip for each key of the same fingerprint in its buckets, and for each split that the client did not know. More,
-    /// where others change the same, after pauses of [`Contention`](fatbtree_remote::Contention).
+    /// where others change the same, after pauses of [`Contention`](fatbtree_remote_memory::Contention).
     pub async fn change(&self, key: u64, change: Change<'_>) -> Answer<bool> {
         let mut fresh = None;
         let answer = {

@@ -19,7 +19,7 @@
 //! **No client waits for a dead one.** A tentative pointer may be taken away by every client at every time. An insertion that has given way
 //! [`PATIENT`] times gives way no more.
 
-use fatbtree_remote::ConnectionId;
+use fatbtree_remote_memory::ConnectionId;
 use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 
 use super::buckets::{Buckets, Seen};

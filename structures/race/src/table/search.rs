@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 
-use fatbtree_remote::record::RECORD_HEAD;
-use fatbtree_remote::{ConnectionId, ReadBytes, bytes_of};
+use fatbtree_remote_memory::record::RECORD_HEAD;
+use fatbtree_remote_memory::{ConnectionId, ReadBytes, bytes_of};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use super::buckets::{Buckets, Seen};

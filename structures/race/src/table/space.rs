@@ -1,7 +1,7 @@
 //! Blocks for what is written: from the allocator of the session, and back to it.
 
-use fatbtree_remote::record::next_record_version;
-use fatbtree_remote::{Block, ConnectionId, GlobalAddress, SizeClass, Want, Writer};
+use fatbtree_remote_memory::record::next_record_version;
+use fatbtree_remote_memory::{Block, ConnectionId, GlobalAddress, SizeClass, Want, Writer};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use super::{Op, Table};

@@ -13,7 +13,7 @@
 //!
 //! The places are bounded, and belong to one table of one client. A place that is stale costs one round trip.
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, ReadBytes, bytes_of, mix};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, ReadBytes, bytes_of, mix};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use super::search::Value;

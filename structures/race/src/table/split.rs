@@ -43,8 +43,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use fatbtree_remote::record::RECORD_HEAD;
-use fatbtree_remote::{Block, ConnectionId, GlobalAddress, NotReserved, Want, Writer, bytes_of};
+use fatbtree_remote_memory::record::RECORD_HEAD;
+use fatbtree_remote_memory::{Block, ConnectionId, GlobalAddress, NotReserved, Want, Writer, bytes_of};
 use fatbtree_verbs::{MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::buckets::successors_of;

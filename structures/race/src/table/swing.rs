@@ -1,6 +1,6 @@
 //! Compare-and-swap of a slot, with an answer also where the connection breaks under it.
 
-use fatbtree_remote::{GlobalAddress, Trouble, Writer};
+use fatbtree_remote_memory::{GlobalAddress, Trouble, Writer};
 use fatbtree_verbs::Verbs;
 
 use super::{Op, Table};

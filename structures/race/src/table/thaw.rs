@@ -40,7 +40,7 @@
 //! * A search that has read a frozen slot, and finds no successors then, takes it: it counted when it was read.
 //! * A frozen tentative pointer never counts: an insertion that has met one has gone on without it. So it is emptied, not thawed.
 
-use fatbtree_remote::{GlobalAddress, LockGuard};
+use fatbtree_remote_memory::{GlobalAddress, LockGuard};
 use fatbtree_verbs::Verbs;
 
 use super::buckets::successors_of;
@@ -172,7 +172,7 @@ fn thawed(slot: Slot) -> Slot {
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_remote::GlobalAddress;
+    use fatbtree_remote_memory::GlobalAddress;
 
     use super::*;
 

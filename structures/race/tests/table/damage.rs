@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use fatbtree_race::{Check, Shape, Table, TableError};
-use fatbtree_remote::{Check as RemoteCheck, Contention};
+use fatbtree_remote_memory::{Check as RemoteCheck, Contention};
 use fatbtree_sim::hash::lab::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;

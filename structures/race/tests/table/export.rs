@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use fatbtree_race::{Check, Cursor, Shape, Table, TableError, Value};
-use fatbtree_remote::{Answer, Portion};
+use fatbtree_remote_memory::{Answer, Portion};
 use fatbtree_sim::hash::lab::{serve, serve_in_chunks};
 use fatbtree_sim::world::{Machine, Options, SimDevice, World, random};
 use fatbtree_verbs::time::{Duration, Instant};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use fatbtree_memserver::{Loaded, Tenant as _};
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{Answer, BLOCKS, Cursor, PAIRS, Shape, Table, TableError};
-use fatbtree_remote::{GlobalAddress, RemoteMemory};
+use fatbtree_remote_memory::{GlobalAddress, RemoteMemory};
 use fatbtree_sim::world::SimDevice;
 use proptest::prelude::*;
 

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use fatbtree_client::{Answered, NoAnswer};
+use fatbtree_blink_client::{Answered, NoAnswer};
 use fatbtree_race::{Answer, Shape, Table, TableError, Value};
-use fatbtree_remote::Contention;
+use fatbtree_remote_memory::Contention;
 use fatbtree_sim::hash::lab::{begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::{Duration, Instant};

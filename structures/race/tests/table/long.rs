@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fatbtree_race::{Shape, Table};
-use fatbtree_remote::{Check as RemoteCheck, Contention};
+use fatbtree_remote_memory::{Check as RemoteCheck, Contention};
 use fatbtree_sim::hash::lab::{begin, serve_in_chunks};
 use fatbtree_sim::world::{MachineOptions, Options, Tearing, World, random};
 use fatbtree_verbs::BufferClass;

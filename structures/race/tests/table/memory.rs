@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use fatbtree_race::{Check, Shape, Table, block};
-use fatbtree_remote::record::{RecordHead, is_record};
-use fatbtree_remote::{Contention, GlobalAddress};
+use fatbtree_remote_memory::record::{RecordHead, is_record};
+use fatbtree_remote_memory::{Contention, GlobalAddress};
 use fatbtree_sim::hash::lab::{begin, serve};
 use fatbtree_sim::world::{MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;

@@ -6,7 +6,7 @@ use fatbtree_memserver::{
 use fatbtree_race::block::block_bytes;
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{BLOCKS, PAIRS, Shape};
-use fatbtree_remote::record::{UNPUBLISHED, record_bytes, write_record};
+use fatbtree_remote_memory::record::{UNPUBLISHED, record_bytes, write_record};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Instant;

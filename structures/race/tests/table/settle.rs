@@ -9,7 +9,7 @@ use fatbtree_memserver::session_keeper::{Call, KeeperOptions, SessionKeeper};
 use fatbtree_memserver::{Check, ClientId, MemoryServer, ServerOptions};
 use fatbtree_race::host::{HashTable, TableInfo};
 use fatbtree_race::{BLOCKS, Check as TableCheck, Shape};
-use fatbtree_remote::{Block, GlobalAddress, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{Block, GlobalAddress, RemoteConfig, RemoteMemory};
 use fatbtree_sim::hash::{Aim, Scenario};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use fatbtree_race::{Check, Shape, Table, TableError, Verified};
-use fatbtree_remote::Contention;
+use fatbtree_remote_memory::Contention;
 use fatbtree_sim::hash::lab::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, Task, World, random};
 use fatbtree_verbs::time::Duration;

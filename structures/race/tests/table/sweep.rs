@@ -3,8 +3,8 @@
 use fatbtree_memserver::{Check, ClientId, Grant, MemoryServer, ServerOptions, SessionKey};
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{BLOCKS, BlockPointer, Place, Shape, Slot};
-use fatbtree_remote::GlobalAddress;
-use fatbtree_remote::record::{RECORD_HEAD, UNPUBLISHED, write_record};
+use fatbtree_remote_memory::GlobalAddress;
+use fatbtree_remote_memory::record::{RECORD_HEAD, UNPUBLISHED, write_record};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};

@@ -25,8 +25,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use fatbtree_blink::{PoolConfig, Start};
-use fatbtree_client::Client;
-use fatbtree_rdma::{Config, RdmaContext, RdmaDevice};
+use fatbtree_blink_client::Client;
+use fatbtree_ibverbs::{Config, RdmaContext, RdmaDevice};
 use fatbtree_verbs::time::Instant;
 use futures_core::Stream as _;
 

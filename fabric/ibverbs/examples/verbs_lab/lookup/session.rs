@@ -5,11 +5,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use fatbtree_blink::ConnectionId;
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
-use fatbtree_client::Client;
+use fatbtree_ibverbs::RdmaDevice;
 use fatbtree_memserver::grpc::{self, ClientError};
 use fatbtree_memserver::session_keeper::{CallId, Denied, Granted, KeeperOptions, Notice, SessionKeeper};
-use fatbtree_rdma::RdmaDevice;
 use fatbtree_verbs::time::{self, Instant};
 use tokio::runtime::Runtime;
 

@@ -2,8 +2,8 @@
 //! neither of them would send.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part, and none exports anything
 
-use fatbtree_nic::faults::{FaultRates, LossyLink};
-use fatbtree_nic::{Nic, NicConfig, QueuePairOptions};
+use fatbtree_soft_nic::faults::{FaultRates, LossyLink};
+use fatbtree_soft_nic::{Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
     Access, Completion, Device, Failure, Memory, Operation, Output, PostError, QueuePair, Region, Remote,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fatbtree_memserver::{Loaded, MemoryServer, ServerOptions, chunk_classes_bytes};
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{Shape, Table};
-use fatbtree_remote::{RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{RemoteConfig, RemoteMemory};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};
 

@@ -14,7 +14,7 @@ mod image;
 mod paper;
 mod threads;
 
-use fatbtree_remote::{Backoff, Contention, Growth};
+use fatbtree_remote_memory::{Backoff, Contention, Growth};
 use fatbtree_verbs::Throttling;
 use fatbtree_verbs::time::Duration;
 use fatbtree_workload::ycsb::{DEFAULT_THETA, Zipfian};

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_race::Table;
-use fatbtree_remote::{Attempts, Contention, RemoteConfig};
+use fatbtree_remote_memory::{Attempts, Contention, RemoteConfig};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;
 use fatbtree_workload::ycsb::Zipfian;

@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use fatbtree_dtx::workloads::{smallbank, tatp};
 use fatbtree_dtx::{BadShape, Place, Shape, TableShape, Want};
-use fatbtree_remote::{ConnectionId, GlobalAddress, Share, mix, word_at};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Share, mix, word_at};
 use fatbtree_verbs::{Operation, Output, Remote};
 
 use super::Bench;

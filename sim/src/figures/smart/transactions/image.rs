@@ -7,7 +7,7 @@ use fatbtree_dtx::host::{Content, HostTables};
 use fatbtree_dtx::workloads::{smallbank, tatp};
 use fatbtree_dtx::{Addresses, Shape};
 use fatbtree_memserver::{Loaded, MemoryServer, ServerOptions};
-use fatbtree_remote::{RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{RemoteConfig, RemoteMemory};
 use fatbtree_verbs::Access;
 
 use super::{Bench, Protocol, bank, ford};

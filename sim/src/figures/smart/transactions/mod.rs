@@ -17,7 +17,7 @@ mod image;
 mod paper;
 mod threads;
 
-use fatbtree_remote::Contention;
+use fatbtree_remote_memory::Contention;
 use fatbtree_verbs::Throttling;
 use fatbtree_verbs::time::Duration;
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use fatbtree_dtx::Tables;
 use fatbtree_dtx::workloads::tatp;
-use fatbtree_remote::{Attempts, Contention, RemoteConfig};
+use fatbtree_remote_memory::{Attempts, Contention, RemoteConfig};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;
 use rand::RngExt as _;

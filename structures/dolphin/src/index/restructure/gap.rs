@@ -6,7 +6,7 @@
 //!                                      new   61  [62 node, 63 leaf]
 //! ```
 
-use fatbtree_remote::{LockGuard, Part};
+use fatbtree_remote_memory::{LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::{Made, Swap, give_up, lock_part, out_of_reach, upward};

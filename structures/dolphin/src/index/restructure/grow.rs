@@ -8,7 +8,7 @@
 //! Between the two a client that comes to the former node goes on to its successor. The next one that
 //! has read the node above puts the entry right.
 
-use fatbtree_remote::{LockGuard, Part};
+use fatbtree_remote_memory::{LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::{Made, give_up, out_of_reach, upward};

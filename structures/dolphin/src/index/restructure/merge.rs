@@ -5,7 +5,7 @@
 //!   node  [10 node] ─► [leaf]  ──►  node  [10 new]                the node below has moved
 //! ```
 
-use fatbtree_remote::{Part, Writer};
+use fatbtree_remote_memory::{Part, Writer};
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::grow::fitting;

@@ -30,7 +30,7 @@ mod merge;
 mod settle;
 mod split;
 
-use fatbtree_remote::{ConnectionId, GlobalAddress, LockError, LockGuard, Part, Writer, bytes_of};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, LockError, LockGuard, Part, Writer, bytes_of};
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::space::{Room, Wants};

@@ -4,7 +4,7 @@
 //! is locked still, no other client is at work on it. What its lock line says is then done again from
 //! the begin; what is only frozen is opened.
 
-use fatbtree_remote::{GlobalAddress, LockGuard, Part};
+use fatbtree_remote_memory::{GlobalAddress, LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::{Made, Swap, give_up, lock_part};

@@ -11,7 +11,7 @@
 //! dense keys. It bursts when all of its keys have the same byte. Then a node of the keys' common
 //! prefix takes its place, with two leaves.
 
-use fatbtree_remote::{LockGuard, Part};
+use fatbtree_remote_memory::{LockGuard, Part};
 use fatbtree_verbs::Verbs;
 
 use super::{Frozen, Made, Swap, give_up, lock_part, out_of_reach, upward};
