@@ -120,15 +120,15 @@ mkdir -p "$folder/mine/src"
 block() { awk -v begin="\`\`\`$1" '$0 == "```" { inside = 0 } inside { print } $0 == begin { inside = 1 }' "$2"; }
 {
     printf '[package]\nname = "mine"\nedition = "2024"\n[workspace]\n'
-    block toml docs/src/embed.md | sed "s|path = \"../fatbtree/fatbtree\"|path = \"$PWD/fatbtree\"|"
+    block toml docs/src/embed.md | sed "s|path = \"../fatbtree/client\"|path = \"$PWD/client\"|"
     if [ -n "$built" ]; then
         # The features with which the tests have compiled what it depends on, as the Python package has them.
         printf '[target."cfg(unix)".dependencies]\ntokio = { version = "1", features = ["io-std", "test-util"] }\n'
-        sed -n '/^\[dependencies\]/,/^\[profile/s/, optional = true//p' client/python/Cargo.toml | sed "s|\"\.\./|\"$PWD/|"
+        sed -n '/^\[dependencies\]/,/^\[profile/s/, optional = true//p' client/python/Cargo.toml | sed "s|\"\.\./\.\./|\"$PWD/|"
     fi
 } >"$folder/mine/Cargo.toml"
 block rust README.md >"$folder/mine/src/main.rs"
-grep -q "path = \"$PWD/fatbtree\"" "$folder/mine/Cargo.toml" || fail "docs/src/embed.md does not name the crate's path"
+grep -q "path = \"$PWD/client\"" "$folder/mine/Cargo.toml" || fail "docs/src/embed.md does not name the crate's path"
 grep -q 'fatbtree::connect' "$folder/mine/src/main.rs" || fail "README.md has no program"
 # What was compiled with the repository's versions and profile is not compiled again.
 cp Cargo.lock "$folder/mine/"
