@@ -138,7 +138,7 @@ impl Cluster {
     /// Reads a cluster file.
     ///
     /// # Errors
-    /// The first thing wrong with it, with line, column and field (ARCHITECTURE.md "Bad input"): see [`ClusterProblem`].
+    /// The first thing wrong with it, with line, column and field (docs/src/invariants.md "Bad input"): see [`ClusterProblem`].
     pub fn from_toml(text: &str) -> Result<Self, ClusterError> {
         validate::cluster(text)
     }

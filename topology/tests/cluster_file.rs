@@ -1,4 +1,4 @@
-//! Every kind of bad cluster file is refused with line, column, field and reason (ARCHITECTURE.md "Bad input"), and good ones are read.
+//! Every kind of bad cluster file is refused with line, column, field and reason (docs/src/invariants.md "Bad input"), and good ones are read.
 
 use std::collections::BTreeMap;
 

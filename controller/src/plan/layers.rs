@@ -1,4 +1,4 @@
-//! Which nodes go into which node set: set by set in path order (paper §III-C, ARCHITECTURE.md "Planning").
+//! Which nodes go into which node set: set by set in path order (paper §III-C, docs/src/formats.md "Planning").
 //!
 //! The *frontier* is what a packet can still be led to: children of the fat root at first. Each set takes nodes of the frontier up to
 //! its room; their children join the frontier; a node passed over may be cached further down. A pod's aggregation switches only

@@ -1,4 +1,4 @@
-//! Admission of peers: mutual TLS on every gRPC channel (ARCHITECTURE.md "Control channels"), and the certificates for it.
+//! Admission of peers: mutual TLS on every gRPC channel (docs/src/journeys.md "Control channels"), and the certificates for it.
 //!
 //! A folder has the certificate of one authority, `ca.pem`, and for each role by its name `NAME.pem` and `NAME.key`. A role shows its
 //! certificate at both ends of a channel. The connecting side asks for the role it means; the listening side knows the peer's role and

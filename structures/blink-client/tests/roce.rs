@@ -172,7 +172,7 @@ fn reconnects_are_bounded() {
     assert_all_found(&lab.run(keys, Start::IndexRead));
 }
 
-/// ARCHITECTURE.md "A stale switch is harmless": the answer to an index read is lost, the switches are reloaded, and the READ
+/// docs/src/invariants.md "A stale switch is harmless": the answer to an index read is lost, the switches are reloaded, and the READ
 /// sent again is rewritten to another address under the same PSN. Hardware executes it; a strict server drops it until the
 /// queue pair fails.
 #[test]

@@ -140,7 +140,7 @@ pub enum PoolError {
         /// Partitions of the new one.
         new: Vec<u16>,
     },
-    /// The single-packet rule (ARCHITECTURE.md "Single-packet rule").
+    /// The single-packet rule (docs/src/invariants.md "Single-packet rule").
     #[error(transparent)]
     Tree(#[from] ConfigError),
     /// The connection cannot be.
