@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use anyhow::Result;
-use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
 use fatbtree_memserver::{ClientId, Loaded, MemoryServer, Part, ServerOptions};
+use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
 use fatbtree_remote_memory::{KeyValue, RemoteConfig, RemoteMemory};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};

@@ -38,6 +38,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_remote_memory::record::RECORD_ALIGN;
+use fatbtree_remote_memory::session_keeper::Chunk;
 use fatbtree_remote_memory::{GlobalAddress, SizeClass};
 use fatbtree_verbs::{Memory, ReserveError};
 
@@ -46,17 +47,6 @@ use crate::layout::{Class, Layout};
 use crate::limits::ClientId;
 use crate::session::SessionKey;
 use crate::tenant::{Found, Shape, Tenant};
-
-/// A part of a chunk as its holder is told of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Chunk {
-    /// Its address, on a line border.
-    pub address: GlobalAddress,
-    /// Its size: up to that of a chunk.
-    pub bytes: u64,
-    /// Class of content.
-    pub class: SizeClass,
-}
 
 /// No chunk is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

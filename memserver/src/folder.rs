@@ -50,14 +50,13 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fatbtree_remote_memory::{HEADER_BYTES, RegionHeader};
+use fatbtree_remote_memory::{HEADER_BYTES, Origin, RegionHeader};
 use fatbtree_verbs::journal::{Disk, Journal, JournalError, OpenError, Target};
 use fatbtree_verbs::{Memory, ReserveError};
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::chunk_classes_bytes;
 use crate::chunk_classes::{ChunkClasses, MAX_CLASSES};
-use crate::info::Origin;
 use crate::layout::{Class, Layout};
 use crate::tenant::{Loaded, Shape};
 pub use keeping::Keeping;

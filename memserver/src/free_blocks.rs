@@ -14,46 +14,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fatbtree_remote_memory::{GlobalAddress, RemoteMemory, SessionId, SizeClass};
-use fatbtree_verbs::Verbs;
+use fatbtree_remote_memory::session_keeper::{BLOCKS_AT_ONCE, FreeBlocks};
+use fatbtree_remote_memory::{GlobalAddress, SizeClass};
 
-use crate::chunk::{Chunk, ChunkTable};
+use crate::chunk::ChunkTable;
 use crate::tenant::Tenant;
-
-/// Places in one answer, and in one request, at most.
-pub const BLOCKS_AT_ONCE: usize = 256;
-
-/// Memory that a client gets on request.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Grant {
-    /// A chunk, to be published before it is used.
-    Chunk(Chunk),
-    /// Blocks that were used before; they are the structure's.
-    Blocks(FreeBlocks),
-}
-
-impl Grant {
-    /// Gives it to the client that has asked `server` for it in `session`. A chunk must have been published.
-    pub fn hand_to<V: Verbs>(&self, memory: &RemoteMemory<V>, server: u16, session: SessionId) {
-        match self {
-            Self::Chunk(chunk) => memory.grant(session, chunk.address, chunk.bytes, chunk.class),
-            Self::Blocks(places) => {
-                memory.grant_blocks(session, server, places.class, places.bytes, &places.addresses);
-            }
-        }
-    }
-}
-
-/// Places of one size.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FreeBlocks {
-    /// Class of the places.
-    pub class: SizeClass,
-    /// Bytes of each.
-    pub bytes: u32,
-    /// Their addresses.
-    pub addresses: Vec<GlobalAddress>,
-}
 
 /// Results for places that were given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

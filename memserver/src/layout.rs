@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fatbtree_remote_memory::SizeClass;
 use fatbtree_remote_memory::record::RECORD_ALIGN;
+use fatbtree_remote_memory::session_keeper::Places;
 
 use crate::chunk_classes::ChunkClasses;
 
@@ -65,10 +66,11 @@ impl Layout {
             from..from + self.chunk_bytes
         })
     }
+}
 
-    /// Bytes of a block of this class; 0 if there are several sizes, or no such class.
-    #[must_use]
-    pub fn bytes(&self, class: SizeClass) -> u32 {
-        self.classes.get(usize::from(class.0)).map_or(0, |class| class.bytes)
+impl Places for Layout {
+    fn may_begin(&self, class: SizeClass, offset: u64) -> bool {
+        let bytes = self.classes.get(usize::from(class.0)).map_or(0, |class| class.bytes);
+        self.may_lie(class, offset, bytes.into())
     }
 }

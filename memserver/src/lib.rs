@@ -24,7 +24,6 @@
 //!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
 //! * [`Storage`], [`Folder`]: memory that outlives the server, in mapped files.
 //! * [`Part`]: one server's part of a structure that lies over several, made empty and filled by clients.
-//! * [`session_keeper`]: a client's sessions with its servers, kept without I/O.
 //! * [`Event`]: what the first-hop switches must know.
 //! * [`grpc`]: the service and its client.
 //!
@@ -102,7 +101,6 @@ mod find;
 mod folder;
 mod free_blocks;
 pub mod grpc;
-mod info;
 mod layout;
 mod limits;
 mod mailbox;
@@ -113,21 +111,20 @@ mod part;
 mod refusal;
 mod server;
 mod session;
-pub mod session_keeper;
 mod storage;
 mod tenant;
 
 pub use checks::Check;
-pub use chunk::{Chunk, ChunkSize, NoChunk, NoClass, chunk_classes_bytes};
+pub use chunk::{ChunkSize, NoChunk, NoClass, chunk_classes_bytes};
 pub use chunk_classes::{DamagedClasses, note_chunk_class};
 pub use event::{Event, FirstHop};
-pub use fatbtree_remote_memory::SizeClass;
+pub use fatbtree_remote_memory::session_keeper::{Attached, BLOCKS_AT_ONCE, Chunk, FreeBlocks, Grant};
+pub use fatbtree_remote_memory::{LockTable, Origin, ServerInfo, SizeClass};
 pub use find::{find_block, find_slot, first_byte};
 pub use folder::{
     Counts, Folder, FolderError, FolderOwner, FoundRegion, Keeping, KeptRegion, MomentsFile, Seal,
 };
-pub use free_blocks::{BLOCKS_AT_ONCE, FreeBlocks, GivenBack, Grant, TooManyBlocks};
-pub use info::{LockTable, Origin, ServerInfo};
+pub use free_blocks::{GivenBack, TooManyBlocks};
 pub use layout::{Class, Layout};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};
@@ -136,7 +133,7 @@ pub use moments::{HearError, Heard, Moment, Moments, OlderCopy, Statement};
 pub use owners::NoOwner;
 pub use part::{MakeInError, Part, PartOptions, kept, make, make_in, part_in};
 pub use refusal::{PathMtu, Refusal};
-pub use server::{Attached, Counter, MemoryServer, RegionBytes, Reply, Request, ServerError, ServerOptions};
+pub use server::{Counter, MemoryServer, RegionBytes, Reply, Request, ServerError, ServerOptions};
 pub use session::{Lease, SessionKey, Told};
 pub use storage::Storage;
 pub use tenant::{Found, Load, Loaded, Seen, Shape, Tenant};

@@ -3,19 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_remote_memory::{GlobalAddress, SizeClass};
+use fatbtree_remote_memory::session_keeper::{Call, Denied, Grant, Granted, Meaning};
+use fatbtree_remote_memory::{GlobalAddress, ServerInfo, SizeClass};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::free_blocks::{GivenBack, Grant};
-use crate::info::ServerInfo;
+use crate::free_blocks::GivenBack;
 use crate::limits::ClientId;
 use crate::moments::{Moment, Moments, OlderCopy};
 use crate::refusal::Refusal;
 use crate::server::{Counter, MemoryServer, RegionBytes, Reply, Request, ServerError};
 use crate::session::{Lease, SessionKey, Told};
-use crate::session_keeper::{Call, Denied, Granted};
 use crate::tenant::{Load, Tenant};
 
 /// The data-path thread's end: looking into an empty mailbox is one atomic load, no lock.
@@ -83,6 +82,12 @@ impl<T: Tenant> Mailbox<T> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the memory server has stopped: its data path takes no requests any more")]
 pub struct ServerGone;
+
+impl From<ServerGone> for Denied {
+    fn from(gone: ServerGone) -> Self {
+        Self::new(Meaning::Later, gone)
+    }
+}
 
 type Answer<T> = Result<Result<T, Refusal>, ServerGone>;
 

@@ -6,11 +6,10 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 
-use fatbtree_remote_memory::GlobalAddress;
+use fatbtree_remote_memory::{GlobalAddress, Origin};
 use fatbtree_verbs::Memory;
 
 use crate::folder::{Counts, Folder, FolderError, FoundRegion, KeptRegion};
-use crate::info::Origin;
 use crate::storage::Storage;
 use crate::tenant::{Loaded, Tenant};
 

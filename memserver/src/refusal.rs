@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use fatbtree_remote_memory::session_keeper::{Denied, Meaning};
 use fatbtree_remote_memory::{GlobalAddress, Shortage};
 use fatbtree_verbs::{ConnectError, EndpointError, Mtu, QueuePairNumber, ReserveError};
 
@@ -147,5 +148,17 @@ impl From<NoGrant> for Refusal {
             NoGrant::Room(none) => none.into(),
             NoGrant::Class(none) => none.into(),
         }
+    }
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        let meaning = match &refusal {
+            Refusal::UnknownSession(_) => Meaning::Ended,
+            Refusal::Lost { .. } | Refusal::Older(_) => Meaning::Lost,
+            Refusal::Undecided { .. } => Meaning::Later,
+            _ => Meaning::No,
+        };
+        Self { shortage: refusal.shortage(), ..Self::new(meaning, refusal) }
     }
 }

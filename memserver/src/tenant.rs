@@ -18,11 +18,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, Origin, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::chunk_classes::ChunkClasses;
-use crate::info::Origin;
 use crate::layout::{Class, Layout};
 use crate::server::Counter;
 

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fatbtree_memserver::grpc::{Answers, Client, ClientError, CompareError, Compared, exchange};
-use fatbtree_memserver::session_keeper::{Call, Denied};
 use fatbtree_memserver::{Heard, OlderCopy, Statement};
+use fatbtree_remote_memory::session_keeper::{Call, Denied};
 use fatbtree_topology::MemoryServer;
 use fatbtree_trust::{Peer, Trust};
 use tokio::sync::OnceCell;

@@ -21,11 +21,11 @@ use fatbtree_blink::{Contention, Limits};
 use fatbtree_blink_client::Client;
 use fatbtree_controller::grpc::{ClientReport, Controllers};
 use fatbtree_memserver::ServerInfo;
-use fatbtree_memserver::session_keeper::{
-    Call, CallId, Denied, Granted, KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper,
-};
 use fatbtree_port::{Counters, Waiter, Waker};
 use fatbtree_remote_memory::Shortage;
+use fatbtree_remote_memory::session_keeper::{
+    Call, CallId, Denied, Granted, KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper,
+};
 use fatbtree_topology::{Host, MemoryServer};
 use fatbtree_trust::{CONTROLLER, Trust};
 use fatbtree_verbs::Alarm;

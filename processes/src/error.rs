@@ -184,7 +184,7 @@ pub enum NodeError {
     },
     /// A memory server refuses, or was out of reach for too long.
     #[error("connecting to a memory server: {0}")]
-    OutOfReach(fatbtree_memserver::session_keeper::Denied),
+    OutOfReach(fatbtree_remote_memory::session_keeper::Denied),
     /// The process was told to stop before the end.
     #[error("stopped before the end")]
     Stopped,

@@ -18,6 +18,7 @@
 //!
 //! * [`RemoteMemory`]: queue pairs to all servers, and what operations do by them.
 //! * [`Kept`]: the same for a keeper of sessions, which an index may put itself in front of.
+//! * [`session_keeper`]: a client's sessions with its servers, kept without I/O.
 //! * [`GlobalAddress`]: where a byte lies. [`KeyRange`]: keys that belong together.
 //! * [`Writer`]: the owner under which a client takes locks, of one session. [`LockGuard`]: a lock while an operation has it.
 //! * [`Allocator`]: memory for what is new, by size class.
@@ -61,6 +62,7 @@ mod config;
 mod conflict;
 mod connection;
 mod header;
+mod info;
 mod kept;
 mod key_value;
 mod keys;
@@ -70,6 +72,7 @@ mod memory;
 mod mix;
 pub mod record;
 mod session;
+pub mod session_keeper;
 pub mod structures;
 mod suspicion;
 
@@ -82,6 +85,7 @@ pub use checks::Check;
 pub use config::{Combine, Contention, Locking, RemoteConfig};
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
 pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
+pub use info::{LockTable, Origin, ServerInfo};
 pub use kept::Kept;
 pub use key_value::{Answer, Change, KeyValue, Pairs, Portion};
 pub use keys::KeyRange;

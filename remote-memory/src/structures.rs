@@ -4,7 +4,7 @@
 //!
 //! | SMART | here |
 //! |---|---|
-//! | connect | [`RemoteMemory::new`](crate::RemoteMemory::new), [`open`](crate::RemoteMemory::open), [`connected`](crate::RemoteMemory::connected); in a process, the session keeper of `fatbtree-memserver` |
+//! | connect | [`RemoteMemory::new`](crate::RemoteMemory::new), [`open`](crate::RemoteMemory::open), [`connected`](crate::RemoteMemory::connected); in a process, a [`SessionKeeper`](crate::session_keeper::SessionKeeper) |
 //! | append READ, WRITE, CAS, FAA | an array of [`Operation`](fatbtree_verbs::Operation)s |
 //! | post, wait | [`post`](crate::RemoteMemory::post), and `.await` |
 //! | CAS with back-off | [`update`](crate::RemoteMemory::update); or [`compare_swap`](crate::RemoteMemory::compare_swap) and [`pause_after_conflict`](crate::RemoteMemory::pause_after_conflict) |

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use fatbtree_blink_host::TreeInfo;
 use fatbtree_memserver::grpc;
-use fatbtree_memserver::session_keeper::{
+use fatbtree_remote_memory::session_keeper::{
     Call, CallId, Denied, Granted, KeeperOptions, Notice, SessionKeeper,
 };
 use fatbtree_sim::Client;

@@ -8,13 +8,12 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use fatbtree_remote_memory::MAX_OFFSET;
+use fatbtree_remote_memory::{MAX_OFFSET, Origin};
 use fatbtree_verbs::journal::Disk;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{FolderError, FolderOwner, KeptRegion, failed};
-use crate::info::Origin;
 
 /// Counts of a structure when it is loaded: named numbers, which `state.json` keeps beside those of the region.
 pub trait Counts: Clone + Eq + std::fmt::Debug + Serialize + DeserializeOwned {

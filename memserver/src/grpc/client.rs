@@ -5,7 +5,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_remote_memory::{GlobalAddress, Owner, ReturnedBlocks, SessionId, Shortage, SizeClass};
+use fatbtree_remote_memory::session_keeper::{Call, Denied, Grant, Granted, Meaning, Opened};
+use fatbtree_remote_memory::{
+    GlobalAddress, Owner, ReturnedBlocks, ServerInfo, SessionId, Shortage, SizeClass,
+};
 use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tonic::transport::Channel;
@@ -15,11 +18,9 @@ use super::convert::{MessageError, grant, missing};
 use super::moments::Compared;
 use super::proto::memory_server_client::MemoryServerClient;
 use super::{Describe, SHORTAGE, proto};
-use crate::free_blocks::{GivenBack, Grant};
-use crate::info::ServerInfo;
+use crate::free_blocks::GivenBack;
 use crate::server::Counter;
 use crate::session::Told;
-use crate::session_keeper::{Call, Denied, Granted, Meaning, Opened};
 
 /// Time limits of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,7 +260,7 @@ impl Client {
     }
 
     /// Opens a session for queue pairs at `roce`. Keep it by [`renew_session`](Self::renew_session).
-    /// A [`SessionKeeper`](crate::session_keeper::SessionKeeper) does so, over [`carry`](Self::carry).
+    /// A [`SessionKeeper`](fatbtree_remote_memory::session_keeper::SessionKeeper) does so, over [`carry`](Self::carry).
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -443,7 +444,7 @@ impl Client {
         Ok(grant)
     }
 
-    /// Carries a call of a client's [`SessionKeeper`](crate::session_keeper::SessionKeeper). `roce` is the client's address on the data
+    /// Carries a call of a client's [`SessionKeeper`](fatbtree_remote_memory::session_keeper::SessionKeeper). `roce` is the client's address on the data
     /// path.
     ///
     /// # Errors

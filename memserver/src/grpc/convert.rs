@@ -3,13 +3,11 @@
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 
-use fatbtree_remote_memory::{GlobalAddress, Owner, SessionId, SizeClass};
+use fatbtree_remote_memory::session_keeper::{Chunk, FreeBlocks, Grant};
+use fatbtree_remote_memory::{GlobalAddress, LockTable, Origin, Owner, ServerInfo, SessionId, SizeClass};
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, RKEY_NODE_OR_RECORD, Region};
 
 use super::{Describe, proto};
-use crate::chunk::Chunk;
-use crate::free_blocks::{FreeBlocks, Grant};
-use crate::info::{LockTable, Origin, ServerInfo};
 
 /// A message that cannot be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

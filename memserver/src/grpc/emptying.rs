@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use fatbtree_remote_memory::{Origin, ServerInfo};
 use fatbtree_trust::{Door, OPERATOR};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
@@ -11,7 +12,6 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status};
 
 use super::{Client, ClientError, Describe, ServiceOptions, answer_within, proto, serve};
-use crate::info::{Origin, ServerInfo};
 use crate::mailbox::{Handle, ServerGone};
 use crate::part::{MakeInError, Part, PartOptions, kept, make_in};
 use crate::storage::Storage;

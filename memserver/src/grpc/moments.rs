@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use fatbtree_remote_memory::session_keeper::Denied;
+
 use super::convert::{MessageError, missing};
 use super::{Client, ClientError, proto};
 use crate::moments::{Heard, Moment, OlderCopy, Statement};
 use crate::refusal::Refusal;
-use crate::session_keeper::Denied;
 
 /// Moments in a message, at most.
 const MOST: usize = 1024;

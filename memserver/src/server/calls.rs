@@ -1,19 +1,18 @@
 //! Calls of clients' session keepers.
 
 use fatbtree_remote_memory::ReturnedBlocks;
+use fatbtree_remote_memory::session_keeper::{Call, Grant, Granted, Opened};
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
 
 use super::{MemoryServer, Reply};
-use crate::free_blocks::Grant;
 use crate::limits::ClientId;
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey, Told};
-use crate::session_keeper::{Call, Granted, Opened};
 use crate::tenant::Tenant;
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
-    /// Carries out a call of a client's [`SessionKeeper`](crate::session_keeper::SessionKeeper). A [local](ClientId::local) client is
+    /// Carries out a call of a client's [`SessionKeeper`](fatbtree_remote_memory::session_keeper::SessionKeeper). A [local](ClientId::local) client is
     /// connected by a link.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Sessions, queue pairs and chunks: given out within bounds, and taken back.
 
-use fatbtree_remote_memory::{GlobalAddress, SessionId, SizeClass};
+use fatbtree_remote_memory::session_keeper::{BLOCKS_AT_ONCE, Grant};
+use fatbtree_remote_memory::{GlobalAddress, Origin, SessionId, SizeClass};
 use fatbtree_verbs::journal::JournalError;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Agreed, ConnectError, Device, Endpoint, QueuePair, QueuePairNumber};
@@ -10,8 +11,7 @@ use super::{Connection, MemoryServer};
 use crate::checks::Check;
 use crate::chunk::{ChunkRefusal, FIRST_PART, PartWanted};
 use crate::event::{Event, FirstHop};
-use crate::free_blocks::{BLOCKS_AT_ONCE, GivenBack, Grant, TooManyBlocks};
-use crate::info::Origin;
+use crate::free_blocks::{GivenBack, TooManyBlocks};
 use crate::limits::{ClientId, Resource};
 use crate::owners::Owners;
 use crate::refusal::{PathMtu, Refusal};

@@ -2,27 +2,16 @@
 
 use std::sync::Arc;
 
+use fatbtree_remote_memory::session_keeper::Attached;
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::Instant;
-use fatbtree_verbs::{ConnectError, Device, Endpoint, Memory, QueuePairNumber};
+use fatbtree_verbs::{ConnectError, Device, Endpoint, QueuePairNumber};
 
 use super::MemoryServer;
-use crate::layout::Layout;
 use crate::limits::{ClientId, Resource};
 use crate::refusal::Refusal;
 use crate::session::SessionKey;
 use crate::tenant::Tenant;
-
-/// A link, and the memory to which it leads.
-#[derive(Clone, Debug)]
-pub struct Attached {
-    /// The server's end.
-    pub endpoint: Endpoint,
-    /// The region.
-    pub memory: Arc<Memory>,
-    /// Places where blocks may lie in it.
-    pub layout: Layout,
-}
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Access for local clients, where they are allowed
@@ -66,8 +55,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         if let Some(session) = self.sessions.get_mut(session) {
             session.links.insert(endpoint.queue_pair);
         }
-        let (memory, layout) = (Arc::clone(&self.region), self.chunks.layout());
-        Ok(Attached { endpoint, memory, layout })
+        let (memory, places) = (Arc::clone(&self.region), Arc::new(self.chunks.layout()));
+        Ok(Attached { endpoint, memory, places })
     }
 
     /// Ends a link of a session, if it is one.

@@ -13,7 +13,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, LockTable, Origin, ServerInfo};
 use fatbtree_verbs::journal::{JournalError, Pace};
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -25,7 +25,6 @@ use crate::chunk::{ChunkSize, ChunkTable, chunk_classes_bytes};
 use crate::chunk_classes::DamagedClasses;
 use crate::event::{Event, Events, FirstHop};
 use crate::free_blocks::FreeLists;
-use crate::info::{LockTable, Origin, ServerInfo};
 use crate::limits::{Accounts, Limits, Resource};
 use crate::moments::OlderCopy;
 use crate::owners::{Locks, Owners};
@@ -35,7 +34,6 @@ use crate::tenant::{Load, Loaded, Seen, Tenant};
 
 use reclaim::Reclaim;
 
-pub use local::Attached;
 pub use request::{Reply, Request};
 
 /// A counter by name.

@@ -1,18 +1,17 @@
 //! Requests from another thread, each with the way back.
 
-use fatbtree_remote_memory::{GlobalAddress, SizeClass};
+use fatbtree_remote_memory::session_keeper::{Call, Grant, Granted};
+use fatbtree_remote_memory::{GlobalAddress, ServerInfo, SizeClass};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
 
 use super::{Counter, MemoryServer, RegionBytes, ServerError};
-use crate::free_blocks::{GivenBack, Grant};
-use crate::info::ServerInfo;
+use crate::free_blocks::GivenBack;
 use crate::limits::ClientId;
 use crate::moments::OlderCopy;
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey, Told};
-use crate::session_keeper::{Call, Granted};
 use crate::tenant::{Loaded, Tenant};
 
 /// The way back.

@@ -10,13 +10,12 @@
 //! say whether there was another structure. The server waits until a controller has said so, or a bounded time has passed,
 //! because a server must start without a controller, too.
 
-use fatbtree_remote_memory::HEADER_BYTES;
+use fatbtree_remote_memory::{HEADER_BYTES, Origin};
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
 
 use super::MemoryServer;
 use crate::event::Event;
-use crate::info::Origin;
 use crate::moments::OlderCopy;
 use crate::tenant::{Seen, Tenant};
 

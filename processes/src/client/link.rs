@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::{Client, ClientError, Describe};
-use fatbtree_memserver::session_keeper::{Call, CallId, Denied, Granted, NoAnswer};
 use fatbtree_port::Waker;
 use fatbtree_remote_memory::SessionId;
+use fatbtree_remote_memory::session_keeper::{Call, CallId, Denied, Granted, NoAnswer};
 
 use crate::ask::ask_within;
 use crate::channels::Channels;

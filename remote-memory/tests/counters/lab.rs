@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
+use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, SessionKeeper};
 use fatbtree_remote_memory::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_sim::world::{Machine, Random, SimDevice};
 use fatbtree_verbs::time::Duration;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use fatbtree_dolphin::host::{self, HybridIndex, MakeOptions};
 use fatbtree_dolphin::{LEAF_BYTES, Shape};
-use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, SessionKeeper};
 use fatbtree_memserver::{
     Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, Tenant as _, chunk_classes_bytes, make,
 };
+use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, NoAnswer, SessionKeeper};
 use fatbtree_remote_memory::{
     ConnectError, ConnectionId, GlobalAddress, Kept, RemoteConfig, RemoteMemory, RemoteSide,
 };

@@ -11,8 +11,8 @@ use fatbtree_blink::{
 };
 use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, load_cluster};
-use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions, Tenant};
+use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
 use fatbtree_remote_memory::{Attempts, Contention, GlobalAddress, Kept, LockGuard};
 use fatbtree_verbs::QueuePair;
 use fatbtree_verbs::time::{Duration, Instant};

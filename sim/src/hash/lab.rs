@@ -5,12 +5,12 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, SessionKeeper};
 use fatbtree_memserver::{
     Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions, chunk_classes_bytes, make,
 };
 use fatbtree_race::Shape;
 use fatbtree_race::host::{HashTable, MakeOptions};
+use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, NoAnswer, SessionKeeper};
 use fatbtree_remote_memory::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Servers, sessions and clients are those of production: [`MemoryServer`](fatbtree_memserver::MemoryServer),
-//! [`SessionKeeper`](fatbtree_memserver::session_keeper::SessionKeeper), [`Table`](fatbtree_race::Table). The history of all clients must be
+//! [`SessionKeeper`](fatbtree_remote_memory::session_keeper::SessionKeeper), [`Table`](fatbtree_race::Table). The history of all clients must be
 //! [linearizable](crate::history), a client that lives must be answered for every key in the end, and the table's structure must be
 //! whole ([`Table::verify`](fatbtree_race::Table::verify)). The seeds find each [`Check`](fatbtree_race::Check) that is missing: tests
 //! say so.

@@ -9,13 +9,13 @@ use fatbtree_blink::{
 use fatbtree_blink_host::{Blink, LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
 use fatbtree_dolphin::Index;
 use fatbtree_dolphin::host::HybridIndex;
-use fatbtree_memserver::session_keeper::SessionKeeper;
 use fatbtree_memserver::{
     Counts, Folder, FolderError, FolderOwner, Keeping, Load as _, Loaded, Part, PartOptions, ServerInfo,
     Storage, Tenant, kept, make_in, part_in,
 };
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
+use fatbtree_remote_memory::session_keeper::SessionKeeper;
 use fatbtree_remote_memory::{Change, Kept, KeyValue, RemoteConfig, RemoteMemory};
 
 use crate::world::{Machine, SimDevice};

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_memserver::session_keeper::{Call, Denied, KeeperOptions};
 use fatbtree_memserver::{Bounds, ClientId, Keeping, Limits, Loaded, MemoryServer, ServerOptions};
+use fatbtree_remote_memory::session_keeper::{Call, Denied, KeeperOptions};
 use fatbtree_verbs::journal::{Cut, Disk, LossyDisk, Pace};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};

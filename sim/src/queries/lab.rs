@@ -16,9 +16,9 @@ use fatbtree_blink::{
 use fatbtree_blink_client::QueryClient;
 use fatbtree_blink_host::query::WorkerOptions;
 use fatbtree_blink_host::{LoadOptions, TreeServer, bulk_load, fixed};
-use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, Meaning};
 use fatbtree_memserver::{Bounds, Limits, MemoryServer, ServerOptions};
 use fatbtree_query::{RequesterOptions, ResponderOptions};
+use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, Meaning};
 use fatbtree_soft_nic::faults::LossyLink;
 use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 use fatbtree_blink_client::{Client, ComputeServer};
 use fatbtree_blink_host::{TreeHandle, TreeInfo};
 use fatbtree_memserver::ClientId;
-use fatbtree_memserver::session_keeper::{KeeperOptions, Meaning, Notice, SessionKeeper};
+use fatbtree_remote_memory::session_keeper::{KeeperOptions, Meaning, Notice, SessionKeeper};
 use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Duration;
 

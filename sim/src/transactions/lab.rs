@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use fatbtree_dtx::host::{Content, HostTables};
 use fatbtree_dtx::{Shape, Tables};
-use fatbtree_memserver::session_keeper::{Denied, KeeperOptions, NoAnswer, Notice, SessionKeeper};
 use fatbtree_memserver::{Bounds, ClientId, Limits, Loaded, MemoryServer, ServerOptions};
+use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, NoAnswer, Notice, SessionKeeper};
 use fatbtree_remote_memory::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::time::Duration;

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fatbtree_memserver::session_keeper::{Call, Denied, Granted, Notice, SessionKeeper};
 use fatbtree_remote_memory::Kept;
+use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, Notice, SessionKeeper};
 use fatbtree_verbs::time::Duration;
 
 use super::device::SimDevice;

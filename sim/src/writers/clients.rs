@@ -12,10 +12,10 @@ use fatbtree_blink::{
 use fatbtree_blink_client::Client;
 use fatbtree_blink_host::TreeInfo;
 use fatbtree_memserver::Grant;
-use fatbtree_memserver::session_keeper::{
+use fatbtree_remote_memory::Kept;
+use fatbtree_remote_memory::session_keeper::{
     Call as SessionCall, Denied, Granted, KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper,
 };
-use fatbtree_remote_memory::Kept;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Failure, Reactor, Remote};
 use rand::RngExt as _;

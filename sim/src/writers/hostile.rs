@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use fatbtree_blink_host::{TreeRequests as _, TreeServerInfo};
 use fatbtree_controller::Tree;
-use fatbtree_memserver::session_keeper::{Call, Granted};
+use fatbtree_remote_memory::session_keeper::{Call, Granted};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Device as _, Operation, QueuePair, Reactor, Remote};
 use rand::RngExt as _;

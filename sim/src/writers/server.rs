@@ -8,11 +8,11 @@ use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Regions, Superblock, Tr
 use fatbtree_blink_host::{
     LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeMailbox, TreeServer, bulk_load, varying,
 };
-use fatbtree_memserver::session_keeper::{Call, Granted};
 use fatbtree_memserver::{
     Bounds, ClientId, Limits, MemoryServer, Origin, Refusal, ServerOptions, SessionKey, chunk_classes_bytes,
     mailbox,
 };
+use fatbtree_remote_memory::session_keeper::{Call, Granted};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{
     Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,

@@ -125,7 +125,7 @@
 //!
 //! use fatbtree_dolphin::host::HybridIndex;
 //! use fatbtree_dolphin::{Index, NodeCache, Shape};
-//! use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
+//! use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
 //! use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
 //! use fatbtree_remote_memory::{KeyRange, RemoteConfig, RemoteMemory};
 //! use fatbtree_verbs::Access;

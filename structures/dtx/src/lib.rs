@@ -80,7 +80,7 @@
 //! ```
 //! # use std::pin::pin;
 //! # use std::task::{Context, Poll, Waker};
-//! # use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
+//! # use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
 //! # use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
 //! # use fatbtree_dtx::host::{Content, HostTables};
 //! # use fatbtree_remote_memory::{RemoteConfig, RemoteMemory};

@@ -86,7 +86,7 @@
 //! use std::rc::Rc;
 //! use std::task::{Context, Poll, Waker};
 //!
-//! use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
+//! use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
 //! use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
 //! use fatbtree_race::host::HashTable;
 //! use fatbtree_race::{Shape, Table};

@@ -6,7 +6,7 @@ use fatbtree_blink::{PoolConfig, SuperRoot};
 use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{TreeInfo, TreeServer};
 use fatbtree_memserver::ClientId;
-use fatbtree_memserver::session_keeper::{Notice, SessionKeeper};
+use fatbtree_remote_memory::session_keeper::{Notice, SessionKeeper};
 use fatbtree_soft_nic::Nic;
 use fatbtree_verbs::time::Instant;
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use fatbtree_blink_host::TreeServer;
 use fatbtree_blink_host::query::{QueryWorker, WorkerOptions};
 use fatbtree_memserver::ClientId;
-use fatbtree_memserver::session_keeper::Denied;
+use fatbtree_remote_memory::session_keeper::Denied;
 use fatbtree_soft_nic::Nic;
 use fatbtree_verbs::time::Instant;
 use rand::RngExt as _;

@@ -10,7 +10,7 @@
 //! share is the tree, as RDMA clients share it: by locks in the server's memory. All datagrams of one client must come to the same
 //! worker, which is what `SO_REUSEPORT` does.
 //!
-//! A worker is without sockets and clock. Its [`SessionKeeper`](fatbtree_memserver::session_keeper::SessionKeeper) keeps the session by calls that
+//! A worker is without sockets and clock. Its [`SessionKeeper`](fatbtree_remote_memory::session_keeper::SessionKeeper) keeps the session by calls that
 //! the driver carries to the memory server.
 
 mod node_map;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fatbtree_blink::size_class::{INTERNAL_NODES, LEAVES};
 use fatbtree_blink::{GlobalAddress, SizeClass, Start};
-use fatbtree_memserver::{Attached, Layout};
+use fatbtree_remote_memory::session_keeper::{Attached, Places};
 use fatbtree_verbs::Memory;
 
 use crate::tenant::node_at;
@@ -17,14 +17,14 @@ use crate::tenant::node_at;
 pub struct NodeMap {
     region: Arc<Memory>,
     server: u16,
-    layout: Layout,
+    places: Arc<dyn Places>,
 }
 
 impl fmt::Debug for NodeMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NodeMap")
             .field("server", &self.server)
-            .field("layout", &self.layout)
+            .field("places", &self.places)
             .finish_non_exhaustive()
     }
 }
@@ -33,8 +33,8 @@ impl NodeMap {
     /// Nodes of the server to which a link leads.
     #[must_use]
     pub fn new(server: u16, attached: &Attached) -> Self {
-        let Attached { memory, layout, .. } = attached;
-        Self { region: Arc::clone(memory), server, layout: layout.clone() }
+        let Attached { memory, places, .. } = attached;
+        Self { region: Arc::clone(memory), server, places: Arc::clone(places) }
     }
 
     /// An operation on `key` that begins at the node of this address, if one lies there that is for the key as far as it says itself. It
@@ -60,6 +60,6 @@ impl NodeMap {
     /// Class of a node that may begin at `offset`, if any.
     fn class_at(&self, offset: u64) -> Option<SizeClass> {
         let classes = [LEAVES, INTERNAL_NODES];
-        classes.into_iter().find(|&class| self.layout.may_lie(class, offset, self.layout.bytes(class).into()))
+        classes.into_iter().find(|&class| self.places.may_begin(class, offset))
     }
 }

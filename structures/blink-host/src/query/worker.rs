@@ -11,10 +11,10 @@ use fatbtree_blink::{
     ConnectionId, GlobalAddress, IndexCache, KeyRange, Partition, Pool, PoolConfig, PoolError, PoolStats,
     Start, SuperRoot, SuperRootError,
 };
-use fatbtree_memserver::session_keeper::{
+use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
+use fatbtree_remote_memory::session_keeper::{
     Call, CallId, Denied, Granted, KeeperOptions, Meaning, Notice, SessionKeeper,
 };
-use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
 use fatbtree_verbs::Alarm;
 use fatbtree_verbs::local::{LocalHost, LocalVerbs};
 use fatbtree_verbs::time::{Duration, Instant};

@@ -11,8 +11,8 @@ use fatbtree_blink::{GlobalAddress, Owner, ReturnedBlocks, TopNode, Tree, TreeCo
 use fatbtree_blink_host::grpc::{TreeCalls, TreeServiceOptions};
 use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeEvent, TreeInfo};
 use fatbtree_memserver::grpc::ClientError;
-use fatbtree_memserver::session_keeper::{Call, Denied, Granted, Meaning};
 use fatbtree_memserver::{GivenBack, Grant, ServerOptions, grpc};
+use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, Meaning};
 use fatbtree_verbs::{Access, Endpoint, Mtu, QueuePairNumber};
 use tonic::Code;
 

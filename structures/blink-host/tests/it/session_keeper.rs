@@ -10,10 +10,10 @@ use common::lab::{config, options};
 use fatbtree_blink::size_class::{CLASSES, INTERNAL_NODES, LEAVES, RECORDS};
 use fatbtree_blink::{GlobalAddress, RemoteMemory, Shortage, SizeClass};
 use fatbtree_blink_host::{LoadOptions, TreeInfo, TreeServer};
-use fatbtree_memserver::session_keeper::{
+use fatbtree_memserver::{ClientId, MemoryServer, Refusal, ServerOptions};
+use fatbtree_remote_memory::session_keeper::{
     Call, CallId, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper,
 };
-use fatbtree_memserver::{ClientId, MemoryServer, Refusal, ServerOptions};
 use fatbtree_remote_memory::{RESTING, RemoteConfig, Trouble, Want, Writer};
 use fatbtree_verbs::Endpoint;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
@@ -138,7 +138,7 @@ impl Lab {
     fn tell(
         &mut self,
         id: CallId,
-        answer: Result<Granted<TreeInfo>, impl Into<fatbtree_memserver::session_keeper::Denied>>,
+        answer: Result<Granted<TreeInfo>, impl Into<fatbtree_remote_memory::session_keeper::Denied>>,
     ) {
         self.keeper.handle_answer(self.now, &*self.memory, id, answer);
     }

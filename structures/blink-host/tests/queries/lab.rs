@@ -10,9 +10,9 @@ use fatbtree_blink::{
 };
 use fatbtree_blink_host::query::{QueryWorker, WorkerOptions};
 use fatbtree_blink_host::{LoadOptions, TreeServer, bulk_load, seeded};
-use fatbtree_memserver::session_keeper::Granted;
 use fatbtree_memserver::{ClientId, Grant, MemoryServer, ServerOptions};
 use fatbtree_query::{Answer, Ask, Requester, ResponderOptions};
+use fatbtree_remote_memory::session_keeper::Granted;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
 

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_dolphin::host::{HybridIndex, LoadOptions, load};
 use fatbtree_dolphin::{Index, NodeCache, Shape, Verified};
-use fatbtree_memserver::session_keeper::{KeeperOptions, SessionKeeper};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
+use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
 use fatbtree_remote_memory::{KeyRange, RemoteConfig, RemoteMemory};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};

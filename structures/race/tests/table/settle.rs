@@ -5,10 +5,10 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use fatbtree_memserver::session_keeper::{Call, KeeperOptions, SessionKeeper};
-use fatbtree_memserver::{Check, ClientId, MemoryServer, ServerOptions};
+use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
 use fatbtree_race::host::{HashTable, TableInfo};
 use fatbtree_race::{BLOCKS, Check as TableCheck, Shape};
+use fatbtree_remote_memory::session_keeper::{Call, Check, KeeperOptions, SessionKeeper};
 use fatbtree_remote_memory::{Block, GlobalAddress, RemoteConfig, RemoteMemory};
 use fatbtree_sim::hash::{Aim, Scenario};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};

@@ -9,7 +9,7 @@ use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
 use fatbtree_ibverbs::RdmaDevice;
 use fatbtree_memserver::grpc::{self, ClientError};
-use fatbtree_memserver::session_keeper::{CallId, Denied, Granted, KeeperOptions, Notice, SessionKeeper};
+use fatbtree_remote_memory::session_keeper::{CallId, Denied, Granted, KeeperOptions, Notice, SessionKeeper};
 use fatbtree_verbs::time::{self, Instant};
 use tokio::runtime::Runtime;
 

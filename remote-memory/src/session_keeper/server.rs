@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fatbtree_remote_memory::{
-    ConnectError, ConnectionId, Era, Kept, RemoteMemory, RemoteSide, ReturnedBlocks, SessionId, Shortage,
-    SizeClass,
-};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Device as _, Verbs};
 
 use super::call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
+use super::checks::Check;
+use super::grant::BLOCKS_AT_ONCE;
 use super::{KeeperOptions, Notice, Notices};
-use crate::checks::Check;
-use crate::free_blocks::BLOCKS_AT_ONCE;
+use crate::allocator::{ReturnedBlocks, Shortage, SizeClass};
+use crate::connection::{ConnectError, ConnectionId, RemoteSide};
 use crate::info::ServerInfo;
+use crate::kept::Kept;
+use crate::locks::SessionId;
+use crate::memory::{Era, RemoteMemory};
 
 /// Parts of a lease: a session is renewed after one of them, so two renewals may be lost.
 const RENEWALS: u64 = 3;

@@ -4,15 +4,13 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_remote_memory::{Owner, ReturnedBlocks, SessionId, Shortage, SizeClass};
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{Endpoint, QueuePairNumber};
+use fatbtree_verbs::{Endpoint, Memory, QueuePairNumber};
 
-use crate::free_blocks::Grant;
+use super::grant::Grant;
+use crate::allocator::{ReturnedBlocks, Shortage, SizeClass};
 use crate::info::ServerInfo;
-use crate::mailbox::ServerGone;
-use crate::refusal::Refusal;
-use crate::server::Attached;
+use crate::locks::{Owner, SessionId};
 
 /// A call's name until it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -30,7 +28,7 @@ impl CallId {
     }
 }
 
-/// A call of a [`SessionKeeper`](super::SessionKeeper), carried out by [`MemoryServer::carry_out`](crate::MemoryServer::carry_out).
+/// A call of a [`SessionKeeper`](super::SessionKeeper), carried out by `MemoryServer::carry_out` of the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
     /// Opens a session.
@@ -70,7 +68,7 @@ pub enum Call {
         /// Bytes of a block.
         bytes: u32,
     },
-    /// Gives back blocks, at most [`BLOCKS_AT_ONCE`](crate::BLOCKS_AT_ONCE).
+    /// Gives back blocks, at most [`BLOCKS_AT_ONCE`](super::BLOCKS_AT_ONCE).
     GiveBack {
         /// The blocks.
         places: ReturnedBlocks,
@@ -95,6 +93,23 @@ pub struct Opened<S> {
     pub owner: Option<Owner>,
     /// Content of the server, and how to reach it.
     pub info: ServerInfo<S>,
+}
+
+/// A link of a client in the server's process, and the memory to which it leads.
+#[derive(Clone, Debug)]
+pub struct Attached {
+    /// The server's end.
+    pub endpoint: Endpoint,
+    /// The region.
+    pub memory: Arc<Memory>,
+    /// Places where blocks may lie in it.
+    pub places: Arc<dyn Places>,
+}
+
+/// Places where blocks may lie in a server's region.
+pub trait Places: fmt::Debug + Send + Sync {
+    /// Whether a block of a class with one size may begin at `offset`.
+    fn may_begin(&self, class: SizeClass, offset: u64) -> bool;
 }
 
 /// The answer to a call that was carried out.
@@ -153,26 +168,9 @@ impl fmt::Display for Denied {
 pub struct NoAnswer;
 
 impl Denied {
-    pub(super) fn new(meaning: Meaning, error: impl Error + Send + Sync + 'static) -> Self {
+    /// A denial for this error.
+    pub fn new(meaning: Meaning, error: impl Error + Send + Sync + 'static) -> Self {
         Self { meaning, shortage: Shortage::Unknown, error: Arc::new(error) }
-    }
-}
-
-impl From<Refusal> for Denied {
-    fn from(refusal: Refusal) -> Self {
-        let meaning = match &refusal {
-            Refusal::UnknownSession(_) => Meaning::Ended,
-            Refusal::Lost { .. } | Refusal::Older(_) => Meaning::Lost,
-            Refusal::Undecided { .. } => Meaning::Later,
-            _ => Meaning::No,
-        };
-        Self { shortage: refusal.shortage(), ..Self::new(meaning, refusal) }
-    }
-}
-
-impl From<ServerGone> for Denied {
-    fn from(gone: ServerGone) -> Self {
-        Self::new(Meaning::Later, gone)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::ops::Deref;
 
-use fatbtree_remote_memory::{Owner, Writer};
 use fatbtree_verbs::{Mtu, Region, Remote};
+
+use crate::locks::{Owner, Writer};
 
 /// Origin of a server's structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -55,7 +56,7 @@ impl<S> Deref for ServerInfo<S> {
 
 impl<S> ServerInfo<S> {
     /// Data that a client needs to write to this server's memory, for
-    /// [`RemoteMemory::set_writer`](fatbtree_remote_memory::RemoteMemory::set_writer): `owner` as its lease tells,
+    /// [`RemoteMemory::set_writer`](crate::RemoteMemory::set_writer): `owner` as its lease tells,
     /// and whether its own device carries out masked atomics, which both must do. Nothing where there are no
     /// locks.
     #[must_use]

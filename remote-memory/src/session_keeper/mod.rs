@@ -7,19 +7,26 @@
 //!           memory, loss           └──────────Granted or Denied──────┘
 //! ```
 //!
-//! A carrier is a direct call, or a mailbox ([`Handle::call`](crate::Handle::call)).
+//! A carrier is a direct call, a mailbox, or gRPC.
 
 mod call;
+mod checks;
+mod grant;
 mod server;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fatbtree_remote_memory::{BreakReason, ConnectionId, Event, Kept, ReturnedBlocks, SessionId, Shortage};
 use fatbtree_verbs::time::{Duration, Instant};
 
+use crate::allocator::{ReturnedBlocks, Shortage};
+use crate::connection::{BreakReason, ConnectionId, Event};
 use crate::info::ServerInfo;
+use crate::kept::Kept;
+use crate::locks::SessionId;
 
-pub use call::{Call, CallId, Denied, Granted, Meaning, NoAnswer, Opened};
+pub use call::{Attached, Call, CallId, Denied, Granted, Meaning, NoAnswer, Opened, Places};
+pub use checks::Check;
+pub use grant::{BLOCKS_AT_ONCE, Chunk, FreeBlocks, Grant};
 use server::{GivenUp, Server};
 
 /// Options of a keeper.
@@ -77,7 +84,7 @@ pub enum Notice {
         /// The server.
         server: u16,
     },
-    /// A lock was left: the owner runs [`RemoteMemory::finish`](fatbtree_remote_memory::RemoteMemory::finish).
+    /// A lock was left: the owner runs [`RemoteMemory::finish`](crate::RemoteMemory::finish).
     Unfinished {
         /// The server.
         server: u16,
@@ -97,7 +104,7 @@ const NOTICES: usize = 1024;
 /// Keeps one client's sessions with all its memory servers: opens and renews them, connects queue pairs, brings memory, gives blocks back,
 /// and notices lost structures. It has no clock, socket or thread.
 ///
-/// **Driving contract.** Time never goes back. After each [turn](fatbtree_remote_memory::RemoteMemory::turn) of the memory, each answer, and when
+/// **Driving contract.** Time never goes back. After each [turn](crate::RemoteMemory::turn) of the memory, each answer, and when
 /// [`poll_timeout`](Self::poll_timeout) has come:
 /// * carry all calls of [`poll_call`](Self::poll_call) to their servers;
 /// * take all [notices](Self::poll_notice).
@@ -109,7 +116,7 @@ const NOTICES: usize = 1024;
 /// ```
 /// use fatbtree_remote_memory::RemoteMemory;
 /// use fatbtree_memserver::{ClientId, MemoryServer, Tenant};
-/// use fatbtree_memserver::session_keeper::{NoAnswer, SessionKeeper};
+/// use fatbtree_remote_memory::session_keeper::{NoAnswer, SessionKeeper};
 /// use fatbtree_verbs::time::Instant;
 /// use fatbtree_verbs::{Device, Verbs};
 ///
