@@ -7,8 +7,8 @@ use std::task::{Context, Waker};
 
 use fatbtree_memserver::session_keeper::{Call, KeeperOptions, SessionKeeper};
 use fatbtree_memserver::{Check, ClientId, MemoryServer, ServerOptions};
-use fatbtree_race::host::{HashTable, TableInfo};
-use fatbtree_race::{BLOCKS, Check as TableCheck, Shape};
+use fatbtree_race::host::HashTable;
+use fatbtree_race::{BLOCKS, Check as TableCheck, Shape, TableInfo};
 use fatbtree_remote_memory::{Block, GlobalAddress, RemoteConfig, RemoteMemory};
 use fatbtree_sim::hash::{Aim, Scenario};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
