@@ -5,22 +5,20 @@ mod keys;
 mod latencies;
 pub(crate) mod merge;
 mod node_cache;
+mod options;
 mod process;
 mod ramp;
 mod source;
-mod spread;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fatbtree_blink::{Attempts, Contention, IndexCache, Start};
-use fatbtree_processes::ClientProcess;
+use fatbtree_blink::{Attempts, Contention};
 use fatbtree_topology::Structure;
-use fatbtree_workload::measure::{Outcome, Recorder, Troubles};
+use fatbtree_workload::measure::{Outcome, Recorder};
 use fatbtree_workload::{LoadGenerator, OperationKind, Pace};
 use serde::Serialize;
 
@@ -32,7 +30,7 @@ use crate::{count, progress};
 use entry_cache::EntryCacheResult;
 use latencies::Latencies;
 use node_cache::NodeCacheResult;
-use process::{Load, Process};
+use process::{Counted, Load};
 use ramp::Step;
 use source::{Files, Source};
 
@@ -273,17 +271,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
     let described = client_of(&cluster, arguments.client.as_deref())?;
     let structure = arguments.structure.of(&cluster);
-    spread::check(structure, arguments)?;
+    options::check(structure, arguments)?;
     if arguments.protocol == Protocol::Query {
         refuse_with_queries("--entry-cache", arguments.entry_cache)?;
         refuse_with_queries("--cache", arguments.cache)?;
     }
-    let (entries, nodes) = match structure {
-        Structure::Tree => (
-            arguments.entry_cache.map(entry_cache::of).transpose()?,
-            arguments.cache.map(|bytes| Arc::new(IndexCache::new(bytes))),
-        ),
-        Structure::Hash | Structure::Dolphin => (None, None),
+    let entries = match structure {
+        Structure::Tree => arguments.entry_cache.map(entry_cache::of).transpose()?,
+        Structure::Hash | Structure::Dolphin => None,
     };
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
@@ -298,31 +293,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     let files = Files::read(arguments)?;
-    let mut process = Process::open(arguments, structure, &cluster, described)?;
-    let mut source = match Source::open(files, arguments, &mut process) {
+    let mut process = process::open(arguments, structure, &cluster, described, entries)?;
+    let mut source = match Source::open(files, arguments, &mut *process) {
         Ok(source) => source,
         Err(error) => {
             process.close();
             return Err(error);
         }
     };
-    let with_controller = cluster.controller().is_some() && !arguments.root_to_leaf;
-    // Without a controller, an operation begins at the root where no cache knows more.
-    let start = match with_controller {
-        true => Start::CachedOrIndexRead,
-        false if entries.is_none() && nodes.is_none() => Start::Root,
-        false => Start::Cached,
-    };
-    if let Process::Roce(process) = &process {
-        process.client().set_entry_cache(entries.clone());
-        process.client().set_cache(nodes.clone());
-    }
-    if let Process::Roce(process) = &mut process
-        && with_controller
-        && !arguments.at_once
-    {
-        until_registered(process, arguments.patience)?;
-    }
+    process.begin()?;
     let mut done = LoadGenerator::new().scanning(source.parts);
     let closed = Pace::Closed { depth: arguments.depth.into() };
     let pace = arguments.rate.map_or(closed, open);
@@ -347,14 +326,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         // The reader of these lines may close the pipe.
         broken = writeln!(lines, "{line}").and_then(|()| lines.flush()).err().or(broken.take());
     };
-    let operations = &mut *source.operations;
-    let mut load = Load { process: &mut process, start, operations, values: &source.values };
-    let mut goes_on = load.run(&mut done, arguments.operations, pace, &mut shown)?;
+    let Source { operations, values, parts } = &mut source;
+    let mut measure = |done: &mut LoadGenerator, count, pace, shown: &mut dyn FnMut(&Recorder, bool)| {
+        let load = Load { operations: &mut **operations, count, pace, values, shown };
+        let goes_on = process.run(done, load)?;
+        anyhow::Ok((goes_on, process.counted()))
+    };
+    let (mut goes_on, Counted { asked, calls, .. }) =
+        measure(&mut done, arguments.operations, pace, &mut shown)?;
     let mut steps = Vec::from_iter(Step::of(&done, None));
     let mut ramp = Vec::new();
     let seconds = began.elapsed().as_secs_f64();
     bar.finish_and_clear();
-    let (asked, calls) = (load.process.asked(), load.process.system_calls());
     if arguments.ramp {
         let fastest = done.recorder().operations() as f64 / (done.elapsed().as_nanos() as f64 / 1e9);
         let bar = progress::bar("loads", ramp::shares().count() as u64);
@@ -363,11 +346,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             if !goes_on || steps.last().is_some_and(enough) {
                 break;
             }
-            let mut step = LoadGenerator::new().scanning(source.parts);
+            let mut step = LoadGenerator::new().scanning(*parts);
             // All take about as long.
             let operations = (arguments.operations * u64::from(share)).div_ceil(100);
             let pace = open(fastest * f64::from(share) / 100.0);
-            goes_on = load.run(&mut step, operations, pace, &mut |_, _| {})?;
+            (goes_on, _) = measure(&mut step, operations, pace, &mut |_, _| {})?;
             steps.extend(Step::of(&step, Some(share)).filter(|_| goes_on));
             ramp.push(step);
             bar.inc(1);
@@ -379,25 +362,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     {
         tracing::warn!(%error, "--progress");
     }
-    let summary = match &process {
-        Process::Roce(process) => {
-            tracing::info!(port = ?process.port(), "client");
-            done.summary(process.client())
-        }
-        Process::Spread(process) => {
-            process.log_port();
-            done.summary_of(&Troubles::default())
-        }
-        Process::Query(process) => {
-            tracing::info!(datagrams = ?process.datagrams(), requests = ?process.client().stats(), "client");
-            done.summary_of(&Troubles::default())
-        }
-    };
-    let attempts = match &process {
-        Process::Roce(process) => AttemptsAtLocks::of(&process.client().pool().attempts()),
-        Process::Spread(process) => AttemptsAtLocks::of(&process.attempts()),
-        Process::Query(_) => None,
-    };
+    process.log_port();
+    let Counted { troubles, attempts, cache, entry_cache, .. } = process.counted();
+    let summary = done.summary_of(&troubles);
     let all = || std::iter::once(&done).chain(&ramp);
     let count = |outcomes: &[Outcome]| {
         all().flat_map(|done| outcomes.iter().map(|outcome| done.recorder().count(*outcome))).sum()
@@ -414,16 +381,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         round_trips: summary.round_trips,
         led: asked.map(|asked| asked.led),
         redirected: asked.map(|asked| asked.redirects),
-        cache: match &process {
-            Process::Roce(process) => nodes.map(|_| process.client().cache_stats().into()),
-            Process::Spread(process) => process.nodes(),
-            Process::Query(_) => None,
-        },
-        entry_cache: match &process {
-            Process::Roce(process) => entries.map(|_| process.client().entry_cache_stats().into()),
-            Process::Spread(process) => arguments.entry_cache.and_then(|_| process.places()),
-            Process::Query(_) => None,
-        },
+        cache,
+        entry_cache,
         system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
         percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),
         attempts,
@@ -475,20 +434,6 @@ fn refuse_with_queries(option: &str, bytes: Option<u64>) -> Result<()> {
 /// An open loop.
 fn open(per_second: f64) -> Pace {
     Pace::Open { per_second, seed: rand::random(), most: MOST.into() }
-}
-
-fn until_registered(process: &mut ClientProcess, patience: u64) -> Result<()> {
-    let began = Instant::now();
-    while !process.is_registered() {
-        if began.elapsed() >= Duration::from_secs(patience) {
-            bail!(
-                "the controller has not registered all connections in {patience} s: `fatbtree control status` says why; --at-once does not \
-                 wait for it, --root-to-leaf does without"
-            );
-        }
-        process.run_for(WAIT)?;
-    }
-    Ok(())
 }
 
 fn percentiles(done: &LoadGenerator, kind: OperationKind) -> Option<Percentiles> {

@@ -9,13 +9,13 @@ use std::task::{Context, Poll, Waker};
 use anyhow::Result;
 use fatbtree_memserver::{ClientId, Loaded, MemoryServer, Part, ServerOptions};
 use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
-use fatbtree_remote_memory::{KeyValue, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{RemoteConfig, RemoteMemory, Spread};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
 
 /// Servers 0, 1, … with parts of a structure, and a client that has opened it.
-pub(crate) struct InProcess<S: KeyValue<Verbs = PlainDevice>, P: Part> {
+pub(crate) struct InProcess<S: Spread<Verbs = PlainDevice>, P: Part> {
     servers: Vec<MemoryServer<PlainDevice, P>>,
     memory: Rc<RemoteMemory<PlainDevice>>,
     keeper: SessionKeeper<P::Description>,
@@ -24,7 +24,7 @@ pub(crate) struct InProcess<S: KeyValue<Verbs = PlainDevice>, P: Part> {
     now: Instant,
 }
 
-impl<S: KeyValue<Verbs = PlainDevice>, P: Part> InProcess<S, P> {
+impl<S: Spread<Verbs = PlainDevice>, P: Part> InProcess<S, P> {
     /// Serves parts, and opens the structure. The client remembers of it what fits into `remembered` bytes.
     pub(crate) fn serve(parts: Vec<Loaded<P>>, remembered: u64) -> Result<Self> {
         let network = PlainNetwork::new();

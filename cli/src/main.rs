@@ -32,7 +32,6 @@ mod demo;
 mod figures;
 mod in_process;
 mod interrupted;
-mod key_value;
 mod keys;
 mod load;
 mod log;

@@ -12,7 +12,7 @@ use fatbtree_processes::{
     DolphinSource, HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource,
     roster_of,
 };
-use fatbtree_race::host::TableInfo;
+use fatbtree_race::TableInfo;
 use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
 use fatbtree_verbs::journal::Pace;
 use fatbtree_workload::ycsb::{InsertOrder, KeyMap};

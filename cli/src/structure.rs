@@ -5,9 +5,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use fatbtree_dolphin::{Index, MAX_VALUE};
-use fatbtree_processes::{NicSpec, NodeError, Spread, SpreadProcess};
+use fatbtree_processes::{NicSpec, NodeError, StructureClient, StructureProcess};
 use fatbtree_race::{MAX_SERVERS, Table};
+use fatbtree_remote_memory::Structure as _;
 use fatbtree_topology::{Client, Cluster, Host, Named, Structure};
+use fatbtree_verbs::plain::PlainDevice;
 
 use crate::nic::Nic;
 
@@ -57,8 +59,8 @@ pub(crate) fn refuse_without_tree(
 ) -> Result<()> {
     let held = match structure {
         Structure::Tree => return Ok(()),
-        Structure::Hash => <Table<_> as Spread>::NAME,
-        Structure::Dolphin => <Index<_> as Spread>::NAME,
+        Structure::Hash => Table::<PlainDevice>::NAME,
+        Structure::Dolphin => Index::<PlainDevice>::NAME,
     };
     if is_given {
         bail!("{option} is for trees, and the memory servers hold a {held}: {instead}");
@@ -106,16 +108,16 @@ pub(crate) fn client_of<'c>(cluster: &'c Cluster, name: Option<&str>) -> Result<
     }
 }
 
-/// Opens a client at a free seat of its host by `open`, and the structure over all memory servers.
-pub(crate) fn open_spread<S: Spread>(
+/// Opens a client at a free seat of its host by `open`, and its structure.
+pub(crate) fn open_client<C: StructureClient>(
     nic: &Nic,
     cluster: &Cluster,
     described: &Client,
     patience: Duration,
-    open: impl Fn(Host, NicSpec) -> Result<SpreadProcess<S>, NodeError>,
-) -> Result<SpreadProcess<S>> {
+    open: impl Fn(Host, NicSpec) -> Result<StructureProcess<C>, NodeError>,
+) -> Result<StructureProcess<C>> {
     let mut process = nic.at_seat(cluster, described.host, patience, open)?;
     let client = process.client().clone();
-    process.run(async move { client.structure().await.map(drop) })??;
+    process.run(client.ready())??;
     Ok(process)
 }

@@ -1,74 +1,92 @@
-//! The client process of either protocol and structure, and the operations that they have.
+//! The client process of either protocol and any structure, and the operations that they have.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fatbtree_blink::{KeyRange, Mutation, Start};
-use fatbtree_blink_client::{Client, QueryClient};
+use fatbtree_blink_client::QueryClient;
 use fatbtree_port::Waker;
-use fatbtree_processes::{
-    Adapter, ClientProcess, DolphinClient, DolphinProcess, HashClient, HashProcess, HashTable, NodeError,
-    QueryClientProcess, Spread, SpreadClient,
-};
-use fatbtree_remote_memory::{KeyValue, Portion};
+use fatbtree_processes::{NodeError, QueryClientProcess, StructureClient, StructureProcess};
+use fatbtree_remote_memory::{Answer, KeyRange, Portion, Structure};
+use tokio::sync::mpsc;
 
 use crate::Error;
+use crate::service::{Request, run};
+use crate::stats::Counters;
 
-/// A client process. It runs one future: the service of all requests.
-pub(crate) enum Engine {
-    /// With a flag: whether few operations are under way.
-    Rdma(ClientProcess, Rc<Cell<bool>>),
-    Hash(HashProcess),
-    Dolphin(DolphinProcess),
-    Query(QueryClientProcess),
+/// A client process that is connected, and the service of requests by it to their end.
+pub(crate) struct Engine {
+    pub(crate) waker: Waker,
+    pub(crate) serve: Box<dyn FnOnce(mpsc::Receiver<Request>, &Counters)>,
 }
 
 impl Engine {
-    pub(crate) fn waker(&self) -> Waker {
-        match self {
-            Self::Rdma(process, _) => process.waker(),
-            Self::Hash(process) => process.waker(),
-            Self::Dolphin(process) => process.waker(),
-            Self::Query(process) => process.waker(),
-        }
+    /// `few`: flag that the service sets while few operations are under way.
+    pub(crate) fn new<P: Process>(process: P, few: Rc<Cell<bool>>) -> Self {
+        let waker = process.waker();
+        Self { waker, serve: Box::new(move |requests, counters| run(process, &few, requests, counters)) }
+    }
+}
+
+/// A client process of either protocol. It runs one future: the service of all requests.
+pub(crate) trait Process: 'static {
+    type Structure: Structure;
+
+    fn waker(&self) -> Waker;
+    fn structure(&self) -> Self::Structure;
+    fn run<F: Future>(&mut self, future: F) -> Result<F::Output, NodeError>;
+    fn close(self);
+
+    /// Error of an operation that the structure does not have.
+    fn lacks(operation: &'static str) -> Error;
+}
+
+impl<C: StructureClient> Process for StructureProcess<C> {
+    type Structure = C;
+
+    fn waker(&self) -> Waker {
+        self.waker()
     }
 
-    pub(crate) fn store(&self) -> Store {
-        match self {
-            Self::Rdma(process, _) => Store::Rdma(process.client().clone()),
-            Self::Hash(process) => Store::Hash(process.client().clone()),
-            Self::Dolphin(process) => Store::Dolphin(process.client().clone()),
-            Self::Query(process) => Store::Query(process.client().clone()),
-        }
+    fn structure(&self) -> C {
+        self.client().clone()
     }
 
-    /// Flag that the service sets while few operations are under way.
-    pub(crate) fn few(&self) -> Rc<Cell<bool>> {
-        match self {
-            Self::Rdma(_, few) => Rc::clone(few),
-            Self::Hash(_) | Self::Dolphin(_) | Self::Query(_) => Rc::default(),
-        }
+    fn run<F: Future>(&mut self, future: F) -> Result<F::Output, NodeError> {
+        self.run(future)
     }
 
-    pub(crate) fn run<F: Future>(&mut self, future: F) -> Result<F::Output, NodeError> {
-        match self {
-            Self::Rdma(process, _) => process.run(future),
-            Self::Hash(process) => process.run(future),
-            Self::Dolphin(process) => process.run(future),
-            Self::Query(process) => process.run(future),
-        }
+    fn close(self) {
+        self.close();
     }
 
-    pub(crate) fn close(self) {
-        match self {
-            Self::Rdma(process, _) => process.close(),
-            Self::Hash(process) => process.close(),
-            Self::Dolphin(process) => process.close(),
-            Self::Query(process) => drop(process),
-        }
+    fn lacks(operation: &'static str) -> Error {
+        Error::NotInStructure { structure: C::NAME, operation }
+    }
+}
+
+impl Process for QueryClientProcess {
+    type Structure = QueryClient;
+
+    fn waker(&self) -> Waker {
+        self.waker()
+    }
+
+    fn structure(&self) -> QueryClient {
+        self.client().clone()
+    }
+
+    fn run<F: Future>(&mut self, future: F) -> Result<F::Output, NodeError> {
+        self.run(future)
+    }
+
+    fn close(self) {}
+
+    fn lacks(operation: &'static str) -> Error {
+        Error::Unsupported { operation }
     }
 }
 
@@ -89,141 +107,79 @@ pub(crate) enum Left {
     Keys(RangeInclusive<u64>),
     /// All pairs, in the structure's order.
     All,
-    /// What an export of a hash table has left.
-    Hash(Cursor),
+    /// What an export has left: the structure's cursor.
+    Rest(Box<dyn Any + Send>),
 }
-
-/// Where an export of a hash table goes on.
-type Cursor = <HashTable as KeyValue>::Cursor;
 
 /// Pairs, and what follows.
 pub(crate) type Part = Portion<Bytes, Left>;
 
-/// Operations by either protocol, on either structure.
-#[derive(Clone)]
-pub(crate) enum Store {
-    Rdma(Client<Adapter>),
-    Hash(HashClient),
-    Dolphin(DolphinClient),
-    Query(QueryClient),
-}
+/// Operations of a process.
+pub(crate) struct Store<P: Process>(pub(crate) P::Structure);
 
-impl Store {
+impl<P: Process> Store<P> {
+    /// Fails if the structure does not have an operation.
+    fn check(operation: &'static str) -> Result<(), Error> {
+        if P::Structure::LACKS.contains(&operation) { Err(P::lacks(operation)) } else { Ok(()) }
+    }
+
+    fn result<T>(answer: Answer<T, <P::Structure as Structure>::Error>) -> Result<T, Error> {
+        answer.result.map_err(|error| match P::Structure::is_unknown(&error) {
+            true => Error::Unknown { source: error.into() },
+            false => Error::Failed { source: error.into() },
+        })
+    }
+
     pub(crate) async fn get(&self, key: u64) -> Result<Option<Bytes>, Error> {
-        match self {
-            // The value lies in a buffer of the device, of which there are few: it is copied.
-            Self::Rdma(client) => Ok(client.get(key).await?.map(|value| Bytes::copy_from_slice(&value))),
-            Self::Hash(client) => get_spread(client, key).await,
-            Self::Dolphin(client) => get_spread(client, key).await,
-            Self::Query(client) => Ok(client.read(key).await.result?.map(Bytes::from)),
-        }
+        // The value may lie in a buffer of the device, of which there are few: it is copied.
+        let copied = |value: Option<_>| value.as_ref().map(|value| copy(value));
+        Self::result(self.0.get(key).await.map(copied))
     }
 
     /// Carries out a change. Returns whether the key was as the change wants it.
     pub(crate) async fn mutate(&self, key: u64, change: &Change) -> Result<bool, Error> {
-        match self {
-            Self::Rdma(client) => {
-                let mutation = match change {
-                    Change::Put(value) => Mutation::Upsert(value),
-                    Change::Insert(value) => Mutation::Insert(value),
-                    Change::Update(value) => Mutation::Update(value),
-                    Change::CompareAndSwap { expected, value } => Mutation::CompareAndSet { expected, value },
-                    Change::Delete => Mutation::Delete,
-                };
-                Ok(client.mutate(key, mutation).await.result?)
+        use fatbtree_remote_memory::Change as Wanted;
+        let change = match change {
+            Change::Put(value) => Wanted::Upsert(value),
+            Change::Insert(value) => {
+                Self::check("insert")?;
+                Wanted::Insert(value)
             }
-            Self::Hash(client) => mutate_spread(client, key, change).await,
-            Self::Dolphin(client) => mutate_spread(client, key, change).await,
-            Self::Query(client) => Ok(match change {
-                Change::Put(value) => client.write(key, value, true).await.result?,
-                Change::Update(value) => client.write(key, value, false).await.result?,
-                Change::Delete => client.delete(key).await.result?,
-                Change::Insert(_) => return Err(Error::Unsupported { operation: "insert" }),
-                Change::CompareAndSwap { .. } => {
-                    return Err(Error::Unsupported { operation: "compare_and_swap" });
-                }
-            }),
-        }
+            Change::Update(value) => Wanted::Update(value),
+            Change::CompareAndSwap { expected, value } => {
+                Self::check("compare_and_swap")?;
+                Wanted::CompareAndSwap { expected, value }
+            }
+            Change::Delete => Wanted::Delete,
+        };
+        Self::result(self.0.change(key, change).await)
     }
 
     /// The next pairs of a scan, about `most`.
     pub(crate) async fn scan(&self, left: Left, most: usize) -> Result<Part, Error> {
-        let keys = match (self, left) {
-            (Self::Hash(client), Left::All) => return export(client, Cursor::default(), most).await,
-            (Self::Hash(client), Left::Hash(cursor)) => return export(client, cursor, most).await,
-            (_, Left::Keys(keys)) => keys,
-            (_, Left::All | Left::Hash(_)) => 0..=u64::MAX,
+        let cursor = match left {
+            Left::All => None,
+            Left::Rest(cursor) => cursor.downcast().ok(),
+            Left::Keys(keys) => {
+                Self::check("scan")?;
+                let last = *keys.end();
+                let pairs = Self::result(self.0.scan(KeyRange::of(keys), most).await)?;
+                let Portion { pairs, rest } = Portion::in_order(pairs, most);
+                let rest = rest.map(|next| next..=last).filter(|keys| !keys.is_empty()).map(Left::Keys);
+                return Ok(Part { pairs, rest });
+            }
         };
-        let last = *keys.end();
-        let Portion { pairs, rest } = Portion::in_order(self.scan_keys(keys, most).await?, most);
-        let rest = rest.map(|next| next..=last).filter(|keys| !keys.is_empty()).map(Left::Keys);
-        Ok(Part { pairs, rest })
-    }
-
-    /// The first `most` pairs of a range.
-    async fn scan_keys(&self, keys: RangeInclusive<u64>, most: usize) -> Result<Vec<(u64, Bytes)>, Error> {
-        let answered = match self {
-            Self::Rdma(client) => client.scan_first(KeyRange::of(keys), most, Start::CachedOrIndexRead).await,
-            Self::Hash(client) => return scan_spread(client, keys, most).await,
-            Self::Dolphin(client) => return scan_spread(client, keys, most).await,
-            Self::Query(client) => client.scan(*keys.start(), *keys.end(), most).await,
-        };
-        Ok(answered.result?)
+        let exported = self.0.export(cursor.map_or_else(Default::default, |cursor| *cursor), most).await;
+        let Portion { pairs, rest } = Self::result(exported)?;
+        Ok(Part { pairs, rest: rest.map(|cursor| Left::Rest(Box::new(cursor))) })
     }
 
     pub(crate) async fn sleep(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let time = fatbtree_verbs::time::Duration::from_nanos(nanos);
-        match self {
-            Self::Rdma(client) => client.pool().reactor().sleep(time).await,
-            Self::Hash(client) => client.memory().reactor().sleep(time).await,
-            Self::Dolphin(client) => client.memory().reactor().sleep(time).await,
-            Self::Query(client) => client.sleep_until(client.now() + time).await,
-        }
+        self.0.sleep_until(self.0.now() + fatbtree_verbs::time::Duration::from_nanos(nanos)).await;
     }
 }
 
-/// The value of a key in a structure over all memory servers.
-async fn get_spread<S: Spread>(client: &SpreadClient<S>, key: u64) -> Result<Option<Bytes>, Error> {
-    let structure = client.structure().await.map_err(Error::of_spread::<S>)?;
-    let found = structure.get(key).await.result.map_err(Error::of_spread::<S>)?;
-    Ok(found.map(|value| Bytes::copy_from_slice(&value)))
-}
-
-/// Carries out a change in a structure over all memory servers.
-async fn mutate_spread<S: Spread>(
-    client: &SpreadClient<S>,
-    key: u64,
-    change: &Change,
-) -> Result<bool, Error> {
-    let change = match change {
-        Change::Put(value) => fatbtree_remote_memory::Change::Upsert(value),
-        Change::Insert(value) => fatbtree_remote_memory::Change::Insert(value),
-        Change::Update(value) => fatbtree_remote_memory::Change::Update(value),
-        Change::Delete => fatbtree_remote_memory::Change::Delete,
-        Change::CompareAndSwap { .. } => return Err(Error::only_in_trees::<S>("compare_and_swap")),
-    };
-    let structure = client.structure().await.map_err(Error::of_spread::<S>)?;
-    structure.change(key, change).await.result.map_err(Error::of_spread::<S>)
-}
-
-/// The first `most` pairs of a range in a structure over all memory servers.
-async fn scan_spread<S: Spread>(
-    client: &SpreadClient<S>,
-    keys: RangeInclusive<u64>,
-    most: usize,
-) -> Result<Vec<(u64, Bytes)>, Error> {
-    let structure = client.structure().await.map_err(Error::of_spread::<S>)?;
-    let scan = structure.scan(KeyRange::of(keys), most).ok_or_else(|| Error::only_in_trees::<S>("scan"))?;
-    let pairs = scan.await.result.map_err(Error::of_spread::<S>)?;
-    Ok(pairs.into_iter().map(|(key, value)| (key, Bytes::copy_from_slice(&value))).collect())
-}
-
-/// The next pairs of all that a hash table holds.
-async fn export(client: &HashClient, from: Cursor, most: usize) -> Result<Part, Error> {
-    let table = client.structure().await.map_err(Error::of_spread::<HashTable>)?;
-    let Portion { pairs, rest } =
-        table.export(from, most).await.result.map_err(Error::of_spread::<HashTable>)?;
-    let pairs = pairs.into_iter().map(|(key, value)| (key, Bytes::copy_from_slice(&value))).collect();
-    Ok(Part { pairs, rest: rest.map(Left::Hash) })
+fn copy(value: &impl AsRef<[u8]>) -> Bytes {
+    Bytes::copy_from_slice(value.as_ref())
 }

@@ -3,9 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fatbtree_blink_client::NoAnswer;
-use fatbtree_processes::Spread;
-
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// Error from connecting to a cluster, or from an operation.
@@ -149,33 +146,5 @@ impl Error {
 
     pub(crate) fn connect(source: impl Into<Source>) -> Self {
         Self::Connect { source: source.into() }
-    }
-
-    /// Error of an operation that a structure over all memory servers does not have.
-    pub(crate) fn only_in_trees<S: Spread>(operation: &'static str) -> Self {
-        Self::NotInStructure { structure: S::NAME, operation }
-    }
-
-    /// Error of an operation on a structure over all memory servers.
-    pub(crate) fn of_spread<S: Spread>(error: S::Error) -> Self {
-        match S::is_unknown(&error) {
-            true => Self::Unknown { source: error.into() },
-            false => Self::Failed { source: error.into() },
-        }
-    }
-}
-
-impl From<NoAnswer> for Error {
-    fn from(source: NoAnswer) -> Self {
-        match source.is_unknown() {
-            true => Self::Unknown { source: source.into() },
-            false => Self::Failed { source: source.into() },
-        }
-    }
-}
-
-impl From<fatbtree_blink::OperationError> for Error {
-    fn from(source: fatbtree_blink::OperationError) -> Self {
-        NoAnswer::from(source).into()
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fatbtree_blink::{EntryCache, IndexCache};
 use fatbtree_processes::{
-    ClientOptions, ClientProcess, DolphinProcess, HashProcess, NicSpec, NodeError, QueryClientOptions,
-    QueryClientProcess, QueryWay, at_free_seat, trust_of,
+    ClientOptions, ClientProcess, NicSpec, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
+    SpreadProcess, StructureClient, StructureProcess, at_free_seat, trust_of,
 };
 use fatbtree_topology::{Cluster, Host, Named, Structure};
 use fatbtree_wire::query::WINDOW;
@@ -213,7 +213,7 @@ impl Options {
                     open(QueryWay::at(&cluster, host, || Ok(port))?)
                 }),
             };
-            return Ok(Engine::Query(process.map_err(Error::connect)?));
+            return Ok(Engine::new(process.map_err(Error::connect)?, Rc::default()));
         }
         let structure = self.structure.unwrap_or(cluster.structure());
         let with_controllers = !self.root_to_leaf && structure == Structure::Tree;
@@ -231,35 +231,48 @@ impl Options {
             contention: fatbtree_blink::Contention::default(),
         };
         match structure {
-            Structure::Tree => {}
+            Structure::Tree => {
+                self.opened(&cluster, described, options, ClientProcess::open_without_absent, |client| {
+                    if self.cache_bytes > 0 {
+                        client.set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
+                    }
+                    if self.entry_cache_bytes > 0 {
+                        client.set_entry_cache(Some(Arc::new(EntryCache::new(self.entry_cache_bytes))));
+                    }
+                })
+            }
             Structure::Hash => {
-                let open = |host, nic| HashProcess::open_without_absent(&options(host, nic));
-                let process = self.at_seat(&cluster, described, open).map_err(Error::connect)?;
-                process.client().remember(self.entry_cache_bytes);
-                return Ok(Engine::Hash(process));
+                let open = SpreadProcess::<fatbtree_race::Table<_>>::open_without_absent;
+                self.opened(&cluster, described, options, open, |client| {
+                    client.remember(self.entry_cache_bytes)
+                })
             }
             Structure::Dolphin => {
-                let open = |host, nic| DolphinProcess::open_without_absent(&options(host, nic));
-                let process = self.at_seat(&cluster, described, open).map_err(Error::connect)?;
-                if self.cache_bytes > 0 {
-                    process.client().remember(self.cache_bytes);
-                }
-                return Ok(Engine::Dolphin(process));
+                let open = SpreadProcess::<fatbtree_dolphin::Index<_>>::open_without_absent;
+                self.opened(&cluster, described, options, open, |client| {
+                    if self.cache_bytes > 0 {
+                        client.remember(self.cache_bytes);
+                    }
+                })
             }
         }
-        let process = self.at_seat(&cluster, described, |host, nic| {
-            ClientProcess::open_without_absent(&options(host, nic))
-        });
-        let mut process = process.map_err(Error::connect)?;
+    }
+
+    /// Opens the client process of a structure, and sets its caches.
+    fn opened<C: StructureClient>(
+        &self,
+        cluster: &Cluster,
+        described: &fatbtree_topology::Client,
+        options: impl Fn(Host, NicSpec) -> ClientOptions,
+        open: impl Fn(&ClientOptions) -> Result<StructureProcess<C>, NodeError>,
+        remember: impl FnOnce(&C),
+    ) -> Result<Engine, Error> {
+        let opened = self.at_seat(cluster, described, |host, nic| open(&options(host, nic)));
+        let mut process = opened.map_err(Error::connect)?;
         let few = Rc::<Cell<bool>>::default();
         process.poll_before_sleep(self.poll, Rc::clone(&few));
-        if self.cache_bytes > 0 {
-            process.client().set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
-        }
-        if self.entry_cache_bytes > 0 {
-            process.client().set_entry_cache(Some(Arc::new(EntryCache::new(self.entry_cache_bytes))));
-        }
-        Ok(Engine::Rdma(process, few))
+        remember(process.client());
+        Ok(Engine::new(process, few))
     }
 
     /// Opens a client at a free seat of its host; with an RDMA device, at the host's own address.

@@ -13,7 +13,7 @@ use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::engine::{Change, Engine, Left, Part, Store};
+use crate::engine::{Change, Left, Part, Process, Store};
 use crate::stats::Counters;
 use crate::{Client, Error, Options};
 
@@ -131,15 +131,14 @@ pub(crate) async fn start(options: Options) -> Result<Client, Error> {
         let counters = Arc::<Counters>::default();
         let shared = Shared {
             requests: Some(requests),
-            waker: engine.waker(),
+            waker: engine.waker.clone(),
             counters: Arc::clone(&counters),
             ended,
             process: std::process::id(),
         };
-        match ready.send(Ok(shared)) {
-            Ok(()) => run(engine, asked, &counters),
-            Err(_) => engine.close(),
-        }
+        // If the future of the connection was dropped, nothing is asked: the service ends at once.
+        drop(ready.send(Ok(shared)));
+        (engine.serve)(asked, &counters);
         drop(end);
     };
     let thread = std::thread::Builder::new().name("fatbtree-client".to_owned());
@@ -148,19 +147,30 @@ pub(crate) async fn start(options: Options) -> Result<Client, Error> {
     Ok(Client::new(Arc::new(shared), limit))
 }
 
-fn run(mut engine: Engine, requests: mpsc::Receiver<Request>, counters: &Counters) {
+/// Serves requests by a connected process to their end.
+pub(crate) fn run<P: Process>(
+    mut process: P,
+    few: &Cell<bool>,
+    requests: mpsc::Receiver<Request>,
+    counters: &Counters,
+) {
     tracing::debug!("the client is connected");
-    let (store, few) = (engine.store(), engine.few());
-    if let Err(error) = engine.run(serve(&store, &few, requests, counters)) {
+    let store = Store::<P>(process.structure());
+    if let Err(error) = process.run(serve(&store, few, requests, counters)) {
         tracing::warn!(%error, "the client has ended");
     }
     drop(store);
-    engine.close();
+    process.close();
     tracing::debug!("the client is closed");
 }
 
 /// Carries out requests until no client is left, or one was closed.
-async fn serve(store: &Store, few: &Cell<bool>, mut requests: mpsc::Receiver<Request>, counters: &Counters) {
+async fn serve<P: Process>(
+    store: &Store<P>,
+    few: &Cell<bool>,
+    mut requests: mpsc::Receiver<Request>,
+    counters: &Counters,
+) {
     let mut under_way = FuturesUnorderedBounded::new(AT_ONCE);
     let (mut replies, mut open) = (Vec::with_capacity(AT_ONCE), true);
     poll_fn(|context| {
@@ -198,9 +208,9 @@ struct Limit {
 
 impl Limit {
     /// Runs an operation until its time is over. The client process finishes what a change leaves unfinished.
-    async fn run<T>(
+    async fn run<T, P: Process>(
         self,
-        store: &Store,
+        store: &Store<P>,
         is_change: bool,
         operation: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
@@ -239,7 +249,7 @@ impl Reply {
     }
 }
 
-async fn carry_out(store: &Store, ask: Ask, limit: Limit, counters: &Counters) -> Reply {
+async fn carry_out<P: Process>(store: &Store<P>, ask: Ask, limit: Limit, counters: &Counters) -> Reply {
     match ask {
         Ask::Get(key, answer) => {
             let result = limit.run(store, false, store.get(key)).await;

@@ -42,7 +42,7 @@ use crate::stop::{Stopper, control_runtime, stopper_of};
 use link::{Answer, Link, Out};
 use vigil::Vigil;
 
-pub use spread::{Spread, SpreadClient};
+pub use spread::SpreadClient;
 pub use structure::{DoubtOthers, Infos, StructureClient};
 
 /// Options of a client process.
@@ -74,21 +74,6 @@ pub type ClientProcess = StructureProcess<Client<Adapter>>;
 
 /// The process of a client of a structure over all memory servers.
 pub type SpreadProcess<S> = StructureProcess<SpreadClient<S>>;
-
-/// A hash table, as a client process uses it.
-pub type HashTable = fatbtree_race::Table<Adapter>;
-
-/// A client of a hash table.
-pub type HashClient = SpreadClient<HashTable>;
-
-/// The process of a client of a hash table.
-pub type HashProcess = StructureProcess<HashClient>;
-
-/// A client of a Dolphin index.
-pub type DolphinClient = SpreadClient<fatbtree_dolphin::Index<Adapter>>;
-
-/// The process of a client of a Dolphin index.
-pub type DolphinProcess = StructureProcess<DolphinClient>;
 
 /// A client of a structure with sessions, whose futures it runs.
 ///
@@ -509,14 +494,6 @@ impl<C: StructureClient> StructureProcess<C> {
                 self.keeper.doubt(*other);
             }
         }
-    }
-}
-
-impl ClientProcess {
-    /// Whether index reads are sent to all memory servers.
-    pub fn is_registered(&self) -> bool {
-        let pool = self.client.pool();
-        pool.connections().into_iter().all(|id| pool.is_registered(id))
     }
 }
 

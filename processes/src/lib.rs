@@ -65,8 +65,8 @@ mod wires;
 
 pub use adapter::{Adapter, NicSpec};
 pub use client::{
-    ClientOptions, ClientProcess, DolphinClient, DolphinProcess, DoubtOthers, HashClient, HashProcess,
-    HashTable, Infos, Spread, SpreadClient, SpreadProcess, StructureClient, StructureProcess,
+    ClientOptions, ClientProcess, DoubtOthers, Infos, SpreadClient, SpreadProcess, StructureClient,
+    StructureProcess,
 };
 pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;

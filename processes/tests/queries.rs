@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::{cluster, own_address};
-use fatbtree_blink::{Mutation, Start, TreeConfig, value};
+use fatbtree_blink::{Change, Start, TreeConfig, value};
 use fatbtree_blink_client::{Client, QueryClient};
 use fatbtree_port::PortSpec;
 use fatbtree_processes::{
@@ -107,10 +107,12 @@ async fn by_rdma(client: &Client<Adapter>, log: &Log, seed: u64) {
                 answer(log, asked, Answer::Found(found.map(|value| word_of(key, &value))));
                 continue;
             }
-            Call::Update(word) => client.mutate_from(key, Mutation::Update(&bytes(word)), Start::Root).await,
-            Call::Delete => client.mutate_from(key, Mutation::Delete, Start::Root).await,
+            Call::Update(word) => {
+                client.starting(Start::Root).mutate(key, Change::Update(&bytes(word))).await
+            }
+            Call::Delete => client.starting(Start::Root).mutate(key, Change::Delete).await,
             Call::Upsert(word) | Call::Insert(word) | Call::CompareAndSet { new: word, .. } => {
-                client.mutate_from(key, Mutation::Upsert(&bytes(word)), Start::Root).await
+                client.starting(Start::Root).mutate(key, Change::Upsert(&bytes(word))).await
             }
         };
         answer(log, asked, Answer::of(applied.result.unwrap()));

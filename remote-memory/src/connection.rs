@@ -86,7 +86,7 @@ pub enum Event {
         server: u16,
     },
     /// A change was dropped, or gave up, while it had a lock or something like it. The owner runs [`finish`](crate::RemoteMemory::finish),
-    /// which gives locks back, or [`KeyValue::finish`](crate::KeyValue::finish).
+    /// which gives locks back, or [`Spread::finish`](crate::Spread::finish).
     Unfinished {
         /// Where.
         server: u16,

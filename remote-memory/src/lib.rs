@@ -24,7 +24,7 @@
 //! * [`Allocator`]: memory for what is new, by size class.
 //! * [`RegionHeader`]: a region's first line, which says what lies in it.
 //! * [`record`]: values out of line, with key, version and checksum.
-//! * [`KeyValue`]: what structures of keys and values have in common.
+//! * [`Structure`]: what structures of keys and values have in common.
 //! * [`structures`]: a counter, a spin lock and a ring buffer in some 40 lines each.
 //! * [`Check`]: the comparisons that keep stale or torn data from becoming an answer.
 //!
@@ -64,7 +64,6 @@ mod connection;
 mod header;
 mod info;
 mod kept;
-mod key_value;
 mod keys;
 mod locks;
 mod members;
@@ -73,6 +72,7 @@ mod mix;
 pub mod record;
 mod session;
 pub mod session_keeper;
+mod structure;
 pub mod structures;
 mod suspicion;
 
@@ -87,7 +87,6 @@ pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide,
 pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
 pub use info::{LockTable, Origin, ServerInfo};
 pub use kept::Kept;
-pub use key_value::{Answer, Change, KeyValue, Pairs, Portion};
 pub use keys::KeyRange;
 pub use locks::{HAND_OVERS, LockError, LockGuard, OWNER_NAMES, Owner, SessionId, Writer, restructure_all};
 pub use members::{Awaited, Members, ServerSet, members};
@@ -96,4 +95,5 @@ pub use memory::{
     bytes_of, word_at, word_of,
 };
 pub use mix::mix;
+pub use structure::{Answer, Change, Pairs, Portion, Spread, Structure, copied, export_in_order};
 pub use suspicion::Suspicion;

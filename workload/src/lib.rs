@@ -1,17 +1,17 @@
 //! Workloads for anything that has records, and measurements of their runs.
 //!
 //! ```text
-//!  ycsb/, trace/                         Store                           measure/
-//!  YCSB files ─▶ Workload ─▶ Operation ─▶ read, change, scan ─▶ Answered ─▶ Recorder ─▶ Summary
-//!  key files       │                      Direct: a Client             latencies, round trips,
-//!  trace files ─▶ Trace                   QueryClient                  rates, troubles
+//!  ycsb/, trace/                         Structure                       measure/
+//!  YCSB files ─▶ Workload ─▶ Operation ─▶ get, change, scan ──▶ Answer ───▶ Recorder ─▶ Summary
+//!  key files       │                      a tree, hash table, …        latencies, round trips,
+//!  trace files ─▶ Trace                                                rates, troubles
 //!                  └── LoadGenerator begins operations at a Pace, and asks Values whether an answer is right
 //! ```
 //!
 //! * [`ycsb`]: YCSB's core workloads A to F and its request distributions, read from files in YCSB's own
 //!   property names; keys hashed as YCSB hashes them, ordered, or from a file. Seeded.
 //! * [`trace`]: lines of the public Twitter cache traces as operations, and a maker of such lines.
-//! * [`Store`]: what operations are done on: a tree by RDMA ([`Direct`]), memory servers that are asked, or your own.
+//! * [`Structure`]: what operations are done on: a tree by RDMA, memory servers that are asked, another structure, or your own.
 //! * [`LoadGenerator`]: does a workload's operations in a closed or an open loop ([`Pace`]), scans in one or several
 //!   [parts](ScanParts), and records every answer.
 //! * [`Values`]: the values that a read may return while others write. Each says which write it comes from.
@@ -98,15 +98,13 @@ pub mod measure;
 mod operation;
 mod pace;
 mod scan_parts;
-mod store;
 pub mod trace;
 mod values;
 pub mod ycsb;
 
-pub use fatbtree_remote_memory::Change;
+pub use fatbtree_remote_memory::{Change, Structure};
 pub use load_generator::{LoadGenerator, LoopOptions};
 pub use operation::{Operation, OperationKind, Operations};
 pub use pace::{Pace, Punctuality};
 pub use scan_parts::ScanParts;
-pub use store::{Direct, Store};
 pub use values::Values;

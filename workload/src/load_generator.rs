@@ -9,8 +9,8 @@ use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
 
 use fatbtree_blink::Start;
-use fatbtree_blink_client::{Answered, Client, NoAnswer};
-use fatbtree_remote_memory::Change;
+use fatbtree_blink_client::Client;
+use fatbtree_remote_memory::{Answer, Change, Structure};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 
@@ -18,7 +18,6 @@ use crate::measure::{LatencyHistogram, Outcome, Recorder, Summary, Troubles};
 use crate::operation::{Operation, OperationKind, Operations};
 use crate::pace::{Arrivals, Pace, Punctuality};
 use crate::scan_parts::ScanParts;
-use crate::store::{Direct, Store};
 use crate::values::Values;
 use crate::ycsb::WorkloadError;
 
@@ -86,11 +85,11 @@ impl LoadGenerator {
         values: &Values,
     ) -> Result<(), WorkloadError> {
         let LoopOptions { start, depth } = options;
-        let store = Direct { client, start };
-        self.run_on(&store, workload, operations, Pace::Closed { depth }, values, |_| {}).await
+        self.run_on(&client.starting(start), workload, operations, Pace::Closed { depth }, values, |_| {})
+            .await
     }
 
-    /// Draws `operations` operations and performs them on any [`Store`], at any pace. `watch` receives the records so
+    /// Draws `operations` operations and performs them on any [`Structure`], at any pace. `watch` receives the records so
     /// far, after each operation.
     ///
     /// # Errors
@@ -98,7 +97,7 @@ impl LoadGenerator {
     ///
     /// # Panics
     /// As [`run`](Self::run).
-    pub async fn run_on<S: Store, O: Operations + ?Sized>(
+    pub async fn run_on<S: Structure, O: Operations + ?Sized>(
         &mut self,
         store: &S,
         workload: &mut O,
@@ -273,7 +272,7 @@ type Due = Option<Instant>;
 struct Done {
     operation: Operation,
     outcome: Outcome,
-    error: Option<NoAnswer>,
+    error: Option<String>,
     round_trips: u32,
     latency: Duration,
 }
@@ -285,18 +284,16 @@ impl Done {
     }
 
     /// Adds the cost of a step, and returns the step's result unless it failed.
-    fn take<T>(&mut self, answered: Answered<T>) -> Option<T> {
-        let Answered { result, round_trips, latency } = answered;
-        self.round_trips += round_trips;
-        self.latency = self.latency + latency;
-        result.map_err(|error| self.fail(error)).ok()
+    fn take<T, S: Structure>(&mut self, _: &S, answer: Answer<T, S::Error>) -> Option<T> {
+        self.round_trips += answer.round_trips;
+        answer.result.map_err(|error| self.fail::<S>(&error)).ok()
     }
 
-    async fn read<S: Store>(&mut self, store: &S, values: &Values) {
+    async fn read<S: Structure>(&mut self, store: &S, values: &Values) {
         let began = values.begin();
         let key = self.operation.key;
-        let answered = store.read(key).await;
-        if let Some(found) = self.take(answered) {
+        let answered = store.get(key).await;
+        if let Some(found) = self.take(store, answered) {
             let found = found.as_ref().map(AsRef::as_ref);
             match (values.allows(key, &began, found), found) {
                 (true, _) => {}
@@ -307,7 +304,7 @@ impl Done {
         values.end(began);
     }
 
-    async fn change<S: Store>(&mut self, store: &S, values: &Values) {
+    async fn change<S: Structure>(&mut self, store: &S, values: &Values) {
         let Operation { kind, key, value_bytes, .. } = self.operation;
         let (is_insert, began) = (kind == OperationKind::Insert, values.begin());
         let (number, answered) = if kind == OperationKind::Delete {
@@ -324,7 +321,7 @@ impl Done {
             values.take_back(value);
             (write, answered)
         };
-        match self.take(answered) {
+        match self.take(store, answered) {
             Some(true) => values.wrote(key, number),
             Some(false) if values.refused(key, number, &began, is_insert) => {}
             Some(false) => self.outcome = Outcome::NotFound,
@@ -333,12 +330,12 @@ impl Done {
         values.end(began);
     }
 
-    async fn scan<S: Store>(&mut self, store: &S, values: &Values, parts: ScanParts) {
+    async fn scan<S: Structure>(&mut self, store: &S, values: &Values, parts: ScanParts) {
         let began = values.begin();
         let Operation { key, scan_length, .. } = self.operation;
         let most = scan_length as usize;
         let answered = parts.scan(store, key, most).await;
-        if let Some(found) = self.take(answered)
+        if let Some(found) = self.take(store, answered)
             && !values.allows_scan(key, most, &began, &found)
         {
             self.outcome = Outcome::WrongAnswer;
@@ -347,22 +344,22 @@ impl Done {
     }
 
     #[cold]
-    fn fail(&mut self, error: NoAnswer) {
-        self.outcome = if error.is_unknown() { Outcome::Unknown } else { Outcome::Failed };
-        self.error = Some(error);
+    fn fail<S: Structure>(&mut self, error: &S::Error) {
+        self.outcome = if S::is_unknown(error) { Outcome::Unknown } else { Outcome::Failed };
+        self.error = Some(error.to_string());
     }
 }
 
 /// Performs an operation. One that reads and then writes counts as one operation that takes as long as both. The
 /// round trips of a scan are those that it waited for one after another.
-async fn perform<S: Store>(
+async fn perform<S: Structure>(
     store: &S,
     operation: Operation,
     values: &Values,
     due: Due,
     parts: ScanParts,
 ) -> Done {
-    let mut done = Done::new(operation);
+    let (mut done, began) = (Done::new(operation), due.unwrap_or(store.now()));
     match operation.kind {
         OperationKind::Read => done.read(store, values).await,
         OperationKind::Scan => done.scan(store, values, parts).await,
@@ -374,8 +371,6 @@ async fn perform<S: Store>(
             done.change(store, values).await;
         }
     }
-    if let Some(due) = due {
-        done.latency = store.now() - due;
-    }
+    done.latency = store.now() - began;
     done
 }

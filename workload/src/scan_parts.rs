@@ -1,10 +1,7 @@
 //! A scan in parts that are asked for at the same time (Fat-B+Tree section IV-C).
 
-use bytes::Bytes;
-use fatbtree_blink_client::Answered;
+use fatbtree_remote_memory::{Answer, KeyRange, Pairs, Structure};
 use futures_buffered::join_all;
-
-use crate::store::Store;
 
 /// Division of a scan into parts, each of which is looked up on its own. A part is found from the root like any other
 /// key, so parts cost node reads. Where switches lead to the leaves they cost little, and the answer comes sooner.
@@ -21,20 +18,21 @@ impl ScanParts {
     pub const ONE: Self = Self { count: 1, spacing: 1 };
 
     /// Reads the first `most` records from a key on. If the parts have too few, the rest is requested behind them.
-    pub(crate) async fn scan<S: Store>(
+    pub(crate) async fn scan<S: Structure>(
         self,
         store: &S,
         from: u64,
         most: usize,
-    ) -> Answered<Vec<(u64, Bytes)>> {
+    ) -> Answer<Pairs, S::Error> {
         if self.count <= 1 {
-            return store.scan(from, u64::MAX, most).await;
+            return store.scan(KeyRange::of(from..), most).await;
         }
-        let began = store.now();
         let mut round_trips = 0;
         let parts = self.of(from, most);
         let end = parts.last().map_or(u64::MAX, |(_, last)| *last);
-        let answers = join_all(parts.into_iter().map(|(first, last)| store.scan(first, last, most))).await;
+        let answers =
+            join_all(parts.into_iter().map(|(first, last)| store.scan(KeyRange::of(first..=last), most)))
+                .await;
         let mut found = Vec::with_capacity(most);
         let mut result = Ok(());
         for answer in answers {
@@ -49,11 +47,11 @@ impl ScanParts {
             && found.len() < most
             && let Some(next) = end.checked_add(1)
         {
-            let answer = store.scan(next, u64::MAX, most - found.len()).await;
+            let answer = store.scan(KeyRange::of(next..), most - found.len()).await;
             round_trips += answer.round_trips;
             result = answer.result.map(|rest| found.extend(rest));
         }
-        Answered { result: result.map(|()| found), round_trips, latency: store.now() - began }
+        Answer { result: result.map(|()| found), round_trips }
     }
 
     /// First and last key of each part, one behind the other.
@@ -75,21 +73,27 @@ impl ScanParts {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::convert::Infallible;
     use std::future::{Future, ready};
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    use fatbtree_verbs::time::{Duration, Instant};
+    use bytes::Bytes;
+    use fatbtree_remote_memory::{Change, Portion};
+    use fatbtree_verbs::time::Instant;
     use proptest::prelude::*;
 
     use super::*;
-    use fatbtree_remote_memory::Change;
 
     /// Answers at once.
     struct Records(BTreeMap<u64, Bytes>);
 
-    impl Store for Records {
+    impl Structure for Records {
         type Value = Bytes;
+        type Error = Infallible;
+        type Cursor = u64;
+
+        const NAME: &'static str = "map";
 
         fn now(&self) -> Instant {
             Instant::ZERO
@@ -99,17 +103,26 @@ mod tests {
             ready(())
         }
 
-        async fn read(&self, _: u64) -> Answered<Option<Bytes>> {
+        async fn get(&self, _: u64) -> Answer<Option<Bytes>, Infallible> {
             unreachable!("it is scanned")
         }
 
-        async fn change(&self, _: u64, _: Change<'_>) -> Answered<bool> {
+        async fn change(&self, _: u64, _: Change<'_>) -> Answer<bool, Infallible> {
             unreachable!("it is scanned")
         }
 
-        async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
-            let found = self.0.range(from..=last).take(most).map(|(key, value)| (*key, value.clone()));
-            Answered { result: Ok(found.collect()), round_trips: 1, latency: Duration::ZERO }
+        async fn scan(&self, range: KeyRange, most: usize) -> Answer<Pairs, Infallible> {
+            let last = range.high.map_or(u64::MAX, |high| high - 1);
+            let found = self.0.range(range.low..=last).take(most).map(|(key, value)| (*key, value.clone()));
+            Answer { result: Ok(found.collect()), round_trips: 1 }
+        }
+
+        async fn export(&self, _: u64, _: usize) -> Answer<Portion<Bytes, u64>, Infallible> {
+            unreachable!("it is scanned")
+        }
+
+        fn is_unknown(error: &Infallible) -> bool {
+            match *error {}
         }
     }
 
@@ -128,7 +141,7 @@ mod tests {
             let Poll::Ready(answer) = scan.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
                 panic!("nothing is waited for");
             };
-            let found: Vec<u64> = answer.result.expect("it answers").into_iter().map(|(key, _)| key).collect();
+            let found: Vec<u64> = answer.result.unwrap_or_else(|error| match error {}).into_iter().map(|(key, _)| key).collect();
             prop_assert_eq!(found, wanted);
         }
     }

@@ -2,16 +2,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use fatbtree_blink::value;
-use fatbtree_blink_client::Answered;
+use fatbtree_remote_memory::{Answer, KeyRange, Pairs, Portion};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_workload::{Change, LoadGenerator, Pace, Store, Values};
+use fatbtree_workload::{Change, LoadGenerator, Pace, Structure, Values};
 
 /// Serves one request after the other.
 #[derive(Default)]
@@ -46,8 +47,12 @@ impl Queue {
     }
 }
 
-impl Store for Queue {
+impl Structure for Queue {
     type Value = Vec<u8>;
+    type Error = Infallible;
+    type Cursor = u64;
+
+    const NAME: &'static str = "queue";
 
     fn now(&self) -> Instant {
         Instant::from_nanos(self.now.get())
@@ -65,8 +70,7 @@ impl Store for Queue {
         })
     }
 
-    async fn read(&self, key: u64) -> Answered<Option<Vec<u8>>> {
-        let began = self.now();
+    async fn get(&self, key: u64) -> Answer<Option<Vec<u8>>, Infallible> {
         let mut start = self.free_at.get().max(self.now.get());
         if (self.stall.0..self.stall.1).contains(&start) {
             start = self.stall.1;
@@ -75,15 +79,23 @@ impl Store for Queue {
         self.sleep_until(Instant::from_nanos(start + self.service)).await;
         let mut found = vec![0; 8];
         value::fill(key, 1, &mut found);
-        Answered { result: Ok(Some(found)), round_trips: 1, latency: self.now() - began }
+        Answer { result: Ok(Some(found)), round_trips: 1 }
     }
 
-    async fn change(&self, _: u64, _: Change<'_>) -> Answered<bool> {
+    async fn change(&self, _: u64, _: Change<'_>) -> Answer<bool, Infallible> {
         unreachable!("it is read only")
     }
 
-    async fn scan(&self, _: u64, _: u64, _: usize) -> Answered<Vec<(u64, Bytes)>> {
+    async fn scan(&self, _: KeyRange, _: usize) -> Answer<Pairs, Infallible> {
         unreachable!("it is not scanned")
+    }
+
+    async fn export(&self, _: u64, _: usize) -> Answer<Portion<Bytes, u64>, Infallible> {
+        unreachable!("it is not scanned")
+    }
+
+    fn is_unknown(error: &Infallible) -> bool {
+        match *error {}
     }
 }
 

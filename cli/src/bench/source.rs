@@ -8,8 +8,9 @@ use fatbtree_workload::trace::Trace;
 use fatbtree_workload::ycsb::{Properties, Workload, WorkloadSpec};
 use fatbtree_workload::{Operations, ScanParts, Values};
 
+use super::Arguments;
 use super::keys::Keys;
-use super::{Arguments, Process};
+use super::process::Measured;
 
 /// Operations to do, and what is needed to check their answers.
 pub(super) struct Source {
@@ -64,7 +65,7 @@ impl Source {
     ///
     /// # Errors
     /// When the memory servers hold other keys.
-    pub(super) fn open(files: Files, arguments: &Arguments, process: &mut Process) -> Result<Self> {
+    pub(super) fn open(files: Files, arguments: &Arguments, process: &mut dyn Measured) -> Result<Self> {
         match files {
             Files::Trace(trace, path) => Self::trace(trace, &path, arguments, process),
             Files::Workload(properties, keys) => Self::workload(properties, keys, arguments, process),
@@ -75,7 +76,7 @@ impl Source {
         mut properties: Properties,
         keys: Keys,
         arguments: &Arguments,
-        process: &mut Process,
+        process: &mut dyn Measured,
     ) -> Result<Self> {
         let records = process.records(&keys)?;
         if records == 0 {
@@ -90,7 +91,7 @@ impl Source {
         let spec = WorkloadSpec::from_properties(&properties)?;
         keys.check(&arguments.workload, &spec, records)?;
         if spec.proportions.scan > 0.0
-            && let Some(name) = process.without_ranges()?
+            && let Some(name) = process.without_ranges()
         {
             bail!(
                 "--workload {} scans, and a {name} has no order of keys: use one that does not, such as a, b, c, d or f",
@@ -128,7 +129,7 @@ impl Source {
         Ok(Self { operations: Box::new(workload), values, parts })
     }
 
-    fn trace(trace: Trace, path: &Path, arguments: &Arguments, process: &mut Process) -> Result<Self> {
+    fn trace(trace: Trace, path: &Path, arguments: &Arguments, process: &mut dyn Measured) -> Result<Self> {
         let name = path.display();
         if arguments.operations > trace.len() as u64 {
             bail!(

@@ -19,7 +19,6 @@ use super::measure::{TURN, WARM_UP, count_wrong};
 use super::mixtures::MixtureResult;
 use super::result::{DolphinResult, LoadResult, WayResult};
 use crate::in_process::InProcess;
-use crate::key_value::Records;
 
 /// New keys of this many runs do not meet.
 const MOST_RUNS: u64 = 1 << 10;
@@ -172,9 +171,8 @@ impl<'s> Dolphin<'s> {
                 self.own.open(bytes)?;
             }
             let before = read_bytes(&self.own);
-            let store = Records(self.own.structure());
-            let count = TURN.min(operations - turn * TURN);
-            self.own.drive(done.run_on(&store, &mut workload, count, pace, &self.values, |_| {}))?;
+            let (index, count) = (self.own.structure(), TURN.min(operations - turn * TURN));
+            self.own.drive(done.run_on(&*index, &mut workload, count, pace, &self.values, |_| {}))?;
             read += read_bytes(&self.own) - before;
         }
         self.wrong += count_wrong(&done);

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fatbtree_blink::Contention;
 use fatbtree_blink_host::grpc::LoadData as _;
+use fatbtree_memserver::grpc::Describe;
 use fatbtree_memserver::grpc::{Client, empty};
-use fatbtree_processes::{ClientOptions, NodeError, Spread, SpreadProcess};
-use fatbtree_remote_memory::Change;
+use fatbtree_processes::{Adapter, ClientOptions, NodeError, SpreadProcess};
+use fatbtree_remote_memory::{Change, Spread};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
@@ -18,7 +19,7 @@ use super::input::{Input, Source};
 use super::{Arguments, connect};
 use crate::interrupted::Interrupted;
 use crate::memserver::MadeValues;
-use crate::structure::{client_of, open_spread};
+use crate::structure::{client_of, open_client};
 use crate::{count, progress};
 
 /// Inserts under way at once.
@@ -56,7 +57,10 @@ impl fmt::Display for SpreadResult {
 }
 
 /// Fills the structure of a cluster.
-pub(super) fn load<S: Spread>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult> {
+pub(super) fn load<S>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult>
+where
+    S: Spread<Verbs = Adapter, Info: Describe>,
+{
     let Arguments { keys, trace, empty: emptied, replace, client, nic, values, cluster: file, .. } =
         arguments;
     if emptied.is_some() {
@@ -89,7 +93,7 @@ pub(super) fn load<S: Spread>(arguments: &Arguments, cluster: &Cluster) -> Resul
         contention: Contention::SMART,
     };
     let open = |host, nic| SpreadProcess::<S>::open(&options(host, nic));
-    let mut process = open_spread(nic, cluster, described, PATIENCE, open)?;
+    let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
     process.stop_at_signals()?;
     let (count, began) = (data.keys().len() as u64, Instant::now());
     let bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();
@@ -157,7 +161,11 @@ fn stride(count: usize) -> usize {
 
 /// Makes sure that the structure is empty. With `replace` all servers begin anew, that on which it begins last: until then no client opens
 /// it.
-async fn make_empty<S: Spread>(cluster: &Cluster, trust: &Trust, replace: bool) -> Result<()> {
+async fn make_empty<S: Spread<Info: Describe>>(
+    cluster: &Cluster,
+    trust: &Trust,
+    replace: bool,
+) -> Result<()> {
     let mut servers = Vec::new();
     for server in cluster.servers() {
         let mut client: Client = connect(server, trust).await?;

@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::error::ErrorKind;
-use fatbtree_blink::{Allocation, KeyRange, Mutation, Order, ScanOptions, Start, TreeConfig, ValueLayout};
+use fatbtree_blink::{Allocation, Change, KeyRange, Order, ScanOptions, Start, TreeConfig, ValueLayout};
 use fatbtree_dolphin::host::HybridIndex;
 use fatbtree_dolphin::{Index, MAX_VALUE};
 use fatbtree_memserver::Part;
-use fatbtree_processes::Spread;
+use fatbtree_processes::{SpreadClient, StructureClient};
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
-use fatbtree_remote_memory::KeyValue;
+use fatbtree_remote_memory::Spread;
 use fatbtree_topology::{Cluster, Structure};
 use fatbtree_verbs::plain::PlainDevice;
 
@@ -96,16 +96,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         None => arguments.structure.given().unwrap_or_default(),
     };
     let lines = match &arguments.cluster {
-        _ if structure == Structure::Hash => {
-            on_spread::<Table<_>, Table<_>, HashTable>(arguments, cluster.as_ref(), |servers| {
-                fatbtree_race::Shape { servers, ..fatbtree_race::Shape::default() }
-            })?
-        }
-        _ if structure == Structure::Dolphin => {
-            on_spread::<Index<_>, Index<_>, HybridIndex>(arguments, cluster.as_ref(), |servers| {
-                fatbtree_dolphin::Shape { servers, max_value: MAX_VALUE }
-            })?
-        }
+        _ if structure == Structure::Hash => on_spread::<SpreadClient<Table<_>>, Table<_>, HashTable>(
+            arguments,
+            cluster.as_ref(),
+            |servers| fatbtree_race::Shape { servers, ..fatbtree_race::Shape::default() },
+        )?,
+        _ if structure == Structure::Dolphin => on_spread::<SpreadClient<Index<_>>, Index<_>, HybridIndex>(
+            arguments,
+            cluster.as_ref(),
+            |servers| fatbtree_dolphin::Shape { servers, max_value: MAX_VALUE },
+        )?,
         Some(file) => {
             let (nic, client) = (&arguments.nic, arguments.client.as_deref());
             let mut shell = cluster::Shell::connect(file, client, nic, Out)?;
@@ -133,22 +133,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Carries out all lines on a structure over all memory servers: `S` of a cluster, or `O` in this process, with parts `P`.
-fn on_spread<S, O, P>(
+/// Carries out all lines on a structure over all memory servers: by `C` of a cluster, or `O` in this process, with parts `P`.
+fn on_spread<C, O, P>(
     arguments: &Arguments,
     cluster: Option<&Cluster>,
     shape: impl Fn(u32) -> P::Shape,
 ) -> Result<io::Result<Lines>>
 where
-    S: Spread,
-    O: KeyValue<Verbs = PlainDevice>,
+    C: StructureClient,
+    O: Spread<Verbs = PlainDevice>,
     P: Part<Description: Send>,
 {
     let is_terminal = io::stdin().is_terminal();
     let lines = match (&arguments.cluster, cluster) {
         (Some(file), Some(cluster)) => {
             let (nic, client) = (&arguments.nic, arguments.client.as_deref());
-            let place = spread::connect::<S>(cluster, file, client, nic)?;
+            let place = spread::connect::<C>(cluster, file, client, nic)?;
             exit_when_interrupted()?;
             let mut shell = spread::Shell::new(place, false, Out);
             let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
@@ -293,18 +293,16 @@ impl<W: Write> Database for Shell<W> {
                 };
                 self.answer(&answer, round_trips.into())
             }
-            Command::Put(key, value) => self.mutate(key, Mutation::Upsert(&value), ["ok", "ok"]),
+            Command::Put(key, value) => self.mutate(key, Change::Upsert(&value), ["ok", "ok"]),
             Command::Insert(key, value) => {
-                self.mutate(key, Mutation::Insert(&value), ["inserted", "there already"])
+                self.mutate(key, Change::Insert(&value), ["inserted", "there already"])
             }
-            Command::Update(key, value) => {
-                self.mutate(key, Mutation::Update(&value), ["updated", "not there"])
-            }
+            Command::Update(key, value) => self.mutate(key, Change::Update(&value), ["updated", "not there"]),
             Command::CompareAndSet(key, expected, value) => {
-                let mutation = Mutation::CompareAndSet { expected: &expected, value: &value };
+                let mutation = Change::CompareAndSwap { expected: &expected, value: &value };
                 self.mutate(key, mutation, ["set", "not set"])
             }
-            Command::Delete(key) => self.mutate(key, Mutation::Delete, ["deleted", "not there"]),
+            Command::Delete(key) => self.mutate(key, Change::Delete, ["deleted", "not there"]),
             Command::Scan { first, last, limit, backward } => self.scan(first, last, limit, backward),
             Command::Len => {
                 let before = self.tree.client.pool().stats().remote.reads;
@@ -348,7 +346,7 @@ impl<W: Write> Shell<W> {
     }
 
     /// Carries out a mutation. The two `answers` are for one that was applied, and for one that was not.
-    fn mutate(&mut self, key: u64, mutation: Mutation<'_>, answers: [&str; 2]) -> Result<(), Trouble> {
+    fn mutate(&mut self, key: u64, mutation: Change<'_>, answers: [&str; 2]) -> Result<(), Trouble> {
         let change = self.tree.run(async |client| client.mutate(key, mutation).await)?;
         let applied = change.result.map_err(anyhow::Error::from)?;
         self.answer(answers[usize::from(!applied)], change.trips.round_trips.into())
@@ -408,7 +406,7 @@ impl<W: Write> Shell<W> {
         let round_trips = self.tree.run(async |client| {
             let mut round_trips = 0;
             for key in 1..=count {
-                let change = client.mutate(key, Mutation::Upsert(&loaded_value(&config, key))).await;
+                let change = client.mutate(key, Change::Upsert(&loaded_value(&config, key))).await;
                 change.result?;
                 round_trips += u64::from(change.trips.round_trips);
             }

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use fatbtree_blink::Contention;
 use fatbtree_memserver::{Part, PartOptions, make};
-use fatbtree_processes::{ClientOptions, Spread, SpreadProcess};
-use fatbtree_remote_memory::{Answer, Change, KeyRange, KeyValue, Portion};
+use fatbtree_processes::{ClientOptions, StructureClient, StructureProcess};
+use fatbtree_remote_memory::{Answer, Change, KeyRange, Pairs, Portion, Spread, Structure};
 use fatbtree_topology::Cluster;
 use fatbtree_verbs::plain::PlainDevice;
 
@@ -17,7 +17,7 @@ use super::command::{Command, show};
 use super::{Database, PAIRS_AT_ONCE, Trouble};
 use crate::in_process::InProcess;
 use crate::nic::Nic;
-use crate::structure::{client_of, open_spread};
+use crate::structure::{client_of, open_client};
 
 /// Time limit for memory servers to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,42 +26,45 @@ const SPARE: u64 = 1 << 30;
 /// Servers of a structure in this process, at most.
 const MAX_SERVERS: u16 = 32;
 
-/// Keys with their values.
-type Pairs = Vec<(u64, Vec<u8>)>;
-
 /// Where a structure is.
 pub(super) trait Place {
     /// The structure.
-    type Structure: KeyValue;
+    type Structure: Structure;
 
-    /// Why a walk over the structure would tell nothing, if it would not.
-    const UNVERIFIED: Option<&'static str>;
+    /// The structure, or a handle to it.
+    fn structure(&self) -> Rc<Self::Structure>;
 
-    /// Does something with the structure.
-    fn with<T>(&mut self, work: impl AsyncFnOnce(Rc<Self::Structure>) -> T) -> Result<T>;
+    /// Runs an operation to its end.
+    fn run<T>(&mut self, work: impl Future<Output = T>) -> Result<T>;
+
+    /// Walks over the whole structure and checks it. Returns what it finds, in words.
+    fn verify(&mut self) -> Result<String>;
 }
 
-impl<S: Spread> Place for SpreadProcess<S> {
-    type Structure = S;
+/// The structure is opened again where a server has begun anew.
+impl<C: StructureClient> Place for StructureProcess<C> {
+    type Structure = C;
 
-    const UNVERIFIED: Option<&'static str> =
-        Some("verify works without --cluster only: it needs a structure at rest");
+    fn structure(&self) -> Rc<C> {
+        Rc::new(self.client().clone())
+    }
 
-    /// The structure is opened again where a server has begun anew.
-    fn with<T>(&mut self, work: impl AsyncFnOnce(Rc<S>) -> T) -> Result<T> {
-        let client = self.client().clone();
-        let done = self.run(async move { Ok::<_, S::Error>(work(client.structure().await?).await) })?;
-        Ok(done?)
+    fn run<T>(&mut self, work: impl Future<Output = T>) -> Result<T> {
+        Ok(self.run(work)?)
+    }
+
+    fn verify(&mut self) -> Result<String> {
+        bail!("verify works without --cluster only: it needs a structure at rest")
     }
 }
 
 /// Connects as a client of the cluster file, by default the first one.
-pub(super) fn connect<S: Spread>(
+pub(super) fn connect<C: StructureClient>(
     cluster: &Cluster,
     file: &Path,
     client: Option<&str>,
     nic: &Nic,
-) -> Result<SpreadProcess<S>> {
+) -> Result<StructureProcess<C>> {
     let described = client_of(cluster, client)?;
     let trust = crate::topology::trust(cluster, file, &described.name)?;
     let options = |host, nic| ClientOptions {
@@ -75,8 +78,8 @@ pub(super) fn connect<S: Spread>(
         patience: PATIENCE,
         contention: Contention::default(),
     };
-    let open = |host, nic| SpreadProcess::open_without_absent(&options(host, nic));
-    open_spread(nic, cluster, described, PATIENCE, open)
+    let open = |host, nic| StructureProcess::open_without_absent(&options(host, nic));
+    open_client(nic, cluster, described, PATIENCE, open)
 }
 
 /// A structure and what it takes to print answers.
@@ -113,8 +116,9 @@ impl<P: Place, W: Write> Shell<P, W> {
         &mut self,
         key: u64,
         change: Change<'_>,
-    ) -> Result<Answer<bool, <P::Structure as KeyValue>::Error>> {
-        self.place.with(async |structure| structure.change(key, change).await)
+    ) -> Result<Answer<bool, <P::Structure as Structure>::Error>> {
+        let structure = self.place.structure();
+        self.place.run(structure.change(key, change))
     }
 
     /// Writes an answer and what it has cost.
@@ -141,25 +145,20 @@ impl<P: Place, W: Write> Shell<P, W> {
 
     /// Reads the next pairs of a range, and what that took.
     fn pairs(&mut self, range: KeyRange, most: usize) -> Result<(Pairs, u32)> {
-        let scanned = self.place.with(async |structure| match structure.scan(range, most) {
-            Some(scan) => {
-                let Answer { result, round_trips } = scan.await;
-                let owned = |(key, value): (u64, <P::Structure as KeyValue>::Value)| (key, value.to_vec());
-                Some((result.map(|pairs| pairs.into_iter().map(owned).collect()), round_trips))
-            }
-            None => None,
-        })?;
-        let (pairs, round_trips) = scanned
-            .context("a hash table has no order of keys: `fatbtree scan` without a range prints all pairs")?;
-        Ok((pairs?, round_trips))
+        if P::Structure::LACKS.contains(&"scan") {
+            bail!("a hash table has no order of keys: `fatbtree scan` without a range prints all pairs");
+        }
+        let structure = self.place.structure();
+        let Answer { result, round_trips } = self.place.run(structure.scan(range, most))?;
+        Ok((result?, round_trips))
     }
 
     /// Counts all pairs. Returns their number, and the round trips.
     fn count(&mut self) -> Result<(u64, u32)> {
         let (mut next, mut found, mut all) = (Some(Default::default()), 0, 0);
         while let Some(cursor) = next {
-            let export = async |structure: Rc<P::Structure>| structure.export(cursor, PAIRS_AT_ONCE).await;
-            let Answer { result, round_trips } = self.place.with(export)?;
+            let structure = self.place.structure();
+            let Answer { result, round_trips } = self.place.run(structure.export(cursor, PAIRS_AT_ONCE))?;
             let Portion { pairs, rest } = result?;
             (next, found, all) = (rest, found + pairs.len() as u64, all + round_trips);
         }
@@ -199,12 +198,9 @@ impl<P: Place, W: Write> Database for Shell<P, W> {
     fn carry_out(&mut self, command: Command) -> Result<(), Trouble> {
         match command {
             Command::Get(key) => {
-                let get = async |structure: Rc<P::Structure>| {
-                    let Answer { result, round_trips } = structure.get(key).await;
-                    Answer { result: result.map(|value| value.map(|value| show(&value))), round_trips }
-                };
-                let Answer { result, round_trips } = self.place.with(get)?;
-                let answer = result.map_err(anyhow::Error::from)?;
+                let structure = self.place.structure();
+                let Answer { result, round_trips } = self.place.run(structure.get(key))?;
+                let answer = result.map_err(anyhow::Error::from)?.map(|value| show(value.as_ref()));
                 self.answer(answer.as_deref().unwrap_or("not there"), round_trips)
             }
             Command::Put(key, value) => self.mutate(key, Change::Upsert(&value), ["ok", "ok"]),
@@ -218,11 +214,8 @@ impl<P: Place, W: Write> Database for Shell<P, W> {
                 self.answer("ok", round_trips)
             }
             Command::Verify => {
-                if let Some(why) = P::UNVERIFIED {
-                    return Err(anyhow!(why).into());
-                }
-                let found = self.place.with(async |structure| structure.verify().await)?;
-                Ok(writeln!(self.out, "{}", found.map_err(anyhow::Error::from)?)?)
+                let found = self.place.verify()?;
+                Ok(writeln!(self.out, "{found}")?)
             }
             Command::Stats => Ok(writeln!(
                 self.out,
@@ -252,19 +245,25 @@ impl<P: Place, W: Write> Database for Shell<P, W> {
     }
 }
 
-impl<S: KeyValue<Verbs = PlainDevice>, P: Part> Place for InProcess<S, P> {
+impl<S: Spread<Verbs = PlainDevice>, P: Part> Place for InProcess<S, P> {
     type Structure = S;
 
-    const UNVERIFIED: Option<&'static str> = None;
+    fn structure(&self) -> Rc<S> {
+        self.structure()
+    }
 
-    fn with<T>(&mut self, work: impl AsyncFnOnce(Rc<S>) -> T) -> Result<T> {
+    fn run<T>(&mut self, work: impl Future<Output = T>) -> Result<T> {
+        Ok(self.drive(work))
+    }
+
+    fn verify(&mut self) -> Result<String> {
         let structure = self.structure();
-        Ok(self.drive(work(structure)))
+        Ok(self.drive(structure.verify())?.to_string())
     }
 }
 
 /// A structure in this process on `count` memory servers, empty.
-pub(super) fn own<S: KeyValue<Verbs = PlainDevice>, P: Part>(
+pub(super) fn own<S: Spread<Verbs = PlainDevice>, P: Part>(
     count: u16,
     shape: impl Fn(u32) -> P::Shape,
 ) -> Result<InProcess<S, P>> {

@@ -38,7 +38,8 @@ fn members() -> Vec<String> {
 /// A part of a page: what stands below a heading, up to the next one of its level.
 fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     let level = heading.split(' ').next().expect("a heading has a level");
-    let (_, rest) = page.split_once(&format!("{heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
+    let (_, rest) =
+        page.split_once(&format!("{heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
     rest.split(&format!("\n{level} ")).next().expect("something")
 }
 
@@ -81,7 +82,8 @@ fn every_structure_has_its_formats() {
     let page = read("docs/src/formats.md");
     let formats = section(&page, "## Memory formats");
     // A structure's hosts and clients are folders of it, or beside it.
-    let structures = folders("structures").into_iter().filter(|name| !name.contains('-') && name != "registry");
+    let structures =
+        folders("structures").into_iter().filter(|name| !name.contains('-') && name != "registry");
     for structure in structures {
         let path = format!("`structures/{structure}/src/");
         assert!(formats.contains(&path), "docs/src/formats.md: no memory format of {structure}");

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use fatbtree_controller::grpc::ClientReport;
-use fatbtree_dolphin::Index;
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::Describe;
-use fatbtree_race::Table;
-use fatbtree_race::host::TableInfo;
-use fatbtree_remote_memory::{Awaited, ConnectionId, KeyValue, RemoteConfig, RemoteMemory, ServerSet};
+use fatbtree_remote_memory::{
+    Answer, Awaited, Change, ConnectionId, KeyRange, Pairs, Portion, RemoteConfig, RemoteMemory, ServerSet,
+    Spread, Structure,
+};
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
 
@@ -21,51 +22,8 @@ use crate::NodeError;
 use crate::adapter::Adapter;
 use crate::metrics::Metrics;
 
-/// A structure over all memory servers, as a client process uses it.
-pub trait Spread: KeyValue<Verbs = Adapter> {
-    /// A server's description of its part.
-    type Info: Describe + Copy + Eq + Send + 'static;
-
-    /// Name of the structure, for people: `hash table`.
-    const NAME: &'static str;
-
-    /// Servers of the structure, a bit for each number.
-    fn servers(info: &Self::Info) -> u32;
-
-    /// Server on which the structure begins.
-    fn home(info: &Self::Info) -> u16;
-}
-
-impl Spread for Table<Adapter> {
-    type Info = TableInfo;
-
-    const NAME: &'static str = "hash table";
-
-    fn servers(info: &TableInfo) -> u32 {
-        info.shape.servers
-    }
-
-    fn home(info: &TableInfo) -> u16 {
-        info.directory.server()
-    }
-}
-
-impl Spread for Index<Adapter> {
-    type Info = fatbtree_dolphin::Shape;
-
-    const NAME: &'static str = "Dolphin index";
-
-    fn servers(shape: &fatbtree_dolphin::Shape) -> u32 {
-        shape.servers
-    }
-
-    fn home(shape: &fatbtree_dolphin::Shape) -> u16 {
-        shape.home()
-    }
-}
-
 /// A client of a structure over all memory servers, with memory that its process keeps connected. A clone is the same client.
-pub struct SpreadClient<S: Spread>(Rc<Inner<S>>);
+pub struct SpreadClient<S: Spread<Verbs = Adapter>>(Rc<Inner<S>>);
 
 struct Inner<S> {
     memory: Rc<RemoteMemory<Adapter>>,
@@ -78,23 +36,23 @@ struct Inner<S> {
     remembered: Cell<u64>,
 }
 
-impl<S: Spread> Clone for SpreadClient<S> {
+impl<S: Spread<Verbs = Adapter>> Clone for SpreadClient<S> {
     fn clone(&self) -> Self {
         Self(Rc::clone(&self.0))
     }
 }
 
-impl<S: Spread> std::fmt::Debug for SpreadClient<S> {
+impl<S: Spread<Verbs = Adapter>> std::fmt::Debug for SpreadClient<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SpreadClient").field("memory", &self.0.memory).finish_non_exhaustive()
     }
 }
 
-impl<S: Spread> SpreadClient<S> {
+impl<S: Spread<Verbs = Adapter>> SpreadClient<S> {
     /// The structure, opened when it is first asked for, and again after a server has begun anew.
     ///
     /// # Errors
-    /// See [`KeyValue::open`].
+    /// See [`Spread::open`].
     pub async fn structure(&self) -> Result<Rc<S>, S::Error> {
         if let Some(open) = &*self.0.open.borrow() {
             return Ok(Rc::clone(open));
@@ -119,20 +77,60 @@ impl<S: Spread> SpreadClient<S> {
     }
 
     /// Remembers so many bytes of the structure from its next opening on, which this call brings about. By default
-    /// [`KeyValue::REMEMBERED`].
+    /// [`Spread::REMEMBERED`].
     pub fn remember(&self, bytes: u64) {
         if self.0.remembered.replace(bytes) != bytes {
             self.0.open.take();
         }
     }
 
-    /// The memory that the structure lies in.
-    pub fn memory(&self) -> &Rc<RemoteMemory<Adapter>> {
-        &self.0.memory
+    /// Works on the structure, opened if it was not.
+    async fn on<T>(&self, work: impl AsyncFnOnce(&S) -> Answer<T, S::Error>) -> Answer<T, S::Error> {
+        match self.structure().await {
+            Ok(structure) => work(&structure).await,
+            Err(error) => Answer { result: Err(error), round_trips: 0 },
+        }
     }
 }
 
-impl<S: Spread> StructureClient for SpreadClient<S> {
+impl<S: Spread<Verbs = Adapter>> Structure for SpreadClient<S> {
+    type Value = S::Value;
+    type Error = S::Error;
+    type Cursor = S::Cursor;
+
+    const NAME: &'static str = S::NAME;
+    const LACKS: &'static [&'static str] = S::LACKS;
+
+    fn now(&self) -> Instant {
+        self.0.memory.reactor().now()
+    }
+
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
+        self.0.memory.reactor().sleep(at - self.now())
+    }
+
+    async fn get(&self, key: u64) -> Answer<Option<S::Value>, S::Error> {
+        self.on(async |structure| structure.get(key).await).await
+    }
+
+    async fn change(&self, key: u64, change: Change<'_>) -> Answer<bool, S::Error> {
+        self.on(async |structure| structure.change(key, change).await).await
+    }
+
+    async fn scan(&self, range: KeyRange, most: usize) -> Answer<Pairs, S::Error> {
+        self.on(async |structure| structure.scan(range, most).await).await
+    }
+
+    async fn export(&self, from: S::Cursor, most: usize) -> Answer<Portion<Bytes, S::Cursor>, S::Error> {
+        self.on(async |structure| structure.export(from, most).await).await
+    }
+
+    fn is_unknown(error: &S::Error) -> bool {
+        S::is_unknown(error)
+    }
+}
+
+impl<S: Spread<Verbs = Adapter, Info: Describe>> StructureClient for SpreadClient<S> {
     type Info = S::Info;
     type Kept = RemoteMemory<Adapter>;
 
@@ -204,6 +202,10 @@ impl<S: Spread> StructureClient for SpreadClient<S> {
         Ok(())
     }
 
+    async fn ready(&self) -> Result<(), S::Error> {
+        self.structure().await.map(drop)
+    }
+
     fn finish(&self) -> impl Future<Output = ()> + 'static {
         let open = self.opened();
         async move {
@@ -223,6 +225,10 @@ impl<S: Spread> StructureClient for SpreadClient<S> {
     }
 
     fn set_registered(&self, _: ConnectionId) {}
+
+    fn is_registered(&self) -> bool {
+        false
+    }
 
     fn metrics(&self, _: &mut Metrics) {}
 }

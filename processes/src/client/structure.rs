@@ -17,7 +17,7 @@ use std::future::Future;
 use fatbtree_controller::grpc::ClientReport;
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::Describe;
-use fatbtree_remote_memory::{Kept, RemoteMemory};
+use fatbtree_remote_memory::{Kept, RemoteMemory, Structure};
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
 
@@ -34,7 +34,7 @@ pub type Infos<S> = BTreeMap<u16, ServerInfo<S>>;
 pub struct DoubtOthers;
 
 /// A client of a structure, as a process runs it. A clone is the same client.
-pub trait StructureClient: Clone + 'static {
+pub trait StructureClient: Structure + Clone + 'static {
     /// A server's description of the structure.
     type Info: Describe + Send + Copy + 'static;
     /// Memory whose sessions are kept.
@@ -76,6 +76,12 @@ pub trait StructureClient: Clone + 'static {
     /// When it does not go with what others have said.
     fn believe(&self, server: u16, infos: &Infos<Self::Info>) -> Result<(), DoubtOthers>;
 
+    /// Opens the structure, if it is not open.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    fn ready(&self) -> impl Future<Output = Result<(), Self::Error>>;
+
     /// Releases what dropped operations have left.
     fn finish(&self) -> impl Future<Output = ()> + 'static;
 
@@ -87,6 +93,9 @@ pub trait StructureClient: Clone + 'static {
 
     /// Lets index reads go over a connection that the controller has registered.
     fn set_registered(&self, id: fatbtree_remote_memory::ConnectionId);
+
+    /// Whether index reads are sent to all memory servers.
+    fn is_registered(&self) -> bool;
 
     /// Metrics of the client.
     fn metrics(&self, metrics: &mut Metrics);

@@ -1,8 +1,8 @@
 //! The client of trees in its process.
 
-use std::future::Future;
+use std::future::{Future, ready};
 
-use fatbtree_blink::{Pool, PoolConfig, SuperRoot, SuperRootError};
+use fatbtree_blink::{OperationError, Pool, PoolConfig, SuperRoot, SuperRootError};
 use fatbtree_blink_client::{Client, KeySample, Report};
 use fatbtree_blink_host::TreeInfo;
 use fatbtree_controller::grpc::ClientReport;
@@ -92,6 +92,10 @@ impl StructureClient for Client<Adapter> {
         }
     }
 
+    fn ready(&self) -> impl Future<Output = Result<(), OperationError>> {
+        ready(Ok(()))
+    }
+
     fn finish(&self) -> impl Future<Output = ()> + 'static {
         let client = self.clone();
         async move { client.pool().finish().await }
@@ -110,6 +114,10 @@ impl StructureClient for Client<Adapter> {
     fn set_registered(&self, id: ConnectionId) {
         // A connection that is down is registered anew with its next queue pair.
         let _ = self.pool().set_registered(id, true);
+    }
+
+    fn is_registered(&self) -> bool {
+        self.pool().connections().into_iter().all(|id| self.pool().is_registered(id))
     }
 
     fn metrics(&self, metrics: &mut Metrics) {

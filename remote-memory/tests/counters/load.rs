@@ -1,12 +1,13 @@
 //! The array under the load generator of all indexes: round trips, rate and latency in virtual time.
 
-use fatbtree_blink_client::{Answered, NoAnswer};
-use fatbtree_remote_memory::Contention;
+use std::io::Error;
+
+use fatbtree_remote_memory::{Answer, Contention, KeyRange, Pairs, Portion};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::{Summary, Troubles};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_workload::{Change, LoadGenerator, Pace, Store, Values};
+use fatbtree_workload::{Change, LoadGenerator, Pace, Structure, Values};
 
 use crate::array::Counters;
 use crate::lab::{SERVER, begin, serve};
@@ -19,8 +20,12 @@ struct Records {
     machine: Machine,
 }
 
-impl Store for Records {
+impl Structure for Records {
     type Value = [u8; 8];
+    type Error = Error;
+    type Cursor = u64;
+
+    const NAME: &'static str = "array";
 
     fn now(&self) -> Instant {
         self.machine.now()
@@ -30,27 +35,32 @@ impl Store for Records {
         self.machine.sleep(at - self.now()).await;
     }
 
-    async fn read(&self, key: u64) -> Answered<Option<[u8; 8]>> {
-        let began = self.now();
-        let read = self.counters.get(key as u32).await;
-        let result = read.map(|value| Some(value.to_le_bytes())).map_err(|_| NoAnswer::Server("not read"));
-        Answered { result, round_trips: 1, latency: self.now() - began }
+    async fn get(&self, key: u64) -> Answer<Option<[u8; 8]>, Error> {
+        let read = self.counters.get(key as u32).await.map(|value| Some(value.to_le_bytes()));
+        Answer { result: read.map_err(|error| Error::other(format!("{error:?}"))), round_trips: 1 }
     }
 
-    async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
+    async fn change(&self, key: u64, change: Change<'_>) -> Answer<bool, Error> {
         let (Change::Insert(value) | Change::Update(value) | Change::Upsert(value)) = change else {
             unreachable!("workload A has no deletes")
         };
-        let (began, new) = (self.now(), u64::from_le_bytes(value.try_into().expect("eight bytes")));
-        let (result, round_trips) = match self.counters.change(key as u32, |_| new).await {
-            Ok((_, trips)) => (Ok(true), trips),
-            Err(_) => (Err(NoAnswer::Unknown), 0),
-        };
-        Answered { result, round_trips, latency: self.now() - began }
+        let new = u64::from_le_bytes(value.try_into().expect("eight bytes"));
+        match self.counters.change(key as u32, |_| new).await {
+            Ok((_, round_trips)) => Answer { result: Ok(true), round_trips },
+            Err(error) => Answer { result: Err(Error::other(format!("{error:?}"))), round_trips: 0 },
+        }
     }
 
-    async fn scan(&self, _: u64, _: u64, _: usize) -> Answered<Vec<(u64, bytes::Bytes)>> {
+    async fn scan(&self, _: KeyRange, _: usize) -> Answer<Pairs, Error> {
         unreachable!("workload A has no scans")
+    }
+
+    async fn export(&self, _: u64, _: usize) -> Answer<Portion<bytes::Bytes, u64>, Error> {
+        unreachable!("workload A has no scans")
+    }
+
+    fn is_unknown(_: &Error) -> bool {
+        true
     }
 }
 

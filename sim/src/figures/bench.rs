@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    ConnectionId, EntryCache, IndexCache, KeyRange, Mutation, PoolConfig, PoolError, RemoteMemory,
-    RemoteSide, RemoteStats, ScanOptions, Start, Techniques, Tree, TreeConfig, Writer, value,
+    Change, ConnectionId, EntryCache, IndexCache, KeyRange, PoolConfig, PoolError, RemoteMemory, RemoteSide,
+    RemoteStats, ScanOptions, Start, Techniques, Tree, TreeConfig, Writer, value,
 };
 use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, load_cluster};
@@ -593,7 +593,7 @@ impl Work {
     }
 
     async fn write(&self, key: u64, start: Start) -> Result<u32, String> {
-        let change = self.client.pool().mutate(key, Mutation::Upsert(&value_of(key)), start).await;
+        let change = self.client.pool().mutate(key, Change::Upsert(&value_of(key)), start).await;
         change.result.map(|_| change.trips.round_trips).map_err(|error| error.to_string())
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use fatbtree_blink::{
-    Integrity, KeyRange, Mutation, Partition, Pool, PoolConfig, Start, SuperRoot, TreeConfig, ValueLayout,
+    Integrity, KeyRange, Partition, Pool, PoolConfig, Start, SuperRoot, TreeConfig, ValueLayout,
 };
 use fatbtree_blink_host::{Blink, LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
 use fatbtree_dolphin::Index;
@@ -16,7 +16,7 @@ use fatbtree_memserver::{
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
 use fatbtree_remote_memory::session_keeper::SessionKeeper;
-use fatbtree_remote_memory::{Change, Kept, KeyValue, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{Change, Kept, RemoteConfig, RemoteMemory, Spread};
 
 use crate::world::{Machine, SimDevice};
 
@@ -83,13 +83,13 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 /// A structure that lies over all servers.
-pub(super) struct Spread<K>(K);
+pub(super) struct Whole<K>(K);
 
-pub(super) type Hash = Spread<Table<SimDevice>>;
-pub(super) type Dolphin = Spread<Index<SimDevice>>;
+pub(super) type Hash = Whole<Table<SimDevice>>;
+pub(super) type Dolphin = Whole<Index<SimDevice>>;
 
 /// A client's view with the part that its servers have.
-pub(super) trait Parts: KeyValue<Verbs = SimDevice> {
+pub(super) trait Parts: Spread<Verbs = SimDevice> {
     type Part: Part;
 
     fn shape(servers: u32) -> <Self::Part as Part>::Shape;
@@ -112,7 +112,7 @@ impl Parts for Index<SimDevice> {
     }
 }
 
-impl<K: Parts> Structure for Spread<K> {
+impl<K: Parts> Structure for Whole<K> {
     type Tenant = K::Part;
     type Memory = RemoteMemory<SimDevice>;
 
@@ -150,7 +150,7 @@ impl<K: Parts> Structure for Spread<K> {
     }
 
     async fn get(&self, key: u64) -> Result<Option<Vec<u8>>, String> {
-        Ok(self.0.get(key).await.result.map_err(text)?.map(|value| value.to_vec()))
+        Ok(self.0.get(key).await.result.map_err(text)?.map(|value| value.as_ref().to_vec()))
     }
 
     async fn upsert(&self, key: u64, value: &[u8]) -> Result<(), String> {
@@ -221,11 +221,11 @@ impl Structure for Tree {
     }
 
     async fn upsert(&self, key: u64, value: &[u8]) -> Result<(), String> {
-        self.0.mutate(key, Mutation::Upsert(value), Start::Root).await.result.map(drop).map_err(text)
+        self.0.mutate(key, Change::Upsert(value), Start::Root).await.result.map(drop).map_err(text)
     }
 
     async fn delete(&self, key: u64) -> Result<(), String> {
-        self.0.mutate(key, Mutation::Delete, Start::Root).await.result.map(drop).map_err(text)
+        self.0.mutate(key, Change::Delete, Start::Root).await.result.map(drop).map_err(text)
     }
 
     async fn verify(&self) -> Result<(), String> {

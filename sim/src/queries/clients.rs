@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_blink::{KeyRange, Mutation, ScanOptions, Start};
+use fatbtree_blink::{Change, KeyRange, ScanOptions, Start};
 use fatbtree_blink_client::{Client, QueryClient};
 use fatbtree_query::{Answer as Said, Ask};
 use fatbtree_soft_nic::Nic;
@@ -144,12 +144,12 @@ async fn operate_rdma(
     }
     let bytes = word.to_le_bytes();
     let mutation = match what {
-        What::Put | What::Get => Mutation::Upsert(&bytes),
-        What::Update => Mutation::Update(&bytes),
-        What::Delete => Mutation::Delete,
+        What::Put | What::Get => Change::Upsert(&bytes),
+        What::Update => Change::Update(&bytes),
+        What::Delete => Change::Delete,
     };
     // An error says why, and is no answer.
-    if let Ok(applied) = client.mutate_from(key, mutation, Start::Root).await.result {
+    if let Ok(applied) = client.starting(Start::Root).mutate(key, mutation).await.result {
         history.answer(asked, now.get(), Answer::of(applied));
         shared.count(|outcome| outcome.rdma_writes += u64::from(applied));
     }

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use fatbtree_blink::{KeyRange, Mutation, OperationError, Order, ScanOptions, Start, Verified, VerifyError};
+use fatbtree_blink::{Change, KeyRange, OperationError, Order, ScanOptions, Start, Verified, VerifyError};
 use rand::RngExt as _;
 
 use super::life::{Life, Place, Task};
@@ -193,7 +193,7 @@ impl Worker<'_, '_> {
 
     async fn upsert(&mut self, key: u64) -> Result<(), OperationError> {
         let word = self.next_word();
-        self.mutate(key, Call::Upsert(word), Mutation::Upsert(&word.to_le_bytes())).await
+        self.mutate(key, Call::Upsert(word), Change::Upsert(&word.to_le_bytes())).await
     }
 
     fn next_word(&self) -> u64 {
@@ -205,17 +205,17 @@ impl Worker<'_, '_> {
         let word = self.next_word();
         let bytes = word.to_le_bytes();
         let (call, mutation) = match what {
-            8..10 => (Call::Update(word), Mutation::Update(&bytes)),
-            10..12 => (Call::Upsert(word), Mutation::Upsert(&bytes)),
-            12 | 13 => (Call::Insert(word), Mutation::Insert(&bytes)),
-            14 | 15 => (Call::Delete, Mutation::Delete),
-            _ if era.is_multiple_of(2) => (Call::Insert(word), Mutation::Insert(&bytes)),
-            _ => (Call::Delete, Mutation::Delete),
+            8..10 => (Call::Update(word), Change::Update(&bytes)),
+            10..12 => (Call::Upsert(word), Change::Upsert(&bytes)),
+            12 | 13 => (Call::Insert(word), Change::Insert(&bytes)),
+            14 | 15 => (Call::Delete, Change::Delete),
+            _ if era.is_multiple_of(2) => (Call::Insert(word), Change::Insert(&bytes)),
+            _ => (Call::Delete, Change::Delete),
         };
         self.mutate(key, call, mutation).await
     }
 
-    async fn mutate(&mut self, key: u64, call: Call, mutation: Mutation<'_>) -> Result<(), OperationError> {
+    async fn mutate(&mut self, key: u64, call: Call, mutation: Change<'_>) -> Result<(), OperationError> {
         let asked = self.log.borrow_mut().ask(&self.life.name, key, call);
         let change = self.life.client.pool().mutate(key, mutation, Start::Cached).await;
         self.log.borrow_mut().answer(asked, Answer::of(change.result?));

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    Allocation, BreakReason, ConnectionId, EntryCache, IndexCache, KeyRange, Mutation, OperationError, Order,
+    Allocation, BreakReason, Change, ConnectionId, EntryCache, IndexCache, KeyRange, OperationError, Order,
     Partition, PoolConfig, PoolError, RemoteMemory, RemoteSide, ScanOptions, Start, SuperRoot, Value,
     ValueLayout, Writer,
 };
@@ -251,15 +251,15 @@ impl Living {
             let (new, bytes) = self.draw_value(key, random);
             let call = Call::CompareAndSet { expected: word, new };
             return self
-                .mutate(key, call, Mutation::CompareAndSet { expected: &value, value: &bytes }, start)
+                .mutate(key, call, Change::CompareAndSwap { expected: &value, value: &bytes }, start)
                 .await;
         }
         let (word, value) = self.draw_value(key, random);
         let (call, mutation) = match what {
-            3 | 4 => (Call::Upsert(word), Mutation::Upsert(&value)),
-            5 | 6 => (Call::Insert(word), Mutation::Insert(&value)),
-            7 => (Call::Update(word), Mutation::Update(&value)),
-            _ => (Call::Delete, Mutation::Delete),
+            3 | 4 => (Call::Upsert(word), Change::Upsert(&value)),
+            5 | 6 => (Call::Insert(word), Change::Insert(&value)),
+            7 => (Call::Update(word), Change::Update(&value)),
+            _ => (Call::Delete, Change::Delete),
         };
         self.mutate(key, call, mutation, start).await
     }
@@ -301,7 +301,7 @@ impl Living {
         (word, value)
     }
 
-    async fn mutate(&self, key: u64, call: Call, mutation: Mutation<'_>, start: Start) -> Result<(), String> {
+    async fn mutate(&self, key: u64, call: Call, mutation: Change<'_>, start: Start) -> Result<(), String> {
         let history = &self.setting.history;
         let asked = history.ask(&self.machine.name(), self.machine.now(), key, call);
         let change = self.client.pool().mutate(key, mutation, start).await;

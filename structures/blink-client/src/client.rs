@@ -10,16 +10,16 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use fatbtree_blink::{
-    CacheStats, EntryCache, EntryCacheStats, Event, IndexCache, KeyRange, Lookup, Mutation, MutationResult,
+    CacheStats, Change, EntryCache, EntryCacheStats, Event, IndexCache, KeyRange, Lookup, MutationResult,
     OperationError, Order, Pool, PoolConfig, Scan, ScanOptions, Start, SuperRoot, Value, Verified,
     VerifyError,
 };
+use fatbtree_remote_memory::{Answer, Pairs, Portion, Structure, export_in_order};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
-use crate::answer::{Answered, NoAnswer};
 use crate::latencies::{LatencyBuckets, OperationLatencies};
 use crate::sample::{KeySample, Report, Sampling};
 
@@ -38,12 +38,15 @@ pub struct Client<V> {
     sampling: Rc<RefCell<Sampling>>,
     /// Latencies of all clones together.
     latencies: Rc<RefCell<OperationLatencies>>,
+    /// Start of this clone's operations.
+    start: Start,
 }
 
 impl<V> Clone for Client<V> {
     fn clone(&self) -> Self {
         let (pool, sampling, latencies) = (&self.pool, &self.sampling, &self.latencies);
-        Self { pool: Rc::clone(pool), sampling: Rc::clone(sampling), latencies: Rc::clone(latencies) }
+        let (pool, sampling, latencies) = (Rc::clone(pool), Rc::clone(sampling), Rc::clone(latencies));
+        Self { pool, sampling, latencies, start: self.start }
     }
 }
 
@@ -65,7 +68,14 @@ impl<V: Verbs> Client<V> {
         seed: u64,
     ) -> Result<Self, fatbtree_blink::PoolError> {
         let pool = Rc::new(Pool::new(verbs, config, roots, seed)?);
-        Ok(Self { pool, sampling: Rc::default(), latencies: Rc::default() })
+        let start = Start::CachedOrIndexRead;
+        Ok(Self { pool, sampling: Rc::default(), latencies: Rc::default(), start })
+    }
+
+    /// The same client with another start of its operations. Default: [`Start::CachedOrIndexRead`].
+    #[must_use]
+    pub fn starting(&self, start: Start) -> Self {
+        Self { start, ..self.clone() }
     }
 
     /// Sets or removes the sample of the keys that operations ask for. Sampling costs a random number for each key, and the sample's memory.
@@ -108,7 +118,7 @@ impl<V: Verbs> Client<V> {
     /// # Errors
     /// When there is no answer; the error says why, and what to do.
     pub async fn get(&self, key: u64) -> Result<Option<Value>, OperationError> {
-        self.lookup(key, Start::CachedOrIndexRead).await.result
+        self.lookup(key, self.start).await.result
     }
 
     /// Looks up a key as [`get`](Self::get) does, from another start, and returns the cost too.
@@ -137,7 +147,7 @@ impl<V: Verbs> Client<V> {
     where
         I: IntoIterator<Item = u64>,
     {
-        self.lookup_many(keys, Start::CachedOrIndexRead, at_once)
+        self.lookup_many(keys, self.start, at_once)
     }
 
     /// Looks up keys as [`get_many`](Self::get_many) does, from another start.
@@ -176,7 +186,7 @@ impl<V: Verbs> Client<V> {
     /// # Errors
     /// When it was not put, or [may have been](OperationError::Unknown).
     pub async fn upsert(&self, key: u64, value: &[u8]) -> Result<(), OperationError> {
-        self.mutate(key, Mutation::Upsert(value)).await.result.map(drop)
+        self.mutate(key, Change::Upsert(value)).await.result.map(drop)
     }
 
     /// Puts a value if the key does not exist. Returns whether it was put.
@@ -184,7 +194,7 @@ impl<V: Verbs> Client<V> {
     /// # Errors
     /// As [`upsert`](Self::upsert).
     pub async fn insert(&self, key: u64, value: &[u8]) -> Result<bool, OperationError> {
-        self.mutate(key, Mutation::Insert(value)).await.result
+        self.mutate(key, Change::Insert(value)).await.result
     }
 
     /// Replaces the value if the key exists. Returns whether it did.
@@ -192,7 +202,7 @@ impl<V: Verbs> Client<V> {
     /// # Errors
     /// As [`upsert`](Self::upsert).
     pub async fn update(&self, key: u64, value: &[u8]) -> Result<bool, OperationError> {
-        self.mutate(key, Mutation::Update(value)).await.result
+        self.mutate(key, Change::Update(value)).await.result
     }
 
     /// Replaces the value if the key exists and has the value `expected`. Returns whether it was replaced.
@@ -205,7 +215,7 @@ impl<V: Verbs> Client<V> {
         expected: &[u8],
         value: &[u8],
     ) -> Result<bool, OperationError> {
-        self.mutate(key, Mutation::CompareAndSet { expected, value }).await.result
+        self.mutate(key, Change::CompareAndSwap { expected, value }).await.result
     }
 
     /// Deletes a key. Returns whether it existed.
@@ -213,7 +223,7 @@ impl<V: Verbs> Client<V> {
     /// # Errors
     /// As [`upsert`](Self::upsert).
     pub async fn delete(&self, key: u64) -> Result<bool, OperationError> {
-        self.mutate(key, Mutation::Delete).await.result
+        self.mutate(key, Change::Delete).await.result
     }
 
     /// The pairs of a range in ascending order, as a stream; leaves are read ahead while it is polled. The first one is found by a
@@ -230,7 +240,7 @@ impl<V: Verbs> Client<V> {
     }
 
     fn scan_from(&self, range: impl RangeBounds<u64>, order: Order) -> Scan<'_, V> {
-        let options = ScanOptions { order, start: Start::CachedOrIndexRead, ..ScanOptions::default() };
+        let options = ScanOptions { order, start: self.start, ..ScanOptions::default() };
         self.scan_with(KeyRange::of(range), options)
     }
 
@@ -262,45 +272,11 @@ impl<V: Verbs> Client<V> {
     }
 
     /// Carries out any change. Returns the cost too.
-    pub async fn mutate(&self, key: u64, mutation: Mutation<'_>) -> MutationResult {
-        self.mutate_from(key, mutation, Start::CachedOrIndexRead).await
-    }
-
-    /// Mutates as [`mutate`](Self::mutate) does, from another start.
-    pub async fn mutate_from(&self, key: u64, mutation: Mutation<'_>, start: Start) -> MutationResult {
+    pub async fn mutate(&self, key: u64, change: Change<'_>) -> MutationResult {
         self.sampling.borrow_mut().see(key);
-        let change = self.pool.mutate(key, mutation, start).await;
-        self.took(|latencies| &mut latencies.writes, change.latency);
-        change
-    }
-
-    /// Reads the first `most` pairs of a range. Returns the cost too; round trips that were under way at once count once.
-    pub async fn scan_first(
-        &self,
-        range: KeyRange,
-        most: usize,
-        start: Start,
-    ) -> Answered<Vec<(u64, Bytes)>> {
-        let now = || self.pool.reactor().now();
-        let since = now();
-        let mut scan = self.scan_with(range, ScanOptions { start, ..ScanOptions::default() });
-        let mut found = Vec::with_capacity(most);
-        let mut result = Ok(());
-        while found.len() < most
-            && let Some(pair) = scan.next().await
-        {
-            match pair {
-                Ok(pair) => found.push(pair),
-                Err(error) => {
-                    result = Err(NoAnswer::from(error));
-                    break;
-                }
-            }
-        }
-        let round_trips = u32::try_from(scan.trips().sequential).unwrap_or(u32::MAX);
-        let latency = now() - since;
-        self.took(|latencies| &mut latencies.scans, latency);
-        Answered { result: result.map(|()| found), round_trips, latency }
+        let changed = self.pool.mutate(key, change, self.start).await;
+        self.took(|latencies| &mut latencies.writes, changed.latency);
+        changed
     }
 
     /// Takes what has come by `now`, and wakes the operations that wait for it. Returns whether there was anything.
@@ -321,6 +297,67 @@ impl<V: Verbs> Client<V> {
     /// Connections, roots, counters; and the device, through its reactor.
     pub fn pool(&self) -> &Pool<V> {
         &self.pool
+    }
+}
+
+impl<V: Verbs> Structure for Client<V> {
+    type Value = Value;
+    type Error = OperationError;
+    /// The next key.
+    type Cursor = u64;
+
+    const NAME: &'static str = "tree";
+
+    fn now(&self) -> Instant {
+        self.pool.reactor().now()
+    }
+
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
+        self.pool.reactor().sleep(at - self.now())
+    }
+
+    async fn get(&self, key: u64) -> Answer<Option<Value>, OperationError> {
+        let Lookup { result, trips, .. } = self.lookup(key, self.start).await;
+        Answer { result, round_trips: trips.round_trips }
+    }
+
+    async fn change(&self, key: u64, change: Change<'_>) -> Answer<bool, OperationError> {
+        let MutationResult { result, trips, .. } = self.mutate(key, change).await;
+        Answer { result, round_trips: trips.round_trips }
+    }
+
+    /// Round trips that were under way at once count once.
+    async fn scan(&self, range: KeyRange, most: usize) -> Answer<Pairs, OperationError> {
+        let since = self.now();
+        let mut scan = self.scan_with(range, ScanOptions { start: self.start, ..ScanOptions::default() });
+        let mut found = Vec::with_capacity(most);
+        let mut result = Ok(());
+        while found.len() < most
+            && let Some(pair) = scan.next().await
+        {
+            match pair {
+                Ok(pair) => found.push(pair),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        let round_trips = u32::try_from(scan.trips().sequential).unwrap_or(u32::MAX);
+        self.took(|latencies| &mut latencies.scans, self.now() - since);
+        Answer { result: result.map(|()| found), round_trips }
+    }
+
+    fn export(
+        &self,
+        from: u64,
+        most: usize,
+    ) -> impl Future<Output = Answer<Portion<Bytes, u64>, OperationError>> {
+        export_in_order(self, from, most)
+    }
+
+    fn is_unknown(error: &OperationError) -> bool {
+        matches!(error, OperationError::Unknown { .. })
     }
 }
 

@@ -75,7 +75,7 @@ pub struct OperationLatencies {
     pub reads: LatencyBuckets,
     /// Inserts, updates, deletes.
     pub writes: LatencyBuckets,
-    /// Scans; of a client by RDMA those of [`Client::scan_first`](crate::Client::scan_first).
+    /// Scans; of a client by RDMA those of [`Structure::scan`](fatbtree_remote_memory::Structure::scan).
     pub scans: LatencyBuckets,
 }
 

@@ -5,14 +5,14 @@
 //!               │  futures, many at once
 //!               └─▶ Lookup { result, trips, latency }
 //!
-//!  database ──▶ QueryClient::read(key).await ──▶ Requester ──▶ datagrams to memory servers
+//!  database ──▶ QueryClient::get(key).await ───▶ Requester ──▶ datagrams to memory servers
 //! ```
 //!
 //! * [`Client`]: `client.get(key).await`, batches, streams, changes, scans. Over any
 //!   [`Verbs`](fatbtree_verbs::Verbs).
 //! * [`ComputeServer`]: several threads in one process, each with its own client, and one index cache.
 //! * [`QueryClient`]: a client without RDMA, which asks memory servers.
-//! * [`Answered`], [`NoAnswer`]: result and cost of an operation of either client.
+//! * Both are [structures](fatbtree_remote_memory::Structure). [`NoAnswer`]: errors of queries.
 //! * [`KeySample`], [`Report`]: report of a client to planners of switch caches, with the keys that it is asked for, and the number of
 //!   stale hints from switches.
 //! * [`OperationLatencies`]: latencies of a client's operations, for monitoring.
@@ -85,7 +85,7 @@ mod latencies;
 mod query;
 mod sample;
 
-pub use answer::{Answered, NoAnswer};
+pub use answer::NoAnswer;
 pub use client::Client;
 pub use compute_server::ComputeServer;
 pub use fatbtree_query::RequesterStats;

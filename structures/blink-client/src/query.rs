@@ -9,11 +9,15 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use fatbtree_query::{Answer, Ask, Identity, Requester, RequesterOptions, RequesterStats, ToServer};
+use fatbtree_remote_memory::{Change, KeyRange, Pairs, Portion, Structure, export_in_order};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Query, Status, records};
 
-use crate::answer::{Answered, NoAnswer};
+use crate::answer::NoAnswer;
 use crate::latencies::{LatencyBuckets, OperationLatencies};
+
+/// Result and cost of an operation.
+type Cost<T> = fatbtree_remote_memory::Answer<T, NoAnswer>;
 
 /// Client that sends requests to memory servers, many at a time.
 ///
@@ -301,21 +305,29 @@ fn refused(status: Status) -> NoAnswer {
     })
 }
 
-impl QueryClient {
+impl Structure for QueryClient {
+    type Value = Vec<u8>;
+    type Error = NoAnswer;
+    /// The next key.
+    type Cursor = u64;
+
+    const NAME: &'static str = "tree";
+
+    /// An insert is carried out as an upsert: the protocol has none.
+    const LACKS: &'static [&'static str] = &["insert", "compare_and_swap"];
+
     /// The time of the last [`turn`](Self::turn).
-    pub fn now(&self) -> Instant {
+    fn now(&self) -> Instant {
         self.state.borrow().now
     }
 
-    /// Waits until the time `at`.
-    pub fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
         let mut state = self.state.borrow_mut();
         state.naps += 1;
         Nap { client: self, at, number: state.naps }
     }
 
-    /// The value of a key.
-    pub async fn read(&self, key: u64) -> Answered<Option<Vec<u8>>> {
+    async fn get(&self, key: u64) -> Cost<Option<Vec<u8>>> {
         let began = self.now();
         let result = match self.ask(Ask::get(key)).await {
             Answer::Value(value) => Ok(Some(value)),
@@ -325,12 +337,18 @@ impl QueryClient {
         self.answered(|latencies| &mut latencies.reads, began, 1, result)
     }
 
-    /// Writes a value. Returns `false` if the key does not exist, unless `is_new` permits that.
-    pub async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
+    async fn change(&self, key: u64, change: Change<'_>) -> Cost<bool> {
         let began = self.now();
-        let value = value.to_vec();
-        let result = match self.ask(if is_new { Ask::put(key, value) } else { Ask::update(key, value) }).await
-        {
+        let ask = match change {
+            Change::Insert(value) | Change::Upsert(value) => Ask::put(key, value.to_vec()),
+            Change::Update(value) => Ask::update(key, value.to_vec()),
+            Change::Delete => Ask::delete(key),
+            Change::CompareAndSwap { .. } => {
+                let result = Err(NoAnswer::Server("queries have no compare_and_swap"));
+                return Cost { result, round_trips: 0 };
+            }
+        };
+        let result = match self.ask(ask).await {
             Answer::Written => Ok(true),
             Answer::NotFound => Ok(false),
             other => Err(no_answer(&other)),
@@ -338,28 +356,17 @@ impl QueryClient {
         self.answered(|latencies| &mut latencies.writes, began, 1, result)
     }
 
-    /// Deletes a key. Returns whether it existed.
-    pub async fn delete(&self, key: u64) -> Answered<bool> {
+    async fn scan(&self, range: KeyRange, most: usize) -> Cost<Pairs> {
         let began = self.now();
-        let result = match self.ask(Ask::delete(key)).await {
-            Answer::Written => Ok(true),
-            Answer::NotFound => Ok(false),
-            other => Err(no_answer(&other)),
-        };
-        self.answered(|latencies| &mut latencies.writes, began, 1, result)
-    }
-
-    /// The first `most` pairs from a key on to a last one.
-    pub async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
-        let began = self.now();
-        let (mut found, mut from, mut trips) = (Vec::with_capacity(most), Some(from), 0);
-        let mut result = Ok(());
+        let last = range.high.map_or(u64::MAX, |high| high.saturating_sub(1));
+        let (mut found, mut trips) = (Vec::with_capacity(most), 0);
+        let (mut from, mut result) = (Some(range.low).filter(|_| !range.is_empty()), Ok(()));
         while let Some(key) = from.filter(|_| found.len() < most && result.is_ok()) {
             let limit = u32::try_from(most - found.len()).unwrap_or(u32::MAX);
             trips += 1;
             match self.ask(Ask::scan(key, last, limit)).await {
                 Answer::Records { payload, next } => {
-                    // The next part lies behind this one; whoever says otherwise would have us ask for ever.
+                    // The next part lies after this one; a server that says otherwise would be asked for ever.
                     from = next.filter(|next| *next > key && *next <= last);
                     let payload = Bytes::from(payload);
                     for record in records::read(&payload) {
@@ -375,16 +382,26 @@ impl QueryClient {
         self.answered(|latencies| &mut latencies.scans, began, trips, result.map(|()| found))
     }
 
+    fn export(&self, from: u64, most: usize) -> impl Future<Output = Cost<Portion<Bytes, u64>>> {
+        export_in_order(self, from, most)
+    }
+
+    fn is_unknown(error: &NoAnswer) -> bool {
+        *error == NoAnswer::Unknown
+    }
+}
+
+impl QueryClient {
     fn answered<T>(
         &self,
         which: impl FnOnce(&mut OperationLatencies) -> &mut LatencyBuckets,
         began: Instant,
         round_trips: u32,
         result: Result<T, NoAnswer>,
-    ) -> Answered<T> {
+    ) -> Cost<T> {
         let latency: Duration = self.now() - began;
         which(&mut self.state.borrow_mut().latencies).record(latency.as_nanos());
-        Answered { result, round_trips, latency }
+        Cost { result, round_trips }
     }
 }
 

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use fatbtree_blink::{
-    Event, Integrity, Mutation, Pool, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
+    Change, Event, Integrity, Pool, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
 };
 use fatbtree_blink_host::{LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
 use fatbtree_memserver::{ClientId, FolderOwner, Grant, MemoryServer, ServerOptions};
@@ -58,7 +58,7 @@ fn costs(storage: &mut TreeStorage, integrity: Integrity, keys: u64, operations:
     let began = Instant::now();
     for at in 0..operations {
         let value = [at as u8; VALUE];
-        let mut put = pin!(pool.mutate(key(at), Mutation::Upsert(&value), Start::Root));
+        let mut put = pin!(pool.mutate(key(at), Change::Upsert(&value), Start::Root));
         let mut context = Context::from_waker(Waker::noop());
         loop {
             if let Poll::Ready(done) = put.as_mut().poll(&mut context) {

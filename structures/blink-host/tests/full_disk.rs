@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{
-    Event, Integrity, Mutation, OperationError, Pool, PoolConfig, RemoteSide, Shortage, Start, SuperRoot,
+    Change, Event, Integrity, OperationError, Pool, PoolConfig, RemoteSide, Shortage, Start, SuperRoot,
     TreeConfig, ValueLayout, value,
 };
 use fatbtree_blink_host::{LoadOptions, TreeFolder, TreeServer, TreeStorage, build_in, seeded, tree_in};
@@ -159,10 +159,10 @@ impl World {
     fn upsert(&mut self, key: u64, seed: u64) -> Result<bool, OperationError> {
         let mut bytes = [0; 100];
         value::fill(key, seed, &mut bytes);
-        self.mutate(key, Mutation::Upsert(&bytes))
+        self.mutate(key, Change::Upsert(&bytes))
     }
 
-    fn mutate(&mut self, key: u64, mutation: Mutation<'_>) -> Result<bool, OperationError> {
+    fn mutate(&mut self, key: u64, mutation: Change<'_>) -> Result<bool, OperationError> {
         let pool = std::mem::replace(&mut self.pool, unconnected());
         let result = {
             let mut change = pin!(pool.mutate(key, mutation, Start::Root));
@@ -241,7 +241,7 @@ fn serves_on(disk: &dyn Disk) {
     assert!((0..key).all(|key| world.is(key, SEED)));
     for _ in 0..3 {
         key -= 1;
-        assert_eq!(world.mutate(key, Mutation::Delete), Ok(true));
+        assert_eq!(world.mutate(key, Change::Delete), Ok(true));
     }
     for key in 0..50 {
         world.upsert(key, SEED + 1).unwrap();

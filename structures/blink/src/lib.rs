@@ -31,7 +31,7 @@
 //!   Addresses, locks, sessions, space and records are [`fatbtree_remote_memory`]'s, which knows no tree.
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::mutate`].
 //! * [`Pool::scan`]: ranges of pairs, as a stream. [`Pool::len`], [`Pool::verify`]: the whole tree, counted and checked.
-//! * [`Writer`]: what a client needs to lock nodes. [`Mutation`], [`MutationResult`]: what it wants changed, and what came of it.
+//! * [`Writer`]: what a client needs to lock nodes. [`Change`], [`MutationResult`]: what it wants changed, and what came of it.
 //! * [`IndexCache`]: what a client remembers of the inner nodes. [`EntryCache`]: places of single keys, for speculative lookups.
 //! * [`SuperRoot`]: where they begin. [`separator()`], [`cut_keys`], [`cut_nodes`]: where nodes end.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
@@ -94,9 +94,9 @@ pub use config::{
     ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
 };
 pub use fatbtree_remote_memory::{
-    Attempts, BreakReason, Check, Combine, ConnectError, ConnectionId, Contention, Event, GlobalAddress,
-    HAND_OVERS, HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide,
-    RemoteStats, ReturnedBlocks, SURPLUS, SessionId, Shortage, SizeClass, Writer, record,
+    Attempts, BreakReason, Change, Check, Combine, ConnectError, ConnectionId, Contention, Event,
+    GlobalAddress, HAND_OVERS, HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory,
+    RemoteSide, RemoteStats, ReturnedBlocks, SURPLUS, SessionId, Shortage, SizeClass, Writer, record,
 };
 pub use limits::Limits;
 pub use lookup::{Lookup, Value};
@@ -111,4 +111,4 @@ pub use techniques::Techniques;
 pub use top::{TopNode, TopReader, TreeTop};
 pub use verify::{Damage, Verified, VerifyError, verify_at_hand};
 pub use walk::{NodeBytes, PathStep, Regions, Tree, WalkError};
-pub use write::{Mutation, MutationResult};
+pub use write::MutationResult;

@@ -109,6 +109,9 @@ pub enum TableError {
     /// The client may not write there.
     #[error("this client may only read memory server {0}")]
     NotWriter(u16),
+    /// The structure has no such operation.
+    #[error("a hash table has no {0}")]
+    Lacks(&'static str),
     /// The device refuses the request.
     #[error(transparent)]
     Refused(#[from] PostError),

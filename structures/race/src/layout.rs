@@ -67,6 +67,23 @@ const MAGIC: u64 = 0x5ace;
 /// Version of this layout, in the region's header.
 const FORMAT: u8 = 2;
 
+/// A memory server's description of its part of a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableInfo {
+    /// Shape of the table.
+    pub shape: Shape,
+    /// Address of the directory, on the table's first server.
+    pub directory: GlobalAddress,
+}
+
+/// Words for people: `table directory=64 groups=64`.
+impl fmt::Display for TableInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shape, directory } = self;
+        write!(f, "table directory={} groups={}", directory.raw(), shape.groups)
+    }
+}
+
 /// Shape of a table. It is chosen when the table is made, and never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {

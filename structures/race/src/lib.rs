@@ -147,7 +147,7 @@ pub use error::TableError;
 pub use hash::Hash;
 pub use layout::{
     BLOCKS, BUCKET_BYTES, BadShape, BucketHeader, COMBINED_BYTES, Leaf, MAX_DIRECTORY_BITS, PAIRS, SLOTS,
-    STRUCTURE, Shape,
+    STRUCTURE, Shape, TableInfo,
 };
 pub use slot::{BlockPointer, MAX_REGION, MAX_SERVERS, Place, Slot, State, UNIT};
 pub use table::{Answer, Change, Cursor, PlaceStats, Table, Value};

@@ -4,7 +4,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use fatbtree_processes::{Spread, SpreadProcess};
+use fatbtree_processes::{Adapter, SpreadClient, SpreadProcess, StructureClient};
+use fatbtree_remote_memory::Spread;
 use fatbtree_topology::Cluster;
 
 use crate::common::http::get;
@@ -20,7 +21,10 @@ pub(crate) fn structure_file(folder: &Path, structure: &str) -> PathBuf {
 }
 
 /// A client in this process, at the wire that the file has for it.
-pub(crate) fn client<S: Spread>(file: &Path) -> SpreadProcess<S> {
+pub(crate) fn client<S: Spread<Verbs = Adapter>>(file: &Path) -> SpreadProcess<S>
+where
+    SpreadClient<S>: StructureClient,
+{
     SpreadProcess::open(&client_options(file, None)).expect("the servers run")
 }
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{
-    Event, GlobalAddress, Mutation, Owner, Pool, PoolConfig, RemoteSide, SessionId, Start, SuperRoot,
+    Change, Event, GlobalAddress, Owner, Pool, PoolConfig, RemoteSide, SessionId, Start, SuperRoot,
     Superblock, TreeConfig, ValueLayout, Writer,
 };
 use fatbtree_blink_host::{Cluster, LoadOptions, fixed, load_ranges};
@@ -64,7 +64,7 @@ fn insert(cluster: &Cluster, config: TreeConfig, keys: &[u64]) -> Result<(), Fai
         spare.push(tree.spare.start.next_multiple_of(64));
     }
     for &key in keys {
-        let mut change = pin!(pool.mutate(key, Mutation::Upsert(&[0; 12]), Start::Root));
+        let mut change = pin!(pool.mutate(key, Change::Upsert(&[0; 12]), Start::Root));
         let mut context = Context::from_waker(Waker::noop());
         loop {
             if let Poll::Ready(change) = change.as_mut().poll(&mut context) {

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{
-    BreakReason, ConnectionId, Event, Mutation, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop,
-    ValueLayout,
+    BreakReason, Change, ConnectionId, Event, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop, ValueLayout,
 };
 use fatbtree_blink_client::KeySample;
 use fatbtree_blink_host::{LoadOptions, TreeRequest, load_cluster, seeded};
@@ -271,7 +270,7 @@ impl Living {
         let (client, gone) = (self.clients[0].clone(), left..self.records);
         let work = async move {
             for key in gone.clone().filter_map(|record| KeyMap::Hashed.key(record)) {
-                let change = client.mutate_from(key, Mutation::Delete, Start::IndexRead).await;
+                let change = client.starting(Start::IndexRead).mutate(key, Change::Delete).await;
                 assert_eq!(change.result, Ok(true), "{key:#x} was there");
             }
             for key in gone.filter_map(|record| KeyMap::Hashed.key(record)) {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fatbtree_blink::{
-    BreakReason, ConnectionId, KeyRange, Mutation, OperationError, Partition, Pool, ScanOptions, Start,
+    BreakReason, Change, ConnectionId, KeyRange, OperationError, Partition, Pool, ScanOptions, Start,
 };
 use fatbtree_query::{Outcome, Request};
 use fatbtree_verbs::{Failure, Verbs};
@@ -41,9 +41,9 @@ pub(super) async fn carry_out<V: Verbs>(
             Err(error) => failed(&error, &own),
         },
         Op::Scan => scan(&pool, &request, &own, bounds).await,
-        Op::Put => written(pool.mutate(*key, Mutation::Upsert(value), start).await.result, &own),
-        Op::Update => written(pool.mutate(*key, Mutation::Update(value), start).await.result, &own),
-        Op::Delete => written(pool.mutate(*key, Mutation::Delete, start).await.result, &own),
+        Op::Put => written(pool.mutate(*key, Change::Upsert(value), start).await.result, &own),
+        Op::Update => written(pool.mutate(*key, Change::Update(value), start).await.result, &own),
+        Op::Delete => written(pool.mutate(*key, Change::Delete, start).await.result, &own),
         // The responder has answered it.
         Op::Open => Outcome::Failed,
     }

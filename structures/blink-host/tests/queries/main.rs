@@ -9,7 +9,7 @@ mod lost;
 
 use std::collections::BTreeMap;
 
-use fatbtree_blink::{Integrity, Mutation, Start};
+use fatbtree_blink::{Change, Integrity, Start};
 use fatbtree_blink_host::{LoadOptions, bulk_load, seeded};
 use fatbtree_memserver::{MemoryServer, ServerError};
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
@@ -99,8 +99,7 @@ fn a_session_that_has_lapsed_is_followed_by_another_and_writes_of_both_kinds_mee
     let tree = rdma(&mut lab);
     let put = |key, seed| Ask::put(key, value_of(key, seed));
     assert_eq!(ask(&mut lab, &mut worker, &mut client, 1, put(1000, 1), |_| ()), Answer::Written);
-    let change =
-        tree.reactor().block_on(tree.mutate(1000, Mutation::Update(&value_of(1000, 2)), Start::Root));
+    let change = tree.reactor().block_on(tree.mutate(1000, Change::Update(&value_of(1000, 2)), Start::Root));
     assert_eq!(change.result, Ok(true));
     assert_eq!(
         ask(&mut lab, &mut worker, &mut client, 1, Ask::get(1000), |_| ()),

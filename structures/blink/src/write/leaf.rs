@@ -8,12 +8,12 @@ use fatbtree_remote_memory::record::{
 use fatbtree_remote_memory::{Check, ConnectionId, GlobalAddress, LockGuard, Part, Want, Writer};
 use fatbtree_verbs::{Buffer, Verbs};
 
-use super::Mutation;
 use super::merge::is_thin;
 use crate::descent::{Descent, LockedPlace, Reason};
 use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
 use crate::operation::Start;
 use crate::size_class::{RECORDS, of_level};
+use fatbtree_remote_memory::Change;
 
 /// A node that is locked, where it is, and what it held when it was locked.
 pub(super) struct Locked<'p, V: Verbs> {
@@ -50,7 +50,7 @@ pub(super) enum Outcome {
 
 impl<'p, V: Verbs> Descent<'p, V> {
     /// One attempt at a change.
-    pub(super) async fn mutate(&mut self, start: Start, mutation: Mutation<'_>) -> Result<Outcome, Reason> {
+    pub(super) async fn mutate(&mut self, start: Start, change: Change<'_>) -> Result<Outcome, Reason> {
         let leaf = self.locate(start, 0).await?;
         let Locked { guard, address, bytes: mut leaf } = self.lock_node(leaf, 0).await?;
         let shape = *self.pool().config().tree.leaf_shape();
@@ -67,19 +67,19 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Some(EntryValue::Record(old)) => Some(old),
             _ => None,
         };
-        let is_expected = match (mutation.expected(), present) {
+        let is_expected = match (change.expected(), present) {
             (Some(expected), Some(present)) => self.has_value(present, expected).await,
             _ => Ok(true),
         };
         let applies = match is_expected {
-            Ok(is_expected) => is_expected && mutation.applies(slot.is_some()),
+            Ok(is_expected) => is_expected && change.applies(slot.is_some()),
             Err(reason) => return self.without(guard, reason).await,
         };
         if !applies {
             guard.release(&mut self.trips_mut().round_trips).await?;
             return Ok(Outcome::Done(false));
         }
-        let Some(value) = mutation.value() else {
+        let Some(value) = change.value() else {
             let slot = slot.expect("only what is there is deleted");
             let changed = self.written_back(editor.remove(slot));
             let left = editor.count();

@@ -32,6 +32,7 @@ mod parent;
 mod split;
 mod whole;
 
+use fatbtree_remote_memory::Change;
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Duration;
 
@@ -40,27 +41,6 @@ use crate::descent::Descent;
 use crate::operation::{OperationError, Start, Trips, ValueBytes};
 use crate::pool::Pool;
 use leaf::Outcome;
-
-/// A change of a key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mutation<'v> {
-    /// Puts the value, whether the key is there or not.
-    Upsert(&'v [u8]),
-    /// Puts the value if the key is not there.
-    Insert(&'v [u8]),
-    /// Replaces the value if the key is there.
-    Update(&'v [u8]),
-    /// Replaces the value if the key is there and has the expected value, byte by byte. Where values lie out of line, the record is
-    /// read under the leaf's lock: a round trip more.
-    CompareAndSet {
-        /// The value that must be there.
-        expected: &'v [u8],
-        /// The value after the change.
-        value: &'v [u8],
-    },
-    /// Takes the key away if it is there.
-    Delete,
-}
 
 /// A finished change.
 #[derive(Debug)]
@@ -77,45 +57,16 @@ pub struct MutationResult {
     pub latency: Duration,
 }
 
-impl<'v> Mutation<'v> {
-    /// The value to be put, if there is one.
-    fn value(self) -> Option<&'v [u8]> {
-        match self {
-            Mutation::Upsert(value)
-            | Mutation::Insert(value)
-            | Mutation::Update(value)
-            | Mutation::CompareAndSet { value, .. } => Some(value),
-            Mutation::Delete => None,
-        }
-    }
-
-    /// Whether anything is to be done, given whether the key is there.
-    fn applies(self, there: bool) -> bool {
-        match self {
-            Mutation::Upsert(_) => true,
-            Mutation::Insert(_) => !there,
-            Mutation::Update(_) | Mutation::CompareAndSet { .. } | Mutation::Delete => there,
-        }
-    }
-
-    /// The value that must be there.
-    fn expected(self) -> Option<&'v [u8]> {
-        match self {
-            Mutation::CompareAndSet { expected, .. } => Some(expected),
-            _ => None,
-        }
-    }
-}
-
 impl<V: Verbs> Pool<V> {
-    /// Changes what is stored for a key. Needs [`set_writer`](Self::set_writer).
+    /// Changes what is stored for a key. Needs [`set_writer`](Self::set_writer). Where values lie out of line, a compare-and-swap reads the
+    /// record under the leaf's lock: a round trip more.
     ///
     /// The change takes effect at one moment between its beginning and its end. If the future is dropped before, it may have taken
     /// effect or not, or take effect later: what it has left unfinished is finished by the next change of this pool.
-    pub async fn mutate(&self, key: u64, mutation: Mutation<'_>, start: Start) -> MutationResult {
+    pub async fn mutate(&self, key: u64, change: Change<'_>, start: Start) -> MutationResult {
         let mut descent = Descent::new(self, key);
         let (_turn, _ongoing) = (self.compete().await, self.begin());
-        let result = self.try_mutate(&mut descent, mutation, start).await;
+        let result = self.try_mutate(&mut descent, change, start).await;
         let (trips, latency) = descent.end();
         MutationResult { key, result, trips, latency }
     }
@@ -123,10 +74,10 @@ impl<V: Verbs> Pool<V> {
     async fn try_mutate(
         &self,
         descent: &mut Descent<'_, V>,
-        mutation: Mutation<'_>,
+        change: Change<'_>,
         start: Start,
     ) -> Result<bool, OperationError> {
-        if let Some(value) = mutation.value() {
+        if let Some(value) = change.value() {
             let expected = match self.config().tree.values() {
                 ValueLayout::Inline(bytes) => ValueBytes::Exactly(bytes),
                 ValueLayout::OutOfLine => ValueBytes::UpTo(MAX_VALUE),
@@ -143,7 +94,7 @@ impl<V: Verbs> Pool<V> {
         let mut start = descent.start_of_change(start);
         let applied = loop {
             let attempt = match descent.begin(start).await {
-                Ok(start) => descent.mutate(start, mutation).await,
+                Ok(start) => descent.mutate(start, change).await,
                 Err(reason) => Err(reason),
             };
             match attempt {

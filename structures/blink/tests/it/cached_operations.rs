@@ -11,7 +11,7 @@ use common::Client;
 use common::cache::{put, spec};
 use fatbtree_blink::node::{Node, NodeSpec, mark_free, write_internal};
 use fatbtree_blink::{
-    CacheStats, GlobalAddress, IndexCache, Integrity, Lookup, Mutation, Partition, Start, TreeConfig,
+    CacheStats, Change, GlobalAddress, IndexCache, Integrity, Lookup, Partition, Start, TreeConfig,
     ValueLayout,
 };
 use proptest::prelude::*;
@@ -58,7 +58,7 @@ impl Lab {
     /// Puts a value; says how many round trips it took.
     fn put(&self, client: &Client, key: u64, start: Start) -> u32 {
         let value = value_of(&self.config, key, 0);
-        let change = self.run(client, client.mutate(key, Mutation::Upsert(&value), start));
+        let change = self.run(client, client.mutate(key, Change::Upsert(&value), start));
         assert!(change.result.unwrap());
         change.trips.round_trips
     }
@@ -139,7 +139,7 @@ fn an_update_takes_two_round_trips_and_a_lock_is_handed_over_four_times_in_a_row
     lab.get(&client, 500, Start::Cached);
     let value = value_of(&lab.config, 500, 1);
     let before = client.stats();
-    let updates = (0..10).map(|_| client.mutate(500, Mutation::Update(&value), Start::Cached));
+    let updates = (0..10).map(|_| client.mutate(500, Change::Update(&value), Start::Cached));
     let changes = lab.run(&client, futures_buffered::join_all(updates));
     assert!(changes.iter().all(|change| change.result == Ok(true) && change.trips.round_trips == 2));
     let after = client.stats();
@@ -208,7 +208,7 @@ fn a_client_learns_from_its_own_splits() {
     assert!(stats.hits - before.hits > 360, "{stats:?}, before {before:?}");
     // A client learns its own merges too.
     for key in (0..400u64).filter(|key| key % 8 != 0) {
-        let change = lab.run(&client, client.mutate(key * 7_919 % 4_001, Mutation::Delete, Start::Cached));
+        let change = lab.run(&client, client.mutate(key * 7_919 % 4_001, Change::Delete, Start::Cached));
         assert_eq!(change.result, Ok(true));
     }
     assert!(client.stats().merges > 50);
@@ -332,11 +332,11 @@ proptest! {
                     prop_assert_eq!(found(&lookup).map(<[u8]>::to_vec), model.get(&key).cloned());
                 }
                 5..8 => {
-                    lab.run(client, client.mutate(key, Mutation::Upsert(&value), start)).result.unwrap();
+                    lab.run(client, client.mutate(key, Change::Upsert(&value), start)).result.unwrap();
                     model.insert(key, value);
                 }
                 8 => {
-                    let change = lab.run(client, client.mutate(key, Mutation::Delete, start));
+                    let change = lab.run(client, client.mutate(key, Change::Delete, start));
                     prop_assert_eq!(change.result.unwrap(), model.remove(&key).is_some());
                 }
                 _ => {

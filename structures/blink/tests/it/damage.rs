@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use common::{Lab, SESSION, configs, value_of};
 use fatbtree_blink::node::{LINE, LeafBuilder, NodeFault, NodeHeader, NodeSpec, offsets};
 use fatbtree_blink::{
-    Event, GlobalAddress, Integrity, KeyRange, Limits, Mutation, OperationError, Order, Owner, Pool,
+    Change, Event, GlobalAddress, Integrity, KeyRange, Limits, OperationError, Order, Owner, Pool,
     PoolConfig, Regions, ScanOptions, Start, TopReader, Tree, TreeConfig, ValueLayout, WalkError,
 };
 use fatbtree_verbs::plain::PlainDevice;
@@ -67,7 +67,7 @@ fn everything(lab: &mut Lab, client: &Client, keys: &[u64]) {
     for &key in keys {
         let value = value_of(&lab.config, key + 1);
         let _ = run(lab, client, client.lookup(key, Start::Root));
-        for mutation in [Mutation::Upsert(&value), Mutation::Delete, Mutation::Insert(&value)] {
+        for mutation in [Change::Upsert(&value), Change::Delete, Change::Insert(&value)] {
             let _ = run(lab, client, client.mutate(key, mutation, Start::Root));
         }
     }
@@ -116,9 +116,7 @@ fn full(config: TreeConfig, keys: u64) -> (Lab, Client) {
     // In an order in which nodes become as full as they do.
     for key in (0..keys).map(|key| key * 7 % keys) {
         let value = value_of(&config, key);
-        run(&mut lab, &client, client.mutate(key * 10, Mutation::Upsert(&value), Start::Root))
-            .result
-            .unwrap();
+        run(&mut lab, &client, client.mutate(key * 10, Change::Upsert(&value), Start::Root)).result.unwrap();
     }
     (lab, client)
 }
@@ -274,10 +272,10 @@ fn an_internal_node_whose_pivots_do_not_ascend_is_refused() {
         // Leaves below it are split until the node is to be, and emptied until they are to be merged.
         let keys: Vec<u64> = (low..low + 200).collect();
         for key in &keys {
-            let _ = run(&mut lab, &client, client.mutate(*key, Mutation::Upsert(&[1; 8]), Start::Root));
+            let _ = run(&mut lab, &client, client.mutate(*key, Change::Upsert(&[1; 8]), Start::Root));
         }
         for key in &keys {
-            let _ = run(&mut lab, &client, client.mutate(*key, Mutation::Delete, Start::Root));
+            let _ = run(&mut lab, &client, client.mutate(*key, Change::Delete, Start::Root));
         }
         assert_eq!(bytes(&lab), before, "damage {number}: nobody writes it again");
         everything(&mut lab, &client, &[low, low + 100]);
@@ -300,7 +298,7 @@ fn a_leaf_with_keys_of_others_or_one_key_twice_is_not_divided() {
         let splits = client.stats().splits;
         let results: Vec<_> = (low..low + 20)
             .map(|key| {
-                run(&mut lab, &client, client.mutate(key, Mutation::Upsert(&[1; 8]), Start::Root)).result
+                run(&mut lab, &client, client.mutate(key, Change::Upsert(&[1; 8]), Start::Root)).result
             })
             .collect();
         assert!(results.iter().any(Result::is_err), "there is no room for twenty more");
@@ -319,7 +317,7 @@ fn a_scan_that_reads_a_key_twice_in_a_leaf_reads_the_leaf_again() {
         let capacity = config.leaf_capacity() as u64;
         for key in 0..capacity - 1 {
             let value = value_of(&config, 1);
-            run(&mut lab, &client, client.mutate(key, Mutation::Upsert(&value), Start::Root)).result.unwrap();
+            run(&mut lab, &client, client.mutate(key, Change::Upsert(&value), Start::Root)).result.unwrap();
         }
         let memory = Arc::clone(&lab.servers[0].memory);
         let leaf = || {
@@ -329,9 +327,9 @@ fn a_scan_that_reads_a_key_twice_in_a_leaf_reads_the_leaf_again() {
         };
         let before = leaf();
         let (first, again, other) = (value_of(&config, 1), value_of(&config, 2), value_of(&config, 3));
-        run(&mut lab, &client, client.mutate(0, Mutation::Delete, Start::Root)).result.unwrap();
-        run(&mut lab, &client, client.mutate(1000, Mutation::Upsert(&other), Start::Root)).result.unwrap();
-        run(&mut lab, &client, client.mutate(0, Mutation::Upsert(&again), Start::Root)).result.unwrap();
+        run(&mut lab, &client, client.mutate(0, Change::Delete, Start::Root)).result.unwrap();
+        run(&mut lab, &client, client.mutate(1000, Change::Upsert(&other), Start::Root)).result.unwrap();
+        run(&mut lab, &client, client.mutate(0, Change::Upsert(&again), Start::Root)).result.unwrap();
         let after = leaf();
         // The first line of entries was read before all that, the others after it. A wide entry takes two lines.
         let cut = if config.leaf_shape().is_wide() { 192 } else { 128 };
@@ -380,7 +378,7 @@ fn a_scan_that_reads_a_key_twice_in_a_leaf_reads_the_leaf_again() {
             matches!(counted, OperationError::GaveUp { fault: NodeFault::KeyTwice { key: 0 }, .. });
         assert!(is_twice, "{counted}");
         assert!(run(&mut lab, &client, client.verify()).is_err());
-        let deleted = run(&mut lab, &client, client.mutate(0, Mutation::Delete, Start::Root)).result;
+        let deleted = run(&mut lab, &client, client.mutate(0, Change::Delete, Start::Root)).result;
         assert!(deleted.is_err(), "to delete one of two would bring back the other");
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use common::{Client, Lab};
 use fatbtree_blink::record::{MARK_BYTES, RecordPointer, UNPUBLISHED};
-use fatbtree_blink::{GlobalAddress, Mutation, Start, TreeConfig, Trips, ValueLayout};
+use fatbtree_blink::{Change, GlobalAddress, Start, TreeConfig, Trips, ValueLayout};
 use fatbtree_verbs::IndexTarget;
 
 const KEY: u64 = 500;
@@ -37,13 +37,13 @@ impl Hot {
         hot
     }
 
-    fn mutate(&self, key: u64, mutation: Mutation<'_>) {
+    fn mutate(&self, key: u64, mutation: Change<'_>) {
         let change = self.lab.run(&self.client, self.client.mutate(key, mutation, Start::IndexRead));
         assert!(change.result.unwrap());
     }
 
     fn put(&self, key: u64, value: &[u8]) {
-        self.mutate(key, Mutation::Upsert(value));
+        self.mutate(key, Change::Upsert(value));
     }
 
     fn record_of(&self, key: u64) -> Option<RecordPointer> {
@@ -116,7 +116,7 @@ fn a_record_that_does_not_count_costs_one_round_trip() {
     hot.forget(KEY);
     assert_eq!(hot.get(KEY).0.unwrap(), b"third");
     assert_eq!(hot.get(KEY).1.round_trips, 1);
-    hot.mutate(KEY, Mutation::Delete);
+    hot.mutate(KEY, Change::Delete);
     assert_eq!(hot.get_past_stale(KEY), None, "deleted");
     assert_eq!(hot.record_of(KEY), None);
     hot.put(400, b"other");
@@ -159,7 +159,7 @@ fn only_lookups_are_led_to_records() {
     let hot = Hot::new();
     hot.learn(KEY);
     hot.put(KEY, b"second");
-    let change = hot.client.mutate(KEY, Mutation::Update(b"third"), Start::IndexRead);
+    let change = hot.client.mutate(KEY, Change::Update(b"third"), Start::IndexRead);
     assert_eq!(hot.lab.run(&hot.client, change).trips.restarts, 0);
     assert_eq!((hot.client.stats().records, hot.client.stats().stale_records), (0, 0));
 }
@@ -168,7 +168,7 @@ fn only_lookups_are_led_to_records() {
 #[test]
 fn what_marks_cost() {
     let hot = Hot::new();
-    let cost = |mutation: Mutation<'_>| {
+    let cost = |mutation: Change<'_>| {
         let before = hot.client.stats().remote.written_bytes;
         let change = hot.lab.run(&hot.client, hot.client.mutate(KEY, mutation, Start::Root));
         assert!(change.result.unwrap());
@@ -177,7 +177,7 @@ fn what_marks_cost() {
     let trips = hot.lab.run(&hot.client, hot.client.lookup(KEY, Start::Root)).trips;
     // To the leaf, lock and read it, write and unlock: as many as without marks. The lookup reads leaf and record.
     let (record, entry, round_trips) = (24 + 8, 1 + 8 + 12, trips.round_trips);
-    assert_eq!(cost(Mutation::Update(&[1; 8])), (record + 2 + entry + 2, round_trips));
-    assert_eq!(cost(Mutation::Delete), (2 + entry, round_trips));
-    assert_eq!(cost(Mutation::Insert(&[2; 8])), (record + entry + 2, round_trips));
+    assert_eq!(cost(Change::Update(&[1; 8])), (record + 2 + entry + 2, round_trips));
+    assert_eq!(cost(Change::Delete), (2 + entry, round_trips));
+    assert_eq!(cost(Change::Insert(&[2; 8])), (record + entry + 2, round_trips));
 }

@@ -4,7 +4,7 @@ use crate::common;
 use common::{Client, Lab, MANY_LOCKS, configs, value_of};
 use fatbtree_blink::node::{LINE, NodeHeader, offsets};
 use fatbtree_blink::{
-    Allocation, GlobalAddress, Integrity, Mutation, Partition, Start, TreeConfig, ValueLayout,
+    Allocation, Change, GlobalAddress, Integrity, Partition, Start, TreeConfig, ValueLayout,
 };
 
 /// Nine keys a leaf.
@@ -12,7 +12,7 @@ fn config() -> TreeConfig {
     TreeConfig::with_integrity(4, 256, ValueLayout::Inline(8), Integrity::LineVersions).unwrap()
 }
 
-fn mutate(lab: &Lab, client: &Client, key: u64, mutation: Mutation<'_>) {
+fn mutate(lab: &Lab, client: &Client, key: u64, mutation: Change<'_>) {
     lab.run(client, client.mutate(key, mutation, Start::Root)).result.unwrap();
 }
 
@@ -40,7 +40,7 @@ impl Two {
         let mut lab = Lab::with_many_locks(config());
         let client = lab.client(1, true);
         for key in 0..=config().leaf_capacity() as u64 {
-            mutate(&lab, &client, key * 10, Mutation::Upsert(&[1; 8]));
+            mutate(&lab, &client, key * 10, Change::Upsert(&[1; 8]));
         }
         let leaves = lab.leaves();
         let [(_, left), (_, right)] = leaves[..] else { panic!("two leaves: {leaves:?}") };
@@ -55,7 +55,7 @@ impl Two {
             if from.range().contains(key) {
                 // An operation on a damaged node may give up.
                 let _ =
-                    self.lab.run(&self.client, self.client.mutate(key, Mutation::Delete, Start::Root)).result;
+                    self.lab.run(&self.client, self.client.mutate(key, Change::Delete, Start::Root)).result;
             }
         }
         let merged = self.client.stats().merges > 0;
@@ -84,7 +84,7 @@ fn a_node_in_the_memory_of_one_that_was_merged_away_has_the_next_version() {
     assert!(two.are_merged(&two.right.clone()));
     let freed = header(&two.lab, two.right.address);
     for key in 1000..1020 {
-        mutate(&two.lab, &two.client, key, Mutation::Upsert(&[1; 8]));
+        mutate(&two.lab, &two.client, key, Change::Upsert(&[1; 8]));
     }
     let again = header(&two.lab, freed.address);
     assert!(!again.is_free() && again.low != two.right.low, "it is another node: {again:?}");
@@ -103,14 +103,14 @@ fn a_split_onto_another_server_takes_memory_that_was_no_node() {
     let mut keys = Vec::new();
     while client.stats().splits < 2 {
         keys.push(3000 - 10 * keys.len() as u64);
-        mutate(&lab, &client, keys[keys.len() - 1], Mutation::Upsert(&[1; 8]));
+        mutate(&lab, &client, keys[keys.len() - 1], Change::Upsert(&[1; 8]));
     }
     let leaves = lab.leaves();
     let beside = leaves.windows(2).find(|two| two.iter().all(|(_, leaf)| leaf.server() == 1));
     let (low, freed) = beside.expect("the second half lies where the first does")[1];
     let high = leaves.iter().map(|(low, _)| *low).find(|other| *other > low).unwrap_or(u64::MAX);
     for &key in keys.iter().filter(|key| (low..high).contains(key)) {
-        mutate(&lab, &client, key, Mutation::Delete);
+        mutate(&lab, &client, key, Change::Delete);
     }
     let is_free = || {
         let mut line = [0; LINE];
@@ -121,7 +121,7 @@ fn a_split_onto_another_server_takes_memory_that_was_no_node() {
 
     let elsewhere = client.stats().splits_elsewhere;
     for key in 0.. {
-        mutate(&lab, &client, key, Mutation::Upsert(&[1; 8]));
+        mutate(&lab, &client, key, Change::Upsert(&[1; 8]));
         if client.stats().splits_elsewhere > elsewhere {
             break;
         }
@@ -144,7 +144,7 @@ fn those_that_are_not_the_neighbours_that_their_parent_says_are_left_alone() {
         ("the left one lies elsewhere", false, |two| two.put(&two.left, offsets::ADDRESS, 1 << 20)),
         ("the left one begins further on", false, |two| {
             // What is in it is within its fences still.
-            mutate(&two.lab, &two.client, 0, Mutation::Delete);
+            mutate(&two.lab, &two.client, 0, Change::Delete);
             two.put(&two.left, offsets::LOW, 1);
         }),
         ("the left one ends earlier", false, |two| two.put(&two.left, offsets::HIGH, two.left.high - 1)),
@@ -171,7 +171,7 @@ fn those_that_do_not_fit_are_left_alone() {
     let mut key = two.right.low + 1;
     while lab_count(&two, &two.right) < capacity as usize - 1 {
         if !key.is_multiple_of(10) {
-            mutate(&two.lab, &two.client, key, Mutation::Upsert(&[1; 8]));
+            mutate(&two.lab, &two.client, key, Change::Upsert(&[1; 8]));
         }
         key += 1;
     }
@@ -179,11 +179,11 @@ fn those_that_do_not_fit_are_left_alone() {
         (0..=capacity).map(|key| key * 10).filter(|key| two.left.range().contains(*key)).collect();
     let (last, others) = keys.split_last().unwrap();
     for key in others {
-        mutate(&two.lab, &two.client, *key, Mutation::Delete);
+        mutate(&two.lab, &two.client, *key, Change::Delete);
     }
     assert_eq!(two.client.stats().merges, 0);
     // One that is empty fits to any.
-    mutate(&two.lab, &two.client, *last, Mutation::Delete);
+    mutate(&two.lab, &two.client, *last, Change::Delete);
     assert_eq!(two.client.stats().merges, 1);
 }
 
@@ -216,7 +216,7 @@ fn a_root_that_was_dropped_is_a_freed_node() {
         };
         let value = value_of(&config, 8);
         for key in 0..200 {
-            mutate(&lab, &client, key, Mutation::Upsert(&value));
+            mutate(&lab, &client, key, Change::Upsert(&value));
             note(&lab, &mut roots);
         }
         // It has walked from the highest root, and will again.
@@ -224,7 +224,7 @@ fn a_root_that_was_dropped_is_a_freed_node() {
         let highest = lab.servers[0].partition();
         assert!(highest.root_level > 2);
         for key in (0..200).filter(|key| *key != 7) {
-            mutate(&lab, &client, key, Mutation::Delete);
+            mutate(&lab, &client, key, Change::Delete);
             note(&lab, &mut roots);
             let last = *roots.last().unwrap();
             for former in roots.iter().filter(|root| root.root_level > last.root_level) {

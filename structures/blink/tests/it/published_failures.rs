@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use common::{Client, Lab, configs, value_of};
-use fatbtree_blink::{Mutation, Start};
+use fatbtree_blink::{Change, Start};
 use fatbtree_verbs::time::{Duration, Instant};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -56,7 +56,7 @@ proptest! {
             let client = Rc::clone(&clients[key as usize % clients.len()]);
             let (writer, value) = (Rc::clone(&client), value_of(&config, key));
             let insert = async move {
-                assert_eq!(writer.mutate(key, Mutation::Insert(&value), Start::Root).await.result, Ok(true));
+                assert_eq!(writer.mutate(key, Change::Insert(&value), Start::Root).await.result, Ok(true));
             };
             (client, Box::pin(insert) as Work)
         });
@@ -73,7 +73,7 @@ proptest! {
         let clients: Vec<Client> = (1..=4).map(|owner| lab.client(owner, true)).collect();
         for key in 0..6 {
             let value = value_of(&config, 0);
-            lab.run(&clients[0], clients[0].mutate(key, Mutation::Insert(&value), Start::Root)).result.unwrap();
+            lab.run(&clients[0], clients[0].mutate(key, Change::Insert(&value), Start::Root)).result.unwrap();
         }
         // The others write, and make the leaf split and move.
         let work = (0..clients.len()).map(|at| {
@@ -87,9 +87,9 @@ proptest! {
                         assert!((0..4).any(|number| *found == value_of(&config, number)[..]));
                     } else if step % 5 == 0 {
                         let beside = 10 + step * 4 + at as u64;
-                        client.mutate(beside, Mutation::Upsert(&value), Start::Root).await.result.unwrap();
+                        client.mutate(beside, Change::Upsert(&value), Start::Root).await.result.unwrap();
                     } else {
-                        let update = client.mutate(3, Mutation::Update(&value), Start::Root).await;
+                        let update = client.mutate(3, Change::Update(&value), Start::Root).await;
                         assert_eq!(update.result, Ok(true));
                     }
                 }
@@ -107,15 +107,15 @@ fn an_emptied_tree_is_a_small_tree() {
         let mut lab = Lab::with_many_locks(config);
         let client = lab.client(1, true);
         let change =
-            |key, mutation: Mutation<'_>| lab.run(&client, client.mutate(key, mutation, Start::Root)).result;
+            |key, mutation: Change<'_>| lab.run(&client, client.mutate(key, mutation, Start::Root)).result;
         let mut used = Vec::new();
         for round in 0..3 {
             for key in 0..2_000 {
-                assert_eq!(change(key, Mutation::Insert(&value_of(&config, key))), Ok(true));
+                assert_eq!(change(key, Change::Insert(&value_of(&config, key))), Ok(true));
             }
             let nodes = lab.nodes().len();
             for key in 0..2_000 {
-                assert_eq!(change(key * 7_919 % 2_000, Mutation::Delete), Ok(true));
+                assert_eq!(change(key * 7_919 % 2_000, Change::Delete), Ok(true));
             }
             assert!(lab.contents().is_empty());
             let left = lab.nodes().len();

@@ -6,7 +6,7 @@ use crate::common;
 use common::{Client, Lab, SESSION, configs, value_of};
 use fatbtree_blink::record::RecordPointer;
 use fatbtree_blink::size_class::RECORDS;
-use fatbtree_blink::{Mutation, Start, ValueLayout};
+use fatbtree_blink::{Change, Start, ValueLayout};
 
 const KEY: u64 = 5;
 
@@ -32,7 +32,7 @@ fn version_at(lab: &Lab, record: &RecordPointer) -> u32 {
 fn write(lab: &Lab, client: &Client, number: u64) -> RecordPointer {
     // All of one length: they have places of one size.
     let value = value_of(&lab.config, 50 * number + 20);
-    let change = client.mutate(KEY, Mutation::Upsert(&value), Start::Root);
+    let change = client.mutate(KEY, Change::Upsert(&value), Start::Root);
     lab.run(client, change).result.unwrap();
     let record = record(lab);
     assert_eq!(version_at(lab, &record), record.version, "small versions are told whole");
@@ -57,7 +57,7 @@ fn a_client_that_gets_anothers_place_goes_on_with_what_is_there() {
     let mut lab = lab();
     let (first, second) = (lab.client(1, true), lab.client(2, true));
     let old = write(&lab, &first, 1);
-    lab.run(&first, first.mutate(KEY, Mutation::Delete, Start::Root)).result.unwrap();
+    lab.run(&first, first.mutate(KEY, Change::Delete, Start::Root)).result.unwrap();
     let returned = first.take_returned();
     let places = returned.iter().find(|places| places.class == RECORDS).unwrap();
     assert_eq!(places.addresses, [old.address]);

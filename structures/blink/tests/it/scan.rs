@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use common::{Client, Lab, configs, value_of};
 use fatbtree_blink::node::mark_free;
 use fatbtree_blink::{
-    GlobalAddress, KeyRange, Mutation, OperationError, Order, ScanOptions, ScanTrips, Start, SuperRoot,
+    Change, GlobalAddress, KeyRange, OperationError, Order, ScanOptions, ScanTrips, Start, SuperRoot,
     TreeConfig, ValueLayout,
 };
 use fatbtree_verbs::PostError;
@@ -27,11 +27,11 @@ fn wide(values: ValueLayout) -> TreeConfig {
 }
 
 fn put(lab: &Lab, client: &Client, key: u64, value: &[u8]) {
-    lab.run(client, client.mutate(key, Mutation::Upsert(value), Start::Root)).result.unwrap();
+    lab.run(client, client.mutate(key, Change::Upsert(value), Start::Root)).result.unwrap();
 }
 
 fn delete(lab: &Lab, client: &Client, key: u64) {
-    lab.run(client, client.mutate(key, Mutation::Delete, Start::Root)).result.unwrap();
+    lab.run(client, client.mutate(key, Change::Delete, Start::Root)).result.unwrap();
 }
 
 async fn collect(
@@ -217,7 +217,7 @@ fn beside_writers<T>(
                     at,
                     key,
                     Box::pin(async move {
-                        let mutation = if delete { Mutation::Delete } else { Mutation::Upsert(&bytes) };
+                        let mutation = if delete { Change::Delete } else { Change::Upsert(&bytes) };
                         client.mutate(key, mutation, Start::Root).await.result.unwrap();
                     }),
                 ));

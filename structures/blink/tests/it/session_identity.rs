@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use common::{Client, Lab, REGION, SESSION, configs, value_of};
 use fatbtree_blink::{
-    Event, GlobalAddress, Mutation, OperationError, Owner, SessionId, Start, TreeConfig, ValueLayout,
+    Change, Event, GlobalAddress, OperationError, Owner, SessionId, Start, TreeConfig, ValueLayout,
 };
 
 /// A session of the server that was started anew. The number is the one that the client has had.
@@ -49,17 +49,17 @@ fn out_of_line() -> TreeConfig {
     *configs().iter().find(|config| config.values() == ValueLayout::OutOfLine).unwrap()
 }
 
-fn mutate(lab: &Lab, client: &Client, key: u64, mutation: Mutation<'_>) -> Result<bool, OperationError> {
+fn mutate(lab: &Lab, client: &Client, key: u64, mutation: Change<'_>) -> Result<bool, OperationError> {
     lab.run(client, client.mutate(key, mutation, Start::Root)).result
 }
 
 /// Leaves the client with the rest of a chunk of each class, with nodes that were merged away, and with places of records.
 fn write_and_delete(lab: &Lab, client: &Client) {
     for key in 0..60 {
-        mutate(lab, client, key, Mutation::Upsert(&value_of(&lab.config, key))).unwrap();
+        mutate(lab, client, key, Change::Upsert(&value_of(&lab.config, key))).unwrap();
     }
     for key in 0..50 {
-        mutate(lab, client, key, Mutation::Delete).unwrap();
+        mutate(lab, client, key, Change::Delete).unwrap();
     }
 }
 
@@ -96,7 +96,7 @@ fn memory_that_was_given_in_a_former_session_is_left_alone_and_asked_for_again()
     let mut lab = Lab::new(out_of_line());
     let client = lab.client(NUMBER, true);
     let value = value_of(&lab.config, 9);
-    let mut insert = pin!(client.mutate(1, Mutation::Insert(&value), Start::Root));
+    let mut insert = pin!(client.mutate(1, Change::Insert(&value), Start::Root));
     let mut turn = || {
         let poll = insert.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         client.turn(client.reactor().now());
@@ -131,7 +131,7 @@ fn locks_that_are_to_be_given_back_go_with_their_session() {
     let unfinished = (1..20).find(|&polls| {
         let value = value_of(&lab.config, 9);
         {
-            let mut update = pin!(client.mutate(55, Mutation::Update(&value), Start::Root));
+            let mut update = pin!(client.mutate(55, Change::Update(&value), Start::Root));
             for _ in 0..polls {
                 let _ = update.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 client.turn(client.reactor().now());
@@ -175,12 +175,12 @@ fn restart_at(config: TreeConfig, keeps_tree: bool, moment: u32, unknown: &mut u
     let mut lab = Lab::new(config);
     let client = lab.client(NUMBER, true);
     for key in 0..4 {
-        mutate(&lab, &client, key, Mutation::Insert(&value_of(&config, key))).unwrap();
+        mutate(&lab, &client, key, Change::Insert(&value_of(&config, key))).unwrap();
     }
     let keys = [0, 1, 4];
     let values = keys.map(|key| value_of(&config, key + 100));
     let begin = |at: usize| -> Running<'_> {
-        let change = client.mutate(keys[at], Mutation::Upsert(&values[at]), Start::Root);
+        let change = client.mutate(keys[at], Change::Upsert(&values[at]), Start::Root);
         Box::pin(async move { change.await.result })
     };
     let mut running = [0, 1, 2].map(|at| Some(begin(at)));
@@ -232,7 +232,7 @@ fn restart_at(config: TreeConfig, keeps_tree: bool, moment: u32, unknown: &mut u
     let mut model: BTreeMap<u64, Vec<u8>> = found;
     for key in 0..30 {
         let value = value_of(&config, key + 200);
-        mutate(&lab, &client, key, Mutation::Upsert(&value)).unwrap();
+        mutate(&lab, &client, key, Change::Upsert(&value)).unwrap();
         model.insert(key, value);
     }
     assert_eq!(lab.contents(), model);

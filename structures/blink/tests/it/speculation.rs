@@ -8,7 +8,7 @@ use common::{Client, Lab, configs, value_of};
 use fatbtree_blink::node::{LINE, NodeHeader, entry_lines, mark_free, offsets, read_entry, set_partner};
 use fatbtree_blink::record::{MARK_BYTES, UNPUBLISHED, record_bytes};
 use fatbtree_blink::{
-    Check, EntryCache, EntryPlace, GlobalAddress, Integrity, Mutation, Owner, SessionId, Start, TreeConfig,
+    Change, Check, EntryCache, EntryPlace, GlobalAddress, Integrity, Owner, SessionId, Start, TreeConfig,
     Trips, ValueLayout,
 };
 use proptest::prelude::*;
@@ -53,13 +53,13 @@ impl Two {
         value
     }
 
-    fn mutate(&self, key: u64, mutation: Mutation<'_>) {
+    fn mutate(&self, key: u64, mutation: Change<'_>) {
         let change = self.lab.run(&self.writer, self.writer.mutate(key, mutation, Start::Root));
         assert!(change.result.unwrap());
     }
 
     fn put(&self, key: u64, number: u64) {
-        self.mutate(key, Mutation::Upsert(&self.value(number)));
+        self.mutate(key, Change::Upsert(&self.value(number)));
     }
 
     fn get(&self, key: u64) -> (Option<Vec<u8>>, Trips) {
@@ -129,7 +129,7 @@ impl Two {
             if self.writer.stats().merges > 0 {
                 break;
             }
-            self.mutate(key, Mutation::Delete);
+            self.mutate(key, Change::Delete);
         }
         assert_eq!(self.writer.stats().merges, 1);
     }
@@ -197,17 +197,17 @@ fn own_changes_keep_places_right() {
     for config in configs() {
         let two = Two::new(config);
         (0..30).for_each(|key| two.put(key, key));
-        let change = |mutation: Mutation<'_>| {
+        let change = |mutation: Change<'_>| {
             let change = two.lab.run(&two.reader, two.reader.mutate(5, mutation, Start::Cached));
             assert!(change.result.unwrap());
             change.trips.round_trips
         };
-        change(Mutation::Update(&two.value(100)));
+        change(Change::Update(&two.value(100)));
         assert_eq!(
             two.get(5),
             (Some(two.value(100)), Trips { round_trips: 1, speculated: true, ..Trips::default() })
         );
-        let trips = change(Mutation::Update(&two.value(101)));
+        let trips = change(Change::Update(&two.value(101)));
         assert!(two.get(5).1.speculated);
         let starts = two.reader.entry_cache_stats().starts;
         // Where it leads to leaves, a change begins there: it locks and reads, then writes and unlocks.
@@ -215,10 +215,10 @@ fn own_changes_keep_places_right() {
             (starts, trips == 2),
             if config.leaf_shape().is_inline() { (1, true) } else { (0, false) }
         );
-        change(Mutation::Delete);
+        change(Change::Delete);
         assert_eq!(two.entries.get(5), None);
         assert_eq!(two.get(5).0, None);
-        change(Mutation::Insert(&two.value(102)));
+        change(Change::Insert(&two.value(102)));
         assert_eq!((two.get(5).0, two.get(5).1.speculated), (Some(two.value(102)), true));
         assert_eq!(two.reader.entry_cache_stats().stale, 0);
     }
@@ -304,7 +304,7 @@ fn a_slot_with_another_entry_or_none_is_noticed() {
         let two = Two::new(config);
         two.put(KEY, 1);
         let place = two.learn(KEY);
-        two.mutate(KEY, Mutation::Delete);
+        two.mutate(KEY, Change::Delete);
         two.assert_needed(Check::SpeculatedKey, 1, None);
         two.put(7, 7);
         assert_eq!(two.learn(7), place, "the slot is the next one to be used");
@@ -436,10 +436,10 @@ fn a_record_that_was_replaced_or_is_another_keys_is_noticed() {
         two.entries.put(KEY, place, two.entries.tree());
         two.assert_needed(Check::RecordKey, 7, Some(2));
         let place = two.learn(KEY);
-        two.mutate(KEY, Mutation::Delete);
+        two.mutate(KEY, Change::Delete);
         two.assert_needed(Check::Published, 2, None);
         // Longer than what is read.
-        two.mutate(KEY, Mutation::Upsert(&[9; 40]));
+        two.mutate(KEY, Change::Upsert(&[9; 40]));
         let now = two.learn(KEY);
         two.entries.put(KEY, EntryPlace { part: 3, ..now }, two.entries.tree());
         assert_eq!(two.get(KEY).0.unwrap(), [9; 40]);
@@ -509,13 +509,13 @@ proptest! {
                 }
                 Step::Put(key, number, own) => {
                     let (client, value) = (if own { &two.reader } else { &two.writer }, two.value(number));
-                    let put = client.mutate(key, Mutation::Upsert(&value), Start::Cached);
+                    let put = client.mutate(key, Change::Upsert(&value), Start::Cached);
                     prop_assert_eq!(two.lab.run(client, put).result, Ok(true));
                     model.insert(key, number);
                 }
                 Step::Delete(key, own) => {
                     let client = if own { &two.reader } else { &two.writer };
-                    let delete = client.mutate(key, Mutation::Delete, Start::Cached);
+                    let delete = client.mutate(key, Change::Delete, Start::Cached);
                     prop_assert_eq!(two.lab.run(client, delete).result, Ok(model.remove(&key).is_some()));
                 }
             }

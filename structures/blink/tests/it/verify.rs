@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use common::{Client, Lab, configs, value_of};
 use fatbtree_blink::node::offsets;
 use fatbtree_blink::{
-    GlobalAddress, Integrity, KeyRange, Mutation, Start, TreeConfig, ValueLayout, Verified, VerifyError,
+    Change, GlobalAddress, Integrity, KeyRange, Start, TreeConfig, ValueLayout, Verified, VerifyError,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -21,7 +21,7 @@ fn full(config: TreeConfig, cuts: &[u64], keys: u64) -> (Lab, Client) {
     let client = lab.client(1, true);
     for key in 0..keys {
         let value = value_of(&config, key);
-        lab.run(&client, client.mutate(key * 10, Mutation::Upsert(&value), Start::Root)).result.unwrap();
+        lab.run(&client, client.mutate(key * 10, Change::Upsert(&value), Start::Root)).result.unwrap();
     }
     (lab, client)
 }
@@ -60,7 +60,7 @@ fn what_stopped_writers_leave_is_counted() {
     let mut untold = 0;
     for key in 0..400u64 {
         let (value, steps) = (value_of(&config, key), random.random_range(3..20));
-        let mut work = Box::pin(writer.mutate(key, Mutation::Upsert(&value), Start::Root));
+        let mut work = Box::pin(writer.mutate(key, Change::Upsert(&value), Start::Root));
         let mut context = Context::from_waker(Waker::noop());
         for _ in 0..steps {
             if work.as_mut().poll(&mut context).is_ready() {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use common::{Client, Lab, configs, value_of};
 use fatbtree_blink::{
-    Allocation, Mutation, MutationResult, OperationError, Pool, PoolConfig, RemoteSide, Start, TreeConfig,
+    Allocation, Change, MutationResult, OperationError, Pool, PoolConfig, RemoteSide, Start, TreeConfig,
 };
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
@@ -27,12 +27,12 @@ enum Kind {
     Delete,
 }
 
-fn mutation(kind: Kind, value: &[u8]) -> Mutation<'_> {
+fn mutation(kind: Kind, value: &[u8]) -> Change<'_> {
     match kind {
-        Kind::Upsert => Mutation::Upsert(value),
-        Kind::Insert => Mutation::Insert(value),
-        Kind::Update => Mutation::Update(value),
-        Kind::Get | Kind::Delete => Mutation::Delete,
+        Kind::Upsert => Change::Upsert(value),
+        Kind::Insert => Change::Insert(value),
+        Kind::Update => Change::Update(value),
+        Kind::Get | Kind::Delete => Change::Delete,
     }
 }
 
@@ -178,9 +178,9 @@ fn an_update_takes_three_round_trips_where_the_leaf_is_a_child_of_the_root() {
     let client = lab.client(1, true);
     let value = value_of(&config, 1);
     for key in 0..10 {
-        lab.run(&client, client.mutate(key, Mutation::Insert(&value), Start::Root)).result.unwrap();
+        lab.run(&client, client.mutate(key, Change::Insert(&value), Start::Root)).result.unwrap();
     }
-    let change = lab.run(&client, client.mutate(5, Mutation::Update(&value), Start::Root));
+    let change = lab.run(&client, client.mutate(5, Change::Update(&value), Start::Root));
     assert!(change.result.unwrap());
     assert_eq!(change.trips.round_trips, 3, "the root; lock and leaf; entry and unlock");
 }
@@ -203,9 +203,9 @@ fn who_was_given_no_locks_does_not_write() {
         Rc::new(pool)
     };
     let value = value_of(&config, 1);
-    let change = lab.run(&pool, pool.mutate(5, Mutation::Upsert(&value), Start::Root));
+    let change = lab.run(&pool, pool.mutate(5, Change::Upsert(&value), Start::Root));
     assert_eq!(change.result, Err(OperationError::NotWriter { key: 5, server: 0 }));
-    let change = lab.run(&pool, pool.mutate(5, Mutation::Upsert(&value[1..]), Start::Root));
+    let change = lab.run(&pool, pool.mutate(5, Change::Upsert(&value[1..]), Start::Root));
     let text = change.result.unwrap_err().to_string();
     assert!(text.contains("a value of 7 bytes was given, this tree takes exactly 8"), "{text}");
 }
@@ -217,7 +217,7 @@ fn a_comparison_sets_only_what_it_expects() {
         let (client, other) = (lab.client(1, true), lab.client(2, true));
         let [old, new, longer] = [8, 16, 31].map(|number| value_of(&config, number));
         let set = |key, expected: &[u8], value: &[u8]| {
-            let mutation = Mutation::CompareAndSet { expected, value };
+            let mutation = Change::CompareAndSwap { expected, value };
             lab.run(&client, client.mutate(key, mutation, Start::Root)).result.unwrap()
         };
         let get = |key| {
@@ -227,7 +227,7 @@ fn a_comparison_sets_only_what_it_expects() {
         assert!(!set(5, &old, &new), "no such key");
         assert_eq!(get(5), None);
         for key in 0..40 {
-            lab.run(&client, client.mutate(key, Mutation::Insert(&old), Start::Root)).result.unwrap();
+            lab.run(&client, client.mutate(key, Change::Insert(&old), Start::Root)).result.unwrap();
         }
         assert!(!set(5, &new, &longer) && !set(5, &longer, &new) && !set(5, &[], &new));
         assert_eq!(get(5), Some(old.clone()));
@@ -247,9 +247,7 @@ fn of_comparisons_at_once_one_wins() {
         let bytes = move |count: u64| value_of(&config, 8 + count * 50);
         for key in 0..3 {
             let zero = bytes(0);
-            lab.run(&clients[0], clients[0].mutate(key, Mutation::Insert(&zero), Start::Root))
-                .result
-                .unwrap();
+            lab.run(&clients[0], clients[0].mutate(key, Change::Insert(&zero), Start::Root)).result.unwrap();
         }
         let mut running: Vec<Option<Pin<Box<dyn Future<Output = bool>>>>> = Vec::new();
         let raises = 90;
@@ -260,7 +258,7 @@ fn of_comparisons_at_once_one_wins() {
                     let found = client.lookup(key, Start::Root).await.result.unwrap().unwrap().to_vec();
                     let count = (0..=raises).find(|count| bytes(*count) == found).unwrap();
                     let value = bytes(count + 1);
-                    let mutation = Mutation::CompareAndSet { expected: &found, value: &value };
+                    let mutation = Change::CompareAndSwap { expected: &found, value: &value };
                     if client.mutate(key, mutation, Start::Root).await.result.unwrap() {
                         return true;
                     }
@@ -291,7 +289,7 @@ fn where_there_is_no_memory_operations_say_so() {
         let client = lab.client(7, true);
         let upsert = |key: u64| {
             let value = value_of(&config, key);
-            let change = client.mutate(key * 5, Mutation::Upsert(&value), Start::Root);
+            let change = client.mutate(key * 5, Change::Upsert(&value), Start::Root);
             lab.run(&client, change).result
         };
         let full = (0..).find_map(|key| upsert(key).err().map(|error| (key, error)));
@@ -303,7 +301,7 @@ fn where_there_is_no_memory_operations_say_so() {
         assert!(keys.keys().copied().eq((0..full).map(|key| key * 5)));
 
         for key in 0..full / 2 {
-            let change = client.mutate(key * 5, Mutation::Delete, Start::Root);
+            let change = client.mutate(key * 5, Change::Delete, Start::Root);
             assert_eq!(lab.run(&client, change).result, Ok(true));
         }
         (0..full / 4).for_each(|key| assert_eq!(upsert(key), Ok(true)));

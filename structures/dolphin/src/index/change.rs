@@ -104,6 +104,10 @@ impl<V: Verbs> Index<V> {
             }
         };
         match (change, old) {
+            (Change::CompareAndSwap { .. }, _) => {
+                announced.clear(op).await?;
+                Err(IndexError::Lacks("compare_and_swap").into())
+            }
             (Change::Insert(_), Some(_)) | (Change::Update(_) | Change::Delete, None) => {
                 announced.clear(op).await?;
                 Ok(false)

@@ -5,11 +5,11 @@ mod change;
 mod descend;
 mod drain;
 mod get;
-mod key_value;
 mod led;
 mod restructure;
 mod scan;
 mod space;
+mod structure;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

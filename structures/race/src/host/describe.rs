@@ -3,8 +3,7 @@
 use fatbtree_memserver::grpc::{Describe, MessageError};
 use fatbtree_remote_memory::HEADER_BYTES;
 
-use super::TableInfo;
-use crate::layout::Shape;
+use crate::layout::{Shape, TableInfo};
 
 /// The description is the [header](fatbtree_remote_memory::RegionHeader) of a region of the table, but for its length: all of it is there.
 impl Describe for TableInfo {

@@ -21,13 +21,13 @@ use fatbtree_remote_memory::{GlobalAddress, RegionHeader};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 
+use super::HashTable;
 use super::make::{MakeError, MakeOptions, classes, make, served_as, spare_from};
-use super::{HashTable, TableInfo};
 use crate::block;
 use crate::hash::Hash;
 use crate::layout::{
-    BLOCKS, BUCKET_BYTES, BucketHeader, Leaf, PAIRS, STRUCTURE, SUCCESSORS, Shape, entry_offset, may_be_at,
-    slot_offsets, word_at,
+    BLOCKS, BUCKET_BYTES, BucketHeader, Leaf, PAIRS, STRUCTURE, SUCCESSORS, Shape, TableInfo, entry_offset,
+    may_be_at, slot_offsets, word_at,
 };
 use crate::slot::{Place, Slot, State, UNIT};
 

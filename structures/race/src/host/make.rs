@@ -7,8 +7,8 @@ use fatbtree_memserver::{Class, Loaded, PartOptions, Shape as Classes};
 use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES};
 use fatbtree_verbs::Memory;
 
-use super::{HashTable, TableInfo};
-use crate::layout::{BadShape, BucketHeader, Leaf, Shape, entry_offset, write_subtable};
+use super::HashTable;
+use crate::layout::{BadShape, BucketHeader, Leaf, Shape, TableInfo, entry_offset, write_subtable};
 use crate::slot::{MAX_REGION, MAX_SERVERS, Place, Slot, UNIT};
 
 /// Errors from making a table.

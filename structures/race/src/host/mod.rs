@@ -15,7 +15,6 @@ mod make;
 mod marks;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,28 +24,11 @@ use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::block::block_bytes;
-use crate::layout::{BLOCKS, PAIRS, SUCCESSORS, Shape, slot_offsets};
+use crate::layout::{BLOCKS, PAIRS, SUCCESSORS, Shape, TableInfo, slot_offsets};
 use crate::slot::{Place, UNIT};
 
 pub use kept::TableCounts;
 pub use make::{MakeError, MakeOptions};
-
-/// A memory server's description of its part of a table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TableInfo {
-    /// Shape of the table.
-    pub shape: Shape,
-    /// Address of the directory, on the table's first server.
-    pub directory: GlobalAddress,
-}
-
-/// Words for people: `table directory=64 groups=64`.
-impl fmt::Display for TableInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shape, directory } = self;
-        write!(f, "table directory={} groups={}", directory.raw(), shape.groups)
-    }
-}
 
 /// One server's part of a table.
 #[derive(Clone, Debug)]

@@ -3,13 +3,13 @@
 mod buckets;
 mod export;
 mod grow;
-mod key_value;
 mod mutate;
 mod place;
 mod search;
 mod space;
 mod speculate;
 mod split;
+mod structure;
 mod swing;
 mod thaw;
 

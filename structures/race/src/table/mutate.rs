@@ -81,6 +81,7 @@ impl<V: Verbs> Table<V> {
         }
         let hit = self.find(&buckets, op).await?;
         match (hit, change) {
+            (_, Change::CompareAndSwap { .. }) => Err(TableError::Lacks("compare_and_swap").into()),
             (Some(_), Change::Insert(_)) | (None, Change::Update(_) | Change::Delete) => Ok(false),
             (Some(hit), Change::Update(_) | Change::Upsert(_) | Change::Delete) => {
                 self.replace(leaf, &hit, fresh.as_ref(), op).await?;

@@ -2,61 +2,17 @@
 
 use std::rc::Rc;
 
-use fatbtree_blink_client::{Answered, NoAnswer};
-use fatbtree_race::{Answer, Shape, Table, TableError, Value};
+use fatbtree_race::{Shape, Table};
 use fatbtree_remote_memory::Contention;
 use fatbtree_sim::hash::lab::{begin, serve};
-use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
-use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_sim::world::{MachineOptions, Options, World, random};
+use fatbtree_verbs::time::Duration;
 use fatbtree_workload::measure::{Summary, Troubles};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_workload::{Change, LoadGenerator, Pace, Store, Values};
+use fatbtree_workload::{LoadGenerator, Pace, Values};
 
 const RECORDS: u64 = 1_000;
 const VALUE_BYTES: usize = 64;
-
-/// A client's table as a store of records.
-struct Records {
-    table: Table<SimDevice>,
-    machine: Machine,
-}
-
-impl Records {
-    fn answered<T>(&self, began: Instant, answer: Answer<T>) -> Answered<T> {
-        let result = answer.result.map_err(|error| match error {
-            TableError::Unknown(_) => NoAnswer::Unknown,
-            _ => NoAnswer::Server("the table did not answer"),
-        });
-        Answered { result, round_trips: answer.round_trips, latency: self.now() - began }
-    }
-}
-
-impl Store for Records {
-    type Value = Value;
-
-    fn now(&self) -> Instant {
-        self.machine.now()
-    }
-
-    async fn sleep_until(&self, at: Instant) {
-        self.machine.sleep(at - self.now()).await;
-    }
-
-    async fn read(&self, key: u64) -> Answered<Option<Value>> {
-        let began = self.now();
-        self.answered(began, self.table.search(key).await)
-    }
-
-    async fn change(&self, key: u64, change: Change<'_>) -> Answered<bool> {
-        let began = self.now();
-        self.answered(began, self.table.change(key, change).await)
-    }
-
-    async fn scan(&self, _: u64, _: u64, _: usize) -> Answered<Vec<(u64, bytes::Bytes)>> {
-        let result = Err(NoAnswer::Server("a hash table has no ranges"));
-        Answered { result, round_trips: 0, latency: Duration::ZERO }
-    }
-}
 
 /// A workload of YCSB on one server, by one client with so many operations in flight.
 fn run(name: &str, depth: usize) -> Summary {
@@ -65,26 +21,19 @@ fn run(name: &str, depth: usize) -> Summary {
     let servers = serve(&world, shape, 4 << 20, Duration::from_secs(1));
     let machine = world.machine(MachineOptions::named("client"));
     let memory = begin(&machine, &servers, Contention::SMART, &mut random(1, 52));
-    let (of, name) = (machine.clone(), name.to_owned());
+    let name = name.to_owned();
     let running = machine.spawn(async move {
         let table = Table::open(Rc::clone(&memory), 0).await.expect("the server lives");
-        let store = Records { table, machine: of };
         let values = Values::new(1, VALUE_BYTES).loaded_with(|_, bytes| bytes == [0; VALUE_BYTES]);
         for key in 0..RECORDS {
-            assert!(
-                store
-                    .change(key, Change::Insert(&[0; VALUE_BYTES]))
-                    .await
-                    .result
-                    .expect("nothing is in the way")
-            );
+            assert!(table.insert(key, &[0; VALUE_BYTES]).await.result.expect("nothing is in the way"));
         }
         let mut properties = builtin(&name).expect("YCSB has this workload");
         properties.set("recordcount", &RECORDS.to_string());
         let spec = WorkloadSpec::from_properties(&properties).expect("the properties are valid");
         let mut workload = Workload::new(&spec, KeyMap::Ordered, 1).expect("there are records");
         let (mut load, pace) = (LoadGenerator::new(), Pace::Closed { depth });
-        let ran = load.run_on(&store, &mut workload, 4_000, pace, &values, |_| {}).await;
+        let ran = load.run_on(&table, &mut workload, 4_000, pace, &values, |_| {}).await;
         ran.expect("operations are drawn");
         assert_eq!(load.first_wrong(), None);
         load.summary_of(&Troubles::default())

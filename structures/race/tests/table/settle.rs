@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
-use fatbtree_race::host::{HashTable, TableInfo};
-use fatbtree_race::{BLOCKS, Check as TableCheck, Shape};
+use fatbtree_race::host::HashTable;
+use fatbtree_race::{BLOCKS, Check as TableCheck, Shape, TableInfo};
 use fatbtree_remote_memory::session_keeper::{Call, Check, KeeperOptions, SessionKeeper};
 use fatbtree_remote_memory::{Block, GlobalAddress, RemoteConfig, RemoteMemory};
 use fatbtree_sim::hash::{Aim, Scenario};

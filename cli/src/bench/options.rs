@@ -1,0 +1,24 @@
+//! Options that a structure does not have.
+
+use anyhow::{Result, bail};
+use fatbtree_topology::Structure;
+
+use super::{Arguments, Protocol};
+use crate::structure::refuse_without_tree;
+
+/// Refuses what only trees have.
+pub(super) fn check(structure: Structure, arguments: &Arguments) -> Result<()> {
+    let Arguments { protocol, scan_parts, entry_cache, cache, .. } = arguments;
+    let refuse = |is_given, option, instead| refuse_without_tree(structure, is_given, option, instead);
+    refuse(*protocol == Protocol::Query, "--protocol query", "its clients use RDMA alone")?;
+    refuse(*scan_parts > 1, "--scan-parts", "a scan of it has one part, if it has ranges at all")?;
+    if structure == Structure::Dolphin && entry_cache.is_some() {
+        bail!(
+            "--entry-cache is for trees and hash tables: a client of a Dolphin index remembers inner nodes, in as many bytes as --cache says"
+        );
+    }
+    if structure == Structure::Hash && cache.is_some() {
+        bail!("--cache is for trees and Dolphin indexes: a hash table has no inner nodes; see --entry-cache");
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! What structures of keys and values have in common, so that the library, load generators and processes work on any of them.
+
+use std::error::Error;
+use std::fmt::{Debug, Display};
+use std::future::Future;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use fatbtree_verbs::Verbs;
+use fatbtree_verbs::time::Instant;
+
+use crate::keys::KeyRange;
+use crate::memory::RemoteMemory;
+
+/// Result of an operation, and what it took.
+#[derive(Debug)]
+pub struct Answer<T, E> {
+    /// The result.
+    pub result: Result<T, E>,
+    /// Round trips, one after the other.
+    pub round_trips: u32,
+}
+
+impl<T, E> Answer<T, E> {
+    /// The same cost with another result.
+    pub fn map<U>(self, map: impl FnOnce(T) -> U) -> Answer<U, E> {
+        Answer { result: self.result.map(map), round_trips: self.round_trips }
+    }
+}
+
+/// Keys with their values.
+pub type Pairs = Vec<(u64, Bytes)>;
+
+/// Keys with copies of their values.
+pub fn copied<V: AsRef<[u8]>>(pairs: Vec<(u64, V)>) -> Pairs {
+    pairs.into_iter().map(|(key, value)| (key, Bytes::copy_from_slice(value.as_ref()))).collect()
+}
+
+/// Some of all pairs of a structure.
+#[derive(Debug)]
+pub struct Portion<V, C> {
+    /// Keys with their values.
+    pub pairs: Vec<(u64, V)>,
+    /// Where the others follow. `None` if there are no others.
+    pub rest: Option<C>,
+}
+
+impl<V> Portion<V, u64> {
+    /// The first `most` pairs of some keys, in ascending order: fewer are the last ones. The rest begins at the next key.
+    pub fn in_order(pairs: Vec<(u64, V)>, most: usize) -> Self {
+        let last = pairs.last().filter(|_| pairs.len() >= most);
+        Self { rest: last.and_then(|(key, _)| key.checked_add(1)), pairs }
+    }
+}
+
+/// A change of one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change<'v> {
+    /// Puts a value where none is.
+    Insert(&'v [u8]),
+    /// Replaces the value where one is.
+    Update(&'v [u8]),
+    /// Puts a value, whether one is there or not.
+    Upsert(&'v [u8]),
+    /// Replaces the value where it is the expected one, byte by byte.
+    CompareAndSwap {
+        /// The value that must be there.
+        expected: &'v [u8],
+        /// The value after the change.
+        value: &'v [u8],
+    },
+    /// Takes the value away where one is.
+    Delete,
+}
+
+impl<'v> Change<'v> {
+    /// The value that it puts, if it puts one.
+    #[must_use]
+    pub const fn value(self) -> Option<&'v [u8]> {
+        match self {
+            Self::Insert(value)
+            | Self::Update(value)
+            | Self::Upsert(value)
+            | Self::CompareAndSwap { value, .. } => Some(value),
+            Self::Delete => None,
+        }
+    }
+
+    /// The value that must be there.
+    #[must_use]
+    pub const fn expected(self) -> Option<&'v [u8]> {
+        match self {
+            Self::CompareAndSwap { expected, .. } => Some(expected),
+            _ => None,
+        }
+    }
+
+    /// Whether there is anything to be done, given whether the key is there.
+    #[must_use]
+    pub const fn applies(self, is_there: bool) -> bool {
+        match self {
+            Self::Upsert(_) => true,
+            Self::Insert(_) => !is_there,
+            Self::Update(_) | Self::CompareAndSwap { .. } | Self::Delete => is_there,
+        }
+    }
+}
+
+/// A structure of keys and values, as one thread uses it. Any number of its operations run at once.
+pub trait Structure {
+    /// A value that was read.
+    type Value: AsRef<[u8]>;
+    /// Errors of its operations.
+    type Error: Error + Send + Sync + 'static;
+    /// Where an export goes on. The default is its beginning.
+    type Cursor: Default + Debug + Send + 'static;
+
+    /// Name for people: `hash table`.
+    const NAME: &'static str;
+
+    /// Operations that it does not have, by their names in the library: `insert`, `compare_and_swap`, `scan`.
+    const LACKS: &'static [&'static str] = &[];
+
+    /// Current time of its clock.
+    fn now(&self) -> Instant;
+
+    /// Waits until a point in time.
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()>;
+
+    /// Finds the value of a key.
+    fn get(&self, key: u64) -> impl Future<Output = Answer<Option<Self::Value>, Self::Error>>;
+
+    /// Changes a key. Says whether the change applied.
+    fn change(&self, key: u64, change: Change<'_>) -> impl Future<Output = Answer<bool, Self::Error>>;
+
+    /// Finds up to `most` keys of a range with their values, in ascending order.
+    fn scan(&self, range: KeyRange, most: usize) -> impl Future<Output = Answer<Pairs, Self::Error>>;
+
+    /// Finds the next pairs of the whole structure, about `most` of them, in an order of its own. A key that is there during the whole export
+    /// is found exactly once, and no key is found twice.
+    fn export(
+        &self,
+        from: Self::Cursor,
+        most: usize,
+    ) -> impl Future<Output = Answer<Portion<Bytes, Self::Cursor>, Self::Error>>;
+
+    /// Whether a change that ends with this error may have been made.
+    fn is_unknown(error: &Self::Error) -> bool;
+}
+
+/// Exports a structure whose cursor is the next key: the pairs from a key on.
+pub async fn export_in_order<S: Structure<Cursor = u64>>(
+    structure: &S,
+    from: u64,
+    most: usize,
+) -> Answer<Portion<Bytes, u64>, S::Error> {
+    let most = most.max(1);
+    structure.scan(KeyRange::of(from..), most).await.map(|pairs| Portion::in_order(pairs, most))
+}
+
+/// A structure that lies over all memory servers and begins on one of them. It is opened on a memory whose sessions are kept, and
+/// anew after a server has begun anew.
+pub trait Spread: Structure + Sized + 'static {
+    /// Device by which it is reached.
+    type Verbs: Verbs;
+    /// A server's description of its part.
+    type Info: Copy + Eq + Send + 'static;
+    /// What a walk over the whole structure finds, in words.
+    type Verified: Display;
+    /// A fault that such a walk finds.
+    type Fault: Error + Send + Sync + 'static;
+
+    /// Bytes of the client's memory for what it remembers of the structure, if nothing else is asked for.
+    const REMEMBERED: u64;
+
+    /// Servers of the structure, a bit for each number.
+    fn servers(info: &Self::Info) -> u32;
+
+    /// Server on which the structure begins.
+    fn home(info: &Self::Info) -> u16;
+
+    /// Opens the structure that begins on a server. The client remembers of it what fits into `remembered` bytes.
+    fn open(
+        memory: Rc<RemoteMemory<Self::Verbs>>,
+        server: u16,
+        remembered: u64,
+    ) -> impl Future<Output = Result<Self, Self::Error>>;
+
+    /// The memory that the structure lies in.
+    fn memory(&self) -> &Rc<RemoteMemory<Self::Verbs>>;
+
+    /// Ends the use of the structure: a server has begun anew with an empty part of it. All operations fail from now on.
+    fn leave(&self, server: u16);
+
+    /// Takes back what dropped operations have left: see [`Event::Unfinished`](crate::Event::Unfinished).
+    fn finish(&self) -> impl Future<Output = ()>;
+
+    /// Walks over the whole structure and checks it, while nothing changes it.
+    fn verify(&self) -> impl Future<Output = Result<Self::Verified, Self::Fault>>;
+}

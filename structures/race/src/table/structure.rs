@@ -1,0 +1,95 @@
+//! The table as one of several structures of keys and values.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use fatbtree_remote_memory::{KeyRange, Pairs, Portion, RemoteMemory, Spread, Structure, copied};
+use fatbtree_verbs::Verbs;
+use fatbtree_verbs::time::Instant;
+
+use super::{Answer, Change, Cursor, Table, Value};
+use crate::error::TableError;
+use crate::layout::TableInfo;
+use crate::verify::{Fault, Verified};
+
+impl<V: Verbs + 'static> Structure for Table<V> {
+    type Value = Value;
+    type Error = TableError;
+    type Cursor = Cursor;
+
+    const NAME: &'static str = "hash table";
+
+    /// It has no order of keys.
+    const LACKS: &'static [&'static str] = &["compare_and_swap", "scan"];
+
+    fn now(&self) -> Instant {
+        self.memory().reactor().now()
+    }
+
+    async fn sleep_until(&self, at: Instant) {
+        self.memory().reactor().sleep(at - self.now()).await;
+    }
+
+    fn get(&self, key: u64) -> impl Future<Output = Answer<Option<Value>>> {
+        self.search(key)
+    }
+
+    fn change(&self, key: u64, change: Change<'_>) -> impl Future<Output = Answer<bool>> {
+        self.change(key, change)
+    }
+
+    async fn scan(&self, _: KeyRange, _: usize) -> Answer<Pairs> {
+        Answer { result: Err(TableError::Lacks("scan")), round_trips: 0 }
+    }
+
+    async fn export(&self, from: Cursor, most: usize) -> Answer<Portion<Bytes, Cursor>> {
+        let copied = |Portion { pairs, rest }| Portion { pairs: copied::<Value>(pairs), rest };
+        self.export(from, most).await.map(copied)
+    }
+
+    fn is_unknown(error: &TableError) -> bool {
+        matches!(error, TableError::Unknown(_))
+    }
+}
+
+impl<V: Verbs + 'static> Spread for Table<V> {
+    type Verbs = V;
+    type Info = TableInfo;
+    type Verified = Verified;
+    type Fault = Fault;
+
+    /// [Places of keys](Self::remember_places).
+    const REMEMBERED: u64 = 0;
+
+    fn servers(info: &TableInfo) -> u32 {
+        info.shape.servers
+    }
+
+    fn home(info: &TableInfo) -> u16 {
+        info.directory.server()
+    }
+
+    async fn open(memory: Rc<RemoteMemory<V>>, server: u16, remembered: u64) -> Result<Self, TableError> {
+        let table = Self::open(memory, server).await?;
+        table.remember_places(remembered);
+        Ok(table)
+    }
+
+    fn memory(&self) -> &Rc<RemoteMemory<V>> {
+        self.memory()
+    }
+
+    fn leave(&self, server: u16) {
+        self.leave(server);
+    }
+
+    /// Gives back locks under which splits were taken back.
+    fn finish(&self) -> impl Future<Output = ()> {
+        self.memory().finish()
+    }
+
+    fn verify(&self) -> impl Future<Output = Result<Verified, Fault>> {
+        self.verify()
+    }
+}
