@@ -1,11 +1,11 @@
 //! Chunks: the spare memory of a region, divided into pieces of one size. Clients get parts of them, and give them back.
 //!
 //! ```text
-//!              allocate(class)                 publish                     its session ends
-//!   fresh ────────────────────► held ───────────────────► published ───────────┬─────────────► the structure's: what blocks lie in
-//!                                │ ▲                                           │
-//!             free, lease ends   ▼ │ allocate(same class)                       │ what was never written to
-//!                          free, of its class ◄─────────────────────────────────┘
+//!            allocate(class)            its session ends
+//!   fresh ──────────────────► held ───────────┬───────────► the structure's: what blocks lie in
+//!                              ▲              │
+//!         allocate(same class) │              │ what was never written to
+//!                          free, of its class ◄┘
 //! ```
 //!
 //! **Classes.** A chunk keeps its first class for ever: blocks of another class never lie in it. Blocks of one size lie at multiples of it
@@ -16,9 +16,7 @@
 //! together, up to a chunk. So a session that writes little holds little, and one that writes much asks seldom. Parts of
 //! different sessions lie in one chunk; free memory between them is one piece again when both sides are free.
 //!
-//! **Publishing.** A client publishes a part *before* it links the first of its blocks into the structure. From then on the part's
-//! content is the structure's, whatever becomes of the client. A part that was not published holds nothing that a client can reach.
-//! When its holder gives it back, or its lease ends, it is free again, for its class.
+//! A part is the structure's from the beginning, whatever becomes of the client. One of which the client could not be told is free again.
 //!
 //! **Rests.** Clients use a part from its start. When a session has ended, its queue pairs are destroyed and nothing is written into
 //! its parts any more but where blocks are that others know. The [tenant](crate::Tenant::find) tells block by block what was written;
@@ -120,10 +118,9 @@ const LEAST_OF_SEVERAL: u64 = 256;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Free,
+    /// The structure's, and this session writes to it.
     Held(SessionKey),
-    /// The structure's, and its session goes on.
-    Published(SessionKey),
-    /// The structure's: this client pays for it.
+    /// The structure's, and its session has ended: this client pays for it.
     Tree(ClientId),
     /// The structure's, from before the server was started.
     Former,
@@ -143,10 +140,11 @@ pub(crate) struct ChunkCounts {
     pub(crate) all: u32,
     /// Free pieces.
     pub(crate) free: u32,
-    /// Parts that are held, and such as are the structure's.
+    /// Parts that were given out.
+    pub(crate) given: u32,
+    /// Those of them whose sessions live.
     pub(crate) held: u32,
-    pub(crate) published: u32,
-    /// Bytes of the region up to the first chunk, and of the parts that are held or published.
+    /// Bytes of the region up to the first chunk, and of the parts that were given out.
     pub(crate) used_bytes: u64,
     /// Bytes of free pieces, and of chunks that were never given out.
     pub(crate) free_bytes: u64,
@@ -154,16 +152,7 @@ pub(crate) struct ChunkCounts {
     pub(crate) held_bytes: u64,
 }
 
-/// Reasons for which a chunk is not changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ChunkRefusal {
-    /// Not a chunk of this session.
-    NotHeld,
-    /// The chunk belongs to the structure.
-    Published,
-}
-
-/// A published part whose session has ended, or a chunk from before the server was started: up to `at` it was looked at.
+/// A part whose session has ended, or a chunk from before the server was started: up to `at` it was looked at.
 #[derive(Clone, Debug)]
 struct Ended {
     part: Range<u64>,
@@ -208,7 +197,7 @@ pub(crate) struct ChunkTable {
     ended: VecDeque<Ended>,
     /// The class of each chunk that was given out, where that outlives the server.
     given_out: Option<ChunkClasses>,
-    /// Unwritten memory of published parts that came back, in pieces.
+    /// Unwritten memory of parts that came back, in pieces.
     pub(crate) tails: u64,
 }
 
@@ -315,34 +304,14 @@ impl ChunkTable {
         Ok((bytes, offset))
     }
 
-    /// Makes a chunk the structure's; once more does no harm.
-    pub(crate) fn publish(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<(), ChunkRefusal> {
-        let (_, piece) = self.piece(address).ok_or(ChunkRefusal::NotHeld)?;
-        match piece.state {
-            State::Held(found) | State::Published(found) if found == holder => {
-                piece.state = State::Published(holder);
-                Ok(())
-            }
-            _ => Err(ChunkRefusal::NotHeld),
-        }
+    /// Takes back a part of which its holder was not told. Returns its bytes.
+    pub(crate) fn take_back(&mut self, address: GlobalAddress) -> u64 {
+        let Some((offset, &mut Piece { bytes, class, .. })) = self.piece(address) else { return 0 };
+        self.insert_free(offset, bytes, class);
+        bytes
     }
 
-    /// Takes a chunk back that was not published: from its holder, or because its session has ended.
-    /// Returns its bytes.
-    pub(crate) fn free(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<u64, ChunkRefusal> {
-        let (offset, piece) = self.piece(address).ok_or(ChunkRefusal::NotHeld)?;
-        match piece.state {
-            State::Held(found) if found == holder => {
-                let Piece { bytes, class, .. } = *piece;
-                self.insert_free(offset, bytes, class);
-                Ok(bytes)
-            }
-            State::Published(found) if found == holder => Err(ChunkRefusal::Published),
-            _ => Err(ChunkRefusal::NotHeld),
-        }
-    }
-
-    /// The session of a published part has ended, and its queue pairs are gone: what it has not used comes back, when it was
+    /// The session of a part has ended, and its queue pairs are gone: what it has not used comes back, when it was
     /// [looked at](Self::look).
     pub(crate) fn end(&mut self, address: GlobalAddress, client: ClientId) {
         if let Some((offset, piece)) = self.piece(address) {
@@ -505,20 +474,20 @@ impl ChunkTable {
             ..ChunkCounts::default()
         };
         for piece in self.pieces.values() {
-            let of_state = match piece.state {
+            match piece.state {
                 State::Free => {
                     counts.free_bytes += piece.bytes;
                     counts.free += 1;
                     continue;
                 }
-                State::Held(_) => &mut counts.held,
-                State::Published(_) | State::Tree(_) | State::Former => &mut counts.published,
-            };
-            *of_state += 1;
-            counts.used_bytes += piece.bytes;
-            if matches!(piece.state, State::Held(_) | State::Published(_)) {
-                counts.held_bytes += piece.bytes;
+                State::Held(_) => {
+                    counts.held += 1;
+                    counts.held_bytes += piece.bytes;
+                }
+                State::Tree(_) | State::Former => {}
             }
+            counts.given += 1;
+            counts.used_bytes += piece.bytes;
         }
         counts
     }
@@ -531,28 +500,27 @@ impl ChunkTable {
         }
         let around = self.pieces.range(..=offset).next_back().map_or(offset, |(&at, _)| at);
         let mut parts = self.pieces.range(around..).map(|(&at, piece)| (at..at + piece.bytes, piece));
-        let is_tree = |state| matches!(state, State::Published(_) | State::Tree(_) | State::Former);
-        let found =
-            parts.find(|(part, piece)| part.end > offset && piece.class == class && is_tree(piece.state));
+        let found = parts.find(|(part, piece)| {
+            part.end > offset && piece.class == class && !matches!(piece.state, State::Free)
+        });
         found.map(|(part, _)| part)
     }
 
-    /// Begin of the chunk of that class that holds all of these bytes, if the chunk is the structure's.
-    fn published(&self, offset: u64, bytes: u64, class: SizeClass) -> Option<u64> {
+    /// Begin of the part of a chunk of that class that holds all of these bytes, if it was given out.
+    fn given_out_around(&self, offset: u64, bytes: u64, class: SizeClass) -> Option<u64> {
         let (&from, piece) = self.pieces.range(..=offset).next_back()?;
         let fits = offset.checked_add(bytes)? <= from + piece.bytes;
-        let is_tree = matches!(piece.state, State::Published(_) | State::Tree(_) | State::Former);
-        (piece.class == class && is_tree && fits).then_some(from)
+        (piece.class == class && !matches!(piece.state, State::Free) && fits).then_some(from)
     }
 
     /// Whether a block of this class, `bytes` long, may begin at `offset`: among those that were loaded, or
-    /// in a chunk that was published.
+    /// in a part of a chunk that was given out.
     pub(crate) fn may_lie(&self, class: SizeClass, offset: u64, bytes: u64) -> bool {
         let Some(Class { bytes: size, loaded, .. }) = self.classes.get(usize::from(class.0)) else {
             return false;
         };
         let is_loaded = loaded.contains(&offset) && bytes <= loaded.end - offset;
-        let area = if is_loaded { Some(loaded.start) } else { self.published(offset, bytes, class) };
+        let area = if is_loaded { Some(loaded.start) } else { self.given_out_around(offset, bytes, class) };
         area.is_some_and(|from| match size {
             0 => offset.is_multiple_of(RECORD_ALIGN),
             &size => bytes == u64::from(size) && (offset - from).is_multiple_of(size.into()),

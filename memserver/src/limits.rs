@@ -44,7 +44,7 @@ pub enum Resource {
     Sessions,
     /// Queue pairs.
     QueuePairs,
-    /// Chunks, by their bytes. What was published and written to counts as long as it is the structure's, also when its session has ended.
+    /// Chunks, by their bytes. What was written to counts as long as it is the structure's, also when its session has ended.
     Chunks,
     /// Attempts to open a session or to connect a queue pair, refused ones included, in a span of time.
     Attempts,
@@ -68,7 +68,7 @@ pub struct Bounds {
     pub sessions: u32,
     /// Queue pairs at a time.
     pub queue_pairs: u32,
-    /// Chunks held and published; parts of them count as what they are.
+    /// Chunks that were given out; parts of them count as what they are.
     pub chunks: u32,
     /// Attempts to open or connect in each [`attempt_window`](Limits::attempt_window).
     pub attempts: u32,

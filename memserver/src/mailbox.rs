@@ -3,18 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_remote_memory::session_keeper::{Call, Denied, Grant, Granted, Meaning};
-use fatbtree_remote_memory::{GlobalAddress, ServerInfo, SizeClass};
+use fatbtree_remote_memory::ServerInfo;
+use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, Meaning};
+use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
-use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::free_blocks::GivenBack;
 use crate::limits::ClientId;
 use crate::moments::{Moment, Moments, OlderCopy};
 use crate::refusal::Refusal;
 use crate::server::{Counter, MemoryServer, RegionBytes, Reply, Request, ServerError};
-use crate::session::{Lease, SessionKey, Told};
 use crate::tenant::{Load, Tenant};
 
 /// The data-path thread's end: looking into an empty mailbox is one atomic load, no lock.
@@ -89,9 +87,6 @@ impl From<ServerGone> for Denied {
     }
 }
 
-type Answer<T> = Result<Result<T, Refusal>, ServerGone>;
-
-/// Every method fails with [`ServerGone`] when the server is gone; inside, with the server's own refusal.
 impl<T: Tenant> Handle<T> {
     /// The handle of a server that has begun a run with these moments.
     #[must_use]
@@ -137,21 +132,16 @@ impl<T: Tenant> Handle<T> {
         self.ask(Request::RegionBytes).await
     }
 
-    /// See [`MemoryServer::open_session_after`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn open_session(&self, client: ClientId, known: Option<u64>) -> Answer<Lease> {
-        self.ask(|reply| Request::Open { client, known, reply }).await
-    }
-
     /// See [`MemoryServer::carry_out`].
     ///
     /// # Errors
     /// As there.
-    pub async fn call(&self, client: ClientId, call: Call) -> Result<Granted<T::Description>, Denied> {
-        let answer = self.ask(|reply| Request::Call { client, call, reply }).await?;
-        answer.map_err(Denied::from)
+    pub async fn call(
+        &self,
+        client: ClientId,
+        call: Call,
+    ) -> Result<Result<Granted<T::Description>, Refusal>, ServerGone> {
+        self.ask(|reply| Request::Call { client, call, reply }).await
     }
 
     /// See [`MemoryServer::heard`].
@@ -162,74 +152,6 @@ impl<T: Tenant> Handle<T> {
         self.ask(|reply| Request::Heard { former, reply }).await
     }
 
-    /// See [`MemoryServer::renew_told`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn renew_session(&self, session: SessionKey, told: Told) -> Answer<Lease> {
-        self.ask(|reply| Request::Renew { session, told, reply }).await
-    }
-
-    /// See [`MemoryServer::sync_session`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn sync_session(&self, session: SessionKey) -> Answer<()> {
-        self.ask(|reply| Request::Sync { session, reply }).await
-    }
-
-    /// See [`MemoryServer::close_session`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn close_session(&self, session: SessionKey) -> Answer<()> {
-        self.ask(|reply| Request::Close { session, reply }).await
-    }
-
-    /// See [`MemoryServer::connect`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn connect(
-        &self,
-        session: SessionKey,
-        client: Endpoint,
-        replaces: Option<QueuePairNumber>,
-    ) -> Answer<Endpoint> {
-        self.ask(|reply| Request::Connect { session, client, replaces, reply }).await
-    }
-
-    /// See [`MemoryServer::disconnect`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn disconnect(&self, session: SessionKey, queue_pair: QueuePairNumber) -> Answer<()> {
-        self.ask(|reply| Request::Disconnect { session, queue_pair, reply }).await
-    }
-
-    /// See [`MemoryServer::allocate`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn allocate(&self, session: SessionKey, class: SizeClass, bytes: u32) -> Answer<Grant> {
-        self.ask(|reply| Request::Allocate { session, class, bytes, reply }).await
-    }
-
-    /// See [`MemoryServer::give_back_settled`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn give_back(
-        &self,
-        session: SessionKey,
-        settled: u64,
-        class: SizeClass,
-        bytes: u32,
-        addresses: Vec<GlobalAddress>,
-    ) -> Answer<GivenBack> {
-        self.ask(|reply| Request::GiveBack { session, settled, class, bytes, addresses, reply }).await
-    }
-
     /// Reserves a place in the mailbox for another structure. One that is put into it reaches the data path.
     ///
     /// # Errors
@@ -237,22 +159,6 @@ impl<T: Tenant> Handle<T> {
     pub async fn install_place(&self) -> Result<InstallPlace<'_, T>, ServerGone> {
         let place = self.requests.reserve().await.map_err(|_| ServerGone)?;
         Ok(InstallPlace { handle: self, place })
-    }
-
-    /// See [`MemoryServer::publish`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn publish(&self, session: SessionKey, address: GlobalAddress) -> Answer<()> {
-        self.ask(|reply| Request::Publish { session, address, reply }).await
-    }
-
-    /// See [`MemoryServer::free`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn free(&self, session: SessionKey, address: GlobalAddress) -> Answer<()> {
-        self.ask(|reply| Request::Free { session, address, reply }).await
     }
 
     /// Asks the structure itself; `request` names the way back.

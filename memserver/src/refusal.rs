@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use fatbtree_remote_memory::Shortage;
 use fatbtree_remote_memory::session_keeper::{Denied, Meaning};
-use fatbtree_remote_memory::{GlobalAddress, Shortage};
 use fatbtree_verbs::{ConnectError, EndpointError, Mtu, QueuePairNumber, ReserveError};
 
 use crate::chunk::{NoChunk, NoClass, NoGrant};
@@ -88,22 +88,6 @@ pub enum Refusal {
     /// A chunk does not get its room: the disk is full, or fails.
     #[error("no chunk can be given out: {0}")]
     Reserve(#[from] ReserveError),
-    /// No such chunk.
-    #[error("the {session} has no chunk at {address}: it was given back, or never this session's")]
-    UnknownChunk {
-        /// The session.
-        session: SessionKey,
-        /// Expected address.
-        address: GlobalAddress,
-    },
-    /// A chunk that is the structure's.
-    #[error(
-        "the chunk at {address} was published: it is the structure's, and its blocks are freed one by one"
-    )]
-    Published {
-        /// Its address.
-        address: GlobalAddress,
-    },
 }
 
 /// Packets of this path are too small (single-packet rule).

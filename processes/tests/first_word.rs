@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{cluster, own_address};
 use fatbtree_blink::TreeConfig;
+use fatbtree_blink_host::TreeInfo;
 use fatbtree_controller::grpc::{Input, ServiceOptions, serve};
 use fatbtree_memserver::grpc;
 use fatbtree_port::PortSpec;
@@ -17,6 +18,7 @@ use fatbtree_processes::{
     QueryWay, TreeSource, roster_of,
 };
 use fatbtree_query::{Answer, Ask};
+use fatbtree_remote_memory::session_keeper::Call;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
 use tokio::sync::{mpsc as channel, watch};
@@ -80,7 +82,7 @@ fn after_a_word(former: Option<u64>) -> (Answer, Result<(), grpc::ClientError>) 
     let grpc = cluster.servers()[0].grpc.clone();
     let open_session = async || {
         let mut server = grpc::Client::connect(format!("http://{grpc}").as_str()).await?;
-        server.open_session(Ipv4Addr::new(10, 0, 0, 9)).await.map(drop)
+        server.call::<TreeInfo>(Ipv4Addr::new(10, 0, 0, 9), Call::Open { known: None }).await.map(drop)
     };
     std::thread::scope(|scope| {
         let (ready, is_ready) = mpsc::channel();

@@ -67,7 +67,7 @@ pub enum Event {
         /// Why.
         reason: BreakReason,
     },
-    /// Operations wait for memory on a server: the owner allocates a chunk of this class there, publishes it, and calls
+    /// Operations wait for memory on a server: the owner allocates a chunk of this class there, and calls
     /// [`grant`](crate::RemoteMemory::grant); or it gets places that others have freed, and calls
     /// [`grant_blocks`](crate::RemoteMemory::grant_blocks); or there is none, and it calls
     /// [`refuse_memory`](crate::RemoteMemory::refuse_memory).

@@ -5,7 +5,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../memserver/proto");
     let files = protox::compile(["proto/tree.proto"], ["proto", "../../memserver/proto"])?;
     tonic_prost_build::configure()
-        .extern_path(".fatbtree.memserver.v1", "::fatbtree_memserver::grpc::proto")
+        .extern_path(".fatbtree.memserver.v2", "::fatbtree_memserver::grpc::proto")
         .compile_fds(files)?;
     Ok(())
 }

@@ -77,7 +77,6 @@ impl Database {
                 let Grant::Chunk(chunk) = memory.allocate(NOW, *session, class, bytes).unwrap() else {
                     panic!("no places were given back")
                 };
-                memory.publish(NOW, *session, chunk.address).unwrap();
                 client.pool().grant(session.id, chunk.address, chunk.bytes, class);
             }
             self.now += Duration::from_micros(1);

@@ -93,7 +93,7 @@ impl Carrier {
             let mut client = client.with_context(|| format!("there is no memory server {server}"))?.clone();
             let answers = self.answers.clone();
             tokio::spawn(async move {
-                let answer = client.carry(roce, call).await.map_err(Denied::from);
+                let answer = client.call(roce, call).await.map_err(Denied::from);
                 // A data path that has ended needs no answer.
                 let _ = answers.send((id, answer));
             });

@@ -8,7 +8,9 @@ use crate::common::processes::{
 };
 use crate::common::{refused, run};
 use fatbtree_blink_client::Client;
+use fatbtree_blink_host::TreeInfo;
 use fatbtree_processes::{Adapter, ClientProcess};
+use fatbtree_remote_memory::session_keeper::Call;
 use fatbtree_topology::Cluster;
 
 /// A client in this process.
@@ -227,7 +229,8 @@ fn a_server_that_comes_back_without_its_tree_serves_nobody_until_it_is_loaded() 
     let refusal = runtime.block_on(async {
         let mut server =
             fatbtree_memserver::grpc::Client::connect(left.as_str()).await.expect("it is let in");
-        server.open_session(std::net::Ipv4Addr::new(10, 1, 0, 9)).await.expect_err("refused").to_string()
+        let open = Call::Open { known: None };
+        server.call::<TreeInfo>([10, 1, 0, 9].into(), open).await.expect_err("refused").to_string()
     });
     assert!(refusal.contains("has lost what it held"), "{refusal}");
     let began = Instant::now();

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use crate::common::processes::{Role, bench, cluster_file};
 use crate::common::{refused, run};
+use fatbtree_blink_host::TreeInfo;
 use fatbtree_controller::Generation;
 use fatbtree_controller::grpc::{Client as ToController, ServerHello};
 use fatbtree_memserver::grpc::Client as ToServer;
 use fatbtree_p4runtime::P4RuntimeClient;
 use fatbtree_p4runtime::client::ClientOptions;
+use fatbtree_remote_memory::session_keeper::Call;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::{CONTROLLER, OPERATOR, Trust};
 
@@ -137,7 +139,8 @@ async fn knock(cluster: &Cluster, certificates: &Path) {
     let left = cluster.server(0).expect("left");
     let address = cluster.tree().host(cluster.clients()[0].host).ip;
     let mut client = ToServer::connect(of("right").to(&left.grpc, &left.name)).await.expect("it is let in");
-    let error = client.open_session(address).await.expect_err("refused").to_string();
+    let error = client.call::<TreeInfo>(address, Call::Open { known: None }).await;
+    let error = error.expect_err("refused").to_string();
     assert!(error.contains("only client may do this"), "{error}");
     // The server at left's address cannot pass for right.
     let elsewhere = ToServer::connect(of(OPERATOR).to(&left.grpc, "right")).await;

@@ -5,22 +5,17 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_remote_memory::session_keeper::{Call, Denied, Grant, Granted, Meaning, Opened};
-use fatbtree_remote_memory::{
-    GlobalAddress, Owner, ReturnedBlocks, ServerInfo, SessionId, Shortage, SizeClass,
-};
+use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, Meaning};
+use fatbtree_remote_memory::{ServerInfo, Shortage};
 use fatbtree_trust::Peer;
-use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-use super::convert::{MessageError, grant, missing};
+use super::convert::MessageError;
 use super::moments::Compared;
 use super::proto::memory_server_client::MemoryServerClient;
 use super::{Describe, SHORTAGE, proto};
-use crate::free_blocks::GivenBack;
 use crate::server::Counter;
-use crate::session::Told;
 
 /// Time limits of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +33,9 @@ impl Default for Deadlines {
     }
 }
 
+/// Name of the service, with the version of the protocol.
+const SERVICE: &str = proto::memory_server_server::SERVICE_NAME;
+
 /// Bytes of the largest message that is read.
 const MESSAGE_BYTES: usize = 1 << 20;
 
@@ -48,19 +46,6 @@ pub struct Client {
     stub: MemoryServerClient<Channel>,
     address: String,
     deadlines: Deadlines,
-}
-
-/// A session as the client knows it: its name, and how long it lasts after it was opened or renewed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Session {
-    /// Its name, which no other session ever has.
-    pub id: SessionId,
-    /// Time for which the session lasts without renewal.
-    pub lease: Duration,
-    /// Owner under which it holds locks, for [`ServerInfo::writer`]; `None`: the server has no locks.
-    pub owner: Option<Owner>,
-    /// Number of the wait of a sweep that this session holds up; 0: none. See [`Lease::wait`](crate::Lease::wait).
-    pub wait: u64,
 }
 
 /// A call that failed.
@@ -103,6 +88,16 @@ pub enum ClientError {
         call: &'static str,
         /// The server's answer.
         status: Status,
+    },
+    /// The server does not know the call.
+    #[error(
+        "the memory server at {address} does not know {SERVICE}, asked {call}: all roles must be of one release"
+    )]
+    OtherVersion {
+        /// Its address.
+        address: String,
+        /// The call.
+        call: &'static str,
     },
     /// The answer makes no sense.
     #[error("the memory server at {address} answers {call} with something that cannot be")]
@@ -174,7 +169,7 @@ impl ClientError {
     /// later; so may one that was not reached.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Answer { .. })
+        matches!(self, Self::Answer { .. } | Self::OtherVersion { .. })
             || self.code().is_some_and(|code| !matches!(code, Code::DeadlineExceeded | Code::Unavailable))
     }
 
@@ -222,7 +217,7 @@ impl Client {
     /// See [`ClientError`], as for all calls.
     pub async fn info<S: Describe>(&mut self) -> Result<ServerInfo<S>, ClientError> {
         const CALL: &str = "for its description";
-        let reply = self.call(CALL, |mut stub| async move { stub.get_info(proto::GetInfoRequest {}).await });
+        let reply = self.ask(CALL, |mut stub| async move { stub.get_info(proto::GetInfoRequest {}).await });
         reply.await?.try_into().map_err(|source| self.nonsense(CALL, source))
     }
 
@@ -241,7 +236,7 @@ impl Client {
     ) -> Result<Compared, ClientError> {
         const CALL: &str = "for its moments";
         let request = proto::CompareRequest { others, heard };
-        let reply = self.call(CALL, |mut stub| async move { stub.compare(request).await });
+        let reply = self.ask(CALL, |mut stub| async move { stub.compare(request).await });
         reply.await?.try_into().map_err(|source| self.nonsense(CALL, source))
     }
 
@@ -254,243 +249,21 @@ impl Client {
         let ask = |mut stub: MemoryServerClient<Channel>| async move {
             stub.get_statistics(proto::StatisticsRequest {}).await
         };
-        let mut counters: Vec<_> = self.call(CALL, ask).await?.counters.into_iter().collect();
+        let mut counters: Vec<_> = self.ask(CALL, ask).await?.counters.into_iter().collect();
         counters.sort();
         Ok(counters)
     }
 
-    /// Opens a session for queue pairs at `roce`. Keep it by [`renew_session`](Self::renew_session).
-    /// A [`SessionKeeper`](fatbtree_remote_memory::session_keeper::SessionKeeper) does so, over [`carry`](Self::carry).
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn open_session(&mut self, roce: Ipv4Addr) -> Result<Session, ClientError> {
-        self.open_session_after(roce, None).await
-    }
-
-    /// Opens a session for a client that has known this generation of the server's structure in a session that has ended.
-    ///
-    /// # Errors
-    /// Also when that structure was [lost](ClientError::has_lost).
-    pub async fn open_session_after(
-        &mut self,
-        roce: Ipv4Addr,
-        known_generation: Option<u64>,
-    ) -> Result<Session, ClientError> {
-        let request = proto::OpenSessionRequest { roce_address: roce.to_bits(), known_generation };
-        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.open_session(request).await };
-        self.session("to open a session", ask).await
-    }
-
-    /// Makes a session last as long as a new one from now on.
-    ///
-    /// # Errors
-    /// Also when it has ended: [`ClientError::session_has_ended`].
-    pub async fn renew_session(&mut self, session: SessionId) -> Result<Session, ClientError> {
-        self.renew_told(session, Told::default()).await
-    }
-
-    /// Renews the session of a client that tells something: see
-    /// [`MemoryServer::renew_told`](crate::MemoryServer::renew_told).
-    ///
-    /// # Errors
-    /// As of [`renew_session`](Self::renew_session).
-    pub async fn renew_told(&mut self, session: SessionId, told: Told) -> Result<Session, ClientError> {
-        let Told { settled, keeps } = told;
-        let request = proto::RenewSessionRequest { session: session.0, settled, keeps };
-        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.renew_session(request).await };
-        self.session("to renew a session", ask).await
-    }
-
-    /// Ends a session: the server takes back what was taken in it.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn close_session(&mut self, session: SessionId) -> Result<(), ClientError> {
-        let request = proto::CloseSessionRequest { session: session.0 };
-        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.close_session(request).await };
-        self.call("to close a session", ask).await.map(drop)
-    }
-
-    /// Has the server bring everything that it has carried out before to its disk:
-    /// [`MemoryServer::sync_session`](crate::MemoryServer::sync_session).
-    ///
-    /// # Errors
-    /// Also when the session has ended: [`ClientError::session_has_ended`].
-    pub async fn sync_session(&mut self, session: SessionId) -> Result<(), ClientError> {
-        let request = proto::SyncSessionRequest { session: session.0 };
-        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.sync_session(request).await };
-        self.call("to sync", ask).await.map(drop)
-    }
-
-    /// Connects the client's queue pair; gives the server's end. `replaces` is the server's queue pair that it replaces, if there was
-    /// one: it is destroyed first, so that nothing which was posted on it is carried out any more.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn connect_queue_pair(
-        &mut self,
-        session: SessionId,
-        client: Endpoint,
-        replaces: Option<QueuePairNumber>,
-    ) -> Result<Endpoint, ClientError> {
-        const CALL: &str = "to connect a queue pair";
-        let request = proto::ConnectRequest {
-            session: session.0,
-            client: Some(client.into()),
-            replaces: replaces.map(|queue_pair| queue_pair.0),
-        };
-        let ask =
-            |mut stub: MemoryServerClient<Channel>| async move { stub.connect_queue_pair(request).await };
-        let server = self.call(CALL, ask).await?.server.ok_or_else(|| missing("server"));
-        server.and_then(Endpoint::try_from).map_err(|source| self.nonsense(CALL, source))
-    }
-
-    /// Disconnects the server's queue pair.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn disconnect_queue_pair(
-        &mut self,
-        session: SessionId,
-        queue_pair: QueuePairNumber,
-    ) -> Result<(), ClientError> {
-        let request = proto::DisconnectRequest { session: session.0, queue_pair: queue_pair.0 };
-        let ask =
-            |mut stub: MemoryServerClient<Channel>| async move { stub.disconnect_queue_pair(request).await };
-        self.call("to disconnect a queue pair", ask).await.map(drop)
-    }
-
-    /// Takes memory for blocks: ones that others have given back, or a chunk. `bytes` is the size of a block where its class has several
-    /// sizes; 0 asks for a chunk there.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn allocate(
-        &mut self,
-        session: SessionId,
-        class: SizeClass,
-        bytes: u32,
-    ) -> Result<Grant, ClientError> {
-        let request = proto::AllocateChunkRequest {
-            session: session.0,
-            size_class: Some(class.0.into()),
-            place_bytes: bytes,
-        };
-        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.allocate_chunk(request).await };
-        self.call("for a chunk", ask).await.map(|reply| grant(class, reply))
-    }
-
-    /// Gives freed blocks to others. `bytes` is the size of each where their class has several sizes. Whatever the result, they are
-    /// not this client's any more.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn give_back(
-        &mut self,
-        session: SessionId,
-        class: SizeClass,
-        bytes: u32,
-        addresses: &[GlobalAddress],
-    ) -> Result<GivenBack, ClientError> {
-        self.give_back_settled(session, u64::MAX, class, bytes, addresses).await
-    }
-
-    async fn give_back_settled(
-        &mut self,
-        session: SessionId,
-        settled: u64,
-        class: SizeClass,
-        bytes: u32,
-        addresses: &[GlobalAddress],
-    ) -> Result<GivenBack, ClientError> {
-        let request = proto::GiveBackRequest {
-            session: session.0,
-            settled,
-            size_class: Some(class.0.into()),
-            place_bytes: bytes,
-            places: addresses.iter().map(|address| address.raw()).collect(),
-        };
-        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.give_back(request).await };
-        let proto::GiveBackReply { kept, known, dropped, refused } =
-            self.call("to give memory back", ask).await?;
-        Ok(GivenBack { kept, known, dropped, refused })
-    }
-
-    /// Makes a chunk the structure's, before the first of its blocks is linked.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn publish(&mut self, session: SessionId, address: GlobalAddress) -> Result<(), ClientError> {
-        let request = proto::PublishChunkRequest { session: session.0, address: address.raw() };
-        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.publish_chunk(request).await };
-        self.call("to publish a chunk", ask).await.map(drop)
-    }
-
-    /// Takes memory that is the structure's: what [`allocate`](Self::allocate) gives, a chunk [published](Self::publish).
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn memory(
-        &mut self,
-        session: SessionId,
-        class: SizeClass,
-        bytes: u32,
-    ) -> Result<Grant, ClientError> {
-        let grant = self.allocate(session, class, bytes).await?;
-        if let Grant::Chunk(chunk) = &grant {
-            self.publish(session, chunk.address).await?;
-        }
-        Ok(grant)
-    }
-
-    /// Carries a call of a client's [`SessionKeeper`](fatbtree_remote_memory::session_keeper::SessionKeeper). `roce` is the client's address on the data
-    /// path.
+    /// Carries a call of a client's [`SessionKeeper`](fatbtree_remote_memory::session_keeper::SessionKeeper). `roce` is the client's
+    /// address on the data path.
     ///
     /// # Errors
     /// See [`ClientError`]. [`Denied`] says what an error means for the session.
-    pub async fn carry<S: Describe>(
-        &mut self,
-        roce: Ipv4Addr,
-        call: Call,
-    ) -> Result<Granted<S>, ClientError> {
-        Ok(match call {
-            Call::Open { known } => {
-                let session = self.open_session_after(roce, known).await?;
-                // Another structure or another process ends the session: the description is of the server that has it.
-                let info = self.info().await?;
-                let Session { id, lease, owner, .. } = self.renew_session(session.id).await?;
-                let lease = fatbtree_verbs::time::Duration::from_nanos(lease.as_nanos() as u64);
-                Granted::Opened(Box::new(Opened { session: id, lease, owner, info }))
-            }
-            Call::Renew { session, settled, keeps } => {
-                let Session { wait, .. } = self.renew_told(session, Told { settled, keeps }).await?;
-                Granted::Renewed { wait }
-            }
-            Call::Sync { session } => self.sync_session(session).await.map(|()| Granted::Done)?,
-            Call::Connect { session, local, replaces } => {
-                Granted::Connected(self.connect_queue_pair(session, local, replaces).await?)
-            }
-            Call::Allocate { session, class, bytes } => {
-                Granted::Supplied(self.memory(session, class, bytes).await?)
-            }
-            Call::GiveBack { places, settled } => {
-                let ReturnedBlocks { session, class, bytes, addresses, .. } = places;
-                self.give_back_settled(session, settled, class, bytes, &addresses).await?;
-                Granted::Done
-            }
-            Call::Close { session } => self.close_session(session).await.map(|()| Granted::Done)?,
-        })
-    }
-
-    /// Gives a chunk back that was not published.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn free(&mut self, session: SessionId, address: GlobalAddress) -> Result<(), ClientError> {
-        let request = proto::FreeChunkRequest { session: session.0, address: address.raw() };
-        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.free_chunk(request).await };
-        self.call("to take a chunk back", ask).await.map(drop)
+    pub async fn call<S: Describe>(&mut self, roce: Ipv4Addr, call: Call) -> Result<Granted<S>, ClientError> {
+        let purpose = purpose(&call);
+        let request = proto::Call { roce_address: roce.to_bits(), asked: Some(call.into()) };
+        let reply = self.ask(purpose, |mut stub| async move { stub.call(request).await });
+        reply.await?.try_into().map_err(|source| self.nonsense(purpose, source))
     }
 
     // ---- for clients of a structure's own service ----
@@ -536,6 +309,7 @@ impl Client {
         let address = self.address.clone();
         match std::error::Error::source(&status) {
             Some(_) => ClientError::Lost { address, call, source: status },
+            None if status.code() == Code::Unimplemented => ClientError::OtherVersion { address, call },
             None => ClientError::Refused { address, call, status },
         }
     }
@@ -552,19 +326,24 @@ impl Client {
         ClientError::Incomplete { address: self.address.clone(), call, expected, found }
     }
 
-    async fn call<T, F: Future<Output = Result<Response<T>, Status>>>(
+    async fn ask<T, F: Future<Output = Result<Response<T>, Status>>>(
         &self,
         call: &'static str,
         ask: impl FnOnce(MemoryServerClient<Channel>) -> F,
     ) -> Result<T, ClientError> {
         self.reply(call, ask(self.stub.clone())).await
     }
+}
 
-    async fn session<F: Future<Output = Result<Response<proto::Lease>, Status>>>(
-        &self,
-        call: &'static str,
-        ask: impl FnOnce(MemoryServerClient<Channel>) -> F,
-    ) -> Result<Session, ClientError> {
-        self.call(call, ask).await?.try_into().map_err(|source| self.nonsense(call, source))
+/// What a call is for, as an error tells it.
+fn purpose(call: &Call) -> &'static str {
+    match call {
+        Call::Open { .. } => "to open a session",
+        Call::Renew { .. } => "to renew a session",
+        Call::Sync { .. } => "to sync",
+        Call::Connect { .. } => "to connect a queue pair",
+        Call::Allocate { .. } => "for memory",
+        Call::GiveBack { .. } => "to take memory back",
+        Call::Close { .. } => "to close a session",
     }
 }

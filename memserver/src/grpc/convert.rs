@@ -3,10 +3,15 @@
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 
-use fatbtree_remote_memory::session_keeper::{Chunk, FreeBlocks, Grant};
-use fatbtree_remote_memory::{GlobalAddress, LockTable, Origin, Owner, ServerInfo, SessionId, SizeClass};
+use fatbtree_remote_memory::session_keeper::{Call, Chunk, FreeBlocks, Grant, Granted, Opened};
+use fatbtree_remote_memory::{
+    GlobalAddress, LockTable, Origin, Owner, ReturnedBlocks, ServerInfo, SessionId, SizeClass,
+};
+use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, RKEY_NODE_OR_RECORD, Region};
 
+use super::proto::call::Asked;
+use super::proto::granted::Granted as Answer;
 use super::{Describe, proto};
 
 /// A message that cannot be.
@@ -130,51 +135,149 @@ impl TryFrom<proto::Endpoint> for Endpoint {
     }
 }
 
-// ---- sessions ----
+// ---- calls ----
 
-impl TryFrom<proto::Lease> for super::Session {
-    type Error = MessageError;
-
-    fn try_from(lease: proto::Lease) -> Result<Self, MessageError> {
-        let session = SessionId(lease.session);
-        let owner = lease.owner.map(|owner| match u16::try_from(owner) {
-            Ok(number) if number != 0 => Ok(Owner { session, number }),
-            _ => Err(field("owner", "1 to 65,535", owner.into())),
-        });
-        let duration = std::time::Duration::from_nanos(lease.nanoseconds);
-        Ok(Self { id: session, lease: duration, owner: owner.transpose()?, wait: lease.wait })
+impl From<Call> for Asked {
+    fn from(call: Call) -> Self {
+        let in_session = |session: SessionId| proto::InSession { session: session.0 };
+        match call {
+            Call::Open { known } => Self::Open(proto::Open { known_generation: known }),
+            Call::Renew { session, settled, keeps } => {
+                Self::Renew(proto::Renew { session: session.0, settled, keeps })
+            }
+            Call::Sync { session } => Self::Sync(in_session(session)),
+            Call::Connect { session, local, replaces } => Self::Connect(proto::Connect {
+                session: session.0,
+                client: Some(local.into()),
+                replaces: replaces.map(|queue_pair| queue_pair.0),
+            }),
+            Call::Allocate { session, class, bytes } => Self::Allocate(proto::Allocate {
+                session: session.0,
+                size_class: Some(class.0.into()),
+                block_bytes: bytes,
+            }),
+            Call::GiveBack { places, settled } => Self::GiveBack(proto::GiveBack {
+                session: places.session.0,
+                size_class: Some(places.class.0.into()),
+                block_bytes: places.bytes,
+                blocks: places.addresses.iter().map(|address| address.raw()).collect(),
+                settled,
+            }),
+            Call::Close { session } => Self::Close(in_session(session)),
+        }
     }
 }
 
-// ---- chunks ----
+impl TryFrom<Asked> for Call {
+    type Error = MessageError;
+
+    fn try_from(asked: Asked) -> Result<Self, MessageError> {
+        Ok(match asked {
+            Asked::Open(proto::Open { known_generation }) => Self::Open { known: known_generation },
+            Asked::Renew(proto::Renew { session, settled, keeps }) => {
+                Self::Renew { session: SessionId(session), settled, keeps }
+            }
+            Asked::Sync(proto::InSession { session }) => Self::Sync { session: SessionId(session) },
+            Asked::Connect(proto::Connect { session, client, replaces }) => Self::Connect {
+                session: SessionId(session),
+                local: client.ok_or_else(|| missing("client"))?.try_into()?,
+                replaces: replaces.map(QueuePairNumber),
+            },
+            Asked::Allocate(proto::Allocate { session, size_class: class, block_bytes }) => {
+                Self::Allocate { session: SessionId(session), class: size_class(class)?, bytes: block_bytes }
+            }
+            Asked::GiveBack(give_back) => {
+                let proto::GiveBack { session, size_class: class, block_bytes: bytes, blocks, settled } =
+                    give_back;
+                let addresses: Vec<GlobalAddress> = blocks.into_iter().map(GlobalAddress).collect();
+                let (server, session) =
+                    (addresses.first().map_or(0, |first| first.server()), SessionId(session));
+                let places = ReturnedBlocks { server, session, class: size_class(class)?, bytes, addresses };
+                Self::GiveBack { places, settled }
+            }
+            Asked::Close(proto::InSession { session }) => Self::Close { session: SessionId(session) },
+        })
+    }
+}
+
+impl<S: Describe> From<Granted<S>> for proto::Granted {
+    fn from(granted: Granted<S>) -> Self {
+        let granted = match granted {
+            Granted::Opened(opened) => {
+                let Opened { session, lease, owner, info } = *opened;
+                Answer::Opened(proto::Opened {
+                    session: session.0,
+                    nanoseconds: lease.as_nanos(),
+                    owner: owner.map(|owner| owner.number.into()),
+                    info: Some(info.into()),
+                })
+            }
+            Granted::Renewed { wait } => Answer::Renewed(proto::Renewed { wait }),
+            Granted::Connected(end) => Answer::Connected(end.into()),
+            Granted::Attached(attached) => Answer::Connected(attached.endpoint.into()),
+            Granted::Supplied(grant) => Answer::Supplied(grant.into()),
+            Granted::Done => Answer::Done(proto::Done {}),
+        };
+        Self { granted: Some(granted) }
+    }
+}
+
+impl<S: Describe> TryFrom<proto::Granted> for Granted<S> {
+    type Error = MessageError;
+
+    fn try_from(granted: proto::Granted) -> Result<Self, MessageError> {
+        Ok(match granted.granted.ok_or_else(|| missing("granted"))? {
+            Answer::Opened(proto::Opened { session, nanoseconds, owner, info }) => {
+                let session = SessionId(session);
+                let owner = owner.map(|owner| match u16::try_from(owner) {
+                    Ok(number) if number != 0 => Ok(Owner { session, number }),
+                    _ => Err(field("owner", "1 to 65,535", owner.into())),
+                });
+                let (lease, owner) = (Duration::from_nanos(nanoseconds), owner.transpose()?);
+                let info = info.ok_or_else(|| missing("info"))?.try_into()?;
+                Self::Opened(Box::new(Opened { session, lease, owner, info }))
+            }
+            Answer::Renewed(proto::Renewed { wait }) => Self::Renewed { wait },
+            Answer::Connected(end) => Self::Connected(end.try_into()?),
+            Answer::Supplied(memory) => Self::Supplied(memory.try_into()?),
+            Answer::Done(proto::Done {}) => Self::Done,
+        })
+    }
+}
 
 /// The size class that a peer names by number.
-pub(super) fn size_class(number: Option<u32>) -> Result<SizeClass, MessageError> {
+fn size_class(number: Option<u32>) -> Result<SizeClass, MessageError> {
     let number = number.ok_or_else(|| missing("size_class"))?;
     u8::try_from(number).map(SizeClass).map_err(|_| field("size_class", "0 to 254", number.into()))
 }
 
-impl From<Grant> for proto::AllocateChunkReply {
+impl From<Grant> for proto::Memory {
     fn from(grant: Grant) -> Self {
         match grant {
-            Grant::Chunk(Chunk { address, bytes, class: _ }) => {
-                Self { address: address.raw(), bytes, ..Self::default() }
+            Grant::Chunk(Chunk { address, bytes, class }) => {
+                Self { size_class: Some(class.0.into()), address: address.raw(), bytes, ..Self::default() }
             }
-            Grant::Blocks(FreeBlocks { class: _, bytes, addresses }) => {
-                let places = addresses.iter().map(|address| address.raw()).collect();
-                Self { places, place_bytes: bytes, ..Self::default() }
+            Grant::Blocks(FreeBlocks { class, bytes, addresses }) => {
+                let blocks = addresses.iter().map(|address| address.raw()).collect();
+                let size_class = Some(class.0.into());
+                Self { size_class, blocks, block_bytes: bytes, ..Self::default() }
             }
         }
     }
 }
 
-/// Memory in the answer to a request for this class.
-pub(super) fn grant(class: SizeClass, reply: proto::AllocateChunkReply) -> Grant {
-    if reply.places.is_empty() {
-        return Grant::Chunk(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, class });
+impl TryFrom<proto::Memory> for Grant {
+    type Error = MessageError;
+
+    fn try_from(memory: proto::Memory) -> Result<Self, MessageError> {
+        let proto::Memory { size_class: class, address, bytes, blocks, block_bytes } = memory;
+        let class = size_class(class)?;
+        if blocks.is_empty() {
+            return Ok(Self::Chunk(Chunk { address: GlobalAddress(address), bytes, class }));
+        }
+        let addresses = blocks.into_iter().map(GlobalAddress).collect();
+        Ok(Self::Blocks(FreeBlocks { class, bytes: block_bytes, addresses }))
     }
-    let addresses = reply.places.into_iter().map(GlobalAddress).collect();
-    Grant::Blocks(FreeBlocks { class, bytes: reply.place_bytes, addresses })
 }
 
 // ---- info ----

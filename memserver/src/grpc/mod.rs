@@ -15,7 +15,7 @@ mod emptying;
 mod moments;
 mod service;
 
-pub use client::{Client, ClientError, Deadlines, Session};
+pub use client::{Client, ClientError, Deadlines};
 pub use convert::MessageError;
 pub use emptying::{Emptying, empty, serve_part};
 pub use moments::{Answers, CompareError, Compared, exchange};
@@ -42,5 +42,5 @@ pub trait Describe: Sized {
 /// Messages and stubs as the proto compiler makes them.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated code")]
 pub mod proto {
-    tonic::include_proto!("fatbtree.memserver.v1");
+    tonic::include_proto!("fatbtree.memserver.v2");
 }

@@ -5,9 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_remote_memory::{GlobalAddress, SessionId};
 use fatbtree_trust::{Connections, Door};
-use fatbtree_verbs::{QueuePairNumber, ReserveError};
+use fatbtree_verbs::ReserveError;
 use fatbtree_wire::host_of;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -15,15 +14,13 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
 
-use super::convert::{MessageError, missing, size_class};
+use super::convert::{MessageError, missing};
 use super::{Describe, SHORTAGE, proto};
-use crate::free_blocks::GivenBack;
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
 use crate::moments::{HearError, Statement};
 use crate::owners::NoOwner;
 use crate::refusal::Refusal;
-use crate::session::{Lease, SessionKey, Told};
 use crate::tenant::Tenant;
 
 /// Bounds of what peers can make the service hold. Start from the default and change what you need.
@@ -139,30 +136,20 @@ struct Service<T: Tenant> {
     door: Door<()>,
 }
 
-impl<T: Tenant> Service<T> {
-    /// Waits for the data path, which may refuse.
-    async fn granted<A>(
-        &self,
-        answer: impl Future<Output = Result<Result<A, Refusal>, ServerGone>>,
-    ) -> Result<A, Status> {
-        Ok(answer_within(self.options.answer, answer).await??)
-    }
-}
-
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal {
             Refusal::UnknownSession(_) => Code::Unauthenticated,
             Refusal::Lost { .. } | Refusal::Older(_) => Code::DataLoss,
             Refusal::Undecided { .. } => Code::Unavailable,
-            Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
+            Refusal::UnknownQueuePair { .. } => Code::NotFound,
             Refusal::OverBound(_)
             | Refusal::NoChunk(_)
             | Refusal::Reserve(ReserveError::NoRoom(_))
             | Refusal::NoOwner(NoOwner::InUse) => Code::ResourceExhausted,
             Refusal::Endpoint(_) | Refusal::TooManyBlocks(_) | Refusal::NoClass(_) => Code::InvalidArgument,
             Refusal::OtherAddress { .. } => Code::PermissionDenied,
-            Refusal::PathMtu(_) | Refusal::Published { .. } => Code::FailedPrecondition,
+            Refusal::PathMtu(_) => Code::FailedPrecondition,
             Refusal::Reserve(ReserveError::Io { .. }) => Code::Internal,
             Refusal::Device(_) | Refusal::NoOwner(NoOwner::Locks(_)) => Code::Aborted,
         };
@@ -176,17 +163,6 @@ impl From<Refusal> for Status {
 impl From<MessageError> for Status {
     fn from(error: MessageError) -> Self {
         Self::invalid_argument(error.to_string())
-    }
-}
-
-impl From<Lease> for proto::Lease {
-    fn from(lease: Lease) -> Self {
-        Self {
-            session: lease.session.id.0,
-            nanoseconds: lease.duration.as_nanos(),
-            owner: lease.owner.map(|owner| owner.number.into()),
-            wait: lease.wait,
-        }
     }
 }
 
@@ -235,98 +211,12 @@ where
         Ok(Response::new(proto::StatisticsReply { counters }))
     }
 
-    async fn open_session(&self, request: Request<proto::OpenSessionRequest>) -> Reply<proto::Lease> {
+    async fn call(&self, request: Request<proto::Call>) -> Reply<proto::Granted> {
         let roce = Ipv4Addr::from_bits(request.get_ref().roce_address);
         self.door.admit_client(&self.door.caller(&request), roce)?;
         let client = ClientId { host: host(&request)?, roce };
-        let known = request.get_ref().known_generation;
-        Ok(Response::new(self.granted(self.handle.open_session(client, known)).await?.into()))
-    }
-
-    async fn renew_session(&self, request: Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {
-        let &proto::RenewSessionRequest { session, settled, keeps } = request.get_ref();
-        let session = SessionKey { host: host(&request)?, id: SessionId(session) };
-        Ok(Response::new(
-            self.granted(self.handle.renew_session(session, Told { settled, keeps })).await?.into(),
-        ))
-    }
-
-    async fn close_session(
-        &self,
-        request: Request<proto::CloseSessionRequest>,
-    ) -> Reply<proto::CloseSessionReply> {
-        let session = SessionKey { host: host(&request)?, id: SessionId(request.get_ref().session) };
-        self.granted(self.handle.close_session(session)).await?;
-        Ok(Response::new(proto::CloseSessionReply {}))
-    }
-
-    async fn sync_session(
-        &self,
-        request: Request<proto::SyncSessionRequest>,
-    ) -> Reply<proto::SyncSessionReply> {
-        let session = SessionKey { host: host(&request)?, id: SessionId(request.get_ref().session) };
-        self.granted(self.handle.sync_session(session)).await?;
-        Ok(Response::new(proto::SyncSessionReply {}))
-    }
-
-    async fn connect_queue_pair(
-        &self,
-        request: Request<proto::ConnectRequest>,
-    ) -> Reply<proto::ConnectReply> {
-        let session = SessionKey { host: host(&request)?, id: SessionId(request.get_ref().session) };
-        let proto::ConnectRequest { client, replaces, .. } = request.into_inner();
-        let client = client.ok_or_else(|| missing("client"))?.try_into().map_err(Status::from)?;
-        let replaces = replaces.map(QueuePairNumber);
-        let server = self.granted(self.handle.connect(session, client, replaces)).await?;
-        Ok(Response::new(proto::ConnectReply { server: Some(server.into()) }))
-    }
-
-    async fn disconnect_queue_pair(
-        &self,
-        request: Request<proto::DisconnectRequest>,
-    ) -> Reply<proto::DisconnectReply> {
-        let &proto::DisconnectRequest { session: id, queue_pair } = request.get_ref();
-        let session = SessionKey { host: host(&request)?, id: SessionId(id) };
-        self.granted(self.handle.disconnect(session, QueuePairNumber(queue_pair))).await?;
-        Ok(Response::new(proto::DisconnectReply {}))
-    }
-
-    async fn allocate_chunk(
-        &self,
-        request: Request<proto::AllocateChunkRequest>,
-    ) -> Reply<proto::AllocateChunkReply> {
-        let &proto::AllocateChunkRequest { session: id, size_class: class, place_bytes } = request.get_ref();
-        let session = SessionKey { host: host(&request)?, id: SessionId(id) };
-        let grant = self.granted(self.handle.allocate(session, size_class(class)?, place_bytes)).await?;
-        Ok(Response::new(grant.into()))
-    }
-
-    async fn give_back(&self, request: Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {
-        let host = host(&request)?;
-        let proto::GiveBackRequest { session: id, size_class: class, place_bytes, places, settled } =
-            request.into_inner();
-        let (session, class) = (SessionKey { host, id: SessionId(id) }, size_class(class)?);
-        let places = places.into_iter().map(GlobalAddress).collect();
-        let given_back = self.handle.give_back(session, settled, class, place_bytes, places);
-        let given_back = self.granted(given_back).await?;
-        let GivenBack { kept, known, dropped, refused } = given_back;
-        Ok(Response::new(proto::GiveBackReply { kept, known, dropped, refused }))
-    }
-
-    async fn publish_chunk(
-        &self,
-        request: Request<proto::PublishChunkRequest>,
-    ) -> Reply<proto::PublishChunkReply> {
-        let &proto::PublishChunkRequest { session: id, address } = request.get_ref();
-        let session = SessionKey { host: host(&request)?, id: SessionId(id) };
-        self.granted(self.handle.publish(session, GlobalAddress(address))).await?;
-        Ok(Response::new(proto::PublishChunkReply {}))
-    }
-
-    async fn free_chunk(&self, request: Request<proto::FreeChunkRequest>) -> Reply<proto::FreeChunkReply> {
-        let &proto::FreeChunkRequest { session: id, address } = request.get_ref();
-        let session = SessionKey { host: host(&request)?, id: SessionId(id) };
-        self.granted(self.handle.free(session, GlobalAddress(address))).await?;
-        Ok(Response::new(proto::FreeChunkReply {}))
+        let call = request.into_inner().asked.ok_or_else(|| missing("asked"))?.try_into()?;
+        let granted = answer_within(self.options.answer, self.handle.call(client, call)).await??;
+        Ok(Response::new(granted.into()))
     }
 }

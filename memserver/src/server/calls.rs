@@ -1,7 +1,7 @@
 //! Calls of clients' session keepers.
 
 use fatbtree_remote_memory::ReturnedBlocks;
-use fatbtree_remote_memory::session_keeper::{Call, Grant, Granted, Opened};
+use fatbtree_remote_memory::session_keeper::{Call, Granted, Opened};
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
 
@@ -44,11 +44,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 Granted::Connected(self.connect(now, key(session), &local, replaces)?)
             }
             Call::Allocate { session, class, bytes } => {
-                let grant = self.allocate(now, key(session), class, bytes)?;
-                if let Grant::Chunk(chunk) = &grant {
-                    self.publish(now, key(session), chunk.address)?;
-                }
-                Granted::Supplied(grant)
+                Granted::Supplied(self.allocate(now, key(session), class, bytes)?)
             }
             Call::GiveBack { places, settled } => {
                 let ReturnedBlocks { session, class, bytes, addresses, .. } = places;
@@ -79,9 +75,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             (Call::Connect { session, .. }, Granted::Attached(attached)) => {
                 self.detach(key(session), attached.endpoint.queue_pair);
             }
-            // A chunk is the structure's by now: what is left of it comes back when the session ends.
-            (Call::Allocate { .. }, Granted::Supplied(Grant::Blocks(places))) => {
-                self.places.put_back(&places)
+            (Call::Allocate { session, .. }, Granted::Supplied(grant)) => {
+                self.take_back(key(session), &grant)
             }
             _ => {}
         }

@@ -9,7 +9,7 @@ use rand::RngExt;
 
 use super::{Connection, MemoryServer};
 use crate::checks::Check;
-use crate::chunk::{ChunkRefusal, FIRST_PART, PartWanted};
+use crate::chunk::{FIRST_PART, PartWanted};
 use crate::event::{Event, FirstHop};
 use crate::free_blocks::{GivenBack, TooManyBlocks};
 use crate::limits::{ClientId, Resource};
@@ -297,37 +297,21 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         Ok(given_back)
     }
 
-    /// Makes a chunk the structure's, before the first of its blocks is linked. Once more does no harm.
-    ///
-    /// # Errors
-    /// When the session has ended or has no such chunk.
-    pub fn publish(
-        &mut self,
-        now: Instant,
-        session: SessionKey,
-        address: GlobalAddress,
-    ) -> Result<(), Refusal> {
-        self.advance(now);
-        self.session(session)?;
-        self.chunks.publish(address, session).map_err(|why| refuse_chunk(why, session, address))
-    }
-
-    /// Takes a chunk back that was not published.
-    ///
-    /// # Errors
-    /// When the session has ended, has no such chunk, or has published it.
-    pub fn free(&mut self, now: Instant, session: SessionKey, address: GlobalAddress) -> Result<(), Refusal> {
-        self.advance(now);
-        let payer = self.session(session)?.client;
-        let bytes = self.chunks.free(address, session).map_err(|why| refuse_chunk(why, session, address))?;
-        self.accounts.subtract(payer, Resource::Chunks, bytes);
-        if let Some(session) = self.sessions.get_mut(session) {
-            session.chunks.remove(&address);
-        }
-        Ok(())
-    }
-
     // ---- taking back ----
+
+    /// Takes back memory of which its client could not be told.
+    pub(super) fn take_back(&mut self, session: SessionKey, grant: &Grant) {
+        match grant {
+            Grant::Blocks(places) => self.places.put_back(places),
+            Grant::Chunk(chunk) => {
+                let bytes = self.chunks.take_back(chunk.address);
+                if let Some(session) = self.sessions.get_mut(session) {
+                    session.chunks.remove(&chunk.address);
+                    self.accounts.subtract(session.client, Resource::Chunks, bytes);
+                }
+            }
+        }
+    }
 
     /// Ends sessions whose leases have ended by `now`; before anything else is done at that time.
     pub(super) fn advance(&mut self, now: Instant) {
@@ -365,11 +349,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             owners.end(owner);
         }
         for address in chunks {
-            match self.chunks.free(address, key) {
-                Ok(bytes) => self.accounts.subtract(client, Resource::Chunks, bytes),
-                // A published part is the structure's, and stays paid for as far as it was used.
-                Err(_) => self.chunks.end(address, client),
-            }
+            // It is the structure's, and stays paid for as far as it was used.
+            self.chunks.end(address, client);
         }
         self.accounts.release(client, Resource::Sessions);
         true
@@ -416,12 +397,5 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         PathMtu::check(self.reach, mtu)?;
         self.device.connect(queue_pair, client)?;
         Ok(local)
-    }
-}
-
-fn refuse_chunk(why: ChunkRefusal, session: SessionKey, address: GlobalAddress) -> Refusal {
-    match why {
-        ChunkRefusal::NotHeld => Refusal::UnknownChunk { session, address },
-        ChunkRefusal::Published => Refusal::Published { address },
     }
 }

@@ -338,7 +338,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ("chunks_free_again", chunks.free.into()),
             ("chunks_held", chunks.held.into()),
             ("chunk_tails_came_back", self.chunks.tails),
-            ("chunks_published", chunks.published.into()),
+            ("chunks_published", chunks.given.into()),
             ("blocks_reclaimed", self.reclaim.blocks),
             ("sweeps", self.reclaim.sweeps),
             ("events_not_taken", self.events.len() as u64),

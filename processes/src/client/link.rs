@@ -82,7 +82,7 @@ impl<S: Describe> Link<S> {
 
     /// Closes a session that is not used.
     pub(super) async fn leave(self: Arc<Self>, session: SessionId) {
-        let closed = async { self.server().await?.carry::<S>(self.roce, Call::Close { session }).await };
+        let closed = async { self.server().await?.call::<S>(self.roce, Call::Close { session }).await };
         // If the server does not answer, the session ends with its lease.
         drop(tokio::time::timeout(self.patience, closed).await);
     }
@@ -97,7 +97,7 @@ impl<S: Describe> Link<S> {
     pub(super) async fn carry(self: Arc<Self>, id: CallId, call: Call) {
         let carried = async {
             self.channels.before(self.number, &call).await?;
-            Ok::<_, Denied>(self.server().await?.carry(self.roce, call).await?)
+            Ok::<_, Denied>(self.server().await?.call(self.roce, call).await?)
         };
         let answer = tokio::time::timeout(self.patience, carried).await;
         let answer = answer.unwrap_or_else(|_| Err(NoAnswer.into()));

@@ -22,9 +22,9 @@ const KNOWN: [(&str, Kind, &str); 56] = [
     ("sweeps", Counts, "Sweeps for blocks that clients had lost"),
     ("chunks", Gauge, "Chunks of the region's spare memory, given out or not"),
     ("chunks_free_again", Gauge, "Chunks that have come back and wait to be given out again"),
-    ("chunks_held", Gauge, "Chunks that clients have taken and not published"),
+    ("chunks_held", Gauge, "Parts of chunks that open sessions have been given"),
     ("chunk_tails_came_back", Counts, "Unused rests of chunks that came back when sessions ended"),
-    ("chunks_published", Gauge, "Chunks that belong to the tree"),
+    ("chunks_published", Gauge, "Parts of chunks that belong to the structure"),
     ("events_not_taken", Gauge, "Events that wait to be told to the controller"),
     (
         "generation",

@@ -280,7 +280,8 @@ impl Queries {
             let handle = handle.clone();
             control.spawn(async move {
                 while let Some((id, call)) = from_worker.recv().await {
-                    let answer = handle.call(ClientId::local(number as u32), call).await;
+                    let carried = async { Ok(handle.call(ClientId::local(number as u32), call).await??) };
+                    let answer = carried.await;
                     // A thread that has ended needs no answer.
                     let _ = to_worker.send((id, answer));
                     waker.wake();

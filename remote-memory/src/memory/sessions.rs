@@ -40,8 +40,7 @@ impl<V: Verbs> RemoteMemory<V> {
         Ok(())
     }
 
-    /// Brings a chunk of memory for what is new, as [`Event::MemoryWanted`] asks for. It must be published as the index's already: it is
-    /// not given back. What was given in another session than the present one is not the client's any more, and is left alone.
+    /// Brings a chunk of memory for what is new, as [`Event::MemoryWanted`] asks for. It is the index's already: it is not given back. What was given in another session than the present one is not the client's any more, and is left alone.
     pub fn grant(&self, session: SessionId, address: GlobalAddress, bytes: u64, class: SizeClass) {
         self.granted(session, address.server(), |allocator| allocator.grant(address, bytes, class));
     }

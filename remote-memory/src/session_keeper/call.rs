@@ -59,7 +59,7 @@ pub enum Call {
         /// The server's end that the client had before: it ends first.
         replaces: Option<QueuePairNumber>,
     },
-    /// Allocates memory. A chunk is published.
+    /// Allocates memory, which is the structure's from then on.
     Allocate {
         /// The session.
         session: SessionId,

@@ -13,14 +13,14 @@ pub const BLOCKS_AT_ONCE: usize = 256;
 /// Memory that a client gets on request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Grant {
-    /// A chunk, to be published before it is used.
+    /// A part of a chunk. It is the structure's.
     Chunk(Chunk),
     /// Blocks that were used before; they are the structure's.
     Blocks(FreeBlocks),
 }
 
 impl Grant {
-    /// Gives it to the client that has asked `server` for it in `session`. A chunk must have been published.
+    /// Gives it to the client that has asked `server` for it in `session`.
     pub fn hand_to<V: Verbs>(&self, memory: &RemoteMemory<V>, server: u16, session: SessionId) {
         match self {
             Self::Chunk(chunk) => memory.grant(session, chunk.address, chunk.bytes, chunk.class),

@@ -153,13 +153,14 @@ impl<S> Server<S> {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
+        let renewal = self.session.filter(|_| self.renewing.is_none()).map(|session| session.renew);
+        let gives_back = |session: Session| session.settling.is_some_and(|settling| settling.era.is_none());
         match (self.under_way, self.retry, self.session) {
-            (Some(_), ..) => None,
+            (Some((UnderWay::Renew | UnderWay::Close, _)), ..) => None,
+            (Some(_), ..) => renewal,
             (None, Some(retry), _) => Some(retry),
-            (None, None, Some(session)) => {
-                let gives_back = session.settling.is_some_and(|settling| settling.era.is_none());
-                Some(if gives_back { Instant::ZERO } else { session.renew })
-            }
+            (None, None, Some(session)) if gives_back(session) => Some(Instant::ZERO),
+            (None, None, Some(_)) => renewal,
             (None, None, None) => Some(Instant::ZERO),
         }
     }

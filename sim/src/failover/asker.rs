@@ -1,13 +1,14 @@
 //! A client that looks up keys now and then, and how long each lookup took.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{Lookup, Start};
 use fatbtree_blink_client::Client;
-use fatbtree_memserver::SessionKey;
+use fatbtree_blink_host::TreeInfo;
+use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
 use fatbtree_soft_nic::Nic;
 use fatbtree_topology::HostId;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -22,8 +23,7 @@ struct Running {
 pub(super) struct Asker {
     pub(super) client: Client<Nic>,
     pub(super) host: HostId,
-    /// Sessions by server.
-    pub(super) sessions: BTreeMap<u16, SessionKey>,
+    pub(super) keeper: SessionKeeper<TreeInfo>,
     /// Connections that the controller has told of: partition, and the server's queue pair.
     pub(super) registered: BTreeSet<(u16, u32)>,
     running: Vec<Running>,
@@ -45,8 +45,9 @@ const LONG: Duration = Duration::from_millis(250);
 
 impl Asker {
     pub(super) fn new(client: Client<Nic>, host: HostId) -> Self {
-        let (sessions, registered) = (BTreeMap::new(), BTreeSet::new());
-        Self { client, host, sessions, registered, running: Vec::new(), ended: Vec::new() }
+        let keeper = SessionKeeper::new(client.pool().connections(), KeeperOptions::default());
+        let (registered, running, ended) = (BTreeSet::new(), Vec::new(), Vec::new());
+        Self { client, host, keeper, registered, running, ended }
     }
 
     pub(super) fn begin(&mut self, now: Instant, key: u64, start: Start) {

@@ -1,18 +1,17 @@
 //! One run of a scenario: the client's owner, the servers' owner and the controller in one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_blink::{
-    BreakReason, ConnectionId, Event, Limits, Lookup, PoolConfig, RemoteSide, Start, TreeConfig, value,
-};
+use fatbtree_blink::{BreakReason, Limits, Lookup, PoolConfig, Start, TreeConfig, value};
 use fatbtree_blink_client::Client;
-use fatbtree_blink_host::{LoadOptions, load_cluster, seeded};
-use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Tree};
-use fatbtree_memserver::{self as memserver, ClientId, ServerOptions, SessionKey};
+use fatbtree_blink_host::{LoadOptions, TreeInfo, load_cluster, seeded};
+use fatbtree_controller::{self as controller, Budget, Frequencies, Placement, Plan, Tree};
+use fatbtree_memserver::{self as memserver, ClientId, ServerOptions};
+use fatbtree_remote_memory::session_keeper::{Call, CallId, KeeperOptions, Meaning, Notice, SessionKeeper};
 use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::BufferClass;
@@ -32,8 +31,8 @@ use crate::wires::{FaultyWires, Wires};
 const HOP: Duration = Duration::from_nanos(500);
 /// Virtual time after which a scenario that is not done is stuck.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Time that a new connection takes out of band.
-const CONNECT: Duration = Duration::from_micros(50);
+/// Time that a call takes out of band, and longest pause after one that failed.
+const CALL: Duration = Duration::from_micros(50);
 
 /// Changes in one write of the controller.
 const PIECE: usize = 64;
@@ -46,17 +45,15 @@ pub(super) struct Run<'s> {
     cluster: Cluster<FaultyWires>,
     client: Client<Nic>,
     client_host: HostId,
-    /// The client's sessions, by server.
-    sessions: BTreeMap<u16, SessionKey>,
-    /// Time of the next renewal.
-    renew_at: Instant,
+    /// The client's sessions.
+    keeper: SessionKeeper<TreeInfo>,
+    /// Calls on their way, and when they come to their servers.
+    calls: Vec<(Instant, CallId, Call)>,
     keys: BTreeSet<u64>,
     tree: Tree,
     control: Control,
     /// Time at which the controller goes on.
     reload_at: Option<Instant>,
-    /// Connections being made: done at this time.
-    connecting: Vec<(Instant, ConnectionId)>,
     lookups: Vec<Pin<Box<dyn Future<Output = Lookup>>>>,
     submitted: u32,
     outcome: Outcome,
@@ -111,6 +108,8 @@ impl<'s> Run<'s> {
         let wires = FaultyWires::new(HOP, scenario.rates, scenario.seed ^ 0xfa17);
         let servers = server_hosts.iter().copied().zip(servers).collect();
         let clients = vec![(client_host, client.clone())];
+        let pauses = KeeperOptions { first_pause: CALL, longest_pause: CALL, ..KeeperOptions::default() };
+        let keeper = SessionKeeper::new(client.pool().connections(), pauses);
         let mut run = Self {
             scenario,
             random,
@@ -119,19 +118,18 @@ impl<'s> Run<'s> {
             network,
             client,
             client_host,
-            sessions: BTreeMap::new(),
-            renew_at: Instant::ZERO,
+            keeper,
+            calls: Vec::new(),
             keys,
             tree: planner_tree,
             control,
             reload_at: None,
-            connecting: Vec::new(),
             lookups: Vec::new(),
             submitted: 0,
             outcome: Outcome::default(),
         };
-        for id in run.client.pool().connections() {
-            run.connect(id)?;
+        while let Some((id, call)) = run.keeper.poll_call(Instant::ZERO, run.client.pool()) {
+            run.carry(id, call)?;
         }
         run.schedule_reload();
         Ok(run)
@@ -141,9 +139,9 @@ impl<'s> Run<'s> {
         let deadline = Instant::ZERO + DEADLINE;
         loop {
             while self.cluster.step(&self.clock) {
-                self.drive_client();
+                self.drive_client()?;
             }
-            self.drive_client();
+            self.drive_client()?;
             self.follow_servers()?;
             if self.outcome.lookups == u64::from(self.scenario.lookups) && self.reload_at.is_none() {
                 break;
@@ -152,8 +150,8 @@ impl<'s> Run<'s> {
                 self.cluster.wires().next_arrival(),
                 self.cluster.next_timeout(),
                 self.reload_at,
-                self.connecting.iter().map(|(at, _)| *at).min(),
-                (!self.is_careless()).then_some(self.renew_at),
+                self.calls.iter().map(|(at, ..)| *at).min(),
+                Some(self.keeper.poll_timeout()),
             ];
             let next = next.into_iter().flatten().min().ok_or_else(|| {
                 format!(
@@ -171,17 +169,14 @@ impl<'s> Run<'s> {
             }
             if self.cluster.next_timeout().is_some_and(|at| at <= now) {
                 self.cluster.handle_timeouts(&self.clock);
-                self.drive_client();
+                self.drive_client()?;
             }
             if self.reload_at.is_some_and(|at| at <= now) {
                 self.reload_a_little()?;
             }
-            if !self.is_careless() && self.renew_at <= now {
-                self.renew_sessions(now);
-            }
-            while let Some(at) = self.connecting.iter().position(|(at, _)| *at <= now) {
-                let (_, id) = self.connecting.swap_remove(at);
-                self.connect(id)?;
+            while let Some(at) = self.calls.iter().position(|(at, ..)| *at <= now) {
+                let (_, id, call) = self.calls.swap_remove(at);
+                self.carry(id, call)?;
             }
         }
         self.outcome.faults = self.cluster.wires().faults().counts;
@@ -205,28 +200,17 @@ impl<'s> Run<'s> {
         self.outcome.reconnections < self.scenario.careless
     }
 
-    fn renew_sessions(&mut self, now: Instant) {
-        self.renew_at = now + self.scenario.lease / 3;
-        for (server, session) in &self.sessions {
-            // One that has lapsed shows when its connections break.
-            let _ = self.cluster.servers_mut()[usize::from(*server)].renew_session(now, *session);
-        }
-    }
-
     /// Takes what the client has to say, and keeps it busy.
-    fn drive_client(&mut self) {
-        while let Some(Event::ConnectionBroken { id, reason }) = self.client.poll_event() {
-            self.outcome.reconnections += 1;
-            if reason == BreakReason::Unregistered {
-                self.outcome.refused_index_reads += 1;
-                // Frames of a registered connection may be refused when they are damaged beyond recognition,
-                // but never as an index read that no switch has rewritten.
-                if !self.scenario.unregistered {
-                    self.outcome.naked_index_reads += 1;
-                }
-            }
-            self.connecting.push((self.clock.now() + CONNECT, id));
+    fn drive_client(&mut self) -> Step {
+        let now = self.clock.now();
+        while let Some((id, call)) = self.keeper.poll_call(now, self.client.pool()) {
+            self.take_notices()?;
+            // A careless client renews its session when that has lapsed.
+            let is_late = self.is_careless() && matches!(call, Call::Renew { .. });
+            let late = if is_late { self.scenario.lease } else { Duration::ZERO };
+            self.calls.push((now + CALL + late, id, call));
         }
+        self.take_notices()?;
         // New lookups post at their first poll, and may even end at it.
         loop {
             while self.submitted < self.scenario.lookups && self.lookups.len() < self.scenario.depth as usize
@@ -251,7 +235,7 @@ impl<'s> Run<'s> {
                 ended
             });
             if ended.is_empty() {
-                return;
+                return Ok(());
             }
             ended.iter().for_each(|lookup| self.record(lookup));
         }
@@ -283,28 +267,38 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Exchanges queue pairs out of band, and has the controller admit the new one.
-    fn connect(&mut self, id: ConnectionId) -> Step {
-        let now = self.clock.now();
-        let local = self.client.pool().open(id).map_err(said)?;
-        let server = &mut self.cluster.servers_mut()[usize::from(id.server)];
-        let open =
-            self.sessions.get(&id.server).copied().filter(|key| server.renew_session(now, *key).is_ok());
-        let session = match open {
-            Some(session) => session,
-            None => {
-                let client = ClientId { host: local.ip.into(), roce: local.ip };
-                server.open_session(now, client).map_err(said)?.session
-            }
-        };
-        self.sessions.insert(id.server, session);
-        let endpoint = server.connect(now, session, &local, None).map_err(said)?;
-        let rkey = server.info().region.rkey;
+    /// Brings a call to its server, and the answer back. The controller admits a new connection before.
+    fn carry(&mut self, id: CallId, call: Call) -> Step {
+        let (now, roce) = (self.clock.now(), self.network.tree().host(self.client_host).ip);
+        let server = &mut self.cluster.servers_mut()[usize::from(id.server())];
+        let answer = server.carry_out(now, ClientId { host: roce.into(), roce }, call);
         self.follow_servers()?;
-        // An unregistered client believes that it is registered until the server has refused it once.
-        let registered = !self.scenario.unregistered || self.outcome.refused_index_reads == 0;
-        let side = RemoteSide { endpoint, rkey, registered };
-        self.client.pool().connected(id, side).map_err(said)?;
+        self.keeper.handle_answer(now, self.client.pool(), id, answer);
+        self.take_notices()
+    }
+
+    fn take_notices(&mut self) -> Step {
+        while let Some(notice) = self.keeper.poll_notice() {
+            match notice {
+                Notice::Broken { reason, .. } => {
+                    self.outcome.reconnections += 1;
+                    if reason == BreakReason::Unregistered {
+                        self.outcome.refused_index_reads += 1;
+                        // Frames of a registered connection may be refused when they are damaged beyond recognition,
+                        // but never as an index read that no switch has rewritten.
+                        self.outcome.naked_index_reads += u64::from(!self.scenario.unregistered);
+                    }
+                }
+                Notice::Connected { id } => {
+                    // An unregistered client believes that it is registered until the server has refused it once.
+                    let registered = !self.scenario.unregistered || self.outcome.refused_index_reads == 0;
+                    self.client.pool().set_registered(id, registered).map_err(said)?;
+                }
+                Notice::Opened { .. } => {}
+                Notice::Denied { denied, .. } if denied.meaning == Meaning::Ended => {}
+                notice => return Err(format!("the client's session: {notice:?}")),
+            }
+        }
         Ok(())
     }
 
@@ -350,13 +344,13 @@ impl<'s> Run<'s> {
         }
         while let Some(notice) = self.control.controller.poll_notice() {
             match notice {
-                Notice::Reloaded { .. } => {
+                controller::Notice::Reloaded { .. } => {
                     self.outcome.reloads += 1;
                     self.schedule_reload();
                     return Ok(());
                 }
-                Notice::Registered(..) => {}
-                Notice::Void => return Err("a plan is void, although no tree has changed".into()),
+                controller::Notice::Registered(..) => {}
+                controller::Notice::Void => return Err("a plan is void, although no tree has changed".into()),
             }
         }
         self.reload_at = Some(self.clock.now() + Duration::from_nanos(self.random.random_range(1..=20_000)));

@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 use fatbtree_blink_client::{Client, ComputeServer};
 use fatbtree_blink_host::{TreeHandle, TreeInfo};
 use fatbtree_memserver::ClientId;
-use fatbtree_remote_memory::session_keeper::{KeeperOptions, Meaning, Notice, SessionKeeper};
+use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, Meaning, Notice, SessionKeeper};
 use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Duration;
 
@@ -122,7 +122,7 @@ impl<'p> Life<'p> {
                 self.sleep(LOOK).await;
                 continue;
             };
-            let answer = self.place.handle.call(id, call).await;
+            let answer = async { Ok::<_, Denied>(self.place.handle.call(id, call).await??) }.await;
             self.keeper.borrow_mut().handle_answer(clock.now(), pool, asked, answer);
         }
     }

@@ -17,7 +17,7 @@ use fatbtree_blink::{
     Change, Event, Integrity, Pool, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
 };
 use fatbtree_blink_host::{LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
-use fatbtree_memserver::{ClientId, FolderOwner, Grant, MemoryServer, ServerOptions};
+use fatbtree_memserver::{ClientId, FolderOwner, MemoryServer, ServerOptions};
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::time;
 
@@ -68,9 +68,6 @@ fn costs(storage: &mut TreeStorage, integrity: Integrity, keys: u64, operations:
             pool.turn(now);
             while let Some(Event::MemoryWanted { server: from, class, bytes }) = pool.poll_event() {
                 let grant = server.allocate(now, lease.session, class, bytes).unwrap();
-                if let Grant::Chunk(chunk) = &grant {
-                    server.publish(now, lease.session, chunk.address).unwrap();
-                }
                 grant.hand_to(&pool, from, lease.session.id);
             }
         }

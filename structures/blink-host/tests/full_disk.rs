@@ -149,11 +149,7 @@ impl World {
     }
 
     fn memory(&mut self, class: SizeClass, bytes: u32) -> Result<Grant, Refusal> {
-        let grant = self.server.allocate(Instant::ZERO, self.session, class, bytes)?;
-        if let Grant::Chunk(chunk) = &grant {
-            self.server.publish(Instant::ZERO, self.session, chunk.address)?;
-        }
-        Ok(grant)
+        self.server.allocate(Instant::ZERO, self.session, class, bytes)
     }
 
     fn upsert(&mut self, key: u64, seed: u64) -> Result<bool, OperationError> {

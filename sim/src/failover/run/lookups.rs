@@ -1,36 +1,57 @@
 //! Clients of a run: connections, and lookups whose answers are checked.
 
-use fatbtree_blink::{ConnectionId, Event as PoolEvent, RemoteSide, Start, value};
+use fatbtree_blink::{Start, value};
 use fatbtree_memserver::ClientId;
+use fatbtree_remote_memory::session_keeper::{Call, CallId, Notice};
 use fatbtree_verbs::time::Duration;
 use rand::{Rng, RngExt};
 
+use super::super::asker::Asker;
 use super::{DEPTH, Event, Phase, Run, Step, at, said};
 use crate::cluster::Clock as _;
 
 impl Run<'_> {
-    pub(super) fn connect(&mut self, client: usize, id: ConnectionId) -> Step {
-        let now = self.clock.now();
-        let pool = self.askers[client].client.pool();
-        let replaces = pool.replaces(id);
-        let local = pool.open(id).map_err(said)?;
-        let server = &mut self.cluster.servers_mut()[usize::from(id.server)];
-        let session = match self.askers[client].sessions.get(&id.server) {
-            Some(session) => *session,
-            None => {
-                let who = ClientId { host: local.ip.into(), roce: local.ip };
-                server.open_session(now, who).map_err(said)?.session
+    /// Calls of a client's keeper that are due.
+    pub(super) fn next_call(&mut self, client: usize) -> Step<Option<(CallId, Call)>> {
+        let Asker { client: own, keeper, .. } = &mut self.askers[client];
+        let call = keeper.poll_call(self.clock.now(), own.pool());
+        self.take_notices(client)?;
+        match call {
+            Some((_, call @ (Call::Allocate { .. } | Call::GiveBack { .. } | Call::Sync { .. }))) => {
+                Err(format!("a client that only reads asks {call:?}"))
             }
-        };
-        let endpoint = server.connect(now, session, &local, replaces).map_err(said)?;
-        let rkey = server.info().region.rkey;
-        let asker = &mut self.askers[client];
-        asker.sessions.insert(id.server, session);
-        if let Some(gone) = replaces {
-            asker.registered.remove(&(id.server, gone.0));
+            call => Ok(call),
         }
-        let registered = asker.registered.contains(&(id.server, endpoint.queue_pair.0));
-        asker.client.pool().connected(id, RemoteSide { endpoint, rkey, registered }).map_err(said)?;
+    }
+
+    /// Brings a call to its server, and the answer back.
+    pub(super) fn carry(&mut self, client: usize, id: CallId, call: Call) -> Step {
+        let now = self.clock.now();
+        let asker = &mut self.askers[client];
+        if let Call::Connect { replaces: Some(gone), .. } = &call {
+            asker.registered.remove(&(id.server(), gone.0));
+        }
+        let roce = self.network.tree().host(asker.host).ip;
+        let server = &mut self.cluster.servers_mut()[usize::from(id.server())];
+        let answer = server.carry_out(now, ClientId { host: roce.into(), roce }, call);
+        asker.keeper.handle_answer(now, asker.client.pool(), id, answer);
+        self.take_notices(client)
+    }
+
+    fn take_notices(&mut self, client: usize) -> Step {
+        let Asker { client: own, keeper, registered, .. } = &mut self.askers[client];
+        let pool = own.pool();
+        while let Some(notice) = keeper.poll_notice() {
+            match notice {
+                Notice::Opened { .. } => {}
+                Notice::Broken { .. } => self.outcome.broken += 1,
+                Notice::Connected { id } => {
+                    let end = pool.replaces(id).map_or(0, |end| end.0);
+                    pool.set_registered(id, registered.contains(&(id.server, end))).map_err(said)?;
+                }
+                notice => return Err(format!("a client's session: {notice:?}")),
+            }
+        }
         Ok(())
     }
 
@@ -54,13 +75,9 @@ impl Run<'_> {
 
     pub(super) fn drive_clients(&mut self) -> Step {
         for client in 0..self.askers.len() {
-            while let Some(event) = self.askers[client].client.poll_event() {
-                let PoolEvent::ConnectionBroken { id, .. } = event else {
-                    return Err(format!("a client that only reads wants {event:?}"));
-                };
-                self.outcome.broken += 1;
+            while let Some((id, call)) = self.next_call(client)? {
                 let after = Duration::from_micros(self.random.random_range(300..=5_000));
-                self.agenda.add(self.clock.now() + after, Event::Connect { client, id });
+                self.agenda.add(self.clock.now() + after, Event::Call { client, id, call });
             }
             let asker = &mut self.askers[client];
             if asker.running() == 0 {

@@ -15,6 +15,7 @@ use fatbtree_controller::{
     Budget, ControllerNews, Frequencies, Generation, Loaded, Made, Order, Placement, Plan, Tree,
 };
 use fatbtree_memserver::ServerOptions;
+use fatbtree_remote_memory::session_keeper::{Call, CallId};
 use fatbtree_soft_nic::{DropReason, Nic, NicConfig};
 use fatbtree_topology::{Cluster as Described, HostId, Network as Topology, Peer, Role, SwitchId};
 use fatbtree_verbs::BufferClass;
@@ -62,9 +63,11 @@ enum Event {
         partition: u16,
         queue_pair: u32,
     },
-    Connect {
+    /// A call of a client's keeper comes to its server.
+    Call {
         client: usize,
-        id: ConnectionId,
+        id: CallId,
+        call: Call,
     },
     Burst {
         client: usize,
@@ -220,8 +223,8 @@ impl<'s> Run<'s> {
             run.control.primary.client_joined(stream, run.network.tree().host(asker.host).ip);
         }
         for client in 0..run.askers.len() {
-            for id in run.askers[client].client.pool().connections() {
-                run.connect(client, id)?;
+            while let Some((id, call)) = run.next_call(client)? {
+                run.carry(client, id, call)?;
             }
         }
         Ok(run)
@@ -243,6 +246,7 @@ impl<'s> Run<'s> {
                 self.cluster.next_timeout(),
                 self.agenda.next_at(),
                 self.control.next_deadline(),
+                self.askers.iter().map(|asker| asker.keeper.poll_timeout()).min(),
             ];
             let next = next.into_iter().flatten().min().ok_or("nothing is under way")?;
             self.clock.advance_to(next);
@@ -336,7 +340,7 @@ impl<'s> Run<'s> {
                     pool.set_registered(id, true).map_err(said)?;
                 }
             }
-            Event::Connect { client, id } => self.connect(client, id)?,
+            Event::Call { client, id, call } => self.carry(client, id, call)?,
             Event::Burst { client } => self.burst(client),
             // Refused while something is not as it should be.
             Event::Reload => self.control.primary.asked_for_plan(0, Question::Reload { plan: None }),

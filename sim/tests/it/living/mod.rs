@@ -382,7 +382,6 @@ impl Living {
                         let pool = self.clients[client].pool();
                         match memory.allocate(now, session, class, bytes).unwrap() {
                             Grant::Chunk(chunk) => {
-                                memory.publish(now, session, chunk.address).unwrap();
                                 pool.grant(session.id, chunk.address, chunk.bytes, class);
                             }
                             Grant::Blocks(places) => {

@@ -1,4 +1,4 @@
-//! Chunks keep their class for ever; what was published stays the tree's, what was not comes back.
+//! Chunks keep their class for ever; what was written to stays the tree's, the rest comes back.
 use crate::common;
 
 use common::lab::{Lab, SERVER, options};
@@ -35,7 +35,9 @@ fn chunks_lie_side_by_side_in_the_spare_memory_and_not_in_the_padding() {
         let refused = lab.allocate(session, INTERNAL_NODES);
         assert_eq!(refused, Err(Refusal::NoChunk(full)));
     }
-    lab.server.free(lab.now, session, chunks[0].address).unwrap();
+    lab.server.close_session(lab.now, session).unwrap();
+    lab.pass(Duration::ZERO);
+    let session = lab.open(&client).unwrap();
     assert_eq!(lab.allocate(session, LEAVES), Ok(chunks[0]));
     let end = lab.server.memory().len() - u64::from(lab.server.info().config.max_node_bytes());
     for (at, chunk) in chunks.iter().enumerate() {
@@ -65,9 +67,6 @@ fn a_chunk_never_changes_its_kind() {
                     "{} in round {round}",
                     chunk.address
                 );
-                if random >> 40 & 1 == 0 {
-                    lab.server.free(lab.now, session, chunk.address).unwrap();
-                }
             }
         }
         lab.pass(Duration::from_secs(10));
@@ -77,56 +76,24 @@ fn a_chunk_never_changes_its_kind() {
 }
 
 #[test]
-fn published_chunks_stay_the_trees() {
+fn chunks_that_were_written_to_stay_the_trees() {
     let mut lab = lab();
     let client = lab.client();
     let session = lab.open(&client).unwrap();
-    let mut allocate = || lab.allocate(session, LEAVES).unwrap().address;
-    let (published, kept, given_back) = (allocate(), allocate(), allocate());
-    let now = lab.now;
-    lab.server.publish(now, session, published).unwrap();
-    lab.server.publish(now, session, published).unwrap();
-    assert_eq!(lab.server.free(now, session, published), Err(Refusal::Published { address: published }));
-    lab.server.free(now, session, given_back).unwrap();
-    let unknown = |address| Err(Refusal::UnknownChunk { session, address });
-    assert_eq!(lab.server.free(now, session, given_back), unknown(given_back));
-    assert_eq!(lab.server.publish(now, session, given_back), unknown(given_back));
-    let nowhere = [
-        GlobalAddress::NULL,
-        GlobalAddress::new(SERVER, kept.offset() + 64),
-        GlobalAddress::new(SERVER, kept.offset() - 4096 * 2),
-        GlobalAddress::new(SERVER, kept.offset() + 4096 * 4),
-        GlobalAddress::new(SERVER + 1, kept.offset()),
-        GlobalAddress(u64::MAX),
-    ];
-    for address in nowhere {
-        assert_eq!(lab.server.free(now, session, address), unknown(address));
-        assert_eq!(lab.server.publish(now, session, address), unknown(address));
-    }
-    // A chunk is its session's, not even its client's.
-    let second = lab.open(&client).unwrap();
-    for address in [published, kept] {
-        let unknown = Err(Refusal::UnknownChunk { session: second, address });
-        assert_eq!(lab.server.free(now, second, address), unknown);
-        assert_eq!(lab.server.publish(now, second, address), unknown);
-    }
-    lab.fill(published, LEAVES);
-    lab.server.close_session(now, session).unwrap();
+    let [written, kept, last] = [(); 3].map(|()| lab.allocate(session, LEAVES).unwrap().address);
+    lab.fill(written, LEAVES);
+    lab.server.close_session(lab.now, session).unwrap();
     lab.pass(Duration::ZERO);
 
     let other = lab.client();
     let session = lab.open(&other).unwrap();
-    let unknown = |address| Err(Refusal::UnknownChunk { session, address });
-    assert_eq!(lab.server.free(now, session, published), unknown(published));
-    assert_eq!(lab.server.publish(now, session, published), unknown(published));
     let again: Vec<_> = (0..2).map(|_| lab.allocate(session, LEAVES).unwrap().address).collect();
-    assert_eq!(again, [kept, given_back], "those that nobody could reach are used again");
-    assert_eq!(lab.server.free(now, session, published), unknown(published));
+    assert_eq!(again, [kept, last], "those that nobody could reach are used again");
     let fresh = lab.allocate(session, LEAVES).unwrap().address;
-    assert!(fresh > given_back && fresh != published);
+    assert!(fresh > last && fresh != written);
 }
 
-/// Published chunks stay charged to the client that published them, session or not: no client takes the whole
+/// Chunks that were written to stay charged to the client that took them, session or not: no client takes the whole
 /// region that way.
 #[test]
 fn who_takes_chunks_without_end_is_refused() {
@@ -138,7 +105,6 @@ fn who_takes_chunks_without_end_is_refused() {
     for _ in 0..3 {
         let session = lab.open(&hostile).unwrap();
         let chunk = lab.allocate(session, LEAVES).unwrap();
-        lab.server.publish(lab.now, session, chunk.address).unwrap();
         (0..4).for_each(|at| lab.put_node(GlobalAddress(chunk.address.raw() + at * 1024), 0, true));
         lab.server.close_session(lab.now, session).unwrap();
     }
@@ -184,11 +150,7 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
         let mut lab = lab();
         let client = lab.client();
         let session = lab.open(&client).unwrap();
-        let mut take = |class| {
-            let chunk = lab.allocate(session, class).unwrap();
-            lab.server.publish(lab.now, session, chunk.address).unwrap();
-            chunk
-        };
+        let mut take = |class| lab.allocate(session, class).unwrap();
         let [leaves, inner, fresh, records] =
             [LEAVES, INTERNAL_NODES, INTERNAL_NODES, RECORDS].map(&mut take);
         let inner_bytes = u64::from(lab.server.info().config.internal_bytes());
@@ -221,8 +183,7 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
         assert_eq!([take(INTERNAL_NODES), take(INTERNAL_NODES)], [rest, fresh]);
         let next = take(RECORDS);
         assert_eq!((next.address, next.bytes), (at(records, 64), 4096 - 64));
-        // An unpublished part goes back as it is; a published one is cut once more.
-        lab.server.publish(lab.now, session, rest.address).unwrap();
+        // A part that is not written to goes back as it is; another one is cut once more.
         lab.put_node(rest.address, 1, false);
         lab.server.close_session(lab.now, session).unwrap();
         lab.server.work(lab.now, 1000);
@@ -247,7 +208,6 @@ fn what_is_left_of_a_chunk_of_records_begins_behind_the_last_one() {
         let grant = lab.server.allocate(lab.now, session, RECORDS, place).unwrap();
         let Grant::Chunk(chunk) = grant else { panic!("nothing was given back") };
         assert_eq!(chunk.bytes, u64::from(place).next_multiple_of(64), "as much as it needs");
-        lab.server.publish(lab.now, session, chunk.address).unwrap();
         let mut record = vec![0; record_bytes(1000) as usize];
         write_record(&mut record, 7, 1, UNPUBLISHED, |value| value.fill(0));
         let from = chunk.address.offset();
@@ -276,7 +236,6 @@ fn a_client_that_crashes_again_and_again_uses_up_what_it_uses() {
     for _ in 0..8 {
         let session = lab.open(&client).unwrap();
         let chunk = lab.allocate(session, LEAVES).unwrap();
-        lab.server.publish(lab.now, session, chunk.address).unwrap();
         lab.put_node(chunk.address, 0, false);
         places.push(chunk.address);
         lab.pass(Duration::from_secs(10));

@@ -95,9 +95,6 @@ fn a_tree_comes_back_with_what_was_written_and_its_chunks() {
         Grant::Blocks(_) => panic!("nothing was given back"),
     };
     let (leaves, records, unused) = (chunk(LEAVES), chunk(RECORDS), chunk(LEAVES));
-    for chunk in [leaves, records] {
-        server.publish(NOW, lease.session, chunk.address).unwrap();
-    }
     // A node, so that the chunk is in use.
     let mut node = vec![0; 1024];
     server.memory().read(64, &mut node).unwrap();

@@ -11,17 +11,17 @@ use fatbtree_memserver::{
     BLOCKS_AT_ONCE, Chunk, GivenBack, Grant, Limits, Refusal, Request, ServerOptions, SessionKey, SizeClass,
     TooManyBlocks,
 };
+use fatbtree_remote_memory::session_keeper::Call;
 use fatbtree_verbs::time::Duration;
 use proptest::prelude::*;
 
-/// A lab with a session that has a published chunk full of freed leaves.
+/// A lab with a session that has a chunk full of freed leaves.
 fn lab(places: usize) -> (Lab, SessionKey, Chunk) {
     let limits = Limits { places, ..Limits::default() };
     let mut lab = Lab::new(ServerOptions { limits, ..options() });
     let client = lab.client();
     let session = lab.open(&client).unwrap();
     let chunk = lab.allocate(session, LEAVES).unwrap();
-    lab.server.publish(lab.now, session, chunk.address).unwrap();
     (0..4).for_each(|at| lab.put_node(leaf(chunk, at), 0, true));
     (lab, session, chunk)
 }
@@ -57,7 +57,8 @@ fn what_a_client_gives_back_another_gets_and_gets_once() {
     let other = lab.client();
     let session = lab.open(&other).unwrap();
     let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Allocate { session, class: LEAVES, bytes: 0, reply });
+    let call = Call::Allocate { session: session.id, class: LEAVES, bytes: 0 };
+    lab.server.handle(lab.now, Request::Call { client: other.id(), call, reply });
     assert_eq!(lab.counter("free_blocks"), 3, "no client waited for the answer");
     // In use again, by whatever client.
     lab.put_node(first, 0, false);
@@ -86,10 +87,7 @@ fn what_a_client_gives_back_another_gets_and_gets_once() {
 fn what_cannot_be_a_free_node_is_refused() {
     let (mut lab, session, chunk) = lab(100);
     let inner = lab.allocate(session, INTERNAL_NODES).unwrap();
-    let unpublished = lab.allocate(session, LEAVES).unwrap();
-    for (address, level) in [(inner.address, 1), (unpublished.address, 0)] {
-        lab.put_node(address, level, true);
-    }
+    lab.put_node(inner.address, 1, true);
     lab.put_node(leaf(chunk, 3), 0, false);
     // Its own address is another.
     let mut line = [0; 64];
@@ -107,13 +105,10 @@ fn what_cannot_be_a_free_node_is_refused() {
         GlobalAddress(chunk.address.raw() + 64),
         leaf(chunk, 2),
         leaf(chunk, 3),
-        unpublished.address,
         inner.address,
     ];
     let all = wrong.len() as u32;
     assert_eq!(back(&mut lab, session, LEAVES, 0, &wrong), refused(all));
-    assert_eq!(back(&mut lab, session, INTERNAL_NODES, 0, &wrong), refused(all), "not published");
-    lab.server.publish(lab.now, session, inner.address).unwrap();
     let one = GivenBack { kept: 1, ..refused(all - 1) };
     assert_eq!(back(&mut lab, session, INTERNAL_NODES, 7, &wrong), one);
     // A leaf of the loaded tree that was freed.
@@ -154,8 +149,6 @@ fn records_have_a_list_for_each_size_of_place() {
         lab.server.memory().write(at(offset).offset(), &record[..RECORD_HEAD]).unwrap();
     };
     [(0, 64), (128, 64), (2048, 1024)].into_iter().for_each(|(offset, bytes)| write(&lab, offset, bytes));
-    assert_eq!(back(&mut lab, session, RECORDS, 64, &[at(0)]), refused(1), "not published");
-    lab.server.publish(lab.now, session, chunk.address).unwrap();
     for (bytes, offset) in
         [(0, 0), (16, 0), (65, 0), (64, 4), (64, 1024), (4096, 128), (1 << 30, 0), (u32::MAX, 0)]
     {
@@ -203,7 +196,6 @@ proptest! {
                 // Wants memory.
                 0 | 1 => match lab.server.allocate(lab.now, sessions[who], LEAVES, 0) {
                     Ok(Grant::Chunk(chunk)) => {
-                        lab.server.publish(lab.now, sessions[who], chunk.address).unwrap();
                         rests[who].extend((0..chunk.bytes / 1024).rev().map(|at| leaf(chunk, at)));
                     }
                     Ok(Grant::Blocks(places)) => own[who].extend(places.addresses),

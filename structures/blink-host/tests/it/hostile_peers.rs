@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use common::lab::options;
 use common::service::{Service, soon};
-use fatbtree_blink::size_class::LEAVES;
 use fatbtree_blink::{SessionId, TreeConfig, ValueLayout};
 use fatbtree_blink_host::grpc::proto::tree_client::TreeClient;
 use fatbtree_blink_host::grpc::{TreeCalls, TreeServiceOptions, proto as tree_proto};
 use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeInfo};
 use fatbtree_memserver::grpc;
+use fatbtree_memserver::grpc::proto::call::Asked;
+use fatbtree_memserver::grpc::proto::granted::Granted as Answer;
 use fatbtree_memserver::grpc::proto::memory_server_client::MemoryServerClient;
 use fatbtree_memserver::grpc::{ClientError, Deadlines, ServiceOptions, proto};
+use fatbtree_remote_memory::session_keeper::{Call, Granted};
 use prost::Message as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -57,8 +59,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, text: &str
 async fn every_field_is_checked() {
     let service = start(TreeServiceOptions::default()).await;
     let mut stub = stub(&service, HOSTILE).await.unwrap();
-    let open = proto::OpenSessionRequest { roce_address: ROCE, known_generation: None };
-    let session = stub.open_session(open).await.unwrap().into_inner().session;
+    let session = open(&mut stub, ROCE).await.unwrap();
     let good = proto::Endpoint {
         mac: vec![2, 0, 0, 0, 0, 9],
         ip: ROCE,
@@ -71,10 +72,10 @@ async fn every_field_is_checked() {
     let with = |change: &dyn Fn(&mut proto::Endpoint)| {
         let mut end = good.clone();
         change(&mut end);
-        proto::ConnectRequest { session, client: Some(end), replaces: None }
+        proto::Connect { session, client: Some(end), replaces: None }
     };
-    let bad: [(proto::ConnectRequest, &str); 12] = [
-        (proto::ConnectRequest { session, client: None, replaces: None }, "client: missing"),
+    let bad: [(proto::Connect, &str); 12] = [
+        (proto::Connect { session, client: None, replaces: None }, "client: missing"),
         (with(&|end| end.mac = vec![1; 5]), "mac: expected 6 bytes, found 5"),
         (with(&|end| end.mac = vec![1; 9000]), "mac: expected 6 bytes, found 9000"),
         (with(&|end| end.queue_pair = 1), "queue pair number: expected 2 to 2^24 - 1, found 1"),
@@ -88,7 +89,7 @@ async fn every_field_is_checked() {
         (with(&|end| end.initiator_reads = 1000), "initiator_reads: expected at most 255"),
     ];
     for (request, text) in bad {
-        refused(stub.connect_queue_pair(request).await, Code::InvalidArgument, text);
+        refused(stub.call(asked(Asked::Connect(request))).await, Code::InvalidArgument, text);
     }
     let classes = [
         (None, "size_class"),
@@ -98,29 +99,31 @@ async fn every_field_is_checked() {
         (Some(u32::MAX), "size_class: expected 0 to 254"),
     ];
     for (size_class, text) in classes {
-        let request = proto::AllocateChunkRequest { session, size_class, place_bytes: 64 };
-        refused(stub.allocate_chunk(request).await, Code::InvalidArgument, text);
+        let request = proto::Allocate { session, size_class, block_bytes: 64 };
+        refused(stub.call(asked(Asked::Allocate(request))).await, Code::InvalidArgument, text);
+        let request = proto::GiveBack { session, size_class, ..proto::GiveBack::default() };
+        // A class of which the structure has none has no free blocks either.
+        if !text.contains("no size class") {
+            refused(stub.call(asked(Asked::GiveBack(request))).await, Code::InvalidArgument, text);
+        }
     }
-    for queue_pair in [0, 17, u32::MAX] {
-        let request = proto::DisconnectRequest { session, queue_pair };
-        refused(stub.disconnect_queue_pair(request).await, Code::NotFound, "has no queue pair");
+    for session in [0, !session, u64::MAX] {
+        let in_session = proto::InSession { session };
+        let calls = [
+            Asked::Renew(proto::Renew { session, settled: 0, keeps: 0 }),
+            Asked::Sync(in_session),
+            Asked::Close(in_session),
+        ];
+        for call in calls {
+            refused(stub.call(asked(call)).await, Code::Unauthenticated, "there is no session");
+        }
     }
-    for address in [0, 64, u64::MAX] {
-        let request = proto::FreeChunkRequest { session, address };
-        refused(stub.free_chunk(request).await, Code::NotFound, "has no chunk");
-        let request = proto::PublishChunkRequest { session, address };
-        refused(stub.publish_chunk(request).await, Code::NotFound, "has no chunk");
-    }
-    for id in [0, !session, u64::MAX] {
-        let request = proto::RenewSessionRequest { session: id, settled: 0, keeps: 0 };
-        refused(stub.renew_session(request).await, Code::Unauthenticated, "there is no session");
-    }
+    refused(stub.call(proto::Call::default()).await, Code::InvalidArgument, "asked: missing");
     // A message larger than any that makes sense is not read.
     let huge = with(&|end| end.mac = vec![1; 1 << 20]);
-    refused(stub.connect_queue_pair(huge).await, Code::OutOfRange, "message length too large");
-    stub.connect_queue_pair(proto::ConnectRequest { session, client: Some(good), replaces: None })
-        .await
-        .unwrap();
+    refused(stub.call(asked(Asked::Connect(huge))).await, Code::OutOfRange, "message length too large");
+    let connect = proto::Connect { session, client: Some(good), replaces: None };
+    stub.call(asked(Asked::Connect(connect))).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,14 +131,10 @@ async fn a_session_is_of_no_use_to_another_host() {
     let service = start(TreeServiceOptions::default()).await;
     let (mut owner, mut thief) =
         (stub(&service, Ipv4Addr::LOCALHOST).await.unwrap(), stub(&service, HOSTILE).await.unwrap());
-    let open = proto::OpenSessionRequest { roce_address: ROCE, known_generation: None };
-    let session = owner.open_session(open).await.unwrap().into_inner().session;
-    refused(
-        thief.close_session(proto::CloseSessionRequest { session }).await,
-        Code::Unauthenticated,
-        "of host 127.0.0.2",
-    );
-    owner.renew_session(proto::RenewSessionRequest { session, settled: 0, keeps: 0 }).await.unwrap();
+    let session = open(&mut owner, ROCE).await.unwrap();
+    let close = asked(Asked::Close(proto::InSession { session }));
+    refused(thief.call(close.clone()).await, Code::Unauthenticated, "of host 127.0.0.2");
+    owner.call(close).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -147,15 +146,14 @@ async fn who_opens_without_end_is_refused_and_others_are_served() {
     let mut opened = 0;
     for n in 0..200 {
         // Another made-up address each time.
-        let open = proto::OpenSessionRequest { roce_address: n, known_generation: None };
-        match hostile.open_session(open).await {
+        match open(&mut hostile, n).await {
             Ok(_) => opened += 1,
             refusal => refused(refusal, Code::ResourceExhausted, "host 127.0.0.2 has 20 sessions"),
         }
     }
     assert_eq!(opened, 20);
     let mut client = service.client().await;
-    client.open_session(Ipv4Addr::from_bits(3)).await.unwrap();
+    client.call::<TreeInfo>(Ipv4Addr::from_bits(3), OPEN).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -308,23 +306,12 @@ async fn a_frozen_server_is_named_after_the_deadline() {
         Err(other) => panic!("{other}"),
     };
     let started = Instant::now();
-    let session = SessionId(1);
-    let endpoint = good_endpoint();
-    let null = fatbtree_blink::GlobalAddress::NULL;
-    let kind = LEAVES;
     let errors = [
         client.info::<TreeInfo>().await.map(drop),
         client.snapshot().await.map(drop),
         client.statistics().await.map(drop),
-        client.open_session(Ipv4Addr::LOCALHOST).await.map(drop),
-        client.renew_session(session).await.map(drop),
-        client.close_session(session).await,
-        client.connect_queue_pair(session, endpoint, None).await.map(drop),
-        client.disconnect_queue_pair(session, endpoint.queue_pair).await,
-        client.allocate(session, kind, 0).await.map(drop),
-        client.give_back(session, kind, 0, &[null]).await.map(drop),
-        client.publish(session, null).await,
-        client.free(session, null).await,
+        client.call::<TreeInfo>(Ipv4Addr::LOCALHOST, OPEN).await.map(drop),
+        client.call::<TreeInfo>(Ipv4Addr::LOCALHOST, connect_of(good_endpoint())).await.map(drop),
     ];
     for error in errors {
         let error = error.unwrap_err();
@@ -349,7 +336,7 @@ async fn a_data_path_that_hangs_is_told_by_the_service() {
     let error = client.snapshot().await.unwrap_err();
     assert_eq!(error.code(), Some(Code::DeadlineExceeded), "{error}");
     // A request whose caller gave up is not granted afterwards.
-    let error = client.open_session(Ipv4Addr::LOCALHOST).await.unwrap_err();
+    let error = client.call::<TreeInfo>(Ipv4Addr::LOCALHOST, OPEN).await.unwrap_err();
     assert_eq!(error.code(), Some(Code::DeadlineExceeded), "{error}");
     service.freeze(false);
     let counters = client.statistics().await.unwrap();
@@ -364,7 +351,7 @@ struct Liar {
     /// Sends no more after those, and does not end.
     hangs: bool,
     info: proto::ServerInfo,
-    endpoint: Option<proto::Endpoint>,
+    granted: Option<Answer>,
 }
 
 type Reply<T> = Result<tonic::Response<T>, Status>;
@@ -383,66 +370,12 @@ impl proto::memory_server_server::MemoryServer for Liar {
         Ok(tonic::Response::new(proto::StatisticsReply { counters: [(long, 1)].into() }))
     }
 
-    async fn open_session(&self, _: tonic::Request<proto::OpenSessionRequest>) -> Reply<proto::Lease> {
-        Ok(tonic::Response::new(proto::Lease { session: 1, nanoseconds: 0, owner: None, wait: 0 }))
-    }
-
-    async fn renew_session(&self, _: tonic::Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {
-        Ok(tonic::Response::new(proto::Lease { session: 1, nanoseconds: 0, owner: None, wait: 0 }))
-    }
-
-    async fn close_session(
-        &self,
-        _: tonic::Request<proto::CloseSessionRequest>,
-    ) -> Reply<proto::CloseSessionReply> {
-        Err(Status::unimplemented(""))
-    }
-
-    async fn sync_session(
-        &self,
-        _: tonic::Request<proto::SyncSessionRequest>,
-    ) -> Reply<proto::SyncSessionReply> {
-        Err(Status::unimplemented(""))
-    }
-
     async fn compare(&self, _: tonic::Request<proto::CompareRequest>) -> Reply<proto::CompareReply> {
         Err(Status::unimplemented(""))
     }
 
-    async fn connect_queue_pair(
-        &self,
-        _: tonic::Request<proto::ConnectRequest>,
-    ) -> Reply<proto::ConnectReply> {
-        Ok(tonic::Response::new(proto::ConnectReply { server: self.endpoint.clone() }))
-    }
-
-    async fn disconnect_queue_pair(
-        &self,
-        _: tonic::Request<proto::DisconnectRequest>,
-    ) -> Reply<proto::DisconnectReply> {
-        Err(Status::unimplemented(""))
-    }
-
-    async fn allocate_chunk(
-        &self,
-        _: tonic::Request<proto::AllocateChunkRequest>,
-    ) -> Reply<proto::AllocateChunkReply> {
-        Err(Status::unimplemented(""))
-    }
-
-    async fn publish_chunk(
-        &self,
-        _: tonic::Request<proto::PublishChunkRequest>,
-    ) -> Reply<proto::PublishChunkReply> {
-        Err(Status::unimplemented(""))
-    }
-
-    async fn give_back(&self, _: tonic::Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {
-        Err(Status::unimplemented(""))
-    }
-
-    async fn free_chunk(&self, _: tonic::Request<proto::FreeChunkRequest>) -> Reply<proto::FreeChunkReply> {
-        Err(Status::unimplemented(""))
+    async fn call(&self, _: tonic::Request<proto::Call>) -> Reply<proto::Granted> {
+        Ok(tonic::Response::new(proto::Granted { granted: self.granted.clone() }))
     }
 }
 
@@ -496,7 +429,7 @@ async fn a_server_that_lies_is_not_believed() {
         let length = nodes.len() as u64;
         vec![chunk(Some(header(length)), vec![]), chunk(None, nodes.to_vec())]
     };
-    let honest = Liar { snapshot: of_nodes(std::slice::from_ref(&node)), hangs: false, info, endpoint: None };
+    let honest = Liar { snapshot: of_nodes(std::slice::from_ref(&node)), hangs: false, info, granted: None };
     assert_eq!(lie(honest.clone()).await.snapshot().await.unwrap().nodes.len(), 1);
     assert!(lie(honest.clone()).await.info::<TreeInfo>().await.is_ok());
 
@@ -566,25 +499,50 @@ async fn a_server_that_lies_is_not_believed() {
     }
     let mut client = lie(honest.clone()).await;
     assert!(matches!(client.statistics().await, Err(ClientError::Refused { .. })), "three megabytes");
-    let session = client.open_session(Ipv4Addr::LOCALHOST).await.unwrap();
-    let chunk = client.allocate(session.id, LEAVES, 0).await.unwrap_err();
-    assert_eq!(chunk.code(), Some(Code::Unimplemented));
+    let other = client.moments().await.unwrap_err();
+    assert!(other.is_final() && matches!(other, ClientError::OtherVersion { .. }), "{other}");
 
-    let good = good_endpoint();
-    let end = proto::Endpoint::from(good);
-    let endpoints = [
+    let call = connect_of(good_endpoint());
+    let end = proto::Endpoint::from(good_endpoint());
+    let opened = proto::Opened { session: 1, info: Some(honest.info.clone()), ..proto::Opened::default() };
+    let answers = [
         None,
-        Some(proto::Endpoint { queue_pair: 1, ..end.clone() }),
-        Some(proto::Endpoint { responder_reads: 0, ..end.clone() }),
-        Some(proto::Endpoint { path_mtu: 0, ..end.clone() }),
+        Some(Answer::Connected(proto::Endpoint { queue_pair: 1, ..end.clone() })),
+        Some(Answer::Connected(proto::Endpoint { responder_reads: 0, ..end.clone() })),
+        Some(Answer::Connected(proto::Endpoint { path_mtu: 0, ..end.clone() })),
+        Some(Answer::Opened(proto::Opened { info: None, ..opened.clone() })),
+        Some(Answer::Opened(proto::Opened { owner: Some(0), ..opened.clone() })),
+        Some(Answer::Opened(proto::Opened { owner: Some(1 << 16), ..opened })),
+        Some(Answer::Supplied(proto::Memory::default())),
+        Some(Answer::Supplied(proto::Memory { size_class: Some(256), ..proto::Memory::default() })),
     ];
-    for endpoint in endpoints {
-        let mut client = lie(Liar { endpoint, ..honest.clone() }).await;
-        let error = client.connect_queue_pair(session.id, good, None).await.unwrap_err();
+    for granted in answers {
+        let mut client = lie(Liar { granted, ..honest.clone() }).await;
+        let error = client.call::<TreeInfo>(Ipv4Addr::LOCALHOST, call.clone()).await.unwrap_err();
         assert!(matches!(error, ClientError::Answer { .. }), "{error}");
     }
-    let mut client = lie(Liar { endpoint: Some(end), ..honest }).await;
-    assert_eq!(client.connect_queue_pair(session.id, good, None).await.unwrap(), good);
+    let mut client = lie(Liar { granted: Some(Answer::Connected(end)), ..honest }).await;
+    let granted = client.call::<TreeInfo>(Ipv4Addr::LOCALHOST, call).await.unwrap();
+    assert!(matches!(granted, Granted::Connected(end) if end == good_endpoint()), "{granted:?}");
+}
+
+const OPEN: Call = Call::Open { known: None };
+
+fn connect_of(local: fatbtree_verbs::Endpoint) -> Call {
+    Call::Connect { session: SessionId(1), local, replaces: None }
+}
+
+/// A call from the address [`ROCE`].
+fn asked(asked: Asked) -> proto::Call {
+    proto::Call { roce_address: ROCE, asked: Some(asked) }
+}
+
+async fn open(stub: &mut MemoryServerClient<Channel>, roce_address: u32) -> Result<u64, Status> {
+    let asked = Some(Asked::Open(proto::Open { known_generation: None }));
+    match stub.call(proto::Call { roce_address, asked }).await?.into_inner().granted {
+        Some(Answer::Opened(opened)) => Ok(opened.session),
+        other => panic!("a session is opened: {other:?}"),
+    }
 }
 
 fn good_endpoint() -> fatbtree_verbs::Endpoint {

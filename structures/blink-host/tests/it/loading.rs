@@ -16,9 +16,21 @@ use fatbtree_blink_host::grpc::{
 use fatbtree_blink_host::{LoadOptions, TreeEvent, TreeInfo, TreeServerInfo, bulk_load, seeded};
 use fatbtree_memserver::grpc::ServiceOptions;
 use fatbtree_memserver::{Origin, ServerOptions, grpc};
+use fatbtree_remote_memory::SessionId;
+use fatbtree_remote_memory::session_keeper::{Call, Granted};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
+
+/// The client's address on the data path.
+const ROCE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+
+async fn open(client: &mut grpc::Client, known: Option<u64>) -> Result<SessionId, grpc::ClientError> {
+    match client.call::<TreeInfo>(ROCE, Call::Open { known }).await? {
+        Granted::Opened(opened) => Ok(opened.session),
+        other => panic!("a session is opened: {other:?}"),
+    }
+}
 
 const STALL: Duration = Duration::from_millis(300);
 
@@ -73,7 +85,7 @@ async fn clients(services: &[Service]) -> Vec<(u16, grpc::Client)> {
 async fn servers_are_filled_and_their_sessions_end() {
     let mut services = pair().await;
     let mut client = services[0].client().await;
-    let session = client.open_session(Ipv4Addr::new(10, 0, 0, 9)).await.unwrap();
+    let session = open(&mut client, None).await.unwrap();
     let before = client.info::<TreeInfo>().await.unwrap();
     assert_eq!((before.counts.keys, before.partition.root_level, before.generation), (0, 0, 1));
     assert_eq!(client.snapshot().await.unwrap().nodes, [], "the root is a leaf");
@@ -93,7 +105,7 @@ async fn servers_are_filled_and_their_sessions_end() {
 
     assert_eq!(client.info::<TreeInfo>().await.unwrap(), infos[0]);
     assert_ne!(before.region.rkey, infos[0].region.rkey);
-    assert!(client.renew_session(session.id).await.unwrap_err().session_has_ended());
+    assert!(client.call::<TreeInfo>(ROCE, Call::Sync { session }).await.unwrap_err().session_has_ended());
     let top = client.snapshot().await.unwrap();
     assert_eq!(top.nodes.len() as u64, infos[0].counts.internal_nodes);
     // Again, with others.
@@ -127,12 +139,11 @@ fn empty(keys: u64) -> proto::LoadRequest {
 async fn a_server_that_has_lost_its_tree_is_loaded_with_an_empty_one() {
     let service = server(0, KeyRange::ALL).await;
     let mut client = service.client().await;
-    let roce = Ipv4Addr::new(10, 0, 0, 9);
     let before = client.info::<TreeInfo>().await.unwrap();
     assert_eq!(before.origin, Origin::Begun);
-    client.open_session_after(roce, Some(before.generation)).await.unwrap();
+    open(&mut client, Some(before.generation)).await.unwrap();
     for known in [Some(4711), None] {
-        let lost = client.open_session_after(roce, known).await.unwrap_err();
+        let lost = open(&mut client, known).await.unwrap_err();
         assert!(lost.has_lost() && lost.is_final(), "{lost}");
         assert!(lost.to_string().contains("has lost what it held"), "{lost}");
     }
@@ -142,7 +153,7 @@ async fn a_server_that_has_lost_its_tree_is_loaded_with_an_empty_one() {
     let counts = (info.counts.keys, info.origin, info.generation);
     assert_eq!(counts, (0, Origin::Meant, before.generation + 1));
     assert_eq!(info.partition.range, range);
-    client.open_session_after(roce, Some(4711)).await.unwrap();
+    open(&mut client, Some(4711)).await.unwrap();
 }
 
 fn pairs(keys: Vec<u64>, bytes: u32) -> proto::LoadRequest {

@@ -22,8 +22,7 @@ enum Op {
     Disconnect(usize, usize),
     Break(usize, usize),
     Allocate(usize, usize),
-    Publish(usize, usize),
-    Free(usize, usize),
+    Write(usize, usize),
     Pass(u64),
     TakeEvents,
 }
@@ -38,8 +37,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (n.clone(), n.clone()).prop_map(|(s, at)| Op::Disconnect(s, at)),
         2 => (n.clone(), n.clone()).prop_map(|(s, at)| Op::Break(s, at)),
         6 => (n.clone(), 0..3_usize).prop_map(|(s, class)| Op::Allocate(s, class)),
-        2 => (n.clone(), n.clone()).prop_map(|(s, at)| Op::Publish(s, at)),
-        2 => (n.clone(), n).prop_map(|(s, at)| Op::Free(s, at)),
+        3 => (n.clone(), n).prop_map(|(s, at)| Op::Write(s, at)),
         3 => (0..6000_u64).prop_map(Op::Pass),
         1 => Just(Op::TakeEvents),
     ]
@@ -59,8 +57,8 @@ struct Model {
     limits: Limits,
     sessions: Vec<Session>,
     kinds: BTreeMap<GlobalAddress, SizeClass>,
-    /// Published chunks, and the clients that they are charged to.
-    published: BTreeMap<GlobalAddress, ClientId>,
+    /// Chunks that were written to, and the clients that they are charged to.
+    written: BTreeMap<GlobalAddress, ClientId>,
     /// Connections that the owner believes to be open.
     open: BTreeSet<u32>,
 }
@@ -74,8 +72,8 @@ impl Model {
         let lab = Lab::new(ServerOptions { limits, ..options() });
         // Three clients of one host, and one of another.
         let clients = [1, 1, 1, 2].map(|host| lab.client().on_host(host)).into();
-        let (kinds, published, open) = Default::default();
-        Self { lab, clients, limits, sessions: vec![], kinds, published, open }
+        let (kinds, written, open) = Default::default();
+        Self { lab, clients, limits, sessions: vec![], kinds, written, open }
     }
 
     fn ids(&self) -> Vec<ClientId> {
@@ -91,10 +89,10 @@ impl Model {
             Resource::QueuePairs => sessions.map(|session| session.pairs.len()).sum(),
             Resource::Chunks => {
                 let held = |session: &Session| {
-                    session.chunks.iter().filter(|chunk| !self.published.contains_key(chunk)).count()
+                    session.chunks.iter().filter(|chunk| !self.written.contains_key(chunk)).count()
                 };
                 sessions.map(held).sum::<usize>()
-                    + self.published.values().filter(|client| payer(**client)).count()
+                    + self.written.values().filter(|client| payer(**client)).count()
             }
             Resource::Attempts => 0,
         }
@@ -153,8 +151,7 @@ impl Model {
             | Op::Disconnect(n, _)
             | Op::Break(n, _)
             | Op::Allocate(n, _)
-            | Op::Publish(n, _)
-            | Op::Free(n, _) => {
+            | Op::Write(n, _) => {
                 if let Some(at) = pick(n, self.sessions.len()) {
                     self.apply_to(op, at, now);
                 }
@@ -172,6 +169,7 @@ impl Model {
             }
             Op::Close(_) => {
                 self.lab.server.close_session(now, key).unwrap();
+                self.lab.server.work(now, 100);
                 self.sessions.remove(at);
             }
             Op::Connect(_) => {
@@ -197,7 +195,7 @@ impl Model {
                     Ok(chunk) => {
                         assert_eq!(self.bound(client, Resource::Chunks), None);
                         let free =
-                            !taken.contains(&chunk.address) && !self.published.contains_key(&chunk.address);
+                            !taken.contains(&chunk.address) && !self.written.contains_key(&chunk.address);
                         assert!(free, "{} is somebody's", chunk.address);
                         assert_eq!(*self.kinds.entry(chunk.address).or_insert(class), class);
                         self.sessions[at].chunks.push(chunk.address);
@@ -205,33 +203,19 @@ impl Model {
                     Err(Refusal::NoChunk(_)) => {
                         assert_eq!(self.kinds.len(), CHUNKS);
                         let free = |(address, found): (&GlobalAddress, &SizeClass)| {
-                            *found == class
-                                && !taken.contains(address)
-                                && !self.published.contains_key(address)
+                            *found == class && !taken.contains(address) && !self.written.contains_key(address)
                         };
                         assert!(!self.kinds.iter().any(free), "one was free");
                     }
                     refused => self.expect_bound(client, Resource::Chunks, &refused),
                 }
             }
-            Op::Publish(_, n) => {
+            Op::Write(_, n) => {
                 let Some(n) = pick(n, self.sessions[at].chunks.len()) else { return };
                 let address = self.sessions[at].chunks[n];
-                self.lab.server.publish(now, key, address).unwrap();
                 // Used up: nothing of it comes back.
                 self.lab.fill(address, self.kinds[&address]);
-                self.published.insert(address, self.ids()[client]);
-            }
-            Op::Free(_, n) => {
-                let Some(n) = pick(n, self.sessions[at].chunks.len()) else { return };
-                let address = self.sessions[at].chunks[n];
-                let freed = self.lab.server.free(now, key, address);
-                if self.published.contains_key(&address) {
-                    assert_eq!(freed, Err(Refusal::Published { address }));
-                } else {
-                    assert_eq!(freed, Ok(()));
-                    self.sessions[at].chunks.remove(n);
-                }
+                self.written.insert(address, self.ids()[client]);
             }
             Op::Open(_) | Op::Pass(_) | Op::TakeEvents => {}
         }
@@ -257,13 +241,11 @@ impl Model {
 
     fn check(&self) {
         let pairs = self.has(|_| true, Resource::QueuePairs);
-        let counts = ["sessions", "queue_pairs", "chunks_published"].map(|name| self.lab.counter(name));
-        let expected = [self.sessions.len(), pairs, self.published.len()].map(|count| count as u64);
-        assert_eq!(counts, expected);
-        assert_eq!(
-            self.lab.counter("chunks_held"),
-            (self.has(|_| true, Resource::Chunks) - self.published.len()) as u64
-        );
+        let held = self.sessions.iter().map(|session| session.chunks.len()).sum();
+        let all = self.has(|_| true, Resource::Chunks);
+        let counts = ["sessions", "queue_pairs", "chunks_held", "chunks_published"];
+        let expected = [self.sessions.len(), pairs, held, all].map(|count| count as u64);
+        assert_eq!(counts.map(|name| self.lab.counter(name)), expected);
         assert_eq!(self.lab.watch().queue_pairs.len(), pairs);
         assert!(self.lab.counter("events_not_taken") <= 2 * 9);
         let first_end = self.sessions.iter().map(|session| session.ends).min();

@@ -11,8 +11,8 @@ use fatbtree_blink::{GlobalAddress, Owner, ReturnedBlocks, TopNode, Tree, TreeCo
 use fatbtree_blink_host::grpc::{TreeCalls, TreeServiceOptions};
 use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeEvent, TreeInfo};
 use fatbtree_memserver::grpc::ClientError;
-use fatbtree_memserver::{GivenBack, Grant, ServerOptions, grpc};
-use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, Meaning};
+use fatbtree_memserver::{Grant, ServerOptions, grpc};
+use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, Meaning, Opened};
 use fatbtree_verbs::{Access, Endpoint, Mtu, QueuePairNumber};
 use tonic::Code;
 
@@ -52,6 +52,13 @@ fn top(tree: &LoadedTree) -> TreeTop {
     TreeTop { partition: tree.partition, nodes }
 }
 
+async fn open(client: &mut grpc::Client) -> Opened<TreeInfo> {
+    match client.call(HERE, Call::Open { known: None }).await.unwrap() {
+        Granted::Opened(opened) => *opened,
+        other => panic!("a session is opened: {other:?}"),
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_trip_over_loopback() {
     let tree = tree(500_000);
@@ -75,57 +82,56 @@ async fn round_trip_over_loopback() {
 
     assert_eq!(client.snapshot().await.unwrap(), expected);
 
-    let session = client.open_session(HERE).await.unwrap();
-    assert_eq!(session.lease, Duration::from_secs(10));
-    assert_eq!(client.renew_session(session.id).await.unwrap(), session);
-    let end = client.connect_queue_pair(session.id, client_end(Mtu::B1024), None).await.unwrap();
+    let opened = open(&mut client).await;
+    let session = opened.session;
+    assert_eq!((opened.lease, opened.info), (options().lease, info));
+    assert_eq!(opened.owner, Some(Owner { session, number: 1 }));
+    let mut call = async |call| client.call::<TreeInfo>(HERE, call).await;
+    let renew = Call::Renew { session, settled: 0, keeps: 0 };
+    assert!(matches!(call(renew.clone()).await, Ok(Granted::Renewed { wait: 0 })));
+    let connect = |local| Call::Connect { session, local, replaces: None };
+    let Granted::Connected(end) = call(connect(client_end(Mtu::B1024))).await.unwrap() else {
+        panic!("a queue pair is connected")
+    };
     assert_eq!((end.mtu, end.responder_reads, end.initiator_reads), (Mtu::B4096, 255, 255));
-    let refused = client.connect_queue_pair(session.id, client_end(Mtu::B512), None).await.unwrap_err();
+    let refused = call(connect(client_end(Mtu::B512))).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::FailedPrecondition));
     assert!(refused.to_string().contains("index reads of 1024 bytes exceed path MTU 512"), "{refused}");
     let other = Endpoint { ip: Ipv4Addr::new(10, 0, 0, 8), ..client_end(Mtu::B1024) };
-    let refused = client.connect_queue_pair(session.id, other, None).await.unwrap_err();
+    let refused = call(connect(other)).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::PermissionDenied), "{refused}");
     assert!(refused.is_final());
 
-    let mut chunks = vec![];
+    let allocate = |class| Call::Allocate { session, class, bytes: 0 };
     for class in CLASSES {
-        let Grant::Chunk(chunk) = client.allocate(session.id, class, 0).await.unwrap() else {
+        let Granted::Supplied(Grant::Chunk(chunk)) = call(allocate(class)).await.unwrap() else {
             panic!("nothing was given back")
         };
         assert_eq!((chunk.address.server(), chunk.bytes, chunk.class), (4, 4096, class));
-        chunks.push(chunk.address);
     }
-    let full = client.allocate(session.id, LEAVES, 0).await.unwrap_err();
+    let full = call(allocate(LEAVES)).await.unwrap_err();
     assert_eq!(full.code(), Some(Code::ResourceExhausted));
     assert!(full.to_string().contains("no chunk is free for leaves: of 3 chunks 3 were given out"), "{full}");
-    client.publish(session.id, chunks[0]).await.unwrap();
-    assert_eq!(client.free(session.id, chunks[0]).await.unwrap_err().code(), Some(Code::FailedPrecondition));
-    client.free(session.id, chunks[1]).await.unwrap();
-    let unknown = client.free(session.id, GlobalAddress::NULL).await.unwrap_err();
-    assert_eq!(unknown.code(), Some(Code::NotFound));
 
-    // A leaf of the loaded tree is not free; a record that was freed is.
-    let given_back = client.give_back(session.id, LEAVES, 0, &[GlobalAddress::new(4, 64)]).await.unwrap();
-    assert_eq!(given_back, GivenBack { refused: 1, ..GivenBack::default() });
-    let many = vec![GlobalAddress::NULL; 257];
-    let refused = client.give_back(session.id, LEAVES, 0, &many).await.unwrap_err();
+    // A leaf of the loaded tree is not free.
+    let give_back = |addresses| {
+        let places = ReturnedBlocks { server: 4, session, class: LEAVES, bytes: 0, addresses };
+        Call::GiveBack { places, settled: 0 }
+    };
+    assert!(matches!(call(give_back(vec![GlobalAddress::new(4, 64)])).await, Ok(Granted::Done)));
+    let refused = call(give_back(vec![GlobalAddress::NULL; 257])).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::InvalidArgument), "{refused}");
-    assert_eq!(session.owner, Some(Owner { session: session.id, number: 1 }));
+    assert!(matches!(call(Call::Sync { session }).await, Ok(Granted::Done)));
 
-    let counters = client.statistics().await.unwrap();
+    let counters = service.client().await.statistics().await.unwrap();
     let counter = |name: &str| counters.iter().find(|(found, _)| found == name).unwrap().1;
-    assert_eq!((counter("nic_reads"), counter("queue_pairs"), counter("refused")), (12, 1, 6));
-    client.disconnect_queue_pair(session.id, end.queue_pair).await.unwrap();
-    let gone = client.disconnect_queue_pair(session.id, end.queue_pair).await.unwrap_err();
-    assert_eq!((gone.code(), gone.session_has_ended()), (Some(Code::NotFound), false));
-    client.close_session(session.id).await.unwrap();
-    for ended in [
-        client.close_session(session.id).await.unwrap_err(),
-        client.renew_session(session.id).await.unwrap_err(),
-        client.allocate(session.id, LEAVES, 0).await.unwrap_err(),
-    ] {
+    assert_eq!((counter("nic_reads"), counter("queue_pairs"), counter("refused")), (12, 1, 4));
+    assert_eq!(counter("free_blocks_refused"), 1);
+    assert!(matches!(call(Call::Close { session }).await, Ok(Granted::Done)));
+    for ended in [Call::Close { session }, renew, allocate(LEAVES)] {
+        let ended = call(ended).await.unwrap_err();
         assert!(ended.session_has_ended(), "{ended}");
+        assert_eq!(Denied::from(ended).meaning, Meaning::Ended);
     }
 
     // The data path stops: clients are told, not kept waiting.
@@ -143,11 +149,13 @@ async fn a_session_lasts_as_long_as_it_is_renewed() {
     let server = ServerOptions { lease: fatbtree_verbs::time::Duration::from_millis(400), ..options() };
     let service = Service::start(tree(10), server, TreeServiceOptions::default()).await;
     let mut client = service.client().await;
-    let session = client.open_session(HERE).await.unwrap();
-    client.connect_queue_pair(session.id, client_end(Mtu::B1024), None).await.unwrap();
+    let session = open(&mut client).await.session;
+    let renew = Call::Renew { session, settled: 0, keeps: 0 };
+    let connect = Call::Connect { session, local: client_end(Mtu::B1024), replaces: None };
+    client.call::<TreeInfo>(HERE, connect).await.unwrap();
     for _ in 0..9 {
         tokio::time::sleep(Duration::from_millis(130)).await;
-        client.renew_session(session.id).await.expect("it lasts as long as it is renewed");
+        client.call::<TreeInfo>(HERE, renew.clone()).await.expect("it lasts as long as it is renewed");
     }
     let counter = async |name: &str| {
         let counters = service.client().await.statistics().await.unwrap();
@@ -155,37 +163,8 @@ async fn a_session_lasts_as_long_as_it_is_renewed() {
     };
     soon(async || (counter("queue_pairs").await == 0).then_some(())).await;
     // A client that renews a session which has ended is told.
-    let ended = client.renew_session(session.id).await.unwrap_err();
+    let ended = client.call::<TreeInfo>(HERE, renew).await.unwrap_err();
     assert!(ended.session_has_ended(), "{ended}");
-}
-
-/// All calls of a session keeper, and the meaning of a refusal for it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_of_a_session_keeper_are_carried() {
-    let service = Service::start(tree(10), options(), TreeServiceOptions::default()).await;
-    let mut client = service.client().await;
-    let Granted::Opened(opened) = client.carry::<TreeInfo>(HERE, Call::Open { known: None }).await.unwrap()
-    else {
-        panic!("a session is opened")
-    };
-    let session = opened.session;
-    assert_eq!((opened.lease, opened.info.generation), (options().lease, 1));
-    let connect = Call::Connect { session, local: client_end(Mtu::B1024), replaces: None };
-    assert!(matches!(client.carry::<TreeInfo>(HERE, connect).await, Ok(Granted::Connected(_))));
-    let allocate = Call::Allocate { session, class: LEAVES, bytes: 0 };
-    assert!(matches!(client.carry::<TreeInfo>(HERE, allocate).await, Ok(Granted::Supplied(Grant::Chunk(_)))));
-    let (server, addresses) = (4, Vec::new());
-    let surplus = ReturnedBlocks { server, session, class: LEAVES, bytes: 0, addresses };
-    let surplus = Call::GiveBack { places: surplus, settled: 0 };
-    for call in [surplus, Call::Renew { session, settled: 0, keeps: 0 }, Call::Close { session }] {
-        assert!(matches!(
-            client.carry::<TreeInfo>(HERE, call).await,
-            Ok(Granted::Done | Granted::Renewed { wait: 0 })
-        ));
-    }
-    let ended =
-        client.carry::<TreeInfo>(HERE, Call::Renew { session, settled: 0, keeps: 0 }).await.unwrap_err();
-    assert_eq!(Denied::from(ended).meaning, Meaning::Ended);
 }
 
 #[tokio::test]
@@ -217,7 +196,8 @@ async fn a_server_that_is_gone_is_not_taken_for_one_that_refuses() {
     let connect = tokio::spawn(async move { grpc::Client::connect(&address).await });
     let (peer, _) = listener.accept().await.unwrap();
     let mut client = connect.await.unwrap().unwrap();
-    let session = tokio::spawn(async move { client.open_session(HERE).await });
+    let session =
+        tokio::spawn(async move { client.call::<TreeInfo>(HERE, Call::Open { known: None }).await });
     drop((peer, listener));
     let gone = session.await.unwrap().unwrap_err();
     assert!(matches!(gone, ClientError::Lost { .. }), "{gone:?}");

@@ -10,7 +10,7 @@ use common::lab::{config, options};
 use fatbtree_blink::size_class::{CLASSES, INTERNAL_NODES, LEAVES, RECORDS};
 use fatbtree_blink::{GlobalAddress, RemoteMemory, Shortage, SizeClass};
 use fatbtree_blink_host::{LoadOptions, TreeInfo, TreeServer};
-use fatbtree_memserver::{ClientId, MemoryServer, Refusal, ServerOptions};
+use fatbtree_memserver::{ClientId, MemoryServer, NoOwner, Refusal, ServerOptions};
 use fatbtree_remote_memory::session_keeper::{
     Call, CallId, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper,
 };
@@ -125,7 +125,7 @@ impl Lab {
             }
             Fate::TreeLost => Err(Refusal::Lost { partition }),
             Fate::Undecided => Err(Refusal::Undecided { partition }),
-            Fate::Refused => Err(Refusal::Published { address: GlobalAddress::NULL }),
+            Fate::Refused => Err(Refusal::NoOwner(NoOwner::InUse)),
             Fate::Senseless if is_open => Ok(Granted::Done),
             Fate::Senseless => {
                 let opened = self.servers[0].carry_out(now, self.client, Call::Open { known: None });
@@ -322,6 +322,28 @@ fn a_lease_of_no_time_is_not_renewed_without_a_pause() {
         lab.settle(Fate::Answered);
     }
     assert!((1..=25).contains(&renewals), "{renewals} renewals in a fifth of a second");
+}
+
+/// A driver that sleeps until something is due wakes for a renewal beside a slow call, and once.
+#[test]
+fn a_renewal_is_due_until_it_is_under_way() {
+    let surplus = Duration::from_secs(1_000);
+    let mut lab = Lab::new(KeeperOptions { surplus, ..KeeperOptions::default() });
+    lab.poll();
+    lab.answer(0, Fate::Answered);
+    lab.poll();
+    assert!(lab.keeper.poll_timeout() <= lab.now + Duration::from_secs(4), "beside the call");
+    lab.pass(Duration::from_secs(4));
+    lab.poll();
+    let is_call = |(id, call): (&CallId, &Call)| id.server() == 0 && !matches!(call, Call::Renew { .. });
+    while lab.under_way.iter().any(is_call) {
+        assert!(lab.keeper.poll_timeout() > lab.now, "both are under way");
+        let (id, call) = lab.take(0, false).unwrap();
+        lab.answer_with(id, call, Fate::Answered);
+        lab.poll();
+    }
+    assert_eq!(lab.under_way.iter().filter(|(id, _)| id.server() == 0).count(), 1, "the renewal");
+    assert!(lab.keeper.poll_timeout() > lab.now, "it is under way");
 }
 
 /// A call takes longer than the lease. A renewal beside it keeps the session.

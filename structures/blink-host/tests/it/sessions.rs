@@ -10,6 +10,7 @@ use fatbtree_blink::SessionId;
 use fatbtree_blink::size_class::{INTERNAL_NODES, LEAVES, RECORDS};
 use fatbtree_blink_host::TreeEvent;
 use fatbtree_memserver::{Bounds, ClientId, Limits, Payer, Refusal, Request, Resource, ServerOptions};
+use fatbtree_remote_memory::session_keeper::Call;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{ConnectError, Endpoint, Mtu, Operation, QueuePairNumber, Remote};
 
@@ -37,7 +38,6 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     let pairs: Vec<_> = (0..3).map(|_| lab.connect(&mut client, session).unwrap()).collect();
     let leaves = lab.allocate(session, LEAVES).unwrap();
     let inner = lab.allocate(session, INTERNAL_NODES).unwrap();
-    lab.server.publish(lab.now, session, inner.address).unwrap();
     let last = fatbtree_blink::GlobalAddress(inner.address.raw() + 4096 / 384 * 384 - 384);
     lab.put_node(last, 1, false);
     let opened = lab.events();
@@ -90,6 +90,7 @@ fn closing_and_disconnecting_give_back_at_once() {
     let _ = lab.connect(&mut client, first).unwrap();
     lab.allocate(first, RECORDS).unwrap();
     lab.server.close_session(lab.now, first).unwrap();
+    lab.pass(Duration::ZERO);
     assert_eq!(lab.server.close_session(lab.now, first), Err(Refusal::UnknownSession(first)));
     let counters = ["sessions", "queue_pairs", "chunks_held", "chunks_free_again"];
     assert_eq!(counters.map(|name| lab.counter(name)), [1, 1, 0, 1]);
@@ -288,7 +289,7 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     let mut client = lab.client().on_host(1);
     let session = lab.open(&client).unwrap();
     let pair = lab.connect(&mut client, session).unwrap();
-    let chunk = lab.allocate(session, LEAVES).unwrap();
+    lab.allocate(session, LEAVES).unwrap();
     let mut stolen = session;
     stolen.host = lab.client().on_host(2).id().host;
     let unknown = Refusal::UnknownSession(stolen);
@@ -297,8 +298,6 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     assert_eq!(server.connect(lab.now, stolen, &pair.local, None), Err(unknown.clone()));
     assert_eq!(server.disconnect(lab.now, stolen, pair.there), Err(unknown.clone()));
     assert_eq!(server.allocate(lab.now, stolen, LEAVES, 0), Err(unknown.clone()));
-    assert_eq!(server.publish(lab.now, stolen, chunk.address), Err(unknown.clone()));
-    assert_eq!(server.free(lab.now, stolen, chunk.address), Err(unknown.clone()));
     assert_eq!(server.close_session(lab.now, stolen), Err(unknown));
     assert_eq!(["sessions", "queue_pairs", "chunks_held"].map(|name| lab.counter(name)), [1, 1, 1]);
 
@@ -340,19 +339,22 @@ fn events_that_nobody_takes_are_bounded() {
 fn an_answer_that_nobody_waits_for_is_taken_back() {
     let mut lab = Lab::new(options());
     let mut client = lab.client();
-    let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Open { client: client.id(), known: None, reply });
+    let id = client.id();
+    let dropped = |lab: &mut Lab, call| {
+        let (reply, _) = tokio::sync::oneshot::channel();
+        lab.server.handle(lab.now, Request::Call { client: id, call, reply });
+    };
+    dropped(&mut lab, Call::Open { known: None });
     assert_eq!(["sessions", "sessions_opened"].map(|name| lab.counter(name)), [0, 1]);
     let session = lab.open(&client).unwrap();
     let local = hostile_endpoint(&mut client);
-    let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Connect { session, client: local, replaces: None, reply });
-    let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Allocate { session, class: LEAVES, bytes: 0, reply });
+    let connect = Call::Connect { session: session.id, local, replaces: None };
+    dropped(&mut lab, connect.clone());
+    dropped(&mut lab, Call::Allocate { session: session.id, class: LEAVES, bytes: 0 });
     let counters = ["queue_pairs", "queue_pairs_opened", "chunks_held", "chunks_free_again"];
     assert_eq!(counters.map(|name| lab.counter(name)), [0, 1, 0, 1]);
     let (reply, mut answer) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Connect { session, client: local, replaces: None, reply });
+    lab.server.handle(lab.now, Request::Call { client: id, call: connect, reply });
     assert!(answer.try_recv().unwrap().is_ok());
     assert_eq!(lab.counter("queue_pairs"), 1);
 }

@@ -8,7 +8,7 @@ use fatbtree_blink::size_class::{LEAVES, RECORDS};
 use fatbtree_blink::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeServer};
 use fatbtree_memserver::{
-    Chunk, ClientId, Grant, MemoryServer, ServerOptions, SessionKey, SizeClass, chunk_classes_bytes,
+    ClientId, Grant, MemoryServer, ServerOptions, SessionKey, SizeClass, chunk_classes_bytes,
 };
 use fatbtree_verbs::Memory;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
@@ -72,11 +72,7 @@ impl Lab {
     }
 
     fn take(&mut self, session: SessionKey, class: SizeClass, bytes: u32) -> Grant {
-        let grant = self.server.allocate(self.now, session, class, bytes).unwrap();
-        if let Grant::Chunk(Chunk { address, .. }) = grant {
-            self.server.publish(self.now, session, address).unwrap();
-        }
-        grant
+        self.server.allocate(self.now, session, class, bytes).unwrap()
     }
 
     fn chunk(&mut self, session: SessionKey, class: SizeClass, bytes: u32) -> GlobalAddress {

@@ -167,6 +167,7 @@ fn first_failure(aim: Aim, run: impl Fn(&Scenario) -> Result<(), String>) -> Opt
 fn seeds_find_clients_that_do_not_settle() {
     let without =
         |check: Check| first_failure(Aim::Blocks, |scenario| check.without(|| scenario.run().map(drop)));
+    assert_eq!(Check::ALL.len(), 3, "each is left out in a test of this file");
     for check in [Check::SettleOperations, Check::SettleBlocks] {
         let found = without(check);
         println!("{check:?}: {found:?}");

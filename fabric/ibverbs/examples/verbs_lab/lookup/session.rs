@@ -68,7 +68,7 @@ impl ServerSession {
         while let Some((id, call)) = self.keeper.poll_call(now, pool) {
             let (mut server, roce, answered) = (self.server.clone(), self.roce, self.answered.clone());
             self.runtime.spawn(async move {
-                let answer = server.carry(roce, call).await.map_err(Denied::from);
+                let answer = server.call(roce, call).await.map_err(Denied::from);
                 // A client that has ended needs no answer.
                 let _ = answered.send((id, answer));
             });
