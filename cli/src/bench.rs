@@ -278,7 +278,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let entries = match structure {
         Structure::Tree => arguments.entry_cache.map(entry_cache::of).transpose()?,
-        Structure::Hash | Structure::Dolphin => None,
+        _ => None,
     };
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;

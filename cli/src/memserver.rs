@@ -6,19 +6,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_blink::{Integrity, TreeConfig, ValueLayout};
-use fatbtree_dolphin::Shape;
 use fatbtree_memserver::{ServerInfo, Tenant};
 use fatbtree_processes::{
-    DolphinSource, HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource,
-    roster_of,
+    Hosted, MemoryServerOptions, MemoryServerProcess, PartSource, QueryOptions, TreeSource, roster_of,
 };
-use fatbtree_race::TableInfo;
+use fatbtree_registry::{Kind, with_kind};
 use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
 use fatbtree_verbs::journal::Pace;
 use fatbtree_workload::ycsb::{InsertOrder, KeyMap};
 
 use crate::nic::Nic;
-use crate::structure::{StructureArgument, dolphin_shape, hash_shape, refuse_without_tree};
+use crate::structure::{StructureArgument, numbers, refuse_without_tree};
 use crate::{count, role, room};
 
 /// A memory server of a cluster.
@@ -254,21 +252,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let structure = structure.of(&cluster);
     check_structure(structure, *begin, *serve)?;
     refuse_without_tree(structure, *checksums, "--checksums", "its blocks have some in any case")?;
-    let part = |name: &str, servers: u32| {
-        format!("its part of a {name} over {}", count::of(servers.count_ones(), "memory server"))
-    };
-    match structure {
-        Structure::Tree => {}
-        Structure::Hash => {
-            let source = HashSource { shape: hash_shape(&cluster)?, spare_bytes };
-            let content = |info: &ServerInfo<TableInfo>| part("hash table", info.shape.servers);
-            return serve_structure(arguments, &cluster, described, source, content);
-        }
-        Structure::Dolphin => {
-            let source = DolphinSource { shape: dolphin_shape(&cluster)?, spare_bytes };
-            let content = |info: &ServerInfo<Shape>| part("Dolphin index", info.servers);
-            return serve_structure(arguments, &cluster, described, source, content);
-        }
+    let served = with_kind!(structure, K => serve_part::<K>(arguments, &cluster, described, spare_bytes));
+    if let Some(served) = served {
+        return served;
     }
     let servers = cluster.servers().len() as u64;
     let (count, MadeValues { value_bytes, seed }) = (begin.keys.unwrap_or(0), begin.values);
@@ -292,6 +278,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let (keys, levels) = (info.counts.keys, info.partition.root_level + 1);
         format!("{}, {}", count::of(keys, "key"), count::of(levels, "level"))
     })
+}
+
+/// Serves a part of a structure over all memory servers to the end of the process.
+fn serve_part<K: Kind>(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    described: &MemoryServer,
+    spare_bytes: u64,
+) -> Result<()> {
+    let shape = K::shape(numbers(cluster)?);
+    let servers = count::of(cluster.servers().len() as u64, "memory server");
+    let content = |_: &_| format!("its part of a {} over {servers}", K::NAME);
+    serve_structure(arguments, cluster, described, PartSource::<K::Part> { shape, spare_bytes }, content)
 }
 
 /// Serves a structure to the end of the process.

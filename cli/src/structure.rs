@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
-use fatbtree_dolphin::{Index, MAX_VALUE};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use fatbtree_processes::{NicSpec, NodeError, StructureClient, StructureProcess};
-use fatbtree_race::{MAX_SERVERS, Table};
-use fatbtree_remote_memory::Structure as _;
+use fatbtree_registry::{Kind as _, MAX_SERVERS, WORDS, with_kind};
 use fatbtree_topology::{Client, Cluster, Host, Named, Structure};
-use fatbtree_verbs::plain::PlainDevice;
 
 use crate::nic::Nic;
 
@@ -18,15 +16,15 @@ use crate::nic::Nic;
 pub(crate) struct StructureArgument {
     /// Structure that the memory servers hold: B-link trees, or one hash table or one Dolphin index over all of them. By default the cluster
     /// file says it (structure = "hash" or "dolphin" before its first section), else trees.
-    #[arg(long = "structure", value_name = "tree|hash|dolphin", value_enum)]
-    structure: Option<Word>,
+    #[arg(long = "structure", value_name = "tree|hash|dolphin", value_parser = words())]
+    structure: Option<Structure>,
 }
 
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
-enum Word {
-    Tree,
-    Hash,
-    Dolphin,
+/// Reader of the words of structures.
+fn words() -> impl TypedValueParser<Value = Structure> {
+    let of = |word: String| WORDS.into_iter().find(|structure| structure.word() == word);
+    PossibleValuesParser::new(WORDS.map(Structure::word))
+        .map(move |word| of(word).expect("it is one of them"))
 }
 
 impl StructureArgument {
@@ -37,11 +35,7 @@ impl StructureArgument {
 
     /// The structure that the command line names, if it does.
     pub(crate) fn given(self) -> Option<Structure> {
-        self.structure.map(|word| match word {
-            Word::Tree => Structure::Tree,
-            Word::Hash => Structure::Hash,
-            Word::Dolphin => Structure::Dolphin,
-        })
+        self.structure
     }
 
     /// The option as words of another command line.
@@ -57,11 +51,7 @@ pub(crate) fn refuse_without_tree(
     option: &str,
     instead: &str,
 ) -> Result<()> {
-    let held = match structure {
-        Structure::Tree => return Ok(()),
-        Structure::Hash => Table::<PlainDevice>::NAME,
-        Structure::Dolphin => Index::<PlainDevice>::NAME,
-    };
+    let Some(held) = with_kind!(structure, K => K::NAME) else { return Ok(()) };
     if is_given {
         bail!("{option} is for trees, and the memory servers hold a {held}: {instead}");
     }
@@ -69,7 +59,7 @@ pub(crate) fn refuse_without_tree(
 }
 
 /// The memory servers of a cluster as those of a structure over all of them: a bit for each number.
-fn numbers(cluster: &Cluster) -> Result<u32> {
+pub(crate) fn numbers(cluster: &Cluster) -> Result<u32> {
     let mut servers = 0;
     for server in cluster.servers() {
         if server.partition >= MAX_SERVERS {
@@ -82,16 +72,6 @@ fn numbers(cluster: &Cluster) -> Result<u32> {
         servers |= 1 << server.partition;
     }
     Ok(servers)
-}
-
-/// Shape of the hash table over all memory servers of a cluster.
-pub(crate) fn hash_shape(cluster: &Cluster) -> Result<fatbtree_race::Shape> {
-    Ok(fatbtree_race::Shape { servers: numbers(cluster)?, ..fatbtree_race::Shape::default() })
-}
-
-/// Shape of the Dolphin index over all memory servers of a cluster: values of any length.
-pub(crate) fn dolphin_shape(cluster: &Cluster) -> Result<fatbtree_dolphin::Shape> {
-    Ok(fatbtree_dolphin::Shape { servers: numbers(cluster)?, max_value: MAX_VALUE })
 }
 
 /// The client of a cluster file with this name; by default the first.

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use fatbtree_blink::{EntryCache, IndexCache};
 use fatbtree_processes::{
-    ClientOptions, ClientProcess, NicSpec, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
-    SpreadProcess, StructureClient, StructureProcess, at_free_seat, trust_of,
+    Adapter, ClientOptions, NicSpec, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
+    SpreadClient, StructureClient, StructureProcess, at_free_seat, trust_of,
 };
+use fatbtree_registry::{Kind, Remembered, with_kind};
 use fatbtree_topology::{Cluster, Host, Named, Structure};
 use fatbtree_wire::query::WINDOW;
 
@@ -230,45 +231,47 @@ impl Options {
             patience,
             contention: fatbtree_blink::Contention::default(),
         };
-        match structure {
-            Structure::Tree => {
-                self.opened(&cluster, described, options, ClientProcess::open_without_absent, |client| {
-                    if self.cache_bytes > 0 {
-                        client.set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
-                    }
-                    if self.entry_cache_bytes > 0 {
-                        client.set_entry_cache(Some(Arc::new(EntryCache::new(self.entry_cache_bytes))));
-                    }
-                })
-            }
-            Structure::Hash => {
-                let open = SpreadProcess::<fatbtree_race::Table<_>>::open_without_absent;
-                self.opened(&cluster, described, options, open, |client| {
-                    client.remember(self.entry_cache_bytes)
-                })
-            }
-            Structure::Dolphin => {
-                let open = SpreadProcess::<fatbtree_dolphin::Index<_>>::open_without_absent;
-                self.opened(&cluster, described, options, open, |client| {
-                    if self.cache_bytes > 0 {
-                        client.remember(self.cache_bytes);
-                    }
-                })
-            }
+        if let Some(engine) = with_kind!(structure, K => self.open_kind::<K>(&cluster, described, &options)) {
+            return engine;
         }
+        self.open_structure(&cluster, described, options, |client: &fatbtree_blink_client::Client<_>| {
+            if self.cache_bytes > 0 {
+                client.set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
+            }
+            if self.entry_cache_bytes > 0 {
+                client.set_entry_cache(Some(Arc::new(EntryCache::new(self.entry_cache_bytes))));
+            }
+        })
     }
 
-    /// Opens the client process of a structure, and sets its caches.
-    fn opened<C: StructureClient>(
+    /// Opens the client process of a structure over all memory servers.
+    fn open_kind<K: Kind>(
         &self,
         cluster: &Cluster,
         described: &fatbtree_topology::Client,
         options: impl Fn(Host, NicSpec) -> ClientOptions,
-        open: impl Fn(&ClientOptions) -> Result<StructureProcess<C>, NodeError>,
+    ) -> Result<Engine, Error> {
+        let bytes = match K::REMEMBERS {
+            Remembered::Places => self.entry_cache_bytes,
+            Remembered::Nodes => self.cache_bytes,
+        };
+        self.open_structure(cluster, described, options, |client: &SpreadClient<K::Client<Adapter>>| {
+            if bytes > 0 {
+                client.remember(bytes);
+            }
+        })
+    }
+
+    /// Opens the client process of a structure, and sets its caches.
+    fn open_structure<C: StructureClient>(
+        &self,
+        cluster: &Cluster,
+        described: &fatbtree_topology::Client,
+        options: impl Fn(Host, NicSpec) -> ClientOptions,
         remember: impl FnOnce(&C),
     ) -> Result<Engine, Error> {
-        let opened = self.at_seat(cluster, described, |host, nic| open(&options(host, nic)));
-        let mut process = opened.map_err(Error::connect)?;
+        let open = |host, nic| StructureProcess::open_without_absent(&options(host, nic));
+        let mut process = self.at_seat(cluster, described, open).map_err(Error::connect)?;
         let few = Rc::<Cell<bool>>::default();
         process.poll_before_sleep(self.poll, Rc::clone(&few));
         remember(process.client());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use fatbtree_blink::{EntryCache, EntryCacheStats};
-use fatbtree_race::PlaceStats;
+use fatbtree_registry::CacheUse;
 use serde::Serialize;
 
 /// Creates the cache of a client of trees, or refuses one without a place.
@@ -39,9 +39,9 @@ impl From<EntryCacheStats> for EntryCacheResult {
     }
 }
 
-impl From<PlaceStats> for EntryCacheResult {
-    fn from(stats: PlaceStats) -> Self {
-        let PlaceStats { hits, misses, stale, bytes, places: entries } = stats;
+impl From<CacheUse> for EntryCacheResult {
+    fn from(used: CacheUse) -> Self {
+        let CacheUse { hits, misses, stale, bytes, entries } = used;
         Self { bytes, entries, hits, misses, stale }
     }
 }

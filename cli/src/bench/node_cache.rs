@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fatbtree_registry::CacheUse;
 use serde::Serialize;
 
 /// Use of the cache.
@@ -26,9 +27,9 @@ impl From<fatbtree_blink::CacheStats> for NodeCacheResult {
     }
 }
 
-impl From<fatbtree_dolphin::CacheStats> for NodeCacheResult {
-    fn from(stats: fatbtree_dolphin::CacheStats) -> Self {
-        let fatbtree_dolphin::CacheStats { hits, misses, stale, nodes, bytes, .. } = stats;
+impl From<CacheUse> for NodeCacheResult {
+    fn from(used: CacheUse) -> Self {
+        let CacheUse { hits, misses, stale, bytes, entries: nodes } = used;
         Self { bytes, nodes, hits, misses, stale }
     }
 }

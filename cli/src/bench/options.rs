@@ -1,6 +1,7 @@
 //! Options that a structure does not have.
 
 use anyhow::{Result, bail};
+use fatbtree_registry::{Kind as _, Remembered, with_kind};
 use fatbtree_topology::Structure;
 
 use super::{Arguments, Protocol};
@@ -12,13 +13,13 @@ pub(super) fn check(structure: Structure, arguments: &Arguments) -> Result<()> {
     let refuse = |is_given, option, instead| refuse_without_tree(structure, is_given, option, instead);
     refuse(*protocol == Protocol::Query, "--protocol query", "its clients use RDMA alone")?;
     refuse(*scan_parts > 1, "--scan-parts", "a scan of it has one part, if it has ranges at all")?;
-    if structure == Structure::Dolphin && entry_cache.is_some() {
-        bail!(
-            "--entry-cache is for trees and hash tables: a client of a Dolphin index remembers inner nodes, in as many bytes as --cache says"
-        );
+    match with_kind!(structure, K => (K::REMEMBERS, K::NAME)) {
+        Some((Remembered::Nodes, name)) if entry_cache.is_some() => bail!(
+            "--entry-cache is for trees and hash tables: a client of a {name} remembers inner nodes, in as many bytes as --cache says"
+        ),
+        Some((Remembered::Places, name)) if cache.is_some() => {
+            bail!("--cache is for trees and Dolphin indexes: a {name} has no inner nodes; see --entry-cache")
+        }
+        _ => Ok(()),
     }
-    if structure == Structure::Hash && cache.is_some() {
-        bail!("--cache is for trees and Dolphin indexes: a hash table has no inner nodes; see --entry-cache");
-    }
-    Ok(())
 }

@@ -11,7 +11,8 @@ use fatbtree_processes::{
     Adapter, ClientOptions, ClientProcess, NicSpec, NodeError, QueryClientOptions, QueryClientProcess,
     QueryWay, SpreadClient, SpreadProcess, StructureClient, StructureProcess, at_free_seat,
 };
-use fatbtree_remote_memory::{Spread, Structure as _};
+use fatbtree_registry::{Kind, Remembered, with_kind};
+use fatbtree_remote_memory::Structure as _;
 use fatbtree_topology::{Client, Cluster, Host, Structure};
 use fatbtree_wire::query::WINDOW;
 use fatbtree_workload::measure::{Recorder, Troubles};
@@ -126,55 +127,39 @@ pub(super) fn open(
         patience,
         contention: arguments.contention.into(),
     };
-    Ok(match structure {
-        Structure::Tree => {
-            let process: ClientProcess = rdma(arguments, cluster, described, options)?;
-            let nodes = arguments.cache.map(|bytes| Arc::new(IndexCache::new(bytes)));
-            let is_led = cluster.controller().is_some() && !arguments.root_to_leaf;
-            // Without a controller, an operation begins at the root where no cache knows more.
-            let start = match is_led {
-                true => Start::CachedOrIndexRead,
-                false if entries.is_none() && nodes.is_none() => Start::Root,
-                false => Start::Cached,
-            };
-            let [client, looks] = [start, Start::Root].map(|start| process.client().starting(start));
-            let (has_nodes, has_entries) = (nodes.is_some(), entries.is_some());
-            Box::new(Rdma {
-                process,
-                client,
-                looks,
-                loaded: |infos| Some(infos.map(|info| info.counts.keys).sum()),
-                remember: Box::new(move |client| {
-                    client.set_entry_cache(entries.clone());
-                    client.set_cache(nodes.clone());
-                }),
-                registered_in: (is_led && !arguments.at_once).then_some(arguments.patience),
-                counted: Box::new(move |client| Counted {
-                    troubles: client.pool().stats().into(),
-                    cache: has_nodes.then(|| client.cache_stats().into()),
-                    entry_cache: has_entries.then(|| client.entry_cache_stats().into()),
-                    ..Counted::default()
-                }),
-            })
-        }
-        Structure::Hash => {
-            let entry_cache = arguments.entry_cache;
-            let process: SpreadProcess<fatbtree_race::Table<_>> =
-                rdma(arguments, cluster, described, options)?;
-            spread(process, entry_cache, move |table| Counted {
-                entry_cache: entry_cache.map(|_| table.place_stats().into()),
-                ..Counted::default()
-            })
-        }
-        Structure::Dolphin => {
-            let process = rdma(arguments, cluster, described, options)?;
-            let counted = |index: &fatbtree_dolphin::Index<_>| Counted {
-                cache: Some(index.cache().stats().into()),
-                ..Counted::default()
-            };
-            spread(process, arguments.cache, counted)
-        }
-    })
+    let kind =
+        with_kind!(structure, K => spread::<K>(arguments, rdma(arguments, cluster, described, &options)?));
+    if let Some(process) = kind {
+        return Ok(process);
+    }
+    let process: ClientProcess = rdma(arguments, cluster, described, options)?;
+    let nodes = arguments.cache.map(|bytes| Arc::new(IndexCache::new(bytes)));
+    let is_led = cluster.controller().is_some() && !arguments.root_to_leaf;
+    // Without a controller, an operation begins at the root where no cache knows more.
+    let start = match is_led {
+        true => Start::CachedOrIndexRead,
+        false if entries.is_none() && nodes.is_none() => Start::Root,
+        false => Start::Cached,
+    };
+    let [client, looks] = [start, Start::Root].map(|start| process.client().starting(start));
+    let (has_nodes, has_entries) = (nodes.is_some(), entries.is_some());
+    Ok(Box::new(Rdma {
+        process,
+        client,
+        looks,
+        loaded: |infos| Some(infos.map(|info| info.counts.keys).sum()),
+        remember: Box::new(move |client| {
+            client.set_entry_cache(entries.clone());
+            client.set_cache(nodes.clone());
+        }),
+        registered_in: (is_led && !arguments.at_once).then_some(arguments.patience),
+        counted: Box::new(move |client| Counted {
+            troubles: client.pool().stats().into(),
+            cache: has_nodes.then(|| client.cache_stats().into()),
+            entry_cache: has_entries.then(|| client.entry_cache_stats().into()),
+            ..Counted::default()
+        }),
+    }))
 }
 
 /// Opens a client by RDMA at a free seat of its host.
@@ -191,21 +176,26 @@ fn rdma<C: StructureClient>(
     Ok(process)
 }
 
-/// Client of a structure over all memory servers, which remembers so many bytes of it.
-fn spread<S: Spread<Verbs = Adapter>>(
-    process: SpreadProcess<S>,
-    remembered: Option<u64>,
-    counted: impl Fn(&S) -> Counted + 'static,
-) -> Box<dyn Measured>
-where
-    SpreadClient<S>: StructureClient,
-{
+/// Client of a structure over all memory servers.
+fn spread<K: Kind>(arguments: &Arguments, process: SpreadProcess<K::Client<Adapter>>) -> Box<dyn Measured> {
     let (client, looks) = (process.client().clone(), process.client().clone());
-    if let Some(bytes) = remembered {
+    let entry_cache = arguments.entry_cache;
+    let bytes = match K::REMEMBERS {
+        Remembered::Places => entry_cache,
+        Remembered::Nodes => arguments.cache,
+    };
+    if let Some(bytes) = bytes {
         client.remember(bytes);
     }
-    let counted = Box::new(move |client: &SpreadClient<S>| {
-        client.opened().map_or_else(Counted::default, |open| counted(&open))
+    let counted = Box::new(move |client: &SpreadClient<_>| {
+        let used = client.opened().map(|open| K::cache_use(&open));
+        match K::REMEMBERS {
+            Remembered::Places => {
+                let entry_cache = used.filter(|_| entry_cache.is_some()).map(Into::into);
+                Counted { entry_cache, ..Counted::default() }
+            }
+            Remembered::Nodes => Counted { cache: used.map(Into::into), ..Counted::default() },
+        }
     });
     let remember = Box::new(|_: &_| ());
     Box::new(Rdma { process, client, looks, loaded: |_| None, remember, registered_in: None, counted })

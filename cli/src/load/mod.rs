@@ -16,7 +16,8 @@ use fatbtree_blink::KeyRange;
 use fatbtree_blink_host::grpc::{LoadData, LoadProgress, load_empty, load_servers};
 use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
 use fatbtree_memserver::grpc::Client;
-use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
+use fatbtree_registry::with_kind;
+use fatbtree_topology::{Cluster, MemoryServer, Named};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
@@ -109,11 +110,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
-    let filled = match arguments.structure.of(&cluster) {
-        Structure::Tree => None,
-        Structure::Hash => Some(spread::load::<fatbtree_race::Table<_>>(arguments, &cluster)?),
-        Structure::Dolphin => Some(spread::load::<fatbtree_dolphin::Index<_>>(arguments, &cluster)?),
-    };
+    let structure = arguments.structure.of(&cluster);
+    let filled = with_kind!(structure, K => spread::load::<K>(arguments, &cluster)?);
     if let Some(result) = filled {
         let json = serde_json::to_string_pretty(&result)?;
         match to_stdout {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fatbtree_blink::Contention;
 use fatbtree_blink_host::grpc::LoadData as _;
-use fatbtree_memserver::grpc::Describe;
 use fatbtree_memserver::grpc::{Client, empty};
 use fatbtree_processes::{Adapter, ClientOptions, NodeError, SpreadProcess};
-use fatbtree_remote_memory::{Change, Spread};
+use fatbtree_registry::Kind;
+use fatbtree_remote_memory::{Change, Spread, Structure};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
@@ -26,6 +26,9 @@ use crate::{count, progress};
 const DEPTH: usize = 64;
 /// Time limit for memory servers to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server's description of its part of a structure.
+type InfoOf<K> = <<K as Kind>::Client<Adapter> as Spread>::Info;
 
 /// The result, as `--json` writes it.
 #[derive(Serialize)]
@@ -57,16 +60,13 @@ impl fmt::Display for SpreadResult {
 }
 
 /// Fills the structure of a cluster.
-pub(super) fn load<S>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult>
-where
-    S: Spread<Verbs = Adapter, Info: Describe>,
-{
+pub(super) fn load<K: Kind>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult> {
     let Arguments { keys, trace, empty: emptied, replace, client, nic, values, cluster: file, .. } =
         arguments;
     if emptied.is_some() {
         bail!(
             "--empty is for trees, and the memory servers hold a {}: it is emptied on all servers at once, by --keys with --replace",
-            S::NAME
+            K::NAME
         );
     }
     let source: Source = match trace {
@@ -77,7 +77,7 @@ where
     let data = Input::read(&source, seed, value_bytes)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let trust = crate::topology::trust(cluster, file, OPERATOR)?;
-    runtime.block_on(make_empty::<S>(cluster, &trust, *replace))?;
+    runtime.block_on(make_empty::<K>(cluster, &trust, *replace))?;
 
     let described = client_of(cluster, client.as_deref())?;
     let trust = crate::topology::trust(cluster, file, &described.name)?;
@@ -92,7 +92,7 @@ where
         patience: PATIENCE,
         contention: Contention::SMART,
     };
-    let open = |host, nic| SpreadProcess::<S>::open(&options(host, nic));
+    let open = |host, nic| SpreadProcess::<K::Client<Adapter>>::open(&options(host, nic));
     let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
     process.stop_at_signals()?;
     let (count, began) = (data.keys().len() as u64, Instant::now());
@@ -115,14 +115,14 @@ where
                 match answer.result {
                     Ok(_) => break,
                     // Once more does no harm.
-                    Err(error) if S::is_unknown(&error) => {}
+                    Err(error) if K::Client::<Adapter>::is_unknown(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
             done.set(done.get() + 1);
             bar.set_position(done.get());
         }
-        Ok::<_, S::Error>(())
+        Ok::<_, <K::Client<Adapter> as Structure>::Error>(())
     };
     let all = futures_buffered::join_all((0..DEPTH).map(|_| insert()));
     let ran = process.run(all);
@@ -140,7 +140,7 @@ where
     }
     process.close();
     Ok(SpreadResult {
-        name: S::NAME,
+        name: K::NAME,
         keys: count,
         value_bytes: bytes,
         seconds,
@@ -161,16 +161,12 @@ fn stride(count: usize) -> usize {
 
 /// Makes sure that the structure is empty. With `replace` all servers begin anew, that on which it begins last: until then no client opens
 /// it.
-async fn make_empty<S: Spread<Info: Describe>>(
-    cluster: &Cluster,
-    trust: &Trust,
-    replace: bool,
-) -> Result<()> {
+async fn make_empty<K: Kind>(cluster: &Cluster, trust: &Trust, replace: bool) -> Result<()> {
     let mut servers = Vec::new();
     for server in cluster.servers() {
         let mut client: Client = connect(server, trust).await?;
         let asking = || format!("memory server {}", server.name);
-        let info = client.info::<S::Info>().await.with_context(asking)?;
+        let info = client.info::<InfoOf<K>>().await.with_context(asking)?;
         let counters = client.statistics().await.with_context(asking)?;
         let counter = |name| counters.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
         if counter("chunks_published") > 0 && !replace {
@@ -178,17 +174,17 @@ async fn make_empty<S: Spread<Info: Describe>>(
                 "memory server {} holds a part of a {} of {}: repeat the command with --replace to empty it first, or insert by `fatbtree put` or \
                  `fatbtree shell`",
                 server.name,
-                S::NAME,
+                K::NAME,
                 count::of(counter("region_bytes_used"), "byte")
             );
         }
-        let is_first = S::home(&info.structure) == server.partition;
+        let is_first = K::Client::<Adapter>::home(&info.structure) == server.partition;
         servers.push((is_first, server, client));
     }
     if replace {
         servers.sort_by_key(|(is_first, ..)| *is_first);
         for (_, server, client) in servers {
-            empty::<S::Info>(&client, server.partition)
+            empty::<InfoOf<K>>(&client, server.partition)
                 .await
                 .with_context(|| format!("memory server {}", server.name))?;
         }

@@ -12,15 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::error::ErrorKind;
 use fatbtree_blink::{Allocation, Change, KeyRange, Order, ScanOptions, Start, TreeConfig, ValueLayout};
-use fatbtree_dolphin::host::HybridIndex;
-use fatbtree_dolphin::{Index, MAX_VALUE};
-use fatbtree_memserver::Part;
-use fatbtree_processes::{SpreadClient, StructureClient};
-use fatbtree_race::Table;
-use fatbtree_race::host::HashTable;
-use fatbtree_remote_memory::Spread;
-use fatbtree_topology::{Cluster, Structure};
-use fatbtree_verbs::plain::PlainDevice;
+use fatbtree_processes::SpreadClient;
+use fatbtree_registry::{Kind, with_kind};
+use fatbtree_topology::Cluster;
 
 use crate::nic::Nic;
 use crate::stdout::{Out, is_lost};
@@ -95,18 +89,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some(cluster) => arguments.structure.of(cluster),
         None => arguments.structure.given().unwrap_or_default(),
     };
-    let lines = match &arguments.cluster {
-        _ if structure == Structure::Hash => on_spread::<SpreadClient<Table<_>>, Table<_>, HashTable>(
-            arguments,
-            cluster.as_ref(),
-            |servers| fatbtree_race::Shape { servers, ..fatbtree_race::Shape::default() },
-        )?,
-        _ if structure == Structure::Dolphin => on_spread::<SpreadClient<Index<_>>, Index<_>, HybridIndex>(
-            arguments,
-            cluster.as_ref(),
-            |servers| fatbtree_dolphin::Shape { servers, max_value: MAX_VALUE },
-        )?,
-        Some(file) => {
+    let spread = with_kind!(structure, K => on_spread::<K>(arguments, cluster.as_ref())?);
+    let lines = match (spread, &arguments.cluster) {
+        (Some(lines), _) => lines,
+        (None, Some(file)) => {
             let (nic, client) = (&arguments.nic, arguments.client.as_deref());
             let mut shell = cluster::Shell::connect(file, client, nic, Out)?;
             exit_when_interrupted()?;
@@ -114,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             shell.close();
             lines
         }
-        None => {
+        (None, None) => {
             let mut shell = own_tree(arguments)?;
             exit_when_interrupted()?;
             serve(&mut shell, io::stdin().lock(), is_terminal)
@@ -133,22 +119,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Carries out all lines on a structure over all memory servers: by `C` of a cluster, or `O` in this process, with parts `P`.
-fn on_spread<C, O, P>(
-    arguments: &Arguments,
-    cluster: Option<&Cluster>,
-    shape: impl Fn(u32) -> P::Shape,
-) -> Result<io::Result<Lines>>
-where
-    C: StructureClient,
-    O: Spread<Verbs = PlainDevice>,
-    P: Part<Description: Send>,
-{
+/// Carries out all lines on a structure over all memory servers, of a cluster or in this process.
+fn on_spread<K: Kind>(arguments: &Arguments, cluster: Option<&Cluster>) -> Result<io::Result<Lines>> {
     let is_terminal = io::stdin().is_terminal();
     let lines = match (&arguments.cluster, cluster) {
         (Some(file), Some(cluster)) => {
             let (nic, client) = (&arguments.nic, arguments.client.as_deref());
-            let place = spread::connect::<C>(cluster, file, client, nic)?;
+            let place = spread::connect::<SpreadClient<K::Client<_>>>(cluster, file, client, nic)?;
             exit_when_interrupted()?;
             let mut shell = spread::Shell::new(place, false, Out);
             let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
@@ -156,7 +133,7 @@ where
             lines
         }
         _ => {
-            let place = spread::own::<O, P>(arguments.servers, shape)?;
+            let place = spread::own::<K>(arguments.servers)?;
             let mut shell = spread::Shell::new(place, arguments.trips, Out);
             shell.load(arguments.keys)?;
             exit_when_interrupted()?;

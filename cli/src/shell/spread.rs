@@ -9,6 +9,7 @@ use anyhow::{Result, anyhow, bail};
 use fatbtree_blink::Contention;
 use fatbtree_memserver::{Part, PartOptions, make};
 use fatbtree_processes::{ClientOptions, StructureClient, StructureProcess};
+use fatbtree_registry::{Kind, MAX_SERVERS};
 use fatbtree_remote_memory::{Answer, Change, KeyRange, Pairs, Portion, Spread, Structure};
 use fatbtree_topology::Cluster;
 use fatbtree_verbs::plain::PlainDevice;
@@ -23,8 +24,6 @@ use crate::structure::{client_of, open_client};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Memory of each server of a structure in this process.
 const SPARE: u64 = 1 << 30;
-/// Servers of a structure in this process, at most.
-const MAX_SERVERS: u16 = 32;
 
 /// Where a structure is.
 pub(super) trait Place {
@@ -263,13 +262,41 @@ impl<S: Spread<Verbs = PlainDevice>, P: Part> Place for InProcess<S, P> {
 }
 
 /// A structure in this process on `count` memory servers, empty.
-pub(super) fn own<S: Spread<Verbs = PlainDevice>, P: Part>(
-    count: u16,
-    shape: impl Fn(u32) -> P::Shape,
-) -> Result<InProcess<S, P>> {
+pub(super) fn own<K: Kind>(count: u16) -> Result<InProcess<K::Client<PlainDevice>, K::Part>> {
     let numbers = 0..count.min(MAX_SERVERS);
-    let shape = shape(numbers.clone().fold(0, |all, number| all | 1 << number));
-    let part = |number| make::<P>(&PartOptions { spare_bytes: SPARE, ..PartOptions::new(number, shape) });
+    let shape = K::shape(numbers.clone().fold(0, |all, number| all | 1 << number));
+    let part =
+        |number| make::<K::Part>(&PartOptions { spare_bytes: SPARE, ..PartOptions::new(number, shape) });
     let parts = numbers.map(part).collect::<Result<Vec<_>, _>>()?;
-    InProcess::serve(parts, S::REMEMBERED)
+    InProcess::serve(parts, K::Client::<PlainDevice>::REMEMBERED)
+}
+
+#[cfg(test)]
+mod tests {
+    use fatbtree_registry::{WORDS, with_kind};
+
+    use super::*;
+
+    /// What a structure says to lack fails and changes nothing, and all else works.
+    fn check<K: Kind>() {
+        let mut own = own::<K>(1).expect("there is memory");
+        let structure = own.structure();
+        let lacks = |operation| K::Client::<PlainDevice>::LACKS.contains(&operation);
+        assert!(own.drive(structure.change(7, Change::Upsert(b"one"))).result.expect("there is room"));
+        let swap = Change::CompareAndSwap { expected: b"one", value: b"two" };
+        let swapped = own.drive(structure.change(7, swap)).result;
+        assert_eq!(swapped.is_err(), lacks("compare_and_swap"), "{}", K::NAME);
+        let scanned = own.drive(structure.scan(KeyRange::ALL, 10)).result;
+        assert_eq!(scanned.map(|pairs| pairs.len()).ok(), (!lacks("scan")).then_some(1), "{}", K::NAME);
+        let found = own.drive(structure.get(7)).result.expect("it is there").expect("it is there");
+        assert_eq!(found.as_ref(), if lacks("compare_and_swap") { b"one" } else { b"two" });
+        assert!(own.drive(structure.change(7, Change::Delete)).result.expect("it is there"));
+    }
+
+    #[test]
+    fn operations_that_a_structure_lacks_are_refused() {
+        for word in WORDS {
+            with_kind!(word, K => check::<K>());
+        }
+    }
 }
