@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use fatbtree_remote_memory::{KeyRange, KeyValue, Pairs, Portion, RemoteMemory};
+use fatbtree_remote_memory::{CommonError, KeyRange, KeyValue, Pairs, Portion, RemoteMemory};
 use fatbtree_verbs::Verbs;
 
 use super::{Answer, Change, Index, Value};
@@ -62,6 +62,6 @@ impl<V: Verbs + 'static> KeyValue for Index<V> {
     }
 
     fn is_unknown(error: &IndexError) -> bool {
-        matches!(error, IndexError::Unknown(_))
+        matches!(error, IndexError::Common(CommonError::Unknown(_)))
     }
 }

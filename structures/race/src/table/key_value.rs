@@ -3,7 +3,7 @@
 use std::future::{Future, Ready};
 use std::rc::Rc;
 
-use fatbtree_remote_memory::{KeyRange, KeyValue, Pairs, Portion, RemoteMemory};
+use fatbtree_remote_memory::{CommonError, KeyRange, KeyValue, Pairs, Portion, RemoteMemory};
 use fatbtree_verbs::Verbs;
 
 use super::{Answer, Change, Cursor, Table, Value};
@@ -61,6 +61,6 @@ impl<V: Verbs + 'static> KeyValue for Table<V> {
     }
 
     fn is_unknown(error: &TableError) -> bool {
-        matches!(error, TableError::Unknown(_))
+        matches!(error, TableError::Common(CommonError::Unknown(_)))
     }
 }

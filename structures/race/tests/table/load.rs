@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use fatbtree_blink_client::{Answered, NoAnswer};
 use fatbtree_race::{Answer, Shape, Table, TableError, Value};
-use fatbtree_remote_memory::Contention;
+use fatbtree_remote_memory::{CommonError, Contention};
 use fatbtree_sim::hash::lab::{begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -24,7 +24,7 @@ struct Records {
 impl Records {
     fn answered<T>(&self, began: Instant, answer: Answer<T>) -> Answered<T> {
         let result = answer.result.map_err(|error| match error {
-            TableError::Unknown(_) => NoAnswer::Unknown,
+            TableError::Common(CommonError::Unknown(_)) => NoAnswer::Unknown,
             _ => NoAnswer::Server("the table did not answer"),
         });
         Answered { result, round_trips: answer.round_trips, latency: self.now() - began }
