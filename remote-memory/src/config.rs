@@ -3,7 +3,7 @@
 use fatbtree_verbs::Throttling;
 use fatbtree_verbs::time::Duration;
 
-use crate::backoff::Backoff;
+use crate::operation::Backoff;
 
 /// Sherman's techniques (sections 4.3 and 4.4) for taking locks and writing under them, as far as they know no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,6 +24,7 @@
 //! * [`Allocator`]: memory for what is new, by size class.
 //! * [`RegionHeader`]: a region's first line, which says what lies in it.
 //! * [`record`]: values out of line, with key, version and checksum.
+//! * [`Op`]: an operation, attempted until it has an answer; its round trips, pauses and blocks.
 //! * [`Structure`]: what structures of keys and values have in common.
 //! * [`structures`]: a counter, a spin lock and a ring buffer in some 40 lines each.
 //! * [`Check`]: the comparisons that keep stale or torn data from becoming an answer.
@@ -54,8 +55,6 @@
 
 mod address;
 mod allocator;
-mod attempts;
-mod backoff;
 mod chain;
 mod checks;
 mod config;
@@ -69,17 +68,15 @@ mod locks;
 mod members;
 mod memory;
 mod mix;
+mod operation;
 pub mod record;
 mod session;
 pub mod session_keeper;
 mod structure;
 pub mod structures;
-mod suspicion;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use allocator::{Allocator, Block, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
-pub use attempts::Attempts;
-pub use backoff::{Backoff, Growth};
 pub use chain::Part;
 pub use checks::Check;
 pub use config::{Combine, Contention, Locking, RemoteConfig};
@@ -95,5 +92,5 @@ pub use memory::{
     bytes_of, word_at, word_of,
 };
 pub use mix::mix;
+pub use operation::{Attempts, Backoff, CommonError, Growth, Lane, Op, Path, Spare, Stop, Suspicion, Taken};
 pub use structure::{Answer, Change, Pairs, Portion, Spread, Structure, copied, export_in_order};
-pub use suspicion::Suspicion;

@@ -23,6 +23,7 @@ use crate::checks::Check;
 use crate::header::{HEADER_BYTES, RegionHeader};
 use crate::memory::{RemoteMemory, Trouble};
 use crate::mix::mix;
+use crate::operation::Lane;
 
 /// Result of a comparison of all servers' regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +45,7 @@ pub async fn members<V: Verbs>(
     memory: &RemoteMemory<V>,
     (kind, servers): ([u8; 8], u32),
     word: u64,
-    lane: u8,
+    lane: &Lane,
     is_part: impl Fn(&[u8; HEADER_BYTES]) -> bool,
 ) -> Result<Members, Trouble> {
     if servers.count_ones() == 1 {
@@ -159,7 +160,7 @@ async fn without_awaited<V: Verbs>(
     memory: &RemoteMemory<V>,
     (kind, servers): ([u8; 8], u32),
     word: u64,
-    lane: u8,
+    lane: &Lane,
     is_part: &impl Fn(&[u8; HEADER_BYTES]) -> bool,
     awaited: &Awaited,
 ) -> Result<Option<Members>, Trouble> {

@@ -33,7 +33,7 @@
 //!     Ok((memory, server))
 //! }
 //! # let (memory, _server) = lab()?;
-//! # assert_eq!(memory.reactor().block_on(memory.fetch_add(0, GlobalAddress::new(0, 64), 5)).unwrap(), 0);
+//! # assert_eq!(memory.reactor().block_on(memory.fetch_add(&memory.take_lane(), GlobalAddress::new(0, 64), 5)).unwrap(), 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -70,13 +70,13 @@
 //! impl<V: Verbs> Counter<'_, V> {
 //!     /// Returns the sum.
 //!     async fn add(&self, what: u64) -> Result<u64, Trouble> {
-//!         Ok(self.memory.fetch_add(self.memory.take_lane(), self.at, what).await? + what)
+//!         Ok(self.memory.fetch_add(&self.memory.take_lane(), self.at, what).await? + what)
 //!     }
 //!
 //!     /// Adds one unless the sum is `bound`. Says whether it did.
 //!     async fn add_below(&self, bound: u64) -> Result<bool, Trouble> {
 //!         let more = |sum| (sum < bound).then(|| sum + 1);
-//!         let (before, after) = self.memory.update(self.memory.take_lane(), self.at, more).await?;
+//!         let (before, after) = self.memory.update(&self.memory.take_lane(), self.at, more).await?;
 //!         Ok(after != before)
 //!     }
 //! }
@@ -97,7 +97,7 @@
 //! holder that dies keeps such a lock for ever. Where clients may die, take a [`LockGuard`](crate::LockGuard): its owner has a lease.
 //!
 //! ```
-//! use fatbtree_remote_memory::{ConnectionId, GlobalAddress, RemoteMemory, Trouble};
+//! use fatbtree_remote_memory::{GlobalAddress, RemoteMemory, Trouble};
 //! use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 //! # fn lab() -> Result<(RemoteMemory<fatbtree_verbs::plain::PlainDevice>, fatbtree_verbs::plain::PlainDevice), Box<dyn std::error::Error>> {
 //! #     use fatbtree_verbs::Device as _;
@@ -124,7 +124,7 @@
 //!     me: u64,
 //!     change: impl Fn(u64) -> u64,
 //! ) -> Result<u64, Trouble> {
-//!     let id = ConnectionId { server: lock.server(), lane: memory.take_lane() };
+//!     let (lane, server) = (memory.take_lane(), lock.server());
 //!     let (lock, data) = (lock.raw(), lock.raw() + 8);
 //!     let _turn = memory.compete().await;
 //!     for attempt in 0.. {
@@ -132,7 +132,7 @@
 //!             let take = Operation::CompareSwap { at: Remote { address: lock, rkey }, compare: 0, swap: me };
 //!             [take, Operation::Read { from: Remote { address: data, rkey }, len: 8 }]
 //!         };
-//!         let [Output::Atomic(holder), Output::Read(found)] = memory.post(id, lock_and_read).await? else { continue };
+//!         let [Output::Atomic(holder), Output::Read(found)] = memory.post(lane.to(server), lock_and_read).await? else { continue };
 //!         memory.note_attempt(holder != 0);
 //!         if holder != 0 {
 //!             memory.pause_after_conflict(attempt, None).await;
@@ -144,7 +144,7 @@
 //!             let write = |address, data| Operation::Write { to: Remote { address, rkey }, data };
 //!             [write(data, &word), write(lock, &free)]
 //!         };
-//!         memory.post(id, write_and_release).await?;
+//!         memory.post(lane.to(server), write_and_release).await?;
 //!         return Ok(new);
 //!     }
 //!     unreachable!("it ends when it has the lock")
@@ -165,7 +165,7 @@
 //! sequence number, in this order. The consumer reads the next slot until it has the number of its turn.
 //!
 //! ```
-//! use fatbtree_remote_memory::{ConnectionId, GlobalAddress, RemoteMemory, Trouble};
+//! use fatbtree_remote_memory::{GlobalAddress, Lane, RemoteMemory, Trouble};
 //! use fatbtree_verbs::{Operation, Remote, Verbs};
 //! # fn lab() -> Result<(RemoteMemory<fatbtree_verbs::plain::PlainDevice>, fatbtree_verbs::plain::PlainDevice), Box<dyn std::error::Error>> {
 //! #     use fatbtree_verbs::Device as _;
@@ -191,6 +191,7 @@
 //! /// and full if it is one more.
 //! struct Ring<'m, V> {
 //!     memory: &'m RemoteMemory<V>,
+//!     lane: Lane,
 //!     at: GlobalAddress,
 //! }
 //!
@@ -203,7 +204,7 @@
 //!     /// Waits until the number of a slot is `number`.
 //!     async fn until(&self, slot: GlobalAddress, number: u64) -> Result<(), Trouble> {
 //!         for attempt in 0.. {
-//!             if self.memory.read_word(0, slot).await? == number {
+//!             if self.memory.read_word(&self.lane, slot).await? == number {
 //!                 break;
 //!             }
 //!             self.memory.pause(attempt).await;
@@ -212,28 +213,28 @@
 //!     }
 //!
 //!     async fn push(&self, value: u64) -> Result<(), Trouble> {
-//!         let (slot, free) = self.slot(self.memory.fetch_add(0, self.at, 1).await?);
+//!         let (slot, free) = self.slot(self.memory.fetch_add(&self.lane, self.at, 1).await?);
 //!         self.until(slot, free).await?;
 //!         let (value, full) = (value.to_le_bytes(), (free + 1).to_le_bytes());
 //!         let to = |rkey, offset| Remote { address: slot.raw() + offset, rkey };
 //!         let fill = |rkey| {
 //!             [Operation::Write { to: to(rkey, 8), data: &value }, Operation::Write { to: to(rkey, 0), data: &full }]
 //!         };
-//!         self.memory.post(ConnectionId { server: slot.server(), lane: 0 }, fill).await.map(drop)
+//!         self.memory.post(self.lane.to(slot.server()), fill).await.map(drop)
 //!     }
 //!
 //!     /// The value of the turn, which the consumer counts.
 //!     async fn pop(&self, turn: u64) -> Result<u64, Trouble> {
 //!         let (slot, free) = self.slot(turn);
 //!         self.until(slot, free + 1).await?;
-//!         let value = self.memory.read_word(0, slot.behind(8)).await?;
-//!         self.memory.write(0, slot, &(free + 2).to_le_bytes()).await?;
+//!         let value = self.memory.read_word(&self.lane, slot.behind(8)).await?;
+//!         self.memory.write(&self.lane, slot, &(free + 2).to_le_bytes()).await?;
 //!         Ok(value)
 //!     }
 //! }
 //!
 //! let (memory, _server) = lab()?;
-//! let ring = Ring { memory: &memory, at: GlobalAddress::new(0, 64) };
+//! let ring = Ring { memory: &memory, lane: memory.take_lane(), at: GlobalAddress::new(0, 64) };
 //! memory.reactor().block_on(async {
 //!     for turn in 0..10 {
 //!         ring.push(turn * 7).await.unwrap();

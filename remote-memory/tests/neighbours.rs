@@ -47,14 +47,14 @@ fn take(
     client: &RemoteMemory<PlainDevice>,
     mut meanwhile: impl FnMut(),
 ) -> (Result<(), LockError>, Duration, u32) {
-    let mut trips = 0;
+    let lane = client.take_lane();
     let mut now = client.reactor().now();
     let began = now;
     let end = began + PATIENCE * 4;
     let result = {
         let mut taking = pin!(async {
-            let (guard, _) = LockGuard::lock_and_read(client, 0, AT, 8, &mut trips).await?;
-            guard.release(&mut 0).await
+            let (guard, _) = LockGuard::lock_and_read(client, &lane, AT, 8).await?;
+            guard.release(&lane).await
         });
         loop {
             client.turn(now);
@@ -66,7 +66,7 @@ fn take(
             now += Duration::from_micros(1);
         }
     };
-    (result, now - began, trips)
+    (result, now - began, lane.round_trips())
 }
 
 #[test]

@@ -4,8 +4,8 @@ use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 
 use super::{RemoteMemory, Trouble, no_answer, word_of};
 use crate::address::GlobalAddress;
-use crate::connection::ConnectionId;
 use crate::locks::Writer;
+use crate::operation::{Lane, Path};
 
 impl<V: Verbs> RemoteMemory<V> {
     /// Posts operations on one server's memory with one doorbell, when the connection there is up, and waits until all are done.
@@ -17,30 +17,28 @@ impl<V: Verbs> RemoteMemory<V> {
     /// When nothing was posted, or the connection broke: then the first of the operations may have been carried out, or all.
     pub async fn post<'d, const N: usize>(
         &self,
-        id: ConnectionId,
+        path: Path<'_>,
         operations: impl FnOnce(u32) -> [Operation<'d>; N],
     ) -> Result<[Output; N], Trouble> {
-        let (queue_pair, rkey) = self.link_when_up(id).await?;
+        let (queue_pair, rkey) = self.link_when_up(path.id).await?;
         let done = self.reactor.chain(queue_pair, operations(rkey)).await;
-        done.map_err(|error| self.failed(id, queue_pair, error))
+        self.waited(path, queue_pair, done)
     }
 
     /// Writes bytes at an address.
     ///
     /// # Errors
     /// As [`post`](Self::post).
-    pub async fn write(&self, lane: u8, to: GlobalAddress, data: &[u8]) -> Result<(), Trouble> {
-        let id = ConnectionId { server: to.server(), lane };
-        self.post(id, |rkey| [Operation::Write { to: Remote { address: to.raw(), rkey }, data }])
-            .await
-            .map(drop)
+    pub async fn write(&self, lane: &Lane, to: GlobalAddress, data: &[u8]) -> Result<(), Trouble> {
+        let write = |rkey| [Operation::Write { to: Remote { address: to.raw(), rkey }, data }];
+        self.post(lane.to(to.server()), write).await.map(drop)
     }
 
     /// Adds to a word, and returns what it was before.
     ///
     /// # Errors
     /// As [`post`](Self::post).
-    pub async fn fetch_add(&self, lane: u8, at: GlobalAddress, add: u64) -> Result<u64, Trouble> {
+    pub async fn fetch_add(&self, lane: &Lane, at: GlobalAddress, add: u64) -> Result<u64, Trouble> {
         self.atomic(lane, at, |at| Operation::FetchAdd { at, add }).await
     }
 
@@ -50,7 +48,7 @@ impl<V: Verbs> RemoteMemory<V> {
     /// As [`post`](Self::post).
     pub async fn compare_swap(
         &self,
-        lane: u8,
+        lane: &Lane,
         at: GlobalAddress,
         compare: u64,
         swap: u64,
@@ -66,18 +64,17 @@ impl<V: Verbs> RemoteMemory<V> {
     /// As [`chain`](Self::chain).
     pub async fn compare_swap_in(
         &self,
-        lane: u8,
+        lane: &Lane,
         writer: &Writer,
         at: GlobalAddress,
         compare: u64,
         swap: u64,
     ) -> Result<u64, Trouble> {
-        let id = ConnectionId { server: at.server(), lane };
         let swap = |rkey| {
             let at = Remote { address: at.raw(), rkey };
             [Operation::CompareSwap { at, compare, swap }]
         };
-        let [found] = self.chain(id, writer, swap).await?;
+        let [found] = self.chain(lane.to(at.server()), writer, swap).await?;
         let found = word_of(&found)?;
         self.note_attempt(found != compare);
         Ok(found)
@@ -87,7 +84,7 @@ impl<V: Verbs> RemoteMemory<V> {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub async fn read_word(&self, lane: u8, at: GlobalAddress) -> Result<u64, Trouble> {
+    pub async fn read_word(&self, lane: &Lane, at: GlobalAddress) -> Result<u64, Trouble> {
         let bytes = self.read(lane, at, 8).await?;
         bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).ok_or_else(no_answer)
     }
@@ -100,7 +97,7 @@ impl<V: Verbs> RemoteMemory<V> {
     /// As [`post`](Self::post).
     pub async fn update(
         &self,
-        lane: u8,
+        lane: &Lane,
         at: GlobalAddress,
         mut change: impl FnMut(u64) -> Option<u64>,
     ) -> Result<(u64, u64), Trouble> {
@@ -120,12 +117,12 @@ impl<V: Verbs> RemoteMemory<V> {
 
     async fn atomic(
         &self,
-        lane: u8,
+        lane: &Lane,
         at: GlobalAddress,
         operation: impl FnOnce(Remote) -> Operation<'static>,
     ) -> Result<u64, Trouble> {
-        let id = ConnectionId { server: at.server(), lane };
-        let [found] = self.post(id, |rkey| [operation(Remote { address: at.raw(), rkey })]).await?;
+        let post = |rkey| [operation(Remote { address: at.raw(), rkey })];
+        let [found] = self.post(lane.to(at.server()), post).await?;
         word_of(&found)
     }
 }

@@ -7,8 +7,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Place, Step, Verbs};
 
 use super::{RemoteMemory, State};
-use crate::attempts::Attempts;
-use crate::backoff::Backoff;
+use crate::operation::{Attempts, Backoff};
 
 /// A turn among the operations of one thread that compete with others; see [`RemoteMemory::compete`]. It ends when it is dropped.
 #[derive(Debug)]

@@ -16,11 +16,11 @@ use std::task::Poll;
 use arrayvec::ArrayVec;
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Remote, Verbs};
 
-use super::{RemoteMemory, Trouble, bytes_of, no_answer};
+use super::{RemoteMemory, Trouble, bytes_of};
 use crate::address::GlobalAddress;
 use crate::chain::Part;
-use crate::connection::ConnectionId;
 use crate::locks::Writer;
+use crate::operation::Lane;
 
 /// Bytes of the longest READ that is not cut into pieces, and of a piece: devices have some tens of buffers for so much.
 pub const PIECE: u32 = 64 << 10;
@@ -86,38 +86,23 @@ impl Window {
 }
 
 impl<V: Verbs> RemoteMemory<V> {
-    /// Reads as many bytes as are asked for, and counts the round trips: one for up to 2 MiB where the device has as many buffers.
+    /// Reads as many bytes as are asked for: in one round trip up to 2 MiB where the device has as many buffers.
     ///
     /// # Errors
     /// When they cannot be posted within [`patience`](crate::RemoteConfig::patience), or the connection breaks.
     #[inline]
-    pub async fn read_long(
-        &self,
-        lane: u8,
-        from: GlobalAddress,
-        len: u64,
-        trips: &mut u32,
-    ) -> Result<ReadBytes, Trouble> {
+    pub async fn read_long(&self, lane: &Lane, from: GlobalAddress, len: u64) -> Result<ReadBytes, Trouble> {
         if len <= PIECE.into() {
             match self.read(lane, from, len as u32).await {
                 Err(Trouble::Refused(_)) => {}
-                read => {
-                    *trips += 1;
-                    return Ok(ReadBytes::Whole(read?));
-                }
+                read => return read.map(ReadBytes::Whole),
             }
         }
-        self.read_pieces(lane, from, len, trips).await.map(ReadBytes::Pieces)
+        self.read_pieces(lane, from, len).await.map(ReadBytes::Pieces)
     }
 
     #[cold]
-    async fn read_pieces(
-        &self,
-        lane: u8,
-        from: GlobalAddress,
-        len: u64,
-        trips: &mut u32,
-    ) -> Result<Vec<u8>, Trouble> {
+    async fn read_pieces(&self, lane: &Lane, from: GlobalAddress, len: u64) -> Result<Vec<u8>, Trouble> {
         let began = self.reactor.now();
         let mut window = Window::of(&self.reactor.with(|verbs| verbs.capabilities()));
         let mut bytes = Vec::with_capacity(len.min(MOST_AT_ONCE) as usize);
@@ -125,7 +110,7 @@ impl<V: Verbs> RemoteMemory<V> {
         while (bytes.len() as u64) < len {
             let (at, left) = (from.behind(bytes.len() as u64), len - bytes.len() as u64);
             match self.read_window(lane, at, left, window, &mut bytes).await {
-                Ok(()) => *trips += 1,
+                Ok(()) => {}
                 Err(Trouble::Refused(error)) if error.is_temporary() => match window.narrowed() {
                     Some(narrowed) => window = narrowed,
                     None if self.reactor.now() - began > self.config.patience => {
@@ -145,14 +130,14 @@ impl<V: Verbs> RemoteMemory<V> {
     /// Reads the next pieces, and appends all that came before the first that was refused.
     async fn read_window(
         &self,
-        lane: u8,
+        lane: &Lane,
         from: GlobalAddress,
         len: u64,
         window: Window,
         bytes: &mut Vec<u8>,
     ) -> Result<(), Trouble> {
-        let id = ConnectionId { server: from.server(), lane };
-        let (queue_pair, rkey) = self.link_when_up(id).await?;
+        let path = lane.to(from.server());
+        let (queue_pair, rkey) = self.link_when_up(path.id).await?;
         let piece = u64::from(window.piece);
         let count = len.div_ceil(piece).min((window.chain * window.doorbells) as u64);
         let read = move |number: u64| {
@@ -166,28 +151,29 @@ impl<V: Verbs> RemoteMemory<V> {
             numbers.clone().for_each(|number| self.count_read(&read(number)));
             chains.push(Some(self.reactor.batch(queue_pair, numbers.map(read))));
         }
-        let mut results: ArrayVec<_, DOORBELLS> = chains.iter().map(|_| None).collect();
+        let mut results: ArrayVec<_, DOORBELLS> = chains.iter().map(|_| Ok(Ok(Vec::new()))).collect();
         // What has come is copied at once: its buffers are what the next chain may wait for.
         poll_fn(|context| {
             for (chain, result) in chains.iter_mut().zip(&mut results) {
                 let Some(posted) = chain else { continue };
                 if let Poll::Ready(done) = Pin::new(posted).poll(context) {
                     *chain = None;
-                    *result = Some(done.map(|outputs| {
+                    *result = done.map(|outputs| {
                         let buffers = outputs.into_iter().map(bytes_of);
                         buffers.map(|buffer| Ok(buffer?.to_vec())).collect::<Result<Vec<_>, Trouble>>()
-                    }));
+                    });
                 }
             }
             if chains.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+        lane.count(&results);
         let before = bytes.len();
         for result in results {
-            match result.ok_or_else(no_answer)? {
+            match result {
                 Ok(pieces) => pieces?.iter().for_each(|piece| bytes.extend_from_slice(piece)),
                 Err(error) => {
-                    let trouble = self.failed(id, queue_pair, error);
+                    let trouble = self.failed(path.id, queue_pair, error);
                     let is_refused = matches!(trouble, Trouble::Refused(_));
                     // Something came: the rest is asked for anew.
                     return if is_refused && bytes.len() > before { Ok(()) } else { Err(trouble) };
@@ -197,18 +183,17 @@ impl<V: Verbs> RemoteMemory<V> {
         Ok(())
     }
 
-    /// Writes as many bytes as there are, in the session of `writer`, and counts the round trips. No other client may know the place: the
+    /// Writes as many bytes as there are, in the session of `writer`. No other client may know the place: the
     /// bytes come in parts.
     ///
     /// # Errors
     /// As [`chain`](Self::chain). A part of the bytes may be written then.
     pub async fn write_long(
         &self,
-        lane: u8,
+        lane: &Lane,
         writer: &Writer,
         to: GlobalAddress,
         bytes: &[u8],
-        trips: &mut u32,
     ) -> Result<(), Trouble> {
         let Window { piece, chain, .. } = Window::of(&self.reactor.with(|verbs| verbs.capabilities()));
         let parts = bytes.chunks(piece as usize).enumerate();
@@ -216,7 +201,7 @@ impl<V: Verbs> RemoteMemory<V> {
             .map(|(number, bytes)| Part { at: to.behind(number as u64 * u64::from(piece)), bytes })
             .collect();
         for some in parts.chunks(chain) {
-            *trips += self.write_chain(ConnectionId { server: to.server(), lane }, writer, some, &[]).await?;
+            self.write_chain(lane.to(to.server()), writer, some, &[]).await?;
         }
         Ok(())
     }
@@ -260,10 +245,11 @@ mod tests {
         for (from, len) in
             [(0, 0), (64, 1), (8, piece), (0, piece + 1), (24, 16 * piece), (40, 16 * piece + 24), (0, BYTES)]
         {
-            let mut trips = 0;
-            let read = memory.read_long(0, GlobalAddress::new(0, from), len, &mut trips);
+            let lane = memory.take_lane();
+            let read = memory.read_long(&lane, GlobalAddress::new(0, from), len);
             let found = memory.reactor().block_on(read).unwrap();
             assert_eq!(*found, content[from as usize..][..len as usize], "{len} bytes from {from}");
+            let trips = lane.round_trips();
             assert!(trips >= 1 && (trips == 1 || len > piece), "{len} bytes: {trips} round trips");
         }
     }
@@ -278,9 +264,9 @@ mod tests {
                 .with(|verbs| std::iter::from_fn(|| verbs.buffers().take(len)).collect::<Vec<_>>())
         };
         let read = || {
-            let mut trips = 0;
-            let read = memory.read_long(0, GlobalAddress::new(0, 0), 300_000, &mut trips);
-            (memory.reactor().block_on(read).map(|found| *found == content[..300_000]), trips)
+            let lane = memory.take_lane();
+            let read = memory.read_long(&lane, GlobalAddress::new(0, 0), 300_000);
+            (memory.reactor().block_on(read).map(|found| *found == content[..300_000]), lane.round_trips())
         };
         let long = take(5_000);
         let mut short = take(1);
@@ -322,11 +308,10 @@ mod tests {
         let writer = Writer { locks: owners, owners, count: 4, owner, masked_atomics: true, syncs: false };
         memory.set_writer(0, writer).unwrap();
         let written: Vec<u8> = (0..3_000_000_u32).map(|at| (at >> 7) as u8).collect();
-        let (mut trips, at) = (0, GlobalAddress::new(0, 640));
-        memory.reactor().block_on(memory.write_long(0, &writer, at, &written, &mut trips)).unwrap();
-        let mut reads = 0;
-        let read = memory.read_long(0, at, written.len() as u64, &mut reads);
+        let (lane, at) = (memory.take_lane(), GlobalAddress::new(0, 640));
+        memory.reactor().block_on(memory.write_long(&lane, &writer, at, &written)).unwrap();
+        assert_eq!(lane.round_trips(), 3, "46 parts");
+        let read = memory.read_long(&lane, at, written.len() as u64);
         assert_eq!(*memory.reactor().block_on(read).unwrap(), written[..]);
-        assert_eq!(trips, 3, "46 parts");
     }
 }

@@ -28,11 +28,10 @@ pub use resting::RESTING;
 pub(crate) use resting::Resting;
 pub use scatter::{MAX_SHARES, Share};
 
-use crate::attempts::Attempts;
-use crate::backoff::Pauses;
 use crate::config::RemoteConfig;
 use crate::conflict::Conflicts;
 use crate::connection::{BreakReason, ConnectError, ConnectionId, Connections, Event, RemoteStats};
+use crate::operation::{Attempts, Pauses};
 use crate::session::Session;
 
 /// The memory of all servers as one client reaches it, for the operations of an index. It belongs to one thread.

@@ -13,14 +13,15 @@ use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::connection::{BreakReason, ConnectionId, Link};
 use crate::locks::Writer;
+use crate::operation::{Lane, Path};
 
 impl<V: Verbs> RemoteMemory<V> {
     /// The lane of the next operation.
-    pub fn take_lane(&self) -> u8 {
+    pub fn take_lane(&self) -> Lane {
         let mut state = self.state.borrow_mut();
         let lane = state.next_lane;
         state.next_lane = (lane + 1) % self.config.lanes;
-        lane
+        Lane::new(lane)
     }
 
     /// Waits until a connection is up. Says whether it is registered.
@@ -97,11 +98,11 @@ impl<V: Verbs> RemoteMemory<V> {
     /// # Errors
     /// When it cannot be posted, or the connection breaks.
     #[inline]
-    pub async fn read(&self, lane: u8, from: GlobalAddress, len: u32) -> Result<Buffer, Trouble> {
-        let id = ConnectionId { server: from.server(), lane };
-        let (queue_pair, rkey) = self.link_when_up(id).await?;
+    pub async fn read(&self, lane: &Lane, from: GlobalAddress, len: u32) -> Result<Buffer, Trouble> {
+        let path = lane.to(from.server());
+        let (queue_pair, rkey) = self.link_when_up(path.id).await?;
         let operation = Operation::Read { from: Remote { address: from.raw(), rkey }, len };
-        let [bytes] = self.fetch(id, queue_pair, [operation]).await?;
+        let [bytes] = self.fetch(path, queue_pair, [operation]).await?;
         Ok(bytes)
     }
 
@@ -113,16 +114,16 @@ impl<V: Verbs> RemoteMemory<V> {
     #[inline]
     pub async fn fetch<const N: usize>(
         &self,
-        id: ConnectionId,
+        path: Path<'_>,
         queue_pair: QueuePair,
         operations: [Operation<'_>; N],
     ) -> Result<[Buffer; N], Trouble> {
         operations.iter().for_each(|operation| self.count_read(operation));
         let outputs = self.reactor.chain(queue_pair, operations).await;
-        let outputs = outputs.map_err(|error| self.failed(id, queue_pair, error))?;
+        let outputs = self.waited(path, queue_pair, outputs)?;
         // A device that answers a READ with something else than bytes is broken, and so is what it says.
         if !outputs.iter().all(|output| matches!(output, Output::Read(_))) {
-            return Err(self.failed(id, queue_pair, Failure::Other.into()));
+            return Err(self.failed(path.id, queue_pair, Failure::Other.into()));
         }
         Ok(outputs.map(|output| bytes_of(output).expect("each was seen to be bytes")))
     }
@@ -145,13 +146,13 @@ impl<V: Verbs> RemoteMemory<V> {
     /// When nothing was posted, or the connection broke under it.
     pub async fn chain<'d, const N: usize>(
         &self,
-        id: ConnectionId,
+        path: Path<'_>,
         writer: &Writer,
         operations: impl FnOnce(u32) -> [Operation<'d>; N],
     ) -> Result<[Output; N], Trouble> {
-        let (queue_pair, rkey) = self.link_in_session(id, writer).await?;
+        let (queue_pair, rkey) = self.link_in_session(path.id, writer).await?;
         let done = self.reactor.chain(queue_pair, operations(rkey)).await;
-        done.map_err(|error| self.failed(id, queue_pair, error))
+        self.waited(path, queue_pair, done)
     }
 
     /// Posts a number of operations that is known only at run time, up to [`MAX_BATCH`].
@@ -160,22 +161,34 @@ impl<V: Verbs> RemoteMemory<V> {
     /// As [`chain`](Self::chain), and when there are none or too many.
     pub async fn batch<'d, O>(
         &self,
-        id: ConnectionId,
+        path: Path<'_>,
         writer: &Writer,
         operations: impl FnOnce(u32) -> O,
     ) -> Result<ArrayVec<Output, MAX_BATCH>, Trouble>
     where
         O: IntoIterator<Item = Operation<'d>> + Clone + Unpin,
     {
-        let (queue_pair, rkey) = self.link_in_session(id, writer).await?;
+        let (queue_pair, rkey) = self.link_in_session(path.id, writer).await?;
         let done = self.reactor.batch(queue_pair, operations(rkey)).await;
-        done.map_err(|error| self.failed(id, queue_pair, error))
+        self.waited(path, queue_pair, done)
     }
 
     /// Pauses before the same is read again, or tried again from the beginning, for as long as [`RemoteConfig::reads`](crate::RemoteConfig::reads) says of this
     /// `attempt`.
     pub async fn pause(&self, attempt: u32) {
         self.back_off(&self.config.reads, attempt, None).await;
+    }
+
+    /// Counts a round trip that was waited for, if it was one, and says why it failed.
+    #[inline]
+    pub(super) fn waited<T>(
+        &self,
+        path: Path<'_>,
+        queue_pair: QueuePair,
+        done: Result<T, Error>,
+    ) -> Result<T, Trouble> {
+        path.lane.count(std::slice::from_ref(&done));
+        done.map_err(|error| self.failed(path.id, queue_pair, error))
     }
 
     /// Why an operation failed. What broke its connection is known already in most cases, and better than by an operation that was

@@ -12,9 +12,9 @@ use fatbtree_verbs::Verbs;
 
 use super::RemoteMemory;
 use crate::address::GlobalAddress;
-use crate::allocator::{Block, Shortage, Want};
+use crate::allocator::{Shortage, Want};
 use crate::connection::ConnectionId;
-use crate::locks::Writer;
+use crate::operation::{Lane, Spare};
 
 /// Reasons for which a server gives no memory for a change now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,41 +31,28 @@ impl<V: Verbs> RemoteMemory<V> {
         self.link(id).is_ok()
     }
 
-    /// Whether a server answers: it is away, or reads its first word. A round trip, which is counted.
-    pub async fn answers(&self, id: ConnectionId, trips: &mut u32) -> bool {
-        if !self.is_up(id) {
-            return false;
-        }
-        *trips += 1;
-        self.read_word(id.lane, GlobalAddress::new(id.server, 0)).await.is_ok()
+    /// Whether a server answers: it is away, or reads its first word: a round trip.
+    pub async fn answers(&self, lane: &Lane, server: u16) -> bool {
+        self.is_up(lane.to(server).id) && self.read_word(lane, GlobalAddress::new(server, 0)).await.is_ok()
     }
 
-    /// Takes memory for a change before anything is changed, in the present session with the server, which has answered. A caller that does not
-    /// use it gives it back to the [allocator](Self::with_allocator) of that session.
+    /// Takes memory for a change before anything is changed, in the present session with the server, which has answered.
     ///
     /// # Errors
     /// When the server is away, has no memory, or does not say so within [`patience`](crate::RemoteConfig::patience).
-    pub async fn reserve(
-        &self,
-        lane: u8,
-        want: Want,
-        trips: &mut u32,
-    ) -> Result<(Writer, Block), NotReserved> {
-        let id = ConnectionId { server: want.server, lane };
+    pub async fn reserve(&self, lane: &Lane, want: Want) -> Result<Spare<'_, V>, NotReserved> {
         let mut patience = pin!(self.reactor.sleep(self.config.patience));
         loop {
-            if !self.is_up(id) {
+            if !self.is_up(lane.to(want.server).id) {
                 return Err(NotReserved::Away);
             }
             let writer = self.writer(want.server).map_err(|_| NotReserved::Away)?;
-            let taken = self.with_allocator(want.server, &writer, |allocator| allocator.take(want));
-            if let Some(Some(block)) = taken {
-                if self.answers(id, trips).await {
-                    return Ok((writer, block));
-                }
-                let Want { server, class, bytes, .. } = want;
-                let _ended = self.with_allocator(server, &writer, |of| of.put_back(class, bytes, block));
-                return Err(NotReserved::Away);
+            if let Some(spare) = self.take_at_hand(&writer, want) {
+                return if self.answers(lane, want.server).await {
+                    Ok(spare)
+                } else {
+                    Err(NotReserved::Away)
+                };
             }
             let mut memory = pin!(self.until_memory(want));
             let has = poll_fn(|context| match memory.as_mut().poll(context) {

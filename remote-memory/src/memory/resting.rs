@@ -12,10 +12,9 @@
 use fatbtree_verbs::Verbs;
 
 use super::RemoteMemory;
-use crate::allocator::{Block, SizeClass};
 use crate::checks::Check;
 use crate::connection::Event;
-use crate::locks::Writer;
+use crate::operation::Taken;
 
 /// Number of blocks that rest for one server before it is asked to sync. A sync serves all of them.
 pub const RESTING: usize = 32;
@@ -25,29 +24,25 @@ pub const RESTING: usize = 32;
 pub(crate) struct Resting {
     /// Number of the sync that ends its rest, among those of the server whose word led there.
     pub(crate) sync: u64,
-    /// Session in which it was had.
-    writer: Writer,
-    class: SizeClass,
-    bytes: u32,
-    block: Block,
+    taken: Taken,
 }
 
 impl<V: Verbs> RemoteMemory<V> {
-    /// Takes back a block, in the session of `writer`, to which a word on the server `led` led until now. Where the block is on another server
+    /// Puts a block back to which a word on the server `led` led until now. Where the block is on another server
     /// and `led` has a disk, it rests until the change is on that disk. What was of a session that has ended is left alone.
-    pub fn put_back_after(&self, led: u16, writer: &Writer, class: SizeClass, bytes: u32, block: Block) {
-        if led == block.address.server() || !Check::Rests.on() {
-            return self.put_back(writer, class, bytes, block);
+    pub fn put_back_after(&self, led: u16, taken: &Taken) {
+        if led == taken.block.address.server() || !Check::Rests.on() {
+            return self.put_back(taken);
         }
         let mut state = self.state.borrow_mut();
         // Nothing tells when the change of a session that has ended is on a disk.
         let Some(session) = state.sessions.get_mut(&led) else { return };
         if !session.writer.syncs {
             drop(state);
-            return self.put_back(writer, class, bytes, block);
+            return self.put_back(taken);
         }
         let sync = session.syncs.ask();
-        session.resting.push(Resting { sync, writer: *writer, class, bytes, block });
+        session.resting.push(Resting { sync, taken: *taken });
         // Numbers ascend: so many rest for the same sync.
         let is_enough = session.resting.iter().nth_back(RESTING - 1).is_some_and(|rests| rests.sync == sync);
         drop(state);
@@ -81,8 +76,6 @@ impl<V: Verbs> RemoteMemory<V> {
 
     /// Lets blocks be used whose rest a sync of a server has ended.
     pub(super) fn end_rest(&self, rested: &[Resting]) {
-        for &Resting { writer, class, bytes, block, .. } in rested {
-            self.put_back(&writer, class, bytes, block);
-        }
+        rested.iter().for_each(|Resting { taken, .. }| self.put_back(taken));
     }
 }

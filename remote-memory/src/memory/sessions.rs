@@ -9,10 +9,11 @@ use fatbtree_verbs::{Operation, Verbs};
 
 use super::{RemoteMemory, Trouble, bytes_of};
 use crate::address::GlobalAddress;
-use crate::allocator::{Allocator, Block, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
+use crate::allocator::{Allocator, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
 use crate::checks::Check;
 use crate::connection::{ConnectError, ConnectionId, Event};
 use crate::locks::{LockId, SessionId, Writer};
+use crate::operation::Lane;
 use crate::session::Session;
 
 impl<V: Verbs> RemoteMemory<V> {
@@ -156,11 +157,16 @@ impl<V: Verbs> RemoteMemory<V> {
     ///
     /// # Errors
     /// As [`post`](Self::post).
-    pub async fn session_of(&self, lane: u8, server: u16, number: u16) -> Result<Option<SessionId>, Trouble> {
-        let id = ConnectionId { server, lane };
-        self.until_up(id).await?;
+    pub async fn session_of(
+        &self,
+        lane: &Lane,
+        server: u16,
+        number: u16,
+    ) -> Result<Option<SessionId>, Trouble> {
+        let path = lane.to(server);
+        self.until_up(path.id).await?;
         let from = self.writer(server)?.name_of(number);
-        let [name] = self.post(id, |_| [Operation::Read { from, len: 8 }]).await?;
+        let [name] = self.post(path, |_| [Operation::Read { from, len: 8 }]).await?;
         let name = bytes_of(name)?.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         Ok((name != 0).then_some(SessionId(name)))
     }
@@ -180,13 +186,6 @@ impl<V: Verbs> RemoteMemory<V> {
         work: impl FnOnce(&mut Allocator) -> T,
     ) -> Option<T> {
         self.in_session(server, writer, |session| work(&mut session.allocator))
-    }
-
-    /// Takes back a block that was never linked, or to which nothing leads any more, in the session of `writer`. What was of a session that has
-    /// ended is left alone.
-    pub fn put_back(&self, writer: &Writer, class: SizeClass, bytes: u32, block: Block) {
-        let server = block.address.server();
-        let _ended = self.with_allocator(server, writer, |allocator| allocator.put_back(class, bytes, block));
     }
 
     /// Does something with the locks, or with what else the client has of `server`, in the session of `writer`. `None`: that has ended.

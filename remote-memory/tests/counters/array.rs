@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use fatbtree_remote_memory::{
-    ConnectionId, GlobalAddress, HEADER_BYTES, LockError, LockGuard, Part, RegionHeader, RemoteMemory,
-    SizeClass, Trouble, Want,
+    GlobalAddress, HEADER_BYTES, Lane, LockError, LockGuard, Part, RegionHeader, RemoteMemory, SizeClass,
+    Trouble, Want,
 };
 use fatbtree_verbs::Verbs;
 
@@ -62,7 +62,7 @@ impl<V: Verbs> Counters<V> {
         len: u32,
     ) -> Result<Option<GlobalAddress>, LockError> {
         let (at, lane) = (GlobalAddress::new(server, 0), memory.take_lane());
-        if let Some((base, _)) = array_of(&memory.read(lane, at, HEADER).await?) {
+        if let Some((base, _)) = array_of(&memory.read(&lane, at, HEADER).await?) {
             return Ok(Some(base));
         }
         let writer = memory.writer(server)?;
@@ -74,18 +74,15 @@ impl<V: Verbs> Counters<V> {
         };
         let base = block.address;
         let zeros = vec![0; want.bytes as usize];
-        memory
-            .write_chain(ConnectionId { server, lane }, &writer, &[Part { at: base, bytes: &zeros }], &[])
-            .await?;
+        memory.write_chain(lane.to(server), &writer, &[Part { at: base, bytes: &zeros }], &[]).await?;
         // The header names it: from then on the memory is the array's, whatever becomes of this session.
-        let mut trips = 0;
-        let (lock, found) = LockGuard::lock_and_read(memory, lane, at, HEADER, &mut trips).await?;
+        let (lock, found) = LockGuard::lock_and_read(memory, &lane, at, HEADER).await?;
         if array_of(&found).is_some() || lock.writer() != writer {
-            lock.release(&mut trips).await?;
+            lock.release(&lane).await?;
             return Ok(None);
         }
         let header = header(base, want.bytes.into());
-        lock.write_back(&[Part { at, bytes: &header }], &mut trips).await?;
+        lock.write_back(&[Part { at, bytes: &header }], &lane).await?;
         Ok(Some(base))
     }
 
@@ -101,7 +98,7 @@ impl<V: Verbs> Counters<V> {
     /// Reads a counter: one READ.
     pub(crate) async fn get(&self, number: u32) -> Result<u64, Trouble> {
         loop {
-            match self.memory.read(self.memory.take_lane(), self.at(number), 8).await {
+            match self.memory.read(&self.memory.take_lane(), self.at(number), 8).await {
                 Ok(bytes) => return Ok(word(&bytes)),
                 Err(Trouble::Broke(_)) => {}
                 Err(other) => return Err(other),
@@ -116,7 +113,7 @@ impl<V: Verbs> Counters<V> {
         self.change(number, |old| old + what).await.map(|(sum, _)| sum)
     }
 
-    /// Changes a counter under its lock. Returns its new value and the round trips of the last attempt.
+    /// Changes a counter under its lock. Returns its new value and its round trips.
     pub(crate) async fn change(
         &self,
         number: u32,
@@ -125,12 +122,12 @@ impl<V: Verbs> Counters<V> {
         let (at, lane) = (self.at(number), self.memory.take_lane());
         let _turn = self.memory.compete().await;
         loop {
-            match self.try_change(at, lane, &change).await {
+            match self.try_change(at, &lane, &change).await {
                 // Nothing was written: once more, on the next connection or in the next session.
                 Err(LockError::Trouble(Trouble::Broke(_) | Trouble::Lapsed | Trouble::NotWriter(_))) => {
                     self.memory.pause(1).await;
                 }
-                ended => return ended,
+                ended => return ended.map(|new| (new, lane.round_trips())),
             }
         }
     }
@@ -138,14 +135,13 @@ impl<V: Verbs> Counters<V> {
     async fn try_change(
         &self,
         at: GlobalAddress,
-        lane: u8,
+        lane: &Lane,
         change: impl Fn(u64) -> u64,
-    ) -> Result<(u64, u32), LockError> {
-        let mut trips = 0;
-        let (lock, bytes) = LockGuard::lock_and_read(&self.memory, lane, at, 8, &mut trips).await?;
+    ) -> Result<u64, LockError> {
+        let (lock, bytes) = LockGuard::lock_and_read(&self.memory, lane, at, 8).await?;
         let new = change(word(&bytes));
-        lock.write_back(&[Part { at, bytes: &new.to_le_bytes() }], &mut trips).await?;
-        Ok((new, trips))
+        lock.write_back(&[Part { at, bytes: &new.to_le_bytes() }], lane).await?;
+        Ok(new)
     }
 }
 

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use array::Counters;
-use fatbtree_remote_memory::{ConnectionId, Contention, LockError, Part, Want};
+use fatbtree_remote_memory::{Contention, LockError, Part, Want};
 use fatbtree_sim::world::trial::{Alive, Deaths, Disturbances, Ended, Stage, Trial};
 use fatbtree_sim::world::{FinalOperation, Machine, MachineOptions, Options, Random, World, random};
 use fatbtree_verbs::time::Duration;
@@ -67,7 +67,7 @@ async fn scribble(memory: Client) {
         };
         if let Some(Some(block)) = memory.with_allocator(SERVER, &writer, |allocator| allocator.take(want)) {
             let parts = [Part { at: block.address, bytes: &[0xff; 1024] }];
-            drop(memory.write_chain(ConnectionId { server: SERVER, lane: 0 }, &writer, &parts, &[]).await);
+            drop(memory.write_chain(memory.take_lane().to(SERVER), &writer, &parts, &[]).await);
             return;
         }
         memory.until_memory(want).await.expect("the server has memory");

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Change, Index, IndexError, NodeCache, Value};
-use fatbtree_remote_memory::KeyRange;
+use fatbtree_remote_memory::{CommonError, KeyRange};
 use rand::RngExt as _;
 
 use super::lab::Client;
@@ -142,12 +142,13 @@ impl Living {
         let asked = history.ask(&name, now(), key, call);
         match index.change(key, change).await.result {
             Ok(applied) => history.answer(asked, now(), Answer::of(applied)),
-            Err(error @ IndexError::Unknown(_)) => return Err(error),
+            Err(error @ IndexError::Common(CommonError::Unknown(_))) => return Err(error),
             Err(error) => {
                 history.withdraw(asked);
                 self.setting.refused.set(self.setting.refused.get() + 1);
-                let is_full = self.setting.aim == Aim::Full && matches!(error, IndexError::NoMemory { .. });
-                if !is_full && !matches!(error, IndexError::GaveUp { .. }) {
+                let is_full = self.setting.aim == Aim::Full
+                    && matches!(error, IndexError::Common(CommonError::NoMemory { .. }));
+                if !is_full && !matches!(error, IndexError::Common(CommonError::GaveUp { .. })) {
                     self.setting.wrong(format!("key {key:#x}: {error}"));
                 }
                 return Err(error);
@@ -194,7 +195,7 @@ impl Living {
         for key in keys {
             for act in [Act::Get, last, Act::Get] {
                 let first = self.operate(&index, key, act).await;
-                if let Err(IndexError::Unknown(_)) = first {
+                if let Err(IndexError::Common(CommonError::Unknown(_))) = first {
                     self.operate(&index, key, act).await.map_err(|error| error.to_string())?;
                 } else {
                     first.map_err(|error| format!("key {key:#x}: {error}"))?;

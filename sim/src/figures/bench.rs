@@ -13,7 +13,7 @@ use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, load_cluster};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions, Tenant};
 use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
-use fatbtree_remote_memory::{Attempts, Contention, GlobalAddress, Kept, LockGuard};
+use fatbtree_remote_memory::{Attempts, Contention, GlobalAddress, Kept, Lane, LockGuard};
 use fatbtree_verbs::QueuePair;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;
@@ -582,14 +582,13 @@ impl Work {
 
     /// Takes a lock of the first server, reads a word, and gives the lock back. Each task has a queue pair of its own.
     async fn lock(&self, rank: u64) -> Result<u32, String> {
-        let (at, mut trips) = (GlobalAddress::new(0, 64 * (1 + rank)), 0);
-        let lane = (self.slot % usize::from(LANES)) as u8;
+        let at = GlobalAddress::new(0, 64 * (1 + rank));
+        let lane = Lane::new((self.slot % usize::from(LANES)) as u8);
         let pool: &RemoteMemory<SimDevice> = self.client.pool();
-        let (lock, _) = LockGuard::lock_and_read(pool, lane, at, 8, &mut trips)
-            .await
-            .map_err(|error| format!("{error:?}"))?;
-        lock.release(&mut trips).await.map_err(|error| format!("{error:?}"))?;
-        Ok(trips)
+        let (lock, _) =
+            LockGuard::lock_and_read(pool, &lane, at, 8).await.map_err(|error| format!("{error:?}"))?;
+        lock.release(&lane).await.map_err(|error| format!("{error:?}"))?;
+        Ok(lane.round_trips())
     }
 
     async fn write(&self, key: u64, start: Start) -> Result<u32, String> {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_race::{Change, Cursor, Shape, Table, TableError, Value};
-use fatbtree_remote_memory::{Contention, Portion};
+use fatbtree_remote_memory::{CommonError, Contention, Portion};
 use fatbtree_verbs::BufferClass;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
@@ -118,7 +118,7 @@ impl Living {
         while let Some(cursor) = next {
             let Portion { pairs, rest } = table.export(cursor, most).await.result.inspect_err(|error| {
                 refused.set(refused.get() + 1);
-                if !matches!(error, TableError::GaveUp { .. }) {
+                if !matches!(error, TableError::Common(CommonError::GaveUp { .. })) {
                     self.setting.wrong(format!("export: {error}"));
                 }
             })?;
@@ -155,8 +155,10 @@ impl Living {
         let asked = history.ask(&name, now(), key, call);
         match table.change(key, change).await.result {
             Ok(applied) => history.answer(asked, now(), Answer::of(applied)),
-            Err(error @ TableError::Unknown(_)) => return Err(error),
-            Err(error @ TableError::NoMemory { .. }) if self.setting.scenario.aim == Aim::Scarce => {
+            Err(error @ TableError::Common(CommonError::Unknown(_))) => return Err(error),
+            Err(error @ TableError::Common(CommonError::NoMemory { .. }))
+                if self.setting.scenario.aim == Aim::Scarce =>
+            {
                 history.withdraw(asked);
                 self.setting.short.set(self.setting.short.get() + 1);
                 return Err(error);
@@ -164,7 +166,7 @@ impl Living {
             Err(error) => {
                 history.withdraw(asked);
                 self.setting.refused.set(self.setting.refused.get() + 1);
-                if !matches!(error, TableError::GaveUp { .. }) {
+                if !matches!(error, TableError::Common(CommonError::GaveUp { .. })) {
                     self.setting.wrong(format!("key {key}: {error}"));
                 }
                 return Err(error);
@@ -183,10 +185,10 @@ impl Living {
         for key in keys {
             for &what in steps {
                 let first = self.operate(&table, key, what).await;
-                if what == 3 && matches!(first, Err(TableError::NoMemory { .. })) {
+                if what == 3 && matches!(first, Err(TableError::Common(CommonError::NoMemory { .. }))) {
                     continue;
                 }
-                if let Err(TableError::Unknown(_)) = first {
+                if let Err(TableError::Common(CommonError::Unknown(_))) = first {
                     self.operate(&table, key, what).await.map_err(|error| error.to_string())?;
                 } else {
                     first.map_err(|error| format!("key {key}: {error}"))?;

@@ -5,7 +5,9 @@ use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use fatbtree_blink::{Change, KeyRange, OperationError, Order, ScanOptions, Start, Verified, VerifyError};
+use fatbtree_blink::{
+    Change, CommonError, KeyRange, OperationError, Order, ScanOptions, Start, Verified, VerifyError,
+};
 use rand::RngExt as _;
 
 use super::life::{Life, Place, Task};
@@ -293,13 +295,15 @@ impl Worker<'_, '_> {
     /// # Errors
     /// Any other one: no client is left that could be its cause.
     fn is_to_be_repeated(&self, done: Result<(), OperationError>) -> Result<bool, String> {
-        use OperationError::{Abandoned, ConnectionBroke, Unknown};
+        use OperationError::{Common, ConnectionBroke, Unknown};
         match done {
             Ok(()) => {
                 self.life.answers.set(self.life.answers.get() + 1);
                 Ok(false)
             }
-            Err(Unknown { .. } | ConnectionBroke { .. } | Abandoned { .. }) => Ok(true),
+            Err(
+                Unknown { .. } | ConnectionBroke { .. } | Common { error: CommonError::Abandoned(_), .. },
+            ) => Ok(true),
             Err(error) => Err(format!("in the end: {error}")),
         }
     }

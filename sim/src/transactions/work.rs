@@ -11,6 +11,7 @@ use fatbtree_dtx::workloads::smallbank::{
     ACCOUNT_BYTES, Account, CHECKING, Customers, INITIAL, Operation, SAVINGS,
 };
 use fatbtree_dtx::{BadShape, DtxError, Shape, TableShape, Tables, Transaction, Verdict, Want};
+use fatbtree_remote_memory::CommonError;
 use fatbtree_verbs::time::{Duration, Instant};
 use rand::RngExt as _;
 
@@ -195,7 +196,12 @@ impl Living {
             }
             Err(error) => {
                 refused.set(refused.get() + 1);
-                if !matches!(error, DtxError::GaveUp { .. } | DtxError::Full { .. } | DtxError::NoSeat(_)) {
+                if !matches!(
+                    error,
+                    DtxError::Common(CommonError::GaveUp { .. })
+                        | DtxError::Full { .. }
+                        | DtxError::NoSeat(_)
+                ) {
                     self.setting.wrong(format!("{deed:?}: {error}"));
                 }
                 Ending::Aborted
@@ -377,7 +383,7 @@ impl Living {
         let notes = (1..=self.setting.notes.get() + 2).filter(|note| note % 4 == number);
         for deed in accounts.chain(notes.map(|note| Deed::Read(note, note))).collect::<Vec<_>>() {
             let mut result = self.run(deed).await;
-            if let Err(DtxError::Unknown | DtxError::GaveUp { .. }) = result {
+            if let Err(DtxError::Unknown | DtxError::Common(CommonError::GaveUp { .. })) = result {
                 result = self.run(deed).await;
             }
             result.map_err(|error| format!("{deed:?}: {error}"))?;

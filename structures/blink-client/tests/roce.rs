@@ -4,8 +4,8 @@
 mod lab;
 
 use fatbtree_blink::{
-    BreakReason, ConnectError, ConnectionId, GlobalAddress, Limits, OperationError, PoolConfig, PoolError,
-    RemoteSide, Start, TreeConfig, ValueLayout,
+    BreakReason, CommonError, ConnectError, ConnectionId, GlobalAddress, Limits, OperationError, PoolConfig,
+    PoolError, RemoteSide, Start, TreeConfig, ValueLayout,
 };
 use fatbtree_blink_client::Client;
 use fatbtree_soft_nic::{Nic, NicConfig};
@@ -255,7 +255,10 @@ fn abandons(seed: u64, lanes: u8, index: bool) -> Result<(), TestCaseError> {
         let fine = matches!(
             done.answer,
             Answer::Found
-                | Answer::Failed(OperationError::Abandoned { .. } | OperationError::ConnectionBroke { .. })
+                | Answer::Failed(
+                    OperationError::Common { error: CommonError::Abandoned(_), .. }
+                        | OperationError::ConnectionBroke { .. }
+                )
         );
         prop_assert!(fine, "{:?}", done);
     }
@@ -278,9 +281,15 @@ fn abandoned_connections_fail_their_lookups_until_reconnected() {
         steps += 1;
         lab.client.pool().abandon(id).unwrap();
     });
-    assert_eq!((done[0].answer.clone(), steps), (Answer::Failed(OperationError::Abandoned { key, id }), 1));
+    assert_eq!(
+        (done[0].answer.clone(), steps),
+        (Answer::Failed(OperationError::Common { key, error: CommonError::Abandoned(id) }), 1)
+    );
     let done = lab.run([key], Start::Root);
-    assert_eq!(done[0].answer, Answer::Failed(OperationError::Abandoned { key, id }));
+    assert_eq!(
+        done[0].answer,
+        Answer::Failed(OperationError::Common { key, error: CommonError::Abandoned(id) })
+    );
     lab.connect(id);
     assert_all_found(&lab.run([key], Start::Root));
 }

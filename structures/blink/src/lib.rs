@@ -94,8 +94,8 @@ pub use config::{
     ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
 };
 pub use fatbtree_remote_memory::{
-    Attempts, BreakReason, Change, Check, Combine, ConnectError, ConnectionId, Contention, Event,
-    GlobalAddress, HAND_OVERS, HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory,
+    Attempts, BreakReason, Change, Check, Combine, CommonError, ConnectError, ConnectionId, Contention,
+    Event, GlobalAddress, HAND_OVERS, HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory,
     RemoteSide, RemoteStats, ReturnedBlocks, SURPLUS, SessionId, Shortage, SizeClass, Writer, record,
 };
 pub use limits::Limits;

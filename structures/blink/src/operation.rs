@@ -3,8 +3,7 @@
 use crate::node::NodeFault;
 use crate::size_class;
 
-use fatbtree_remote_memory::{BreakReason, ConnectionId, GlobalAddress, Shortage, SizeClass};
-use fatbtree_verbs::PostError;
+use fatbtree_remote_memory::{BreakReason, CommonError, GlobalAddress, Shortage, SizeClass};
 
 /// First step of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +31,7 @@ pub enum Start {
 /// Cost of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Trips {
-    /// Reads completed, failed ones included.
+    /// Round trips that were waited for, whatever came of them.
     pub round_trips: u32,
     /// Reads of the same bytes again because they were torn.
     pub retries: u32,
@@ -55,6 +54,14 @@ pub struct Trips {
 /// Errors from an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OperationError {
+    /// What any structure's operation may end with.
+    #[error("key {key:#x}: {error}")]
+    Common {
+        /// The key.
+        key: u64,
+        /// The cause.
+        error: CommonError,
+    },
     /// Nothing that was read made sense, time after time.
     #[error(
         "gave up key {key:#x} after {restarts} restarts from root {root}; the last node was refused: {fault}. Unless other clients change it all \
@@ -97,14 +104,6 @@ pub enum OperationError {
         /// The last reason.
         last: BreakReason,
     },
-    /// The owner gave the connection up.
-    #[error("key {key:#x}: the {id} was given up; open it again")]
-    Abandoned {
-        /// The key.
-        key: u64,
-        /// The connection.
-        id: ConnectionId,
-    },
     /// The server was started anew and has lost its tree.
     #[error(
         "key {key:#x}: memory server {server} has lost its tree: it was started again with an empty one; load it again, or say that this is \
@@ -115,14 +114,6 @@ pub enum OperationError {
         key: u64,
         /// The server.
         server: u16,
-    },
-    /// A request of the operation cannot be posted.
-    #[error("key {key:#x}: {error}")]
-    Refused {
-        /// The key.
-        key: u64,
-        /// The cause.
-        error: PostError,
     },
     /// The server has no memory left, or gives this client no more.
     #[error("key {key:#x}: memory server {server} gives no more memory for {}: {why}", size_class::name(*class))]
@@ -135,16 +126,6 @@ pub enum OperationError {
         class: SizeClass,
         /// Reason of the server.
         why: Shortage,
-    },
-    /// The client was not told how to write there.
-    #[error(
-        "key {key:#x}: this client may not write to memory server {server}: no locks were given to it (set_writer)"
-    )]
-    NotWriter {
-        /// The key.
-        key: u64,
-        /// The server.
-        server: u16,
     },
     /// Another client holds a lock for very long.
     #[error(
@@ -175,16 +156,6 @@ pub enum OperationError {
         found: usize,
         /// Lengths that the tree accepts.
         expected: ValueBytes,
-    },
-    /// A pointer in the tree names a memory server that the super-root does not have.
-    #[error(
-        "key {key:#x}: the tree points to memory server {server}, which has no partition; is the super-root current?"
-    )]
-    UnknownServer {
-        /// The key.
-        key: u64,
-        /// The server in the pointer.
-        server: u16,
     },
 }
 

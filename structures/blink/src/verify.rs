@@ -29,7 +29,6 @@ use crate::descent::Descent;
 use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
 use crate::operation::OperationError;
 use crate::pool::Pool;
-use crate::scan::Patience;
 use crate::size_class::{self, RECORDS};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
@@ -513,13 +512,12 @@ async fn read<V: Verbs>(
     len: u32,
 ) -> Result<Vec<u8>, VerifyError> {
     let mut descent = Descent::new(pool, key);
-    let mut patience = Patience::default();
     loop {
-        match RemoteMemory::read_long(pool, descent.lane(), address, len.into(), &mut 0).await {
+        match RemoteMemory::read_long(pool, descent.lane(), address, len.into()).await {
             // A copy: what was read ahead must not hold the buffers that the rest needs.
             Ok(bytes) => return Ok(bytes.to_vec()),
             Err(trouble) => {
-                let recovered = patience.recover(&mut descent, trouble.into()).await;
+                let recovered = descent.recover(trouble.into()).await;
                 recovered.map_err(|error| VerifyError::Unreadable { address, error })?;
             }
         }

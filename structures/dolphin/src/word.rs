@@ -14,10 +14,10 @@
 //! The length is the class of the record's place, of which there are 53. The version is the record's, so
 //! that no word comes twice to a key: a place has 2048 records before it does.
 
-use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_remote_memory::record::{
     RECORD_HEAD, RecordHead, RecordPointer, UNPUBLISHED, read_record, record_bytes, write_record,
 };
+use fatbtree_remote_memory::{CommonError, GlobalAddress};
 use fatbtree_verbs::LARGEST_BUFFER;
 
 use crate::entry::UNIT;
@@ -80,7 +80,7 @@ impl Word {
             return Self::fixed(word).map(Some).ok_or(IndexError::Reserved { word });
         }
         if found > most as usize {
-            return Err(IndexError::TooLong { found, most });
+            return Err(CommonError::TooLong { found, most }.into());
         }
         Ok(eight.and_then(Self::inline))
     }

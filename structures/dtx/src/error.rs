@@ -1,11 +1,13 @@
 //! Errors of transactions.
 
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, LockError, Trouble};
-use fatbtree_verbs::PostError;
+use fatbtree_remote_memory::{CommonError, GlobalAddress, LockError, Trouble};
 
 /// Errors of a transaction. Behind all but [`Unknown`](Self::Unknown) it has changed nothing, and never will.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DtxError {
+    /// What any structure's operation may end with.
+    #[error(transparent)]
+    Common(#[from] CommonError),
     /// Another transaction has the lock of an item, or has changed it since it was read.
     #[error("another transaction uses the item at {at}; abort, and begin anew after a pause")]
     Conflict {
@@ -22,14 +24,6 @@ pub enum DtxError {
         "the transaction may be committed or not: a connection broke under it; read its items to find out"
     )]
     Unknown,
-    /// No attempt succeeded within [`RemoteConfig::patience`](fatbtree_remote_memory::RemoteConfig::patience).
-    #[error(
-        "gave up after {attempts} attempts, because others use the same items or connections break; try again"
-    )]
-    GaveUp {
-        /// Attempts that were made.
-        attempts: u32,
-    },
     /// The first lines of the server's region are no tables'.
     #[error(
         "memory server {server} holds no tables of this version: expected the structure \"dtxtable\", format 2; load the server with them"
@@ -77,37 +71,42 @@ pub enum DtxError {
         "all replicas of an item on memory server {0} are lost: more servers died than items have backups; load the tables again"
     )]
     Lost(u16),
-    /// The owner gave the connection up.
-    #[error("the {0} was given up")]
-    Abandoned(ConnectionId),
-    /// The client has no connection to the server.
-    #[error("the tables lie on memory server {0} too, with which this client is not connected")]
-    UnknownServer(u16),
-    /// The client may not write there.
-    #[error("this client may only read memory server {0}")]
-    NotWriter(u16),
-    /// The device refuses the request.
-    #[error(transparent)]
-    Refused(#[from] PostError),
 }
 
 impl DtxError {
     /// Whether another attempt may succeed.
     #[must_use]
     pub const fn is_temporary(&self) -> bool {
-        matches!(self, Self::Conflict { .. } | Self::Broke)
+        match self {
+            Self::Conflict { .. } | Self::Broke => true,
+            Self::Common(CommonError::Refused(error)) => error.is_temporary(),
+            _ => false,
+        }
+    }
+}
+
+/// Reasons for which an attempt does not end with an answer.
+pub(crate) type Stop = fatbtree_remote_memory::Stop<DtxError>;
+
+impl From<DtxError> for Stop {
+    fn from(error: DtxError) -> Self {
+        match error {
+            DtxError::Common(CommonError::Refused(error)) if error.is_temporary() => Self::Refused(error),
+            error if error.is_temporary() => Self::Later,
+            error => Self::Failed(error),
+        }
     }
 }
 
 impl From<Trouble> for DtxError {
     fn from(trouble: Trouble) -> Self {
         match trouble {
-            Trouble::Broke(_) | Trouble::Lapsed => Self::Broke,
-            Trouble::Abandoned(id) => Self::Abandoned(id),
             Trouble::Lost(server) => Self::Lost(server),
-            Trouble::UnknownServer(server) => Self::UnknownServer(server),
-            Trouble::NotWriter(server) => Self::NotWriter(server),
-            Trouble::Refused(error) => Self::Refused(error),
+            trouble => match Stop::from(trouble) {
+                Stop::Failed(error) => error,
+                Stop::Refused(error) => CommonError::Refused(error).into(),
+                Stop::Anew | Stop::Later | Stop::Absent(_) => Self::Broke,
+            },
         }
     }
 }
@@ -116,7 +115,7 @@ impl From<LockError> for DtxError {
     fn from(error: LockError) -> Self {
         match error {
             LockError::Trouble(trouble) => trouble.into(),
-            _ => Self::Broke,
+            LockError::Locked | LockError::Unknown(_) => Self::Broke,
         }
     }
 }

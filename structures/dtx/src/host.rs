@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 
 use fatbtree_memserver::{Class, Found, Loaded, Origin, Seen, Shape as Classes, Tenant};
-use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
+use fatbtree_remote_memory::{CommonError, GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::error::DtxError;
@@ -103,7 +103,7 @@ impl HostTables {
             return Err(DtxError::Length { found: value.len(), expected: of.value_bytes.into() });
         }
         let node = Place { table, node: shape.node_of(table, key), slot: None };
-        let position = shape.position(server).ok_or(DtxError::UnknownServer(server))?;
+        let position = shape.position(server).ok_or(CommonError::UnknownServer(server))?;
         let Some(rank) = shape.rank_on(node, position) else { return Ok(None) };
         let at = |slot: Option<u8>| shape.address(Place { slot, ..node }, rank).offset() + BODY as u64;
         let inside = "the region has room for all nodes";

@@ -73,7 +73,7 @@
 //! 32 servers with numbers below 32, each with 64 GiB at most; 2^16 subtables of up to 65,536 groups; values of up to 1 MiB, and no longer
 //! than a chunk of the server. A block takes a multiple of 64 bytes; of more than 512, up to a fifth is empty. A client that dies
 //! leaves the block of each operation under way, and up to [`SURPLUS`](fatbtree_remote_memory::SURPLUS) freed blocks of each size. An operation
-//! that ends as [`Unknown`](TableError::Unknown) leaves its block, too. The memory server of a table on one server finds such blocks (`Tenant::swept` of
+//! that ends as [`Unknown`](fatbtree_remote_memory::CommonError::Unknown) leaves its block, too. The memory server of a table on one server finds such blocks (`Tenant::swept` of
 //! `fatbtree-memserver`), while other clients work; on several servers they are not used again. Neither are pairs of subtables of a
 //! client that died before it announced them.
 //!

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fatbtree_remote_memory::GlobalAddress;
+use fatbtree_remote_memory::{CommonError, GlobalAddress};
 use fatbtree_verbs::Verbs;
 
 use crate::block::{self, block_bytes};
@@ -139,8 +139,8 @@ impl<V: Verbs> Table<V> {
         let shape = *self.shape();
         let depth = self.word(self.home()).await?;
         let depth = u8::try_from(depth).ok().filter(|&depth| depth <= shape.directory_bits);
-        let damaged = TableError::Damaged { at: self.home(), expected: "a global depth" };
-        let count = 1_u32 << depth.ok_or(damaged)?;
+        let damaged = CommonError::Damaged { at: self.home(), expected: "a global depth" };
+        let count = 1_u32 << depth.ok_or(TableError::from(damaged))?;
         let entries = self.read_all(self.home().behind(entry_offset(0)), u64::from(count) * 8).await?;
         let entry = |number: u32| Leaf::from_word(word_at(&entries, u64::from(number) * 8));
         // Behind the directory lies the first subtable, to which all others are successors.
@@ -183,10 +183,9 @@ impl<V: Verbs> Table<V> {
         if let Some((offset, slot)) = slots.iter().find(|(_, slot)| !slot.is_sound()) {
             return Err(Fault::Slot { at: at.behind(*offset), slot: slot.0 });
         }
-        let pair = Place::of_link(word_at(&bytes, SUCCESSORS)).map_err(|_| TableError::Damaged {
-            at: at.behind(SUCCESSORS),
-            expected: "the successors of a subtable",
-        })?;
+        let damaged = |at, expected| TableError::from(CommonError::Damaged { at, expected });
+        let pair = Place::of_link(word_at(&bytes, SUCCESSORS))
+            .map_err(|_| damaged(at.behind(SUCCESSORS), "the successors of a subtable"))?;
         walk.subtables.insert(at.raw(), (header, pair.is_none()));
         if let Some(pair) = pair {
             walk.verified.former += 1;
@@ -194,9 +193,7 @@ impl<V: Verbs> Table<V> {
                 return Err(Fault::Thawed { at });
             }
             if header.depth >= shape.directory_bits {
-                return Err(
-                    TableError::Damaged { at, expected: "no successors at the directory's depth" }.into()
-                );
+                return Err(damaged(at, "no successors at the directory's depth").into());
             }
             let halves = leaf.halves(pair, &shape).ok_or(TableError::OutOfReach { at: pair.address() })?;
             return Ok(halves.into_iter().zip(header.halves()).collect());

@@ -8,6 +8,7 @@ use crate::chain::Part;
 use crate::connection::BreakReason;
 use crate::locks::{End, Taken};
 use crate::memory::Trouble;
+use crate::operation::Lane;
 
 impl<V: Verbs> LockGuard<'_, V> {
     /// Writes parts of one thing and gives the lock back, with one doorbell; or leaves it to the next operation of this client. Where
@@ -15,12 +16,12 @@ impl<V: Verbs> LockGuard<'_, V> {
     ///
     /// # Errors
     /// When the connection or session ends, and the parts were not written, or it is unknown whether they were.
-    pub async fn write_back(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), LockError> {
+    pub async fn write_back(mut self, parts: &[Part<'_>], lane: &Lane) -> Result<(), LockError> {
         let handed_over = self.may_hand_over();
         let mut breaks = 0;
-        let round_trips = loop {
-            match self.post(parts, !handed_over).await {
-                Ok(round_trips) => break round_trips,
+        loop {
+            match self.post(parts, !handed_over, lane).await {
+                Ok(()) => break,
                 // Seeing our owner number proves nothing here: another operation of this client may have acquired the lock.
                 Err(Trouble::Broke(reason)) if self.place == Place::Racing => {
                     return Err(LockError::Unknown(reason));
@@ -30,8 +31,7 @@ impl<V: Verbs> LockGuard<'_, V> {
                     if breaks > self.pool.config().reconnects {
                         return Err(LockError::Unknown(reason));
                     }
-                    if self.was_carried_out(handed_over, reason).await? {
-                        *trips += 1;
+                    if self.was_carried_out(handed_over, reason, lane).await? {
                         return Ok(());
                     }
                 }
@@ -39,8 +39,7 @@ impl<V: Verbs> LockGuard<'_, V> {
                 Err(other) if breaks == 0 => return Err(other.into()),
                 Err(_) => return Err(LockError::Unknown(BreakReason::Failed(Failure::Flushed))),
             }
-        };
-        *trips += round_trips;
+        }
         self.end(handed_over);
         Ok(())
     }
@@ -50,9 +49,9 @@ impl<V: Verbs> LockGuard<'_, V> {
     ///
     /// # Errors
     /// When the connection or session ends.
-    pub async fn restructure(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), LockError> {
+    pub async fn restructure(mut self, parts: &[Part<'_>], lane: &Lane) -> Result<(), LockError> {
         let handed_over = self.may_hand_over();
-        *trips += self.post(parts, !handed_over).await?;
+        self.post(parts, !handed_over, lane).await?;
         self.end(handed_over);
         Ok(())
     }
@@ -61,17 +60,16 @@ impl<V: Verbs> LockGuard<'_, V> {
     ///
     /// # Errors
     /// When the connection or session ends.
-    pub async fn write(&self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), LockError> {
-        *trips += self.post(parts, false).await?;
-        Ok(())
+    pub async fn write(&self, parts: &[Part<'_>], lane: &Lane) -> Result<(), LockError> {
+        Ok(self.post(parts, false, lane).await?)
     }
 
     /// Gives the lock back, or leaves it to the next operation of this client; nothing was changed.
     ///
     /// # Errors
     /// When the connection or session ends.
-    pub async fn release(self, trips: &mut u32) -> Result<(), LockError> {
-        self.restructure(&[], trips).await
+    pub async fn release(self, lane: &Lane) -> Result<(), LockError> {
+        self.restructure(&[], lane).await
     }
 
     fn end(&mut self, handed_over: bool) {
@@ -97,24 +95,27 @@ impl<V: Verbs> LockGuard<'_, V> {
         }
     }
 
-    /// Writes parts, and gives the lock back if it is to be. Says how many round trips that took.
-    async fn post(&self, parts: &[Part<'_>], release: bool) -> Result<u32, Trouble> {
+    /// Writes parts, and gives the lock back if it is to be.
+    async fn post(&self, parts: &[Part<'_>], release: bool, lane: &Lane) -> Result<(), Trouble> {
         let unlock = [self.release_operation()];
-        self.pool
-            .write_chain(self.connection(), &self.writer, parts, if release { &unlock } else { &[] })
-            .await
+        self.pool.write_chain(self.path(lane), &self.writer, parts, if release { &unlock } else { &[] }).await
     }
 
     /// After a break: whether all of the chain was carried out. If not, the lock is this client's still, and the chain can be posted
     /// again.
-    async fn was_carried_out(&mut self, handed_over: bool, reason: BreakReason) -> Result<bool, LockError> {
-        self.pool.until_up(self.connection()).await.map_err(|_| LockError::Unknown(reason))?;
+    async fn was_carried_out(
+        &mut self,
+        handed_over: bool,
+        reason: BreakReason,
+        lane: &Lane,
+    ) -> Result<bool, LockError> {
+        self.pool.until_up(self.path(lane).id).await.map_err(|_| LockError::Unknown(reason))?;
         let mut believed = 0;
         let taken = loop {
             let take = self.writer.take(self.lock, believed);
             // Only in the session of the lock: the table of locks that another one has been given knows nothing of this chain. If the
             // answer to this is lost as well, it can no longer be known whose release is missing.
-            let answer = self.pool.chain(self.connection(), &self.writer, |_| [take]).await;
+            let answer = self.pool.chain(self.path(lane), &self.writer, |_| [take]).await;
             let [found] = answer.map_err(|_| LockError::Unknown(reason))?;
             match self.judge(&found, believed)? {
                 Taken::Neighbour(found) => believed = found,
@@ -125,7 +126,7 @@ impl<V: Verbs> LockGuard<'_, V> {
             Taken::Before => return Ok(false),
             // It was given back, and is taken once more now. Where it cannot be given back, the next one does it.
             Taken::Now => {
-                if self.post(&[], true).await.is_ok() {
+                if self.post(&[], true, lane).await.is_ok() {
                     self.unfinished = None;
                 }
             }
@@ -142,14 +143,14 @@ impl<V: Verbs> LockGuard<'_, V> {
 pub async fn restructure_all<V: Verbs, const N: usize>(
     mut helds: [LockGuard<'_, V>; N],
     parts: &[Part<'_>],
-    trips: &mut u32,
+    lane: &Lane,
 ) -> Result<(), LockError> {
     let Some(first) = helds.first() else { return Ok(()) };
-    let (pool, id, writer) = (first.pool, first.connection(), first.writer);
+    let (pool, path, writer) = (first.pool, first.path(lane), first.writer);
     let handed_over = helds.each_ref().map(LockGuard::may_hand_over);
     let kept = helds.iter().zip(handed_over).filter(|(_, handed_over)| !handed_over);
     let unlocks: ArrayVec<Operation<'static>, N> = kept.map(|(guard, _)| guard.release_operation()).collect();
-    *trips += pool.write_chain(id, &writer, parts, &unlocks).await?;
+    pool.write_chain(path, &writer, parts, &unlocks).await?;
     for (guard, handed_over) in helds.iter_mut().zip(handed_over) {
         guard.end(handed_over);
     }

@@ -10,6 +10,7 @@ use fatbtree_verbs::{Output, Verbs};
 use super::{End, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
 use crate::connection::{BreakReason, ConnectionId, Event};
 use crate::memory::{RemoteMemory, Trouble, word_of};
+use crate::operation::{Lane, Path};
 
 pub use give_back::restructure_all;
 
@@ -81,8 +82,9 @@ impl<V: Verbs> LockGuard<'_, V> {
         Ok(self.writer.taken(self.lock, believed, word_of(found)?))
     }
 
-    fn connection(&self) -> ConnectionId {
-        ConnectionId { server: self.lock.server, lane: self.lane }
+    /// The way to the lock's server by the connection on which the lock is taken.
+    fn path<'l>(&self, lane: &'l Lane) -> Path<'l> {
+        lane.by(ConnectionId { server: self.lock.server, lane: self.lane })
     }
 
     fn leave(&mut self, end: End) {
@@ -117,12 +119,10 @@ impl<V: Verbs> RemoteMemory<V> {
     /// so, too; until then other clients wait for these locks.
     pub async fn finish(&self) {
         while let Some((lock, writer)) = self.take_left() {
-            let mut trips = 0;
+            let lane = Lane::new(0);
             // What fails here is left once more, for the next change.
-            let Ok((guard, taken)) = LockGuard::enter(self, writer, lock, 0, &mut trips).await else {
-                return;
-            };
-            if taken && guard.release(&mut trips).await.is_err() {
+            let Ok((guard, taken)) = LockGuard::enter(self, writer, lock, &lane).await else { return };
+            if taken && guard.release(&lane).await.is_err() {
                 return;
             }
         }

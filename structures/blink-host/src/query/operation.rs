@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use fatbtree_blink::{
-    BreakReason, Change, ConnectionId, KeyRange, OperationError, Partition, Pool, ScanOptions, Start,
+    BreakReason, Change, CommonError, ConnectionId, KeyRange, OperationError, Partition, Pool, ScanOptions,
+    Start,
 };
 use fatbtree_query::{Outcome, Request};
 use fatbtree_verbs::{Failure, Verbs};
@@ -65,7 +66,7 @@ fn failed(error: &OperationError, own: &Partition) -> Outcome {
         // server's memory, each time that it is followed.
         error @ (OperationError::GaveUp { .. }
         | OperationError::Damaged { .. }
-        | OperationError::UnknownServer { .. }
+        | OperationError::Common { error: CommonError::UnknownServer(_), .. }
         | OperationError::ConnectionBroke {
             last: BreakReason::Failed(Failure::RemoteAccess), ..
         }) => {
@@ -73,10 +74,10 @@ fn failed(error: &OperationError, own: &Partition) -> Outcome {
             Outcome::Damaged
         }
         // A worker works on its own server alone: a pointer leads to another one.
-        error @ (OperationError::NotWriter { server, .. }
-        | OperationError::Abandoned { id: ConnectionId { server, .. }, .. })
-            if *server != own.id =>
-        {
+        error @ OperationError::Common {
+            error: CommonError::NotWriter(server) | CommonError::Abandoned(ConnectionId { server, .. }),
+            ..
+        } if *server != own.id => {
             tracing::debug!(%error, "a query has found damage");
             Outcome::Damaged
         }

@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Waker};
 use common::lab::{Lab, options};
 use common::value_of;
 use fatbtree_blink::{
-    BreakReason, Event as PoolEvent, OperationError, Pool, PoolConfig, RemoteSide, Start, SuperRoot,
+    BreakReason, CommonError, Event as PoolEvent, OperationError, Pool, PoolConfig, RemoteSide, Start,
+    SuperRoot,
 };
 use fatbtree_blink_host::TreeEvent;
 use fatbtree_memserver::{FirstHop, Refusal, SessionKey};
@@ -138,7 +139,7 @@ fn a_client_that_was_silent_too_long_is_cut_off_until_it_opens_another_session()
     world.control(&mut world.lab.borrow_mut());
     assert_eq!(world.admitted.get(), None, "the first-hop entry is gone");
     let error = world.get(7).unwrap_err();
-    assert!(matches!(error, OperationError::Abandoned { .. }), "{error}");
+    assert!(matches!(error, OperationError::Common { error: CommonError::Abandoned(_), .. }), "{error}");
     assert_eq!(world.connect(), Err(Refusal::UnknownSession(world.session)));
 
     let client = fatbtree_memserver::ClientId {

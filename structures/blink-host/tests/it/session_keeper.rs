@@ -14,7 +14,7 @@ use fatbtree_memserver::{ClientId, MemoryServer, NoOwner, Refusal, ServerOptions
 use fatbtree_remote_memory::session_keeper::{
     Call, CallId, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper,
 };
-use fatbtree_remote_memory::{RESTING, RemoteConfig, Trouble, Want, Writer};
+use fatbtree_remote_memory::{RESTING, RemoteConfig, Spare, Trouble, Want, Writer};
 use fatbtree_verbs::Endpoint;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -203,16 +203,16 @@ impl Lab {
         let want = Want { is_fresh: true, ..RECORD };
         let mut freed = Vec::new();
         while freed.len() < count {
-            let taken = self.memory.with_allocator(1, &writer, |allocator| allocator.take(want));
-            let Some(block) = taken.flatten() else {
+            let taken = self.memory.take_at_hand(&writer, want).map(Spare::keep);
+            let Some(taken) = taken else {
                 // Server 0 may have a call under way.
                 self.want(1, RECORDS);
                 self.poll();
                 self.answer(1, Fate::Answered);
                 continue;
             };
-            self.memory.put_back_after(0, &writer, RECORDS, want.bytes, block);
-            freed.push(block.address);
+            self.memory.put_back_after(0, &taken);
+            freed.push(taken.block.address);
         }
         freed
     }

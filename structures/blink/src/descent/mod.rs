@@ -5,7 +5,7 @@ mod partner;
 mod recover;
 mod steps;
 
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Suspicion};
+use fatbtree_remote_memory::{GlobalAddress, Lane, Path, Suspicion};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 
@@ -56,13 +56,15 @@ pub(crate) struct Child {
 pub(crate) struct Descent<'p, V: Verbs> {
     pool: &'p Pool<V>,
     key: u64,
-    lane: u8,
+    lane: Lane,
     partition: Partition,
     /// Number of the tree, by the entry cache, when the descent began.
     entry_tree: u32,
     started: Instant,
-    /// Time of the first node that was refused.
+    /// Time of the first node that was refused, or of the first request that the device refused.
     lost_since: Option<Instant>,
+    /// Requests that the device refused for now.
+    refusals: u32,
     /// No more index reads: one was a stale hint, or its connection broke.
     walks: bool,
     /// Siblings followed and partners asked since the last start.
@@ -90,10 +92,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// One for another key of an operation that goes on: on the same lane, whose order it relies on.
     pub(crate) fn for_key(&self, key: u64) -> Self {
-        Self::on_lane(self.pool, key, self.lane)
+        Self::on_lane(self.pool, key, self.lane.apart())
     }
 
-    fn on_lane(pool: &'p Pool<V>, key: u64, lane: u8) -> Self {
+    fn on_lane(pool: &'p Pool<V>, key: u64, lane: Lane) -> Self {
         Self {
             pool,
             key,
@@ -102,6 +104,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             entry_tree: pool.entries(EntryCache::tree).unwrap_or_default(),
             started: pool.reactor().now(),
             lost_since: None,
+            refusals: 0,
             walks: false,
             siblings: 0,
             cached: None,
@@ -123,8 +126,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         self.pool
     }
 
-    pub(crate) fn lane(&self) -> u8 {
-        self.lane
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.lane
     }
 
     pub(crate) fn entry_tree(&self) -> u32 {
@@ -148,18 +151,20 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Ends the descent: its round trips and its duration.
     pub(crate) fn end(self) -> (Trips, Duration) {
-        (self.trips, self.pool.reactor().now() - self.started)
+        let trips = Trips { round_trips: self.lane.round_trips(), ..self.trips };
+        (trips, self.pool.reactor().now() - self.started)
     }
 
-    fn connection(&self) -> ConnectionId {
-        ConnectionId { server: self.partition.root.server(), lane: self.lane }
+    /// The way to the server of its partition.
+    fn path(&self) -> Path<'_> {
+        self.lane.to(self.partition.root.server())
     }
 
     /// Prepares an attempt: waits for the connection, and says where the walk really begins.
     pub(crate) async fn begin(&mut self, start: Start) -> Result<Start, Reason> {
         let registered = loop {
             self.partition = self.pool.partition_of(self.key);
-            let registered = self.pool.until_up(self.connection()).await?;
+            let registered = self.pool.until_up(self.path().id).await?;
             // A server that was away has told its root, and perhaps other keys than were taken for its own.
             let now = self.pool.partition_of(self.key);
             let same = now.id == self.partition.id;

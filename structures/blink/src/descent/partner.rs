@@ -72,8 +72,7 @@ impl<V: Verbs> Descent<'_, V> {
     /// partner is being written.
     pub(crate) async fn upper(&mut self, header: &NodeHeader) -> Result<Result<Upper, NodeFault>, Reason> {
         let tree = self.pool.config().tree;
-        let bytes = self.pool.read(self.lane, header.partner, tree.node_bytes(header.level)).await?;
-        self.trips.round_trips += 1;
+        let bytes = self.pool.read(&self.lane, header.partner, tree.node_bytes(header.level)).await?;
         Ok(match Node::read(&tree, &bytes) {
             Ok(node) => {
                 let found = node.header();

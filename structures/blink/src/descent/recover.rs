@@ -1,6 +1,6 @@
 //! Recovery from a failed attempt: another attempt, or the end of the operation.
 
-use fatbtree_remote_memory::{BreakReason, GlobalAddress, LockError, Shortage, Trouble, Want};
+use fatbtree_remote_memory::{BreakReason, GlobalAddress, LockError, Shortage, Stop, Trouble, Want};
 use fatbtree_verbs::Verbs;
 
 use super::Descent;
@@ -21,6 +21,13 @@ pub(crate) enum Reason {
     Memory(Want),
     /// The connection broke while the operation wrote, and what became of that cannot be found out any more.
     Unknown(BreakReason),
+}
+
+impl Reason {
+    /// Whether something may have been written all the same.
+    pub(crate) const fn may_be_done(&self) -> bool {
+        matches!(self, Self::Trouble(Trouble::Broke(_)) | Self::Unknown(_))
+    }
 }
 
 impl From<LockError> for Reason {
@@ -58,23 +65,24 @@ impl<V: Verbs> Descent<'_, V> {
                 self.pool.count(|stats| stats.restarts += 1);
                 return Ok(());
             }
-            Reason::Trouble(Trouble::Lapsed) => {
+            Reason::Trouble(Trouble::Lost(server)) => return Err(OperationError::TreeLost { key, server }),
+            Reason::Trouble(trouble) => match Stop::from(trouble) {
+                Stop::Failed(error) => return Err(OperationError::Common { key, error }),
+                Stop::Refused(error) if !self.has_patience() => {
+                    return Err(OperationError::Common { key, error: error.into() });
+                }
+                Stop::Refused(_) => {
+                    self.pool.pause(self.refusals).await;
+                    self.refusals += 1;
+                    return Ok(());
+                }
                 // The next attempt is made in the next session.
-                self.pool.count(|stats| stats.restarts += 1);
-                self.pool.pause(self.trips.restarts).await;
-                return Ok(());
-            }
-            Reason::Trouble(Trouble::Abandoned(id)) => return Err(OperationError::Abandoned { key, id }),
-            Reason::Trouble(Trouble::Lost(server)) => {
-                return Err(OperationError::TreeLost { key, server });
-            }
-            Reason::Trouble(Trouble::UnknownServer(server)) => {
-                return Err(OperationError::UnknownServer { key, server });
-            }
-            Reason::Trouble(Trouble::NotWriter(server)) => {
-                return Err(OperationError::NotWriter { key, server });
-            }
-            Reason::Trouble(Trouble::Refused(error)) => return Err(OperationError::Refused { key, error }),
+                Stop::Anew | Stop::Later | Stop::Absent(_) => {
+                    self.pool.count(|stats| stats.restarts += 1);
+                    self.pool.pause(self.trips.restarts).await;
+                    return Ok(());
+                }
+            },
             Reason::Locked => return Err(OperationError::Locked { key }),
             Reason::Unknown(last) => return Err(OperationError::Unknown { key, last }),
             Reason::Memory(want) => {
@@ -97,9 +105,7 @@ impl<V: Verbs> Descent<'_, V> {
             self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), key, child));
             self.pool.count_cache(|stats| stats.stale += 1);
         }
-        // Patience runs from the first fault, so that an earlier wait for a connection does not count.
-        let now = self.pool.reactor().now();
-        if now - *self.lost_since.get_or_insert(now) > self.pool.config().limits.patience {
+        if !self.has_patience() {
             let (root, restarts) = (self.partition.root, self.trips.restarts);
             return Err(OperationError::GaveUp { key, root, restarts, fault });
         }
@@ -115,12 +121,18 @@ impl<V: Verbs> Descent<'_, V> {
         Ok(())
     }
 
+    /// Whether the operation still tries. Patience runs from the first fault or refusal, so that an earlier wait for a connection does not
+    /// count.
+    fn has_patience(&mut self) -> bool {
+        let now = self.pool.reactor().now();
+        now - *self.lost_since.get_or_insert(now) <= self.pool.config().limits.patience
+    }
+
     /// Asks the region's superblock for the root. What goes wrong here goes wrong again in the next attempt, and is told
     /// then.
     pub(crate) async fn refresh_root(&mut self) {
         let place = GlobalAddress::new(self.partition.root.server(), 0);
-        let Ok(bytes) = self.pool.read(self.lane, place, SUPERBLOCK_BYTES).await else { return };
-        self.trips.round_trips += 1;
+        let Ok(bytes) = self.pool.read(&self.lane, place, SUPERBLOCK_BYTES).await else { return };
         let Ok(found) = Superblock::parse(&bytes) else { return };
         if found.check(&self.partition, &self.pool.config().tree).is_err() {
             return;

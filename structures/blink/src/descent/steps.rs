@@ -87,9 +87,7 @@ impl<V: Verbs> Descent<'_, V> {
     #[inline]
     pub(crate) async fn ask_switches(&mut self) -> Result<HintResult, Reason> {
         let len = self.pool.config().tree.max_node_bytes();
-        let id = self.connection();
-        let bytes = self.pool.index_read(id, self.key, len, IndexTarget::NodeOrRecord).await?;
-        self.trips.round_trips += 1;
+        let bytes = self.pool.index_read(self.path(), self.key, len, IndexTarget::NodeOrRecord).await?;
         if !is_record(&bytes) {
             return Ok(HintResult::Node(bytes));
         }
@@ -122,11 +120,7 @@ impl<V: Verbs> Descent<'_, V> {
         loop {
             let bytes = match first.take() {
                 Some(bytes) => bytes,
-                None => {
-                    let bytes = self.read_step(*step).await?;
-                    self.trips.round_trips += 1;
-                    bytes
-                }
+                None => self.read_step(*step).await?,
             };
             match self.decide(*step, level, &bytes, asked, arrive) {
                 Ok(Decision::Arrived(what)) => return Ok((bytes, Some(what))),
@@ -150,8 +144,7 @@ impl<V: Verbs> Descent<'_, V> {
     ) -> Result<(ReadBytes, T), Reason> {
         let mut torn = 0;
         loop {
-            let trips = &mut self.trips.round_trips;
-            let bytes = self.pool.read_long(self.lane, address, len.into(), trips).await?;
+            let bytes = self.pool.read_long(&self.lane, address, len.into()).await?;
             match check(&bytes) {
                 Ok(what) => return Ok((bytes, what)),
                 Err(fault) => self.pause_if_torn(fault, &mut torn).await?,
@@ -169,9 +162,11 @@ impl<V: Verbs> Descent<'_, V> {
                     true => IndexTarget::NodeOrRecord,
                     false => IndexTarget::Node,
                 };
-                self.pool.index_read(self.connection(), self.key, tree.max_node_bytes(), target).await
+                self.pool.index_read(self.path(), self.key, tree.max_node_bytes(), target).await
             }
-            Step::Node { address, level } => self.pool.read(self.lane, address, tree.node_bytes(level)).await,
+            Step::Node { address, level } => {
+                self.pool.read(&self.lane, address, tree.node_bytes(level)).await
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use fatbtree_remote_memory::{
-    ConnectError, ConnectionId, Contention, GlobalAddress, Kept, Locking, RemoteConfig, RemoteMemory,
+    ConnectError, ConnectionId, Contention, GlobalAddress, Kept, Locking, Path, RemoteConfig, RemoteMemory,
     RemoteSide, Trouble, Writer,
 };
 use fatbtree_verbs::{Agreed, Buffer, IndexTarget, Operation, Verbs};
@@ -352,14 +352,14 @@ impl<V: Verbs> Pool<V> {
     #[inline]
     pub(crate) async fn index_read(
         &self,
-        id: ConnectionId,
+        path: Path<'_>,
         key: u64,
         len: u32,
         target: IndexTarget,
     ) -> Result<Buffer, Trouble> {
-        let (queue_pair, _) = self.link(id)?;
+        let (queue_pair, _) = self.link(path.id)?;
         self.count(|stats| stats.index_reads += 1);
-        let [bytes] = self.fetch(id, queue_pair, [Operation::IndexRead { key, len, target }]).await?;
+        let [bytes] = self.fetch(path, queue_pair, [Operation::IndexRead { key, len, target }]).await?;
         Ok(bytes)
     }
 

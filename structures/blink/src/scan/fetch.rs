@@ -5,9 +5,8 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use fatbtree_remote_memory::record::RecordPointer;
-use fatbtree_remote_memory::{GlobalAddress, KeyRange, Trouble};
+use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 use fatbtree_verbs::Verbs;
-use fatbtree_verbs::time::Instant;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
@@ -69,38 +68,9 @@ enum Copied {
     Internal(u8, Vec<(u64, GlobalAddress)>),
 }
 
-/// Goes on after a failed attempt. Where all buffers are held it waits until some go back: a scan can wait.
-#[derive(Debug, Default)]
-pub(crate) struct Patience {
-    starved: Option<(Instant, u32)>,
-}
-
-impl Patience {
-    pub(crate) async fn recover<V: Verbs>(
-        &mut self,
-        descent: &mut Descent<'_, V>,
-        reason: Reason,
-    ) -> Result<(), OperationError> {
-        let pool = descent.pool();
-        if let Reason::Trouble(Trouble::Refused(error)) = &reason
-            && error.is_temporary()
-        {
-            let now = pool.reactor().now();
-            let (since, attempt) = self.starved.get_or_insert((now, 0));
-            if now - *since <= pool.config().limits.patience {
-                *attempt += 1;
-                pool.pause(*attempt).await;
-                return Ok(());
-            }
-        }
-        descent.recover(reason).await
-    }
-}
-
 /// Reads a node, whatever happens to it meanwhile.
 pub(super) async fn fetch<V: Verbs>(pool: &Pool<V>, ask: Ask) -> Result<Fetched, OperationError> {
     let mut descent = Descent::new(pool, ask.key);
-    let mut patience = Patience::default();
     let mut asked_superblock = false;
     let (address, range, copied) = loop {
         let reason = match descent.begin(ask.start).await {
@@ -129,9 +99,9 @@ pub(super) async fn fetch<V: Verbs>(pool: &Pool<V>, ask: Ask) -> Result<Fetched,
                 }
             }
         };
-        patience.recover(&mut descent, reason).await?;
+        descent.recover(reason).await?;
     };
-    let above = descent.trips_mut().round_trips;
+    let above = descent.lane().round_trips();
     let (holds, below) = match copied {
         Copied::Internal(level, children) => (Holds::Children(level, children), 0),
         Copied::Leaf(mut entries) => {
@@ -225,6 +195,7 @@ async fn values_of<V: Verbs>(
         let (value, trips): (Option<Bytes>, Trips) = result?;
         pairs[at].1 = value;
         clock = clock.max(begun + trips.round_trips);
+        descent.lane().add(trips.round_trips);
         add(descent.trips_mut(), &trips);
     }
     Ok((pairs.into_iter().filter_map(|(key, value)| Some((key, value?))).collect(), clock))
@@ -235,12 +206,11 @@ async fn value_of<V: Verbs>(
     mut descent: Descent<'_, V>,
     record: RecordPointer,
 ) -> Result<(Option<Bytes>, Trips), OperationError> {
-    let mut patience = Patience::default();
     let mut attempt = descent.read_value(record).await.map(Some);
     let value = loop {
         match attempt {
             Ok(value) => break value.map(|value| Bytes::copy_from_slice(&value)),
-            Err(reason) => patience.recover(&mut descent, reason).await?,
+            Err(reason) => descent.recover(reason).await?,
         }
         attempt = match descent.begin(Start::Root).await {
             Ok(start) => descent.get(start).await,
@@ -251,7 +221,6 @@ async fn value_of<V: Verbs>(
 }
 
 fn add(all: &mut Trips, more: &Trips) {
-    all.round_trips += more.round_trips;
     all.retries += more.retries;
     all.restarts += more.restarts;
     all.breaks += more.breaks;

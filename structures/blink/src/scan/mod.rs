@@ -51,8 +51,6 @@ use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 use leaves::{Leaves, Pairs};
 
-pub(crate) use fetch::Patience;
-
 /// The order in which a scan gives out its pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {

@@ -68,7 +68,7 @@
 mod table;
 
 use fatbtree_remote_memory::record::{RECORD_HEAD, read_hinted, record_bytes};
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Trouble};
+use fatbtree_remote_memory::{GlobalAddress, Path, Trouble};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use crate::config::MAX_VALUE;
@@ -116,12 +116,12 @@ impl<V: Verbs> Descent<'_, V> {
         let shape = self.pool().config().tree.leaf_shape();
         let parts = if shape.is_inline() { shape.capacity() } else { MAX_VALUE as usize + 1 };
         found.filter(|place| {
-            (place.part as usize) < parts && self.pool().link(self.connection_to(*place)).is_ok()
+            (place.part as usize) < parts && self.pool().link(self.path_to(*place).id).is_ok()
         })
     }
 
-    fn connection_to(&self, place: EntryPlace) -> ConnectionId {
-        ConnectionId { server: place.address.server(), lane: self.lane() }
+    fn path_to(&self, place: EntryPlace) -> Path<'_> {
+        self.lane().to(place.address.server())
     }
 
     async fn read_entry_at(
@@ -131,20 +131,19 @@ impl<V: Verbs> Descent<'_, V> {
         let (pool, tree, slot) = (self.pool(), &self.pool().config().tree, part as usize);
         let lines = entry_lines(tree.leaf_shape(), slot);
         let at = GlobalAddress(address.raw() + lines.start as u64);
-        let id = self.connection_to(EntryPlace { address, part });
-        let (queue_pair, rkey) = pool.link(id)?;
+        let path = self.path_to(EntryPlace { address, part });
+        let (queue_pair, rkey) = pool.link(path.id)?;
         let read = |at: GlobalAddress, len: usize| Operation::Read {
             from: Remote { address: at.raw(), rkey },
             len: len as u32,
         };
         let reads = [read(address, LINE), read(at, lines.len())];
-        let [header, lines] = match pool.fetch(id, queue_pair, reads).await {
+        let [header, lines] = match pool.fetch(path, queue_pair, reads).await {
             Ok(lines) => lines,
             // There may be one buffer, which is enough for the ordinary lookup.
             Err(Trouble::Refused(_)) => return Ok(None),
             Err(trouble) => return Err(trouble.into()),
         };
-        self.trips_mut().round_trips += 1;
         let found = read_entry(tree, address, slot, self.key(), &header, &lines).ok();
         Ok(found.map(|value| Value::within(lines, value)))
     }
@@ -154,7 +153,6 @@ impl<V: Verbs> Descent<'_, V> {
         EntryPlace { address, part }: EntryPlace,
     ) -> Result<Option<Value>, Reason> {
         let bytes = self.pool().read(self.lane(), address, record_bytes(part)).await?;
-        self.trips_mut().round_trips += 1;
         let found = read_hinted(&bytes, self.key()).ok().map(|value| RECORD_HEAD..RECORD_HEAD + value.len());
         Ok(found.map(|value| Value::within(bytes, value)))
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use fatbtree_remote_memory::record::{
     RECORD_HEAD, RecordPointer, UNPUBLISHED, next_record_version, published, record_bytes, write_record,
 };
-use fatbtree_remote_memory::{Check, ConnectionId, GlobalAddress, LockGuard, Part, Want, Writer};
+use fatbtree_remote_memory::{Check, GlobalAddress, LockGuard, Part, Spare, Want, Writer};
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::merge::is_thin;
@@ -23,17 +23,14 @@ pub(super) struct Locked<'p, V: Verbs> {
 }
 
 /// Memory for a new node, and the version that the node begins with.
-#[derive(Clone, Copy)]
-pub(super) struct NewNode {
-    pub(super) address: GlobalAddress,
+pub(super) struct NewNode<'p, V: Verbs> {
+    pub(super) place: Spare<'p, V>,
     pub(super) version: u32,
-    /// Writer of the session in which the memory belonged to this client; in the next session it belongs to
-    /// another.
-    pub(super) writer: Writer,
 }
 
 /// A record that is written with the leaf that points to it.
-struct NewRecord {
+struct NewRecord<'p, V: Verbs> {
+    place: Spare<'p, V>,
     pointer: RecordPointer,
     bytes: Vec<u8>,
 }
@@ -76,7 +73,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Err(reason) => return self.without(guard, reason).await,
         };
         if !applies {
-            guard.release(&mut self.trips_mut().round_trips).await?;
+            guard.release(self.lane()).await?;
             return Ok(Outcome::Done(false));
         }
         let Some(value) = change.value() else {
@@ -96,7 +93,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Box::pin(self.tell_parents(child)).await;
             return Ok(Outcome::Split(address));
         };
-        let record = match self.new_record(address.server(), value).await {
+        let mut record = match self.new_record(address.server(), value).await {
             Ok(record) => record,
             Err(reason) => return self.without(guard, reason).await,
         };
@@ -106,7 +103,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let changed = self.written_back(editor.put(slot, self.key(), new));
         let entry = Part { at: address.behind(changed.start as u64), bytes: &leaf[changed] };
-        self.write_entry(guard, entry, old, record.as_ref()).await?;
+        record.iter_mut().for_each(|record| record.place.set_held(true));
+        let written = self.write_entry(guard, entry, old, record.as_ref()).await;
+        if let (Err(reason), Some(record)) = (&written, &mut record) {
+            record.place.set_held(reason.may_be_done());
+        }
+        written?;
         match &record {
             Some(record) => self.note_place(record.pointer.address, record.pointer.length),
             None => self.note_place(address, slot as u32),
@@ -121,7 +123,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         guard: LockGuard<'p, V>,
         entry: Part<'_>,
         former: Option<RecordPointer>,
-        new: Option<&NewRecord>,
+        new: Option<&NewRecord<'p, V>>,
     ) -> Result<(), Reason> {
         let (mut old, mut writer) = (former, guard.writer());
         if let Some(record) = old.take_if(|old| old.address.server() != entry.at.server()) {
@@ -146,7 +148,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             (Some((record, publish)), None) => &[record, entry, publish],
             (Some((record, publish)), Some(unpublish)) => &[record, unpublish, entry, publish],
         };
-        guard.write_back(parts, &mut self.trips_mut().round_trips).await?;
+        guard.write_back(parts, self.lane()).await?;
         if let Some(record) = former {
             self.free_record(record, &writer);
         }
@@ -167,14 +169,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
         mut node: GlobalAddress,
         level: u8,
     ) -> Result<Locked<'p, V>, Reason> {
-        let (pool, lane, len) = (self.pool(), self.lane(), self.pool().config().tree.node_bytes(level));
+        let (pool, len) = (self.pool(), self.pool().config().tree.node_bytes(level));
         loop {
-            let trips = &mut self.trips_mut().round_trips;
-            let (guard, bytes) = LockGuard::lock_and_read(pool, lane, node, len, trips).await?;
+            let (guard, bytes) = LockGuard::lock_and_read(pool, self.lane(), node, len).await?;
             match self.place_of_locked(node, level, &bytes) {
                 Ok(LockedPlace::Here) => return Ok(Locked { guard, address: node, bytes }),
                 Ok(LockedPlace::Moved(to)) => {
-                    guard.release(&mut self.trips_mut().round_trips).await?;
+                    guard.release(self.lane()).await?;
                     node = to;
                 }
                 Ok(LockedPlace::Unsettled) => {
@@ -203,15 +204,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Writes something on any server, in the session of `writer`: a node to which nothing leads yet, or the mark of a record.
     pub(super) async fn write_elsewhere(&mut self, part: &Part<'_>, writer: &Writer) -> Result<(), Reason> {
-        let id = ConnectionId { server: part.at.server(), lane: self.lane() };
-        let parts = std::slice::from_ref(part);
-        self.trips_mut().round_trips += self.pool().write_chain(id, writer, parts, &[]).await?;
-        Ok(())
+        let (path, parts) = (self.lane().to(part.at.server()), std::slice::from_ref(part));
+        Ok(self.pool().write_chain(path, writer, parts, &[]).await?)
     }
 
     /// Gives up an attempt: the lock goes back, nothing was changed.
     pub(super) async fn without<T>(&mut self, guard: LockGuard<'p, V>, reason: Reason) -> Result<T, Reason> {
-        guard.release(&mut self.trips_mut().round_trips).await?;
+        guard.release(self.lane()).await?;
         Err(reason)
     }
 
@@ -221,54 +220,34 @@ impl<'p, V: Verbs> Descent<'p, V> {
         server: u16,
         level: u8,
         is_fresh: bool,
-    ) -> Result<NewNode, Reason> {
+    ) -> Result<NewNode<'p, V>, Reason> {
         let (class, bytes) = (of_level(level), self.pool().config().tree.node_bytes(level));
         let want = Want { server, class, bytes, is_fresh };
         let writer = self.pool().writer(server)?;
-        let taken = self.pool().with_allocator(server, &writer, |allocator| allocator.take(want));
-        let block = taken.flatten().ok_or(Reason::Memory(want))?;
-        let address = block.address;
+        let place = self.pool().take_at_hand(&writer, want).ok_or(Reason::Memory(want))?;
         // Versions go on from what is there.
-        match self.pool().read(self.lane(), address, bytes).await {
-            Ok(found) => {
-                self.trips_mut().round_trips += 1;
-                Ok(NewNode { address, version: next_version(&found), writer })
-            }
-            Err(trouble) => {
-                self.pool().put_back(&writer, class, bytes, block);
-                Err(trouble.into())
-            }
-        }
+        let version = next_version(&self.pool().read(self.lane(), place.address(), bytes).await?);
+        Ok(NewNode { place, version })
     }
 
     /// The record of a value, where values are out of line.
-    async fn new_record(&mut self, server: u16, value: &[u8]) -> Result<Option<NewRecord>, Reason> {
+    async fn new_record(&mut self, server: u16, value: &[u8]) -> Result<Option<NewRecord<'p, V>>, Reason> {
         if self.pool().config().tree.leaf_shape().is_inline() {
             return Ok(None);
         }
         let (pool, length) = (self.pool(), value.len() as u32);
         let writer = pool.writer(server)?;
         let want = Want::record(server, RECORDS, length);
-        let block = pool.with_allocator(server, &writer, |allocator| allocator.take(want));
-        let block = block.flatten().ok_or(Reason::Memory(want))?;
-        let version = match block.version {
+        let place = pool.take_at_hand(&writer, want).ok_or(Reason::Memory(want))?;
+        let address = place.address();
+        let version = match place.taken.block.version {
             Some(version) => version,
-            None => match pool.read(self.lane(), block.address, RECORD_HEAD as u32).await {
-                Ok(found) => {
-                    self.trips_mut().round_trips += 1;
-                    next_record_version(&found)
-                }
-                Err(trouble) => {
-                    pool.put_back(&writer, want.class, want.bytes, block);
-                    return Err(trouble.into());
-                }
-            },
+            None => next_record_version(&pool.read(self.lane(), address, RECORD_HEAD as u32).await?),
         };
         let mut bytes = vec![0; record_bytes(length) as usize];
         let mark = if Check::PublishedLast.on() { UNPUBLISHED } else { published(version) };
         write_record(&mut bytes, self.key(), version, mark, |room| room.copy_from_slice(value));
-        let pointer = RecordPointer { address: block.address, length, version };
-        Ok(Some(NewRecord { pointer, bytes }))
+        Ok(Some(NewRecord { place, pointer: RecordPointer { address, length, version }, bytes }))
     }
 
     /// Lets the place of a record be used again, to which no leaf leads any more since the session of `writer`. In a later one it is

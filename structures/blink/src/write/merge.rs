@@ -34,7 +34,7 @@
 //! second or third lock at once gives up: another delete tries again.
 
 use fatbtree_remote_memory::{
-    Block, Check, GlobalAddress, KeyRange, LockGuard, Part, Writer, restructure_all,
+    Block, Check, GlobalAddress, KeyRange, LockGuard, Part, Taken, Writer, restructure_all,
 };
 use fatbtree_verbs::Verbs;
 
@@ -107,7 +107,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Err(reason) => Err(reason),
             };
             let (trips, _) = way.end();
-            self.trips_mut().round_trips += trips.round_trips;
+            self.lane().add(trips.round_trips);
             // Nodes that were merged above a leaf have given it other neighbours.
             has_neighbours |= level > 0 && matches!(merge, Ok(Merge::Done | Merge::Thin));
             match merge {
@@ -167,14 +167,14 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Part { at: merged.left, bytes: &merged.settled },
         ];
         let writer = right_held.writer();
-        let trips = &mut self.trips_mut().round_trips;
+        let lane = self.lane();
         if header.address.server() == merged.left.server() {
-            restructure_all([parent.guard, left_held, right_held], &parts, trips).await?;
+            restructure_all([parent.guard, left_held, right_held], &parts, lane).await?;
         } else {
-            right_held.write(&[Part { at: merged.right, bytes: &merged.leaving }], trips).await?;
-            parent.guard.write(&[parent_part], trips).await?;
-            restructure_all([left_held, right_held], &parts[1..], trips).await?;
-            parent.guard.release(trips).await?;
+            right_held.write(&[Part { at: merged.right, bytes: &merged.leaving }], lane).await?;
+            parent.guard.write(&[parent_part], lane).await?;
+            restructure_all([left_held, right_held], &parts[1..], lane).await?;
+            parent.guard.release(lane).await?;
             self.pool().count(|stats| stats.merges_below_others += 1);
         }
         self.pool().tell_cache(|cache| cache.forget(level + 1, pair[1].0, merged.right));
@@ -187,11 +187,11 @@ impl<'p, V: Verbs> Descent<'p, V> {
     fn put_back(&self, node: GlobalAddress, level: u8, writer: &Writer) {
         let (class, bytes) = (of_level(level), self.pool().config().tree.node_bytes(level));
         let block = Block { address: node, version: None };
-        self.pool().put_back(writer, class, bytes, block);
+        self.pool().put_back(&Taken { writer: *writer, class, bytes, block });
     }
 
     async fn leave(&mut self, locked: Locked<'p, V>, merge: Merge) -> Result<Merge, Reason> {
-        locked.guard.release(&mut self.trips_mut().round_trips).await?;
+        locked.guard.release(self.lane()).await?;
         Ok(merge)
     }
 
@@ -207,7 +207,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         let Some((left_held, left_bytes)) = self.try_lock(left, level).await? else { return Ok(None) };
         let Some((right_held, right_bytes)) = self.try_lock(right, level).await? else {
-            left_held.release(&mut self.trips_mut().round_trips).await?;
+            left_held.release(self.lane()).await?;
             return Ok(None);
         };
         let tree = self.pool().config().tree;
@@ -216,7 +216,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         match merged(&tree, level, (low, pair[1].0), [left, right], bytes) {
             Some(merged) => Ok(Some((left_held, right_held, merged))),
             None => {
-                restructure_all([left_held, right_held], &[], &mut self.trips_mut().round_trips).await?;
+                restructure_all([left_held, right_held], &[], self.lane()).await?;
                 Ok(None)
             }
         }
@@ -227,8 +227,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         node: GlobalAddress,
         level: u8,
     ) -> Result<Option<(LockGuard<'p, V>, fatbtree_verbs::Buffer)>, Reason> {
-        let (pool, lane, len) = (self.pool(), self.lane(), self.pool().config().tree.node_bytes(level));
-        Ok(LockGuard::try_lock_and_read(pool, lane, node, len, &mut self.trips_mut().round_trips).await?)
+        let (pool, len) = (self.pool(), self.pool().config().tree.node_bytes(level));
+        Ok(LockGuard::try_lock_and_read(pool, self.lane(), node, len).await?)
     }
 
     /// Makes the only child of the root, which is of this level, the root.
@@ -238,17 +238,16 @@ impl<'p, V: Verbs> Descent<'p, V> {
         level: u8,
         child: GlobalAddress,
     ) -> Result<Merge, Reason> {
-        let (pool, lane) = (self.pool(), self.lane());
+        let pool = self.pool();
         let (id, place) = (self.partition().id, GlobalAddress::new(self.partition().id, 0));
-        let trips = &mut self.trips_mut().round_trips;
-        let locked = LockGuard::try_lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
+        let locked = LockGuard::try_lock_and_read(pool, self.lane(), place, SUPERBLOCK_BYTES).await?;
         let Some((guard, bytes)) = locked else { return self.leave(root, Merge::None).await };
         let superblock = self.check_superblock(&bytes);
         let is_root = |found: &Partition| {
             (found.root, found.root_level) == (root.address, level) && root.address.server() == id
         };
         let Some(superblock) = superblock.ok().filter(|found| is_root(&found.partition)) else {
-            guard.release(&mut self.trips_mut().round_trips).await?;
+            guard.release(self.lane()).await?;
             return self.leave(root, Merge::None).await;
         };
         let below = level.saturating_sub(1);
@@ -257,7 +256,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         mark_free(&mut freed);
         let parts = [Part { at: place, bytes: &announced }, Part { at: root.address, bytes: &freed }];
         let writer = root.guard.writer();
-        restructure_all([guard, root.guard], &parts, &mut self.trips_mut().round_trips).await?;
+        restructure_all([guard, root.guard], &parts, self.lane()).await?;
         pool.set_root(id, child, below);
         self.put_back(root.address, level, &writer);
         Ok(Merge::Done)

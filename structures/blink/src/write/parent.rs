@@ -35,7 +35,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             let mut way = self.for_key(child.low);
             let told = way.tell_parent(child).await;
             let (trips, _) = way.end();
-            self.trips_mut().round_trips += trips.round_trips;
+            self.lane().add(trips.round_trips);
             self.pool().teach_cache(child);
             match told {
                 Ok(Some(next)) => child = next,
@@ -85,14 +85,14 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let whole = Whole::Internal(children);
         if whole.len() <= usize::from(tree.fan_out()) {
             let part = Part { at: spec.address, bytes: &whole.write(&tree, &spec) };
-            guard.restructure(&[part], &mut self.trips_mut().round_trips).await?;
+            guard.restructure(&[part], self.lane()).await?;
             return Ok(Told::Done);
         }
         self.split(guard, spec, first_line(bytes), &whole).await.map(Told::Split)
     }
 
     async fn nothing_to_tell(&mut self, guard: LockGuard<'p, V>) -> Result<Told, Reason> {
-        guard.release(&mut self.trips_mut().round_trips).await?;
+        guard.release(self.lane()).await?;
         Ok(Told::Done)
     }
 
@@ -126,7 +126,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (guard, superblock) = self.lock_superblock().await?;
         let Partition { root, root_level, .. } = superblock.partition;
         if root_level >= level {
-            guard.release(&mut self.trips_mut().round_trips).await?;
+            guard.release(self.lane()).await?;
             pool.set_root(id, root, root_level);
             return Ok(Told::Again);
         }
@@ -137,29 +137,33 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if root_level + 1 < level || !self.is_there(child).await? {
             return self.nothing_to_tell(guard).await;
         }
-        let new = match self.new_node(id, level, false).await {
+        let mut new = match self.new_node(id, level, false).await {
             Ok(new) => new,
             Err(reason) => return self.without(guard, reason).await,
         };
-        let sibling = GlobalAddress::NULL;
-        let spec = NodeSpec { address: new.address, level, range, sibling, version: new.version };
+        let (address, sibling) = (new.place.address(), GlobalAddress::NULL);
+        let spec = NodeSpec { address, level, range, sibling, version: new.version };
         let tree = pool.config().tree;
         let mut node = vec![0; tree.internal_bytes() as usize];
         let children = [(range.low, root), (child.low, child.address)];
         write_internal(&mut node, &spec, &children, tree.integrity());
-        let announced = superblock.with_root(new.address, level).to_bytes();
+        let announced = superblock.with_root(address, level).to_bytes();
         let place = GlobalAddress::new(id, 0);
-        let parts = [Part { at: new.address, bytes: &node }, Part { at: place, bytes: &announced }];
-        guard.restructure(&parts, &mut self.trips_mut().round_trips).await?;
-        pool.set_root(id, new.address, level);
+        let parts = [Part { at: address, bytes: &node }, Part { at: place, bytes: &announced }];
+        new.place.set_held(true);
+        let grown = guard.restructure(&parts, self.lane()).await.map_err(Reason::from);
+        if let Err(reason) = grown {
+            new.place.set_held(reason.may_be_done());
+            return Err(reason);
+        }
+        pool.set_root(id, address, level);
         Ok(Told::Done)
     }
 
     /// Locks the region's superblock and reads it.
     async fn lock_superblock(&mut self) -> Result<(LockGuard<'p, V>, Superblock), Reason> {
-        let (pool, lane, place) = (self.pool(), self.lane(), GlobalAddress::new(self.partition().id, 0));
-        let trips = &mut self.trips_mut().round_trips;
-        let (guard, bytes) = LockGuard::lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
+        let (pool, place) = (self.pool(), GlobalAddress::new(self.partition().id, 0));
+        let (guard, bytes) = LockGuard::lock_and_read(pool, self.lane(), place, SUPERBLOCK_BYTES).await?;
         match self.check_superblock(&bytes) {
             Ok(found) => Ok((guard, found)),
             Err(fault) => self.without(guard, Reason::Fault(fault)).await,

@@ -74,37 +74,35 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (server, level) = (spec.address.server(), spec.level);
         let elsewhere = Some(self.pool().server_of_split(server)).filter(|other| *other != server);
         let is_fresh = elsewhere.is_some() && Check::FreshElsewhere.on();
-        let new = match self.new_node(elsewhere.unwrap_or(server), level, is_fresh).await {
+        let mut new = match self.new_node(elsewhere.unwrap_or(server), level, is_fresh).await {
             Ok(new) => new,
             Err(reason) => {
-                guard.release(&mut self.trips_mut().round_trips).await?;
+                guard.release(self.lane()).await?;
                 return Err(reason);
             }
         };
+        let address = new.place.address();
         let KeyRange { low, high } = spec.range;
         let middle = whole.middle();
         let end = if Check::SplitFence.on() { Some(middle) } else { high };
-        let lower = NodeSpec { range: KeyRange { low, high: end }, sibling: new.address, ..spec };
-        let upper = NodeSpec {
-            address: new.address,
-            range: KeyRange { low: middle, high },
-            version: new.version,
-            ..spec
-        };
-        let child = Child { low: middle, address: new.address, parent_level: level + 1 };
-        set_partner(&mut line, new.address);
+        let lower = NodeSpec { range: KeyRange { low, high: end }, sibling: address, ..spec };
+        let upper = NodeSpec { address, range: KeyRange { low: middle, high }, version: new.version, ..spec };
+        let child = Child { low: middle, address, parent_level: level + 1 };
+        set_partner(&mut line, address);
         let (lower, upper) = (whole.write(&tree, &lower), whole.write(&tree, &upper));
         let parts = [
             Part { at: spec.address, bytes: &line },
-            Part { at: new.address, bytes: &upper },
+            Part { at: address, bytes: &upper },
             Part { at: spec.address, bytes: &lower },
         ];
+        new.place.set_held(true);
         if elsewhere.is_some() {
-            let written = self.write_elsewhere(&parts[1], &new.writer).await;
+            let written = self.write_elsewhere(&parts[1], &new.place.taken.writer).await;
             if let Err(reason) = written {
+                new.place.set_held(reason.may_be_done());
                 return self.without(guard, reason).await;
             }
-            guard.restructure(&parts[2..], &mut self.trips_mut().round_trips).await?;
+            guard.restructure(&parts[2..], self.lane()).await?;
             self.pool().count(|stats| {
                 stats.splits += 1;
                 stats.splits_elsewhere += 1;
@@ -112,9 +110,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
             return Ok(child);
         }
         let parts = if Check::PartnerFirst.on() { &parts[..] } else { &parts[1..] };
-        guard.restructure(parts, &mut self.trips_mut().round_trips).await?;
-        self.pool().count(|stats| stats.splits += 1);
-        Ok(child)
+        let split = guard.restructure(parts, self.lane()).await.map_err(Reason::from);
+        if let Err(reason) = &split {
+            new.place.set_held(reason.may_be_done());
+        }
+        self.pool().count(|stats| stats.splits += u64::from(split.is_ok()));
+        split.map(|()| child)
     }
 
     /// Completes an unfinished split or merge of a node and its partner.
@@ -145,7 +146,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
         };
         let part = Part { at: header.address, bytes: &settled };
-        locked.guard.restructure(&[part], &mut self.trips_mut().round_trips).await?;
+        locked.guard.restructure(&[part], self.lane()).await?;
         self.pool().count(|stats| stats.settled += 1);
         Ok(())
     }

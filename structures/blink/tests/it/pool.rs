@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use fatbtree_blink::node::{LeafBuilder, NodeSpec, write_internal};
 use fatbtree_blink::{
-    BreakReason, ConnectionId, Event, GlobalAddress, KeyRange, OperationError, Partition, Pool, PoolConfig,
-    RemoteSide, Start, SuperRoot,
+    BreakReason, CommonError, ConnectionId, Event, GlobalAddress, KeyRange, OperationError, Partition, Pool,
+    PoolConfig, RemoteSide, Start, SuperRoot,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Instant;
@@ -178,8 +178,8 @@ fn lanes_are_taken_in_turn() {
     for round in 0..3 {
         let ends = [(); 2].map(|()| pool.reactor().block_on(pool.lookup(5, Start::Root)).result);
         assert!(ends[0].is_ok(), "round {round}");
-        let Err(OperationError::Abandoned { id, .. }) = ends[1] else { panic!("round {round}") };
-        assert_eq!(id, given_up);
+        let error = CommonError::Abandoned(given_up);
+        assert_eq!(ends[1].as_ref().err(), Some(&OperationError::Common { key: 5, error }), "round {round}");
     }
 }
 

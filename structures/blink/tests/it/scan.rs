@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use common::{Client, Lab, configs, value_of};
 use fatbtree_blink::node::mark_free;
 use fatbtree_blink::{
-    Change, GlobalAddress, KeyRange, OperationError, Order, ScanOptions, ScanTrips, Start, SuperRoot,
-    TreeConfig, ValueLayout,
+    Change, CommonError, GlobalAddress, KeyRange, OperationError, Order, ScanOptions, ScanTrips, Start,
+    SuperRoot, TreeConfig, ValueLayout,
 };
 use fatbtree_verbs::PostError;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -430,7 +430,10 @@ fn a_scan_goes_on_with_one_buffer() {
         let last = client.reactor().with(|device| device.buffers().take(64)).unwrap();
         let (found, _) = lab.run(&client, collect(&client, KeyRange::ALL, ScanOptions::default()));
         assert!(
-            matches!(found, Err(OperationError::Refused { error: PostError::NoBuffer { .. }, .. })),
+            matches!(
+                found,
+                Err(OperationError::Common { error: CommonError::Refused(PostError::NoBuffer { .. }), .. })
+            ),
             "{found:?}"
         );
         let mut last = Some(last);

@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Waker};
 
 use common::{Client, Lab, configs, value_of};
 use fatbtree_blink::{
-    Allocation, Change, MutationResult, OperationError, Pool, PoolConfig, RemoteSide, Start, TreeConfig,
+    Allocation, Change, CommonError, MutationResult, OperationError, Pool, PoolConfig, RemoteSide, Start,
+    TreeConfig,
 };
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
@@ -204,7 +205,7 @@ fn who_was_given_no_locks_does_not_write() {
     };
     let value = value_of(&config, 1);
     let change = lab.run(&pool, pool.mutate(5, Change::Upsert(&value), Start::Root));
-    assert_eq!(change.result, Err(OperationError::NotWriter { key: 5, server: 0 }));
+    assert_eq!(change.result, Err(OperationError::Common { key: 5, error: CommonError::NotWriter(0) }));
     let change = lab.run(&pool, pool.mutate(5, Change::Upsert(&value[1..]), Start::Root));
     let text = change.result.unwrap_err().to_string();
     assert!(text.contains("a value of 7 bytes was given, this tree takes exactly 8"), "{text}");

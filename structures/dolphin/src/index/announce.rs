@@ -24,12 +24,14 @@ use std::pin::pin;
 use std::task::{Poll, Waker};
 
 use arrayvec::ArrayVec;
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Owner, Trouble, Writer, bytes_of};
+use fatbtree_remote_memory::{
+    CommonError, ConnectionId, GlobalAddress, Owner, Path, Trouble, Writer, bytes_of,
+};
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::{Index, Op};
 use crate::checks::Check;
-use crate::error::{IndexError, Stop};
+use crate::error::Stop;
 use crate::layout::{ANNOUNCEMENTS, LINE_BYTES, line_offset};
 use crate::leaf::{COUNT, LEAF_BYTES};
 
@@ -127,8 +129,8 @@ impl<V: Verbs> Index<V> {
     /// Waits for a word of the client's line on a server.
     pub(super) async fn word_on(&self, server: u16, op: &mut Op) -> Result<Announced<'_, V>, Stop> {
         loop {
-            let writer = self.writer(server, op.lane).await?;
-            match self.with_line(server, writer.owner, |line| line.turn(op.lane)) {
+            let writer = self.writer(server, &op.lane).await?;
+            match self.with_line(server, writer.owner, |line| line.turn(op.lane.number())) {
                 Turn::Word { number, lane } => {
                     let is_left = self.with_line(server, writer.owner, |line| {
                         line.left[usize::from(number)].take().is_some()
@@ -138,15 +140,14 @@ impl<V: Verbs> Index<V> {
                 }
                 Turn::Make => {
                     let mut making = Making { index: self, server, owner: writer.owner, made: false };
-                    let id = ConnectionId { server, lane: op.lane };
+                    let path = op.lane.to(server);
                     let clear = |rkey| {
                         let to = Remote { address: line_of(server, writer.owner).raw(), rkey };
                         [Operation::Write { to, data: &[0; LINE_BYTES as usize] }]
                     };
                     // A number comes again after 65,536 sessions of one life of the server, for a start clears all lines: more than a test
                     // has. What its former owner has left would stop structure changes of those leaves as long as this client lives.
-                    self.memory.chain(id, &writer, clear).await?;
-                    op.trips += 1;
+                    self.memory.chain(path, &writer, clear).await?;
                     making.made = true;
                 }
                 Turn::Wait => {
@@ -168,7 +169,7 @@ impl<V: Verbs> Index<V> {
     /// Takes back words that operations of this client have left on a server, before it waits for the
     /// announcements of all clients.
     pub(super) async fn take_back(&self, server: u16, op: &mut Op) -> Result<(), Stop> {
-        let writer = self.writer(server, op.lane).await?;
+        let writer = self.writer(server, &op.lane).await?;
         let any = |line: &mut Line| line.left.iter().filter(|left| left.is_some()).count();
         for _ in 0..self.with_line(server, writer.owner, any) {
             let mut word = self.word_on(server, op).await?;
@@ -224,8 +225,9 @@ impl<V: Verbs> Announced<'_, V> {
         &self.writer
     }
 
-    fn id(&self) -> ConnectionId {
-        ConnectionId { server: self.server, lane: self.lane }
+    /// The way of an operation to the leaf's server, on the lane of the announcement.
+    fn path<'o>(&self, op: &'o Op) -> Path<'o> {
+        op.lane.by(ConnectionId { server: self.server, lane: self.lane })
     }
 
     fn word(&self, rkey: u32) -> Remote {
@@ -248,16 +250,14 @@ impl<V: Verbs> Announced<'_, V> {
             };
             [count, Operation::Read { from: Remote { address: leaf.raw(), rkey }, len: LEAF_BYTES as u32 }]
         };
-        op.trips += 1;
-        let [_, bytes] = self.index.memory.chain(self.id(), &self.writer, chain).await?;
+        let [_, bytes] = self.index.memory.chain(self.path(op), &self.writer, chain).await?;
         Ok(bytes_of(bytes)?)
     }
 
     /// Ends the announcement: a round trip.
     pub(super) async fn clear(&mut self, op: &mut Op) -> Result<(), Stop> {
         let chain = |rkey| [self.end(rkey)];
-        op.trips += 1;
-        self.index.memory.chain(self.id(), &self.writer, chain).await?;
+        self.index.memory.chain(self.path(op), &self.writer, chain).await?;
         self.set = None;
         Ok(())
     }
@@ -270,9 +270,8 @@ impl<V: Verbs> Announced<'_, V> {
         op: &mut Op,
     ) -> Result<Buffer, Stop> {
         let read = |rkey| Operation::Read { from: Remote { address: from.raw(), rkey }, len };
-        op.trips += 1;
         let [_, bytes] =
-            self.index.memory.chain(self.id(), &self.writer, |rkey| [self.end(rkey), read(rkey)]).await?;
+            self.index.memory.chain(self.path(op), &self.writer, |rkey| [self.end(rkey), read(rkey)]).await?;
         self.set = None;
         Ok(bytes_of(bytes)?)
     }
@@ -283,22 +282,20 @@ impl<V: Verbs> Announced<'_, V> {
         operations: impl FnOnce(u32) -> [Operation<'d>; N],
         op: &mut Op,
     ) -> Result<[Output; N], Stop> {
-        op.trips += 1;
-        Ok(self.index.memory.chain(self.id(), &self.writer, operations).await?)
+        Ok(self.index.memory.chain(self.path(op), &self.writer, operations).await?)
     }
 
     /// Posts the operations by which a change takes effect, and the end of the announcement: a round
     /// trip. The answer is that of the operation `at`.
     ///
     /// # Errors
-    /// [`IndexError::Unknown`] when the connection broke under it.
+    /// [`CommonError::Unknown`] when the connection broke under it.
     pub(super) async fn conclude<'d, const N: usize>(
         &mut self,
         operations: impl FnOnce(u32) -> [Operation<'d>; N],
         op: &mut Op,
     ) -> Result<[Output; N], Stop> {
-        op.trips += 1;
-        let concluded = self.post_last(operations).await?;
+        let concluded = self.post_last(operations, op).await?;
         self.set = None;
         let Some(outputs) = concluded else { return Ok(std::array::from_fn(|_| Output::Written)) };
         let mut outputs = outputs.into_iter();
@@ -309,16 +306,17 @@ impl<V: Verbs> Announced<'_, V> {
     async fn post_last<'d, const N: usize>(
         &self,
         operations: impl FnOnce(u32) -> [Operation<'d>; N],
+        op: &Op,
     ) -> Result<Option<Outputs>, Stop> {
         let batch = |rkey| operations(rkey).into_iter().chain([self.end(rkey)]);
-        let mut posted = pin!(self.index.memory.batch(self.id(), &self.writer, batch));
+        let mut posted = pin!(self.index.memory.batch(self.path(op), &self.writer, batch));
         if !Check::AwaitsLast.on() {
             // As published, nothing waits for the WRITE.
             let is_done = poll_fn(|context| Poll::Ready(posted.as_mut().poll(context).is_ready())).await;
             return if is_done { Err(Stop::Later) } else { Ok(None) };
         }
         let outputs = posted.await.map_err(|trouble| match trouble {
-            Trouble::Broke(reason) => IndexError::Unknown(reason).into(),
+            Trouble::Broke(reason) => CommonError::Unknown(reason).into(),
             // Nothing was posted.
             other => Stop::from(other),
         })?;

@@ -14,7 +14,7 @@
 //! In an index of long values all words are changed by CAS, because one client must free the record
 //! before. There a deletion takes the value away and leaves the key.
 
-use fatbtree_remote_memory::GlobalAddress;
+use fatbtree_remote_memory::{CommonError, GlobalAddress};
 use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 
 use super::announce::Announced;
@@ -40,7 +40,7 @@ impl<V: Verbs> Index<V> {
     ///
     /// # Errors
     /// In the answer, as of all changes: see [`IndexError`](crate::IndexError). Behind
-    /// [`IndexError::Unknown`](crate::IndexError::Unknown) the change may have been made.
+    /// [`CommonError::Unknown`] the change may have been made.
     pub async fn insert(&self, key: u64, value: &[u8]) -> Answer<bool> {
         self.change(key, Change::Insert(value)).await
     }
@@ -208,7 +208,7 @@ impl<V: Verbs> Index<V> {
                 Err(Stop::Anew)
             }
             // The leaf may lead to the record.
-            Err(Stop::Failed(IndexError::Unknown(reason))) => Err(IndexError::Unknown(reason).into()),
+            Err(stop @ Stop::Failed(IndexError::Common(CommonError::Unknown(_)))) => Err(stop),
             // Nothing was posted.
             Err(stop) => {
                 fresh.iter_mut().for_each(Fresh::release);

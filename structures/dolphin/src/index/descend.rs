@@ -179,15 +179,15 @@ impl<V: Verbs> Index<V> {
             }
             from = Some((parent, None));
         }
-        op.anew = true;
+        op.state.anew = true;
         Err(Stop::Later)
     }
 
     /// A structure change is in the way: it is waited for, or completed if it takes too long.
     async fn wait_for<T>(&self, parent: Entry, op: &mut Op) -> Result<T, Stop> {
-        op.busy += 1;
-        if op.busy > PATIENT && Check::Pauses.on() {
-            op.busy = 0;
+        op.state.busy += 1;
+        if op.state.busy > PATIENT && Check::Pauses.on() {
+            op.state.busy = 0;
             self.settle(parent, op).await?;
             return Err(Stop::Anew);
         }
@@ -198,7 +198,7 @@ impl<V: Verbs> Index<V> {
     /// read already.
     async fn descend(&self, op: &mut Op, from: Option<(Entry, Option<Node>)>) -> Result<Landing, Stop> {
         let (from, mut given) = from.unzip();
-        let known = if from.is_none() && !op.anew { self.cache.lookup(op.key) } else { None };
+        let known = if from.is_none() && !op.state.anew { self.cache.lookup(op.key) } else { None };
         let mut next = match (from, known) {
             (Some(from), _) => from,
             (None, Some(known)) => match known.choice {
@@ -284,7 +284,7 @@ impl<V: Verbs> Index<V> {
 
 /// What the cache, or an old pointer, has led to is of no use: the next attempt begins at the root.
 fn astray(op: &mut Op) -> Stop {
-    op.anew = true;
+    op.state.anew = true;
     if op.attempts > 2 { Stop::Later } else { Stop::Anew }
 }
 

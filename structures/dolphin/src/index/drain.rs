@@ -1,6 +1,6 @@
 //! Waiting until no living client is announced on a leaf.
 
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Writer, bytes_of, word_at};
+use fatbtree_remote_memory::{GlobalAddress, Writer, bytes_of, word_at};
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Remote, Verbs};
 
 use super::{Index, Op};
@@ -60,12 +60,11 @@ impl<V: Verbs> Index<V> {
         leaves: &[GlobalAddress],
         op: &mut Op,
     ) -> Result<bool, Stop> {
-        let id = ConnectionId { server, lane: op.lane };
+        let path = op.lane.to(server);
         for &leaf in leaves {
             let from = leaf.behind(COUNT).raw();
             let read = |rkey| [Operation::Read { from: Remote { address: from, rkey }, len: 8 }];
-            op.trips += 1;
-            let [count] = self.memory.chain(id, writer, read).await?;
+            let [count] = self.memory.chain(path, writer, read).await?;
             if word_at(&bytes_of(count)?, 0) != 0 {
                 return Ok(true);
             }
@@ -82,7 +81,7 @@ impl<V: Verbs> Index<V> {
         leaves: &[GlobalAddress],
         op: &mut Op,
     ) -> Result<bool, Stop> {
-        let id = ConnectionId { server, lane: op.lane };
+        let path = op.lane.to(server);
         let own = writer.owner.number;
         let known = self.lives.borrow().iter().find(|(of, ..)| *of == server).copied();
         let (first, last) = known.map_or((own, own), |(_, first, last)| (first, last));
@@ -92,8 +91,7 @@ impl<V: Verbs> Index<V> {
             let lives = Operation::Read { from: owners, len: OWNERS_BYTES };
             [lives, read_lines(server, first, last, rkey)]
         };
-        op.trips += 1;
-        let [lives, lines] = self.memory.chain(id, writer, reads).await?;
+        let [lives, lines] = self.memory.chain(path, writer, reads).await?;
         let lives = bytes_of(lives)?;
         let lives = || living(&lives);
         if any_in(&bytes_of(lines)?, first, &lives, leaves) {
@@ -108,8 +106,7 @@ impl<V: Verbs> Index<V> {
         }
         for runs in runs.chunks(MAX_BATCH) {
             let reads = |rkey| runs.iter().map(move |&(from, to)| read_lines(server, from, to, rkey));
-            op.trips += 1;
-            let lines = self.memory.batch(id, writer, reads).await?;
+            let lines = self.memory.batch(path, writer, reads).await?;
             for (&(from, _), lines) in runs.iter().zip(lines) {
                 if any_in(&bytes_of(lines)?, from, &lives, leaves) {
                     return Ok(true);

@@ -97,7 +97,7 @@ impl<V: Verbs> Index<V> {
             return Ok(Value::of_word(word));
         };
         let length = pointer.bytes.into();
-        let bytes = self.memory.read_long(op.lane, pointer.at, length, &mut op.trips).await?;
+        let bytes = self.memory.read_long(&op.lane, pointer.at, length).await?;
         // A record that was freed since the leaf was read: the word has changed.
         match word::find(&bytes, key, pointer) {
             Some(_) => Value::of_record(bytes, key, pointer).ok_or(Stop::Later),

@@ -14,7 +14,7 @@
 //! client leaves out low bits of the key, so that one entry serves a *block* of keys. Any leaf of the block is a good
 //! place to land, because its parent leads to the others.
 
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Trouble};
+use fatbtree_remote_memory::{GlobalAddress, Path, Trouble};
 use fatbtree_verbs::{Buffer, IndexTarget, Operation, Verbs};
 
 use super::descend::Held;
@@ -50,13 +50,13 @@ impl<V: Verbs> Index<V> {
 
     /// Whether the switches are to be asked for the operation's key: once.
     pub(super) fn may_ask_switches(&self, op: &Op) -> bool {
-        self.led.get().is_some() && !op.was_led && self.memory.is_registered(self.nearest(op))
+        self.led.get().is_some() && !op.state.was_led && self.memory.is_registered(self.nearest(op).id)
     }
 
     /// The connection to the server that most likely has the key's leaf.
-    fn nearest(&self, op: &Op) -> ConnectionId {
+    fn nearest<'o>(&self, op: &'o Op) -> Path<'o> {
         let server = self.shape.server_of(Prefix::of(op.key, self.depth.get()));
-        ConnectionId { server, lane: op.lane }
+        op.lane.to(server)
     }
 
     /// Takes whatever an index read has brought for the key's leaf, as must not be.
@@ -73,7 +73,7 @@ impl<V: Verbs> Index<V> {
 
     /// Posts an index read: a round trip.
     pub(super) async fn ask_switches(&self, op: &mut Op, how: Use) -> Result<Led<'_, V>, Stop> {
-        op.was_led = true;
+        op.state.was_led = true;
         // A change reads the leaf once more, so its header is enough.
         let len = match how {
             Use::Read => LEAF_BYTES,
@@ -100,13 +100,12 @@ impl<V: Verbs> Index<V> {
 
     /// `None`: the connection is not there now, or its packets are too short.
     async fn index_read(&self, op: &mut Op, len: u32) -> Result<Option<Buffer>, Stop> {
-        let (id, low) = (self.nearest(op), self.led.get().unwrap_or_default());
-        let Ok((queue_pair, _)) = self.memory.link(id) else { return Ok(None) };
+        let (path, low) = (self.nearest(op), self.led.get().unwrap_or_default());
+        let Ok((queue_pair, _)) = self.memory.link(path.id) else { return Ok(None) };
         let (key, target) = (op.key >> low << low, IndexTarget::NodeOrRecord);
-        op.trips += 1;
-        match self.memory.fetch(id, queue_pair, [Operation::IndexRead { key, len, target }]).await {
+        match self.memory.fetch(path, queue_pair, [Operation::IndexRead { key, len, target }]).await {
             Ok([bytes]) => Ok(Some(bytes)),
-            Err(Trouble::Refused(_)) => {
+            Err(Trouble::Refused(error)) if !error.is_temporary() => {
                 self.led.set(None);
                 Ok(None)
             }

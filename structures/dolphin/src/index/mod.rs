@@ -12,16 +12,13 @@ mod space;
 mod structure;
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::rc::Rc;
-use std::task::Poll;
 
 use fatbtree_remote_memory::{
-    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Owner, RemoteMemory, Suspicion, Trouble, Writer,
-    members, mix,
+    CommonError, GlobalAddress, HEADER_BYTES, Lane, Members, Owner, RemoteMemory, Trouble, Writer, members,
+    mix,
 };
-use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Buffer, Verbs};
 
 pub use fatbtree_remote_memory::Change;
@@ -78,72 +75,48 @@ impl<V: Verbs> std::fmt::Debug for Index<V> {
 }
 
 /// One operation on its way.
-struct Op {
-    key: u64,
-    lane: u8,
-    began: Instant,
-    trips: u32,
-    attempts: u32,
+type Op = fatbtree_remote_memory::Op<Way>;
+
+/// What an operation knows of the way to its leaf.
+#[derive(Default)]
+struct Way {
     /// Times that a structure change was in the way.
     busy: u32,
     /// Whether to begin at the root: what the cache knows has led astray.
     anew: bool,
     /// Whether the switches were asked.
     was_led: bool,
-    /// What was found to be wrong.
-    suspicion: Suspicion,
-}
-
-impl Op {
-    /// Notes that `bytes` to which the word `link` leads are wrong. Others may have changed them meanwhile; what stays so is damaged.
-    fn doubt(&mut self, at: GlobalAddress, link: u64, bytes: &[u8], expected: &'static str) -> Stop {
-        match self.suspicion.is_sure(at, link, bytes) {
-            true => IndexError::DamagedKey { key: self.key, at, expected }.into(),
-            false => Stop::Later,
-        }
-    }
 }
 
 impl<V: Verbs> Index<V> {
     /// Opens the index whose root lies on a server: reads the regions' headers.
     ///
     /// # Errors
-    /// [`IndexError::NoIndex`], [`IndexError::Parted`]; and when the connection is given up, or breaks too
+    /// [`IndexError::NoIndex`], [`CommonError::Parted`]; and when the connection is given up, or breaks too
     /// often.
     pub async fn open(
         memory: Rc<RemoteMemory<V>>,
         server: u16,
         cache: Rc<NodeCache>,
     ) -> Result<Self, IndexError> {
-        let (lane, began) = (memory.take_lane(), memory.reactor().now());
-        for attempts in 0.. {
-            match shape_on(&memory, server, lane).await {
-                Ok(shape) => {
-                    return Ok(Self {
-                        memory,
-                        shape,
-                        cache,
-                        lines: RefCell::default(),
-                        lives: RefCell::default(),
-                        stamps: Cell::default(),
-                        left: Cell::default(),
-                        led: Cell::default(),
-                        depth: Cell::new(DEPTHS - 1),
-                        doubtful: RefCell::default(),
-                    });
-                }
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(_) if memory.reactor().now() - began > memory.config().patience => {
-                    return Err(IndexError::GaveUp { attempts });
-                }
-                Err(_) => memory.pause(attempts).await,
-            }
-        }
-        unreachable!("it ends when time has passed")
+        let mut op = memory.waiting_op(memory.take_lane());
+        let shape = memory.attempt(&mut op, async |op| shape_on(&memory, server, &op.lane).await).await?;
+        Ok(Self {
+            memory,
+            shape,
+            cache,
+            lines: RefCell::default(),
+            lives: RefCell::default(),
+            stamps: Cell::default(),
+            left: Cell::default(),
+            led: Cell::default(),
+            depth: Cell::new(DEPTHS - 1),
+            doubtful: RefCell::default(),
+        })
     }
 
     /// Ends the index: a server has begun anew with an empty part of it. All operations end with
-    /// [`IndexError::Lost`] from now on.
+    /// [`CommonError::Lost`] from now on.
     pub fn leave(&self, server: u16) {
         self.left.set(Some(server));
     }
@@ -164,9 +137,7 @@ impl<V: Verbs> Index<V> {
     }
 
     fn op(&self, key: u64) -> Op {
-        let (lane, began) = (self.memory.take_lane(), self.memory.reactor().now());
-        let suspicion = Suspicion::default();
-        Op { key, lane, began, trips: 0, attempts: 0, busy: 0, anew: false, was_led: false, suspicion }
+        self.memory.op(self.memory.take_lane(), key, Way::default())
     }
 
     /// A stamp that no other line in any server's memory has: sessions have names of their own.
@@ -176,36 +147,25 @@ impl<V: Verbs> Index<V> {
     }
 
     /// Identity under which the client writes to a server, when a session is there.
-    async fn writer(&self, server: u16, lane: u8) -> Result<Writer, Stop> {
+    async fn writer(&self, server: u16, lane: &Lane) -> Result<Writer, Stop> {
         // A session begins before its first connection.
-        self.memory.until_up(ConnectionId { server, lane }).await?;
+        self.memory.until_up(lane.to(server).id).await?;
         Ok(self.memory.writer(server)?)
     }
 
     /// Identity under which the client writes to a server with which it is connected at this moment. Under a lock nothing waits
     /// for a connection: what is locked may lie on another server, whose keys can be changed all the same.
     fn at_hand(&self, server: u16, op: &Op) -> Result<Writer, Stop> {
-        match self.memory.link(ConnectionId { server, lane: op.lane }) {
+        match self.memory.link(op.lane.to(server).id) {
             Ok(_) => Ok(self.memory.writer(server)?),
             Err(Trouble::Broke(_)) => Err(Stop::Absent(server)),
             Err(trouble) => Err(trouble.into()),
         }
     }
 
-    /// Time for which an operation still tries.
-    fn left_of(&self, op: &Op) -> Duration {
-        self.memory.config().patience.saturating_sub(self.memory.reactor().now() - op.began)
-    }
-
     /// Waits for something as long as the operation has patience.
     async fn patiently<T>(&self, op: &Op, something: impl Future<Output = T>) -> Result<T, Stop> {
-        let mut something = pin!(something);
-        let mut patience = pin!(self.memory.reactor().sleep(self.left_of(op)));
-        poll_fn(|context| match something.as_mut().poll(context) {
-            Poll::Ready(done) => Poll::Ready(Ok(done)),
-            Poll::Pending => patience.as_mut().poll(context).map(|()| Err(Stop::Later)),
-        })
-        .await
+        self.memory.patiently(op, something).await.ok_or(Stop::Later)
     }
 
     /// Reads bytes on a server with which the client is connected at this moment: a round trip.
@@ -216,8 +176,7 @@ impl<V: Verbs> Index<V> {
 
     /// Reads bytes: a round trip.
     async fn read(&self, at: GlobalAddress, bytes: u32, op: &mut Op) -> Result<Buffer, Stop> {
-        op.trips += 1;
-        Ok(self.memory.read(op.lane, at, bytes).await?)
+        Ok(self.memory.read(&op.lane, at, bytes).await?)
     }
 
     /// Reads the node that an entry leads to. `None`: none of this size lies there.
@@ -236,47 +195,28 @@ impl<V: Verbs> Index<V> {
         mut op: Op,
         mut attempt: impl AsyncFnMut(&mut Op) -> Result<T, Stop>,
     ) -> Answer<T> {
-        let result = loop {
+        let attempt = async |op: &mut Op| {
             if let Some(server) = self.left.get() {
-                break Err(IndexError::Lost(server));
+                return Err(CommonError::Lost(server).into());
             }
-            let stop = match attempt(&mut op).await {
-                Ok(value) => break Ok(value),
-                Err(stop) => stop,
-            };
-            let has_patience = self.left_of(&op) > Duration::ZERO;
-            let stop = match stop {
-                Stop::Absent(server) if has_patience => {
-                    let up = self.memory.until_up(ConnectionId { server, lane: op.lane });
-                    match self.patiently(&op, up).await {
-                        Ok(up) => up.map_or_else(Stop::from, |_| Stop::Anew),
-                        Err(stop) => stop,
-                    }
-                }
-                stop => stop,
-            };
-            match stop {
-                Stop::Failed(error) => break Err(error),
-                _ if !has_patience => break Err(IndexError::GaveUp { attempts: op.attempts + 1 }),
-                Stop::Later if Check::Pauses.on() => {
-                    self.memory.pause_after_conflict(op.attempts, Some(self.left_of(&op))).await;
-                }
-                Stop::Anew | Stop::Later | Stop::Absent(_) => {}
+            match attempt(op).await {
+                Err(Stop::Later) if !Check::Pauses.on() => Err(Stop::Anew),
+                ended => ended,
             }
-            op.attempts += 1;
         };
-        Answer { result, round_trips: op.trips }
+        let result = self.memory.attempt(&mut op, attempt).await;
+        Answer { result, round_trips: op.lane.round_trips() }
     }
 }
 
 /// Shape of the index whose root lies on a server, if all of its servers have parts of it.
-async fn shape_on<V: Verbs>(memory: &RemoteMemory<V>, server: u16, lane: u8) -> Result<Shape, Stop> {
+async fn shape_on<V: Verbs>(memory: &RemoteMemory<V>, server: u16, lane: &Lane) -> Result<Shape, Stop> {
     let header = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await?;
     let shape = header.first_chunk().and_then(Shape::of_header).ok_or(IndexError::NoIndex { server })?;
     let is_part = |line: &_| Shape::of_header(line) == Some(shape);
     match members(memory, (STRUCTURE, shape.servers), members_offset(), lane, is_part).await? {
         Members::Whole => Ok(shape),
-        Members::Parted => Err(IndexError::Parted.into()),
+        Members::Parted => Err(CommonError::Parted.into()),
         Members::Missing(server) => Err(IndexError::NoIndex { server }.into()),
     }
 }

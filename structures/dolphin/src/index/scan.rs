@@ -2,7 +2,7 @@
 //! of one server.
 
 use arrayvec::ArrayVec;
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, KeyRange, ReadBytes, bytes_of};
+use fatbtree_remote_memory::{GlobalAddress, KeyRange, ReadBytes, bytes_of};
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 use super::descend::Reached;
@@ -131,14 +131,14 @@ impl<V: Verbs> Index<V> {
     async fn advance(&self, course: &mut Course, op: &mut Op) -> Result<(), Stop> {
         let Some(next) = course.next else { return Ok(()) };
         op.key = next;
-        if !op.anew && self.advance_by_cache(course, op).await? {
+        if !op.state.anew && self.advance_by_cache(course, op).await? {
             return Ok(());
         }
         match self.reach(op, Use::Read).await? {
             Reached::Leaf(held) => course.take(held.leaf(), next),
             Reached::Gap(gap) => course.next = gap.until().checked_add(1),
         }
-        op.anew = false;
+        op.state.anew = false;
         Ok(())
     }
 
@@ -187,20 +187,19 @@ impl<V: Verbs> Index<V> {
         match places {
             [] => {}
             &[(at, bytes)] => {
-                found.push(self.memory.read_long(op.lane, at, bytes.into(), &mut op.trips).await?);
+                found.push(self.memory.read_long(&op.lane, at, bytes.into()).await?);
             }
             [(first, _), ..] => {
                 let server = first.server();
-                let writer = self.writer(server, op.lane).await?;
+                let writer = self.writer(server, &op.lane).await?;
                 let reads = |rkey| {
                     places.iter().map(move |&(at, len)| Operation::Read {
                         from: Remote { address: at.raw(), rkey },
                         len,
                     })
                 };
-                op.trips += 1;
-                let id = ConnectionId { server, lane: op.lane };
-                for output in self.memory.batch(id, &writer, reads).await? {
+                let path = op.lane.to(server);
+                for output in self.memory.batch(path, &writer, reads).await? {
                     found.push(ReadBytes::Whole(bytes_of(output)?));
                 }
             }

@@ -12,7 +12,8 @@
 use arrayvec::ArrayVec;
 use fatbtree_remote_memory::record::next_record_version;
 use fatbtree_remote_memory::{
-    Block, ConnectionId, GlobalAddress, LockError, Part, SizeClass, Trouble, Want, Writer,
+    Block, CommonError, ConnectionId, GlobalAddress, LockError, Part, SizeClass, Spare, Taken, Trouble, Want,
+    Writer,
 };
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
@@ -23,31 +24,6 @@ use crate::error::{IndexError, Stop};
 use crate::layout::{LEAVES, NODES, RECORDS};
 use crate::leaf::LEAF_BYTES;
 use crate::word::{self, Pointer, Word, place_bytes};
-
-/// A block that the client has taken. Dropped, it is one of the client's free blocks again, unless it is held.
-struct Spare<'i, V: Verbs> {
-    index: &'i Index<V>,
-    taken: Taken,
-    /// Something may lead to it, or a WRITE of it is under way.
-    is_held: bool,
-}
-
-/// Where a block is of, and what it is.
-#[derive(Clone, Copy)]
-pub(super) struct Taken {
-    writer: Writer,
-    class: SizeClass,
-    bytes: u32,
-    block: Block,
-}
-
-impl<V: Verbs> Drop for Spare<'_, V> {
-    fn drop(&mut self) {
-        if !self.is_held {
-            self.index.put_back(&self.taken);
-        }
-    }
-}
 
 /// A block to which nothing leads, and which a WRITE on a broken connection may still change.
 pub(super) struct Doubtful {
@@ -96,16 +72,16 @@ impl<'i, V: Verbs> Room<'i, V> {
 
     /// Address of a leaf, by its number.
     pub(super) fn leaf(&self, number: usize) -> Option<GlobalAddress> {
-        self.leaves.get(number).map(|leaf| leaf.taken.block.address)
+        self.leaves.get(number).map(|leaf| leaf.address())
     }
 
     /// Address of the inner node.
     pub(super) fn node(&self) -> Option<GlobalAddress> {
-        self.node.as_ref().map(|node| node.taken.block.address)
+        self.node.as_ref().map(|node| node.address())
     }
 
     fn set_held(&mut self, is_held: bool) {
-        self.leaves.iter_mut().chain(&mut self.node).for_each(|spare| spare.is_held = is_held);
+        self.leaves.iter_mut().chain(&mut self.node).for_each(|spare| spare.set_held(is_held));
     }
 
     /// Precedes the chain that links the blocks, or one under way in which they may be written.
@@ -130,20 +106,8 @@ impl<V: Verbs> Index<V> {
     /// Takes a block, in the present session with a server. Waits for the server if it has to give more, as long as the
     /// operation has patience.
     async fn take(&self, server: u16, class: SizeClass, bytes: u32, op: &Op) -> Result<Spare<'_, V>, Stop> {
-        let want = Want { server, class, bytes, is_fresh: false };
         self.settle_doubts();
-        loop {
-            self.patiently(op, self.memory.until_up(ConnectionId { server, lane: op.lane })).await??;
-            let writer = self.memory.writer(server)?;
-            let taken = self.memory.with_allocator(server, &writer, |allocator| allocator.take(want));
-            if let Some(Some(block)) = taken {
-                let taken = Taken { writer, class, bytes, block };
-                return Ok(Spare { index: self, taken, is_held: false });
-            }
-            self.patiently(op, self.memory.until_memory(want))
-                .await?
-                .map_err(|shortage| IndexError::NoMemory { server, shortage })?;
-        }
+        self.memory.take(op, Want { server, class, bytes, is_fresh: false }).await
     }
 
     /// Takes blocks on a server. Nothing may be locked or frozen: the server may be away.
@@ -172,20 +136,22 @@ impl<V: Verbs> Index<V> {
         parts: &[Part<'_>],
         op: &mut Op,
     ) -> Result<(), Stop> {
-        let id = ConnectionId { server: room.wants.server, lane: op.lane };
-        self.at_hand(id.server, op)?;
+        let path = op.lane.to(room.wants.server);
+        self.at_hand(path.id.server, op)?;
         // Also where the operation is dropped meanwhile.
         room.set_held(true);
-        let written = self.memory.write_chain(id, &room.writer, parts, &[]).await;
+        let written = self.memory.write_chain(path, &room.writer, parts, &[]).await;
         if let Err(Trouble::Broke(_)) = &written {
-            let doubts =
-                room.leaves.iter().chain(&room.node).map(|spare| Doubtful { id, taken: spare.taken });
+            let doubts = room
+                .leaves
+                .iter()
+                .chain(&room.node)
+                .map(|spare| Doubtful { id: path.id, taken: spare.taken });
             self.doubtful.borrow_mut().extend(doubts);
         } else {
             room.set_held(false);
         }
-        op.trips += written?;
-        Ok(())
+        Ok(written?)
     }
 
     /// Gives back blocks on whose connection nothing can come any more: its server has destroyed the former queue pair before
@@ -195,27 +161,23 @@ impl<V: Verbs> Index<V> {
         doubtful.retain(|Doubtful { id, taken }| {
             let is_settled = self.memory.link(*id).is_ok();
             if is_settled {
-                self.put_back(taken);
+                self.memory.put_back(taken);
             }
             !is_settled
         });
     }
 
-    /// Gives memory back that the client has taken, or that nothing leads to any more, in the session in which it was taken.
-    fn put_back(&self, taken: &Taken) {
-        self.memory.put_back(&taken.writer, taken.class, taken.bytes, taken.block);
-    }
-
     /// Frees a leaf that this operation has unlinked, in the session in which it was.
     pub(super) fn free_leaf(&self, writer: &Writer, at: GlobalAddress) {
         let block = Block { address: at, version: None };
-        self.put_back(&Taken { writer: *writer, class: LEAVES, bytes: LEAF_BYTES as u32, block });
+        self.memory.put_back(&Taken { writer: *writer, class: LEAVES, bytes: LEAF_BYTES as u32, block });
     }
 
     /// Frees an inner node that this operation has unlinked from a node on the server `led`, in the session in which it was.
     pub(super) fn free_node(&self, led: u16, writer: &Writer, size: NodeSize, at: GlobalAddress) {
         let block = Block { address: at, version: None };
-        self.memory.put_back_after(led, writer, NODES, size.place_bytes(), block);
+        let bytes = size.place_bytes();
+        self.memory.put_back_after(led, &Taken { writer: *writer, class: NODES, bytes, block });
     }
 
     /// The record of a word that an operation will replace, for [`free_record`](Self::free_record) afterwards: in the
@@ -230,8 +192,8 @@ impl<V: Verbs> Index<V> {
 
     /// Frees a record that this operation has unlinked from a leaf on the server `led`.
     pub(super) fn free_record(&self, led: u16, record: Option<Taken>) {
-        if let Some(Taken { writer, class, bytes, block }) = record {
-            self.memory.put_back_after(led, &writer, class, bytes, block);
+        if let Some(record) = record {
+            self.memory.put_back_after(led, &record);
         }
     }
 
@@ -251,12 +213,9 @@ impl<V: Verbs> Index<V> {
     ) -> Result<Option<Fresh<'_, V>>, Stop> {
         let bytes = place_bytes(value.len() as u32);
         let want = Want { server, class: RECORDS, bytes, is_fresh: false };
-        let taken = self.memory.with_allocator(server, writer, |allocator| allocator.take(want));
-        let Some(Some(block)) = taken else { return Ok(None) };
-        let taken = Taken { writer: *writer, class: RECORDS, bytes, block };
-        let mut spare = Spare { index: self, taken, is_held: false };
-        let at = block.address;
-        let version = match block.version {
+        let Some(mut spare) = self.memory.take_at_hand(writer, want) else { return Ok(None) };
+        let at = spare.address();
+        let version = match spare.taken.block.version {
             Some(version) => version,
             // Another client has freed it.
             None => next_record_version(&self.read(at, 8, op).await?),
@@ -274,7 +233,7 @@ impl<V: Verbs> Index<V> {
         let bytes = place_bytes(value.len() as u32);
         let want = Want { server, class: RECORDS, bytes, is_fresh: false };
         let waited = self.patiently(op, self.memory.until_memory(want)).await?;
-        waited.map_err(|shortage| IndexError::NoMemory { server, shortage }.into())
+        waited.map_err(|shortage| CommonError::NoMemory { server, shortage }.into())
     }
 }
 
@@ -288,19 +247,16 @@ pub(super) struct Fresh<'i, V: Verbs> {
 impl<V: Verbs> Fresh<'_, V> {
     /// The WRITE of the record.
     pub(super) fn write(&self, rkey: u32) -> Operation<'_> {
-        Operation::Write {
-            to: Remote { address: self.spare.taken.block.address.raw(), rkey },
-            data: &self.data,
-        }
+        Operation::Write { to: Remote { address: self.spare.address().raw(), rkey }, data: &self.data }
     }
 
     /// Precedes the chain that writes the record and links it.
     pub(super) fn hold(&mut self) {
-        self.spare.is_held = true;
+        self.spare.set_held(true);
     }
 
     /// Notes that no leaf leads to it, and no WRITE of it is under way.
     pub(super) fn release(&mut self) {
-        self.spare.is_held = false;
+        self.spare.set_held(false);
     }
 }

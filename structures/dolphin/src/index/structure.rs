@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fatbtree_remote_memory::{
-    KeyRange, Pairs, Portion, RemoteMemory, Spread, Structure, copied, export_in_order,
+    CommonError, KeyRange, Pairs, Portion, RemoteMemory, Spread, Structure, copied, export_in_order,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
@@ -50,7 +50,7 @@ impl<V: Verbs + 'static> Structure for Index<V> {
     }
 
     fn is_unknown(error: &IndexError) -> bool {
-        matches!(error, IndexError::Unknown(_))
+        matches!(error, IndexError::Common(CommonError::Unknown(_)))
     }
 }
 

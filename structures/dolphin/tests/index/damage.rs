@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Check, Index, IndexError, LEAF_BYTES, NodeCache, Shape};
-use fatbtree_remote_memory::{Check as RemoteCheck, Contention, KeyRange, RemoteConfig};
+use fatbtree_remote_memory::{Check as RemoteCheck, CommonError, Contention, KeyRange, RemoteConfig};
 use fatbtree_sim::dolphin::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -79,7 +79,8 @@ struct Answers {
 impl Answers {
     fn take(&mut self, error: &IndexError, what: &str) {
         match error {
-            IndexError::DamagedKey { .. } | IndexError::Damaged { .. } => self.damaged += 1,
+            IndexError::Common(CommonError::DamagedKey { .. })
+            | IndexError::Common(CommonError::Damaged { .. }) => self.damaged += 1,
             error => {
                 eprintln!("{what}: {error}");
                 self.others += 1;
@@ -131,7 +132,7 @@ fn ask_behind_flips(seed: u64, servers: u32, within: &Range<u64>, flips: usize) 
         let (mut answers, index) = (Answers::default(), index);
         let index = match index {
             Ok(index) => index,
-            Err(IndexError::NoIndex { .. } | IndexError::Parted) => {
+            Err(IndexError::NoIndex { .. } | IndexError::Common(CommonError::Parted)) => {
                 answers.damaged += 1;
                 return answers;
             }
@@ -229,7 +230,7 @@ fn a_first_server_that_begins_anew_is_no_new_index() {
     };
     for lost in [0, 1] {
         let lab = lose(lost);
-        assert_eq!(open(&lab, 2), Err(IndexError::Parted), "server {lost}");
+        assert_eq!(open(&lab, 2), Err(IndexError::Common(CommonError::Parted)), "server {lost}");
         // An operator has the other one begin anew, too.
         let (world, servers) = lab;
         servers[1 - lost].die();
@@ -242,5 +243,5 @@ fn a_first_server_that_begins_anew_is_no_new_index() {
     }
     // Where the first server alone has the word, it does not know of the others.
     let once = [0, 1].map(|lost| RemoteCheck::MembersEverywhere.without(|| open(&lose(lost), 2)));
-    assert_eq!(once, [Ok(()), Err(IndexError::Parted)]);
+    assert_eq!(once, [Ok(()), Err(IndexError::Common(CommonError::Parted))]);
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Change, Check, Index, IndexError, NodeCache, Shape, Verified};
-use fatbtree_remote_memory::{Contention, RemoteConfig};
+use fatbtree_remote_memory::{CommonError, Contention, RemoteConfig};
 use fatbtree_sim::dolphin::{Server, begin, serve, strays};
 use fatbtree_sim::world::{MachineOptions, Options, World, random};
 use fatbtree_verbs::time::Duration;
@@ -159,7 +159,7 @@ impl Course {
                     of.mute_after_changes(requests);
                 }
                 match index.change(key, change).await.result {
-                    Err(IndexError::Unknown(_)) if at == number => {}
+                    Err(IndexError::Common(CommonError::Unknown(_))) if at == number => {}
                     result => {
                         assert!(result == Ok(true) || at == number && result == Ok(false), "{result:?}")
                     }

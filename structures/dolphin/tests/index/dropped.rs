@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_dolphin::{Check, Index, IndexError, NodeCache};
-use fatbtree_remote_memory::{Contention, RemoteConfig};
+use fatbtree_remote_memory::{CommonError, Contention, RemoteConfig};
 use fatbtree_sim::dolphin::{begin, serve};
 use fatbtree_sim::world::{MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -58,7 +58,7 @@ fn the_announcement_of_a_dropped_update_is_taken_back() {
     });
     world.run_until(|| task.has_ended(), Duration::from_secs(10)).expect("nothing is in the way");
     let (before, behind, verified) = task.take().expect("the machine lives");
-    assert!(matches!(before, Err(IndexError::GaveUp { .. })), "{before:?}");
+    assert!(matches!(before, Err(IndexError::Common(CommonError::GaveUp { .. }))), "{before:?}");
     assert_eq!((behind, verified), (Ok(()), Ok((80, 2))));
 }
 

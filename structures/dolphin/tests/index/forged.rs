@@ -64,10 +64,10 @@ proptest! {
                 let value = vec![7; 8 + key as usize % 3 * 20];
                 assert_eq!(index.insert(key * 11, &value).await.result, Ok(true));
             }
-            let header = memory.read(0, GlobalAddress::new(0, 0), HEADER_BYTES as u32).await.expect("the server lives");
+            let header = memory.read(&memory.take_lane(), GlobalAddress::new(0, 0), HEADER_BYTES as u32).await.expect("the server lives");
             let root = GlobalAddress(fatbtree_remote_memory::word_at(&header, 8));
             for (offset, word) in words {
-                memory.write(0, root.behind(offset * 8), &word.to_le_bytes()).await.expect("the server lives");
+                memory.write(&memory.take_lane(), root.behind(offset * 8), &word.to_le_bytes()).await.expect("the server lives");
             }
             do_all(&index, [first_key, first_key * 11].into_iter()).await;
             if let Ok(other) = Index::open(memory, 0, cache()).await {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fatbtree_dolphin::host::LoadOptions;
 use fatbtree_dolphin::{IndexError, MAX_VALUE, Shape, place_bytes};
-use fatbtree_remote_memory::KeyRange;
+use fatbtree_remote_memory::{CommonError, KeyRange};
 
 use crate::load::with_loaded;
 
@@ -57,7 +57,7 @@ fn all_lengths(most: u32) {
             assert_eq!(index.delete(key + 1).await.result, Ok(true), "{length}");
         }
         let long = index.upsert(5, &vec![0; most as usize + 1]).await.result;
-        assert_eq!(long, Err(IndexError::TooLong { found: most as usize + 1, most }));
+        assert_eq!(long, Err(IndexError::Common(CommonError::TooLong { found: most as usize + 1, most })));
         index.verify().await.expect("the structure is right");
     });
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Answer, Check, Index, IndexError, NodeCache, Shape, Value, Verified};
-use fatbtree_remote_memory::{Contention, KeyRange, RemoteConfig};
+use fatbtree_remote_memory::{CommonError, Contention, KeyRange, RemoteConfig};
 use fatbtree_sim::dolphin::{begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -274,7 +274,7 @@ fn lengths_of_values() {
         assert!(done(index.upsert(2, &tagged).await));
         assert_eq!(got(index.get(2).await), Some(tagged.to_vec()));
         let long = index.upsert(1, &[0; 20_001]).await.result.unwrap_err();
-        assert_eq!(long, IndexError::TooLong { found: 20_001, most: 20_000 });
+        assert_eq!(long, IndexError::Common(CommonError::TooLong { found: 20_001, most: 20_000 }));
     });
     with_index(FIXED, 0, async |index, _| {
         let short = index.upsert(1, &[0; 7]).await.result.unwrap_err();

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Index, IndexError, NodeCache, Shape};
-use fatbtree_remote_memory::{Contention, RemoteConfig};
+use fatbtree_remote_memory::{CommonError, Contention, RemoteConfig};
 use fatbtree_sim::dolphin::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -92,7 +92,7 @@ fn a_burst_waits_for_another_server_with_nothing_locked() {
         lab.run(&changing, &changer, update);
         lab.world.run_until(|| insert.has_ended(), PATIENCE * 2).expect("it has no more patience");
         match insert.take().expect("the machine lives") {
-            Err(IndexError::GaveUp { .. }) => away += 1,
+            Err(IndexError::Common(CommonError::GaveUp { .. })) => away += 1,
             inserted => assert_eq!(inserted, Ok(true), "its node is on the same server"),
         }
         lab.run(&changing, &changer, update);
@@ -230,7 +230,7 @@ fn a_burst_that_is_half_done_locks_no_other_leaf() {
         lab.world.run_until(|| update.has_ended(), SOON).expect("it has no more patience");
         match update.take().expect("the machine lives") {
             Ok(is_there) => assert!(is_there),
-            Err(IndexError::GaveUp { .. }) => waited += 1,
+            Err(IndexError::Common(CommonError::GaveUp { .. })) => waited += 1,
             Err(error) => panic!("{error}"),
         }
         lab.servers[1].revive(100);
@@ -258,8 +258,12 @@ fn a_full_index_takes_updates_and_deletions() {
                 lab.run(machine, index, async move |index: Opened| index.insert(key(number), &[1; 8]).await);
             match inserted.result {
                 Ok(is_new) => assert!(is_new),
-                Err(IndexError::NoMemory { .. }) if keys.len() as u64 + 2_000 < number => break,
-                Err(IndexError::NoMemory { .. }) => continue,
+                Err(IndexError::Common(CommonError::NoMemory { .. }))
+                    if keys.len() as u64 + 2_000 < number =>
+                {
+                    break;
+                }
+                Err(IndexError::Common(CommonError::NoMemory { .. })) => continue,
                 Err(error) => panic!("{error}"),
             }
             keys.push(key(number));

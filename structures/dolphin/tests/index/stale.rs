@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Check, Index, IndexError, NodeCache};
+use fatbtree_remote_memory::CommonError;
 use fatbtree_sim::dolphin::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -60,7 +61,7 @@ fn stand_still(moment: Duration, requests: u64) -> (bool, Option<String>) {
     world.run_until(|| get.has_ended(), SOON).expect("the dead hold nothing up");
     let (more, mut missing) = get.take().expect("the machine lives");
     // The key of the change in which the client has died may be there or not.
-    let is_unknown = matches!(inserted, Err(IndexError::Unknown(_)));
+    let is_unknown = matches!(inserted, Err(IndexError::Common(CommonError::Unknown(_))));
     missing.retain(|key| *key != course.changes[number].0 && !(is_unknown && *key == KEY));
     let is_right = (inserted == Ok(true) || is_unknown) && more == Ok(true) && missing.is_empty();
     (has_died, (!is_right).then(|| format!("{moment}, {requests}: {inserted:?}, {more:?}, {missing:x?}")))

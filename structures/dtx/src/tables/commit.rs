@@ -178,8 +178,8 @@ impl<V: Verbs> Transaction<'_, V> {
 
     async fn carry_out(&mut self) -> Result<(), DtxError> {
         let Some(coordinator) = &self.coordinator else { return Err(DtxError::Broke) };
-        let (identity, lane) = (coordinator.identity.clone(), coordinator.lane);
-        Ok(self.tables.carry_out(&identity, lane, &mut self.plan, &mut self.trips).await?)
+        let identity = Rc::clone(&coordinator.identity);
+        Ok(self.tables.carry_out(&identity, &self.lane, &mut self.plan).await?)
     }
 
     /// Positions of the servers with replicas of what is written.

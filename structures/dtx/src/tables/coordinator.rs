@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Writer, mix, word_at};
+use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Lane, Writer, mix, word_at};
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::plan::Plan;
@@ -60,7 +60,7 @@ impl Identity {
 pub(super) struct Coordinator {
     pub(super) identity: Rc<Identity>,
     pub(super) roster: Rc<Roster>,
-    pub(super) lane: u8,
+    pub(super) lane: Lane,
     /// Number of the last transaction; no other one of this client has it.
     pub(super) sequence: u64,
     /// Whether its seats are for recoveries only.
@@ -156,7 +156,7 @@ impl<V: Verbs> Tables<V> {
             }
             let lane = self.memory.take_lane();
             for roster in logs {
-                self.recover(Job::of(roster, lane)).await?;
+                self.recover(Job::of(roster, lane.apart())).await?;
             }
             // Another client may recover them; or their coordinator lives elsewhere, and settles them itself.
             if attempts > 0 {
@@ -216,7 +216,7 @@ impl<V: Verbs> Tables<V> {
             let at = self.seat_at(position, member.seat);
             plan.write(at.behind(ROSTER), |data| write_roster(data, member.word(), &coordinator.roster));
         }
-        self.carry_out(identity, coordinator.lane, &mut plan, &mut 0).await?;
+        self.carry_out(identity, &coordinator.lane, &mut plan).await?;
         self.keep_plan(plan);
         let coordinator = kept.left.take().and_then(|left| left.coordinator);
         coordinator.map(|(coordinator, _)| Claims::All(coordinator)).ok_or(DtxError::Broke)
@@ -231,10 +231,10 @@ impl<V: Verbs> Tables<V> {
         numbers: &Range<u16>,
         plan: &mut Plan,
     ) -> Result<Result<(), Vec<Roster>>, DtxError> {
-        let (identity, lane) = (Rc::clone(&claims.identity), claims.lane);
+        let (identity, lane) = (Rc::clone(&claims.identity), &claims.lane.apart());
         let owner = identity.writer(self.shape.server(position)).owner;
         let count = numbers.len() as u64;
-        let first = (mix(owner.session.0 ^ u64::from(lane)) % count) as u16;
+        let first = (mix(owner.session.0 ^ u64::from(lane.number())) % count) as u16;
         let mut all =
             numbers.clone().map(|number| (number - numbers.start + first) % count as u16 + numbers.start);
         let mut taken = Vec::new();
@@ -247,7 +247,7 @@ impl<V: Verbs> Tables<V> {
             for &seat in &some {
                 plan.read(self.seat_at(position, seat), 8);
             }
-            self.carry_out(&identity, lane, plan, &mut 0).await?;
+            self.carry_out(&identity, lane, plan).await?;
             let words: ArrayVec<u64, MAX_BATCH> =
                 (0..some.len()).map(|step| word_at(plan.bytes(step), 0)).collect();
             for (&seat, found) in some.iter().zip(words) {
@@ -291,7 +291,7 @@ impl<V: Verbs> Tables<V> {
         Rc::make_mut(&mut claims.roster).push(member);
         plan.clear();
         let swap = plan.swap(self.seat_at(position, member.seat), from, member.word().raw());
-        self.carry_out(&claims.identity, claims.lane, plan, &mut 0).await?;
+        self.carry_out(&claims.identity, &claims.lane, plan).await?;
         if plan.found(swap) == Some(from) {
             return Ok(true);
         }
@@ -317,7 +317,7 @@ impl<V: Verbs> Tables<V> {
         }
         if !plan.is_empty() {
             // On its own lane: what it has posted comes before.
-            self.carry_out(&identity, coordinator.lane, &mut plan, &mut 0).await?;
+            self.carry_out(&identity, &coordinator.lane, &mut plan).await?;
         }
         self.keep_plan(plan);
         match left.coordinator.take() {
@@ -340,18 +340,23 @@ impl<V: Verbs> Tables<V> {
         identity: &Identity,
         position: usize,
         seat: u16,
-        lane: u8,
+        lane: &Lane,
         plan: &mut Plan,
     ) -> Result<Seat, DtxError> {
         plan.clear();
         let read = plan.read(self.seat_at(position, seat), self.shape.seat_layout().bytes());
-        self.carry_out(identity, lane, plan, &mut 0).await?;
+        self.carry_out(identity, lane, plan).await?;
         Ok(Seat::parse(plan.bytes(read), &self.shape))
     }
 
     /// Whether the session of a word lasts at the word's server. Once it does not, nothing that the coordinator has posted is written
     /// there.
-    pub(super) async fn is_alive_at(&self, position: usize, word: Word, lane: u8) -> Result<bool, DtxError> {
+    pub(super) async fn is_alive_at(
+        &self,
+        position: usize,
+        word: Word,
+        lane: &Lane,
+    ) -> Result<bool, DtxError> {
         let session = self.memory.session_of(lane, self.shape.server(position), word.owner()).await?;
         Ok(session.is_some_and(|session| word.is_of(session)))
     }
@@ -360,7 +365,7 @@ impl<V: Verbs> Tables<V> {
     pub(super) async fn whole_servers(
         &self,
         identity: &Identity,
-        lane: u8,
+        lane: &Lane,
         plan: &mut Plan,
     ) -> Result<u32, DtxError> {
         // Other tasks of this client may learn it meanwhile.
@@ -371,7 +376,7 @@ impl<V: Verbs> Tables<V> {
             plan.read(self.state_at(position), 16);
         }
         if !plan.is_empty() {
-            self.carry_out(identity, lane, plan, &mut 0).await?;
+            self.carry_out(identity, lane, plan).await?;
         }
         for (step, &position) in unknown.iter().enumerate() {
             if word_at(plan.bytes(step), 0) == WHOLE {

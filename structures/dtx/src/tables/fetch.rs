@@ -161,8 +161,8 @@ impl<V: Verbs> Transaction<'_, V> {
             search.read = self.plan.read(at, bytes);
         }
         let Some(coordinator) = &self.coordinator else { return Err(DtxError::Broke) };
-        let (identity, lane) = (coordinator.identity.clone(), coordinator.lane);
-        let done = self.tables.carry_out(&identity, lane, &mut self.plan, &mut self.trips).await;
+        let identity = coordinator.identity.clone();
+        let done = self.tables.carry_out(&identity, &self.lane, &mut self.plan).await;
         for (lock, swap) in searches.iter().filter_map(|search| search.swap) {
             let lock = &mut self.locks[lock];
             match self.plan.found(swap) {

@@ -25,7 +25,7 @@
 
 use std::rc::Rc;
 
-use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, LockError, LockGuard};
+use fatbtree_remote_memory::{CommonError, GlobalAddress, HEADER_BYTES, Lane, LockError, LockGuard};
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::Tables;
@@ -58,10 +58,10 @@ impl Open {
 impl<V: Verbs> Tables<V> {
     /// Fills a server, unless another client does. Afterwards it is to be asked again whether it is whole.
     pub(super) async fn fill(&self, identity: &Rc<Identity>, position: usize) -> Result<(), DtxError> {
-        let (lane, mut trips) = (self.memory.take_lane(), 0);
+        let lane = self.memory.take_lane();
         let at = self.state_at(position);
         // Waits for the client that fills it, and takes over if that dies.
-        let taken = LockGuard::lock_and_read(&self.memory, lane, at, HEADER_BYTES as u32, &mut trips).await;
+        let taken = LockGuard::lock_and_read(&self.memory, &lane, at, HEADER_BYTES as u32).await;
         let (guard, line) = match taken {
             Ok(taken) => taken,
             Err(LockError::Locked) => return Ok(()),
@@ -72,7 +72,7 @@ impl<V: Verbs> Tables<V> {
         let is_present = session == identity.writer(at.server()).owner;
         if line[..8] != WHOLE.to_le_bytes() && is_present {
             let mut plan = self.take_plan();
-            let whole = self.whole_servers(identity, lane, &mut plan).await?;
+            let whole = self.whole_servers(identity, &lane, &mut plan).await?;
             if Check::ResolvedFirst.on() {
                 plan.clear();
                 for other in positions(whole) {
@@ -80,16 +80,16 @@ impl<V: Verbs> Tables<V> {
                     let era = session.session.0;
                     plan.write(self.era_at(other), |data| data.extend_from_slice(&era.to_le_bytes()));
                 }
-                self.carry_out(identity, lane, &mut plan, &mut trips).await?;
-                self.resolve_all(identity, position, whole, lane, &mut plan).await?;
+                self.carry_out(identity, &lane, &mut plan).await?;
+                self.resolve_all(identity, position, whole, &lane, &mut plan).await?;
             }
-            self.copy_all(identity, position, whole, lane, &mut plan).await?;
+            self.copy_all(identity, position, whole, &lane, &mut plan).await?;
             plan.clear();
             plan.write(at, |data| data.extend_from_slice(&WHOLE.to_le_bytes()));
-            self.carry_out(identity, lane, &mut plan, &mut trips).await?;
+            self.carry_out(identity, &lane, &mut plan).await?;
             self.keep_plan(plan);
         }
-        Ok(guard.release(&mut trips).await?)
+        Ok(guard.release(&lane).await?)
     }
 
     /// Brings all transactions to their end that have logged something for a server.
@@ -98,7 +98,7 @@ impl<V: Verbs> Tables<V> {
         identity: &Rc<Identity>,
         lost: usize,
         whole: u32,
-        lane: u8,
+        lane: &Lane,
         plan: &mut Plan,
     ) -> Result<(), DtxError> {
         let (mut began, mut count) = (self.memory.reactor().now(), usize::MAX);
@@ -118,9 +118,9 @@ impl<V: Verbs> Tables<V> {
             // Those of living coordinators end by themselves.
             let last = |of: &&Open| !open.iter().any(|other| of.is_followed_by(other));
             if let Some(last) = open.iter().find(last).filter(|_| !alive) {
-                self.recover(Job::for_fill(last.roster.clone(), lane)).await?;
+                self.recover(Job::for_fill(last.roster.clone(), lane.apart())).await?;
             } else if self.memory.reactor().now() - began > self.memory.config().patience {
-                return Err(DtxError::GaveUp { attempts: attempt });
+                return Err(CommonError::GaveUp { attempts: attempt }.into());
             } else {
                 self.memory.pause(attempt).await;
             }
@@ -134,7 +134,7 @@ impl<V: Verbs> Tables<V> {
         identity: &Identity,
         lost: usize,
         whole: u32,
-        lane: u8,
+        lane: &Lane,
         plan: &mut Plan,
     ) -> Result<Vec<Open>, DtxError> {
         let concerns =
@@ -148,7 +148,7 @@ impl<V: Verbs> Tables<V> {
                 for seat in seats.clone() {
                     plan.read(self.seat_at(position, seat).behind(self.shape.seat_layout().log()), 8);
                 }
-                self.carry_out(identity, lane, plan, &mut 0).await?;
+                self.carry_out(identity, lane, plan).await?;
                 let is_open = |step: usize| plan.bytes(step).iter().any(|&byte| byte != 0);
                 let open: Vec<u16> =
                     seats.zip(0..).filter(|(_, step)| is_open(*step)).map(|(seat, _)| seat).collect();
@@ -170,7 +170,7 @@ impl<V: Verbs> Tables<V> {
         identity: &Rc<Identity>,
         lost: usize,
         whole: u32,
-        lane: u8,
+        lane: &Lane,
         plan: &mut Plan,
     ) -> Result<(), DtxError> {
         for (table, shape) in (0..).zip(self.shape.tables()) {
@@ -194,13 +194,13 @@ impl<V: Verbs> Tables<V> {
         table: u8,
         from: GlobalAddress,
         to: GlobalAddress,
-        lane: u8,
+        lane: &Lane,
         plan: &mut Plan,
     ) -> Result<(), DtxError> {
         let table = self.shape.tables()[usize::from(table)];
         plan.clear();
         let read = plan.read(from, table.node_bytes());
-        self.carry_out(identity, lane, plan, &mut 0).await?;
+        self.carry_out(identity, lane, plan).await?;
         let mut bytes = plan.bytes(read).to_vec();
         let items =
             (0..usize::from(table.slots)).map(|slot| NODE_HEAD as usize + slot * table.item_bytes() as usize);
@@ -209,6 +209,6 @@ impl<V: Verbs> Tables<V> {
         }
         plan.clear();
         plan.write(to, |data| data.extend_from_slice(&bytes));
-        Ok(self.carry_out(identity, lane, plan, &mut 0).await?)
+        Ok(self.carry_out(identity, lane, plan).await?)
     }
 }

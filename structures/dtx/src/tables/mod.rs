@@ -14,11 +14,11 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, RemoteMemory, Trouble};
+use fatbtree_remote_memory::{CommonError, GlobalAddress, HEADER_BYTES, Lane, Op, RemoteMemory};
 use fatbtree_verbs::Verbs;
 
 use crate::checks::Check;
-use crate::error::DtxError;
+use crate::error::{DtxError, Stop};
 use crate::layout::Shape;
 use coordinator::{Coordinator, Identity};
 pub use places::Addresses;
@@ -47,7 +47,7 @@ pub enum Verdict<T> {
 pub struct Answer<T> {
     /// The result.
     pub result: Result<T, DtxError>,
-    /// Round trips of the last attempt.
+    /// Round trips of the transactions of all attempts.
     pub round_trips: u32,
     /// Attempts, the last one included.
     pub attempts: u32,
@@ -134,23 +134,10 @@ impl<V: Verbs> Tables<V> {
         server: u16,
         addresses: Rc<Addresses>,
     ) -> Result<Self, DtxError> {
-        let lane = memory.take_lane();
-        let began = memory.reactor().now();
-        for attempts in 0.. {
-            match memory.read(lane, GlobalAddress::new(server, 0), 2 * HEADER_BYTES as u32).await {
-                Ok(head) => {
-                    let shape = Shape::of_head(&head).ok_or(DtxError::NoTables { server })?;
-                    let state = memory.shared::<States>().of(&shape);
-                    return Ok(Self { memory, shape, addresses, state });
-                }
-                Err(Trouble::Broke(_)) if memory.reactor().now() - began <= memory.config().patience => {
-                    memory.pause(attempts).await;
-                }
-                Err(Trouble::Broke(_)) => return Err(DtxError::GaveUp { attempts }),
-                Err(trouble) => return Err(trouble.into()),
-            }
-        }
-        unreachable!("it ends when time has passed")
+        let mut op = memory.waiting_op(memory.take_lane());
+        let shape = memory.attempt(&mut op, async |op| shape_on(&memory, server, &op.lane).await).await?;
+        let state = memory.shared::<States>().of(&shape);
+        Ok(Self { memory, shape, addresses, state })
     }
 
     /// The shape of the tables.
@@ -173,35 +160,33 @@ impl<V: Verbs> Tables<V> {
         mut work: impl AsyncFnMut(&mut Transaction<'_, V>) -> Result<Verdict<T>, DtxError>,
     ) -> Answer<T> {
         let _turn = self.memory.compete().await;
-        let began = self.memory.reactor().now();
-        let mut attempts = 0;
-        loop {
+        // Each transaction has the lane of its coordinator.
+        let mut op = self.memory.op(Lane::new(0), 0, ());
+        let attempt = async |op: &mut Op| {
             let (result, round_trips) = self.attempt(&mut work).await;
-            attempts += 1;
+            op.lane.add(round_trips);
             let error = match result {
                 Err(error) if error.is_temporary() => error,
                 result => {
                     self.memory.note_attempt(false);
                     // Others would wait for it until this client's next transaction.
                     let _left_again = self.finish().await;
-                    return Answer { result, round_trips, attempts };
+                    return result.map_err(Stop::Failed);
                 }
             };
             self.memory.note_attempt(true);
-            let (waited, patience) = (self.memory.reactor().now() - began, self.memory.config().patience);
-            if waited > patience {
-                return Answer { result: Err(DtxError::GaveUp { attempts }), round_trips, attempts };
-            }
             if let DtxError::Conflict { at, lock } = error
-                && attempts.is_multiple_of(ASK)
+                && (op.attempts + 1).is_multiple_of(ASK)
                 && let Err(error) = self.ask_after(at, lock).await
                 && !error.is_temporary()
-                && !matches!(error, DtxError::GaveUp { .. })
+                && !matches!(error, DtxError::Common(CommonError::GaveUp { .. }))
             {
-                return Answer { result: Err(error), round_trips, attempts };
+                return Err(Stop::Failed(error));
             }
-            self.memory.pause_after_conflict(attempts - 1, Some(patience.saturating_sub(waited))).await;
-        }
+            Err(error.into())
+        };
+        let result = self.memory.attempt(&mut op, attempt).await;
+        Answer { result, round_trips: op.lane.round_trips(), attempts: op.attempts + 1 }
     }
 
     async fn attempt<T>(
@@ -286,7 +271,7 @@ impl<V: Verbs> Tables<V> {
             return Ok(true);
         }
         let mut plan = self.take_plan();
-        self.whole_servers(identity, 0, &mut plan).await?;
+        self.whole_servers(identity, &Lane::new(0), &mut plan).await?;
         self.keep_plan(plan);
         match unfilled(identity) {
             None => Ok(true),
@@ -328,4 +313,10 @@ impl<V: Verbs> Drop for Keep<'_, V> {
             self.tables.leave(left);
         }
     }
+}
+
+/// Shape of the tables that lie on a server.
+async fn shape_on<V: Verbs>(memory: &RemoteMemory<V>, server: u16, lane: &Lane) -> Result<Shape, Stop> {
+    let head = memory.read(lane, GlobalAddress::new(server, 0), 2 * HEADER_BYTES as u32).await?;
+    Ok(Shape::of_head(&head).ok_or(DtxError::NoTables { server })?)
 }

@@ -1,6 +1,6 @@
 //! Steps on several servers that are carried out in one round trip.
 
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, MAX_SHARES, Share, Trouble};
+use fatbtree_remote_memory::{GlobalAddress, Lane, MAX_SHARES, Share, Trouble};
 use fatbtree_verbs::{MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::Tables;
@@ -126,9 +126,8 @@ impl<V: Verbs> Tables<V> {
     pub(super) async fn carry_out(
         &self,
         identity: &Identity,
-        lane: u8,
+        lane: &Lane,
         plan: &mut Plan,
-        trips: &mut u32,
     ) -> Result<(), Trouble> {
         plan.outputs.clear();
         plan.outputs.resize_with(plan.steps.len(), || None);
@@ -149,10 +148,9 @@ impl<V: Verbs> Tables<V> {
                     rkey,
                     left: MAX_BATCH,
                 };
-                Share { id: ConnectionId { server, lane }, writer: identity.writer(server), operations }
+                Share { server, writer: identity.writer(server), operations }
             });
-            let results = self.memory.scatter(shares).await?;
-            *trips += 1;
+            let results = self.memory.scatter(lane, shares).await?;
             for (Chain { server, first }, result) in chains.zip(results) {
                 match result {
                     Ok(outputs) => {

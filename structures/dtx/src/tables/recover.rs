@@ -40,14 +40,14 @@
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
-use fatbtree_remote_memory::GlobalAddress;
+use fatbtree_remote_memory::{CommonError, GlobalAddress, Lane, Op};
 use fatbtree_verbs::Verbs;
 
 use super::coordinator::{Coordinator, Identity};
 use super::plan::Plan;
 use super::{Keep, Left, Tables};
 use crate::checks::Check;
-use crate::error::DtxError;
+use crate::error::{DtxError, Stop};
 use crate::item::{BODY, Head, ITEM_HEAD, next_version};
 use crate::layout::{MAX_SERVERS, Place, Shape};
 use crate::seat::{Before, Log, Roster, Seat, transaction_number};
@@ -79,7 +79,7 @@ enum Reason {
 pub(super) struct Job {
     /// Its coordinator.
     roster: Rc<Roster>,
-    lane: u8,
+    lane: Lane,
     reason: Reason,
     /// This client's coordinators that may have claimed its seats.
     resolvers: Vec<Coordinator>,
@@ -96,22 +96,22 @@ impl Job {
     pub(super) fn own(coordinator: &Coordinator, log: Log, outcome: Option<Outcome>) -> Self {
         // On its own lane: what the transaction has posted comes before.
         let Coordinator { roster, lane, .. } = coordinator;
-        let (roster, lane) = (Rc::clone(roster), *lane);
+        let (roster, lane) = (Rc::clone(roster), lane.apart());
         Self { reason: Reason::Own, log: Some(log), outcome, ..Self::new(roster, lane) }
     }
 
-    fn new(roster: Rc<Roster>, lane: u8) -> Self {
+    fn new(roster: Rc<Roster>, lane: Lane) -> Self {
         let (reason, resolvers) = (Reason::Met, Vec::new());
         Self { roster, lane, reason, resolvers, has_claimed: false, log: None, outcome: None }
     }
 
     /// Recovery of a transaction of another client.
-    pub(super) fn of(roster: Roster, lane: u8) -> Self {
+    pub(super) fn of(roster: Roster, lane: Lane) -> Self {
         Self::new(Rc::new(roster), lane)
     }
 
     /// The same for a client that fills a server.
-    pub(super) fn for_fill(roster: Roster, lane: u8) -> Self {
+    pub(super) fn for_fill(roster: Roster, lane: Lane) -> Self {
         Self { reason: Reason::Fill, ..Self::of(roster, lane) }
     }
 
@@ -161,19 +161,19 @@ impl<V: Verbs> Tables<V> {
         }
         let identity = self.identity().await?;
         let lane = self.memory.take_lane();
-        if self.is_alive_at(position, word, lane).await? {
+        if self.is_alive_at(position, word, &lane).await? {
             return Ok(());
         }
         // From now on nothing of this coordinator is written here: what is not logged never will be.
         let mut plan = self.take_plan();
-        let seat = self.read_seat(&identity, position, word.seat(), lane, &mut plan).await?;
+        let seat = self.read_seat(&identity, position, word.seat(), &lane, &mut plan).await?;
         if let Some((_, roster)) = seat.roster.as_ref().filter(|_| seat.is_open_for(word)) {
             self.keep_plan(plan);
             return self.recover(Job::of(roster.clone(), lane)).await;
         }
         plan.clear();
         plan.swap(at, lock, 0);
-        self.carry_out(&identity, lane, &mut plan, &mut 0).await?;
+        self.carry_out(&identity, &lane, &mut plan).await?;
         self.keep_plan(plan);
         Ok(())
     }
@@ -182,7 +182,7 @@ impl<V: Verbs> Tables<V> {
     pub(super) async fn recover(&self, mut job: Job) -> Result<(), DtxError> {
         let identity = self.identity().await?;
         let mut plan = self.take_plan();
-        let whole = self.whole_servers(&identity, job.lane, &mut plan).await?;
+        let whole = self.whole_servers(&identity, &job.lane, &mut plan).await?;
         self.read_logs(&identity, &mut job, whole, &mut plan).await?;
         self.keep_plan(plan);
         let Some(log) = &job.log else { return Ok(()) };
@@ -190,7 +190,7 @@ impl<V: Verbs> Tables<V> {
         if all & !whole != 0 && job.reason == Reason::Met && Check::FillerAlone.on() {
             return Ok(());
         }
-        if Check::AllDead.on() && self.is_alive_at_any(&job.roster, all & whole, job.lane).await? {
+        if Check::AllDead.on() && self.is_alive_at_any(&job.roster, all & whole, &job.lane).await? {
             return Ok(());
         }
         self.settle(Left { job: Some(Box::new(job)), ..Left::default() }).await.map(drop)
@@ -201,7 +201,7 @@ impl<V: Verbs> Tables<V> {
         &self,
         roster: &Roster,
         servers: u32,
-        lane: u8,
+        lane: &Lane,
     ) -> Result<bool, DtxError> {
         let first = if Check::EachServer.on() { MAX_SERVERS } else { 1 };
         for position in positions(servers).take(first) {
@@ -221,7 +221,8 @@ impl<V: Verbs> Tables<V> {
         match &settled {
             Ok(_) => kept.left = None,
             // The owner is told, and tries again.
-            Err(DtxError::Broke | DtxError::GaveUp { .. }) => {}
+            Err(DtxError::Common(CommonError::GaveUp { .. })) => {}
+            Err(error) if error.is_temporary() => {}
             // Trying again at once is of no use.
             Err(_) => self.state.borrow_mut().left.extend(kept.left.take()),
         }
@@ -242,23 +243,14 @@ impl<V: Verbs> Tables<V> {
 
     /// Brings a transaction to its end, whatever breaks meanwhile.
     async fn bring_to_end(&self, job: &mut Job) -> Result<Outcome, DtxError> {
-        let began = self.memory.reactor().now();
-        let mut attempts = 0;
-        loop {
-            match self.try_recover(job).await {
-                Ok(Some(outcome)) => return Ok(outcome),
-                // The other client brings it to its end.
-                Ok(None) if job.reason != Reason::Own && !job.has_claimed => return Ok(Outcome::Gone),
-                Ok(None) | Err(DtxError::Broke)
-                    if self.memory.reactor().now() - began <= self.memory.config().patience =>
-                {
-                    self.memory.pause(attempts).await;
-                    attempts += 1;
-                }
-                Ok(None) | Err(DtxError::Broke) => return Err(DtxError::GaveUp { attempts }),
-                Err(error) => return Err(error),
-            }
-        }
+        let mut op = self.memory.waiting_op(job.lane.apart());
+        let attempt = async |_: &mut Op| match self.try_recover(job).await? {
+            Some(outcome) => Ok(outcome),
+            // The other client brings it to its end.
+            None if job.reason != Reason::Own && !job.has_claimed => Ok(Outcome::Gone),
+            None => Err(Stop::Later),
+        };
+        self.memory.attempt(&mut op, attempt).await
     }
 
     /// Tries once. `None`: it must wait, for another client that recovers it and lives, or for seats.
@@ -271,7 +263,7 @@ impl<V: Verbs> Tables<V> {
         }
         let resolver = job.resolvers.iter().rfind(is_of).expect("one was just added").clone();
         let mut plan = self.take_plan();
-        let whole = self.whole_servers(&identity, job.lane, &mut plan).await?;
+        let whole = self.whole_servers(&identity, &job.lane, &mut plan).await?;
         let mut seats = self.read_logs(&identity, job, whole, &mut plan).await?;
         let Some(log) = job.log.clone() else { return Ok(Some(Outcome::Gone)) };
         let servers = participants(&self.shape, &log) & whole;
@@ -300,14 +292,14 @@ impl<V: Verbs> Tables<V> {
                 plan.swap(at, job.roster[position].word().raw(), 0);
             }
         }
-        self.carry_out(&identity, job.lane, &mut plan, &mut 0).await?;
+        self.carry_out(&identity, &job.lane, &mut plan).await?;
         plan.clear();
         for position in positions(claimed) {
             let at = self.seat_at(position, job.roster[position].seat);
             plan.write(at.behind(self.shape.seat_layout().log()), |data| data.extend_from_slice(&[0; 8]));
             plan.swap(at, resolver.word(position).raw(), 0);
         }
-        self.carry_out(&identity, job.lane, &mut plan, &mut 0).await?;
+        self.carry_out(&identity, &job.lane, &mut plan).await?;
         self.keep_plan(plan);
         Ok(Some(outcome))
     }
@@ -321,7 +313,7 @@ impl<V: Verbs> Tables<V> {
         (whole, is_claimed): (u32, bool),
         plan: &mut Plan,
     ) -> Result<Option<Outcome>, DtxError> {
-        let lane = job.lane;
+        let lane = &job.lane.apart();
         let replicas = self.read_replicas(identity, job, log, whole, plan).await?;
         // Where a seat is gone, the locks are, too. This counts where their servers have lost them.
         let (mut is_final, mut is_unsure) = (!is_claimed, false);
@@ -359,7 +351,7 @@ impl<V: Verbs> Tables<V> {
                 plan.write(at, |data| data.extend_from_slice(body));
             }
         }
-        self.carry_out(identity, lane, plan, &mut 0).await?;
+        self.carry_out(identity, lane, plan).await?;
         Ok(Some(Outcome::Undone))
     }
 
@@ -386,7 +378,7 @@ impl<V: Verbs> Tables<V> {
                 reads.push((before, rank, plan.read(at, (ITEM_HEAD + value) as u64)));
             }
         }
-        self.carry_out(identity, job.lane, plan, &mut 0).await?;
+        self.carry_out(identity, &job.lane, plan).await?;
         let replica = |(before, rank, read): (&Before, usize, usize)| {
             let head = Head::parse(plan.bytes(read), self.shape.value_bytes_at(before.place));
             let new = next_version(before.version, transaction_number(&job.roster, log.sequence));
@@ -411,7 +403,7 @@ impl<V: Verbs> Tables<V> {
                 (whole >> position & 1 == 1).then(|| plan.read(at, self.shape.seat_layout().bytes()))
             })
             .collect();
-        self.carry_out(identity, job.lane, plan, &mut 0).await?;
+        self.carry_out(identity, &job.lane, plan).await?;
         let mut seats = Seats::new();
         for (position, read) in reads.into_iter().enumerate() {
             let seat = read.map(|read| Seat::parse(plan.bytes(read), &self.shape));
@@ -452,11 +444,11 @@ impl<V: Verbs> Tables<V> {
                 return Ok(Claimed::Yes);
             }
             if !job.is_free_to_claim(position, claim) {
-                let of = self.read_seat(&resolver.identity, position, claim.seat(), job.lane, plan).await?;
+                let of = self.read_seat(&resolver.identity, position, claim.seat(), &job.lane, plan).await?;
                 let lives = match of.roster.filter(|(of, _)| *of == claim) {
-                    Some((_, roster)) => self.is_alive_at_any(&roster, servers, job.lane).await?,
+                    Some((_, roster)) => self.is_alive_at_any(&roster, servers, &job.lane).await?,
                     // Its seat was claimed by another one, which has seen that it is dead; or its sessions here have ended.
-                    None => self.is_alive_at(position, claim, job.lane).await?,
+                    None => self.is_alive_at(position, claim, &job.lane).await?,
                 };
                 if lives {
                     return Ok(Claimed::Busy);
@@ -465,12 +457,12 @@ impl<V: Verbs> Tables<V> {
             plan.clear();
             job.has_claimed = true;
             let swap = plan.swap(self.seat_at(position, word.seat()), claim.raw(), mine.raw());
-            self.carry_out(&resolver.identity, job.lane, plan, &mut 0).await?;
+            self.carry_out(&resolver.identity, &job.lane, plan).await?;
             if plan.found(swap) == Some(claim.raw()) {
                 return Ok(Claimed::Yes);
             }
             seats[position] =
-                Some(self.read_seat(&resolver.identity, position, word.seat(), job.lane, plan).await?);
+                Some(self.read_seat(&resolver.identity, position, word.seat(), &job.lane, plan).await?);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fatbtree_remote_memory::GlobalAddress;
+use fatbtree_remote_memory::{GlobalAddress, Lane};
 use fatbtree_verbs::Verbs;
 
 use super::coordinator::Coordinator;
@@ -132,7 +132,7 @@ pub struct Transaction<'t, V: Verbs> {
     pub(super) stale: Option<DtxError>,
     /// Positions of the servers with its log, a bit for each.
     pub(super) participants: u32,
-    pub(super) trips: u32,
+    pub(super) lane: Lane,
 }
 
 impl<V: Verbs> std::fmt::Debug for Transaction<'_, V> {
@@ -152,6 +152,7 @@ impl<'t, V: Verbs> Transaction<'t, V> {
     pub(super) fn new(tables: &'t Tables<V>, coordinator: Coordinator, plan: Plan) -> Self {
         Self {
             tables,
+            lane: coordinator.lane.apart(),
             coordinator: Some(coordinator),
             plan,
             entries: Vec::new(),
@@ -161,14 +162,13 @@ impl<'t, V: Verbs> Transaction<'t, V> {
             doom: None,
             stale: None,
             participants: 0,
-            trips: 0,
         }
     }
 
     /// Round trips so far, one after the other.
     #[must_use]
     pub fn round_trips(&self) -> u32 {
-        self.trips
+        self.lane.round_trips()
     }
 
     /// The value of an item, with the transaction's own changes. `None` if the key is absent.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_remote_memory::GlobalAddress;
+use fatbtree_remote_memory::{GlobalAddress, Op};
 use fatbtree_verbs::Verbs;
 
 use super::Tables;
@@ -143,18 +143,8 @@ impl<V: Verbs> Tables<V> {
     }
 
     async fn read_all(&self, at: GlobalAddress, bytes: u64) -> Result<Vec<u8>, DtxError> {
-        let began = self.memory.reactor().now();
-        for attempts in 0.. {
-            match self.memory.read(0, at, bytes as u32).await.map_err(DtxError::from) {
-                Ok(read) => return Ok(read.to_vec()),
-                Err(DtxError::Broke)
-                    if self.memory.reactor().now() - began <= self.memory.config().patience =>
-                {
-                    self.memory.pause(attempts).await;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        unreachable!("it ends when time has passed")
+        let mut op = self.memory.waiting_op(self.memory.take_lane());
+        let read = async |op: &mut Op| Ok(self.memory.read(&op.lane, at, bytes as u32).await?.to_vec());
+        self.memory.attempt(&mut op, read).await
     }
 }

@@ -46,7 +46,7 @@ proptest! {
                 let number = index.index(words_of_one as usize * 3) as u64;
                 let server = shape.server((number % 3) as usize);
                 let at = GlobalAddress::new(server, 128 + number / 3 * 8);
-                memory.write(0, at, &word.to_le_bytes()).await.expect("the servers live");
+                memory.write(&memory.take_lane(), at, &word.to_le_bytes()).await.expect("the servers live");
             }
             for key in 0..12 {
                 transact(&tables, key).await;

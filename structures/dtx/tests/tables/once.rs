@@ -200,7 +200,9 @@ pub(crate) fn a_slot_is_being_filled() -> Result<(), String> {
         let place = Place { table: 0, node: shape.node_of(0, key), slot: Some(5) };
         let owner = Owner { session: SessionId(99), number: 9 };
         let word = fatbtree_dtx::Word::new(owner, 3).raw();
-        let locked = tables.memory().write(0, shape.address(place, 0), &word.to_le_bytes()).await;
+        let memory = tables.memory();
+        let at = shape.address(place, 0);
+        let locked = memory.write(&memory.take_lane(), at, &word.to_le_bytes()).await;
         locked.expect("the server lives");
         let mut tx = tables.begin().await.expect("nothing is in the way");
         match tx.read(0, key).await {

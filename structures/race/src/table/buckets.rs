@@ -1,11 +1,11 @@
 //! The two combined buckets of a key, as one READ each has brought them.
 
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, bytes_of};
+use fatbtree_remote_memory::{CommonError, GlobalAddress, bytes_of};
 use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
 
 use super::{Op, Table};
 use crate::checks::Check;
-use crate::error::{Stop, TableError};
+use crate::error::Stop;
 use crate::hash::Hash;
 use crate::layout::{
     BUCKET_BYTES, BucketHeader, COMBINED_BYTES, Leaf, Shape, combined_offset, is_slot, main_bucket,
@@ -114,10 +114,9 @@ impl<V: Verbs> Table<V> {
 
     /// Reads a key's combined buckets: a round trip.
     pub(super) async fn read_buckets(&self, leaf: Leaf, op: &mut Op) -> Result<Buckets, Stop> {
-        let id = ConnectionId { server: leaf.place.address().server(), lane: op.lane };
-        let reads = |rkey| Self::bucket_reads(&self.shape, leaf, op.hash, rkey);
-        let outputs = self.memory.post(id, reads).await?;
-        op.trips += 1;
+        let path = op.lane.to(leaf.place.address().server());
+        let reads = |rkey| Self::bucket_reads(&self.shape, leaf, op.state.hash, rkey);
+        let outputs = self.memory.post(path, reads).await?;
         self.buckets(leaf, op, outputs).await
     }
 
@@ -131,12 +130,12 @@ impl<V: Verbs> Table<V> {
     ) -> Result<Buckets, Stop> {
         let [one, other] = outputs;
         let bytes = [bytes_of(one)?, bytes_of(other)?];
-        let buckets = Buckets { leaf, numbers: op.hash.buckets(&self.shape), bytes };
+        let buckets = Buckets { leaf, numbers: op.state.hash.buckets(&self.shape), bytes };
         if buckets.depth().is_some_and(|depth| depth != leaf.depth) {
             let expected = "a subtable of the depth that the directory says";
-            return Err(TableError::Damaged { at: leaf.place.address(), expected }.into());
+            return Err(CommonError::Damaged { at: leaf.place.address(), expected }.into());
         }
-        if !buckets.are_of(op.hash) {
+        if !buckets.are_of(op.state.hash) {
             let headers = [0, 1].map(|which| word_at(&buckets.bytes[which], 0)).map(u64::to_le_bytes);
             let at = leaf.place.address();
             let stop = op.doubt(at, 0, headers.as_flattened(), "the header of the key's subtable");
@@ -154,8 +153,7 @@ impl<V: Verbs> Table<V> {
 
     /// The pair of subtables into which one was split, if it was.
     pub(super) async fn successors(&self, leaf: Leaf, op: &mut Op) -> Result<Option<Place>, Stop> {
-        let word = self.memory.read_word(op.lane, successors_of(leaf)).await?;
-        op.trips += 1;
+        let word = self.memory.read_word(&op.lane, successors_of(leaf)).await?;
         Place::of_link(word).map_err(|_| op.doubt(successors_of(leaf), word, &[], super::thaw::EXPECTED))
     }
 }

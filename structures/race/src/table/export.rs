@@ -24,7 +24,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fatbtree_remote_memory::{ConnectionId, MAX_SHARES, PIECE, Portion, ReadBytes, Share, bytes_of};
+use fatbtree_remote_memory::{CommonError, MAX_SHARES, PIECE, Portion, ReadBytes, Share, bytes_of};
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 use super::{Answer, Op, Table, Value};
@@ -158,12 +158,12 @@ impl<V: Verbs> Table<V> {
     /// Takes the pairs of the next slots.
     async fn export_slots(&self, course: &mut Course, op: &mut Op) -> Result<(), Stop> {
         let Some(&Part { header, from }) = course.cursor.parts.last() else { return Ok(()) };
-        op.hash = Hash::of_suffix(header.suffix);
+        op.state.hash = Hash::of_suffix(header.suffix);
         let leaf = self.reach(op).await?;
         if leaf.depth > self.shape.directory_bits {
             // Each such link would double what is left.
             let expected = "no successors at the directory's depth";
-            return Err(TableError::Damaged { at: leaf.place.address(), expected }.into());
+            return Err(CommonError::Damaged { at: leaf.place.address(), expected }.into());
         }
         if leaf.depth > header.depth {
             course.cursor.halve();
@@ -196,7 +196,7 @@ impl<V: Verbs> Table<V> {
             }
             left = later;
             // Patience is for what does not go on.
-            (op.began, op.attempts) = (self.memory.reactor().now(), 0);
+            self.memory.restart(op);
         }
         course.cursor.go_on_from(end);
         if end == self.shape.subtable_bytes() {
@@ -210,8 +210,8 @@ impl<V: Verbs> Table<V> {
         let at = leaf.place.address();
         let first = from - from % BUCKET_BYTES;
         let end = self.shape.subtable_bytes().min(first + WINDOW);
-        let bytes = self.memory.read_long(op.lane, at.behind(first), end - first, &mut op.trips).await?;
-        let of = BucketHeader { depth: leaf.depth, suffix: op.hash.suffix(leaf.depth) };
+        let bytes = self.memory.read_long(&op.lane, at.behind(first), end - first).await?;
+        let of = BucketHeader { depth: leaf.depth, suffix: op.state.hash.suffix(leaf.depth) };
         let headers = (0..end - first).step_by(BUCKET_BYTES as usize).map(|offset| word_at(&bytes, offset));
         if let Some(found) = headers.into_iter().find(|&found| found != of.word())
             && Check::Suffix.on()
@@ -241,7 +241,7 @@ impl<V: Verbs> Table<V> {
         }
         let mut shares = Vec::with_capacity(servers.len());
         for (&server, numbers) in &servers {
-            let writer = self.writer(server, op.lane).await?;
+            let writer = self.writer(server, &op.lane).await?;
             let operations = move |rkey| {
                 numbers.iter().map(move |&number| {
                     let pointer = wanted[number].pointer;
@@ -249,10 +249,9 @@ impl<V: Verbs> Table<V> {
                     Operation::Read { from, len: block::first_bytes(pointer) }
                 })
             };
-            shares.push(Share { id: ConnectionId { server, lane: op.lane }, writer, operations });
+            shares.push(Share { server, writer, operations });
         }
-        let results = self.memory.scatter(shares).await?;
-        op.trips += 1;
+        let results = self.memory.scatter(&op.lane, shares).await?;
         let mut blocks = vec![Vec::new(); wanted.len()];
         for (numbers, outputs) in servers.values().zip(results) {
             for (&number, output) in numbers.iter().zip(outputs?) {

@@ -17,10 +17,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_remote_memory::{
-    ConnectionId, GlobalAddress, HEADER_BYTES, Members, Ongoing, ReadBytes, RemoteMemory, Suspicion, Writer,
+    CommonError, GlobalAddress, HEADER_BYTES, Lane, Members, Ongoing, ReadBytes, RemoteMemory, Writer,
     members,
 };
-use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
 
 pub use export::Cursor;
@@ -71,53 +70,28 @@ impl<V: Verbs> std::fmt::Debug for Table<V> {
 }
 
 /// One operation on its way.
-struct Op {
-    key: u64,
+type Op = fatbtree_remote_memory::Op<Search>;
+
+/// What an operation knows of the place of its key.
+struct Search {
     hash: Hash,
-    lane: u8,
-    trips: u32,
-    attempts: u32,
-    began: Instant,
     /// Whether the directory was read anew, because the subtable's server is away.
     has_reloaded: bool,
-    /// What was found to be wrong.
-    suspicion: Suspicion,
     /// A sweep of the server waits for it.
     _ongoing: Ongoing,
-}
-
-impl Op {
-    /// Notes that `bytes` to which the word `link` leads are wrong. Others may have changed them meanwhile; what stays so is damaged.
-    fn doubt(&mut self, at: GlobalAddress, link: u64, bytes: &[u8], expected: &'static str) -> Stop {
-        match self.suspicion.is_sure(at, link, bytes) {
-            true => TableError::DamagedKey { key: self.key, at, expected }.into(),
-            false => Stop::Later,
-        }
-    }
 }
 
 impl<V: Verbs> Table<V> {
     /// Opens the table whose directory lies on a server: reads the regions' headers and the directory.
     ///
     /// # Errors
-    /// [`TableError::NoTable`], [`TableError::Parted`]; and when the connection is given up, or breaks too often.
+    /// [`TableError::NoTable`], [`CommonError::Parted`]; and when the connection is given up, or breaks too often.
     pub async fn open(memory: Rc<RemoteMemory<V>>, server: u16) -> Result<Self, TableError> {
-        let lane = memory.take_lane();
-        let began = memory.reactor().now();
-        for attempts in 0.. {
-            match Self::try_open(&memory, server, lane).await {
-                Ok(table) => return Ok(table),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(_) if memory.reactor().now() - began > memory.config().patience => {
-                    return Err(TableError::GaveUp { attempts });
-                }
-                Err(_) => memory.pause(attempts).await,
-            }
-        }
-        unreachable!("it ends when time has passed")
+        let mut op = memory.waiting_op(memory.take_lane());
+        memory.attempt(&mut op, async |op| Self::try_open(&memory, server, &op.lane).await).await
     }
 
-    async fn try_open(memory: &Rc<RemoteMemory<V>>, server: u16, lane: u8) -> Result<Self, Stop> {
+    async fn try_open(memory: &Rc<RemoteMemory<V>>, server: u16, lane: &Lane) -> Result<Self, Stop> {
         let header = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await?;
         let line = header.first_chunk().ok_or(Stop::Later)?;
         let (shape, home) = Shape::of_header(line).ok_or(TableError::NoTable { server })?;
@@ -125,10 +99,10 @@ impl<V: Verbs> Table<V> {
         let of = (STRUCTURE, shape.servers);
         match members(memory, of, home.offset() + MEMBERS, lane, is_part).await? {
             Members::Whole => {}
-            Members::Parted => return Err(TableError::Parted.into()),
+            Members::Parted => return Err(CommonError::Parted.into()),
             Members::Missing(server) => return Err(TableError::NoTable { server }.into()),
         }
-        let directory = load_directory(memory, &shape, home, lane, &mut 0).await?;
+        let directory = load_directory(memory, &shape, home, lane).await?;
         let (memory, scratch) = (Rc::clone(memory), RefCell::default());
         let (directory, left) = (RefCell::new(directory), Cell::new(None));
         let (splitting, places) = Default::default();
@@ -153,25 +127,14 @@ impl<V: Verbs> Table<V> {
         &self.memory
     }
 
-    /// Ends the table: a server has begun anew with an empty part of it. All operations end with [`TableError::Lost`] from now on.
+    /// Ends the table: a server has begun anew with an empty part of it. All operations end with [`CommonError::Lost`] from now on.
     pub fn leave(&self, server: u16) {
         self.left.set(Some(server));
     }
 
     fn op(&self, key: u64) -> Op {
-        let (lane, ongoing) = (self.memory.take_lane(), self.memory.begin());
-        let began = self.memory.reactor().now();
-        Op {
-            key,
-            hash: Hash::of(key),
-            lane,
-            trips: 0,
-            attempts: 0,
-            began,
-            has_reloaded: false,
-            suspicion: Suspicion::default(),
-            _ongoing: ongoing,
-        }
+        let search = Search { hash: Hash::of(key), has_reloaded: false, _ongoing: self.memory.begin() };
+        self.memory.op(self.memory.take_lane(), key, search)
     }
 
     /// Subtable for a hash, as far as this client knows.
@@ -182,30 +145,29 @@ impl<V: Verbs> Table<V> {
     /// Subtable for an operation. Where its server is away the directory is read anew, once: the subtable may have been split, and its
     /// successors lie elsewhere.
     async fn reach(&self, op: &mut Op) -> Result<Leaf, Stop> {
-        let leaf = self.leaf(op.hash);
-        let is_up =
-            |at: GlobalAddress| self.memory.is_up(ConnectionId { server: at.server(), lane: op.lane });
-        if op.has_reloaded || is_up(leaf.place.address()) || !is_up(self.home) {
+        let leaf = self.leaf(op.state.hash);
+        let is_up = |at: GlobalAddress| self.memory.is_up(op.lane.to(at.server()).id);
+        if op.state.has_reloaded || is_up(leaf.place.address()) || !is_up(self.home) {
             return Ok(leaf);
         }
-        op.has_reloaded = true;
-        let found = load_directory(&self.memory, &self.shape, self.home, op.lane, &mut op.trips).await?;
+        op.state.has_reloaded = true;
+        let found = load_directory(&self.memory, &self.shape, self.home, &op.lane).await?;
         // What only this client has followed is kept: the way there may lead over the server that is away.
         self.directory.borrow_mut().merge(found);
-        Ok(self.leaf(op.hash))
+        Ok(self.leaf(op.state.hash))
     }
 
     /// Reads the directory anew.
     async fn reload(&self, op: &mut Op) -> Result<(), Stop> {
-        let directory = load_directory(&self.memory, &self.shape, self.home, op.lane, &mut op.trips).await?;
+        let directory = load_directory(&self.memory, &self.shape, self.home, &op.lane).await?;
         *self.directory.borrow_mut() = directory;
         Ok(())
     }
 
     /// Identity under which the client writes to a server, when a session is there.
-    async fn writer(&self, server: u16, lane: u8) -> Result<Writer, Stop> {
+    async fn writer(&self, server: u16, lane: &Lane) -> Result<Writer, Stop> {
         // A session begins before its first connection.
-        self.memory.until_up(ConnectionId { server, lane }).await?;
+        self.memory.until_up(lane.to(server).id).await?;
         Ok(self.memory.writer(server)?)
     }
 
@@ -225,8 +187,7 @@ impl<V: Verbs> Table<V> {
                     Operation::CompareSwap { at, compare, swap }
                 })
             };
-            self.memory.batch(ConnectionId { server, lane: op.lane }, writer, swap).await?;
-            op.trips += 1;
+            self.memory.batch(op.lane.to(server), writer, swap).await?;
         }
         Ok(())
     }
@@ -237,38 +198,23 @@ impl<V: Verbs> Table<V> {
         mut op: Op,
         mut attempt: impl AsyncFnMut(&mut Op) -> Result<T, Stop>,
     ) -> Answer<T> {
-        let result = loop {
-            if let Some(server) = self.left.get() {
-                break Err(TableError::Lost(server));
-            }
-            let stop = match attempt(&mut op).await {
-                Ok(value) => break Ok(value),
-                Err(Stop::Failed(error)) => break Err(error),
-                Err(stop @ (Stop::Anew | Stop::Later)) => stop,
-            };
-            let (waited, patience) = (self.memory.reactor().now() - op.began, self.memory.config().patience);
-            if waited > patience {
-                break Err(TableError::GaveUp { attempts: op.attempts + 1 });
-            }
-            if let Stop::Later = stop {
-                let left = patience.saturating_sub(waited);
-                self.memory.pause_after_conflict(op.attempts, Some(left)).await;
-            }
-            op.attempts += 1;
+        let attempt = async |op: &mut Op| match self.left.get() {
+            Some(server) => Err(CommonError::Lost(server).into()),
+            None => attempt(op).await,
         };
-        Answer { result, round_trips: op.trips }
+        let result = self.memory.attempt(&mut op, attempt).await;
+        Answer { result, round_trips: op.lane.round_trips() }
     }
 }
 
 /// Reads the words of slots or entries. Each was read at some moment of the READ. They are copied: buffers are few, and are held for long.
 async fn read_all<V: Verbs>(
     memory: &RemoteMemory<V>,
-    lane: u8,
+    lane: &Lane,
     at: GlobalAddress,
     bytes: u64,
-    trips: &mut u32,
 ) -> Result<Vec<u8>, Stop> {
-    Ok(match memory.read_long(lane, at, bytes, trips).await? {
+    Ok(match memory.read_long(lane, at, bytes).await? {
         ReadBytes::Whole(buffer) => buffer.to_vec(),
         ReadBytes::Pieces(bytes) => bytes,
     })
@@ -279,16 +225,14 @@ async fn load_directory<V: Verbs>(
     memory: &RemoteMemory<V>,
     shape: &Shape,
     home: GlobalAddress,
-    lane: u8,
-    trips: &mut u32,
+    lane: &Lane,
 ) -> Result<Directory, Stop> {
-    let damaged = TableError::Damaged { at: home, expected: "the directory of a hash table" };
+    let damaged = CommonError::Damaged { at: home, expected: "the directory of a hash table" };
     let depth = memory.read_word(lane, home).await?;
-    *trips += 1;
     let depth = u8::try_from(depth).ok().filter(|&depth| depth <= shape.directory_bits);
-    let depth = depth.ok_or_else(|| damaged.clone())?;
+    let depth = depth.ok_or(damaged)?;
     let first = home.behind(entry_offset(0));
-    let bytes = read_all(memory, lane, first, 8 << depth, trips).await?;
+    let bytes = read_all(memory, lane, first, 8 << depth).await?;
     // An entry may be newer than the depth, and is never deeper than the directory may be.
     let leaf = |word| Leaf::from_word(word).filter(|leaf| leaf.depth <= shape.directory_bits);
     let leaves: Option<Vec<Leaf>> =
@@ -300,12 +244,12 @@ async fn load_directory<V: Verbs>(
 impl<V: Verbs> Table<V> {
     /// Reads a word.
     pub(crate) async fn word(&self, at: GlobalAddress) -> Result<u64, TableError> {
-        self.answer(self.op(0), async |op| Ok(self.memory.read_word(op.lane, at).await?)).await.result
+        self.answer(self.op(0), async |op| Ok(self.memory.read_word(&op.lane, at).await?)).await.result
     }
 
     /// Reads many bytes.
     pub(crate) async fn read_all(&self, at: GlobalAddress, bytes: u64) -> Result<Vec<u8>, TableError> {
-        let read = async |op: &mut Op| read_all(&self.memory, op.lane, at, bytes, &mut op.trips).await;
+        let read = async |op: &mut Op| read_all(&self.memory, &op.lane, at, bytes).await;
         self.answer(self.op(0), read).await.result
     }
 

@@ -10,7 +10,7 @@
 //!
 //! Each takes effect with its last CAS.
 
-use fatbtree_remote_memory::ConnectionId;
+use fatbtree_remote_memory::CommonError;
 use fatbtree_verbs::{Output, Verbs};
 
 use super::buckets::Buckets;
@@ -27,7 +27,7 @@ impl<V: Verbs> Table<V> {
     /// Puts a value where none is; says whether it did. Three round trips.
     ///
     /// # Errors
-    /// In the answer, as of all changes: see [`TableError`]. Behind [`TableError::Unknown`] the change may have been made.
+    /// In the answer, as of all changes: see [`TableError`]. Behind [`CommonError::Unknown`] the change may have been made.
     pub async fn insert(&self, key: u64, value: &[u8]) -> Answer<bool> {
         self.change(key, Change::Insert(value)).await
     }
@@ -59,7 +59,9 @@ impl<V: Verbs> Table<V> {
         };
         match &answer.result {
             // The table may have the block.
-            Err(TableError::Unknown(_)) if Check::UnknownBlock.on() => self.recycle(fresh),
+            Err(TableError::Common(CommonError::Unknown(_))) if Check::UnknownBlock.on() => {
+                self.recycle(fresh)
+            }
             _ => self.discard(fresh),
         }
         answer
@@ -116,13 +118,12 @@ impl<V: Verbs> Table<V> {
             self.write_block(fresh, op).await?;
             return self.read_buckets(leaf, op).await;
         }
-        let id = ConnectionId { server, lane: op.lane };
+        let path = op.lane.to(server);
         let chain = |rkey| {
-            let [one, other] = Self::bucket_reads(&self.shape, leaf, op.hash, rkey);
+            let [one, other] = Self::bucket_reads(&self.shape, leaf, op.state.hash, rkey);
             [fresh.write(rkey), one, other]
         };
-        let [_, one, other]: [Output; 3] = self.memory.chain(id, &fresh.writer, chain).await?;
-        op.trips += 1;
+        let [_, one, other]: [Output; 3] = self.memory.chain(path, &fresh.writer, chain).await?;
         fresh.is_written = true;
         self.buckets(leaf, op, [one, other]).await
     }
@@ -132,7 +133,7 @@ impl<V: Verbs> Table<V> {
         let new = filled.map_or(Slot::EMPTY, |fresh| fresh.slot);
         // The block is freed in the session in which it was found, or left alone: another session may be with another region.
         let server = hit.pointer.place.address().server();
-        let writer = self.writer(server, op.lane).await?;
+        let writer = self.writer(server, &op.lane).await?;
         let at = leaf.place.address().behind(hit.seen.offset);
         let is_there = |fresh: &&Fresh| fresh.at.server() == at.server() && Check::LinkedInSession.on();
         let filled_in = filled.filter(is_there).map(|fresh| fresh.writer);

@@ -19,7 +19,6 @@
 //! **No client waits for a dead one.** A tentative pointer may be taken away by every client at every time. An insertion that has given way
 //! [`PATIENT`] times gives way no more.
 
-use fatbtree_remote_memory::ConnectionId;
 use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 
 use super::buckets::{Buckets, Seen};
@@ -109,19 +108,18 @@ impl<V: Verbs> Table<V> {
     async fn put(&self, buckets: &Buckets, offset: u64, fresh: &Fresh, op: &mut Op) -> Result<Buckets, Stop> {
         let leaf = buckets.leaf;
         let at = leaf.place.address().behind(offset);
-        let id = ConnectionId { server: at.server(), lane: op.lane };
+        let path = op.lane.to(at.server());
         let chain = |rkey| {
             let at = Remote { address: at.raw(), rkey };
-            let [one, other] = Self::bucket_reads(&self.shape, leaf, op.hash, rkey);
+            let [one, other] = Self::bucket_reads(&self.shape, leaf, op.state.hash, rkey);
             [Operation::CompareSwap { at, compare: 0, swap: fresh.slot.tentative().0 }, one, other]
         };
         // A block on this server is linked in its session: the next one may be with another region.
         let writer = match fresh.at.server() == at.server() && Check::LinkedInSession.on() {
             true => fresh.writer,
-            false => self.writer(at.server(), op.lane).await?,
+            false => self.writer(at.server(), &op.lane).await?,
         };
-        let [found, one, other] = self.memory.chain(id, &writer, chain).await?;
-        op.trips += 1;
+        let [found, one, other] = self.memory.chain(path, &writer, chain).await?;
         let is_mine = matches!(found, Output::Atomic(0));
         self.memory.note_attempt(!is_mine);
         if !is_mine {
@@ -143,7 +141,7 @@ impl<V: Verbs> Table<V> {
             return Ok(Rivals::GiveWay);
         }
         let mut remove = Vec::new();
-        for rival in seen.matching(op.hash).filter(|rival| rival.offset != offset) {
+        for rival in seen.matching(op.state.hash).filter(|rival| rival.offset != offset) {
             let Some(pointer) = rival.slot.pointer() else { continue };
             let is_committed = rival.slot.state() == State::Committed;
             if is_committed && before.at(rival.offset) == Some(rival.slot) {

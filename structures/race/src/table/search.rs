@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use fatbtree_remote_memory::record::RECORD_HEAD;
-use fatbtree_remote_memory::{ConnectionId, ReadBytes, bytes_of};
+use fatbtree_remote_memory::{ReadBytes, bytes_of};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use super::buckets::{Buckets, Seen};
@@ -87,7 +87,7 @@ impl<V: Verbs> Table<V> {
 
     /// Finds the block of a key by its buckets.
     pub(super) async fn find(&self, buckets: &Buckets, op: &mut Op) -> Result<Option<Hit>, Stop> {
-        for seen in buckets.candidates(op.hash) {
+        for seen in buckets.candidates(op.state.hash) {
             let Some(pointer) = seen.slot.pointer() else { continue };
             let bytes = self.read_block(pointer, op).await?;
             let found = block::find(&bytes, pointer);
@@ -115,10 +115,9 @@ impl<V: Verbs> Table<V> {
     /// Reads a block: a round trip, or two if it is longer than a slot can tell.
     pub(super) async fn read_block(&self, pointer: BlockPointer, op: &mut Op) -> Result<ReadBytes, Stop> {
         let (at, first) = (pointer.place.address(), block::first_bytes(pointer));
-        let id = ConnectionId { server: at.server(), lane: op.lane };
+        let path = op.lane.to(at.server());
         let read = |rkey| [Operation::Read { from: Remote { address: at.raw(), rkey }, len: first }];
-        let [output] = self.memory.post(id, read).await?;
-        op.trips += 1;
+        let [output] = self.memory.post(path, read).await?;
         let head = bytes_of(output)?;
         if block::rest_bytes(pointer, &head).is_none() {
             return Ok(ReadBytes::Whole(head));
@@ -141,7 +140,7 @@ impl<V: Verbs> Table<V> {
         // The head may be another record's by now: the bound keeps the READ within the region.
         let most = block::block_bytes(self.shape.max_value).saturating_sub(first);
         let (from, rest) = (pointer.place.address().behind(first.into()), u64::from(rest.min(most)));
-        bytes.extend_from_slice(&self.memory.read_long(op.lane, from, rest, &mut op.trips).await?);
+        bytes.extend_from_slice(&self.memory.read_long(&op.lane, from, rest).await?);
         Ok(())
     }
 }

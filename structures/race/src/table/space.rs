@@ -1,7 +1,7 @@
 //! Blocks for what is written: from the allocator of the session, and back to it.
 
 use fatbtree_remote_memory::record::next_record_version;
-use fatbtree_remote_memory::{Block, ConnectionId, GlobalAddress, SizeClass, Want, Writer};
+use fatbtree_remote_memory::{Block, CommonError, GlobalAddress, Taken, Want, Writer};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use super::{Op, Table};
@@ -35,28 +35,6 @@ impl Fresh {
 }
 
 impl<V: Verbs> Table<V> {
-    /// Takes memory of a class, in the present session with a server. Waits for the server if it has to give more.
-    pub(super) async fn take(
-        &self,
-        server: u16,
-        class: SizeClass,
-        bytes: u32,
-        lane: u8,
-    ) -> Result<(Writer, Block), Stop> {
-        let want = Want { server, class, bytes, is_fresh: false };
-        loop {
-            let writer = self.writer(server, lane).await?;
-            let taken = self.memory.with_allocator(server, &writer, |allocator| allocator.take(want));
-            if let Some(Some(block)) = taken {
-                return Ok((writer, block));
-            }
-            self.memory
-                .until_memory(want)
-                .await
-                .map_err(|shortage| TableError::NoMemory { server, shortage })?;
-        }
-    }
-
     /// Takes a block for a value and fills it in this client's memory. A block that was taken before, for the same operation, is kept as
     /// long as its session lasts.
     pub(super) async fn prepare(
@@ -75,27 +53,28 @@ impl<V: Verbs> Table<V> {
             // Nothing more is known of this block: the next session may have another region.
             self.recycle(fresh.take());
         }
-        let too_long = || TableError::TooLong { found: value.len(), most: self.shape.max_value };
+        let too_long = || CommonError::TooLong { found: value.len(), most: self.shape.max_value };
         let length = u32::try_from(value.len()).map_err(|_| too_long())?;
         if length > self.shape.max_value {
             return Err(too_long().into());
         }
-        let bytes = block_bytes(length);
-        let (writer, Block { address: at, version }) = self.take(server, BLOCKS, bytes, op.lane).await?;
+        let want = Want { server, class: BLOCKS, bytes: block_bytes(length), is_fresh: false };
+        let spare: Result<_, Stop> = self.memory.take(op, want).await;
+        let spare = spare?;
+        let Block { address: at, version } = spare.taken.block;
         let version = match version {
             Some(version) => version,
             // Another client has freed it.
-            None => {
-                op.trips += 1;
-                next_record_version(&self.memory.read(op.lane, at, 8).await?)
-            }
+            None => next_record_version(&self.memory.read(&op.lane, at, 8).await?),
         };
         let version = if Check::VersionGoesOn.on() { version } else { 1 };
         let place = Place::of(at).ok_or(TableError::OutOfReach { at })?;
         let units = block::slot_units(length);
-        let slot = Slot::new(BlockPointer { fingerprint: op.hash.fingerprint(), units, version, place });
+        let slot =
+            Slot::new(BlockPointer { fingerprint: op.state.hash.fingerprint(), units, version, place });
         let mut data = self.scratch.borrow_mut().pop().unwrap_or_default();
         block::write(&mut data, op.key, version, value);
+        let Taken { writer, bytes, .. } = spare.keep();
         *fresh = Some(Fresh { writer, at, slot, version, bytes, data, is_written: false });
         Ok(())
     }
@@ -103,9 +82,8 @@ impl<V: Verbs> Table<V> {
     /// Writes the block, if that was not done: a round trip.
     pub(super) async fn write_block(&self, fresh: &mut Fresh, op: &mut Op) -> Result<(), Stop> {
         if !fresh.is_written {
-            let id = ConnectionId { server: fresh.at.server(), lane: op.lane };
-            self.memory.chain(id, &fresh.writer, |rkey| [fresh.write(rkey)]).await?;
-            op.trips += 1;
+            let path = op.lane.to(fresh.at.server());
+            self.memory.chain(path, &fresh.writer, |rkey| [fresh.write(rkey)]).await?;
             fresh.is_written = true;
         }
         Ok(())
@@ -113,9 +91,10 @@ impl<V: Verbs> Table<V> {
 
     /// Gives back the block of an operation that did not link it.
     pub(super) fn discard(&self, fresh: Option<Fresh>) {
-        if let Some(Fresh { writer, at, version, bytes, .. }) = &fresh {
-            let next = if Check::DiscardedVersion.on() { version.wrapping_add(1) } else { *version };
-            self.memory.put_back(writer, BLOCKS, *bytes, Block { address: *at, version: Some(next) });
+        if let Some(&Fresh { writer, at, version, bytes, .. }) = fresh.as_ref() {
+            let next = if Check::DiscardedVersion.on() { version.wrapping_add(1) } else { version };
+            let block = Block { address: at, version: Some(next) };
+            self.memory.put_back(&Taken { writer, class: BLOCKS, bytes, block });
         }
         self.recycle(fresh);
     }
@@ -125,7 +104,8 @@ impl<V: Verbs> Table<V> {
         let next = if Check::FreedVersion.on() { version.wrapping_add(1) } else { version };
         let block = Block { address: pointer.place.address(), version: Some(next) };
         if Check::Freed.on() {
-            self.memory.put_back_after(led, writer, BLOCKS, block_bytes(length), block);
+            let bytes = block_bytes(length);
+            self.memory.put_back_after(led, &Taken { writer: *writer, class: BLOCKS, bytes, block });
         }
     }
 

@@ -13,7 +13,7 @@
 //!
 //! The places are bounded, and belong to one table of one client. A place that is stale costs one round trip.
 
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, ReadBytes, bytes_of, mix};
+use fatbtree_remote_memory::{GlobalAddress, ReadBytes, bytes_of, mix};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
 use super::search::Value;
@@ -133,9 +133,8 @@ impl<V: Verbs> Table<V> {
                 |at: GlobalAddress, len| Operation::Read { from: Remote { address: at.raw(), rkey }, len };
             [read(at, 8), read(block, block::first_bytes(pointer))]
         };
-        let id = ConnectionId { server: at.server(), lane: op.lane };
-        let [word, bytes] = self.memory.post(id, reads).await?;
-        op.trips += 1;
+        let path = op.lane.to(at.server());
+        let [word, bytes] = self.memory.post(path, reads).await?;
         let (word, bytes) = (bytes_of(word)?, bytes_of(bytes)?);
         let is_same = word_at(&word, 0) == slot.0 || !Check::Remembered.on();
         let found = block::find(&bytes, pointer).filter(|found| is_same && found.key == op.key);

@@ -44,7 +44,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use fatbtree_remote_memory::record::RECORD_HEAD;
-use fatbtree_remote_memory::{Block, ConnectionId, GlobalAddress, NotReserved, Want, Writer, bytes_of};
+use fatbtree_remote_memory::{CommonError, GlobalAddress, NotReserved, Spare, Want, Writer, bytes_of};
 use fatbtree_verbs::{MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::buckets::successors_of;
@@ -66,18 +66,17 @@ const PATIENT: u32 = 8;
 impl<V: Verbs> Table<V> {
     /// Notes the successors of a subtable.
     pub(super) fn follow(&self, leaf: Leaf, pair: Place, op: &Op) {
-        self.directory.borrow_mut().split(op.hash, leaf, pair, &self.shape);
+        self.directory.borrow_mut().split(op.state.hash, leaf, pair, &self.shape);
     }
 
     /// Splits a subtable, unless another client does.
     pub(super) async fn split(&self, leaf: Leaf, op: &mut Op) -> Result<(), Stop> {
         // One of several that find it full begins: the one that freezes the first slot. It does so in the session in which it has read the
         // slot: in the next one the server may have begun anew.
-        let writer = self.writer(leaf.place.address().server(), op.lane).await?;
+        let writer = self.writer(leaf.place.address().server(), &op.lane).await?;
         let first = slot_offsets(&self.shape).next().map(|offset| leaf.place.address().behind(offset));
         let first = first.ok_or(Stop::Later)?;
-        let slot = Slot(self.memory.read_word(op.lane, first).await?);
-        op.trips += 1;
+        let slot = Slot(self.memory.read_word(&op.lane, first).await?);
         if slot.is_frozen() {
             return self.await_split(leaf, op).await;
         }
@@ -92,8 +91,7 @@ impl<V: Verbs> Table<V> {
             }
             false => None,
         };
-        op.trips += 1;
-        let swapped = self.memory.compare_swap_in(op.lane, &writer, first, slot.0, slot.frozen().0).await;
+        let swapped = self.memory.compare_swap_in(&op.lane, &writer, first, slot.0, slot.frozen().0).await;
         match Slot(swapped?) {
             found if found == slot => self.finish(leaf, reserved, op).await,
             found if found.is_frozen() => self.await_split(leaf, op).await,
@@ -132,13 +130,13 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Splits a subtable, whatever others have done of it; or takes back what was begun, where it cannot be completed.
-    async fn finish(&self, leaf: Leaf, reserved: Option<Pair<'_, V>>, op: &mut Op) -> Result<(), Stop> {
+    async fn finish(&self, leaf: Leaf, reserved: Option<Spare<'_, V>>, op: &mut Op) -> Result<(), Stop> {
         if self.await_own(leaf).await {
             return Ok(());
         }
         let _own = Own::begin(&self.splitting, leaf.place);
         // All in one session: in the next one the server may have begun anew.
-        let writer = self.writer(leaf.place.address().server(), op.lane).await?;
+        let writer = self.writer(leaf.place.address().server(), &op.lane).await?;
         let state = match self.split_state(leaf, op).await? {
             SplitState::Split(pair) => {
                 self.follow(leaf, pair, op);
@@ -173,16 +171,16 @@ impl<V: Verbs> Table<V> {
         self.advertise(header, leaf, announced, op).await
     }
 
-    fn header_of(&self, leaf: Leaf, bytes: &[u8]) -> Result<BucketHeader, TableError> {
+    fn header_of(&self, leaf: Leaf, bytes: &[u8]) -> Result<BucketHeader, CommonError> {
         let found = BucketHeader::from_word(word_at(bytes, 0));
         let header =
             found.filter(|header| header.depth == leaf.depth && header.depth < self.shape.directory_bits);
-        header.ok_or(TableError::Damaged { at: leaf.place.address(), expected: "the header of a subtable" })
+        header.ok_or(CommonError::Damaged { at: leaf.place.address(), expected: "the header of a subtable" })
     }
 
     pub(super) async fn read_subtable(&self, leaf: Leaf, op: &mut Op) -> Result<Vec<u8>, Stop> {
         let (at, bytes) = (leaf.place.address(), self.shape.subtable_bytes());
-        read_all(&self.memory, op.lane, at, bytes, &mut op.trips).await
+        read_all(&self.memory, &op.lane, at, bytes).await
     }
 
     /// Memory for a pair on a server that lives, if all servers live that a split of this subtable needs.
@@ -192,10 +190,10 @@ impl<V: Verbs> Table<V> {
         header: BucketHeader,
         subtable: &[u8],
         op: &mut Op,
-    ) -> Result<Pair<'_, V>, Stop> {
+    ) -> Result<Spare<'_, V>, Stop> {
         let home = leaf.place.address().server();
         for server in self.blocks_of(subtable).into_iter().filter(|&server| server != home) {
-            if !self.memory.answers(ConnectionId { server, lane: op.lane }, &mut op.trips).await {
+            if !self.memory.answers(&op.lane, server).await {
                 return Err(Stop::Later);
             }
         }
@@ -205,28 +203,20 @@ impl<V: Verbs> Table<V> {
             let number = header.suffix.wrapping_add(header.depth.into()).wrapping_add(number);
             let server = self.shape.server(number);
             // A server that has just died would not say that it has no memory.
-            if server != home
-                && !self.memory.answers(ConnectionId { server, lane: op.lane }, &mut op.trips).await
-            {
+            if server != home && !self.memory.answers(&op.lane, server).await {
                 continue;
             }
             let want = Want { server, class: PAIRS, bytes: size, is_fresh: false };
-            match self.memory.reserve(op.lane, want, &mut op.trips).await {
-                Ok((writer, block)) => {
-                    let mut pair = Pair { table: self, writer, block: Some(block), size };
-                    if Place::of(block.address).is_some() {
-                        return Ok(pair);
-                    }
-                    pair.block = None;
-                    return Err(TableError::OutOfReach { at: block.address }.into());
-                }
+            match self.memory.reserve(&op.lane, want).await {
+                Ok(pair) if Place::of(pair.address()).is_some() => return Ok(pair),
+                Ok(pair) => return Err(TableError::OutOfReach { at: pair.keep().block.address }.into()),
                 Err(NotReserved::Away) => {}
                 Err(NotReserved::Shortage(why)) => {
-                    shortage.get_or_insert(TableError::NoMemory { server, shortage: why });
+                    shortage.get_or_insert(CommonError::NoMemory { server, shortage: why });
                 }
             }
         }
-        Err(shortage.map_or(Stop::Later, Stop::Failed))
+        Err(shortage.map_or(Stop::Later, Stop::from))
     }
 
     /// Servers of the blocks to which slots of a subtable lead.
@@ -275,7 +265,7 @@ impl<V: Verbs> Table<V> {
         let mut headers = (0..self.shape.subtable_bytes()).step_by(BUCKET_BYTES as usize);
         if is_damaged || headers.any(|offset| word_at(frozen, offset) != word_at(frozen, 0)) {
             let expected = "slots that match their check bits, and one header";
-            return Err(TableError::Damaged { at, expected }.into());
+            return Err(CommonError::Damaged { at, expected }.into());
         }
         let slots = slot_offsets(&self.shape).map(|offset| (offset, Slot(word_at(frozen, offset)).thawed()));
         let mut left: Vec<_> = slots
@@ -289,12 +279,12 @@ impl<V: Verbs> Table<V> {
             .chunk_by(|(.., one), (.., other)| one.place.address().server() == other.place.address().server())
         {
             let Some((.., first)) = of_one.first() else { continue };
-            let id = ConnectionId { server: first.place.address().server(), lane: op.lane };
+            let path = op.lane.to(first.place.address().server());
             // Others wait for this split, and not for a server.
-            if !self.memory.is_up(id) {
+            if !self.memory.is_up(path.id) {
                 return Err(Stop::Later);
             }
-            let writer = self.writer(id.server, op.lane).await?;
+            let writer = self.writer(path.id.server, &op.lane).await?;
             for some in of_one.chunks(MAX_BATCH) {
                 let reads = |rkey: u32| {
                     some.iter().map(move |(.., pointer)| Operation::Read {
@@ -302,8 +292,7 @@ impl<V: Verbs> Table<V> {
                         len: RECORD_HEAD as u32,
                     })
                 };
-                let heads = self.memory.batch(id, &writer, reads).await?;
-                op.trips += 1;
+                let heads = self.memory.batch(path, &writer, reads).await?;
                 for (&(offset, slot, pointer), head) in some.iter().zip(heads) {
                     let head = bytes_of(head)?;
                     let Some(found) = block::find_head(&head, pointer) else {
@@ -323,7 +312,7 @@ impl<V: Verbs> Table<V> {
         &self,
         header: BucketHeader,
         keys: &[(u64, Slot, Hash)],
-        mut pair: Pair<'t, V>,
+        mut pair: Spare<'t, V>,
         op: &mut Op,
     ) -> Result<Written<'t, V>, Stop> {
         let half = self.shape.subtable_bytes();
@@ -339,13 +328,15 @@ impl<V: Verbs> Table<V> {
             }
         }
         // From here on it is given back by hand: what is posted may come late.
-        let block = pair.block.take().ok_or(Stop::Later)?;
-        let place = Place::of(block.address).ok_or(TableError::OutOfReach { at: block.address })?;
-        if !self.memory.is_up(ConnectionId { server: block.address.server(), lane: op.lane }) {
+        pair.set_held(true);
+        let at = pair.address();
+        let place = Place::of(at).ok_or(TableError::OutOfReach { at })?;
+        if !self.memory.is_up(op.lane.to(at.server()).id) {
             return Err(Stop::Later);
         }
-        self.memory.write_long(op.lane, &pair.writer, block.address, &bytes, &mut op.trips).await?;
-        Ok(Written { pair, block, place })
+        self.memory.write_long(&op.lane, &pair.taken.writer, at, &bytes).await?;
+        pair.taken.block.version = None;
+        Ok(Written { pair, place })
     }
 
     /// Waits until what was written to a server is on its disk, where something on another one is about to lead to it: of two servers that
@@ -367,30 +358,29 @@ impl<V: Verbs> Table<V> {
         op: &mut Op,
     ) -> Result<Place, Stop> {
         let at = successors_of(leaf);
-        let Written { mut pair, block, place } = written;
+        let Written { mut pair, place } = written;
         // Nothing leads to it yet, and no WRITE of it is under way.
-        pair.block = Some(Block { version: None, ..block });
+        pair.set_held(false);
         self.synced_before(place.address().server(), at.server()).await?;
-        pair.block = None;
-        let id = ConnectionId { server: at.server(), lane: op.lane };
+        pair.set_held(true);
+        let path = op.lane.to(at.server());
         let state = match Check::Revoked.on() {
             true => state,
-            false => self.memory.read_word(op.lane, at).await?,
+            false => self.memory.read_word(&op.lane, at).await?,
         };
         let swap = |rkey| {
             let at = Remote { address: at.raw(), rkey };
             [Operation::CompareSwap { at, compare: state, swap: place.link() }]
         };
-        op.trips += 1;
         // Where that breaks it is found out by the next attempt. The pair is lost if it does not count.
-        let [Output::Atomic(found)] = self.memory.chain(id, writer, swap).await? else {
+        let [Output::Atomic(found)] = self.memory.chain(path, writer, swap).await? else {
             return Err(Stop::Later);
         };
         if found == state {
             return Ok(place);
         }
         // No client has seen it.
-        pair.block = Some(Block { version: None, ..block });
+        pair.set_held(false);
         match SplitState::of(found) {
             Ok(SplitState::Split(other)) => Ok(other),
             Ok(SplitState::Open(_) | SplitState::Thawing(_)) => Err(Stop::Later),
@@ -419,25 +409,8 @@ impl Drop for Own<'_> {
     }
 }
 
-/// Memory for a pair of subtables that was not used. It goes back to the client's own memory: the next split takes it.
-struct Pair<'t, V: Verbs> {
-    table: &'t Table<V>,
-    writer: Writer,
-    block: Option<Block>,
-    size: u32,
-}
-
-impl<V: Verbs> Drop for Pair<'_, V> {
-    fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            self.table.memory.put_back(&self.writer, PAIRS, self.size, block);
-        }
-    }
-}
-
 /// A pair of subtables that no client but this one knows.
 struct Written<'t, V: Verbs> {
-    pair: Pair<'t, V>,
-    block: Block,
+    pair: Spare<'t, V>,
     place: Place,
 }

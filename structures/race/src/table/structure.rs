@@ -4,7 +4,9 @@ use std::future::Future;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use fatbtree_remote_memory::{KeyRange, Pairs, Portion, RemoteMemory, Spread, Structure, copied};
+use fatbtree_remote_memory::{
+    CommonError, KeyRange, Pairs, Portion, RemoteMemory, Spread, Structure, copied,
+};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 
@@ -49,7 +51,7 @@ impl<V: Verbs + 'static> Structure for Table<V> {
     }
 
     fn is_unknown(error: &TableError) -> bool {
-        matches!(error, TableError::Unknown(_))
+        matches!(error, TableError::Common(CommonError::Unknown(_)))
     }
 }
 

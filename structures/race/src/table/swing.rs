@@ -1,10 +1,10 @@
 //! Compare-and-swap of a slot, with an answer also where the connection breaks under it.
 
-use fatbtree_remote_memory::{GlobalAddress, Trouble, Writer};
+use fatbtree_remote_memory::{CommonError, GlobalAddress, Trouble, Writer};
 use fatbtree_verbs::Verbs;
 
 use super::{Op, Table};
-use crate::error::{Stop, TableError};
+use crate::error::Stop;
 use crate::slot::Slot;
 
 /// Outcome of a compare-and-swap.
@@ -21,7 +21,7 @@ impl<V: Verbs> Table<V> {
     /// break was changed, and one that is `old` was not: the broken queue pair is gone by then, and nothing comes late.
     ///
     /// # Errors
-    /// [`TableError::Unknown`] if the connection broke and others have changed the slot since, or the new word is 0.
+    /// [`CommonError::Unknown`] if the connection broke and others have changed the slot since, or the new word is 0.
     pub(super) async fn swing(
         &self,
         at: GlobalAddress,
@@ -42,10 +42,9 @@ impl<V: Verbs> Table<V> {
         writer: Option<&Writer>,
         op: &mut Op,
     ) -> Result<Swung, Stop> {
-        op.trips += 1;
         let swapped = match writer {
-            Some(writer) => self.memory.compare_swap_in(op.lane, writer, at, old.0, new.0).await,
-            None => self.memory.compare_swap(op.lane, at, old.0, new.0).await,
+            Some(writer) => self.memory.compare_swap_in(&op.lane, writer, at, old.0, new.0).await,
+            None => self.memory.compare_swap(&op.lane, at, old.0, new.0).await,
         };
         let reason = match swapped {
             Ok(found) if found == old.0 => return Ok(Swung::Yes),
@@ -56,8 +55,7 @@ impl<V: Verbs> Table<V> {
         };
         let broke = self.memory.reactor().now();
         loop {
-            op.trips += 1;
-            match self.memory.read_word(op.lane, at).await.map(Slot) {
+            match self.memory.read_word(&op.lane, at).await.map(Slot) {
                 Ok(found) if found.thawed() == old => return Ok(Swung::No(found)),
                 Ok(found) if found.thawed() == new && !new.is_empty() => return Ok(Swung::Yes),
                 Err(Trouble::Broke(_))
@@ -65,7 +63,7 @@ impl<V: Verbs> Table<V> {
                 {
                     self.memory.pause(op.attempts).await;
                 }
-                Ok(_) | Err(_) => return Err(TableError::Unknown(reason).into()),
+                Ok(_) | Err(_) => return Err(CommonError::Unknown(reason).into()),
             }
         }
     }

@@ -93,50 +93,46 @@ const fn next(word: u64) -> u64 {
 impl<V: Verbs> Table<V> {
     /// Reads the state of a subtable.
     pub(super) async fn split_state(&self, leaf: Leaf, op: &mut Op) -> Result<State, Stop> {
-        op.trips += 1;
         let at = successors_of(leaf);
-        let word = self.memory.read_word(op.lane, at).await?;
+        let word = self.memory.read_word(&op.lane, at).await?;
         State::of(word).map_err(|_| op.doubt(at, word, &[], EXPECTED))
     }
 
     /// Whether an operation has waited long enough for others to complete a split.
     pub(super) fn may_thaw(&self, op: &Op) -> bool {
-        let waited = self.memory.reactor().now() - op.began;
-        waited > self.memory.config().patience / PART && Check::Thaws.on()
+        self.memory.time_of(op) > self.memory.config().patience / PART && Check::Thaws.on()
     }
 
     /// Takes a split back that was begun when the state was `seen`, if nothing came of it meanwhile.
     pub(super) async fn thaw(&self, leaf: Leaf, seen: u64, op: &mut Op) -> Result<(), Stop> {
         let (at, word_of) = (leaf.place.address(), successors_of(leaf));
         // A session begins before its first connection.
-        self.writer(at.server(), op.lane).await?;
+        self.writer(at.server(), &op.lane).await?;
         let length = (SUCCESSORS + 8) as u32;
-        let (guard, head) =
-            LockGuard::lock_and_read(&self.memory, op.lane, at, length, &mut op.trips).await?;
+        let (guard, head) = LockGuard::lock_and_read(&self.memory, &op.lane, at, length).await?;
         let writer = guard.writer();
         let found = word_at(&head, SUCCESSORS);
         let Ok(state) = State::of(found) else {
-            guard.release(&mut op.trips).await?;
+            guard.release(&op.lane).await?;
             return Err(op.doubt(word_of, found, &[], EXPECTED));
         };
         let thawing = match state {
             State::Split(pair) => {
-                guard.release(&mut op.trips).await?;
+                guard.release(&op.lane).await?;
                 self.follow(leaf, pair, op);
                 return Ok(());
             }
             State::Thawing(word) => word,
             // Another client has taken it back.
             State::Open(word) if word != seen => {
-                guard.release(&mut op.trips).await?;
+                guard.release(&op.lane).await?;
                 return Ok(());
             }
             State::Open(word) => {
                 let thawing = next(word);
-                op.trips += 1;
-                let found = self.memory.compare_swap_in(op.lane, &writer, word_of, word, thawing).await?;
+                let found = self.memory.compare_swap_in(&op.lane, &writer, word_of, word, thawing).await?;
                 if found != word {
-                    guard.release(&mut op.trips).await?;
+                    guard.release(&op.lane).await?;
                     return Err(Stop::Later);
                 }
                 thawing
@@ -154,10 +150,9 @@ impl<V: Verbs> Table<V> {
             }
             self.swap_all(at.server(), &writer, op, &swaps).await?;
         }
-        op.trips += 1;
         let open = next(thawing);
-        self.memory.compare_swap_in(op.lane, &writer, word_of, thawing, open).await?;
-        guard.release(&mut op.trips).await?;
+        self.memory.compare_swap_in(&op.lane, &writer, word_of, thawing, open).await?;
+        guard.release(&op.lane).await?;
         Ok(())
     }
 }

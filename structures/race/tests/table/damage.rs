@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use fatbtree_race::{Check, Shape, Table, TableError};
-use fatbtree_remote_memory::{Check as RemoteCheck, Contention};
+use fatbtree_remote_memory::{Check as RemoteCheck, CommonError, Contention};
 use fatbtree_sim::hash::lab::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -75,7 +75,11 @@ fn ask_behind_flips(seed: u64, shape: Shape, within: &Range<u64>, flips: usize) 
         let mut answers = Answers::default();
         let table = match table {
             Ok(table) => table,
-            Err(TableError::Damaged { .. } | TableError::NoTable { .. } | TableError::Parted) => {
+            Err(
+                TableError::Common(CommonError::Damaged { .. })
+                | TableError::NoTable { .. }
+                | TableError::Common(CommonError::Parted),
+            ) => {
                 answers.damaged += 1;
                 return answers;
             }
@@ -90,8 +94,10 @@ fn ask_behind_flips(seed: u64, shape: Shape, within: &Range<u64>, flips: usize) 
                     eprintln!("seed {seed}: key {key}: {:?}", found.map(|found| found.len()));
                     answers.wrong += 1;
                 }
-                Err(TableError::DamagedKey { key: found, .. }) if found == key => answers.damaged += 1,
-                Err(TableError::Damaged { .. }) => answers.damaged += 1,
+                Err(TableError::Common(CommonError::DamagedKey { key: found, .. })) if found == key => {
+                    answers.damaged += 1
+                }
+                Err(TableError::Common(CommonError::Damaged { .. })) => answers.damaged += 1,
                 Err(error) => {
                     eprintln!("seed {seed}: key {key}: {error}");
                     answers.others += 1;
@@ -174,7 +180,7 @@ fn a_first_server_that_begins_anew_is_no_new_table() {
     };
     for lost in [0, 1] {
         let lab = lose(lost);
-        assert_eq!(open(&lab, 2), Err(TableError::Parted), "server {lost}");
+        assert_eq!(open(&lab, 2), Err(TableError::Common(CommonError::Parted)), "server {lost}");
         // An operator has the other one begin anew, too.
         let (world, servers) = lab;
         servers[1 - lost].die();
@@ -187,5 +193,5 @@ fn a_first_server_that_begins_anew_is_no_new_table() {
     }
     // Where the first server alone has the word, it does not know of the others.
     let once = [0, 1].map(|lost| RemoteCheck::MembersEverywhere.without(|| open(&lose(lost), 2)));
-    assert_eq!(once, [Ok(()), Err(TableError::Parted)]);
+    assert_eq!(once, [Ok(()), Err(TableError::Common(CommonError::Parted))]);
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use fatbtree_memserver::{Loaded, Tenant as _};
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{Answer, BLOCKS, Cursor, PAIRS, Shape, Table, TableError};
-use fatbtree_remote_memory::{GlobalAddress, RemoteMemory};
+use fatbtree_remote_memory::{CommonError, GlobalAddress, RemoteMemory};
 use fatbtree_sim::world::SimDevice;
 use proptest::prelude::*;
 
@@ -76,7 +76,7 @@ proptest! {
             let (home, memory): (_, Rc<RemoteMemory<SimDevice>>) = (table.home(), Rc::clone(table.memory()));
             for (offset, word) in words {
                 let at = GlobalAddress::new(home.server(), home.offset() + offset);
-                memory.write(0, at, &word.to_le_bytes()).await.expect("the server lives");
+                memory.write(&memory.take_lane(), at, &word.to_le_bytes()).await.expect("the server lives");
             }
             // One that knows the directory, and one that reads it now.
             let _answers = do_all(&table, first_key..first_key + 3).await;
@@ -121,10 +121,10 @@ fn an_entry_of_a_depth_that_cannot_be_is_damage() {
         let (home, memory, shape) = (table.home(), Rc::clone(table.memory()), *table.shape());
         let entry = (12 << 48) | ((home.offset() + shape.directory_bytes()) / 64);
         let at = GlobalAddress::new(home.server(), home.offset() + 64);
-        memory.write(0, at, &u64::to_le_bytes(entry)).await.expect("the server lives");
+        memory.write(&memory.take_lane(), at, &u64::to_le_bytes(entry)).await.expect("the server lives");
         // One that knows the directory goes on; one that comes by the entry is told.
         assert!(table.upsert(1, &value(1, 1, 20)).await.result.is_ok());
         Table::open(memory, 0).await.map(drop)
     });
-    assert!(matches!(opened, Err(TableError::Damaged { .. })), "{opened:?}");
+    assert!(matches!(opened, Err(TableError::Common(CommonError::Damaged { .. }))), "{opened:?}");
 }

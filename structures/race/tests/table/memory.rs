@@ -63,7 +63,8 @@ fn written_versions(discards: bool) -> (u32, u32) {
 
 /// Version of the record that lies at the highest address.
 async fn last_version(table: &Table<SimDevice>) -> u32 {
-    let bytes = table.memory().read_long(0, GlobalAddress::new(0, 0), 256 << 10, &mut 0).await;
+    let memory = table.memory();
+    let bytes = memory.read_long(&memory.take_lane(), GlobalAddress::new(0, 0), 256 << 10).await;
     let bytes = bytes.expect("the server lives");
     let mut heads = bytes.chunks(64).filter(|unit| is_record(unit));
     let last = heads.next_back().and_then(<[u8]>::first_chunk).expect("there are records");

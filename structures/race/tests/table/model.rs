@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fatbtree_race::{Answer, Shape, Table, TableError, Value, Verified};
-use fatbtree_remote_memory::Contention;
+use fatbtree_remote_memory::{CommonError, Contention};
 use fatbtree_sim::hash::lab::{begin, serve};
 use fatbtree_sim::world::{MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -192,7 +192,7 @@ fn long_values() {
             assert_eq!(got(found), Some(value));
         }
         let long = table.upsert(1, &[0; 40_001]).await.result.unwrap_err();
-        assert_eq!(long, TableError::TooLong { found: 40_001, most: 40_000 });
+        assert_eq!(long, TableError::Common(CommonError::TooLong { found: 40_001, most: 40_000 }));
     });
 }
 

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use fatbtree_race::{Check, Shape, Table, TableError, Verified};
-use fatbtree_remote_memory::Contention;
+use fatbtree_remote_memory::{CommonError, Contention};
 use fatbtree_sim::hash::lab::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, Task, World, random};
 use fatbtree_verbs::time::Duration;
@@ -109,7 +109,7 @@ fn full() -> Full {
 #[test]
 fn a_full_table_takes_deletions_and_updates() {
     let Full { error, refused, took, inserted_again, verified } = full();
-    assert!(matches!(error, TableError::NoMemory { .. }), "{error:?}");
+    assert!(matches!(error, TableError::Common(CommonError::NoMemory { .. })), "{error:?}");
     assert!(refused.is_empty() && inserted_again, "{} refused: {:?}", refused.len(), refused.first());
     assert_eq!(verified.unfinished, 0, "nothing was begun");
     assert!(took < Duration::from_millis(1), "nothing was waited for: {took}");
@@ -120,7 +120,13 @@ fn a_full_table_takes_deletions_and_updates() {
 fn a_split_that_was_begun_without_memory_is_taken_back() {
     let begun = || Check::Reserves.without(full);
     let Full { error, refused, took, .. } = begun();
-    assert!(matches!(error, TableError::GaveUp { .. } | TableError::NoMemory { .. }), "{error:?}");
+    assert!(
+        matches!(
+            error,
+            TableError::Common(CommonError::GaveUp { .. }) | TableError::Common(CommonError::NoMemory { .. })
+        ),
+        "{error:?}"
+    );
     assert!(refused.is_empty(), "{} refused: {:?}", refused.len(), refused.first());
     assert!(took > Duration::from_millis(5), "it had to be taken back: {took}");
     let Full { refused, verified, .. } = Check::Thaws.without(begun);

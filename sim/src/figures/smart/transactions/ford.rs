@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use fatbtree_dtx::workloads::{smallbank, tatp};
 use fatbtree_dtx::{BadShape, Place, Shape, TableShape, Want};
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, Share, mix, word_at};
+use fatbtree_remote_memory::{GlobalAddress, Lane, Share, mix, word_at};
 use fatbtree_verbs::{Operation, Output, Remote};
 
 use super::Bench;
@@ -130,9 +130,9 @@ impl Ford {
             let server = chain[0].0.server();
             let writer = memory.writer(server).map_err(why)?;
             let operations = move |rkey| chain.iter().map(move |(at, act)| act.operation(*at, rkey));
-            shares.push(Share { id: ConnectionId { server, lane: 0 }, writer, operations });
+            shares.push(Share { server, writer, operations });
         }
-        let done = memory.scatter(shares).await.map_err(why)?;
+        let done = memory.scatter(&Lane::new(0), shares).await.map_err(why)?;
         done.into_iter().map(|done| done.map(|outputs| outputs.into_iter().collect()).map_err(why)).collect()
     }
 

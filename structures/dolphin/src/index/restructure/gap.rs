@@ -53,7 +53,7 @@ impl<V: Verbs> Index<V> {
     ) -> Result<Made<()>, Stop> {
         let (guard, node) = self.enter(parent, op).await?;
         let Some(range) = self.gap_of(&guard, &node, op).await? else {
-            guard.release(&mut op.trips).await?;
+            guard.release(&op.lane).await?;
             return Ok(Made::Done(()));
         };
         let Some(free) = node.free else {
@@ -63,7 +63,7 @@ impl<V: Verbs> Index<V> {
         match room.filter(|room| room.wants() == wants) {
             Some(room) => self.link_leaf(guard, &node, free, room, range, op).await.map(Made::Done),
             None => {
-                guard.release(&mut op.trips).await?;
+                guard.release(&op.lane).await?;
                 Ok(Made::Wants(wants))
             }
         }
@@ -91,7 +91,7 @@ impl<V: Verbs> Index<V> {
             lock_part(new, &open),
         ];
         room.hold();
-        room.linked(guard.restructure(&parts, &mut op.trips).await)?;
+        room.linked(guard.restructure(&parts, &op.lane).await)?;
         let mut known = node.clone();
         known.entries.push((free, entry));
         known.entries.sort_unstable_by_key(|(_, entry)| entry.byte());
@@ -141,7 +141,7 @@ impl<V: Verbs> Index<V> {
         let (guard, node) = self.enter(parent, op).await?;
         let slot = node.slot_of(child.at()).filter(|_| node.choose(op.key) == Choice::Inner(child));
         let Some((slot, _)) = slot else {
-            guard.release(&mut op.trips).await?;
+            guard.release(&op.lane).await?;
             return Ok(Made::Done(()));
         };
         let head = match self.read_at_hand(child.at(), HEAD_BYTES as u32, op).await {
@@ -151,19 +151,19 @@ impl<V: Verbs> Index<V> {
         // The entry is the child's under this lock, whatever its state is: one that has moved, or is not in use yet, keeps its prefix.
         let found = parse_head(&head, child.size()).filter(|(prefix, _)| !prefix.covers(op.key));
         let Some((below, _)) = found else {
-            op.anew = true;
-            guard.release(&mut op.trips).await?;
+            op.state.anew = true;
+            guard.release(&op.lane).await?;
             return Err(Stop::Later);
         };
         let prefix = Prefix::of(op.key, common(op.key, below.low()));
         // Only damage leads here: both keys share the node's prefix and its next byte.
         if prefix.depth() <= node.prefix.depth() || prefix.depth() >= below.depth() {
-            guard.release(&mut op.trips).await?;
+            guard.release(&op.lane).await?;
             return Err(Stop::Later);
         }
         let wants = self.wants_between(prefix);
         let Some(room) = room.filter(|room| room.wants() == wants) else {
-            guard.release(&mut op.trips).await?;
+            guard.release(&op.lane).await?;
             return Ok(Made::Wants(wants));
         };
         let (entry, swaps) = match self.write_between(&node, prefix, below, child, room, op).await {
@@ -181,7 +181,7 @@ impl<V: Verbs> Index<V> {
         if !Check::OpensLast.on() {
             self.begin_use(&swaps, op).await?;
         }
-        room.linked(guard.restructure(&parts, &mut op.trips).await)?;
+        room.linked(guard.restructure(&parts, &op.lane).await)?;
         self.cache.forget(node.prefix);
         // It is linked: where this fails, the next client that comes by does it.
         self.begin_use(&swaps, op).await.map(Made::Done)

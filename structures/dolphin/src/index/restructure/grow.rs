@@ -38,13 +38,13 @@ impl<V: Verbs> Index<V> {
     ) -> Result<Made<()>, Stop> {
         let size = fitting(node.entries.len());
         if size == node.size || node.prefix.depth() == 0 {
-            guard.release(&mut op.trips).await?;
+            guard.release(&op.lane).await?;
             return Ok(Made::Done(()));
         }
         let wants = Wants::node(node.at.server(), size);
         let room = room.filter(|room| room.wants() == wants);
         let Some((at, room)) = room.and_then(|room| Some((room.node()?, room))) else {
-            guard.release(&mut op.trips).await?;
+            guard.release(&op.lane).await?;
             return Ok(Made::Wants(wants));
         };
         let stamp = inner::stamp_of(self.draw_stamp(guard.writer().owner), node.prefix, size);
@@ -59,7 +59,7 @@ impl<V: Verbs> Index<V> {
             Part { at: at.behind(STATE), bytes: &live },
         ];
         room.hold();
-        room.linked(guard.restructure(&parts, &mut op.trips).await)?;
+        room.linked(guard.restructure(&parts, &op.lane).await)?;
         if let Some(known) = Node::parse(&bytes, at, size) {
             self.cache.put(&known, successor);
         }
@@ -75,14 +75,14 @@ impl<V: Verbs> Index<V> {
         let Some(above) = self.above(former, op).await? else { return Ok(()) };
         let (guard, node) = self.enter(above, op).await?;
         let Some((slot, entry)) = node.slot_of(former.at()) else {
-            return Ok(guard.release(&mut op.trips).await?);
+            return Ok(guard.release(&op.lane).await?);
         };
         let head = match self.read_at_hand(former.at(), HEAD_BYTES as u32, op).await {
             Ok(head) => head,
             Err(stop) => return give_up(guard, stop, op).await,
         };
         let Some(successor) = successor(&head, entry.size()) else {
-            return Ok(guard.release(&mut op.trips).await?);
+            return Ok(guard.release(&op.lane).await?);
         };
         // The successor of a node that has grown lies there, and so may records to which a leaf in the place of a node leads.
         if Check::RelinkSynced.on()
@@ -91,7 +91,7 @@ impl<V: Verbs> Index<V> {
             return give_up(guard, stop, op).await;
         }
         let bytes = successor.under(entry.byte()).0.to_le_bytes();
-        guard.restructure(&[Part { at: node.slot_at(slot), bytes: &bytes }], &mut op.trips).await?;
+        guard.restructure(&[Part { at: node.slot_at(slot), bytes: &bytes }], &op.lane).await?;
         self.cache.forget(node.prefix);
         // Nothing leads to the former node any more.
         if let Ok(writer) = self.memory.writer(former.at().server()) {

@@ -53,7 +53,7 @@ impl<V: Verbs> Index<V> {
         let wants = Wants::leaf(node.at.server());
         let room = room.filter(|room| room.wants() == wants);
         let Some((new, room)) = room.and_then(|room| Some((room.leaf(0)?, room))) else {
-            guard.release(&mut op.trips).await?;
+            guard.release(&op.lane).await?;
             return Ok(Made::Wants(wants));
         };
         let left = Merged::Left(node.entries.len());
@@ -63,7 +63,7 @@ impl<V: Verbs> Index<V> {
         };
         let Some((lower, upper)) = self.thinnest(&guard.writer(), &pairs, op).await? else {
             let is_alone = node.entries.len() == 1 && node.prefix.depth() > 0;
-            guard.release(&mut op.trips).await?;
+            guard.release(&op.lane).await?;
             return Ok(Made::Done(if is_alone { Merged::Alone } else { left }));
         };
         let leaves = [lower.1.at(), upper.1.at()];
@@ -136,7 +136,7 @@ impl<V: Verbs> Index<V> {
         let is_next = upper.depth() + 1 == node.prefix.depth();
         let only = match node.entries.as_slice() {
             [(_, only)] if !only.is_inner() && is_next => *only,
-            _ => return Ok(guard.release(&mut op.trips).await?),
+            _ => return Ok(guard.release(&op.lane).await?),
         };
         let (guard, bytes) = self.freeze(guard, node.clone(), &[only.at()], op).await?;
         let Some(leaf) = bytes.first().and_then(|bytes| Leaf::new(bytes)) else { return Err(Stop::Later) };
@@ -166,7 +166,7 @@ impl<V: Verbs> Index<V> {
         if !Check::OpensLast.on() {
             self.begin_use(&[Swap::leaf(new, stamp)], op).await?;
         }
-        room.linked(guard.write(&parts, &mut op.trips).await)?;
+        room.linked(guard.write(&parts, &op.lane).await)?;
         if let Err(stop) = self.begin_use(&[Swap::leaf(new, stamp)], op).await {
             return give_up(guard, stop, op).await;
         }

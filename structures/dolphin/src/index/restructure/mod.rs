@@ -30,7 +30,7 @@ mod merge;
 mod settle;
 mod split;
 
-use fatbtree_remote_memory::{ConnectionId, GlobalAddress, LockError, LockGuard, Part, Writer, bytes_of};
+use fatbtree_remote_memory::{GlobalAddress, LockError, LockGuard, Part, Writer, bytes_of};
 use fatbtree_verbs::{Buffer, MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::space::{Room, Wants};
@@ -73,20 +73,19 @@ impl<V: Verbs> Index<V> {
     /// Takes the lock of a node and reads it.
     async fn enter(&self, parent: Entry, op: &mut Op) -> Result<(LockGuard<'_, V>, Node), Stop> {
         let (at, bytes) = (parent.at(), parent.size().bytes());
-        let (guard, bytes) =
-            LockGuard::lock_and_read(&self.memory, op.lane, at, bytes, &mut op.trips).await?;
+        let (guard, bytes) = LockGuard::lock_and_read(&self.memory, &op.lane, at, bytes).await?;
         match Node::parse(&bytes, at, parent.size()) {
             // Nothing is changed below a damaged node.
             Some(node) if node.damage().is_some() && Check::SoundNodes.on() => {
-                guard.release(&mut op.trips).await?;
-                op.anew = true;
+                guard.release(&op.lane).await?;
+                op.state.anew = true;
                 Err(op.doubt(at, parent.0, &bytes, node.damage().unwrap_or("an inner node")))
             }
             Some(node) if node.is(NodeState::Live) && node.prefix.covers(op.key) => Ok((guard, node)),
             found => {
-                guard.release(&mut op.trips).await?;
+                guard.release(&op.lane).await?;
                 let moved = found.filter(|node| node.is(NodeState::Moved) && node.successor.is_inner());
-                op.anew = match moved {
+                op.state.anew = match moved {
                     // The node above may lie on a server that is away.
                     Some(node) => !self.learn(node.successor, op).await?,
                     None => true,
@@ -122,7 +121,7 @@ impl<V: Verbs> Index<V> {
         op: &mut Op,
     ) -> Result<Vec<Buffer>, Stop> {
         let Some(first) = from.first() else { return Ok(Vec::new()) };
-        let id = ConnectionId { server: first.server(), lane: op.lane };
+        let path = op.lane.to(first.server());
         let mut all = Vec::with_capacity(from.len());
         for some in from.chunks(MAX_BATCH) {
             let read = |rkey| {
@@ -131,8 +130,7 @@ impl<V: Verbs> Index<V> {
                     Operation::Read { from, len }
                 })
             };
-            op.trips += 1;
-            for output in self.memory.batch(id, writer, read).await? {
+            for output in self.memory.batch(path, writer, read).await? {
                 all.push(bytes_of(output)?);
             }
         }
@@ -161,8 +159,8 @@ impl<V: Verbs> Index<V> {
             let torn = before.iter().filter_map(|bytes| Leaf::new(bytes));
             let is_whole = |leaf: Leaf<'_>| leaf.check(Use::Read) != Err(NoLeaf::Gone);
             if !Check::Settles.on() || !torn.into_iter().all(is_whole) {
-                guard.release(&mut op.trips).await?;
-                op.anew = true;
+                guard.release(&op.lane).await?;
+                op.state.anew = true;
                 return Err(Stop::Later);
             }
             // Where that wants room, the operation finds the leaf once more.
@@ -186,7 +184,7 @@ impl<V: Verbs> Index<V> {
         op: &mut Op,
     ) -> Result<(), Stop> {
         self.lock_lines(&guard, leaves, stamps, LeafState::Open, op).await?;
-        Ok(guard.release(&mut op.trips).await?)
+        Ok(guard.release(&op.lane).await?)
     }
 
     /// Opens frozen leaves again that were read, and releases the lock of their node.
@@ -211,7 +209,7 @@ impl<V: Verbs> Index<V> {
     ) -> Result<(), Stop> {
         let lines: Vec<_> = stamps.iter().map(|&stamp| LockLine::plain(stamp, state).to_bytes()).collect();
         let parts: Vec<_> = leaves.iter().zip(&lines).map(|(&at, line)| lock_part(at, line)).collect();
-        Ok(guard.write(&parts, &mut op.trips).await?)
+        Ok(guard.write(&parts, &op.lane).await?)
     }
 
     /// Writes what retires leaves, and releases the lock of their node. Then they are free memory.
@@ -226,9 +224,9 @@ impl<V: Verbs> Index<V> {
         let free = || leaves.iter().for_each(|&leaf| self.free_leaf(writer, leaf));
         if !Check::FreesRetired.on() {
             free();
-            return guard.restructure(parts, &mut op.trips).await;
+            return guard.restructure(parts, &op.lane).await;
         }
-        guard.restructure(parts, &mut op.trips).await?;
+        guard.restructure(parts, &op.lane).await?;
         free();
         Ok(())
     }
@@ -255,9 +253,8 @@ impl<V: Verbs> Index<V> {
                         Operation::CompareSwap { at, compare: from, swap: to }
                     })
                 };
-                let id = ConnectionId { server, lane: op.lane };
-                op.trips += 1;
-                let outputs = self.memory.batch(id, &writer, swap).await?;
+                let path = op.lane.to(server);
+                let outputs = self.memory.batch(path, &writer, swap).await?;
                 debug_assert!(outputs.iter().all(|output| matches!(output, Output::Atomic(_))));
             }
             // Before the node above, perhaps on another server, leads there for good.
@@ -296,7 +293,7 @@ impl Swap {
 
 /// Gives the lock of a node back after a step on another server has failed.
 async fn give_up<T, V: Verbs>(guard: LockGuard<'_, V>, stop: Stop, op: &mut Op) -> Result<T, Stop> {
-    guard.release(&mut op.trips).await?;
+    guard.release(&op.lane).await?;
     Err(stop)
 }
 

@@ -68,7 +68,7 @@ impl<V: Verbs> Index<V> {
             .collect();
         for some in opened.chunks(8) {
             let parts: Vec<_> = some.iter().map(|(at, line)| lock_part(*at, line)).collect();
-            guard.write(&parts, &mut op.trips).await?;
+            guard.write(&parts, &op.lane).await?;
         }
         let unborn = locks.iter().filter(|begun| begun.lock.is(LeafState::Unborn));
         let swaps: Vec<_> = unborn.map(|begun| Swap::leaf(begun.entry.at(), begun.lock.stamp())).collect();
@@ -80,7 +80,7 @@ impl<V: Verbs> Index<V> {
                 Err(stop) => return give_up(guard, stop, op).await,
             }
         }
-        guard.release(&mut op.trips).await?;
+        guard.release(&op.lane).await?;
         Ok(Made::Done(()))
     }
 
@@ -143,7 +143,7 @@ impl<V: Verbs> Index<V> {
             Some(Task::Merge) => self.complete_merge(guard, node, partner, all, op).await,
             Some(Task::Collapse) => {
                 let moved = moved_head(node, partner);
-                guard.write(&[Part { at: node.at, bytes: &moved }], &mut op.trips).await?;
+                guard.write(&[Part { at: node.at, bytes: &moved }], &op.lane).await?;
                 let begun_to_use = match self.unborn(partner.at(), op).await {
                     Ok(begin) => self.begin_use(begin.as_slice(), op).await,
                     Err(stop) => Err(stop),
@@ -176,7 +176,7 @@ impl<V: Verbs> Index<V> {
         let mut parts = vec![Part { at, bytes: &lines }];
         parts.extend(link.map(|(slot, _)| Part { at: node.slot_at(slot), bytes: &word }));
         parts.push(lock_part(at, &end));
-        Ok(guard.restructure(&parts, &mut op.trips).await?)
+        Ok(guard.restructure(&parts, &op.lane).await?)
     }
 
     /// Changes entries of a locked node, and retires leaves.
@@ -224,7 +224,7 @@ impl<V: Verbs> Index<V> {
         let lines: Vec<_> = parts.iter().map(begin).collect();
         let locked: Vec<_> = lines.iter().map(|(at, line)| lock_part(*at, line)).collect();
         if Check::LocksAll.on() {
-            guard.write(&locked, &mut op.trips).await?;
+            guard.write(&locked, &op.lane).await?;
         }
         let begin = merged.lock();
         if begin.is(LeafState::Unborn) {

@@ -127,7 +127,7 @@ impl<V: Verbs> Index<V> {
     ) -> Result<Made<()>, Stop> {
         let (guard, node) = self.enter(parent, op).await?;
         let Choice::Leaf(entry) = node.choose(op.key) else {
-            guard.release(&mut op.trips).await?;
+            guard.release(&op.lane).await?;
             return Ok(Made::Done(()));
         };
         if node.free.is_none() && node.size != NodeSize::LARGEST {
@@ -178,7 +178,7 @@ impl<V: Verbs> Index<V> {
             Part { at: entry.at(), bytes: &lines },
             lock_part(entry.at(), &end),
         ];
-        Ok(guard.restructure(&parts, &mut op.trips).await?)
+        Ok(guard.restructure(&parts, &op.lane).await?)
     }
 
     /// Splits a leaf's range at a key: one chain, whose second WRITE makes it count.
@@ -222,7 +222,7 @@ impl<V: Verbs> Index<V> {
             parts.swap(4, 5);
         }
         room.hold();
-        room.linked(guard.restructure(&parts, &mut op.trips).await)?;
+        room.linked(guard.restructure(&parts, &op.lane).await)?;
         let mut known = node.clone();
         known.entries.push((free, new_entry));
         known.entries.sort_unstable_by_key(|(_, entry)| entry.byte());
@@ -259,7 +259,7 @@ impl<V: Verbs> Index<V> {
         if !Check::OpensLast.on() {
             self.begin_use(&swaps, op).await?;
         }
-        room.linked(guard.write(&[lock_part(entry.at(), &begin)], &mut op.trips).await)?;
+        room.linked(guard.write(&[lock_part(entry.at(), &begin)], &op.lane).await)?;
         if let Err(stop) = self.begin_use(&swaps, op).await {
             return give_up(guard, stop, op).await;
         }
