@@ -20,8 +20,11 @@ use crate::stats::Counters;
 /// A client process that is connected, and the service of requests by it to their end.
 pub(crate) struct Engine {
     pub(crate) waker: Waker,
-    pub(crate) serve: Box<dyn FnOnce(mpsc::Receiver<Request>, &Counters)>,
+    pub(crate) serve: Serve,
 }
+
+/// Service of requests to their end.
+type Serve = Box<dyn FnOnce(mpsc::Receiver<Request>, &Counters)>;
 
 impl Engine {
     /// `few`: flag that the service sets while few operations are under way.
@@ -132,7 +135,7 @@ impl<P: Process> Store<P> {
 
     pub(crate) async fn get(&self, key: u64) -> Result<Option<Bytes>, Error> {
         // The value may lie in a buffer of the device, of which there are few: it is copied.
-        let copied = |value: Option<_>| value.as_ref().map(|value| copy(value));
+        let copied = |value: Option<_>| value.as_ref().map(copy);
         Self::result(self.0.get(key).await.map(copied))
     }
 

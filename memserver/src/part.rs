@@ -10,6 +10,7 @@ use fatbtree_remote_memory::{GlobalAddress, Origin};
 use fatbtree_verbs::Memory;
 
 use crate::folder::{Counts, Folder, FolderError, FoundRegion, KeptRegion};
+use crate::grpc::Describe;
 use crate::storage::Storage;
 use crate::tenant::{Loaded, Tenant};
 
@@ -39,7 +40,9 @@ impl<S> PartOptions<S> {
 }
 
 /// One server's part of a structure.
-pub trait Part: Tenant<Request = Infallible> {
+pub trait Part:
+    Tenant<Request = Infallible, Description: Describe + fmt::Display + Send + Sync> + Send + 'static
+{
     /// Shape of the structure. It is chosen when the structure is made, and never changes.
     type Shape: Copy + Eq + fmt::Debug + fmt::Display + Send;
     /// The shape as a folder's `state.json` says it for people.

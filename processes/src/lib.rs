@@ -72,8 +72,8 @@ pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
 pub use live_page::LivePage;
 pub use memory_server::{
-    DolphinSource, HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, MemoryServerReport,
-    PartSource, QueryOptions, QueryReport, SYNC, TreeSource,
+    Hosted, MemoryServerOptions, MemoryServerProcess, MemoryServerReport, PartSource, QueryOptions,
+    QueryReport, SYNC, TreeSource,
 };
 pub use notify::notify_ready;
 pub use query_client::{QueryClientOptions, QueryClientProcess, QueryWay};

@@ -93,12 +93,6 @@ pub struct MemoryServerOptions<S = TreeSource> {
     pub limit: Option<Duration>,
 }
 
-/// Source of a server's part of a hash table.
-pub type HashSource = PartSource<fatbtree_race::host::HashTable>;
-
-/// Source of a server's part of a Dolphin index.
-pub type DolphinSource = PartSource<fatbtree_dolphin::host::HybridIndex>;
-
 /// A memory server with its structure, an open port, and a service that listens.
 pub struct MemoryServerProcess<S: Hosted = TreeSource> {
     server: MemoryServer<Adapter, S::Tenant>,

@@ -34,16 +34,13 @@ pub struct Emptying<P: Part> {
 ///
 /// # Errors
 /// When the transport fails.
-pub async fn serve_part<P>(
+pub async fn serve_part<P: Part>(
     options: ServiceOptions,
     emptying: Emptying<P>,
     door: impl Into<Door<TcpListener>>,
     handle: Handle<P>,
     stop: impl Future<Output = ()>,
-) -> Result<(), tonic::transport::Error>
-where
-    P: Part<Description: Describe + Send + Sync> + Send + 'static,
-{
+) -> Result<(), tonic::transport::Error> {
     let service = Service {
         handle: handle.clone(),
         emptying: Arc::new(emptying.into()),
@@ -70,10 +67,7 @@ struct Service<P: Part> {
 }
 
 #[tonic::async_trait]
-impl<P> proto::part_server::Part for Service<P>
-where
-    P: Part<Description: Describe + Send + Sync> + Send + 'static,
-{
+impl<P: Part> proto::part_server::Part for Service<P> {
     async fn empty(
         &self,
         request: Request<proto::EmptyRequest>,
@@ -120,10 +114,7 @@ where
     }
 }
 
-impl<P> Service<P>
-where
-    P: Part<Description: Describe + Send + Sync> + Send + 'static,
-{
+impl<P: Part> Service<P> {
     /// First it is written down which region is the one, then it is served: as a load of a tree does.
     async fn install(&self, made: Loaded<P>) -> Result<ServerInfo<P::Description>, Status> {
         let stopped = |gone: ServerGone| Status::unavailable(gone.to_string());

@@ -1,9 +1,9 @@
-//! A part of a structure over all memory servers as the structure of a memory-server process: of a hash table, of a Dolphin index.
+//! A part of a structure over all memory servers as the structure of a memory-server process.
 
 use std::fmt;
 use std::future::Future;
 
-use fatbtree_memserver::grpc::{Describe, Emptying, ServiceOptions, serve_part};
+use fatbtree_memserver::grpc::{Describe as _, Emptying, ServiceOptions, serve_part};
 use fatbtree_memserver::{
     Handle, Loaded, MakeInError, Origin, Part, PartOptions, ServerOptions, Storage, kept, make_in, part_in,
 };
@@ -44,10 +44,7 @@ impl<P: Part> PartialEq for PartSource<P> {
     }
 }
 
-impl<P> Hosted for PartSource<P>
-where
-    P: Part<Description: Describe + fmt::Display + Send + Sync> + Send + 'static,
-{
+impl<P: Part> Hosted for PartSource<P> {
     type Tenant = P;
     type Services = Emptying<P>;
 

@@ -7,8 +7,6 @@
 //! Commands and the library are generic over the kind, and name no structure. Trees are not among the kinds: they are opened from the
 //! descriptions of all servers, and are bulk loaded.
 
-use std::fmt::Display;
-
 use fatbtree_dolphin::CacheStats;
 use fatbtree_memserver::Part;
 use fatbtree_memserver::grpc::Describe;
@@ -28,7 +26,7 @@ pub trait Kind: 'static {
     /// The structure as a client uses it.
     type Client<V: Verbs + 'static>: Spread<Verbs = V, Info: Describe>;
     /// One server's part of it.
-    type Part: Part<Description: Describe + Display + Send + Sync> + Send + 'static;
+    type Part: Part;
 
     /// Name for people: `hash table`.
     const NAME: &'static str = <Self::Client<PlainDevice> as Structure>::NAME;

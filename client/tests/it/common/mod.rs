@@ -8,10 +8,11 @@ use std::time::Duration;
 use fatbtree::{Client, Options};
 use fatbtree_blink::TreeConfig;
 use fatbtree_processes::{
-    HashSource, Hosted, MemoryServerOptions, MemoryServerProcess, NicSpec, QueryOptions, Stopper, TreeSource,
+    Hosted, MemoryServerOptions, MemoryServerProcess, NicSpec, PartSource, QueryOptions, Stopper, TreeSource,
     roster_of, switch_ports,
 };
 use fatbtree_race::Shape;
+use fatbtree_race::host::HashTable;
 use fatbtree_topology::{Cluster, MemoryServer};
 use fatbtree_trust::Trust;
 
@@ -87,7 +88,7 @@ impl Running {
 
     /// With an empty hash table in place of a tree.
     pub(crate) fn with_hash_table() -> Self {
-        Self::serve(1, |_| HashSource { shape: Shape::default(), spare_bytes: 256 << 20 })
+        Self::serve(1, |_| PartSource::<HashTable> { shape: Shape::default(), spare_bytes: 256 << 20 })
     }
 
     fn serve<S: Hosted + Send>(seats: u16, structure: impl FnOnce(&MemoryServer) -> S) -> Self {
