@@ -243,7 +243,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Runs operations of a structure, with a fault at each of their round trips.
 async fn judge(structure: &str, subject: &impl Subject, script: &Script) {
-    // What is learned once is known from here on.
+    // What is learned or given once is there from here on.
+    subject.write().await.0.expect("nothing is in the way");
     subject.read().await.0.expect("nothing is in the way");
     let (result, clean) = subject.read().await;
     assert_eq!(result, Ok(()), "{structure}");
