@@ -61,14 +61,12 @@ impl<S: Spread<Verbs = PlainDevice>, P: Part> InProcess<S, P> {
         let mut future = pin!(future);
         loop {
             self.memory.turn(self.now);
-            while let Some((id, call)) = self.keeper.poll_call(self.now, &*self.memory) {
-                // The network numbers its devices in the order in which they were made.
-                let roce = Ipv4Addr::from_bits(self.servers.len() as u32);
-                let client = ClientId { host: [127, 0, 0, 1].into(), roce };
-                let server = &mut self.servers[usize::from(id.server())];
-                let answer = server.carry_out(self.now, client, call);
-                self.keeper.handle_answer(self.now, &*self.memory, id, answer);
-            }
+            // The network numbers its devices in the order in which they were made.
+            let roce = Ipv4Addr::from_bits(self.servers.len() as u32);
+            let client = ClientId { host: [127, 0, 0, 1].into(), roce };
+            self.keeper.pump(self.now, &*self.memory, |server, call| {
+                self.servers[usize::from(server)].carry_out(self.now, client, call)
+            });
             if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 return done;
             }

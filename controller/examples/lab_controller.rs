@@ -21,11 +21,11 @@ use std::str::FromStr;
 use fatbtree_blink_host::grpc::TreeCalls as _;
 use fatbtree_controller::tables::fat_root;
 use fatbtree_controller::{
-    Budget, Controller, Entry, Fleet, FleetOptions, Frequencies, Observed, Placement, Plan, Programs,
+    Budget, Controller, Entry, Fleet, FleetOptions, Frequencies, Keeper, Placement, Plan, Programs,
     Registration, Tree,
 };
 use fatbtree_memserver::grpc;
-use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_topology::Cluster;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 type Failure = Box<dyn std::error::Error>;
@@ -34,7 +34,7 @@ struct Lab {
     cluster: Cluster,
     fleet: Fleet,
     controller: Controller,
-    held: BTreeMap<SwitchId, Observed>,
+    keepers: Vec<Keeper>,
 }
 
 #[tokio::main(worker_threads = 2)]
@@ -56,15 +56,14 @@ async fn run(path: &str) -> Result<(), Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("reading {path}: {error}"))?;
     let cluster = Cluster::from_toml(&text)?;
     let fleet = Fleet::connect(&cluster, &Programs::v1model()?, FleetOptions::default()).await?;
-    fleet.set_pipeline().await?;
-    let (mut controller, mut held) = (Controller::new(&cluster, 1_000, 0), BTreeMap::new());
-    let report = fleet.settle(&mut controller, &mut held, None).await?;
+    let (mut controller, mut keepers) = (Controller::new(&cluster, 1_000, 0), Vec::new());
+    let report = fleet.settle(&mut controller, &mut keepers, None).await?;
     println!(
         "ok: {} switches programmed, {} routes written",
         cluster.tree().switches().len(),
         report.updates
     );
-    let mut lab = Lab { cluster, fleet, controller, held };
+    let mut lab = Lab { cluster, fleet, controller, keepers };
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
         match lab.obey(&line).await {
@@ -119,12 +118,12 @@ impl Lab {
         let plan = Plan::new(self.cluster.tree(), &placement, &tree, &nobody, &budget, 1)?;
         let (ranges, nodes) = (plan.fat_root().len(), plan.nodes().len());
         let epoch = self.controller.load(plan, self.controller.trees())?;
-        let report = self.fleet.settle(&mut self.controller, &mut self.held, None).await?;
+        let report = self.fleet.settle(&mut self.controller, &mut self.keepers, None).await?;
         Ok(format!("epoch={epoch} updates={} ranges={ranges} nodes={nodes}", report.updates))
     }
 
     async fn settle(&mut self) -> Result<String, Failure> {
-        self.fleet.settle(&mut self.controller, &mut self.held, None).await?;
+        self.fleet.settle(&mut self.controller, &mut self.keepers, None).await?;
         Ok(String::new())
     }
 

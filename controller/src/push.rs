@@ -4,6 +4,7 @@
 //! ([`Base`], [`Change`]); it keeps no state of its own but the connections.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,11 +25,13 @@ use crate::election::Seen;
 use crate::packets::{PacketReceiver, PacketSender, packets};
 use crate::program::{Program, Programs};
 use crate::reasons::Reasons;
-use crate::reconcile::{Controller, Observed};
+use crate::reconcile::{Controller, Keeper, KeeperAnswer, KeeperRequest, Observed, Pace};
 use crate::tables::{Change, Entry, TableError};
 
 /// Updates of a switch that are lowered and written in one go.
 const CHUNK: usize = 20_000;
+/// No time passes for keepers of a fleet that nothing else uses: they do not look again at what a switch runs.
+const NOW: Duration = Duration::ZERO;
 /// Time after which a switch that says nothing is asked for a sign of life.
 const ASK: Duration = Duration::from_secs(1);
 
@@ -202,7 +205,7 @@ struct Member {
 
 /// Switches of a cluster, mostly all, each with this controller as its primary.
 pub struct Fleet {
-    members: BTreeMap<SwitchId, Member>,
+    members: BTreeMap<SwitchId, Arc<Member>>,
 }
 
 impl Fleet {
@@ -245,7 +248,7 @@ impl Fleet {
                     Ok((Arc::new(client), messages))
                 };
                 match connected.await {
-                    Ok((client, messages)) => Ok((id, Member { name, client, program, messages })),
+                    Ok((client, messages)) => Ok((id, Arc::new(Member { name, client, program, messages }))),
                     Err(source) => Err(PushError::Switch { switch: name, source }),
                 }
             });
@@ -272,40 +275,24 @@ impl Fleet {
     /// # Errors
     /// The first switch that refuses it.
     pub async fn set_pipeline(&self) -> Result<(), PushError> {
-        let mut tasks = JoinSet::new();
-        for member in self.members.values() {
-            let (client, name) = (member.client.clone(), member.name.clone());
-            let program = member.program.clone();
-            tasks.spawn(async move {
-                let config = v1::ForwardingPipelineConfig {
-                    p4info: Some(program.info.p4info().clone()),
-                    p4_device_config: program.device_config.clone(),
-                    cookie: program.cookie().map(|cookie| Cookie { cookie }),
-                };
-                let set = client.set_pipeline_with(PipelineAction::VerifyAndCommit, Some(config)).await;
-                set.map_err(|source| PushError::Switch { switch: name, source })
-            });
-        }
-        join_all(tasks).await.map(drop)
+        self.each(|member| async move { member.set_pipeline().await }).await.map(drop)
     }
 
     /// Waits until this controller does not control a switch any more: the connection is gone, or there is another primary.
     pub async fn session_ends(&self, switch: SwitchId) -> PushError {
-        let Some(Member { name, client, .. }) = self.members.get(&switch) else {
-            return PushError::UnknownSwitch { switch };
-        };
-        PushError::Switch { switch: name.clone(), source: client.session_ends().await }
+        match self.members.get(&switch) {
+            Some(member) => member.failed(member.client.session_ends().await),
+            None => PushError::UnknownSwitch { switch },
+        }
     }
 
-    /// The cookie of the program that a switch runs; none if it runs none, or one that was loaded without a cookie.
+    /// Carries out a request of a switch's [`Keeper`]. The fleet has a session already.
     ///
     /// # Errors
-    /// When it does not answer, or is none of this fleet.
-    pub async fn cookie(&self, switch: SwitchId) -> Result<Option<u64>, PushError> {
+    /// When the switch refuses it, does not answer, or is none of this fleet.
+    pub async fn answer(&self, switch: SwitchId, request: KeeperRequest) -> Result<KeeperAnswer, PushError> {
         let member = self.members.get(&switch).ok_or(PushError::UnknownSwitch { switch })?;
-        let config = member.client.pipeline(ResponseType::CookieOnly).await;
-        let config = config.map_err(|source| PushError::Switch { switch: member.name.clone(), source })?;
-        Ok(config.and_then(|config| config.cookie).map(|cookie| cookie.cookie))
+        member.answer(request, &Counter::new(0, None)).await
     }
 
     /// Writes the base entries into freshly programmed switches.
@@ -314,11 +301,11 @@ impl Fleet {
     /// The first switch that refuses some.
     pub async fn load_base(&self, base: &BTreeMap<SwitchId, Base>) -> Result<PushReport, PushError> {
         let changes = base.iter().map(|(switch, base)| (*switch, base.changes().collect())).collect();
-        self.apply(&changes, None).await
+        self.apply(changes).await
     }
 
-    /// Brings all switches to what a controller desires, in step, to the end of a reload. `held` is what they hold; if it is empty, they are
-    /// read back first. Programs that share switches with packets of others have a [`Keeper`](crate::Keeper) for each switch instead.
+    /// Brings all switches to what a controller desires, to the end of a reload. `keepers` are the switches' keepers: new ones if it is empty,
+    /// as in the beginning and after an error.
     ///
     /// # Errors
     /// The first switch that refuses something. Nothing further is begun: with the new epoch not yet active the old one goes on serving,
@@ -326,37 +313,46 @@ impl Fleet {
     pub async fn settle(
         &self,
         controller: &mut Controller,
-        held: &mut BTreeMap<SwitchId, Observed>,
+        keepers: &mut Vec<Keeper>,
         progress: Option<OnProgress>,
     ) -> Result<PushReport, PushError> {
-        if held.is_empty() {
-            *held = self.read_back().await?;
-            held.iter().for_each(|(switch, held)| controller.switch_read(*switch, held.serving()));
+        let mut kept = std::mem::take(keepers);
+        if kept.is_empty() {
+            let new = |(&id, member): (&SwitchId, &Arc<Member>)| Keeper::new(id, member.program.cookie());
+            kept = self.members.iter().map(new).map(|keeper| keeper.with_piece(CHUNK)).collect();
         }
         let before = controller.plan().map(|(loaded, _)| &**loaded);
         let total = controller.reload().map_or(0, |(new, ..)| new.changes_from(before));
         let counter = Counter::new(total, progress);
-        let mut report = PushReport::default();
+        let (mut report, mut pace) = (PushReport::default(), Pace::new(f64::INFINITY));
         loop {
-            let (version, desired) = controller.desired();
-            let next = |(switch, held): (&SwitchId, &Observed)| {
-                Some((*switch, desired.wanted(*switch).next_changes(held)?))
-            };
-            let changes: BTreeMap<SwitchId, Vec<Change>> = held.iter().filter_map(next).collect();
-            if changes.is_empty() {
-                held.keys().for_each(|switch| controller.switch_settled(*switch, version));
-                if controller.desired().0 == version {
-                    return Ok(report);
+            let (version, start) = (controller.desired().0, Instant::now());
+            let (mut tasks, mut updates) = (JoinSet::new(), 0);
+            for (at, keeper) in kept.iter_mut().enumerate() {
+                let (version, desired) = controller.desired();
+                let request = keeper.poll_request(NOW, (version, desired), &mut pace);
+                while let Some(notice) = keeper.poll_notice() {
+                    controller.switch_noticed(keeper.switch(), &notice);
                 }
-                continue;
+                let Some(request) = request else { continue };
+                if let KeeperRequest::Write(changes) = &request {
+                    updates += changes.len();
+                }
+                let (member, counter) = (Arc::clone(&self.members[&keeper.switch()]), Arc::clone(&counter));
+                tasks.spawn(async move { Ok((at, member.answer(request, &counter).await?)) });
             }
-            let done = self.apply_counted(&changes, &counter).await?;
-            for (switch, changes) in &changes {
-                held.entry(*switch).or_default().apply(changes);
+            if tasks.is_empty() && controller.desired().0 == version {
+                *keepers = kept;
+                return Ok(report);
             }
-            tracing::debug!(updates = done.updates, seconds = done.seconds, "switches have taken a step");
-            report.updates += done.updates;
-            report.seconds += done.seconds;
+            for (at, answer) in join_all(tasks).await? {
+                kept[at].handle_answer(NOW, answer);
+            }
+            if updates > 0 {
+                report.updates += updates;
+                report.seconds += start.elapsed().as_secs_f64();
+                tracing::debug!(updates, "switches have taken a step");
+            }
         }
     }
 
@@ -364,68 +360,18 @@ impl Fleet {
     ///
     /// # Errors
     /// The first switch that refuses some; everything was tried nevertheless.
-    pub async fn apply(
-        &self,
-        changes: &BTreeMap<SwitchId, Vec<Change>>,
-        progress: Option<OnProgress>,
-    ) -> Result<PushReport, PushError> {
-        let total = changes.values().map(Vec::len).sum();
-        self.apply_counted(changes, &Counter::new(total, progress)).await
-    }
-
-    async fn apply_counted(
-        &self,
-        changes: &BTreeMap<SwitchId, Vec<Change>>,
-        counter: &Arc<Counter>,
-    ) -> Result<PushReport, PushError> {
+    async fn apply(&self, changes: BTreeMap<SwitchId, Vec<Change>>) -> Result<PushReport, PushError> {
         if let Some(switch) = changes.keys().find(|switch| !self.members.contains_key(switch)) {
             return Err(PushError::UnknownSwitch { switch: *switch });
         }
-        let start = Instant::now();
-        let mut tasks = JoinSet::new();
+        let updates = changes.values().map(Vec::len).sum();
+        let (start, counter, mut tasks) = (Instant::now(), Counter::new(updates, None), JoinSet::new());
         for (switch, changes) in changes {
-            let member = &self.members[switch];
-            let job = Job {
-                name: member.name.clone(),
-                client: member.client.clone(),
-                program: member.program.clone(),
-                counter: counter.clone(),
-            };
-            let changes = changes.clone();
-            tasks.spawn(async move { job.write(&changes).await });
+            let (member, counter) = (Arc::clone(&self.members[&switch]), Arc::clone(&counter));
+            tasks.spawn(async move { member.write(&changes, &counter).await });
         }
-        let updates = join_all(tasks).await?.into_iter().sum();
+        join_all(tasks).await?;
         Ok(PushReport { updates, seconds: start.elapsed().as_secs_f64() })
-    }
-
-    /// Reads back all that the switches hold.
-    ///
-    /// # Errors
-    /// The first switch that does not answer, or holds entries that are none of ours.
-    pub async fn read_back(&self) -> Result<BTreeMap<SwitchId, Observed>, PushError> {
-        let mut tasks = JoinSet::new();
-        for (switch, member) in &self.members {
-            let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
-            let program = member.program.clone();
-            tasks.spawn(async move {
-                let failed = |source| PushError::Switch { switch: name.clone(), source };
-                let foreign = |source| PushError::Table { switch: name.clone(), source };
-                let mut entries = Vec::new();
-                for table in program.info.tables().iter().filter(|table| program.tables.is_ours(table)) {
-                    for raw in client.read_table(table, false).await.map_err(failed)? {
-                        entries.extend(program.tables.read(&raw).map_err(foreign)?);
-                    }
-                }
-                let mut route = None;
-                if let Some(table) = program.tables.core_route_info()
-                    && let Some(raw) = client.read_default(table).await.map_err(failed)?
-                {
-                    route = program.tables.read_core_route(&raw).map_err(foreign)?;
-                }
-                Ok((switch, Observed::new(entries, route)))
-            });
-        }
-        Ok(join_all(tasks).await?.into_iter().collect())
     }
 
     /// Reads what each switch has dropped, and which READs with keys it has not admitted: packets, by reason. Nothing for one whose program does not count them.
@@ -433,36 +379,8 @@ impl Fleet {
     /// # Errors
     /// The first switch that does not answer.
     pub async fn read_drops(&self) -> Result<BTreeMap<SwitchId, Vec<(String, u64)>>, PushError> {
-        let mut tasks = JoinSet::new();
-        for (switch, member) in &self.members {
-            let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
-            let program = member.program.clone();
-            tasks.spawn(async move {
-                let mut counts = Vec::new();
-                for reasons in Reasons::ALL {
-                    let Ok(counter) = program.info.counter(reasons.counter) else { continue };
-                    let all = v1::CounterEntry { counter_id: counter.id, ..v1::CounterEntry::default() };
-                    let all = v1::Entity { entity: Some(v1::entity::Entity::CounterEntry(all)) };
-                    let read = client.read(vec![all]).await;
-                    let read = read.map_err(|source| PushError::Switch { switch: name.clone(), source })?;
-                    let counted = read.into_iter().filter_map(|entity| match entity.entity {
-                        Some(v1::entity::Entity::CounterEntry(entry)) => {
-                            let number = entry.index.map_or(0, |index| index.index);
-                            let packets = entry.data.map_or(0, |data| data.packet_count);
-                            Some((usize::try_from(number).ok()?, u64::try_from(packets).unwrap_or(0)))
-                        }
-                        _ => None,
-                    });
-                    let counted: BTreeMap<usize, u64> = counted.collect();
-                    let named = counted
-                        .into_iter()
-                        .filter_map(|(number, count)| Some((reasons.name(number)?, count)));
-                    counts.extend(named);
-                }
-                Ok((switch, counts))
-            });
-        }
-        Ok(join_all(tasks).await?.into_iter().collect())
+        let all = self.each(|member| async move { member.read_drops().await }).await?;
+        Ok(all.into_iter().collect())
     }
 
     /// Reads back the direct counters of fat root and child entries of every switch: `(switch, entry, packets)`.
@@ -470,28 +388,24 @@ impl Fleet {
     /// # Errors
     /// The first switch that does not answer, or holds entries that are none of ours.
     pub async fn read_counters(&self) -> Result<Vec<(SwitchId, Entry, u64)>, PushError> {
+        let all = self.each(|member| async move { member.read_counters().await }).await?;
+        let counted = |(switch, found): (SwitchId, Vec<(Entry, u64)>)| {
+            found.into_iter().map(move |(entry, packets)| (switch, entry, packets))
+        };
+        Ok(all.into_iter().flat_map(counted).collect())
+    }
+
+    /// Does something with all switches at once.
+    async fn each<T: Send + 'static, F: Future<Output = Result<T, PushError>> + Send + 'static>(
+        &self,
+        work: impl Fn(Arc<Member>) -> F,
+    ) -> Result<Vec<(SwitchId, T)>, PushError> {
         let mut tasks = JoinSet::new();
-        for (switch, member) in &self.members {
-            let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
-            let program = member.program.clone();
-            tasks.spawn(async move {
-                let mut found = Vec::new();
-                for table in program.info.tables().iter().filter(|table| table.direct_counter.is_some()) {
-                    let entries = client.read_table(table, true).await;
-                    for raw in entries.map_err(|source| PushError::Switch { switch: name.clone(), source })? {
-                        let entry = program
-                            .tables
-                            .read(&raw)
-                            .map_err(|source| PushError::Table { switch: name.clone(), source })?;
-                        let packets =
-                            table.view(&raw).ok().as_ref().and_then(EntryView::counter).map_or(0, |c| c.0);
-                        found.extend(entry.map(|entry| (switch, entry, packets)));
-                    }
-                }
-                Ok(found)
-            });
+        for (&switch, member) in &self.members {
+            let done = work(Arc::clone(member));
+            tasks.spawn(async move { Ok((switch, done.await?)) });
         }
-        Ok(join_all(tasks).await?.into_iter().flatten().collect())
+        join_all(tasks).await
     }
 }
 
@@ -514,27 +428,108 @@ impl Counter {
     }
 }
 
-/// Writing to one switch.
-struct Job {
-    name: String,
-    client: Arc<P4RuntimeClient>,
-    program: Arc<Program>,
-    counter: Arc<Counter>,
-}
+impl Member {
+    fn failed(&self, source: ClientError) -> PushError {
+        PushError::Switch { switch: self.name.clone(), source }
+    }
 
-impl Job {
-    async fn write(self, changes: &[Change]) -> Result<usize, PushError> {
+    fn unfit(&self, source: TableError) -> PushError {
+        PushError::Table { switch: self.name.clone(), source }
+    }
+
+    async fn answer(&self, request: KeeperRequest, counter: &Counter) -> Result<KeeperAnswer, PushError> {
+        Ok(match request {
+            KeeperRequest::Open => KeeperAnswer::Opened,
+            KeeperRequest::Cookie => {
+                let config = self.client.pipeline(ResponseType::CookieOnly).await;
+                let config = config.map_err(|source| self.failed(source))?;
+                KeeperAnswer::Cookie(config.and_then(|config| config.cookie).map(|cookie| cookie.cookie))
+            }
+            KeeperRequest::Load => self.set_pipeline().await.map(|()| KeeperAnswer::Loaded)?,
+            KeeperRequest::Read => KeeperAnswer::Holds(self.read_back().await?),
+            KeeperRequest::Write(changes) => {
+                self.write(&changes, counter).await?;
+                KeeperAnswer::Written
+            }
+        })
+    }
+
+    async fn set_pipeline(&self) -> Result<(), PushError> {
+        let config = v1::ForwardingPipelineConfig {
+            p4info: Some(self.program.info.p4info().clone()),
+            p4_device_config: self.program.device_config.clone(),
+            cookie: self.program.cookie().map(|cookie| Cookie { cookie }),
+        };
+        let set = self.client.set_pipeline_with(PipelineAction::VerifyAndCommit, Some(config)).await;
+        set.map_err(|source| self.failed(source))
+    }
+
+    async fn write(&self, changes: &[Change], counter: &Counter) -> Result<(), PushError> {
         for chunk in changes.chunks(CHUNK) {
             let updates = chunk
                 .iter()
                 .map(|change| change.update(&self.program.tables))
                 .collect::<Result<Vec<_>, _>>()
-                .map_err(|source| PushError::Table { switch: self.name.clone(), source })?;
-            let written = self.client.write(updates).await;
-            written.map_err(|source| PushError::Switch { switch: self.name.clone(), source })?;
-            self.counter.add(chunk.len());
+                .map_err(|source| self.unfit(source))?;
+            self.client.write(updates).await.map_err(|source| self.failed(source))?;
+            counter.add(chunk.len());
         }
-        Ok(changes.len())
+        Ok(())
+    }
+
+    /// Reads back all that the switch holds.
+    async fn read_back(&self) -> Result<Observed, PushError> {
+        let Self { client, program, .. } = self;
+        let mut entries = Vec::new();
+        for table in program.info.tables().iter().filter(|table| program.tables.is_ours(table)) {
+            let found = client.read_table(table, false).await;
+            for raw in found.map_err(|source| self.failed(source))? {
+                entries.extend(program.tables.read(&raw).map_err(|source| self.unfit(source))?);
+            }
+        }
+        let mut route = None;
+        if let Some(table) = program.tables.core_route_info()
+            && let Some(raw) = client.read_default(table).await.map_err(|source| self.failed(source))?
+        {
+            route = program.tables.read_core_route(&raw).map_err(|source| self.unfit(source))?;
+        }
+        Ok(Observed::new(entries, route))
+    }
+
+    async fn read_drops(&self) -> Result<Vec<(String, u64)>, PushError> {
+        let mut counts = Vec::new();
+        for reasons in Reasons::ALL {
+            let Ok(counter) = self.program.info.counter(reasons.counter) else { continue };
+            let all = v1::CounterEntry { counter_id: counter.id, ..v1::CounterEntry::default() };
+            let all = v1::Entity { entity: Some(v1::entity::Entity::CounterEntry(all)) };
+            let read = self.client.read(vec![all]).await.map_err(|source| self.failed(source))?;
+            let counted = read.into_iter().filter_map(|entity| match entity.entity {
+                Some(v1::entity::Entity::CounterEntry(entry)) => {
+                    let number = entry.index.map_or(0, |index| index.index);
+                    let packets = entry.data.map_or(0, |data| data.packet_count);
+                    Some((usize::try_from(number).ok()?, u64::try_from(packets).unwrap_or(0)))
+                }
+                _ => None,
+            });
+            let counted: BTreeMap<usize, u64> = counted.collect();
+            let named =
+                counted.into_iter().filter_map(|(number, count)| Some((reasons.name(number)?, count)));
+            counts.extend(named);
+        }
+        Ok(counts)
+    }
+
+    async fn read_counters(&self) -> Result<Vec<(Entry, u64)>, PushError> {
+        let mut found = Vec::new();
+        for table in self.program.info.tables().iter().filter(|table| table.direct_counter.is_some()) {
+            let entries = self.client.read_table(table, true).await;
+            for raw in entries.map_err(|source| self.failed(source))? {
+                let entry = self.program.tables.read(&raw).map_err(|source| self.unfit(source))?;
+                let packets = table.view(&raw).ok().as_ref().and_then(EntryView::counter).map_or(0, |c| c.0);
+                found.extend(entry.map(|entry| (entry, packets)));
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -1,6 +1,5 @@
 //! The controller's part: snapshots, plans, reloads; and the client's connections.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,11 +7,11 @@ use anyhow::{Context, Result};
 use fatbtree_blink::{IndexCache, TreeTop};
 use fatbtree_blink_host::grpc::TreeCalls as _;
 use fatbtree_controller::{
-    Budget, Controller, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, HotKeys, Located,
-    Observed, OnProgress, Placement, Plan, Programs, PushReport, Tree, by_partition, in_leaves, probe,
+    Budget, Controller, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, HotKeys, Keeper, Located,
+    OnProgress, Placement, Plan, Programs, PushReport, Tree, by_partition, in_leaves, probe,
 };
 use fatbtree_memserver::grpc;
-use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_topology::Cluster;
 
 use super::data_path::DataPathThreads;
 use super::sessions::Carrier;
@@ -30,7 +29,7 @@ pub(super) struct Control {
     fleet: Fleet,
     servers: Vec<grpc::Client>,
     controller: Controller,
-    held: BTreeMap<SwitchId, Observed>,
+    keepers: Vec<Keeper>,
     budget: Budget,
 }
 
@@ -50,10 +49,9 @@ impl Control {
     /// Connects to everything the cluster file names, loads the P4 program and the routes. Plans will keep within `budget`.
     pub(super) async fn bring_up(cluster: Cluster, budget: Budget) -> Result<Self> {
         let fleet = Fleet::connect(&cluster, &Programs::v1model()?, FleetOptions::default()).await?;
-        fleet.set_pipeline().await?;
         let placement = Placement::of(&cluster);
-        let (mut controller, mut held) = (Controller::new(&cluster, CONNECTIONS, 0), BTreeMap::new());
-        fleet.settle(&mut controller, &mut held, None).await?;
+        let (mut controller, mut keepers) = (Controller::new(&cluster, CONNECTIONS, 0), Vec::new());
+        fleet.settle(&mut controller, &mut keepers, None).await?;
         let mut servers = Vec::new();
         for server in cluster.servers() {
             let client =
@@ -62,7 +60,7 @@ impl Control {
                 })?;
             servers.push(client);
         }
-        Ok(Self { cluster, placement, fleet, servers, controller, held, budget })
+        Ok(Self { cluster, placement, fleet, servers, controller, keepers, budget })
     }
 
     fn active(&self) -> Option<&Plan> {
@@ -113,7 +111,7 @@ impl Control {
         let located = self.locate(&tree, &follower.hot_candidates(&tree)).await?;
         let Some(next) = follower.replan(since.elapsed(), &tops, counters, &located)? else { return Ok(0) };
         self.controller.load(next.plan, self.controller.trees())?;
-        let report = self.fleet.settle(&mut self.controller, &mut self.held, None).await?;
+        let report = self.fleet.settle(&mut self.controller, &mut self.keepers, None).await?;
         follower.loaded(self.active().cloned().context("no plan is loaded")?);
         Ok(report.updates)
     }
@@ -160,7 +158,7 @@ impl Control {
 
     /// Loads the plan that was accepted into the switches beside the active one, and takes that away.
     pub(super) async fn load(&mut self, progress: OnProgress) -> Result<(Plan, PushReport)> {
-        let report = self.fleet.settle(&mut self.controller, &mut self.held, Some(progress)).await?;
+        let report = self.fleet.settle(&mut self.controller, &mut self.keepers, Some(progress)).await?;
         Ok((self.active().cloned().context("no plan is loaded")?, report))
     }
 
@@ -181,7 +179,7 @@ impl Control {
                 }
             };
             self.controller.opened(id.server, registration);
-            self.fleet.settle(&mut self.controller, &mut self.held, None).await?;
+            self.fleet.settle(&mut self.controller, &mut self.keepers, None).await?;
             data_path.call(move |path| path.client().pool().set_registered(id, true))??;
         }
         Ok(())

@@ -156,10 +156,8 @@ impl Network {
         let Self { now, servers, keeper, .. } = self;
         let [net, host] = CLIENT;
         let id = ClientId { host: [127, 0, 0, 1].into(), roce: [10, 0, net, host].into() };
-        while let Some((asked, call)) = keeper.poll_call(*now, client.pool()) {
-            let answer = servers[usize::from(asked.server())].carry_out(*now, id, call);
-            keeper.handle_answer(*now, client.pool(), asked, answer);
-        }
+        keeper
+            .pump(*now, client.pool(), |server, call| servers[usize::from(server)].carry_out(*now, id, call));
         while let Some(notice) = keeper.poll_notice() {
             if let Notice::Broken { id, reason } = notice {
                 bail!("the {id} broke: {reason}");

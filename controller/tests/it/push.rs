@@ -10,14 +10,15 @@ use std::time::Duration;
 use common::plan;
 use fatbtree_controller::election::{Bid, Candidate, Seen};
 use fatbtree_controller::{
-    Ballot, Base, Budget, Controller, Entry, Fleet, FleetOptions, Generations, KeeperNotice, Observed,
-    Placement, Programs, Progress, PushError, SETS, Tables, base,
+    Ballot, Budget, Controller, Entry, Fleet, FleetOptions, Generations, Placement, Programs, Progress,
+    PushError, SETS, Tables, base,
 };
+use fatbtree_p4runtime::v1::forwarding_pipeline_config::Cookie;
 use fatbtree_p4runtime::v1::{
     self, entity, p4_runtime_server, stream_message_request, stream_message_response, update,
 };
 use fatbtree_p4runtime::{P4InfoIndex, entry::table_entity, status};
-use fatbtree_topology::{Cluster, IN_FLIGHT_PORT, Role, SwitchId};
+use fatbtree_topology::{Cluster, IN_FLIGHT_PORT, Role};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -27,6 +28,7 @@ type Key = (u32, String);
 #[derive(Clone, Default)]
 struct Device {
     pipelines: usize,
+    cookie: Option<u64>,
     entries: BTreeMap<Key, v1::TableEntry>,
     default: Option<v1::TableEntry>,
 }
@@ -102,6 +104,10 @@ impl p4_runtime_server::P4Runtime for Fake {
         let devices = self.devices.lock().unwrap();
         for wanted in request.entities {
             let Some(entity::Entity::TableEntry(filter)) = wanted.entity else { continue };
+            if filter.is_default_action {
+                entities.extend(devices[&request.device_id].default.clone().map(table_entity));
+                continue;
+            }
             for entry in
                 devices[&request.device_id].entries.values().filter(|e| e.table_id == filter.table_id)
             {
@@ -117,21 +123,26 @@ impl p4_runtime_server::P4Runtime for Fake {
         &self,
         request: Request<v1::SetForwardingPipelineConfigRequest>,
     ) -> Result<Response<v1::SetForwardingPipelineConfigResponse>, Status> {
-        let device_id = request.into_inner().device_id;
+        let v1::SetForwardingPipelineConfigRequest { device_id, config, .. } = request.into_inner();
+        let cookie = config.and_then(|config| config.cookie).map(|cookie| cookie.cookie);
         let mut devices = self.devices.lock().unwrap();
         let pipelines = devices.entry(device_id).or_default().pipelines + 1;
-        devices.insert(device_id, Device { pipelines, ..Device::default() });
+        devices.insert(device_id, Device { pipelines, cookie, ..Device::default() });
         Ok(Response::new(v1::SetForwardingPipelineConfigResponse {}))
     }
 
     async fn get_forwarding_pipeline_config(
         &self,
-        _: Request<v1::GetForwardingPipelineConfigRequest>,
+        request: Request<v1::GetForwardingPipelineConfigRequest>,
     ) -> Result<Response<v1::GetForwardingPipelineConfigResponse>, Status> {
         if *self.frozen.lock().unwrap() {
             std::future::pending::<()>().await;
         }
-        Err(Status::unimplemented("not needed"))
+        let cookie =
+            self.devices.lock().unwrap().get(&request.into_inner().device_id).and_then(|it| it.cookie);
+        let cookie = cookie.map(|cookie| Cookie { cookie });
+        let config = Some(v1::ForwardingPipelineConfig { cookie, ..v1::ForwardingPipelineConfig::default() });
+        Ok(Response::new(v1::GetForwardingPipelineConfigResponse { config }))
     }
 
     async fn stream_channel(
@@ -187,22 +198,6 @@ fn held(fake: &Fake) -> BTreeMap<u64, Vec<Entry>> {
         .collect()
 }
 
-/// A controller that has read what switches hold.
-fn knowing(
-    cluster: &Cluster,
-    bases: &BTreeMap<SwitchId, Base>,
-) -> (Controller, BTreeMap<SwitchId, Observed>) {
-    let mut controller = Controller::new(cluster, 100, 0);
-    let held = |switch: &fatbtree_topology::Switch| {
-        let base = bases.get(&switch.id);
-        let entries = base.map(|base| base.entries.clone()).unwrap_or_default();
-        (switch.id, Observed::new(entries, base.map(|base| base.core_route)))
-    };
-    let held: BTreeMap<SwitchId, Observed> = cluster.tree().switches().iter().map(held).collect();
-    held.keys().for_each(|switch| controller.switch_noticed(*switch, &KeeperNotice::Read(None)));
-    (controller, held)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
     let (fake, cluster) = start().await;
@@ -221,11 +216,11 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
         let seen = seen.clone();
         Arc::new(move |progress: Progress| seen.lock().unwrap().push(progress))
     };
-    let (mut controller, mut known) = knowing(&cluster, &bases);
-    assert_eq!(fleet.settle(&mut controller, &mut known, None).await.unwrap().updates, 0);
+    let (mut controller, mut keepers) = (Controller::new(&cluster, 100, 0), Vec::new());
+    assert_eq!(fleet.settle(&mut controller, &mut keepers, None).await.unwrap().updates, 0);
     controller.load(one, Generations::new()).unwrap();
     let first = controller.reload().unwrap().0.len();
-    let report = fleet.settle(&mut controller, &mut known, Some(progress)).await.unwrap();
+    let report = fleet.settle(&mut controller, &mut keepers, Some(progress)).await.unwrap();
     assert_eq!(report.updates, first + cluster.tree().roots().len());
     assert!(report.seconds > 0.0 && report.rate() > 0.0);
     let seen = std::mem::take(&mut *seen.lock().unwrap());
@@ -233,7 +228,7 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
     assert!(seen.iter().all(|p| p.total == first));
 
     controller.load(two, Generations::new()).unwrap();
-    assert!(fleet.settle(&mut controller, &mut known, None).await.unwrap().updates > 0);
+    assert!(fleet.settle(&mut controller, &mut keepers, None).await.unwrap().updates > 0);
     let two = controller.plan().unwrap().0.plan();
     let (held, wanted) = (held(&fake), two.entries());
     assert_eq!(held.len(), 13);
@@ -269,8 +264,8 @@ async fn a_full_table_stops_the_reload_before_the_flip() {
     fleet.set_pipeline().await.unwrap();
     let bases = base(cluster.tree(), &Placement::of(&cluster), IN_FLIGHT_PORT);
     fleet.load_base(&bases).await.unwrap();
-    let (mut controller, mut known) = knowing(&cluster, &bases);
-    fleet.settle(&mut controller, &mut known, None).await.unwrap();
+    let (mut controller, mut keepers) = (Controller::new(&cluster, 100, 0), Vec::new());
+    fleet.settle(&mut controller, &mut keepers, None).await.unwrap();
     let core = cluster.p4runtime(cluster.tree().roots()[0]).device_id;
     let before = fake.devices.lock().unwrap()[&core].default.clone();
     let info = P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap();
@@ -278,7 +273,7 @@ async fn a_full_table_stops_the_reload_before_the_flip() {
     let budget = Budget { fat_root_ranges: 100, set_nodes: [40; SETS], ..Budget::bmv2() };
     let plan = plan(&cluster, 5000, &budget, &[], 1);
     controller.load(plan, Generations::new()).unwrap();
-    let error = fleet.settle(&mut controller, &mut known, None).await.unwrap_err();
+    let error = fleet.settle(&mut controller, &mut keepers, None).await.unwrap_err();
     assert!(matches!(error, PushError::Switch { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("agg-0-0") || text.contains("edge-0-"), "the switch is named: {text}");
@@ -296,7 +291,7 @@ async fn a_switch_that_is_frozen_ends_the_session_of_a_controller_that_looks_on(
     let switch = cluster.tree().switches()[0].id;
     let mut ballot = Ballot::open(&cluster, switch, &options).await.unwrap();
     assert_eq!(ballot.next().await, Seen::Vacant(None), "the fake says that this bid has won");
-    // It refuses to say what it runs: that is an answer.
+    // It runs no program: that is an answer.
     let lives = Duration::from_millis(2_500);
     assert!(tokio::time::timeout(lives, ballot.next()).await.is_err(), "nothing has changed");
     *fake.frozen.lock().unwrap() = true;
@@ -327,9 +322,9 @@ async fn how_fast_a_push_is() {
         Fleet::connect(&cluster, &Programs::v1model().unwrap(), FleetOptions::default()).await.unwrap();
     fleet.set_pipeline().await.unwrap();
     let plan = plan(&cluster, 80_000, &Budget::paper(), &[], 1);
-    let (mut controller, mut known) = knowing(&cluster, &BTreeMap::new());
-    fleet.settle(&mut controller, &mut known, None).await.unwrap();
+    let (mut controller, mut keepers) = (Controller::new(&cluster, 100, 0), Vec::new());
+    fleet.settle(&mut controller, &mut keepers, None).await.unwrap();
     controller.load(plan, Generations::new()).unwrap();
-    let report = fleet.settle(&mut controller, &mut known, None).await.unwrap();
+    let report = fleet.settle(&mut controller, &mut keepers, None).await.unwrap();
     println!("{} updates in {:.3} s: {:.0} per second", report.updates, report.seconds, report.rate());
 }

@@ -172,7 +172,13 @@ impl KeeperTask {
                 KeeperAnswer::Opened
             }
             Some(request) => match session {
-                Some(session) => self.ask(&session.fleet, request).await?,
+                Some(Session { fleet, .. }) => {
+                    let answer = fleet.answer(self.switch, request).await?;
+                    if let KeeperAnswer::Holds(_) = answer {
+                        self.reachable.set(self.switch, Some(Arc::clone(fleet)));
+                    }
+                    answer
+                }
                 // The value asks for a session first.
                 None => return Ok(()),
             },
@@ -201,27 +207,6 @@ impl KeeperTask {
             changed = self.sync.changed() => Ok(changed.map_err(|_| Stopped)?),
             () = due => Ok(()),
         }
-    }
-
-    async fn ask(&self, fleet: &Arc<Fleet>, request: KeeperRequest) -> Result<KeeperAnswer, End> {
-        let switch = self.switch;
-        Ok(match request {
-            KeeperRequest::Open => KeeperAnswer::Opened,
-            KeeperRequest::Cookie => KeeperAnswer::Cookie(fleet.cookie(switch).await?),
-            KeeperRequest::Load => {
-                fleet.set_pipeline().await?;
-                KeeperAnswer::Loaded
-            }
-            KeeperRequest::Read => {
-                let held = fleet.read_back().await?.remove(&switch).unwrap_or_default();
-                self.reachable.set(switch, Some(Arc::clone(fleet)));
-                KeeperAnswer::Holds(held)
-            }
-            KeeperRequest::Write(changes) => {
-                fleet.apply(&[(switch, changes)].into(), None).await?;
-                KeeperAnswer::Written
-            }
-        })
     }
 
     async fn notice(

@@ -36,12 +36,16 @@ use crate::session::Session;
 
 /// The memory of all servers as one client reaches it, for the operations of an index. It belongs to one thread.
 ///
-/// **Driving contract.**
-/// * Connections first: [`open`](Self::open) every one of [`connections`](Self::connections), exchange endpoints with the
-///   server by whatever means, then [`connected`](Self::connected).
-/// * Operations are futures: run them in any executor.
-/// * Call [`turn`](Self::turn) whenever completions may have come or [`next_deadline`](Self::next_deadline) is reached; then take
-///   all that [`poll_event`](Self::poll_event) has, and connect anew what broke, or [`abandon`](Self::abandon) it.
+/// **Driving contract.** The memory has no clock, thread or executor.
+/// * Operations are futures: poll them in any executor of its thread.
+/// * Call [`turn`](Self::turn) when completions may have come, and at [`next_deadline`](Self::next_deadline). Time never goes back.
+/// * After each turn the client's [`SessionKeeper`] takes all [events](Self::poll_event): it opens sessions, connects, and brings memory.
+///   Nothing else takes events. Code without a keeper, such as a test of verbs, does what each [`Event`] says.
+/// * On [`Notice::Unfinished`] of the keeper run [`finish`](Self::finish), or [`KeyValue::finish`] of the structure.
+///
+/// [`SessionKeeper`]: crate::session_keeper::SessionKeeper
+/// [`Notice::Unfinished`]: crate::session_keeper::Notice::Unfinished
+/// [`KeyValue::finish`]: crate::KeyValue::finish
 pub struct RemoteMemory<V> {
     reactor: Reactor<V>,
     config: RemoteConfig,
@@ -136,7 +140,7 @@ impl<V: Verbs> RemoteMemory<V> {
         self.reactor.next_deadline()
     }
 
-    /// The next connection that broke.
+    /// The next event, for the session keeper.
     pub fn poll_event(&self) -> Option<Event> {
         self.state.borrow_mut().connections.poll_event()
     }

@@ -109,14 +109,15 @@ const NOTICES: usize = 1024;
 /// * carry all calls of [`poll_call`](Self::poll_call) to their servers;
 /// * take all [notices](Self::poll_notice).
 ///
-/// Each call is answered once by [`handle_answer`](Self::handle_answer), with [`NoAnswer`] if need be. A server has at most one call under
+/// Each call is answered once by [`handle_answer`](Self::handle_answer), with [`NoAnswer`] if need be; [`pump`](Self::pump) does both where
+/// servers answer at once. A server has at most one call under
 /// way, and a renewal beside it where the call takes a part of the lease: so the session does not end behind a slow call. The keeper takes
 /// the memory's events; nothing else does.
 ///
 /// ```
 /// use fatbtree_remote_memory::RemoteMemory;
 /// use fatbtree_memserver::{ClientId, MemoryServer, Tenant};
-/// use fatbtree_remote_memory::session_keeper::{NoAnswer, SessionKeeper};
+/// use fatbtree_remote_memory::session_keeper::{Denied, NoAnswer, SessionKeeper};
 /// use fatbtree_verbs::time::Instant;
 /// use fatbtree_verbs::{Device, Verbs};
 ///
@@ -127,12 +128,10 @@ const NOTICES: usize = 1024;
 ///     now: Instant,
 ///     (client, mut process): (ClientId, Option<&mut MemoryServer<D, T>>),
 /// ) {
-///     while let Some((id, call)) = keeper.poll_call(now, memory) {
-///         match &mut process {
-///             Some(process) => keeper.handle_answer(now, memory, id, process.carry_out(now, client, call)),
-///             None => keeper.handle_answer(now, memory, id, Err(NoAnswer)),
-///         }
-///     }
+///     keeper.pump(now, memory, |_, call| match &mut process {
+///         Some(process) => process.carry_out(now, client, call).map_err(Denied::from),
+///         None => Err(NoAnswer.into()),
+///     });
 ///     while let Some(notice) = keeper.poll_notice() {
 ///         println!("{notice:?}");
 ///     }
@@ -234,6 +233,19 @@ impl<S> SessionKeeper<S> {
                 servers.iter_mut().map(|(&server, kept)| (server, kept.next_renewal(now, memory.remote())));
             renewals.find_map(|(server, call)| Some((CallId { server, is_beside: true }, call?)))
         })
+    }
+
+    /// Carries all calls that are due, by a carrier that answers at once.
+    pub fn pump<E: Into<Denied>>(
+        &mut self,
+        now: Instant,
+        memory: &impl Kept,
+        mut carry: impl FnMut(u16, Call) -> Result<Granted<S>, E>,
+    ) {
+        while let Some((id, call)) = self.poll_call(now, memory) {
+            let answer = carry(id.server, call);
+            self.handle_answer(now, memory, id, answer);
+        }
     }
 
     /// Takes the answer to a call under way. An answer to no call changes nothing.

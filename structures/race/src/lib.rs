@@ -116,10 +116,8 @@
 //! let (mut now, host) = (Instant::ZERO, [127, 0, 0, 1].into());
 //! let is_gone = loop {
 //!     memory.turn(now);
-//!     while let Some((id, call)) = keeper.poll_call(now, &*memory) {
-//!         let client = ClientId { host, roce: [0, 0, 0, 1].into() };
-//!         keeper.handle_answer(now, &*memory, id, server.carry_out(now, client, call));
-//!     }
+//!     let client = ClientId { host, roce: [0, 0, 0, 1].into() };
+//!     keeper.pump(now, &*memory, |_, call| server.carry_out(now, client, call));
 //!     if let Poll::Ready(result) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
 //!         break result?;
 //!     }

@@ -38,9 +38,7 @@ impl Rdma {
             }
         });
         client.turn(now);
-        while let Some((asked, call)) = keeper.poll_call(now, pool) {
-            keeper.handle_answer(now, pool, asked, server.carry_out(now, *id, call));
-        }
+        keeper.pump(now, pool, |_, call| server.carry_out(now, *id, call));
         while let Some(notice) = keeper.poll_notice() {
             match notice {
                 Notice::Unfinished { .. } => {

@@ -46,11 +46,10 @@ pub(crate) fn with_loaded<F: Future>(
     let mut now = Instant::ZERO;
     loop {
         memory.turn(now);
-        while let Some((id, call)) = keeper.poll_call(now, &*memory) {
-            let client = ClientId { host: [127, 0, 0, 1].into(), roce };
-            let server = servers.get_mut(&id.server()).expect("it is one of them");
-            keeper.handle_answer(now, &*memory, id, server.carry_out(now, client, call));
-        }
+        let client = ClientId { host: [127, 0, 0, 1].into(), roce };
+        keeper.pump(now, &*memory, |server, call| {
+            servers.get_mut(&server).expect("it is one of them").carry_out(now, client, call)
+        });
         if let Poll::Ready(done) = running.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return done;
         }
