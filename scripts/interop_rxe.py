@@ -244,7 +244,7 @@ def main():
     parser.add_argument("--kernel", type=Path, required=True, help="folder with boot/vmlinuz-* and lib/modules/*, modules.dep among them")
     parser.add_argument("--peer", type=Path, required=True, help="rxe_guest/index_peer.c, compiled")
     parser.add_argument("--verbs-lab", type=Path, required=True, help="fabric/ibverbs/examples/verbs_lab, compiled and stripped")
-    parser.add_argument("--memory-server", type=Path, required=True, help="structures/blink-host/examples/udp_memserver, compiled")
+    parser.add_argument("--memory-server", type=Path, required=True, help="structures/blink/host/examples/udp_memserver, compiled")
     parser.add_argument("--controller", type=Path, required=True, help="controller/examples/lab_controller, compiled")
     parser.add_argument("--work", type=Path, required=True, help="folder for the initramfs and the logs")
     arguments = parser.parse_args()
