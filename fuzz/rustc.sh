@@ -4,7 +4,7 @@
 set -eu
 case "${CARGO_PKG_NAME-}" in
 fatbtree-wire | fatbtree-query | fatbtree-switch) compares=-Cllvm-args=-sanitizer-coverage-trace-compares ;;
-# What lies behind, and the targets themselves: where they go is of use, what they compare is not.
+# What lies after, and the targets themselves: where they go is of use, what they compare is not.
 fatbtree-memserver | fatbtree-blink | fatbtree-remote-memory | fatbtree-fuzz) compares= ;;
 *) exec "$@" ;;
 esac

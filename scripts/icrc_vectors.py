@@ -56,7 +56,7 @@ def frames():
 def build():
     rng = random.Random(4792)
     for name, opcode, body in frames():
-        # Bytes behind the BTH are padded to a multiple of four; headers already are one.
+        # Bytes after the BTH are padded to a multiple of four; headers already are one.
         pad = -len(body) % 4
         packet = (
             Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02", type=0x0800)
@@ -78,7 +78,7 @@ def build():
                 becn=rng.randrange(2),
             )
         )
-        # scapy knows the BTH only, and takes an AETH apart by itself: everything behind the BTH goes in raw.
+        # scapy knows the BTH only, and takes an AETH apart by itself: everything after the BTH goes in raw.
         frame = bytes(packet / Raw(body + bytes(pad)))
         yield name, frame.hex()
 

@@ -201,7 +201,7 @@ def index_reads(report, tables, server, client):
     report.check("soft RoCE: index read of a key outside the fat root ends at the root",
                  lambda: expect_bytes(client, 0xFFFF_FFFF_FFFF_FFFF, 0, 0))
 
-    # Another range leads to a node in node set A: two children one behind the other, the second from key 0x0280… on.
+    # Another range leads to a node in node set A: two children one after the other, the second from key 0x0280… on.
     middle = 0x0280 << 48
     tables.insert("fat_root_0", {"sub_table": 1, "slice": "0x0200..0x02ff"}, "land_0",
                   {"address": region + 3 * NODE, "partition": 1, "inner": 1}, priority=1)
@@ -294,7 +294,7 @@ def main():
                     index_reads(report, tables, server, client)
                     server.stop()  # its share of the processor is of use elsewhere
                     tree_lookups(report, state["tree"], client)
-                except Exception as error:  # what comes behind a broken step cannot run: that is a failure, too
+                except Exception as error:  # what comes after a broken step cannot run: that is a failure, too
                     report.line(False, f"soft RoCE: not all checks could run: {type(error).__name__}: {error}")
     finally:
         if "tables" in state:

@@ -390,7 +390,7 @@ class Soak:
         elif act < 13:
             self.session([self.operation() for _ in range(200)], dies_after=self.draw.randrange(200))
         elif act < 16:
-            # Answers behind a failure are those of the same keys, so that what came back is looked at.
+            # Answers after a failure are those of the same keys, so that what came back is looked at.
             operations = [self.operation() for _ in range(200)]
             again = [("get", key, None) for _, key, _ in operations]
             self.session(operations + again, struck_at=self.draw.randrange(200))

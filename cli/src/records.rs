@@ -5,7 +5,7 @@
 //! both:
 //!
 //! * keys are decimal or `0x` hexadecimal, with `_` between digits where that helps;
-//! * empty lines, and lines that begin with `#`, are passed over; behind a key that stands alone `#` begins a comment, too;
+//! * empty lines, and lines that begin with `#`, are passed over; after a key that stands alone `#` begins a comment, too;
 //! * a first line that names the columns, `key` or `key,value`, is passed over, and so is a byte order mark of UTF-8.
 //!
 //! What YCSB's basic client prints of a load (`ycsb load basic`) is read, too: of the line
@@ -300,7 +300,7 @@ impl<'n, R: BufRead> Lines<'n, R> {
                 None => return Ok(fields),
                 Some(b',') => at += 1,
                 Some(_) => bail!(
-                    "{}:{}: expected a comma or the end of the line behind the closing quote; a quote within a value is doubled",
+                    "{}:{}: expected a comma or the end of the line after the closing quote; a quote within a value is doubled",
                     self.name,
                     self.number
                 ),
@@ -308,7 +308,7 @@ impl<'n, R: BufRead> Lines<'n, R> {
         }
     }
 
-    /// Reads a field whose opening quote stands before `at`. Returns the place behind its closing quote.
+    /// Reads a field whose opening quote stands before `at`. Returns the place after its closing quote.
     fn quoted(&mut self, mut at: usize, field: &mut Vec<u8>) -> Result<usize> {
         let (name, opened) = (self.name, self.number);
         loop {
@@ -446,7 +446,7 @@ mod tests {
             ("1,\"a\nb\"\nx,b\n", "k.csv:3: expected a key"),
             ("1,a\n0x1,b\n", "k.csv:2: key 1 is on line 1 already"),
             ("1,\"a\n2,b\n3,c\n", "k.csv:1: the quote that opens on this line is not closed"),
-            ("1,a\n2,\"b\"c\n", "k.csv:2: expected a comma or the end of the line behind the closing quote"),
+            ("1,a\n2,\"b\"c\n", "k.csv:2: expected a comma or the end of the line after the closing quote"),
             ("key;value\n", "k.csv:1: expected key,value, found 1 field"),
         ] {
             let error = format!("{:#}", pairs(text).expect_err(text));

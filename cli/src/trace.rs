@@ -92,7 +92,7 @@ struct Contents {
     preloaded_bytes: u64,
     /// Beginning that all keys share, which is left out.
     key_prefix: String,
-    /// Bytes behind it that make a key.
+    /// Bytes after it that make a key.
     key_digits: u32,
 }
 
@@ -161,7 +161,7 @@ fn show(path: &Path, json: bool) -> Result<()> {
     outln!("{table}");
     let Contents { keys, merged, preloaded, preloaded_bytes, key_prefix, key_digits, .. } = contents;
     outln!(
-        "{}, of which {preloaded} are there at first, with values of {preloaded_bytes} bytes in all; keys are the {} behind {key_prefix:?}, and \
+        "{}, of which {preloaded} are there at first, with values of {preloaded_bytes} bytes in all; keys are the {} after {key_prefix:?}, and \
          {} share the key of another one",
         count::of(keys as u64, "key"),
         count::of(key_digits, "byte"),

@@ -1,7 +1,7 @@
 //! How large a fat root fits, with the TCAM rows that real trees take:
 //! `cargo run --release -p fatbtree-controller --example fat_root_room`.
 //!
-//! For trees of 2,000,000 keys, spread at random over 64 bits or one behind the other, as our own bulk load makes them or as half a
+//! For trees of 2,000,000 keys, spread at random over 64 bits or one after the other, as our own bulk load makes them or as half a
 //! load and half inserts in random order do, and every target: the most ranges whose tables fit, and what they take.
 
 #[path = "../tests/it/grown/mod.rs"]

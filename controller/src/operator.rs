@@ -316,7 +316,7 @@ pub struct Step {
     pub table: String,
     /// First key of what was found.
     pub low: u64,
-    /// First key of what comes behind it; none at the end of the keys.
+    /// First key of what comes after it; none at the end of the keys.
     pub next: Option<u64>,
     /// The node that it leads to.
     pub address: u64,

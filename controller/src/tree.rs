@@ -51,7 +51,7 @@ pub enum SnapshotError {
         pivot: u64,
         /// The partition's first key.
         low: u64,
-        /// Its last key: the next partition begins behind it.
+        /// Its last key: the next partition begins after it.
         high: u64,
     },
     /// A root lies on another server.
@@ -146,7 +146,7 @@ pub struct Tree {
     partitions: Vec<TreePartition>,
     nodes: Vec<TreeNode>,
     children: Vec<TreeChild>,
-    /// Distances of siblings that most nodes have: those of nodes that were written one behind the other.
+    /// Distances of siblings that most nodes have: those of nodes that were written one after the other.
     strides: Vec<u8>,
 }
 

@@ -1,6 +1,6 @@
 //! The fuzzer's bytes, read as choices and numbers.
 
-/// Reads the input from its beginning; behind its end are zeros.
+/// Reads the input from its beginning; beyond its end are zeros.
 ///
 /// Choices come first, each in a byte of its own, so that a byte that changes changes one thing.
 #[derive(Debug)]

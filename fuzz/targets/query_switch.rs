@@ -68,7 +68,7 @@ fn draw(switches: &Switches, from: HostId, input: &mut Input<'_>) -> Vec<u8> {
     }
     .emit(&mut frame);
     input.overwrite(&mut frame);
-    // Bytes behind the packet, as Ethernet may have; or none, and the end is missing.
+    // Bytes after the packet, as Ethernet may have; or none, and the end is missing.
     match input.below(4) {
         0 => frame.extend_from_slice(&[0; 40][..input.below(40)]),
         1 => frame.truncate(frame.len() - input.below(frame.len())),

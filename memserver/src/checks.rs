@@ -7,7 +7,7 @@ fatbtree_remote_memory::named_checks! {
     SweepStrikes,
     /// A block is lost only if it has not been written since it was noted.
     SweepStamp,
-    /// What leads to a block is looked for again behind the first wait.
+    /// What leads to a block is looked for again after the first wait.
     SweepMarksTwice,
     /// Blocks that a client has given back before it settled, and that come later, are not taken.
     SettleLate,

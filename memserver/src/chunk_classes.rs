@@ -22,7 +22,7 @@ pub(crate) const MAX_CLASSES: usize = 255;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "what is said of chunk {chunk} of {chunks}, {found:#x}, was never written: expected a class and its checksum for chunks that were given \
-     out, and 0 behind them"
+     out, and 0 after them"
 )]
 pub struct DamagedClasses {
     /// The chunk.

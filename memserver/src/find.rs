@@ -2,7 +2,7 @@
 //!
 //! Clients use the parts of chunks that they have from their begin. So a walk from there meets each block where it begins, and never takes the
 //! inside of a block for the begin of one. A client that has died may have left memory that it never wrote, which is all zeros, or the first
-//! packets of a block: its head is among them. Where neither explains what is found, the walk goes on only behind the last
+//! packets of a block: its head is among them. Where neither explains what is found, the walk goes on only after the last
 //! byte that is not zero, and the longest block that may end there.
 
 use std::ops::Range;

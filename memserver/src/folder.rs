@@ -607,7 +607,7 @@ impl<C: Counts> Folder<C> {
     }
 }
 
-/// Bytes of a region that have their room from the beginning: what was loaded, and the padding behind the last chunk.
+/// Bytes of a region that have their room from the beginning: what was loaded, and the padding after the last chunk.
 fn bytes_before_chunks<C>(kept: &KeptRegion<C>) -> u64 {
     kept.spare.start + kept.region_bytes.saturating_sub(kept.spare.end)
 }

@@ -41,7 +41,7 @@
 //! use fatbtree_verbs::time::Instant;
 //! use fatbtree_verbs::{Memory, Verbs};
 //!
-//! /// A counter behind the header. It never moves and needs no chunk.
+//! /// A counter after the header. It never moves and needs no chunk.
 //! #[derive(Debug)]
 //! struct Counter;
 //!

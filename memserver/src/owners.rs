@@ -25,7 +25,7 @@ use fatbtree_remote_memory::{OWNER_NAMES, SessionId};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, Device, DeviceMemoryError, Memory, Region, RegisterError};
 
-/// Bytes of the bits in the table of owners; behind them lie the names.
+/// Bytes of the bits in the table of owners; after them lie the names.
 const BITS_BYTES: u64 = OWNER_NAMES;
 
 /// Bytes of the table of owners: a bit and a name of 8 bytes for each number.

@@ -48,7 +48,7 @@ pub trait Tenant: Sized + fmt::Debug {
     /// clients get memory when the session that had it has ended and has no queue pair any more.
     ///
     /// `within` begins where a block of the class may begin. In a chunk that clients use in the ordinary way each block begins there or
-    /// behind another one, perhaps after memory that was never written. What cannot be explained so is [`Unclear`](Found::Unclear).
+    /// after another one, perhaps after memory that was never written. What cannot be explained so is [`Unclear`](Found::Unclear).
     fn find(&self, class: SizeClass, within: Range<u64>) -> Found;
 
     /// Whether a block, which lies where one of its class may, is free as far as its memory says. By default no block ever is: clients
@@ -148,7 +148,7 @@ pub enum Found {
 pub struct Shape {
     /// Size classes, by number: up to 255.
     pub classes: Vec<Class>,
-    /// Bytes of an index read, wherever switches let it land: one packet holds them, and there are as many behind the last block. 0 if no
+    /// Bytes of an index read, wherever switches let it land: one packet holds them, and there are as many after the last block. 0 if no
     /// switch leads reads.
     pub reach: u32,
     /// Whether the device must read and write lines of 64 bytes whole.

@@ -46,7 +46,7 @@ impl GlobalAddress {
         self.0 & MAX_OFFSET
     }
 
-    /// The address so many bytes behind this one, on the same server.
+    /// The address so many bytes after this one, on the same server.
     ///
     /// ```
     /// use fatbtree_remote_memory::GlobalAddress;

@@ -64,7 +64,7 @@ impl<V: Verbs> RemoteMemory<V> {
                 Ok(_) => {}
                 Err(Trouble::Broke(reason)) => return Err(Trouble::Broke(reason)),
                 Err(trouble) if at == 0 => return Err(trouble),
-                // A part was written: it is as if the connection had broken behind it.
+                // A part was written: it is as if the connection had broken after it.
                 Err(_) => return Err(Trouble::Broke(BreakReason::Failed(Failure::Flushed))),
             }
         }

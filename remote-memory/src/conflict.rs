@@ -264,7 +264,7 @@ mod tests {
             while !queue.is_empty() {
                 while conflicts.call().is_some() {}
                 let before = queue.len();
-                // Twice: those behind one that was called let it come first.
+                // Twice: those after one that was called let it come first.
                 for _ in 0..2 {
                     queue.retain_mut(|place| conflicts.poll(place, Waker::noop()) != Step::Go);
                 }

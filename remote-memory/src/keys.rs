@@ -98,7 +98,7 @@ impl KeyRange {
         (0..u128::from(parts.max(1)))
             .map(move |part| (low + part * width, end.min(low + (part + 1) * width)))
             .filter_map(
-                // A bound behind the last key is none.
+                // A bound after the last key is none.
                 |(low, high)| {
                     (low < high).then_some(Self { low: low as u64, high: u64::try_from(high).ok() })
                 },

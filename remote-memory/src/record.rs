@@ -58,7 +58,7 @@
 //! told.)
 //!
 //! A writer that dies between two WRITEs leaves a record without its mark, never a mark without its entry. Readers led to such
-//! a record go one step more, until the key is written again. The same holds where a chain is posted once more behind a broken
+//! a record go one step more, until the key is written again. The same holds where a chain is posted once more after a broken
 //! connection: it begins with mark 0 again.
 //!
 //! Where a record lies on another server than the entry, its mark is taken away with a WRITE of its own, which is waited for, before
@@ -430,7 +430,7 @@ mod tests {
             assert!(read_hinted(&bytes, 0x0102).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        // A shorter record of the same key, behind whose end old bytes follow.
+        // A shorter record of the same key, after whose end old bytes follow.
         let mut longer = [0; 34];
         write_record(&mut longer[..27], 1, 1, UNPUBLISHED, |value| value.fill(7));
         assert!(read_record(&longer, 1, pointer(10, 1)).is_err());

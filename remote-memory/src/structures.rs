@@ -93,7 +93,7 @@
 //!
 //! # A spin lock
 //!
-//! A word is 0, or the number of its holder; behind it lies what it protects. Lock and read share a doorbell, and so do write and release. A
+//! A word is 0, or the number of its holder; after it lies what it protects. Lock and read share a doorbell, and so do write and release. A
 //! holder that dies keeps such a lock for ever. Where clients may die, take a [`LockGuard`](crate::LockGuard): its owner has a lease.
 //!
 //! ```
@@ -117,7 +117,7 @@
 //! #     Ok((memory, server))
 //! # }
 //!
-//! /// Changes the word behind the lock. Two round trips, if no other client has it.
+//! /// Changes the word after the lock. Two round trips, if no other client has it.
 //! async fn locked<V: Verbs>(
 //!     memory: &RemoteMemory<V>,
 //!     lock: GlobalAddress,
@@ -187,7 +187,7 @@
 //!
 //! const SLOTS: u64 = 4;
 //!
-//! /// Tickets given out at `at`; behind it slots of a sequence number and a value. A slot is free for ticket t if its number is t / SLOTS * 2,
+//! /// Tickets given out at `at`; after it slots of a sequence number and a value. A slot is free for ticket t if its number is t / SLOTS * 2,
 //! /// and full if it is one more.
 //! struct Ring<'m, V> {
 //!     memory: &'m RemoteMemory<V>,

@@ -58,7 +58,7 @@ def program(name):
 
 
 def module_order(kernel):
-    """Module files of MODULES and all they need, each behind what it depends on."""
+    """Module files of MODULES and all they need, each after what it depends on."""
     folder = next((kernel / "lib" / "modules").iterdir())
     needs = {}
     for line in (folder / "modules.dep").read_text().splitlines():

@@ -120,11 +120,11 @@ def steps(report, where, named, guest, ask_why):
         if not report.check(f"{where}: {what}", step):
             guest.say(ask_why)
             guest.expect(r"\[\[done", COMMAND_SECONDS)
-            raise LabError("the checks behind this one build on it")
+            raise LabError("the checks after this one build on it")
 
 
 def in_order(report, where, checks):
-    """Runs functions in their order. What comes behind one that is broken off cannot run: that is a failure, too."""
+    """Runs functions in their order. What comes after one that is broken off cannot run: that is a failure, too."""
     try:
         for check in checks:
             check()

@@ -71,7 +71,7 @@ class Relay:
         if len(frame) > 70 and frame[36:38] == (4791).to_bytes(2, "big") and frame[42] == 12:
             self.reads += 1
             self.keyed += frame[62:66] == b"\0\0\0\0"
-            # By queue pair and PSN: the same READ, sent again behind a reload, may be rewritten to another node.
+            # By queue pair and PSN: the same READ, sent again after a reload, may be rewritten to another node.
             self.queue_pairs.add(frame[47:50])
             name, address = frame[47:50] + frame[51:54], frame[54:62]
             self.elsewhere += self.addresses.setdefault(name, address) != address
@@ -328,4 +328,4 @@ def tree_lookups(report, network, guest):
     ]
     for what, step in steps:
         if not report.check(f"tree on soft RoCE: {what}", step):
-            raise LabError("the checks behind this one build on it")
+            raise LabError("the checks after this one build on it")

@@ -283,7 +283,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// A place in an internal node where a pivot behind the first is.
+    /// A place in an internal node where a pivot after the first is.
     fn slot(&self, node: Found, random: &mut Random) -> usize {
         const PER_LINE: usize = fatbtree_blink::node::CHILDREN_PER_LINE;
         let most = usize::from(node.header.count).clamp(2, self.config.fan_out().into()) - 1;

@@ -117,7 +117,7 @@ fn frames(c: &mut Criterion) {
     (0x1000..0x1fff).for_each(|queue_pair| connect(&mut first, queue_pair));
     let of = |queue_pair: u32| {
         let mut frame = frame(None, 12, &reth(0, 0));
-        // Behind Ethernet, IPv4 and UDP, at the BTH's sixth byte.
+        // After Ethernet, IPv4 and UDP, at the BTH's sixth byte.
         frame[47..50].copy_from_slice(&queue_pair.to_be_bytes()[1..]);
         frame
     };
@@ -129,7 +129,7 @@ fn frames(c: &mut Criterion) {
     bench(c, "frame/last hop", &mut last, &[frame(Some((0, 5)), 12, &reth(0, 1))]);
 
     let mut node_set = routed(&program);
-    // Nodes of 512 bytes one behind the other, and so their children.
+    // Nodes of 512 bytes one after the other, and so their children.
     for id in 1..=4096 {
         let mut put = |table: &str, key: &[u64], action: &str, params: &[u64]| {
             let key: Vec<_> = [3].iter().chain(key).copied().map(EXACT).collect();

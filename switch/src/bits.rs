@@ -44,7 +44,7 @@ pub(crate) fn load(bytes: &[u8], first: usize, width: u16) -> u64 {
     (word >> (count as u32 * 8 - skip - u32::from(width))) as u64 & ones(width)
 }
 
-/// Reads a field's bits. `bytes` begins with its header and may go on behind it.
+/// Reads a field's bits. `bytes` begins with its header and may go on after it.
 #[inline]
 pub(crate) fn load_field(bytes: &[u8], field: FieldAt) -> u64 {
     match bytes.get(field.byte as usize..).and_then(<[u8]>::first_chunk::<8>) {
@@ -55,7 +55,7 @@ pub(crate) fn load_field(bytes: &[u8], field: FieldAt) -> u64 {
     }
 }
 
-/// Writes a field's bits. `bytes` begins with its header and may go on behind it.
+/// Writes a field's bits. `bytes` begins with its header and may go on after it.
 #[inline]
 pub(crate) fn store(bytes: &mut [u8], field: FieldAt, value: u64) {
     let at = field.byte as usize;

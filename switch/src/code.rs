@@ -126,7 +126,7 @@ pub(crate) enum Op {
     JumpLe { a: Slot, b: Slot, to: Pc },
     /// Looks the packet up and runs the action of the entry found, or the default action.
     Apply { table: u16 },
-    /// Looks a table up whose usual action, at position `action` of its list, stands right behind. Continues there if
+    /// Looks a table up whose usual action, at position `action` of its list, stands right after. Continues there if
     /// that action is to run; otherwise runs the other action, if any, and continues at `skip`.
     ApplyInto { table: u16, action: u16, skip: Pc },
     /// `Apply` for a table that is part of the program: const entries, const default action.

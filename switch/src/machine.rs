@@ -306,7 +306,7 @@ impl Packet {
 impl Machine {
     /// Appends the outgoing frame: valid headers in the deparser's order, then what the parser did not take.
     ///
-    /// Headers that stand in the output as they stood in the frame, one behind the other, are copied in one go
+    /// Headers that stand in the output as they stood in the frame, one after the other, are copied in one go
     /// together with the payload; then fields that may have changed are written over the copy.
     pub(crate) fn deparse(&self, code: &Code, frame: &[u8], out: &mut Vec<u8>) {
         let packet = &self.packet;
@@ -348,7 +348,7 @@ impl Machine {
     pub(crate) fn rewrite(&self, code: &Code, frame: &mut Vec<u8>) -> bool {
         let packet = &self.packet;
         let (mut front, mut put_in) = (0, 0);
-        // The headers behind: where the first one begins, where the last one ends.
+        // The headers after: where the first one begins, where the last one ends.
         let mut back: Option<(usize, usize)> = None;
         for (at, layout) in self.valid_headers(code) {
             let origin = packet.origins[at];

@@ -13,7 +13,7 @@ pub enum Pace {
         depth: usize,
     },
     /// An open loop: each operation has a time at which it should begin, whether or not others have ended. Its
-    /// latency counts from there, and so includes the wait behind slow operations (no coordinated omission).
+    /// latency counts from there, and so includes the wait after slow operations (no coordinated omission).
     Open {
         /// Operations per second. Their times are random, as those of many independent clients (a Poisson process
         /// that has as many events as there are operations).

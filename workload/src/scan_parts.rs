@@ -17,7 +17,7 @@ impl ScanParts {
     /// A single part, which reads leaves one after the other, as they are linked.
     pub const ONE: Self = Self { count: 1, spacing: 1 };
 
-    /// Reads the first `most` records from a key on. If the parts have too few, the rest is requested behind them.
+    /// Reads the first `most` records from a key on. If the parts have too few, the rest is requested after them.
     pub(crate) async fn scan<S: Structure>(
         self,
         store: &S,
@@ -54,7 +54,7 @@ impl ScanParts {
         Answer { result: result.map(|()| found), round_trips }
     }
 
-    /// First and last key of each part, one behind the other.
+    /// First and last key of each part, one after the other.
     fn of(self, from: u64, most: usize) -> Vec<(u64, u64)> {
         let records = (most as u64).div_ceil(self.count.into()).max(1);
         let width = self.spacing.max(1).saturating_mul(records);

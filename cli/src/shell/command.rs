@@ -129,7 +129,7 @@ fn quoted(chars: &mut Peekable<Chars<'_>>) -> Result<String> {
             Some(other) => text.push(other),
         }
     }
-    ensure!(chars.peek().is_none_or(|next| next.is_whitespace()), "behind a closing \" comes a space");
+    ensure!(chars.peek().is_none_or(|next| next.is_whitespace()), "after a closing \" comes a space");
     Ok(text)
 }
 

@@ -23,7 +23,7 @@ fn beside(folder: &Path, file: &str, first: &str, second: &str) -> String {
     let other = folder.join("other.toml").display().to_string();
     let text = std::fs::read_to_string(file).expect("written").replace(first, second);
     let (before, metrics) = text.split_once("[metrics]").expect("a section");
-    let (_, after) = metrics.split_once("\n\n").expect("an empty line behind it");
+    let (_, after) = metrics.split_once("\n\n").expect("an empty line after it");
     let text = format!("{before}{after}");
     std::fs::write(&other, text).expect("written");
     other

@@ -13,13 +13,13 @@ use crate::common::processes::{Role, on_own_ports, ports};
 use crate::common::run;
 use fatbtree_topology::Cluster;
 
-/// How a line is run. The words behind it take the place of the line's, and are other sizes, folders or ports.
+/// How a line is run. The words after it take the place of the line's, and are other sizes, folders or ports.
 enum How {
     /// To its end; it succeeds.
     Ends(Words),
     /// Until a line has come that contains this, and Ctrl-C; then it ends well.
     Serves(&'static str, Words),
-    /// The same, but it goes on beside the lines behind it.
+    /// The same, but it goes on beside the lines after it.
     Stays(&'static str, Words),
     /// Core-0's metrics are fetched.
     Fetches,
@@ -441,7 +441,7 @@ fn pages() -> Vec<String> {
         .collect()
 }
 
-/// What is typed of a line: a comment begins behind two spaces, or with a hash.
+/// What is typed of a line: a comment begins after two spaces, or with a hash.
 fn typed(line: &str) -> &str {
     let line = line.trim();
     let ends = [line.find("  "), line.find(" #")].into_iter().flatten();

@@ -186,7 +186,7 @@ fn what_cannot_start_says_why() {
     );
     let text = std::fs::read_to_string(&file).expect("written");
     let (before, wires) = text.split_once("[wires]").expect("a section");
-    let (_, after) = wires.split_once("\n\n").expect("an empty line behind it");
+    let (_, after) = wires.split_once("\n\n").expect("an empty line after it");
     // Without it the client's host has no wire either.
     let (after, _) = after.split_once("[[host]]").expect("a host with seats");
     let unwired = format!("{before}{after}");

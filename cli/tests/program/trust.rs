@@ -174,7 +174,7 @@ fn plaintext_off_loopback_is_refused_unless_the_file_says_so() {
         fs::write(&file, format!("{further}\n{}", text.replacen(from, to, 1))).expect("it is written");
         run(&["topology", "check", path])
     };
-    // The second is the controller's, the memory servers' come behind it.
+    // The second is the controller's, the memory servers' come after it.
     for from in ["[p4runtime]\nhost = \"127.0.0.1", "[controller]\ngrpc = \"127.0.0.1"] {
         let to = from.replace("127.0.0.1", "10.9.0.1");
         let output = check("", from, &to);

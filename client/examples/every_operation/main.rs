@@ -1,7 +1,7 @@
 //! Carries out every operation of the library on a running cluster, and checks each answer:
 //! `cargo run -p fatbtree --example every_operation -- cluster.toml`.
 //!
-//! Behind the cluster file: `query` for requests to the processors of the memory servers, or the name of an RDMA device, such as `mlx5_0`
+//! After the cluster file: `query` for requests to the processors of the memory servers, or the name of an RDMA device, such as `mlx5_0`
 //! (cargo feature `ibverbs`). It uses the first keys from 2^63 on, which nothing else may hold, and leaves none of them behind.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it found")]

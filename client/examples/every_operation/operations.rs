@@ -26,7 +26,7 @@ const KEYS: u64 = 16;
 const COUNTS: u64 = 5;
 
 impl Work {
-    /// Key that all tasks count up; the keys of the tasks are behind it.
+    /// Key that all tasks count up; the keys of the tasks are after it.
     fn counter(&self) -> u64 {
         self.first
     }

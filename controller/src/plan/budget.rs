@@ -38,7 +38,7 @@ pub const ROLE_SETS: [(Role, NodeSet); SETS] = [
     (Role::Folded, NodeSet::C),
 ];
 
-/// Room in the switches. Node and range numbers are per epoch, and the tables behind them hold `live_epochs` of them.
+/// Room in the switches. Node and range numbers are per epoch, and the tables after them hold `live_epochs` of them.
 ///
 /// ```
 /// use fatbtree_controller::Budget;
@@ -230,7 +230,7 @@ impl Budget {
     }
 
     /// Its share of what it takes the largest share of, when all there is of it is `whole`: of the ranges, or of the entries and rows of
-    /// the stages that a slice and those behind it have together.
+    /// the stages that a slice and those after it have together.
     pub(super) fn largest_share(&self, need: &Need, whole: u64) -> u64 {
         let StageRoom { entries, rows, .. } = self.stage_room();
         let sum = |of: [usize; STAGES], slice: usize| of[slice..].iter().sum::<usize>();

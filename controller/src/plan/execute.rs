@@ -43,7 +43,7 @@ pub struct WayPoint {
     pub group: Option<u16>,
     /// First key of the child that was found.
     pub low: u64,
-    /// First key of the one behind it; none at the end of the keys.
+    /// First key of the one after it; none at the end of the keys.
     pub next: Option<u64>,
     /// The child.
     pub address: u64,

@@ -134,7 +134,7 @@ impl Need {
     }
 }
 
-/// Bits behind a slice.
+/// Bits after a slice.
 const fn shift(slice: usize) -> u32 {
     SLICE_BITS * (STAGES - 1 - slice) as u32
 }

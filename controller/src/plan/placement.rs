@@ -12,7 +12,7 @@
 //! * Entries that lead to another table stand in the stage of their slice's number, so the tables of each slice begin there. They are
 //!   single values, one row each, and first in line.
 //! * Entries that resolve stand there as long as there is room, then in the next stage, in the order of tables and keys: so what an entry
-//!   covers by lying behind another one ([one-sided](RangeMatch::OneSided)) is matched before it, in its stage or an earlier one. A part
+//!   covers by lying after another one ([one-sided](RangeMatch::OneSided)) is matched before it, in its stage or an earlier one. A part
 //!   of a table takes no entry to lead to it.
 //! * Later slices choose first, for they have fewer stages.
 //!

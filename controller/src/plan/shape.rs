@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(
             of(7, LOW, &[9, 1 << 32 | 1]),
             Pivots::Whole,
-            "a pivot behind the node's keys: the tree was changed meanwhile"
+            "a pivot after the node's keys: the tree was changed meanwhile"
         );
         assert_eq!(of(7, u64::MAX, &[1 << 32, 5 << 32 | 1]), Pivots::Whole);
     }

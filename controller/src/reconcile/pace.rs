@@ -41,7 +41,7 @@ mod tests {
         let begins: Vec<Duration> = (0..40).map(|_| pace.begin_of(Duration::ZERO, 1_000)).collect();
         assert_eq!(begins[0], Duration::ZERO);
         assert_eq!(begins[39], Duration::from_millis(3_900));
-        assert_eq!(pace.begin_of(Duration::ZERO, FEW), Duration::ZERO, "a connection is not behind them");
+        assert_eq!(pace.begin_of(Duration::ZERO, FEW), Duration::ZERO, "a connection is not after them");
         // Time in which nothing is written is not saved up.
         let later = Duration::from_secs(60);
         assert_eq!(pace.begin_of(later, 1_000), later);

@@ -330,7 +330,7 @@ macro_rules! action {
     };
 }
 
-/// The type that encodes a field: its own, or the one behind `as`.
+/// The type that encodes a field: its own, or the one after `as`.
 macro_rules! codec {
     ($type:ty) => {
         $type
@@ -340,7 +340,7 @@ macro_rules! codec {
     };
 }
 
-/// The name of a field in P4: the same, or the one behind `=`.
+/// The name of a field in P4: the same, or the one after `=`.
 macro_rules! name {
     ($field:ident) => {
         stringify!($field)

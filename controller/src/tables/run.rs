@@ -1,4 +1,4 @@
-//! `run` of a node set: the distance of siblings, and which of them → how far it lies behind the first one. The same for all epochs.
+//! `run` of a node set: the distance of siblings, and which of them → how far it lies after the first one. The same for all epochs.
 
 use super::NodeSet;
 use super::declare::{action, key, of_each_set};

@@ -34,7 +34,7 @@ fn random_keys() -> Vec<u64> {
     (0..KEYS).map(next).collect()
 }
 
-/// One behind the other in each partition, mixed like cards.
+/// One after the other in each partition, mixed like cards.
 fn dense_keys() -> Vec<u64> {
     // 7,919 is no divisor of their count.
     (0..KEYS).map(|n| n * 7_919 % KEYS).map(|n| ((n % 4) << 62) | (n / 4)).collect()

@@ -137,7 +137,7 @@ fn start_here(words: Vec<CString>) -> (c_int, String) {
     all.push(std::ptr::null_mut());
     let all = all.leak();
     let mut log = vec![0; LOG];
-    // SAFETY: `all` has `count` strings and a null pointer behind them, and lives for ever; `log` has so many bytes. It is the first and only
+    // SAFETY: `all` has `count` strings and a null pointer after them, and lives for ever; `log` has so many bytes. It is the first and only
     // start in this process: the caller holds the lock, and does it once.
     let error = unsafe {
         ffi::fatbtree_dpdk_start_eal(count, all.as_mut_ptr(), log.as_mut_ptr().cast::<c_char>(), log.len())

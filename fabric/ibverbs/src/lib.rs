@@ -88,7 +88,7 @@
 //! # Roles on soft RoCE
 //!
 //! `fatbtree bench` and `fatbtree memserver` with `--nic ibverbs:rxe0` run in the lab, in a guest, against roles with software NICs. As the
-//! side that answers, soft RoCE drops a READ that comes again to another address, as behind a reload: the queue pair fails, and the
+//! side that answers, soft RoCE drops a READ that comes again to another address, as after a reload: the queue pair fails, and the
 //! client connects anew. Without masked atomics locks are taken by a plain compare-and-swap of the word, and without device memory they
 //! lie in the host's. Memory is pinned when it is registered, touched or not. Linux (from 6.5 on) does not pin files of a disk: a memory server
 //! with `--data` keeps them in a file system in memory then.
@@ -100,9 +100,9 @@
 //! software NIC through a FatTree of five switches that rewrite the index reads. Seen there, of soft RoCE as the side that asks:
 //!
 //! * A READ with an rkey of index reads is posted and sent like any other, with the key where the address is, and sent again as such.
-//! * The answer of a READ that the switches lead elsewhere when it is sent again, behind a reload, is taken. (As the side
+//! * The answer of a READ that the switches lead elsewhere when it is sent again, after a reload, is taken. (As the side
 //!   that answers, soft RoCE drops such a READ.)
-//! * An index read that no switch rewrites is refused, and completes as remote access error; what was posted behind it is flushed. The
+//! * An index read that no switch rewrites is refused, and completes as remote access error; what was posted after it is flushed. The
 //!   client names the connection unregistered, makes it anew, and walks.
 //!
 //! # Whole lines

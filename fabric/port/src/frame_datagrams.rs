@@ -46,7 +46,7 @@ struct Came {
     /// Index of its destination port among the ports of this host.
     lane: usize,
     from: SocketAddrV4,
-    /// End of its payload, which begins behind the headers.
+    /// End of its payload, which begins after the headers.
     end: usize,
 }
 

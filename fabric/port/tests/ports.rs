@@ -81,7 +81,7 @@ fn trains_of_frames_arrive_as_frames() {
     let mut one = UdpPort::open(here, there).unwrap();
     let plain = UdpSocket::bind(there).unwrap();
     plain.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Long trains, short ones, shorter and longer frames behind them, frames on their own, and those that fill a datagram soon.
+    // Long trains, short ones, shorter and longer frames after them, frames on their own, and those that fill a datagram soon.
     let lengths = [
         [78; 70].as_slice(),
         &[1086; 70],

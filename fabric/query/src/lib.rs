@@ -57,5 +57,5 @@ pub use responder::{
     Outcome, Request, Responder, ResponderOptions, ResponderStats, SCAN_RECORDS, Ticket, ToClient,
 };
 
-/// Bytes of a payload that fit one packet of 1500 bytes, behind the headers of IPv4, UDP and the protocol.
+/// Bytes of a payload that fit one packet of 1500 bytes, after the headers of IPv4, UDP and the protocol.
 pub const PART: usize = 1500 - 20 - 8 - fatbtree_wire::query::QueryHeader::LEN;

@@ -360,7 +360,7 @@ fn a_write_that_comes_late_does_not_move_the_window_back() {
     for late in [6 + WINDOW / 2, 6] {
         carry_out(&mut server, late);
         let copy = told(&mut server, at(1, 1), &delete(5), &[]).expect("5 is not carried out again");
-        assert_eq!(copy.status, Some(Status::Forgotten), "behind {late}");
+        assert_eq!(copy.status, Some(Status::Forgotten), "after {late}");
     }
 }
 

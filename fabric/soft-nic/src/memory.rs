@@ -134,7 +134,7 @@ mod tests {
         let get = |rkey, va, len, access| regions.get(rkey, va, len, access).is_some();
         assert!(get(7, iova, 100, Access::READ));
         assert!(get(7, iova + 99, 1, Access::READ));
-        assert!(!get(7, iova + 99, 2, Access::READ), "behind the region");
+        assert!(!get(7, iova + 99, 2, Access::READ), "beyond the region");
         assert!(!get(7, u64::MAX, 2, Access::READ), "the end of the address space");
         assert!(!get(7, iova - 1, 1, Access::READ));
         assert!(!get(7, iova, 1, Access::WRITE));

@@ -52,10 +52,10 @@ reasons! {
     GhostResponse, "response to nothing sent";
     /// A response that does not fit its request.
     BadResponse, "response does not fit its request";
-    /// A response behind a missing one, which is requested again.
-    ResponseGap, "response behind a missing one";
-    /// A request behind a missing one.
-    RequestGap, "request behind a missing one";
+    /// A response after a missing one, which is requested again.
+    ResponseGap, "response after a missing one";
+    /// A request after a missing one.
+    RequestGap, "request after a missing one";
     /// A duplicate request that cannot be answered again.
     StaleRequest, "stale request";
     /// More requests than answers can be kept for.

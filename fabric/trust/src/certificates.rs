@@ -17,7 +17,7 @@ use crate::QUERY_SECRET;
 /// Default validity of a set of certificates, in days.
 pub const DAYS: u32 = 365;
 
-/// Maximum validity of a set, in days: a hundred years. Dates behind the year 9999 cannot be in a certificate.
+/// Maximum validity of a set, in days: a hundred years. Dates beyond the year 9999 cannot be in a certificate.
 pub const MOST_DAYS: u32 = 36_500;
 
 /// Time before its creation from which a set is valid, because clocks of other machines may be behind.

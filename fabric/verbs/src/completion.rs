@@ -26,7 +26,7 @@ pub enum Output {
 }
 
 /// Reason for which a posted operation failed. On a reliable connection each of these puts the queue pair into the
-/// error state (IBTA volume 1, section 10.3.1). Everything posted behind the operation is flushed.
+/// error state (IBTA volume 1, section 10.3.1). Everything posted after the operation is flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
 pub enum Failure {
     /// The responder refused rkey, range or right: NAK "remote access error" (IBTA volume 1, section 9.7.5.2.4).

@@ -42,7 +42,7 @@ const WORD: usize = 8;
 pub struct Memory {
     map: MmapRaw,
     len: u64,
-    /// File of the memory, and the number of its bytes that have room on the disk; those behind them are zeros.
+    /// File of the memory, and the number of its bytes that have room on the disk; those after them are zeros.
     room: Option<Box<Room>>,
     /// Journal of all changes, and the memory's number in it.
     journal: OnceLock<(Arc<Journal>, u8)>,
@@ -82,7 +82,7 @@ impl Memory {
 
     /// Maps the first `len` bytes of the file at `path`. Written bytes are in the file even if the process is killed;
     /// the operating system or [`sync`](Self::sync) brings them to the disk. The file must not be made shorter
-    /// meanwhile: an access behind its end would end the process.
+    /// meanwhile: an access beyond its end would end the process.
     ///
     /// The file may be shorter than `len`. Before it is [reserved](Self::reserve), all of it reads as zeros, and
     /// nothing can be written. A write to a mapped file that finds no room on the disk would end the process, too.

@@ -6,7 +6,7 @@ use std::task::Waker;
 /// Queue of tasks that wait for shares, such as credits or turns. It counts nothing: its owner knows how much there is.
 ///
 /// A task is *called* when there is room for it, and takes its share when it is polled: shares are never kept for a task. A future may be
-/// left alone for long, or for ever, by the task that has it, as those are that a stream has begun ahead. So a task behind one that was
+/// left alone for long, or for ever, by the task that has it, as those are that a stream has begun ahead. So a task after one that was
 /// called lets it come first, once, and passes if it does not come.
 ///
 /// ```
@@ -16,7 +16,7 @@ use std::task::Waker;
 /// let mut queue = WaitQueue::default();
 /// let (mut first, mut second) = (Place::default(), Place::default());
 /// assert_eq!(queue.poll(&mut first, 2, false, Waker::noop()), Step::Wait);
-/// assert_eq!(queue.poll(&mut second, 1, true, Waker::noop()), Step::Wait, "behind the first");
+/// assert_eq!(queue.poll(&mut second, 1, true, Waker::noop()), Step::Wait, "after the first");
 /// assert!(queue.call(|sum| sum <= 2).is_some());
 /// assert_eq!(queue.poll(&mut second, 1, true, Waker::noop()), Step::Yield, "the first may come");
 /// assert_eq!(queue.poll(&mut first, 2, true, Waker::noop()), Step::Go);
@@ -89,7 +89,7 @@ impl WaitQueue {
         Step::Wait
     }
 
-    /// Gives a place up. Those behind it may have to be [called](Self::call).
+    /// Gives a place up. Those after it may have to be [called](Self::call).
     #[inline]
     pub fn leave(&mut self, place: &mut Place) {
         if let Some(ticket) = std::mem::take(place).ticket {

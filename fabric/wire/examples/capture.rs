@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// At the client, behind the first hop, behind a node set, and at the server.
+/// At the client, after the first hop, after a node set, and at the server.
 fn index_read() -> Vec<Vec<u8>> {
     let flow = Flow {
         source_mac: CLIENT.0,

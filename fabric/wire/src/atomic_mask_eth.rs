@@ -1,4 +1,4 @@
-//! Masks of a masked atomic, 16 bytes behind its AtomicETH: `swap_mask_or_boundary(8) compare_mask(8)`.
+//! Masks of a masked atomic, 16 bytes after its AtomicETH: `swap_mask_or_boundary(8) compare_mask(8)`.
 //!
 //! Not in the specification: see [`Opcode`](crate::Opcode) on masked atomics. The masks stand in the order of the operands that
 //! they belong to.

@@ -20,7 +20,7 @@ pub struct Bth {
     pub solicited: bool,
     /// Migration state (M).
     pub migration: bool,
-    /// Padding bytes behind the payload, 0 to 3.
+    /// Padding bytes after the payload, 0 to 3.
     pub pad_count: u8,
     /// Partition key.
     pub pkey: u16,

@@ -76,7 +76,7 @@ pub struct Frame<'a> {
 pub const IN_FLIGHT: u8 = 0x80;
 
 impl<'a> Frame<'a> {
-    /// Takes a frame apart and checks lengths, IPv4 checksum and, unless it is 0, the UDP checksum. Bytes behind the IPv4
+    /// Takes a frame apart and checks lengths, IPv4 checksum and, unless it is 0, the UDP checksum. Bytes after the IPv4
     /// packet (Ethernet padding) are ignored. Never panics.
     pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, ParseError> {
         let prefix = Prefix::parse(bytes)?;
@@ -102,7 +102,7 @@ impl<'a> Frame<'a> {
             let expected = Expected::Exactly(u32::from(Opcode::RC_RDMA_READ_REQUEST.0));
             return Err(field(
                 Header::Bth,
-                "opcode behind an index header",
+                "opcode after an index header",
                 expected,
                 u32::from(bth.opcode.0),
             ));

@@ -32,7 +32,7 @@ pub(crate) const MASKED_BTH: usize = 4;
 /// Length of the message up to the end of the BTH, in bytes.
 const MASKED_LEN: usize = DUMMY_LRH_LEN + (PREFIX_LEN - ETHERNET_LEN) + Bth::LEN;
 
-/// Maximum number of bytes behind the BTH with which a message of headers is hashed at once. One call of the CRC on
+/// Maximum number of bytes after the BTH with which a message of headers is hashed at once. One call of the CRC on
 /// one buffer is faster than two.
 const SHORT_REST: usize = 32;
 

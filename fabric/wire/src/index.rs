@@ -1,4 +1,4 @@
-//! The index header, 16 bytes directly behind UDP, present only between the first and the last hop of an index read
+//! The index header, 16 bytes directly after UDP, present only between the first and the last hop of an index read
 //! ([marked](crate::IN_FLIGHT) in the IPv4 header). Big endian:
 //!
 //! ```text

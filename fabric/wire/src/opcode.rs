@@ -24,7 +24,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// Kind of the extended headers behind the BTH. Unknown opcodes have none: all the rest is payload.
+            /// Kind of the extended headers after the BTH. Unknown opcodes have none: all the rest is payload.
             #[inline]
             pub fn layout(self) -> ExtensionLayout {
                 match self.0 {

@@ -33,7 +33,7 @@ pub struct UdpFrame<'a> {
     pub source: SocketAddrV4,
     /// IPv4 destination address and UDP destination port.
     pub destination: SocketAddrV4,
-    /// Payload behind the UDP header.
+    /// Payload after the UDP header.
     pub payload: &'a [u8],
 }
 
@@ -44,7 +44,7 @@ impl<'a> UdpFrame<'a> {
     /// Length of the longest payload in bytes.
     pub const LONGEST_PAYLOAD: usize = u16::MAX as usize - IPV4_LEN - UDP_LEN;
 
-    /// Takes a frame apart and checks lengths and checksums; a datagram without a checksum is accepted. Bytes behind
+    /// Takes a frame apart and checks lengths and checksums; a datagram without a checksum is accepted. Bytes after
     /// the IPv4 packet (Ethernet padding) are ignored. Never panics.
     ///
     /// # Errors

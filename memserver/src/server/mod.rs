@@ -605,7 +605,7 @@ pub enum ServerError {
     Header,
     /// Index reads would run over the region's end.
     #[error(
-        "memory server cannot serve this region: behind everything that may be a block it has less than {expected} bytes, \
+        "memory server cannot serve this region: after everything that may be a block it has less than {expected} bytes, \
          which an index read may reach for; load it anew"
     )]
     Padding {

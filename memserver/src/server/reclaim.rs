@@ -78,7 +78,7 @@ enum Step {
         class: usize,
         from: u64,
     },
-    /// Waits for sessions, before the second walk or behind it.
+    /// Waits for sessions, before the second walk or after it.
     Wait {
         is_second: bool,
     },

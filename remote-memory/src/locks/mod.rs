@@ -35,7 +35,7 @@ pub(crate) use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
 /// Times in a row that a global lock is handed over among the operations of one client (Sherman section 4.3).
 pub const HAND_OVERS: u8 = 4;
 
-/// Offset of the first session's name in a server's table of owners: behind a bit for each of 65,536 numbers. A name has 8 bytes.
+/// Offset of the first session's name in a server's table of owners: after a bit for each of 65,536 numbers. A name has 8 bytes.
 pub const OWNER_NAMES: u64 = (1 << 16) / 8;
 
 /// The name of a session with a memory server. The server draws it at random when it opens the session, and it never comes again:

@@ -89,7 +89,7 @@ impl<V: Verbs> RemoteMemory<V> {
         bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).ok_or_else(no_answer)
     }
 
-    /// Replaces a word by what `change` makes of it, however often other clients are quicker: behind each such attempt it
+    /// Replaces a word by what `change` makes of it, however often other clients are quicker: after each such attempt it
     /// [pauses](Self::pause_after_conflict). Returns what the word was before and is now; both are the same where `change` returns `None`,
     /// which leaves the word alone.
     ///

@@ -80,7 +80,7 @@ impl<V: Verbs> RemoteMemory<V> {
         self.state.borrow().attempts.clone()
     }
 
-    /// Pauses behind a failed attempt, the first of which is number 0, for as long as
+    /// Pauses after a failed attempt, the first of which is number 0, for as long as
     /// [`Contention::backoff`](crate::Contention::backoff) says. `left` is the time for which the operation still tries: a pause lasts an
     /// eighth of it at most. `None` if the operation never gives up.
     pub async fn pause_after_conflict(&self, attempt: u32, left: Option<Duration>) {
@@ -88,7 +88,7 @@ impl<V: Verbs> RemoteMemory<V> {
         self.back_off(&self.config.contention.backoff, attempt, left).await;
     }
 
-    /// Pauses behind a failed attempt, within the time that is left.
+    /// Pauses after a failed attempt, within the time that is left.
     pub(crate) async fn back_off(&self, backoff: &Backoff, attempt: u32, left: Option<Duration>) {
         let span = self.draw_pause(&backoff.within(left), attempt);
         self.reactor.sleep(span).await;

@@ -234,7 +234,7 @@ pub fn word_of(output: &Output) -> Result<u64, Trouble> {
     }
 }
 
-/// A little-endian word of bytes that were read; 0 if it lies behind their end.
+/// A little-endian word of bytes that were read; 0 if it lies beyond their end.
 ///
 /// ```
 /// use fatbtree_remote_memory::word_at;

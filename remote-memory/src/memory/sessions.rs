@@ -171,7 +171,7 @@ impl<V: Verbs> RemoteMemory<V> {
         Ok((name != 0).then_some(SessionId(name)))
     }
 
-    /// The next server behind `server` to which the client may write; behind the last one, the first.
+    /// The next server after `server` to which the client may write; after the last one, the first.
     pub fn next_writable(&self, server: u16) -> Option<u16> {
         let state = self.state.borrow();
         let behind = state.sessions.range(server.saturating_add(1)..).next();

@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 /// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// Attempts of a round, at least 1: there is one pause behind each round, and none within it.
+    /// Attempts of a round, at least 1: there is one pause after each round, and none within it.
     pub round: u32,
     /// First pause, without its random part.
     pub unit: Duration,
@@ -51,7 +51,7 @@ impl Backoff {
     };
 
     /// For locks: 16 attempts without a pause, then one of 16 µs. A lock is held for a round trip or two, and an operation that
-    /// pauses between falls behind those that do not (Sherman's clients never pause). Of one client only the first operation in the
+    /// pauses between falls after those that do not (Sherman's clients never pause). Of one client only the first operation in the
     /// queue tries.
     pub const LOCKS: Self = Self {
         round: 16,
@@ -60,7 +60,7 @@ impl Backoff {
         growth: Growth::None,
     };
 
-    /// SMART's: a pause behind each attempt, from 1.7 µs (4,096 cycles) to 1.7 ms (section 4.3).
+    /// SMART's: a pause after each attempt, from 1.7 µs (4,096 cycles) to 1.7 ms (section 4.3).
     pub const SMART: Self = Self {
         round: 1,
         unit: Duration::from_nanos(1_700),
@@ -80,7 +80,7 @@ impl Backoff {
         attempt % round == round - 1
     }
 
-    /// Pause behind the round of this attempt, without its random part. The growth is `most` at most where it follows the rate of failures.
+    /// Pause after the round of this attempt, without its random part. The growth is `most` at most where it follows the rate of failures.
     fn span(&self, attempt: u32, most: u32) -> u64 {
         let rounds = attempt / self.round.max(1);
         let grown = match self.growth {

@@ -111,7 +111,7 @@ const NOTICES: usize = 1024;
 ///
 /// Each call is answered once by [`handle_answer`](Self::handle_answer), with [`NoAnswer`] if need be; [`pump`](Self::pump) does both where
 /// servers answer at once. A server has at most one call under
-/// way, and a renewal beside it where the call takes a part of the lease: so the session does not end behind a slow call. The keeper takes
+/// way, and a renewal beside it where the call takes a part of the lease: so the session does not end after a slow call. The keeper takes
 /// the memory's events; nothing else does.
 ///
 /// ```

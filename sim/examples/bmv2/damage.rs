@@ -5,7 +5,7 @@ use rand::RngExt as _;
 use crate::Random;
 
 /// Flips bits, overwrites bytes, cuts off or appends; sometimes the IPv4 checksum is right nevertheless, so that the damage is seen by what
-/// comes behind it.
+/// comes after it.
 pub(crate) fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     if bytes.is_empty() {
         return;

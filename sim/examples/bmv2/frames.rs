@@ -340,7 +340,7 @@ impl<'a> Frames<'a> {
         Frame { port, bytes }
     }
 
-    /// More payload behind UDP, with lengths that say so.
+    /// More payload after UDP, with lengths that say so.
     fn append(&mut self, bytes: &mut Vec<u8>, more: usize) {
         bytes.extend((0..more).map(|_| self.random.random::<u8>()));
         let (ip, udp) = (bytes.len() - 14, bytes.len() - 34);

@@ -82,7 +82,7 @@ impl Arguments {
         let mut parsed = Self { bmv2: None, frames: 100_000, seed: 1, role: None };
         let mut arguments = std::env::args().skip(1);
         while let Some(name) = arguments.next() {
-            let value = arguments.next().ok_or_else(|| format!("{name}: expected a value behind it"))?;
+            let value = arguments.next().ok_or_else(|| format!("{name}: expected a value after it"))?;
             match name.as_str() {
                 "--bmv2" => parsed.bmv2 = Some(value.into()),
                 "--frames" => parsed.frames = value.parse()?,
@@ -152,7 +152,7 @@ async fn compare(
     let changes = of_base.changes().chain(case.changes.iter().copied());
     let updates = changes.map(|change: Change| change.update(&tables)).collect::<Result<Vec<_>, _>>()?;
     let entries = updates.len();
-    // In order: the plan's default action of a table comes behind the base's.
+    // In order: the plan's default action of a table comes after the base's.
     for update in updates.chunks(1000) {
         reference.client.write(update.to_vec()).await?;
     }

@@ -11,7 +11,7 @@
 //! One [`QueryWorker`] without I/O: requests are made beforehand, answers are looked at afterwards, and the time of the thread is taken
 //! between. 90 % reads, 10 % updates, Zipf 0.99, values of 64 bytes, as the memory server's process has its trees. The plan is the
 //! controller's, within what the programs of a Tofino 1 have room for, of sampled keys; where it leads a query is what the compiled
-//! switches write (`sim/tests/it/queries.rs` compares both). All kinds have the same operations in each round, one kind behind the other.
+//! switches write (`sim/tests/it/queries.rs` compares both). All kinds have the same operations in each round, one kind after the other.
 
 #![allow(clippy::print_stdout, reason = "an example prints what it has found")]
 

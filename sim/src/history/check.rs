@@ -2,7 +2,7 @@
 //!
 //! The search is that of Wing and Gong (1993) with the memory of Lowe (*Testing for linearizability*, 2017). It puts
 //! operations in order one by one, each among those that were asked before the first answer that is still open. A set
-//! of ordered operations with the state behind it is never tried twice. Keys are independent of each other (Herlihy
+//! of ordered operations with the state after it is never tried twice. Keys are independent of each other (Herlihy
 //! and Wing 1990, section 3.3), so each has a search of its own.
 //!
 //! Operations without an answer may be ordered anywhere after they were asked, or nowhere. Trying that literally
@@ -61,7 +61,7 @@ pub(super) fn first_unexplained(initial: Option<Value>, operations: &[Timed]) ->
         known.map(cut).collect()
     };
     // An order that explains a history explains its beginnings: the answers fall into explained ones and
-    // others behind them.
+    // others after them.
     let first = answered.partition_point(|&last| check(initial, &until(last)) == Verdict::Explained);
     answered.get(first).copied()
 }

@@ -4,7 +4,7 @@
 //! order has to be searched for. The check puts an arrow between two transactions where one must come before the other:
 //!
 //! ```text
-//!   a write  ──► the write behind it          a read ──► the write behind what it has read
+//!   a write  ──► the write after it          a read ──► the write after what it has read
 //!   a write  ──► a read of it                 a transaction ──► those that began after its end
 //! ```
 //!
@@ -271,7 +271,7 @@ impl<'r> Check<'r> {
                 if let Some(Stamp(stamp @ 1..)) = found {
                     arrows[*stamp as usize - 1].push(number as u32);
                 }
-                // An absence before the first insertion, and one behind a deletion, look alike: the first write counts
+                // An absence before the first insertion, and one after a deletion, look alike: the first write counts
                 // where the key was never deleted.
                 let is_sure = found.is_some() || !self.is_deleted(*key);
                 let next = self.behind.get(&(*key, found.map(|stamp| stamp.0)));

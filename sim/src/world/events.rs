@@ -46,7 +46,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// A new place at `at`, behind all that was decided before for the same time.
+    /// A new place at `at`, after all that was decided before for the same time.
     pub(super) fn place(&mut self, at: Instant) -> Place {
         self.last_order += 1;
         Place { at, order: self.last_order }

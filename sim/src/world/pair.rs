@@ -31,10 +31,10 @@ pub(super) struct Requester {
     pub(super) first: u64,
     /// The number of the first that was never sent.
     pub(super) next: u64,
-    /// The number behind the last that is with the card: the thread still posts what follows.
+    /// The number after the last that is with the card: the thread still posts what follows.
     pub(super) rung: u64,
     /// Requests whose completions were not polled. They hold their places in the send queue, and so do all requests
-    /// behind them. Requests that are not signalled give their places back as soon as they are complete.
+    /// after them. Requests that are not signalled give their places back as soon as they are complete.
     pub(super) unpolled: VecDeque<u64>,
     /// READs and atomics sent and not complete.
     pub(super) reads: u8,

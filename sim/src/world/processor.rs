@@ -34,7 +34,7 @@ pub(super) struct Thread {
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     pair: u32,
-    /// Number behind its last request.
+    /// Number after its last request.
     end: u64,
     requests: u32,
 }

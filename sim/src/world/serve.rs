@@ -22,7 +22,7 @@ struct Request {
     operation: Operation<'static>,
     /// First byte that a READ wants, or first byte of a WRITE that is not written yet.
     from: u32,
-    /// Behind the last byte that is there.
+    /// After the last byte that is there.
     until: u32,
     len: u32,
     landing: Option<Resolved>,
@@ -262,7 +262,7 @@ impl Fabric {
         number
     }
 
-    /// Answers without touching memory, behind the answers of earlier requests.
+    /// Answers without touching memory, after the answers of earlier requests.
     fn answer_only(&mut self, request: &Request, verdict: Verdict, found: u64) {
         let responder = &mut self.pairs[request.responder as usize].responder;
         responder.answers = responder.answers.max(self.now.at);
@@ -286,7 +286,7 @@ impl Fabric {
         self.reply(number);
     }
 
-    /// Answers as far as earlier requests are done: a READ may take longer than the WRITE behind it.
+    /// Answers as far as earlier requests are done: a READ may take longer than the WRITE after it.
     fn reply(&mut self, number: u32) {
         let access = &mut self.accesses.list[number];
         access.ended = true;

@@ -65,7 +65,7 @@ impl<S: ?Sized, F: Fn(&Ended<'_, S>) -> Result<(), String>> Property<S> for F {
     }
 }
 
-/// A trial behind its last operations.
+/// A trial after its last operations.
 pub struct Ended<'t, S: ?Sized> {
     /// The world.
     pub world: &'t World,

@@ -35,7 +35,7 @@ pub const fn separator(a: u64, b: u64) -> u64 {
 }
 
 /// Chooses a cut of ascending keys, of the places in `window`: the one whose separator has the most trailing
-/// zero bits. Returns the place of the first key behind the cut, and the separator.
+/// zero bits. Returns the place of the first key after the cut, and the separator.
 ///
 /// It is the separator of the whole window, from the key before it to its last one: of all values there the one with the most zeros,
 /// and there is no other with as many. So no two places are equally good.

@@ -41,7 +41,7 @@ impl TopNode {
 /// Each level is followed by siblings from its leftmost node, so that what splits move to the right is met. A node that is
 /// torn is read again. Nodes are read one after another: two of them may show the tree at two moments. A planner lives with
 /// that, as switches do: what does not fit its parent is not cached. A child that was split after its parent was read is
-/// listed, and behind it its right half, which the parent does not know.
+/// listed, and after it its right half, which the parent does not know.
 ///
 /// A reader that has failed has met a node that is gone, or damaged for good: the caller reads the root from the region's
 /// [`Superblock`](crate::Superblock) and begins anew with another reader.

@@ -167,7 +167,7 @@ pub enum Damage {
         /// The expected value.
         expected: Option<u64>,
     },
-    /// It is the last of its level, and there is another one behind it.
+    /// It is the last of its level, and there is another one after it.
     #[error("it is the last of its level, but has a sibling, {0}")]
     Sibling(GlobalAddress),
     /// Its parent says that it begins at another key.
@@ -423,7 +423,7 @@ impl<'p, S: Source> Walk<'p, S> {
         if !header.partner.is_null() {
             self.found.unsettled += 1;
             if let Some(middle) = self.half_of(&header).await? {
-                // The partner is the next node then; what is behind it, it says itself.
+                // The partner is the next node then; what is after it, it says itself.
                 (range.high, next) = (Some(middle), header.partner);
                 return Ok(Passed { bytes, range, next });
             }

@@ -342,7 +342,7 @@ impl LevelWalk {
         }
     }
 
-    /// Goes on behind an internal node: to its right neighbour, or to the level below.
+    /// Goes on after an internal node: to its right neighbour, or to the level below.
     pub(crate) fn go_on(&mut self, node: &InternalNode<'_>) {
         let below = *self.below.get_or_insert(node.header().first_child);
         if !self.go_right(node.header()) {

@@ -121,7 +121,7 @@ impl NodeCache {
         known
     }
 
-    /// Leaves behind the one for a key in the same node, as far as the node is known: the next ones.
+    /// Leaves after the one for a key in the same node, as far as the node is known: the next ones.
     pub(crate) fn leaves_behind(&self, prefix: Prefix, key: u64, most: usize, found: &mut Vec<Entry>) {
         let state = &mut *self.state.borrow_mut();
         let Some(number) = state.find(prefix) else { return };

@@ -137,7 +137,7 @@ impl Node {
         self.entries.iter().find(|(_, entry)| entry.at() == at).copied()
     }
 
-    /// Entries behind the one for a key.
+    /// Entries after the one for a key.
     pub(crate) fn behind(&self, key: u64) -> impl Iterator<Item = Entry> + '_ {
         let byte = self.prefix.byte_of(key);
         self.entries.iter().map(|(_, entry)| *entry).filter(move |entry| entry.byte() > byte)

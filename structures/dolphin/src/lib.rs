@@ -58,7 +58,7 @@
 //!
 //! *The leaf decides.* What the cache or a node says leads to a leaf. A leaf answers if the key is in its
 //! range, its state allows it, and all of its lines have one stamp. A structure change first waits until no
-//! change is announced; then it makes the leaf "changing" with one WRITE of a line, and everything behind that
+//! change is announced; then it makes the leaf "changing" with one WRITE of a line, and everything after that
 //! WRITE gives new stamps. So a reader that finds one stamp, and not "changing", has read words that were the
 //! leaf's when it looked at the lock line.
 //!

@@ -11,13 +11,13 @@ fatbtree_remote_memory::named_checks! {
     UndoLog,
     /// A lock of a dead coordinator is recovered. The published lock word names no owner, so such a lock stays for ever.
     Recovery,
-    /// Each backup has an offset of its own. In the published code all backups behind the first one use the wrong one.
+    /// Each backup has an offset of its own. In the published code all backups after the first one use the wrong one.
     BackupOffsets,
     /// A locked item is not read. The published protocol reads it until the commit begins: that is serializable, not strictly.
     LockedReads,
-    /// Locks are released behind the data of all replicas.
+    /// Locks are released after the data of all replicas.
     ReleaseLast,
-    /// Data is written behind the log of all replicas.
+    /// Data is written after the log of all replicas.
     LogFirst,
     /// Items that were read are read again before the commit.
     Validation,
@@ -51,7 +51,7 @@ fatbtree_remote_memory::named_checks! {
     Filling,
     /// A slot that is to be filled is still free when it is locked.
     StillFree,
-    /// A transaction whose log came behind the begin of a fill writes no data.
+    /// A transaction whose log came after the begin of a fill writes no data.
     Eras,
     /// A fill looks for logs on each server.
     EachLog,

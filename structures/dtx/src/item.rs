@@ -4,7 +4,7 @@
 //!   0 lock │ 8 version │ 16 key │ 24 CRC-32 │ 28 presence │ 29 zeros │ 32 value
 //! ```
 //!
-//! The lock is changed by compare-and-swap, or by its holder. All behind it, the *body*, is written by the holder alone. The checksum covers
+//! The lock is changed by compare-and-swap, or by its holder. All after it, the *body*, is written by the holder alone. The checksum covers
 //! the body, so a reader notices a mixture of two bodies. Memory of zeros is an item that was never used.
 
 use fatbtree_remote_memory::word_at;
@@ -14,7 +14,7 @@ use crate::checks::Check;
 /// Bytes of an item before its value.
 pub const ITEM_HEAD: usize = 32;
 
-/// Offset of an item's body: everything behind the lock.
+/// Offset of an item's body: everything after the lock.
 pub(crate) const BODY: usize = 8;
 
 /// Bytes of a body before the value.
@@ -129,7 +129,7 @@ mod tests {
             write_body(&mut item, version, key, presence, &value);
             let head = Head { lock, version, key, presence, is_whole: true };
             prop_assert_eq!(Head::parse(&item, value.len()), head);
-            // The three bytes behind the presence are covered, too.
+            // The three bytes after the presence are covered, too.
             let at = 64 + bit.index(item.len() * 8 - 64);
             item[at / 8] ^= 1 << (at % 8);
             prop_assert!(!Head::parse(&item, value.len()).is_whole);

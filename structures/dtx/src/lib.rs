@@ -21,14 +21,14 @@
 //! | reads several items | 2 | READs; READs of lock and version |
 //! | changes items | 4 | the four above, at all servers together |
 //!
-//! The fourth round trip only releases: the transaction is committed behind the third. A key whose address is not known costs a round trip
+//! The fourth round trip only releases: the transaction is committed after the third. A key whose address is not known costs a round trip
 //! more, and a new key two. Numbers and steps are FORD's (Zhang et al., FAST 2022), as SMART-DTX has them (SMART, ASPLOS 2024, section
 //! 5.3); so are items with lock and version in place. Pauses and bounds under contention are SMART's, in
 //! [`Contention`](fatbtree_remote_memory::Contention).
 //!
 //! # Committed is what lies on all replicas
 //!
-//! A transaction writes items in place, behind an undo log on every server with a replica. It is committed when all replicas are written. An
+//! A transaction writes items in place, after an undo log on every server with a replica. It is committed when all replicas are written. An
 //! undo log shares its round trip with the validation; a redo log could not, because a complete redo log is a decision.
 //!
 //! Four rules make this strict. A lock excludes readers, not only writers: a reader that passed by a lock would see the state before a
@@ -42,7 +42,7 @@
 //! # What a client is told
 //!
 //! [`DtxError::Broke`] and [`DtxError::Conflict`] say that nothing was changed, and that is proved: all replicas were seen as they were, with
-//! the locks of the transaction, or one of them as it was behind its end. Where no such proof is left, the client is told
+//! the locks of the transaction, or one of them as it was after its end. Where no such proof is left, the client is told
 //! [`DtxError::Unknown`].
 //!
 //! A transaction may be dropped at any await, by a time limit for example. Its locks, seats and log are settled by the client's next
@@ -62,7 +62,7 @@
 //!
 //! A server whose memory is kept goes on. One that has lost it is made anew, as [`Content::Lost`](host::Content::Lost). Before their next
 //! transaction clients fill it from the others. Before that they begin a new *era* on these: a transaction whose log comes later there
-//! reads the era behind it, and writes no data. Nothing that was committed is lost while one replica of each item remains. Until the server
+//! reads the era after it, and writes no data. Nothing that was committed is lost while one replica of each item remains. Until the server
 //! is back, transactions on its items wait: there is no change of primaries.
 //!
 //! # Bounds

@@ -184,7 +184,7 @@ pub(crate) struct Log {
     /// Number of the transaction among its coordinator's.
     pub(crate) sequence: u64,
     pub(crate) entries: ArrayVec<Before, { MAX_WRITES as usize }>,
-    /// Body of each item as it was, one behind the other.
+    /// Body of each item as it was, one after the other.
     pub(crate) bodies: Vec<u8>,
 }
 

@@ -13,7 +13,7 @@ use crate::slot::{BlockPointer, UNIT, block_units};
 const MOST_UNITS: u32 = u8::MAX as u32;
 
 /// Bytes of the block of a value with `length` bytes: a multiple of 64 with three significant bits. So at most a fifth of it is empty
-/// behind the first eight units, and what one block leaves another one can use.
+/// after the first eight units, and what one block leaves another one can use.
 #[must_use]
 pub const fn block_bytes(length: u32) -> u32 {
     block_units(units(length)) * UNIT as u32
@@ -42,7 +42,7 @@ pub(crate) fn rest_bytes(pointer: BlockPointer, head: &[u8]) -> Option<u32> {
     (pointer.units == u8::MAX && rest > 0).then_some(rest)
 }
 
-/// Writes the record of a value. Behind it bytes are left as they are.
+/// Writes the record of a value. After it bytes are left as they are.
 pub(crate) fn write(bytes: &mut Vec<u8>, key: u64, version: u32, value: &[u8]) {
     bytes.resize(RECORD_HEAD + value.len(), 0);
     // No switch leads readers here: the mark of a published record is not needed.

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Headers never change: a subtable has one depth and one suffix for ever. The region of each other server has a line for the word of
-//! members where the first server's has the directory, and chunks behind it.
+//! members where the first server's has the directory, and chunks after it.
 
 use std::fmt;
 
@@ -346,7 +346,7 @@ pub(crate) fn write_subtable(bytes: &mut [u8], header: BucketHeader, slot: impl 
     }
 }
 
-/// A word of bytes that were read; 0 behind their end.
+/// A word of bytes that were read; 0 beyond their end.
 pub(crate) fn word_at(bytes: &[u8], offset: u64) -> u64 {
     fatbtree_remote_memory::word_at(bytes, usize::try_from(offset).unwrap_or(usize::MAX))
 }

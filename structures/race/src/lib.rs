@@ -46,12 +46,12 @@
 //! in hand, and CAS it. If the same word had come back meanwhile, for another key, that CAS would replace the wrong key.
 //!
 //! The same word does not come back, because it has the *version* of the block: 11 bits. Each record that is written to a place has the
-//! version behind the one before, whichever client writes it: one that got the block from the server reads the version in memory first. So a
+//! version after the one before, whichever client writes it: one that got the block from the server reads the version in memory first. So a
 //! word returns after 2048 uses of one place, all of them within one operation of another client, from its READ to its CAS. Each use takes
 //! at least three round trips, and the operation two. This bound is the same as for the product's other index, whose entries have 11 bits of
 //! version for the same reason.
 //!
-//! An empty slot has no version. An insertion that finds a slot empty, filled and empty again has missed nothing: it looks behind its CAS.
+//! An empty slot has no version. An insertion that finds a slot empty, filled and empty again has missed nothing: it looks after its CAS.
 //!
 //! # Splits need no lock
 //!

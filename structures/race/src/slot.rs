@@ -173,7 +173,7 @@ pub enum State {
 ///        8         5        3       1       1         11         5           30
 /// ```
 ///
-/// RACE's slot has a pointer of 48 bits behind fingerprint and length. Blocks begin at multiples of 64, so 30 bits are 64 GiB of each of
+/// RACE's slot has a pointer of 48 bits after fingerprint and length. Blocks begin at multiples of 64, so 30 bits are 64 GiB of each of
 /// 32 servers; the other bits hold the version, by which no word comes twice, and two states. The length is that of the block, of which
 /// there are 28.
 ///

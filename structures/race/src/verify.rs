@@ -143,7 +143,7 @@ impl<V: Verbs> Table<V> {
         let count = 1_u32 << depth.ok_or(TableError::from(damaged))?;
         let entries = self.read_all(self.home().behind(entry_offset(0)), u64::from(count) * 8).await?;
         let entry = |number: u32| Leaf::from_word(word_at(&entries, u64::from(number) * 8));
-        // Behind the directory lies the first subtable, to which all others are successors.
+        // After the directory lies the first subtable, to which all others are successors.
         let root = Place::of(self.home().behind(shape.directory_bytes()));
         let root = Leaf { place: root.ok_or(Fault::Entry { number: 0 })?, depth: 0 };
         let mut walk = Walk::default();

@@ -191,7 +191,7 @@ impl<'t> EntryBuilder<'t> {
                 let name = &field.name;
                 shape(
                     table,
-                    format!("field `{name}`: expected zeros behind {prefix_len} bits, found {bits:#x}"),
+                    format!("field `{name}`: expected zeros after {prefix_len} bits, found {bits:#x}"),
                 )
             }),
         }

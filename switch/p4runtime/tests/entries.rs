@@ -43,7 +43,7 @@ fn mistakes_are_named() {
 
     let routes = info.table("ipv4_route").expect("there");
     let dst = routes.field("dst_addr").expect("there");
-    refused(routes.entry().lpm(dst, 0x0a00_0001, 24).build(), &["zeros behind 24 bits", "0x1"]);
+    refused(routes.entry().lpm(dst, 0x0a00_0001, 24).build(), &["zeros after 24 bits", "0x1"]);
     refused(routes.entry().lpm(dst, 0x0a00_0000, 33).build(), &["at most 32 bits", "33"]);
 
     let fixed = info.table("fixed").expect("there");

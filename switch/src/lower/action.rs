@@ -42,7 +42,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Lowers an action's body; `end` is bound behind it by the caller.
+    /// Lowers an action's body; `end` is bound after it by the caller.
     pub(super) fn body(&mut self, action: &Action, end: Label) -> Result<(), LoadError> {
         let place = format!("action `{}`", action.name);
         // Offsets of jumps count primitives.
@@ -318,7 +318,7 @@ impl Lowering<'_> {
             let mut payload = false;
             for raw in &calculation.input {
                 if payload {
-                    return Err(unsupported(&place, "input behind the payload"));
+                    return Err(unsupported(&place, "input after the payload"));
                 }
                 match raw.parse(&place)? {
                     Value::Payload => payload = true,

@@ -1,7 +1,7 @@
 //! Controls: tables, conditionals and the flow between them; and checksums.
 //!
 //! The flow of a control becomes straight-line code wherever it can: a node's successor is laid out right
-//! behind it. p4c wraps each statement outside a table into a *dummy table*, keyless and with a constant
+//! after it. p4c wraps each statement outside a table into a *dummy table*, keyless and with a constant
 //! default action; these are not looked up at all, their action stands in the flow.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -244,7 +244,7 @@ impl<'a> Lowering<'a> {
         Ok(start)
     }
 
-    /// Lowers one node; returns the node that follows right behind it. Nodes that follow elsewhere go to `pending`.
+    /// Lowers one node; returns the node that follows right after it. Nodes that follow elsewhere go to `pending`.
     fn node<'d>(
         &mut self,
         flow: &Flow<'d>,
@@ -330,7 +330,7 @@ impl<'a> Lowering<'a> {
         (busy.next().is_none() && !ends).then_some(first)
     }
 
-    /// Looks a table up, with its usual action right behind.
+    /// Looks a table up, with its usual action right after.
     fn apply_into(&mut self, table: usize, position: usize, action: &Action) -> Result<(), LoadError> {
         let code = self.table_code[table].actions[position];
         let skip = self.label();

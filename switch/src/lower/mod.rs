@@ -279,7 +279,7 @@ impl Lowering<'_> {
         self.code.len() as Pc
     }
 
-    /// The last operation, if nothing can jump behind it.
+    /// The last operation, if nothing can jump after it.
     pub(crate) fn last_op(&mut self) -> Option<&mut Op> {
         if self.code.len() > self.barrier { self.code.last_mut() } else { None }
     }

@@ -14,7 +14,7 @@ use crate::program::Code;
 use crate::table::ones;
 
 /// Emits a function of a packet, its slots, and the outgoing frame with its length. It writes the fields of those valid headers over the
-/// frame that may differ from the one that came in; nothing behind the frame's end.
+/// frame that may differ from the one that came in; nothing after the frame's end.
 pub(super) fn emit(code: &Code, mut builder: FunctionBuilder<'_>) {
     let entry = builder.create_block();
     builder.append_block_params_for_function_params(entry);

@@ -38,7 +38,7 @@ impl Window {
         begins.find(|begin| end <= begin + of.bytes()).map(|begin| Window { begin, of })
     }
 
-    /// Bits behind a field.
+    /// Bits after a field.
     pub(super) fn behind(self, field: &FieldAt) -> u32 {
         let before = (field.byte - self.begin) * 8 + u32::from(field.skip);
         self.of.bits() - before - u32::from(field.width)

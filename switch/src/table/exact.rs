@@ -28,7 +28,7 @@ const LOOKED_AT: usize = 8192;
 /// Records of the new place that a slice looks at in one round.
 const ROUND: u64 = 64;
 
-/// The entries of one table. A row's number is its record's position, those in the old place behind those in the new: it holds until the
+/// The entries of one table. A row's number is its record's position, those in the old place after those in the new: it holds until the
 /// next insertion or removal.
 #[derive(Debug)]
 pub(crate) struct Exact {
@@ -112,7 +112,7 @@ impl Exact {
         self.move_some(STEPS);
     }
 
-    /// Removes an entry. Entries behind it that it kept from their places move up.
+    /// Removes an entry. Entries after it that it kept from their places move up.
     pub(crate) fn remove(&mut self, row: u32) {
         match row.checked_sub(self.new.count as u32) {
             None => self.new.remove(&self.layout, row),

@@ -147,7 +147,7 @@ impl Records {
             return;
         }
         let (first, last) = (self.home(range.start as u32), self.home((range.end - 1) as u32));
-        // They lie between the homes, or behind the last with nothing free in between.
+        // They lie between the homes, or after the last with nothing free in between.
         for step in 0..self.count as u32 {
             let row = (first + step) & (self.count as u32 - 1);
             if self.is_free(layout, row) {

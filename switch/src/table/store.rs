@@ -24,7 +24,7 @@ pub(crate) struct Store {
     free: Vec<u32>,
     /// Words of a row.
     row_words: usize,
-    /// The rows' words, one behind the other.
+    /// The rows' words, one after the other.
     data: Vec<u64>,
     /// Rows by key and priority.
     by_key: HashTable<u32>,

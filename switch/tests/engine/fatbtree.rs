@@ -245,7 +245,7 @@ fn a_sub_table_stands_in_several_stages() {
             (format!("ingress.fat_root.fat_root_{stage}"), format!("ingress.fat_root.{action}_{stage}"));
         core.insert_at(priority, &table, &[EXACT(id), MatchValue::Range { low, high }], &action, params);
     };
-    // The first slice is in all stages; what lies behind another entry begins below it.
+    // The first slice is in all stages; what lies after another entry begins below it.
     insert(1, 0, 20, 0x2000, 0x2000, "second_slice", &[22]);
     insert(1, 0, 20, 0x2800, 0x2800, "second_slice", &[24]);
     insert(1, 0, 20, 0, 0x0fff, "land", &[0x10, 2, 0]);
@@ -361,7 +361,7 @@ fn a_hot_key_goes_straight_to_its_place() {
 /// Places of a node's children.
 #[derive(Debug, Clone)]
 enum Children {
-    /// One behind the other, this many times 64 bytes from one to the next.
+    /// One after the other, this many times 64 bytes from one to the next.
     Run {
         first: u64,
         stride: u64,
@@ -495,7 +495,7 @@ fn pivots() -> impl Strategy<Value = (Vec<u64>, (u64, u64))> {
     ]
 }
 
-/// Runs that begin behind a border of 4 GB, end before one, or lie anywhere between two; and children that lie anywhere.
+/// Runs that begin after a border of 4 GB, end before one, or lie anywhere between two; and children that lie anywhere.
 fn children() -> impl Strategy<Value = Children> {
     let stride = || prop_oneof![1..=255u64, Just(1), Just(8), Just(255)];
     prop_oneof![

@@ -2,7 +2,7 @@
 
 /// Code of the strings of a trace: what all begin with is left out, and the bytes that follow are digits.
 ///
-/// The base is one more than the number of distinct bytes behind the common beginning, and digit 0 means that the
+/// The base is one more than the number of distinct bytes after the common beginning, and digit 0 means that the
 /// string has ended. As many digits as fit 64 bits make the key: 8 of arbitrary bytes, 10 of letters and digits, 18 of
 /// decimal digits. Keys are in the order of the strings; strings whose first digits are equal have the same key.
 ///
@@ -55,7 +55,7 @@ impl KeyCode {
         &self.prefix
     }
 
-    /// Number of bytes behind the shared beginning that make a key.
+    /// Number of bytes after the shared beginning that make a key.
     pub fn digits(&self) -> u32 {
         self.digits
     }

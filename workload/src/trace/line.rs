@@ -89,7 +89,7 @@ pub enum TraceOperation {
     Replace,
     /// Sets a value unless another client has changed it.
     Cas,
-    /// Adds bytes behind a value.
+    /// Adds bytes after a value.
     Append,
     /// Adds bytes before a value.
     Prepend,

@@ -17,7 +17,7 @@
 //! | `delete` | delete |
 //!
 //! **Keys** are strings in a trace, and 64-bit numbers here. [`KeyCode`] maps one to the other in order, as far as 64
-//! bits go. Strings that differ only behind that become one key; [`Trace::merged`] counts them.
+//! bits go. Strings that differ only after that become one key; [`Trace::merged`] counts them.
 //!
 //! **Keys that are there at first.** A key whose first line found a value, which is a line other than `set` and `add`
 //! with a value size above 0, was in the cache when the trace began. [`Trace::preloaded`] has these keys; load them

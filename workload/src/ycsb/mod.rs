@@ -166,7 +166,7 @@ impl Workload {
         })
     }
 
-    /// Numbers new records from `first` on, or from behind the loaded ones if that is more. Runs one after the other
+    /// Numbers new records from `first` on, or from after the loaded ones if that is more. Runs one after the other
     /// then do not insert the same keys.
     #[must_use]
     pub fn inserting_from(self, first: u64) -> Self {

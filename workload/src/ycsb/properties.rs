@@ -59,7 +59,7 @@ pub enum PropertiesError {
         second: usize,
     },
     /// A `\u` escape lacks its four hexadecimal digits.
-    #[error("{file}, line {line}: expected 4 hexadecimal digits behind `\\u`, found `{found}`")]
+    #[error("{file}, line {line}: expected 4 hexadecimal digits after `\\u`, found `{found}`")]
     Unicode {
         /// The file.
         file: String,
@@ -247,7 +247,7 @@ mod tests {
         let twice = Properties::parse("w", "a=1\n\na=2").unwrap_err();
         assert_eq!(twice, PropertiesError::Twice { file: "w".into(), name: "a".into(), first: 1, second: 3 });
         let unicode = Properties::parse("w", "\na=\\u12").unwrap_err();
-        assert_eq!(unicode.to_string(), "w, line 2: expected 4 hexadecimal digits behind `\\u`, found `12`");
+        assert_eq!(unicode.to_string(), "w, line 2: expected 4 hexadecimal digits after `\\u`, found `12`");
         assert!(matches!(Properties::parse("w", "=x"), Err(PropertiesError::NoName { line: 1, .. })));
     }
 

@@ -8,7 +8,7 @@ use fatbtree_verbs::conformance::LocalResponder;
 use crate::control::{self, Lines};
 
 /// Serves connections, one after the other, until it is ended from outside. Each has a device of its own: what one leaves
-/// behind is gone when the next one comes.
+/// after is gone when the next one comes.
 pub(crate) fn serve(device: &str, address: &str) -> Result<(), String> {
     let listener = TcpListener::bind(address).map_err(|error| format!("listening on {address}: {error}"))?;
     // A device that cannot be opened is an error now, not at the first connection.

@@ -369,7 +369,7 @@ fn a_deadline_is_of_one_queue_pair() {
     let operation = read(0, 1, 8);
     let request = [WorkRequest { tag: 1, signalled: true, operation }];
     let timeout = pair.client.config().ack_timeout;
-    // An earlier deadline, behind which that of the one that goes is still noted.
+    // An earlier deadline, after which that of the one that goes is still noted.
     pair.client.post(pair.queue_pair, &request).unwrap();
     drain(&mut pair.client, pair.now);
     pair.now += Duration::from_micros(1);

@@ -80,7 +80,7 @@ fn chains_complete_in_spite_of_the_link() {
     assert_eq!((reactor.poll_broken(), reactor.poll_broken()), (Some(broken), None));
 }
 
-/// A READ is lost, and the one behind it refused: the queue pair broke because of the second, not of the first.
+/// A READ is lost, and the one after it refused: the queue pair broke because of the second, not of the first.
 #[test]
 fn the_reason_is_the_failure_that_is_no_consequence() {
     let (mut client, mut server) =

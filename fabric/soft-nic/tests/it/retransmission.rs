@@ -59,7 +59,7 @@ fn a_partly_received_read_resumes_where_it_stopped() {
     let again = drain(&mut pair.client, pair.now);
     give_back(&mut pair, &responses[4..]);
     assert_eq!(again.len(), 1);
-    assert!(drain(&mut pair.client, pair.now).is_empty(), "asked again for each packet behind the gap");
+    assert!(drain(&mut pair.client, pair.now).is_empty(), "asked again for each packet after the gap");
     let (psn, resumed) = reth(&again[0]);
     assert_eq!(psn, (first + 2) & 0xff_ffff);
     assert_eq!(resumed, Reth { va: region.iova + 2048, rkey: region.rkey, length: 5000 - 2048 });
@@ -103,7 +103,7 @@ fn after_a_timeout_a_gap_is_another_gap() {
     assert!(drain(&mut pair.client, pair.now).is_empty());
 }
 
-/// A WRITE behind a READ is acknowledged: the READ was carried out, and its response is lost.
+/// A WRITE after a READ is acknowledged: the READ was carried out, and its response is lost.
 #[test]
 fn an_acknowledgement_behind_a_read_asks_for_the_read_again() {
     let mut pair = Pair::new(15);

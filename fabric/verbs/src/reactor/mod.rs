@@ -385,7 +385,7 @@ where
 }
 
 impl<V: Verbs, O, const MOST: usize> Batch<'_, V, O, MOST> {
-    /// Gives up its place among the chains that wait for credits, and lets those behind it pass.
+    /// Gives up its place among the chains that wait for credits, and lets those after it pass.
     #[inline]
     fn forgo(&mut self) {
         if self.place.is_taken() {

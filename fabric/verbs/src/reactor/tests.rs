@@ -106,7 +106,7 @@ fn a_chain_wakes_once_when_all_of_it_is_done() {
 fn the_first_failure_is_the_chains() {
     let nowhere = Remote { address: 0, rkey: 99 };
     let write = Operation::Write { to: nowhere, data: b"x" };
-    // A WRITE before others is not signalled, and the flush of what is behind it is not the reason.
+    // A WRITE before others is not signalled, and the flush of what is after it is not the reason.
     for bad in [[write; 2], [Operation::Read { from: nowhere, len: 8 }; 2]] {
         let lab = Lab::new();
         let chain = [bad[0], bad[1], Operation::Read { from: lab.at(0), len: 8 }];

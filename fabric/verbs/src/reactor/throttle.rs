@@ -48,7 +48,7 @@ pub(super) struct Throttle {
 
 #[derive(Debug)]
 struct Tuner {
-    /// Candidate that is tried out; behind the last one, the best one stays.
+    /// Candidate that is tried out; after the last one, the best one stays.
     candidate: usize,
     /// Begin of the present trial, or of the stable time.
     since: Option<Instant>,

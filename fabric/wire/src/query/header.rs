@@ -200,7 +200,7 @@ impl fmt::Display for Query<'_> {
     }
 }
 
-/// Takes fields from a header, one behind the other.
+/// Takes fields from a header, one after the other.
 struct Fields<'a> {
     bytes: &'a [u8; QueryHeader::LEN],
     at: usize,

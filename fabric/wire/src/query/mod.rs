@@ -7,7 +7,7 @@
 //! A request must sometimes come to the very server that it is sent to: one that follows a redirect, an open, or one of a client that wants
 //! no help. Then its destination port is [`DIRECT_QUERY_UDP_PORT`], on which switches lead nothing.
 //!
-//! Requests and responses are one UDP datagram for each part of their payload, and have one header, 72 bytes directly behind UDP
+//! Requests and responses are one UDP datagram for each part of their payload, and have one header, 72 bytes directly after UDP
 //! (destination port [`QUERY_UDP_PORT`] or [`DIRECT_QUERY_UDP_PORT`] in requests; responses come from the first). Big endian:
 //!
 //! ```text

@@ -16,7 +16,7 @@ pub enum PartError {
         found: u32,
     },
     /// The part lies outside, or overlaps another part without being the same.
-    #[error("expected a part behind or before those that are there, found bytes {offset} to {end}; drop it")]
+    #[error("expected a part after or before those that are there, found bytes {offset} to {end}; drop it")]
     Place {
         /// Beginning of the part.
         offset: u32,

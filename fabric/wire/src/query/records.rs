@@ -26,7 +26,7 @@ pub fn push(payload: &mut Vec<u8>, key: u64, value: &[u8]) {
     payload.extend_from_slice(value);
 }
 
-/// Reads the records of a payload. Ends behind the first error.
+/// Reads the records of a payload. Ends after the first error.
 pub fn read(payload: &[u8]) -> impl Iterator<Item = Result<(u64, &[u8]), RecordError>> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,7 +1,7 @@
 //! The card's cache of work requests under way.
 //!
 //! A card needs the work request again when its answer comes. It keeps about a thousand; beyond that it reads some of them
-//! from the host once more, and results behind such a miss wait (SMART, sections 2.2 and 3.2).
+//! from the host once more, and results after such a miss wait (SMART, sections 2.2 and 3.2).
 
 use super::station::Picos;
 use crate::world::Kind;
@@ -51,7 +51,7 @@ impl WqeCache {
         }
     }
 
-    /// Time for which a request with this share of misses holds up those behind it.
+    /// Time for which a request with this share of misses holds up those after it.
     pub(super) fn stall(&self, kind: Kind, misses: f64) -> Picos {
         match kind {
             Kind::Write => self.write + Picos(self.write_beyond.0 - self.write.0).part(misses),

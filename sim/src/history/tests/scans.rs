@@ -77,7 +77,7 @@ fn scans_agree_with_each_other_and_with_gets() {
     }
 }
 
-/// A scan without an answer proves nothing, and one that stopped early proves nothing about keys behind its
+/// A scan without an answer proves nothing, and one that stopped early proves nothing about keys after its
 /// end.
 #[test]
 fn half_scans() {

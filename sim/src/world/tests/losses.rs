@@ -154,7 +154,7 @@ fn a_write_that_is_acknowledged_is_there() {
     assert!(duplicates > 50, "{duplicates} came again");
 }
 
-/// A refusal behind a WRITE tells that the WRITE was carried out, also when its own acknowledgement was lost.
+/// A refusal after a WRITE tells that the WRITE was carried out, also when its own acknowledgement was lost.
 #[test]
 fn a_refusal_acknowledges_what_is_before_it() {
     let mut told = 0;

@@ -146,7 +146,7 @@ fn every_touch_an_event_makes_no_difference() {
     }
 }
 
-/// Behind a WRITE that is seen, every earlier WRITE of its queue pair is seen: this is what lets an unlock ride behind a write-back.
+/// After a WRITE that is seen, every earlier WRITE of its queue pair is seen: this is what lets an unlock ride after a write-back.
 #[test]
 fn writes_of_one_queue_pair_land_in_order() {
     for seed in 0..60 {
@@ -165,7 +165,7 @@ fn writes_of_one_queue_pair_land_in_order() {
             for _ in 0..20 {
                 let flag = words(&reader.read(64, 8).await.unwrap())[0];
                 let data = words(&reader.read(4096, BLOCK as u32).await.unwrap());
-                assert!(data.iter().all(|version| *version >= flag), "seed {seed}: {data:?} behind {flag}");
+                assert!(data.iter().all(|version| *version >= flag), "seed {seed}: {data:?} after {flag}");
             }
         });
         lab.run_all(&[write, read]);

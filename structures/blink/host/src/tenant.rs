@@ -1,6 +1,6 @@
 //! The B-link tree as a tenant of a memory server.
 //!
-//! **What was written.** A slot for a node holds one, alive or freed, or was never used. Records lie one behind another. The head of each says
+//! **What was written.** A slot for a node holds one, alive or freed, or was never used. Records lie one after another. The head of each says
 //! how long it is, and a client that dies leaves a prefix of what it was writing, so the head before all else.
 
 use std::fmt;

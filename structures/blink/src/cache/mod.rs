@@ -14,7 +14,7 @@
 //! address, level and fences. Where the check fails the copy goes; where the node has been split since, its header names the new
 //! sibling and where that begins, and the copy learns it. So a stale cache costs round trips, never a wrong answer.
 //!
-//! **Reading takes no lock and allocates nothing.** Filling does both, behind a round trip: one thread at a time evicts and inserts,
+//! **Reading takes no lock and allocates nothing.** Filling does both, after a round trip: one thread at a time evicts and inserts,
 //! which takes a few microseconds.
 //!
 //! **Eviction.** Of two level-1 nodes chosen at random, the less recently used one is evicted (power of two

@@ -17,7 +17,7 @@ use super::line::Marks;
 use super::{FORMAT_INTERNAL, LINE, NodeFault, NodeHeader, NodeSpec, word};
 use crate::config::Integrity;
 
-/// Children in each line behind the header.
+/// Children in each line after the header.
 pub const CHILDREN_PER_LINE: usize = 3;
 
 const FIRST: usize = 16;

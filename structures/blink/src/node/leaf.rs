@@ -19,7 +19,7 @@
 //! ```
 //!
 //! An entry within one line needs no second version: a line is written and read at once. Where it is not, each line has a
-//! checksum of 4 bytes behind its version (before it in the second line of a wide entry), and entries begin at offset 5:
+//! checksum of 4 bytes after its version (before it in the second line of a wide entry), and entries begin at offset 5:
 //! 2 with pointers or 3 with values of 8 bytes in the 59 bytes left.
 
 use fatbtree_remote_memory::record::RecordPointer;

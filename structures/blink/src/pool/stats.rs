@@ -24,7 +24,7 @@ pub struct PoolStats {
     pub unregistered: u64,
     /// Times something was read again because it was torn.
     pub retries: u64,
-    /// Walks begun again at the root because a node failed its checks, most of them behind a stale index read.
+    /// Walks begun again at the root because a node failed its checks, most of them after a stale index read.
     pub fallbacks: u64,
     /// Roots learnt from a superblock.
     pub new_roots: u64,

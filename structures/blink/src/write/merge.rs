@@ -17,7 +17,7 @@
 //! once. A switch or a sleeping client that still has its address meets a freed node or one of another range,
 //! and begins at the root.
 //!
-//! Where the parent lies on [another server](crate::Allocation::RoundRobin), its lock is one of another session. That can end behind
+//! Where the parent lies on [another server](crate::Allocation::RoundRobin), its lock is one of another session. That can end after
 //! the first write, while the writes below still come: R would be told to its parent once more, and be freed then. So R first says that
 //! it goes: it is *its own partner*, which means nothing to readers, and such a node is told to no parent.
 //! The next holder of R's lock knows that the merge was abandoned, and settles it.

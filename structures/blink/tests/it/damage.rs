@@ -79,7 +79,7 @@ fn everything(lab: &mut Lab, client: &Client, keys: &[u64]) {
             while let Some(Ok((key, _))) = scan.next().await {
                 let ascends =
                     last.is_none_or(|last| if order == Order::Forward { last < key } else { key < last });
-                assert!(ascends, "a scan gives {key} behind {last:?}");
+                assert!(ascends, "a scan gives {key} after {last:?}");
                 last = Some(key);
             }
         });
@@ -200,7 +200,7 @@ fn a_circle_of_siblings_ends_every_walk() {
 }
 
 /// The leaf of the last keys ends too early, and from there siblings lead round and round: a lookup of a key
-/// behind it gives up.
+/// after it gives up.
 #[test]
 fn a_key_behind_a_circle_is_given_up() {
     let config = TreeConfig::with_integrity(4, 256, ValueLayout::Inline(8), Integrity::LineVersions).unwrap();

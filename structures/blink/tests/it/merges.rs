@@ -138,7 +138,7 @@ fn those_that_are_not_the_neighbours_that_their_parent_says_are_left_alone() {
         ("the right one lies elsewhere", true, |two| two.put(&two.right, offsets::ADDRESS, 64)),
         ("the right one begins further on", true, |two| two.put(&two.right, offsets::LOW, two.right.low + 1)),
         ("the right one is half done", true, |two| two.put(&two.right, offsets::PARTNER, 1 << 20)),
-        ("there is another one behind the left one", true, |two| {
+        ("there is another one after the left one", true, |two| {
             two.put(&two.left, offsets::SIBLING, 1 << 20)
         }),
         ("the left one lies elsewhere", false, |two| two.put(&two.left, offsets::ADDRESS, 1 << 20)),

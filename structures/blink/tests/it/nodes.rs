@@ -116,7 +116,7 @@ fn an_internal_node_is_checked_whole() {
         assert_eq!(fault(at, before + 1), Ok(()), "above the one before");
         assert_eq!(fault(at, before), Err(NodeFault::Pivot { slot, pivot: before }));
         assert_eq!(fault(at, 0), Err(NodeFault::Pivot { slot, pivot: 0 }));
-        assert!(matches!(fault(at, 0x60), Err(NodeFault::Pivot { .. })), "behind the node's end");
+        assert!(matches!(fault(at, 0x60), Err(NodeFault::Pivot { .. })), "after the node's end");
         assert_eq!(fault(at + 8, 0), Err(NodeFault::NullPointer { slot }));
     }
     assert_eq!(fault(2 * LINE + 16, 0x5f), Ok(()), "the last key of the node");

@@ -319,7 +319,7 @@ fn a_border_that_moves_under_a_scan_neither_hides_a_key_nor_gives_one_twice() {
                 assert_eq!(
                     pairs,
                     expected(&model, KeyRange::ALL, order),
-                    "{before} to {after} behind {taken}"
+                    "{before} to {after} after {taken}"
                 );
             }
         }

@@ -237,7 +237,7 @@ fn a_leaf_that_was_merged_away_is_noticed() {
     }
 }
 
-/// The writer died behind the second WRITE of a split, and the key was changed in the new leaf.
+/// The writer died after the second WRITE of a split, and the key was changed in the new leaf.
 #[test]
 fn a_leaf_whose_split_is_unfinished_is_noticed() {
     for config in inline() {

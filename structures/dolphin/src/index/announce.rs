@@ -16,7 +16,7 @@
 //! * Operations on a hot leaf do not meet at one word: there is no atomic.
 //!
 //! A word that may still be set, because its operation was dropped or its connection broke, is *left*.
-//! The next operation uses it first, and on the same lane: behind all that was posted there.
+//! The next operation uses it first, and on the same lane: after all that was posted there.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};

@@ -25,7 +25,7 @@ const MOST_BYTES: u32 = 64 << 10;
 struct Course {
     range: KeyRange,
     most: usize,
-    /// The next key to look for; `None` behind the last one.
+    /// The next key to look for; `None` after the last one.
     next: Option<u64>,
     found: Vec<Item>,
     /// All items before this one have their values.

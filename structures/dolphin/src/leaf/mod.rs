@@ -36,7 +36,7 @@ pub const LEAF_BYTES: usize = 1024;
 pub const SLOTS: usize = 49;
 
 const LINE: usize = 64;
-/// Slots of a line, behind the stamp.
+/// Slots of a line, after the stamp.
 const PER_LINE: usize = 7;
 const KEYS: usize = LINE;
 const VALUES: usize = KEYS + LINE * PER_LINE;

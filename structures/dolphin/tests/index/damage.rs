@@ -18,7 +18,7 @@ const KEYS: u64 = 300;
 /// Offsets that flips are drawn from: the root, leaves, nodes and records, and little else.
 const USED: Range<u64> = 4 << 20..(4 << 20) + (192 << 10);
 
-/// Offsets of the root, behind the lines of clients.
+/// Offsets of the root, after the lines of clients.
 const ROOT: Range<u64> = (4 << 20) + 128..(4 << 20) + 2_240;
 
 /// Patience of an operation.
@@ -64,7 +64,7 @@ fn fill(world: &World, servers: &[Rc<Server>]) {
     });
 }
 
-/// Answers of all keys behind some flips.
+/// Answers of all keys after some flips.
 #[derive(Default, Debug)]
 struct Answers {
     right: u64,

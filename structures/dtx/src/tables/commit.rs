@@ -14,11 +14,11 @@
 //! were read, and each of their servers has acknowledged the log in the session that took the lock. Other clients break a lock only after
 //! this session has ended, and then only if they find no log. Items that do not change, locked or not: version and lock are read once more.
 //! A lock is this transaction's still, or there was none and there is none. Afterwards such an item may change: then the other transaction
-//! comes behind this one.
+//! comes after this one.
 //!
 //! **Eras.** A server that has lost its memory is filled from others. It may have acknowledged a log before, and then the log of another
 //! server comes late. The client that fills it first begins a new era on all other servers, and then reads their logs. A transaction reads the era
-//! behind its log on the same connection. So either its log is seen, or it sees the new era and writes no data. [`fill`](super::fill) has the
+//! after its log on the same connection. So either its log is seen, or it sees the new era and writes no data. [`fill`](super::fill) has the
 //! other half.
 
 use std::ops::Range;

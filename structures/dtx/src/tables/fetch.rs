@@ -12,7 +12,7 @@
 //! same steps with the lock; its version, or that of its node if it is absent, must be the one that was read, or the commit fails. So
 //! whatever is written follows from what is locked. A key that is wanted twice in one call takes the steps once.
 //!
-//! **What is to be changed shows this transaction's word in its lock**, in a READ behind the compare-and-swap on the same connection. So
+//! **What is to be changed shows this transaction's word in its lock**, in a READ after the compare-and-swap on the same connection. So
 //! nothing depends on an answer that may be lost: the compare-and-swap only tells which locks are to be released.
 
 use fatbtree_verbs::Verbs;
@@ -225,7 +225,7 @@ impl<V: Verbs> Transaction<'_, V> {
                 }
                 if !writes {
                     // A READ brings the lines of a node in any order. If it has brought the key's slot before an insertion was done, and
-                    // the head behind it, the head tells nothing: the slot does, which the insertion has locked.
+                    // the head after it, the head tells nothing: the slot does, which the insertion has locked.
                     let is_filled = |head: &Head, slot| {
                         let at = shape.address(search.place(Some(slot)), 0);
                         let is_others = head.lock != 0 && head.lock != self.word_on(at.server());

@@ -10,18 +10,18 @@
 //!
 //! **Nothing is changed under a copy.** A transaction with an item of the lost server is of one of three kinds.
 //!
-//! * It begins when all servers have their items: behind step 5.
+//! * It begins when all servers have their items: after step 5.
 //! * It has no log that the lost server acknowledged before. It never writes data, for no log of it is acknowledged there any more: its
 //!   session with that server has ended.
 //! * The lost server has acknowledged its log, and logs of the others may come late. If one comes before step 3 it is read there, and the
-//!   fill waits until the transaction has ended. Otherwise it comes behind step 2: the transaction reads the new era behind it, and writes
+//!   fill waits until the transaction has ended. Otherwise it comes after step 2: the transaction reads the new era after it, and writes
 //!   no data. It has read the old era before the server was lost, because it had its log acknowledged there afterwards.
 //!
 //! So items may be copied under a lock: its transaction has not begun to write, and never will. The locks themselves are not copied.
 //!
 //! **The latest first.** If a primary was lost, its locks are gone, and a transaction that has ended may look as if it had not: its log is still
 //! open on another server, and a later one has left a mixture in an item of both. So transactions of living coordinators are waited for. Of the
-//! others, one that another one has followed on an item is recovered behind that one.
+//! others, one that another one has followed on an item is recovered after that one.
 
 use std::rc::Rc;
 
@@ -45,7 +45,7 @@ struct Open {
 }
 
 impl Open {
-    /// Whether another transaction has changed an item behind this one.
+    /// Whether another transaction has changed an item after this one.
     fn is_followed_by(&self, other: &Self) -> bool {
         let is_earlier = |entry: &_| {
             let before: &crate::seat::Before = entry;

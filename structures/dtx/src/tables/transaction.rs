@@ -113,7 +113,7 @@ pub(super) enum Stage {
 /// A transaction: reads and locks items, and then changes all of them at once, or none.
 ///
 /// Each key has one [`Item`] in a transaction, however often it is fetched. Where it is read first and locked later it must not have changed
-/// in between, or the commit fails. Behind an error of a connection, or a conflict, the transaction can only be given up: further calls return the same error.
+/// in between, or the commit fails. After an error of a connection, or a conflict, the transaction can only be given up: further calls return the same error.
 ///
 /// A transaction ends with [`commit`](Self::commit) or [`abort`](Self::abort). If it is dropped before, its client's next transaction, or
 /// [`Tables::finish`], ends it.
@@ -126,7 +126,7 @@ pub struct Transaction<'t, V: Verbs> {
     pub(super) locks: Vec<Lock>,
     pub(super) values: Vec<u8>,
     pub(super) stage: Stage,
-    /// Error behind which it can only be given up.
+    /// Error after which it can only be given up.
     pub(super) doom: Option<DtxError>,
     /// Reason for which it cannot be committed: an item that has changed after it was read, and before it was locked.
     pub(super) stale: Option<DtxError>,

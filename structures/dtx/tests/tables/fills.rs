@@ -41,7 +41,7 @@ pub(crate) fn a_log_comes_late(moment: u64, loses_primary: bool, seed: u64) -> R
     if found == again && found.is_some_and(|found| told(&results).contains(&found)) {
         Ok(())
     } else {
-        Err(format!("{found:?}, and {again:?} behind another loss: {results:?}"))
+        Err(format!("{found:?}, and {again:?} after another loss: {results:?}"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Logs that are still open when later transactions have come, because their coordinators have died behind the release of their locks.
+//! Logs that are still open when later transactions have come, because their coordinators have died after the release of their locks.
 
 use std::rc::Rc;
 

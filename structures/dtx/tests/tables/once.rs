@@ -119,7 +119,7 @@ fn a_key_has_one_item() {
     });
 }
 
-/// Behind a conflict no step can be taken, so no commit rests on half of a fetch.
+/// After a conflict no step can be taken, so no commit rests on half of a fetch.
 #[test]
 fn a_transaction_in_conflict_can_only_be_given_up() {
     with_tables(small(0b11, 1), async move |tables| {
@@ -193,7 +193,7 @@ fn what_is_locked_and_not_changed_is_validated() {
     a_lock_is_broken_under_a_transaction(false).unwrap();
 }
 
-/// What a slow READ may bring: the head of a node behind an insertion, and a slot of it from before, locked.
+/// What a slow READ may bring: the head of a node after an insertion, and a slot of it from before, locked.
 pub(crate) fn a_slot_is_being_filled() -> Result<(), String> {
     with_tables(small(0b11, 1), async move |tables| {
         let (shape, key) = (*tables.shape(), 3);

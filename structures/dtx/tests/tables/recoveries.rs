@@ -1,4 +1,4 @@
-//! Recoveries beside living coordinators, and behind others that were left half done.
+//! Recoveries beside living coordinators, and after others that were left half done.
 
 use std::rc::Rc;
 

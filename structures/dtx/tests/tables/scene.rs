@@ -65,7 +65,7 @@ impl Scene {
         server.revive(100 + self.world.now().as_nanos());
     }
 
-    /// A key of table 0, not below `from`, whose primary is at a position, and its backups behind that.
+    /// A key of table 0, not below `from`, whose primary is at a position, and its backups after that.
     pub(crate) fn key_at(&self, position: usize, from: u64) -> u64 {
         let at = |key: &u64| (self.shape.node_of(0, *key) as usize) % self.shape.server_count() == position;
         (from..).find(at).expect("keys are spread")

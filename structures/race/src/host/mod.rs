@@ -62,7 +62,7 @@ impl HashTable {
         self.server == self.info.directory.server()
     }
 
-    /// Offset of the first subtable, behind the directory.
+    /// Offset of the first subtable, after the directory.
     fn first_subtable(&self) -> u64 {
         self.info.directory.offset() + self.info.shape.directory_bytes()
     }

@@ -302,7 +302,7 @@ struct Slots {
     of: BucketHeader,
     /// Each with its offset.
     all: Vec<(u64, Slot)>,
-    /// Offset behind the last one.
+    /// Offset after the last one.
     end: u64,
 }
 

@@ -27,7 +27,7 @@ impl<V: Verbs> Table<V> {
     /// Puts a value where none is; says whether it did. Three round trips.
     ///
     /// # Errors
-    /// In the answer, as of all changes: see [`TableError`]. Behind [`CommonError::Unknown`] the change may have been made.
+    /// In the answer, as of all changes: see [`TableError`]. After [`CommonError::Unknown`] the change may have been made.
     pub async fn insert(&self, key: u64, value: &[u8]) -> Answer<bool> {
         self.change(key, Change::Insert(value)).await
     }

@@ -104,7 +104,7 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    /// The second round trip: puts the tentative pointer, and reads the buckets behind it.
+    /// The second round trip: puts the tentative pointer, and reads the buckets after it.
     async fn put(&self, buckets: &Buckets, offset: u64, fresh: &Fresh, op: &mut Op) -> Result<Buckets, Stop> {
         let leaf = buckets.leaf;
         let at = leaf.place.address().behind(offset);

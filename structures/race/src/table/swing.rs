@@ -17,7 +17,7 @@ pub(super) enum Swung {
 }
 
 impl<V: Verbs> Table<V> {
-    /// Replaces a slot that is `old` by `new`: a round trip. No word comes twice to a slot, except 0, so a slot that is `new` behind a
+    /// Replaces a slot that is `old` by `new`: a round trip. No word comes twice to a slot, except 0, so a slot that is `new` after a
     /// break was changed, and one that is `old` was not: the broken queue pair is gone by then, and nothing comes late.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ const KEYS: u64 = 120;
 /// Offsets that flips are drawn from: directory, subtables, blocks, and little else.
 const USED: Range<u64> = 0..96 << 10;
 
-/// Offsets of pairs of subtables: in the second chunk, behind directory and first subtable.
+/// Offsets of pairs of subtables: in the second chunk, after directory and first subtable.
 const PAIRS: Range<u64> = (64 << 10) + 2_624..(64 << 10) + 2_624 + 4_000;
 
 /// Length of a key's value: some need two READs.
@@ -50,7 +50,7 @@ fn fill(world: &World, servers: &[Rc<Server>]) {
     });
 }
 
-/// Answers of all keys behind some flips.
+/// Answers of all keys after some flips.
 #[derive(Default, Debug)]
 struct Answers {
     right: u64,

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::model::{SMALL, done, value, with_table};
 
-/// Bytes behind the directory's begin in which words are forged: directory, first subtable, first chunks.
+/// Bytes after the directory's begin in which words are forged: directory, first subtable, first chunks.
 const WITHIN: u64 = 200 << 10;
 
 const REGION: u64 = 2 << 20;

@@ -161,7 +161,7 @@ fn lives(number: u64, rounds: u64, beside: bool) -> Left {
     Left { bytes: used - before, reclaimed, inserts: number * rounds * LIVE }
 }
 
-/// Clients that die take blocks with them. The server finds these, and clients behind them use them: memory does not grow.
+/// Clients that die take blocks with them. The server finds these, and clients after them use them: memory does not grow.
 #[test]
 fn memory_of_clients_that_died_is_used_again() {
     let left = lives(30, 1, false);

@@ -67,7 +67,7 @@ impl Lab {
         calls
     }
 
-    /// What the client says of sweeps, in its renewals behind the one by which it is told: the highest wait, and how many blocks it gives
+    /// What the client says of sweeps, in its renewals after the one by which it is told: the highest wait, and how many blocks it gives
     /// back.
     fn settled(&mut self) -> (u64, usize) {
         self.keeper.doubt(0);

@@ -172,7 +172,7 @@ impl Requester {
                 let extension = if at == 0 { Extension::Reth(*reth) } else { Extension::None };
                 let start = at as usize * self.mtu;
                 let payload = data.part(start, (reth.length as usize).min(start + self.mtu));
-                // What is posted behind it and answered says that it was carried out, too.
+                // What is posted after it and answered says that it was carried out, too.
                 let is_awaited = work.signalled || self.cursor + 1 == self.work.len();
                 let ack_request = last && is_awaited || (at + 1).is_multiple_of(WRITE_ACK_INTERVAL);
                 link.emit(out, opcode, work.first_psn.plus(at), ack_request, &extension, payload);

@@ -125,11 +125,11 @@ fn a_chain_that_does_not_come_when_it_is_called_lets_others_pass() {
     assert_eq!(lab.under_way(), 1);
     // One of them comes after all, and waits for the room that it needs.
     assert!(poll_once(&mut idle[1], &woken).is_pending());
-    assert!(poll_once(&mut lab.read(8), &called).is_pending(), "a newcomer waits behind it");
+    assert!(poll_once(&mut lab.read(8), &called).is_pending(), "a newcomer waits after it");
     assert_eq!(lab.under_way(), 1);
     lab.turn();
     assert!(poll_once(&mut last, &called).is_ready());
-    // Behind another idle one.
+    // After another idle one.
     assert!((0..2).all(|_| poll_once(&mut idle[1], &woken).is_pending()));
     assert_eq!(lab.under_way(), 2);
 }

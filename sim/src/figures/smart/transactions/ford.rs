@@ -3,7 +3,7 @@
 //! ```text
 //!   lock and read    [CAS lock, READ item] or [READ item]      of each item
 //!   log, validation  [WRITE log] to each server; [READ version] of each item that is only read
-//!   data             [WRITE lock, WRITE item] on each replica of each item; a READ of one byte behind the last
+//!   data             [WRITE lock, WRITE item] on each replica of each item; a READ of one byte after the last
 //!   release          [WRITE lock 0] on each replica of each item; not waited for
 //! ```
 //!

@@ -209,7 +209,7 @@ impl Task {
         answer.await.result.map_err(|error| error.to_string())
     }
 
-    /// Tries a transaction once. One that is given up is followed by another one, behind a pause: SMART's artifact pauses behind those that
+    /// Tries a transaction once. One that is given up is followed by another one, after a pause: SMART's artifact pauses after those that
     /// lack money, too.
     async fn run_fords(&self, ford: &Ford, bench: Bench, task: ford::Task) -> Result<bool, String> {
         let turn = self.memory.compete().await;

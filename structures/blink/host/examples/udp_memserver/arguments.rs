@@ -39,7 +39,7 @@ impl Arguments {
             seconds: None,
         };
         while let Some(name) = words.next() {
-            let word = words.next().ok_or_else(|| format!("{name}: expected a value behind it"))?;
+            let word = words.next().ok_or_else(|| format!("{name}: expected a value after it"))?;
             match name.as_str() {
                 "--ip" => ip = Some(read(&name, &word)?),
                 "--port" => port = Some(ends(&word)?),

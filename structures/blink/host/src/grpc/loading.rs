@@ -342,7 +342,7 @@ fn refuse(error: BuildError) -> Status {
     }
 }
 
-/// Keys, and their values one behind the other.
+/// Keys, and their values one after the other.
 #[derive(Default)]
 struct Pairs {
     keys: Vec<u64>,

@@ -92,7 +92,7 @@ impl Builder<'_> {
                     leaf.push_record(key, RecordPointer { address, length, version });
                     write_record(bytes, key, version, published(version), |value| values.fill(key, value));
                     if self.refill {
-                        // Behind the record its place is empty: a former node might lie there whole.
+                        // After the record its place is empty: a former node might lie there whole.
                         let behind = record_at + u64::from(record_bytes(length))..record_at + stride(length);
                         records[behind.start as usize..behind.end as usize].fill(0);
                     }

@@ -13,7 +13,7 @@
 //!
 //! The size is computed first, so nothing is copied and nothing grows. The first line is the region's
 //! [`Superblock`]. An index read asks for as many bytes as the larger kind of node has, wherever it lands. So
-//! the region ends in padding of that size, behind the spare bytes, in which nodes will lie later, too.
+//! the region ends in padding of that size, after the spare bytes, in which nodes will lie later, too.
 //! Nothing is ever allocated in the padding.
 //!
 //! # A region filled anew

@@ -98,7 +98,7 @@ async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, own: &Partition, boun
     if wanted.is_empty() || request.limit == 0 {
         return Outcome::Records { payload: Vec::new(), next: None };
     }
-    // The next partition has what is behind this one's end.
+    // The next partition has what is after this one's end.
     let behind = own.range.high.filter(|&high| !wanted.is_below(high));
     let part = KeyRange { low: wanted.low, high: behind.or(wanted.high) };
     let most = request.limit.min(bounds.records);

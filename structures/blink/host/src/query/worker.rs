@@ -293,8 +293,8 @@ impl QueryWorker {
                 }
                 let Poll::Ready(Some(done)) = Pin::new(&mut self.work).poll_next(&mut context) else { break };
                 match done {
-                    // A scan that continues behind the former border misses keys that now lie before it; and
-                    // what lies behind a new border is no damage.
+                    // A scan that continues after the former border misses keys that now lie before it; and
+                    // what lies after a new border is no damage.
                     Ended::Request(ticket, Outcome::Records { .. } | Outcome::Damaged, range)
                         if range != self.info.partition.range =>
                     {

@@ -45,10 +45,7 @@ fn every_node_can_be_read_whole(tree: &LoadedTree) {
     let walk = walk(tree, &memory);
     walk.for_each_internal(|node| check(node.header().address)).unwrap();
     walk.for_each_leaf(|leaf| check(leaf.header().address)).unwrap();
-    assert!(
-        tree.spare.end + u64::from(largest) <= tree.region.len(),
-        "padding behind all that may be a node"
-    );
+    assert!(tree.spare.end + u64::from(largest) <= tree.region.len(), "padding after all that may be a node");
     assert_eq!(tree.spare.start % 64, 0);
 }
 

@@ -127,7 +127,7 @@ fn a_tree_comes_back_with_what_was_written_and_its_chunks() {
     assert_eq!(
         (rest.address.offset(), rest.bytes),
         (leaves.address.offset() + 1024, CHUNK - 1024),
-        "behind its node"
+        "after its node"
     );
     let rest = server.allocate(NOW, lease.session, LEAVES, 0).unwrap();
     assert!(matches!(rest, Grant::Chunk(chunk) if chunk.address == unused.address));

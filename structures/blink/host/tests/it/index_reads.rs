@@ -211,7 +211,7 @@ fn freed_root_is_an_error_not_a_loop() {
     assert!(error.to_string().contains("the last node was refused: node was freed. Unless"), "{error}");
     // It pauses between attempts, longer and longer, up to a millisecond.
     assert!((1000..4000).contains(&trips.restarts), "{trips:?}");
-    // Each attempt behind the second asks the superblock first: perhaps the root is another one.
+    // Each attempt after the second asks the superblock first: perhaps the root is another one.
     assert_eq!(trips.round_trips, 2 * trips.restarts);
 }
 

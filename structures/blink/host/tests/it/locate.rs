@@ -162,7 +162,7 @@ fn circles_of_siblings_take_no_more_of_a_turn_than_other_trees() {
     assert!(most <= BUDGET as u64 + 40, "{most} nodes in a turn");
     let places = places.try_recv().unwrap().unwrap();
     let found = places.iter().filter(|place| place.is_some()).count() as u64;
-    assert_eq!(found, last.low + 1 - first.low, "all but those behind the circle");
+    assert_eq!(found, last.low + 1 - first.low, "all but those after the circle");
     let error = top.try_recv().unwrap().unwrap_err();
     assert!(matches!(error, SnapshotError::Unreadable { .. }), "{error}");
     assert!(error.to_string().contains("its left neighbour ends at"), "{error}");

@@ -45,7 +45,7 @@ proptest! {
                 let to = from + size;
                 prop_assert_eq!(range.high, shortest.get(to - 1).copied());
                 if let Some(high) = range.high {
-                    // What a node and those behind it can hold bounds the choice; see that it did not here.
+                    // What a node and those after it can hold bounds the choice; see that it did not here.
                     let after = nodes.len() - index - 1;
                     let least = (from + 1).max(things.saturating_sub(after * capacity));
                     let most = (from + capacity).min(things - after);

@@ -235,7 +235,7 @@ fn records_are_found_in_use_whose_leaf_is_known_as_a_partner_only() {
     let (lower, next) = (&leaves[at], leaves[at + 1].0);
     let middle = lower.2.len() / 2;
     let (from, high) = (lower.2[middle].0, lower.1.high);
-    // An update behind the second write of the split.
+    // An update after the second write of the split.
     let mut entries = lower.2[middle..].to_vec();
     let key = entries[0].0;
     entries[0].1 = lab.record(new.address, key);

@@ -9,7 +9,7 @@ use fatbtree_wire::query::records;
 use crate::lab::{Lab, RANGE, SEED, address, ask, config};
 
 /// A scan that has read a part of its range reaches what was the border when it began. Its answer would say that all keys up to there were
-/// in it, and that another server has those behind: so it is asked for once more.
+/// in it, and that another server has those after: so it is asked for once more.
 #[test]
 fn a_scan_over_which_the_border_moves_ends_at_the_new_one() {
     let border = RANGE.high.unwrap();

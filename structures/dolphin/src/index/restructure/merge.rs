@@ -196,7 +196,7 @@ const fn most_of(one: usize, other: usize) -> usize {
     if one == 0 || other == 0 { SLOTS } else { TOGETHER }
 }
 
-/// A leaf with the one behind it, and with the one before.
+/// A leaf with the one after it, and with the one before.
 fn pairs_of(node: &Node, entry: Entry) -> Vec<Pair> {
     let Some(at) = node.entries.iter().position(|(_, found)| *found == entry) else { return Vec::new() };
     let leaf = |at: usize| node.entries.get(at).copied().filter(|(_, entry)| !entry.is_inner());

@@ -63,7 +63,7 @@ fn sorted(leaf: Leaf<'_>) -> Vec<(u64, Word)> {
 }
 
 /// The key at which items are cut in two, at a border between bytes of a depth: as evenly as may be;
-/// or behind all items, if the key comes there. `None`: all have one byte.
+/// or after all items, if the key comes there. `None`: all have one byte.
 fn boundary(items: &[(u64, Word)], key: u64, prefix: Prefix) -> Option<u64> {
     let (first, last) = (items.first()?.0, items.last()?.0);
     let byte = |key| prefix.byte_of(key);
