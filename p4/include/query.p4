@@ -1,4 +1,4 @@
-/* Queries: operations on keys over UDP, for clients without RDMA (`fabric/wire/src/query`).  A memory server's processor answers them; the
+/* Queries: operations on keys over UDP, for clients without RDMA (`wire/src/query`).  A memory server's processor answers them; the
  * switches lead a query to the server of its key and tell it a node to begin at, with the tables that lead index reads.
  *
  * A query's own first 32 bytes are what an index read carries in flight: an index header, then the node's address in the place of `va`.

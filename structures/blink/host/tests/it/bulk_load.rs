@@ -219,11 +219,12 @@ fn the_outermost_fences_are_the_partitions() {
     }
 }
 
-/// The parts of a long value are read at once, in as many buffers as the device has: four of 64 KiB and more here.
+/// The parts of a long value are read at once, in as many buffers as the device has: four of 64 KiB and more here. Of 1 MiB the first doorbell
+/// is refused for want of buffers, and the answer to the second one is a round trip, too.
 #[test]
 fn long_values_take_few_round_trips() {
     let config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
-    for (length, most) in [(60_000, 1), (65_512, 1), (65_513, 1), (200_000, 1), (1 << 20, 5)] {
+    for (length, most) in [(60_000, 1), (65_512, 1), (65_513, 1), (200_000, 1), (1 << 20, 6)] {
         let tree = bulk_load(&LoadOptions::new(config, 0), &[7, 9], &mut seeded(3, length)).unwrap();
         let client = client(&tree);
         for key in [7, 9] {
