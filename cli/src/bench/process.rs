@@ -128,7 +128,7 @@ pub(super) fn open(
         contention: arguments.contention.into(),
     };
     let kind =
-        with_kind!(structure, K => spread::<K>(arguments, rdma(arguments, cluster, described, &options)?));
+        with_kind!(structure, K => spread::<K>(arguments, rdma(arguments, cluster, described, options)?));
     if let Some(process) = kind {
         return Ok(process);
     }
