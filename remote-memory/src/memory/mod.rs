@@ -41,11 +41,11 @@ use crate::session::Session;
 /// * Call [`turn`](Self::turn) when completions may have come, and at [`next_deadline`](Self::next_deadline). Time never goes back.
 /// * After each turn the client's [`SessionKeeper`] takes all [events](Self::poll_event): it opens sessions, connects, and brings memory.
 ///   Nothing else takes events. Code without a keeper, such as a test of verbs, does what each [`Event`] says.
-/// * On [`Notice::Unfinished`] of the keeper run [`finish`](Self::finish), or [`KeyValue::finish`] of the structure.
+/// * On [`Notice::Unfinished`] of the keeper run [`finish`](Self::finish), or [`Spread::finish`] of the structure.
 ///
 /// [`SessionKeeper`]: crate::session_keeper::SessionKeeper
 /// [`Notice::Unfinished`]: crate::session_keeper::Notice::Unfinished
-/// [`KeyValue::finish`]: crate::KeyValue::finish
+/// [`Spread::finish`]: crate::Spread::finish
 pub struct RemoteMemory<V> {
     reactor: Reactor<V>,
     config: RemoteConfig,
