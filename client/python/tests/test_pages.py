@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster import ClusterTest
 
-PAGE = Path(__file__).parents[2] / "docs/src/python.md"
+PAGE = Path(__file__).parents[3] / "docs/src/python.md"
 
 
 class Pages(ClusterTest):
