@@ -12,7 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use fatbtree_blink::{Change, Limits, OperationError, Pool, PoolConfig, Start, TreeConfig};
+use fatbtree_blink::{Limits, OperationError, PoolConfig, Start, TreeConfig};
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{LoadOptions, load_cluster, seeded};
 use fatbtree_dolphin::host::HybridIndex;
 use fatbtree_dolphin::{Index, IndexError, NodeCache};
@@ -22,7 +23,7 @@ use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions, Tenant};
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{Table, TableError};
 use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
-use fatbtree_remote_memory::{CommonError, Kept, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{Change, CommonError, Kept, RemoteConfig, RemoteMemory, Structure};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
@@ -162,15 +163,21 @@ trait Subject {
     async fn write(&self) -> Ended;
 }
 
-impl Subject for Pool<FaultyDevice> {
+/// A structure of keys and values. `common` takes the cause out of its error, which is one that all structures have.
+struct Keyed<S: Structure> {
+    structure: S,
+    common: fn(S::Error) -> CommonError,
+}
+
+impl<S: Structure> Subject for Keyed<S> {
     async fn read(&self) -> Ended {
-        let found = self.lookup(KEY, Start::Root).await;
-        (found.result.map(|value| assert!(value.is_some())).map_err(of_tree), found.trips.round_trips)
+        let found = self.structure.get(KEY).await;
+        (found.result.map(|value| assert!(value.is_some())).map_err(self.common), found.round_trips)
     }
 
     async fn write(&self) -> Ended {
-        let changed = self.mutate(KEY, Change::Update(&VALUE), Start::Root).await;
-        (changed.result.map(|applied| assert!(applied)).map_err(of_tree), changed.trips.round_trips)
+        let changed = self.structure.change(KEY, Change::Update(&VALUE)).await;
+        (changed.result.map(|applied| assert!(applied)).map_err(self.common), changed.round_trips)
     }
 }
 
@@ -179,33 +186,9 @@ fn of_tree(error: OperationError) -> CommonError {
     error
 }
 
-impl Subject for Table<FaultyDevice> {
-    async fn read(&self) -> Ended {
-        let found = self.search(KEY).await;
-        (found.result.map(|value| assert!(value.is_some())).map_err(of_table), found.round_trips)
-    }
-
-    async fn write(&self) -> Ended {
-        let changed = self.update(KEY, &VALUE).await;
-        (changed.result.map(|applied| assert!(applied)).map_err(of_table), changed.round_trips)
-    }
-}
-
 fn of_table(error: TableError) -> CommonError {
     let TableError::Common(error) = error else { panic!("{error}") };
     error
-}
-
-impl Subject for Index<FaultyDevice> {
-    async fn read(&self) -> Ended {
-        let found = self.get(KEY).await;
-        (found.result.map(|value| assert!(value.is_some())).map_err(of_index), found.round_trips)
-    }
-
-    async fn write(&self) -> Ended {
-        let changed = self.update(KEY, &VALUE).await;
-        (changed.result.map(|applied| assert!(applied)).map_err(of_index), changed.round_trips)
-    }
 }
 
 fn of_index(error: IndexError) -> CommonError {
@@ -289,13 +272,11 @@ fn drive<T: Tenant, K: Kept>(
 ) {
     let options = KeeperOptions::default();
     let mut keeper = SessionKeeper::new(memory.remote().connections(), options);
-    let (mut work, mut now, host) = (pin!(work), Instant::ZERO, [127, 0, 0, 1].into());
+    let client = ClientId { host: [127, 0, 0, 1].into(), roce: [0, 0, 0, 1].into() };
+    let (mut work, mut now) = (pin!(work), Instant::ZERO);
     while now < Instant::ZERO + Duration::from_secs(10) {
         memory.remote().turn(now);
-        while let Some((id, call)) = keeper.poll_call(now, memory) {
-            let client = ClientId { host, roce: [0, 0, 0, 1].into() };
-            keeper.handle_answer(now, memory, id, server.carry_out(now, client, call));
-        }
+        keeper.pump(now, memory, |_, call| server.carry_out(now, client, call));
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
             return;
         }
@@ -335,8 +316,9 @@ fn trees_go_on_and_count_each_round_trip() {
     let (device, script) = device(&network);
     let limits = Limits { patience: PATIENCE, ..Limits::default() };
     let config = PoolConfig { limits, ..PoolConfig::default() };
-    let pool = Pool::new(device, config, roots, 1).expect("the tree fits");
-    drive(&mut servers[0], &pool, judge("tree", &pool, &script));
+    let client = Client::new(device, config, roots, 1).expect("the tree fits");
+    let subject = Keyed { structure: client.starting(Start::Root), common: of_tree };
+    drive(&mut servers[0], client.pool(), judge("tree", &subject, &script));
 }
 
 #[test]
@@ -347,7 +329,7 @@ fn hash_tables_go_on_and_count_each_round_trip() {
     let work = async {
         let table = Table::open(Rc::clone(&memory), 0).await.expect("the server lives");
         assert_eq!(table.insert(KEY, &VALUE).await.result, Ok(true));
-        judge("hash table", &table, &script).await;
+        judge("hash table", &Keyed { structure: table, common: of_table }, &script).await;
     };
     drive(&mut server, &*memory, work);
 }
@@ -361,7 +343,7 @@ fn hybrid_indexes_go_on_and_count_each_round_trip() {
         let cache = Rc::new(NodeCache::new(1 << 20));
         let index = Index::open(Rc::clone(&memory), 0, cache).await.expect("the server lives");
         assert_eq!(index.insert(KEY, &VALUE).await.result, Ok(true));
-        judge("hybrid index", &index, &script).await;
+        judge("hybrid index", &Keyed { structure: index, common: of_index }, &script).await;
     };
     drive(&mut server, &*memory, work);
 }

@@ -328,7 +328,7 @@ fn records_of(loaded: u64, keys: &Keys) -> u64 {
 }
 
 /// Number of keys that the structure was loaded with. Of a file, all of them; of YCSB, as many as are there from the first one on: they
-/// are looked for in halves, because a load inserts all of them, and workloads insert others far behind.
+/// are looked for in halves, because a load inserts all of them, and workloads insert others far beyond.
 async fn search<S: fatbtree_remote_memory::Structure>(structure: &S, keys: &Keys) -> Result<u64> {
     if let Keys::Of { file, .. } = keys {
         return Ok(file.keys().len() as u64);

@@ -180,8 +180,8 @@ impl<P: Place, W: Write> Shell<P, W> {
             for (key, value) in &pairs {
                 show(&mut self.out, *key, value)?;
             }
-            match pairs.last() {
-                Some((key, _)) if *key < last && pairs.len() as u64 == most => next = key + 1,
+            match Portion::in_order(pairs, most as usize).rest {
+                Some(key) if key <= last => next = key,
                 _ => break,
             }
         }

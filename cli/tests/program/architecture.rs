@@ -3,17 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use fatbtree_sim::campaigns;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate has a folder").to_owned()
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
+use crate::common::repository::{read, root};
+use crate::pages::paths;
 
 /// The folders of a folder that hold something of the repository.
 fn folders(path: &str) -> BTreeSet<String> {
@@ -55,7 +49,7 @@ fn the_architecture_is_short_and_has_every_folder_and_crate() {
     }
     for member in members() {
         let (top, _) = member.split_once('/').unwrap_or((&member, ""));
-        let manifest = read(&format!("{member}/Cargo.toml"));
+        let manifest = read(format!("{member}/Cargo.toml"));
         let package = manifest.split("name = \"").nth(1).and_then(|rest| rest.split('"').next());
         let package = package.expect("a crate has a name");
         let name = package.strip_prefix("fatbtree-").unwrap_or(package);
@@ -90,13 +84,6 @@ fn every_structure_has_its_formats() {
     }
 }
 
-/// Files that a recipe lists: in code spans, with an ending.
-fn files(recipe: &str) -> Vec<&str> {
-    let items = recipe.lines().filter(|line| line.starts_with("- ") || line.starts_with("  "));
-    let spans = items.flat_map(|line| line.split('`').skip(1).step_by(2));
-    spans.filter(|span| span.contains('/') && span.contains('.')).collect()
-}
-
 #[test]
 fn the_recipes_list_the_files_of_their_examples() {
     let page = read("CONTRIBUTING.md");
@@ -106,10 +93,10 @@ fn the_recipes_list_the_files_of_their_examples() {
         let title = recipe.lines().next().unwrap_or_default();
         let example = recipe.split("Example: `").nth(1).and_then(|rest| rest.split('`').next());
         let example = example.unwrap_or_else(|| panic!("{title}: no example"));
-        let files = files(recipe);
+        let files: Vec<String> = paths(recipe).into_iter().filter(|path| !path.ends_with('/')).collect();
         assert!(files.len() >= 5, "{title}: {files:?}");
         for file in files {
-            let names_it = file.contains(example) || read(file).to_lowercase().contains(example);
+            let names_it = file.contains(example) || read(&file).to_lowercase().contains(example);
             assert!(names_it, "CONTRIBUTING.md, {title}: {file} does not name {example}");
         }
     }

@@ -5,11 +5,12 @@
 //! order in which lines build on each other. What has to be otherwise in a test (sizes, folders, ports) is said with the line.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::common::http::get;
 use crate::common::processes::{Role, on_own_ports, ports};
+use crate::common::repository::{read, root};
 use crate::common::run;
 use fatbtree_topology::Cluster;
 
@@ -429,16 +430,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// The texts of its pages.
 fn pages() -> Vec<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate has a folder");
-    let book = std::fs::read_dir(root.join("docs/src")).expect("the book is there");
+    let book = std::fs::read_dir(root().join("docs/src")).expect("the book is there");
     let book = book.map(|entry| entry.expect("a readable folder").path());
     let book = book.filter(|path| path.extension().is_some_and(|end| end == "md"));
-    let others = ["README.md", "scripts/deploy-tofino.md"].map(|name| root.join(name));
-    book.chain(others)
-        .map(|path| {
-            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-        })
-        .collect()
+    let others = ["README.md", "scripts/deploy-tofino.md"].map(PathBuf::from);
+    book.chain(others).map(read).collect()
 }
 
 /// What is typed of a line: a comment begins after two spaces, or with a hash.

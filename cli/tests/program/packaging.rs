@@ -3,16 +3,13 @@
 use std::fs;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::common::fatbtree;
 use crate::common::processes::{Role, cluster_file_like};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate has a folder").to_owned()
-}
+use crate::common::repository::{read, root};
 
 fn units() -> Vec<(String, String)> {
     let folder = fs::read_dir(root().join("packaging/systemd")).expect("a folder");
@@ -108,10 +105,10 @@ fn systemd_understands_the_units() {
 /// cargo-deb replaces `target/release` by the folder of the profile; what lies in `packaging` there is made by `packaging/deb.sh`.
 #[test]
 fn what_the_package_lists_is_there() {
-    let text = fs::read_to_string(root().join("cli/Cargo.toml")).expect("text");
+    let text = read("cli/Cargo.toml");
     let section =
         text.split("\nassets = [\n").nth(1).and_then(|rest| rest.split("\n]").next()).expect("assets");
-    let script = fs::read_to_string(root().join("packaging/deb.sh")).expect("text");
+    let script = read("packaging/deb.sh");
     for line in section.lines() {
         let path = line.trim().strip_prefix("[\"").and_then(|rest| rest.split('"').next()).expect("a path");
         if let Some(made) = path.strip_prefix("target/release/packaging/") {
@@ -124,7 +121,7 @@ fn what_the_package_lists_is_there() {
             assert_eq!(path, "target/release/fatbtree");
         }
     }
-    let container = fs::read_to_string(root().join("packaging/Containerfile")).expect("text");
+    let container = read("packaging/Containerfile");
     assert!(container.contains("--profile dist") && script.contains("--profile dist"));
 }
 
@@ -148,7 +145,7 @@ fn script(name: &str, arguments: &[&str], commands: &[&str], root: &Path) -> (St
         std::os::unix::fs::symlink(there, tools.join(tool)).expect("a link");
     }
     // A system of its own, on which systemd runs.
-    let text = fs::read_to_string(self::root().join("packaging/debian").join(name)).expect("text");
+    let text = read(Path::new("packaging/debian").join(name));
     let text = text.replace("/run/systemd/system", root.to_str().expect("a plain path"));
     let text = text.replace("\"$DPKG_ROOT/", &format!("\"{}/", root.display()));
     let path = root.join(name);
@@ -204,6 +201,6 @@ fn systemd_never_gives_a_role_up_and_a_package_has_its_name_when_it_is_whole() {
     let common = fs::read_to_string(common).expect("text");
     let unit = common.split("[Service]").next().expect("a section");
     assert!(unit.contains("[Unit]") && unit.contains("\nStartLimitIntervalSec=0\n"), "{unit}");
-    let script = fs::read_to_string(root().join("packaging/assemble_deb.py")).expect("text");
+    let script = read("packaging/assemble_deb.py");
     assert!(script.contains("\"--build\", root, partial)") && script.contains("os.replace(partial, path)"));
 }

@@ -9,13 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate has a folder").to_owned()
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
+use crate::common::repository::{read, root};
 
 /// The `.md` files below a folder. What is built or fetched is left out.
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -86,10 +80,10 @@ fn every_link_between_pages_leads_somewhere() {
 }
 
 /// Paths of the repository in code spans: files by their endings, and folders.
-fn paths(page: &str) -> BTreeSet<String> {
+pub(crate) fn paths(page: &str) -> BTreeSet<String> {
     let text: Vec<&str> = text(page).collect();
     let text = text.join("\n");
-    let endings = [".rs", ".p4", ".proto", ".py", ".md", ".lua", ".sh", ".toml", "/"];
+    let endings = [".rs", ".p4", ".proto", ".py", ".md", ".lua", ".sh", ".toml", ".json", "/"];
     let is_path = |span: &&str| {
         let letters = |c: char| c.is_ascii_alphanumeric() || "./-_".contains(c);
         let (top, rest) = span.split_once('/').unwrap_or_default();
@@ -116,7 +110,7 @@ fn every_path_that_the_map_names_is_there() {
 /// The README is for a reader with two minutes; everything else has a page in the book.
 #[test]
 fn the_readme_is_short() {
-    let page = read(&root().join("README.md"));
+    let page = read("README.md");
     let wide: Vec<&str> = page.lines().filter(|line| line.chars().count() > 100).collect();
     assert!(wide.is_empty(), "README.md: expected at most 100 columns, found {wide:#?}");
     let lines = page.lines().count();
@@ -168,13 +162,13 @@ fn the_built_book_has_no_links_out_of_it() {
 
 #[test]
 fn the_page_shows_the_program_that_is_compiled() {
-    let program = read(&root().join("processes/examples/embedded.rs"));
+    let program = read("processes/examples/embedded.rs");
     let code = &program[program.find("\nuse ").expect("it uses crates") + 1..];
-    let page = read(&root().join("docs/src/embed.md"));
+    let page = read("docs/src/embed.md");
     assert!(page.contains(&format!("```rust\n{code}```\n")), "docs/src/embed.md shows another program");
-    let program = read(&root().join("client/examples/twelve_lines/program.rs"));
+    let program = read("client/examples/twelve_lines/program.rs");
     for page in ["docs/src/embed.md", "README.md"] {
-        let shown = read(&root().join(page)).contains(&format!("```rust\n{program}```\n"));
+        let shown = read(page).contains(&format!("```rust\n{program}```\n"));
         assert!(shown, "{page} shows another program than client/examples/twelve_lines/program.rs");
     }
 }

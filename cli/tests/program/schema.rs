@@ -6,13 +6,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{Role, cluster_file_like};
+use crate::common::repository::read;
 use crate::common::run;
 use serde_json::{Value, json};
 
 fn schema() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/src/schema.json");
-    let text = fs::read_to_string(path).expect("it is there");
-    serde_json::from_str(&text).expect("it is JSON")
+    serde_json::from_str(&read("docs/src/schema.json")).expect("it is JSON")
 }
 
 /// Checks a value by the keywords of JSON Schema that `schema.json` uses. Another keyword panics: it would not be checked.

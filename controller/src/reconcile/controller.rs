@@ -55,6 +55,10 @@ impl SwitchState {
             Self::Settled(at) => Some(*at),
         }
     }
+
+    fn has_held(&self, version: u64) -> bool {
+        self.held().is_some_and(|at| at >= version)
+    }
 }
 
 /// Something that others want to know.
@@ -273,7 +277,7 @@ impl Controller {
     }
 
     fn is_settled(&self, switch: SwitchId, version: u64) -> bool {
-        self.switches.get(&switch).and_then(SwitchState::held).is_some_and(|at| at >= version)
+        self.switches.get(&switch).is_some_and(|state| state.has_held(version))
     }
 
     /// All that answer, and all fat roots that packets are sent to in any case.
@@ -286,7 +290,7 @@ impl Controller {
         let settled = |(switch, state): (&SwitchId, &SwitchState)| match state {
             _ if self.outages.switches.contains(switch) => true,
             SwitchState::Silent(_) => true,
-            state => state.held().is_some_and(|at| at >= version),
+            state => state.has_held(version),
         };
         self.switches.iter().all(settled)
     }

@@ -30,16 +30,7 @@ pub enum Stop<E> {
 
 impl<E: From<CommonError>> From<Trouble> for Stop<E> {
     fn from(trouble: Trouble) -> Self {
-        let error = match trouble {
-            Trouble::Broke(_) | Trouble::Lapsed => return Self::Later,
-            Trouble::Refused(error) if error.is_temporary() => return Self::Refused(error),
-            Trouble::Refused(error) => CommonError::Refused(error),
-            Trouble::Abandoned(id) => CommonError::Abandoned(id),
-            Trouble::Lost(server) => CommonError::Lost(server),
-            Trouble::UnknownServer(server) => CommonError::UnknownServer(server),
-            Trouble::NotWriter(server) => CommonError::NotWriter(server),
-        };
-        Self::Failed(error.into())
+        CommonError::of(trouble).map_or(Self::Later, Self::from)
     }
 }
 
@@ -55,7 +46,10 @@ impl<E: From<CommonError>> From<LockError> for Stop<E> {
 
 impl<E: From<CommonError>> From<CommonError> for Stop<E> {
     fn from(error: CommonError) -> Self {
-        Self::Failed(error.into())
+        match error {
+            CommonError::Refused(error) if error.is_temporary() => Self::Refused(error),
+            error => Self::Failed(error.into()),
+        }
     }
 }
 

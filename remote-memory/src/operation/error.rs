@@ -5,6 +5,7 @@ use fatbtree_verbs::PostError;
 use crate::address::GlobalAddress;
 use crate::allocator::Shortage;
 use crate::connection::{BreakReason, ConnectionId};
+use crate::memory::Trouble;
 
 /// Errors that an operation of any structure may end with. After all but [`Unknown`](Self::Unknown) it has changed nothing, and never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,4 +84,27 @@ pub enum CommonError {
     /// The device refuses a request, for good or for as long as the operation had [`patience`](crate::RemoteConfig::patience).
     #[error(transparent)]
     Refused(#[from] PostError),
+    /// The structure has no such operation.
+    #[error("a {structure} has no {operation}")]
+    Lacks {
+        /// Its name for people.
+        structure: &'static str,
+        /// The operation, by its name in the library.
+        operation: &'static str,
+    },
+}
+
+impl CommonError {
+    /// The error that a trouble ends an operation with. `None` if the connection broke or the session has ended: another attempt may succeed.
+    #[must_use]
+    pub const fn of(trouble: Trouble) -> Option<Self> {
+        Some(match trouble {
+            Trouble::Broke(_) | Trouble::Lapsed => return None,
+            Trouble::Refused(error) => Self::Refused(error),
+            Trouble::Abandoned(id) => Self::Abandoned(id),
+            Trouble::Lost(server) => Self::Lost(server),
+            Trouble::UnknownServer(server) => Self::UnknownServer(server),
+            Trouble::NotWriter(server) => Self::NotWriter(server),
+        })
+    }
 }

@@ -42,9 +42,6 @@ pub enum IndexError {
         /// The address that the server gave.
         at: GlobalAddress,
     },
-    /// The structure has no such operation.
-    #[error("a Dolphin index has no {0}")]
-    Lacks(&'static str),
 }
 
 /// Reasons for which an attempt does not end with an answer.

@@ -91,7 +91,7 @@ pub(crate) type Stop = fatbtree_remote_memory::Stop<DtxError>;
 impl From<DtxError> for Stop {
     fn from(error: DtxError) -> Self {
         match error {
-            DtxError::Common(CommonError::Refused(error)) if error.is_temporary() => Self::Refused(error),
+            DtxError::Common(error) => error.into(),
             error if error.is_temporary() => Self::Later,
             error => Self::Failed(error),
         }
@@ -100,13 +100,10 @@ impl From<DtxError> for Stop {
 
 impl From<Trouble> for DtxError {
     fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Lost(server) => Self::Lost(server),
-            trouble => match Stop::from(trouble) {
-                Stop::Failed(error) => error,
-                Stop::Refused(error) => CommonError::Refused(error).into(),
-                Stop::Anew | Stop::Later | Stop::Absent(_) => Self::Broke,
-            },
+        match CommonError::of(trouble) {
+            None => Self::Broke,
+            Some(CommonError::Lost(server)) => Self::Lost(server),
+            Some(error) => error.into(),
         }
     }
 }

@@ -40,9 +40,6 @@ pub enum TableError {
         "the table was opened anew during the export, because a memory server may have begun anew; begin the export again"
     )]
     OpenedAnew,
-    /// The structure has no such operation.
-    #[error("a hash table has no {0}")]
-    Lacks(&'static str),
 }
 
 impl TableError {

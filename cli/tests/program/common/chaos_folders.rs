@@ -15,6 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::common::fatbtree;
 use crate::common::processes::{Role, client_options};
+use crate::common::repository::root;
 
 /// Bytes of the small disk: twice what the trees take.
 const DISK: &str = "192m";
@@ -75,7 +76,7 @@ impl Disk {
     /// A disk at `data` that loses what was not synced when its power is [cut](Self::cut). That takes root.
     pub(crate) fn losing(data: &Path, seed: u64) -> Self {
         let mut command = Command::new("unshare");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/losing_disk.py");
+        let script = root().join("scripts/losing_disk.py");
         command.args(["-m", "--propagation", "private", "python3"]).arg(script).arg(data);
         command.arg(seed.to_string()).stdin(Stdio::piped());
         let keeper = Role::of(command);

@@ -3,6 +3,7 @@
 pub(crate) mod chaos_folders;
 pub(crate) mod http;
 pub(crate) mod processes;
+pub(crate) mod repository;
 pub(crate) mod spread;
 
 use std::process::{Command, Output};

@@ -231,17 +231,16 @@ impl<V: Verbs> Client<V> {
     ///
     /// No pair is missed that is there throughout, whatever others change meanwhile; but it is not a snapshot of one moment.
     pub fn scan(&self, range: impl RangeBounds<u64>) -> Scan<'_, V> {
-        self.scan_from(range, Order::Forward)
+        self.scan_from(KeyRange::of(range), Order::Forward)
     }
 
     /// Scans as [`scan`](Self::scan) does, in descending order.
     pub fn scan_backward(&self, range: impl RangeBounds<u64>) -> Scan<'_, V> {
-        self.scan_from(range, Order::Backward)
+        self.scan_from(KeyRange::of(range), Order::Backward)
     }
 
-    fn scan_from(&self, range: impl RangeBounds<u64>, order: Order) -> Scan<'_, V> {
-        let options = ScanOptions { order, start: self.start, ..ScanOptions::default() };
-        self.scan_with(KeyRange::of(range), options)
+    fn scan_from(&self, range: KeyRange, order: Order) -> Scan<'_, V> {
+        self.scan_with(range, ScanOptions { order, start: self.start, ..ScanOptions::default() })
     }
 
     /// Scans as [`scan`](Self::scan) does, with options.
@@ -329,7 +328,7 @@ impl<V: Verbs> Structure for Client<V> {
     /// Round trips that were under way at once count once.
     async fn scan(&self, range: KeyRange, most: usize) -> Answer<Pairs, OperationError> {
         let since = self.now();
-        let mut scan = self.scan_with(range, ScanOptions { start: self.start, ..ScanOptions::default() });
+        let mut scan = self.scan_from(range, Order::Forward);
         let mut found = Vec::with_capacity(most);
         let mut result = Ok(());
         while found.len() < most

@@ -20,6 +20,7 @@ use fatbtree_verbs::{Operation, Output, Remote, Verbs};
 use super::announce::Announced;
 use super::descend::{Held, Reached};
 use super::space::Fresh;
+use super::structure::NAME;
 use super::{Answer, Change, Index, Op};
 use crate::checks::Check;
 use crate::error::{IndexError, Stop};
@@ -106,7 +107,7 @@ impl<V: Verbs> Index<V> {
         match (change, old) {
             (Change::CompareAndSwap { .. }, _) => {
                 announced.clear(op).await?;
-                Err(IndexError::Lacks("compare_and_swap").into())
+                Err(CommonError::Lacks { structure: NAME, operation: "compare_and_swap" }.into())
             }
             (Change::Insert(_), Some(_)) | (Change::Update(_) | Change::Delete, None) => {
                 announced.clear(op).await?;

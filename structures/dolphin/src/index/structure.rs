@@ -16,13 +16,16 @@ use crate::error::IndexError;
 use crate::layout::Shape;
 use crate::verify::{Fault, Verified};
 
+/// Name for people.
+pub(super) const NAME: &str = "Dolphin index";
+
 impl<V: Verbs + 'static> Structure for Index<V> {
     type Value = Value;
     type Error = IndexError;
     /// The next key.
     type Cursor = u64;
 
-    const NAME: &'static str = "Dolphin index";
+    const NAME: &'static str = NAME;
     const LACKS: &'static [&'static str] = &["compare_and_swap"];
 
     fn now(&self) -> Instant {

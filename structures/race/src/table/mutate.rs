@@ -16,6 +16,7 @@ use fatbtree_verbs::{Output, Verbs};
 use super::buckets::Buckets;
 use super::search::Hit;
 use super::space::Fresh;
+use super::structure::NAME;
 use super::swing::Swung;
 use super::{Answer, Change, Op, Table};
 use crate::checks::Check;
@@ -83,7 +84,9 @@ impl<V: Verbs> Table<V> {
         }
         let hit = self.find(&buckets, op).await?;
         match (hit, change) {
-            (_, Change::CompareAndSwap { .. }) => Err(TableError::Lacks("compare_and_swap").into()),
+            (_, Change::CompareAndSwap { .. }) => {
+                Err(CommonError::Lacks { structure: NAME, operation: "compare_and_swap" }.into())
+            }
             (Some(_), Change::Insert(_)) | (None, Change::Update(_) | Change::Delete) => Ok(false),
             (Some(hit), Change::Update(_) | Change::Upsert(_) | Change::Delete) => {
                 self.replace(leaf, &hit, fresh.as_ref(), op).await?;

@@ -15,12 +15,15 @@ use crate::error::TableError;
 use crate::layout::TableInfo;
 use crate::verify::{Fault, Verified};
 
+/// Name for people.
+pub(super) const NAME: &str = "hash table";
+
 impl<V: Verbs + 'static> Structure for Table<V> {
     type Value = Value;
     type Error = TableError;
     type Cursor = Cursor;
 
-    const NAME: &'static str = "hash table";
+    const NAME: &'static str = NAME;
 
     /// It has no order of keys.
     const LACKS: &'static [&'static str] = &["compare_and_swap", "scan"];
@@ -42,7 +45,10 @@ impl<V: Verbs + 'static> Structure for Table<V> {
     }
 
     async fn scan(&self, _: KeyRange, _: usize) -> Answer<Pairs> {
-        Answer { result: Err(TableError::Lacks("scan")), round_trips: 0 }
+        Answer {
+            result: Err(CommonError::Lacks { structure: NAME, operation: "scan" }.into()),
+            round_trips: 0,
+        }
     }
 
     async fn export(&self, from: Cursor, most: usize) -> Answer<Portion<Bytes, Cursor>> {

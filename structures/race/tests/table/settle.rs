@@ -59,11 +59,10 @@ impl Lab {
     /// All calls that the keeper makes, each carried out at once.
     fn calls(&mut self) -> Vec<Call> {
         let mut calls = Vec::new();
-        while let Some((id, call)) = self.keeper.poll_call(self.now, &*self.memory) {
+        self.keeper.pump(self.now, &*self.memory, |_, call| {
             calls.push(call.clone());
-            let answer = self.server.carry_out(self.now, client(), call);
-            self.keeper.handle_answer(self.now, &*self.memory, id, answer);
-        }
+            self.server.carry_out(self.now, client(), call)
+        });
         calls
     }
 

@@ -88,7 +88,7 @@ fn chunks_that_were_written_to_stay_the_trees() {
     let other = lab.client();
     let session = lab.open(&other).unwrap();
     let again: Vec<_> = (0..2).map(|_| lab.allocate(session, LEAVES).unwrap().address).collect();
-    assert_eq!(again, [kept, last], "those that nobody could reach are used again");
+    assert_eq!(again, [kept, last], "chunks that were not written to are given out again");
     let fresh = lab.allocate(session, LEAVES).unwrap().address;
     assert!(fresh > last && fresh != written);
 }
