@@ -1,4 +1,4 @@
-//! Two switches, their network and a plan that they hold: once compiled, once interpreted.
+//! Two switches, their network and a plan that they hold.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const ELECTION: Uint128 = Uint128 { high: 0, low: 1 };
 /// Keys of the tree are multiples of this.
 pub const STEP: u64 = 5;
 
-/// Switches that hold one plan, in two kinds that must not differ.
+/// Switches that hold one plan.
 #[derive(Debug)]
 pub struct Switches {
     /// The network: two switches, hosts at both.
@@ -27,9 +27,8 @@ pub struct Switches {
     pub servers: Vec<HostId>,
     /// Where the plan leads keys.
     pub plan: Plan,
-    compiled: Vec<Switch>,
-    interpreted: Vec<Switch>,
-    output: [Output; 2],
+    switches: Vec<Switch>,
+    output: Output,
 }
 
 impl Switches {
@@ -47,10 +46,8 @@ impl Switches {
         let frequencies = Frequencies::from_keys(&tree, &keys);
         let plan = Plan::new(&network, &placement, &tree, &frequencies, &budget, 1).expect("it fits");
         let program = Program::load(fatbtree_p4::PROGRAM).expect("the committed program runs");
-        let compiled = switches(&network, &placement, &plan, &program);
-        let program = Program::load_interpreted(fatbtree_p4::PROGRAM).expect("the committed program runs");
-        let interpreted = switches(&network, &placement, &plan, &program);
-        Self { network, servers, plan, compiled, interpreted, output: [Output::new(), Output::new()] }
+        let switches = switches(&network, &placement, &plan, &program);
+        Self { network, servers, plan, switches, output: Output::new() }
     }
 
     /// A host.
@@ -60,21 +57,12 @@ impl Switches {
     }
 
     /// What a switch makes of a frame: by which ports it goes, and as what.
-    ///
-    /// # Panics
-    /// When compiled and interpreted program differ.
     pub fn hop(&mut self, switch: SwitchId, port: u16, frame: &[u8]) -> Vec<(u16, Vec<u8>)> {
-        let all = [&mut self.compiled, &mut self.interpreted];
-        for (switches, output) in all.into_iter().zip(&mut self.output) {
-            output.clear();
-            let switch = &mut switches[switch.0 as usize];
-            switch.handle_frame(0, port, frame, output);
-            while switch.poll_stream().is_some() {}
-        }
-        let [compiled, interpreted] = [&self.output[0], &self.output[1]]
-            .map(|output| output.iter().map(|(port, frame)| (port, frame.to_vec())).collect::<Vec<_>>());
-        assert_eq!(compiled, interpreted, "compiled, interpreted");
-        compiled
+        self.output.clear();
+        let switch = &mut self.switches[switch.0 as usize];
+        switch.handle_frame(0, port, frame, &mut self.output);
+        while switch.poll_stream().is_some() {}
+        self.output.iter().map(|(port, frame)| (port, frame.to_vec())).collect()
     }
 
     /// The port by which a host's frames come to its switch.

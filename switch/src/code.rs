@@ -35,10 +35,6 @@ impl Default for Slots {
 }
 
 impl Slots {
-    pub(crate) fn words(&self) -> &Words {
-        &self.0
-    }
-
     pub(crate) fn words_mut(&mut self) -> &mut Words {
         &mut self.0
     }
@@ -312,18 +308,6 @@ impl Op {
         }
     }
 
-    /// Whether the operation can end the parser or drop the packet.
-    pub(crate) fn may_end(self) -> bool {
-        matches!(
-            self,
-            Op::Extract { .. }
-                | Op::Lookahead { .. }
-                | Op::Advance { .. }
-                | Op::Verify { .. }
-                | Op::Assert { .. }
-        )
-    }
-
     /// Whether the operation does nothing but choose where to continue.
     pub(crate) fn is_jump(mut self) -> bool {
         self.target().is_some() && !matches!(self, Op::ApplyInto { .. })
@@ -409,13 +393,6 @@ pub(crate) struct ConstCall {
     pub(crate) position: usize,
     pub(crate) code: ActionCode,
     pub(crate) params: Box<[u64]>,
-}
-
-impl ConstCall {
-    /// Whether the call does the same as the other.
-    pub(crate) fn does(&self, other: &Self) -> bool {
-        self.position == other.position && self.params == other.params
-    }
 }
 
 /// A header instance that packets carry.

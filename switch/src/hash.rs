@@ -112,7 +112,6 @@ pub(crate) enum Fast {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Term {
     pub(crate) slot: Slot,
-    pub(crate) width: u8,
     pub(crate) shift: u8,
 }
 
@@ -161,7 +160,7 @@ impl CalculationCode {
             let mut end = 0;
             let terms = self.parts.iter().map(|part| {
                 end += part.width;
-                Term { slot: part.slot, width: part.width as u8, shift: ((16 - end % 16) % 16) as u8 }
+                Term { slot: part.slot, shift: ((16 - end % 16) % 16) as u8 }
             });
             Fast::Sum(terms.collect())
         } else if let Some(linear) = self.contributions(constants) {
@@ -210,11 +209,6 @@ impl CalculationCode {
             }
         }
         (linear.bytes.len() <= FEW_BYTES).then_some(linear)
-    }
-
-    /// Computation if all of these headers are valid.
-    pub(crate) fn fast(&self) -> (&Fast, &[Slot]) {
-        (&self.fast, &self.headers)
     }
 
     /// Reads `new` instead of the variable `old`, which holds the same.

@@ -6,9 +6,7 @@
 //!
 //! ```text
 //!   p4c's JSON --json--> document --lower--> operations over one flat array of u64
-//!                                              |
-//!                                              +--native--> machine code             Program, shared (Arc)
-//!                                              |
+//!                                              |                                     Program, shared (Arc)
 //!                                              |      tables by match kind, counters, registers
 //!                                              v      (insert, modify, delete, counters, defaults)
 //!   frame, port, time ---> parser > verify > ingress > egress > update > deparser ---> Output
@@ -16,10 +14,9 @@
 //! ```
 //!
 //! A program is lowered once: fields become slots, expressions three-address operations, dummy tables plain code, small
-//! const tables masked compares. Cranelift makes machine code of that; on a host that it has none for, and to compare with
-//! ([`Program::load_interpreted`]), operations are run one by one. Switches of one process that run the same text share
-//! their program, and those that are driven with one [`Output`] share the memory a packet is worked on in. What the format
-//! has and this switch does not run is refused when it is loaded, by name ([`LoadError::Unsupported`]): meters, clones,
+//! const tables masked compares. Operations are run one by one. Switches of one process that run the same text share their
+//! program, and those that are driven with one [`Output`] share the memory a packet is worked on in. What the format has
+//! and this switch does not run is refused when it is loaded, by name ([`LoadError::Unsupported`]): meters, clones,
 //! digests, action profiles, header stacks and unions, varbits, value sets, ageing, resubmission, computing with more than
 //! 64 bits; and so is a program whose tables, counters and registers take more than 1 GiB when they are full
 //! ([`LoadError::TooLarge`]).
@@ -60,7 +57,6 @@ mod hash;
 mod json;
 mod lower;
 mod machine;
-mod native;
 mod output;
 #[cfg(fuzzing)]
 mod paths;

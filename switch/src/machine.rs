@@ -5,7 +5,6 @@ use rand_xoshiro::SplitMix64;
 use crate::bits::store;
 use crate::code::{ConstTable, HeaderCode, Op, Pc, Slots, Words};
 use crate::compute::{get, set};
-use crate::native::Job;
 use crate::output::DropReason;
 use crate::program::{Code, TableCode};
 use crate::step::Flow;
@@ -119,22 +118,12 @@ impl Machine {
 
     /// Runs the phases before a packet's port is known: parser, verify, ingress.
     pub(crate) fn run_before(&mut self, code: &Code, state: &mut State, frame: &[u8]) {
-        match &code.native {
-            Some(native) => native.before(self.job(code, state, frame)),
-            None => self.run(code, state, frame, &code.before),
-        }
+        self.run(code, state, frame, &code.before);
     }
 
     /// Runs the phases after a packet's port is known: egress and update.
     pub(crate) fn run_after(&mut self, code: &Code, state: &mut State, frame: &[u8]) {
-        match &code.native {
-            Some(native) => native.after(self.job(code, state, frame)),
-            None => self.run(code, state, frame, &code.after),
-        }
-    }
-
-    pub(crate) fn job<'a>(&'a mut self, code: &'a Code, state: &'a mut State, frame: &'a [u8]) -> Job<'a> {
-        Job { packet: &mut self.packet, slots: self.slots.words_mut(), code, state, frame }
+        self.run(code, state, frame, &code.after);
     }
 
     /// Runs the parser, checksums and controls that begin at `phases`, one after the other.
@@ -379,9 +368,6 @@ impl Machine {
 
     /// Writes the fields that may differ from the frame that came in over the outgoing frame's headers, which are in their places.
     fn write_headers(&self, code: &Code, frame: &mut [u8]) {
-        if let Some(native) = &code.native {
-            return native.write_headers(&self.packet, self.slots.words(), frame);
-        }
         let mut position = 0;
         for (at, layout) in self.valid_headers(code) {
             if self.packet.touched & (1 << at) != 0 || self.packet.origins[at] == NOWHERE {

@@ -8,7 +8,6 @@ use crate::entry::{ActionCall, ActionRef, CounterRef, MatchKind, RegisterRef, Ta
 use crate::error::LoadError;
 use crate::hash::CalculationCode;
 use crate::json::Document;
-use crate::native::Native;
 use crate::table::KeyPart;
 use crate::table::row::Shape;
 use crate::table::scan::ScanKey;
@@ -125,8 +124,6 @@ pub(crate) struct Code {
     pub(crate) metadata: StandardMetadata,
     pub(crate) no_error: u64,
     pub(crate) packet_too_short: u64,
-    /// Machine code of the program; `None` if it is interpreted.
-    pub(crate) native: Option<Native>,
 }
 
 /// Lookup of a table, and the code that may follow.
@@ -201,22 +198,9 @@ impl Program {
         if let Some(program) = known.and_then(|(_, program)| program.upgrade()) {
             return Ok(program);
         }
-        let mut program = lower(json)?;
-        match Native::compile(&program.code) {
-            Ok(native) => program.code.native = Some(native),
-            Err(reason) => tracing::warn!("no machine code on this host, frames take longer: {reason}"),
-        }
-        let program = Arc::new(program);
+        let program = Arc::new(lower(json)?);
         loaded.push((json.into(), Arc::downgrade(&program)));
         Ok(program)
-    }
-
-    /// Loads a program that is interpreted operation by operation, as on hosts without a code generator. Machine code is compared with it.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    pub fn load_interpreted(json: &str) -> Result<Arc<Program>, LoadError> {
-        lower(json).map(Arc::new)
     }
 
     /// All tables, in the order of the JSON; [`TableRef::index`] is the position.

@@ -1,4 +1,4 @@
-//! Operations on the packet: headers, counters, registers, calculations. One at a time, for interpreted and for compiled code.
+//! Operations on the packet: headers, counters, registers, calculations. One at a time.
 
 use rand_xoshiro::rand_core::Rng;
 

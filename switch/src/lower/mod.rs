@@ -192,7 +192,6 @@ impl Lowering<'_> {
             metadata,
             no_error,
             packet_too_short,
-            native: None,
         };
         tidy::tidy(&mut code, &self.tables);
         Ok(Program {

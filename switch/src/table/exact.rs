@@ -69,15 +69,6 @@ impl Exact {
         }
     }
 
-    /// The words of the row of a key of this many words.
-    #[inline]
-    pub(crate) fn row_of<const WORDS: usize>(&mut self, key: [u64; WORDS]) -> Option<&mut [u64]> {
-        if self.len == 0 {
-            return None;
-        }
-        self.row_number(key).map(|row| self.row_mut(row))
-    }
-
     /// The row of the entry for this key, or [`NONE`].
     #[inline]
     pub(crate) fn find(&self, key: Key) -> u32 {

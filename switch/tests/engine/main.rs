@@ -15,7 +15,7 @@ mod tunnel;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use fatbtree_switch::{Entry, LoadError, MatchValue, Output, Pipeline, Program, TableRef};
+use fatbtree_switch::{Entry, MatchValue, Output, Pipeline, Program, TableRef};
 
 /// The programs of `tests/data`, compiled.
 pub(crate) const ROUTER: &str = include_str!("../data/router.json");
@@ -99,21 +99,11 @@ impl Switch {
 /// Loads a program, once per test run.
 pub(crate) fn load(json: &str) -> Arc<Program> {
     static LOADED: Loaded = Mutex::new(BTreeMap::new());
-    once(&LOADED, json, Program::load)
-}
-
-/// The same to be run operation by operation.
-pub(crate) fn load_interpreted(json: &str) -> Arc<Program> {
-    static LOADED: Loaded = Mutex::new(BTreeMap::new());
-    once(&LOADED, json, Program::load_interpreted)
+    let load = || Program::load(json).unwrap_or_else(|e| panic!("{e}"));
+    LOADED.lock().unwrap().entry(json.len()).or_insert_with(load).clone()
 }
 
 type Loaded = Mutex<BTreeMap<usize, Arc<Program>>>;
-
-fn once(loaded: &Loaded, json: &str, load: impl Fn(&str) -> Result<Arc<Program>, LoadError>) -> Arc<Program> {
-    let load = || load(json).unwrap_or_else(|e| panic!("{e}"));
-    loaded.lock().unwrap().entry(json.len()).or_insert_with(load).clone()
-}
 
 /// RFC 1071.
 pub(crate) fn internet_checksum(bytes: &[u8]) -> u16 {
