@@ -35,12 +35,16 @@ impl Default for Slots {
 }
 
 impl Slots {
+    pub(crate) fn words(&self) -> &Words {
+        &self.0
+    }
+
     pub(crate) fn words_mut(&mut self) -> &mut Words {
         &mut self.0
     }
 
     pub(crate) fn get(&self, slot: Slot) -> u64 {
-        self.0[usize::from(slot)]
+        self.words()[usize::from(slot)]
     }
 
     pub(crate) fn set(&mut self, slot: Slot, value: u64) {
