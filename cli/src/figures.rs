@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_sim::figures::{
+use fatbtree_figures::{
     DolphinFigure, MemoryRow, Mix, PUBLISHED, PaperFigure, Published, Row, Size, Skew, SmartFigure,
     SmartResult, SmartRow, SwitchRow, dolphin, fat_btree, locks, memory, reads, smart, switches, writes,
 };

@@ -48,7 +48,6 @@ mod control;
 pub mod damage;
 pub mod dolphin;
 pub mod failover;
-pub mod figures;
 pub mod hash;
 pub mod history;
 mod network;

@@ -55,7 +55,8 @@ impl SimDevice {
     }
 
     /// Address of the card on the data path.
-    pub(crate) fn address(&self) -> Ipv4Addr {
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(0x0a00_0000 | self.machine.0)
     }
 

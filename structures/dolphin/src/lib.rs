@@ -103,7 +103,7 @@
 //!
 //! Where it loses: an insertion takes a round trip more than the B-link tree's here, and a load is slower by 1.5 to 1.64; and
 //! clients that are led by switches gain less from them, and with uniform keys lose until switches hold most leaves
-//! (`sim/FIGURES.md`).
+//! (`sim/figures/FIGURES.md`).
 //!
 //! # Bounds
 //!

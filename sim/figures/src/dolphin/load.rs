@@ -1,0 +1,236 @@
+//! A loaded index.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fatbtree_dolphin::host::{self, HybridIndex, Place};
+use fatbtree_dolphin::{Index, NodeCache, Shape, Verified};
+use fatbtree_memserver::{Loaded, MemoryServer, ServerOptions, chunk_classes_bytes};
+use fatbtree_remote_memory::{
+    ConnectError, ConnectionId, GlobalAddress, Kept, KeyRange, RemoteConfig, RemoteMemory, RemoteSide, mix,
+};
+use fatbtree_verbs::time::Duration;
+use fatbtree_verbs::{Access, Memory};
+
+use super::SERVERS;
+use crate::bench::{CONNECTING, LEASE, keep, value_of};
+use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World};
+
+/// The index: values of eight bytes on all servers.
+pub(super) const SHAPE: Shape = Shape { servers: (1 << SERVERS) - 1, max_value: 8 };
+/// Memory of a server beside root and lines.
+const SPARE: u64 = 1 << 30;
+/// Bytes of a chunk.
+const CHUNK: u64 = 256 << 10;
+/// Longest time for loading.
+const LOADING: Duration = Duration::from_secs(600);
+/// Tasks that load at once.
+const LOADERS: u64 = 6;
+
+/// Memory servers of an index, by number.
+pub(super) type Servers = Rc<[RefCell<MemoryServer<SimDevice, HybridIndex>>]>;
+
+/// A client's memory.
+pub(super) type Client = Rc<RemoteMemory<SimDevice>>;
+
+/// Indexes with a range of the keys each, in the order of their keys: one on all servers, or one on each.
+#[derive(Clone)]
+pub(super) struct Parts(Rc<[(u64, Shape)]>);
+
+impl Parts {
+    /// One index on all servers.
+    pub(super) fn one() -> Self {
+        Self([(0, SHAPE)].into())
+    }
+
+    /// An index on each server, with as many of these keys. Switches want a server to be chosen by the key alone.
+    pub(super) fn by_range(keys: &[u64]) -> Self {
+        let low =
+            |server: usize| if server == 0 { 0 } else { keys[server * keys.len() / usize::from(SERVERS)] };
+        let shape = |server: usize| Shape { servers: 1 << server, ..SHAPE };
+        Self((0..usize::from(SERVERS)).map(|server| (low(server), shape(server))).collect())
+    }
+
+    /// Number of a key's index.
+    fn number(&self, key: u64) -> usize {
+        self.0.partition_point(|(low, _)| *low <= key) - 1
+    }
+
+    fn shape_of(&self, server: u16) -> Shape {
+        let of = self.0.iter().find(|(_, shape)| shape.servers >> server & 1 == 1);
+        of.expect("each server has a part").1
+    }
+
+    /// First keys and shapes.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Shape)> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Opens all of them on a client's memory, whose caches have `limit` bytes together.
+    pub(super) async fn open(&self, memory: &Client, limit: u64) -> Result<Opened, String> {
+        let mut indexes = Vec::new();
+        for (_, shape) in self.iter() {
+            let cache = Rc::new(NodeCache::new(limit / self.0.len() as u64));
+            let index = Index::open(Rc::clone(memory), shape.home(), cache).await;
+            indexes.push(index.map_err(|error| error.to_string())?);
+        }
+        Ok(Opened { parts: self.clone(), indexes })
+    }
+}
+
+/// Indexes as a client has opened them.
+pub(super) struct Opened {
+    parts: Parts,
+    pub(super) indexes: Vec<Index<SimDevice>>,
+}
+
+impl Opened {
+    /// The index of a key.
+    pub(super) fn of(&self, key: u64) -> &Index<SimDevice> {
+        &self.indexes[self.parts.number(key)]
+    }
+
+    /// Reads all nodes.
+    pub(super) async fn warm(&self) -> Result<(), String> {
+        for index in &self.indexes {
+            index.scan(KeyRange::ALL, usize::MAX).await.result.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the caches.
+    pub(super) fn cache_bytes(&self) -> u64 {
+        self.indexes.iter().map(|index| index.cache().stats().bytes).sum()
+    }
+}
+
+/// A client's memory, all of whose queue pairs are registered with the switches.
+struct Registered(Client);
+
+impl Kept for Registered {
+    type Verbs = SimDevice;
+    type Error = ConnectError;
+
+    fn remote(&self) -> &RemoteMemory<SimDevice> {
+        &self.0
+    }
+
+    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), ConnectError> {
+        self.0.connected(id, RemoteSide { registered: true, ..remote }).map(drop)
+    }
+}
+
+/// Memory of an index's servers, and what was found in it.
+pub(super) struct Image {
+    pub(super) parts: Parts,
+    contents: Vec<Loaded<HybridIndex>>,
+    pub(super) verified: Verified,
+    /// Bytes of a cache of unlimited size that has seen each leaf.
+    pub(super) cache_bytes: u64,
+}
+
+impl Image {
+    /// Loads keys, with values of 8 bytes, by insertions in no order.
+    ///
+    /// # Errors
+    /// When one fails.
+    pub(super) fn load_keys(parts: Parts, mut keys: Vec<u64>) -> Result<Self, String> {
+        let world = World::new(1, Options::default());
+        let contents = (0..SERVERS).map(|id| make(id, parts.shape_of(id))).collect::<Result<Vec<_>, _>>()?;
+        let servers = serve(&machines(&world), &contents)?;
+        let machine = world.machine(MachineOptions::named("loader"));
+        let memory = begin(&machine, &servers, RemoteConfig::default(), 1, |why| panic!("{why}"))?;
+        world.run_for(CONNECTING);
+        // In no order, whatever the keys are.
+        keys.sort_unstable_by_key(|key| (mix(*key), *key));
+        keys.dedup();
+        let (keys, of) = (Rc::new(keys), machine.clone());
+        let own = parts.clone();
+        let loading = machine.spawn(async move {
+            let index = Rc::new(own.open(&memory, 1 << 40).await?);
+            let tasks: Vec<_> = (0..LOADERS)
+                .map(|task| {
+                    let (index, keys) = (Rc::clone(&index), Rc::clone(&keys));
+                    of.spawn(async move {
+                        for &key in keys.iter().skip(task as usize).step_by(LOADERS as usize) {
+                            let done = index.of(key).upsert(key, &value_of(key)).await.result;
+                            done.map_err(|error| error.to_string())?;
+                        }
+                        Ok::<(), String>(())
+                    })
+                })
+                .collect();
+            for task in tasks {
+                while !task.has_ended() {
+                    of.sleep(Duration::from_micros(50)).await;
+                }
+                task.take().unwrap_or(Ok(()))?;
+            }
+            // A scan has read each node.
+            index.warm().await?;
+            let mut sum = Verified::default();
+            for index in &index.indexes {
+                let verified = index.verify().await.map_err(|fault| fault.to_string())?;
+                sum.keys += verified.keys;
+                sum.leaves += verified.leaves;
+                sum.bytes += verified.bytes;
+            }
+            Ok::<_, String>((sum, index.cache_bytes()))
+        });
+        world.run_until(|| loading.has_ended(), LOADING).map_err(|_| "loading takes too long".to_owned())?;
+        let (verified, cache_bytes) = loading.take().ok_or("the loader died")??;
+        world.settle();
+        Ok(Self { parts, contents, verified, cache_bytes })
+    }
+
+    /// Leaves of all parts, in the order of their keys.
+    pub(super) fn places(&self) -> Vec<Vec<Place>> {
+        let read = |at: GlobalAddress, bytes: &mut [u8]| {
+            let content = self.contents.get(usize::from(at.server()));
+            content.is_some_and(|content| content.region.read(at.offset(), bytes).is_ok())
+        };
+        self.parts.iter().map(|(_, shape)| host::places(&shape, read)).collect()
+    }
+
+    /// Starts memory servers with the index.
+    pub(super) fn serve(&self, machines: &[Machine]) -> Result<Servers, String> {
+        serve(machines, &self.contents)
+    }
+}
+
+/// Machines for the servers of an index.
+pub(super) fn machines(world: &World) -> Vec<Machine> {
+    (0..SERVERS).map(|id| world.machine(MachineOptions::named(format!("server {id}")))).collect()
+}
+
+/// Starts a client on its machine. `fail` is told of what never happens here.
+pub(super) fn begin(
+    machine: &Machine,
+    servers: &Servers,
+    config: RemoteConfig,
+    seed: u64,
+    fail: impl Fn(String) + 'static,
+) -> Result<Client, String> {
+    let memory = RemoteMemory::new(machine.device(), 0..SERVERS, config, seed);
+    let memory = Rc::new(memory.map_err(|error| error.to_string())?);
+    machine.set_driven(Rc::clone(&memory) as _);
+    keep(machine, Rc::new(Registered(Rc::clone(&memory))), servers, fail);
+    Ok(memory)
+}
+
+fn make(id: u16, shape: Shape) -> Result<Loaded<HybridIndex>, String> {
+    let mut content = HybridIndex::make(id, shape, SPARE).map_err(|error| error.to_string())?;
+    let classes = Memory::shared(chunk_classes_bytes(SPARE, CHUNK)).map_err(|error| error.to_string())?;
+    content.chunk_classes = Some(classes);
+    Ok(content)
+}
+
+fn serve(machines: &[Machine], contents: &[Loaded<HybridIndex>]) -> Result<Servers, String> {
+    let options =
+        ServerOptions { access: Access::ALL, chunk_bytes: CHUNK, lease: LEASE, ..ServerOptions::writable() };
+    let servers = machines.iter().zip(contents).map(|(machine, content)| {
+        let server = MemoryServer::new(machine.device(), content.clone(), &options, 1);
+        server.map(RefCell::new).map_err(|error| error.to_string())
+    });
+    servers.collect()
+}

@@ -1,0 +1,129 @@
+//! Figures 7 to 9 of the Fat-B+Tree paper: lookups by RDMA, from the root or where the switches land them.
+
+use std::collections::BTreeMap;
+
+use fatbtree_blink::{Start, TreeConfig, ValueLayout};
+use fatbtree_blink_host::Cluster;
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
+use fatbtree_topology::Network as Topology;
+use serde::Serialize;
+
+use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
+use super::card::Calibration;
+use super::reads::{Planned, SAMPLES};
+use super::{Row, Size, Skew};
+use fatbtree_sim::world::random;
+
+/// The paper's default load: ranges of the fat root, and nodes of each of three layers below (section V-B).
+const RANGES: usize = 600;
+const LAYER: usize = 3600;
+
+/// Bytes of a leaf: it has about as many keys as an inner node has children, as in the paper.
+const LEAF: u32 = 384;
+
+/// The two switches between clients and servers: the first has the fat root and a layer, the other two.
+const SWITCHES: u32 = 2;
+/// Positions of the layers in a budget, in their order: single A, edge A, edge B.
+const LAYERS: [usize; 3] = [5, 3, 4];
+
+/// A figure: its title, and what it varies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PaperFigure {
+    /// Figure 7: how skewed lookups are.
+    Skew,
+    /// Figure 8: nodes of each layer below the fat root.
+    Nodes,
+    /// Figure 9: layers below the fat root.
+    Layers,
+}
+
+impl PaperFigure {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Skew, Self::Nodes, Self::Layers];
+
+    /// Title for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Skew => "Figure 7, how skewed lookups are",
+            Self::Nodes => "Figure 8, nodes of each layer below the fat root",
+            Self::Layers => "Figure 9, layers below the fat root",
+        }
+    }
+
+    /// Skew, nodes of each layer, layers.
+    fn points(self) -> Vec<(Skew, usize, usize)> {
+        let skews = [Skew::Zipf90, Skew::Zipf95, Skew::Skewed];
+        match self {
+            Self::Skew => skews.map(|skew| (skew, LAYER, 3)).to_vec(),
+            Self::Nodes => (300..=3900).step_by(600).map(|nodes| (Skew::Skewed, nodes, 3)).collect(),
+            Self::Layers => (0..=3).map(|layers| (Skew::Skewed, LAYER, layers)).collect(),
+        }
+    }
+}
+
+/// Measures lookups from the root and with each plan of the figure. Each client does one at a time and has no cache.
+/// Trees have 16 branches and about as many keys in a leaf; servers are two switches away. Plans are the
+/// controller's, within the room of two Tofino 1, from sampled keys. They have no hot keys, because the paper has
+/// none. Every answer is checked.
+///
+/// # Errors
+/// A wrong answer, an operation that failed, or a plan that cannot be made.
+pub fn fat_btree(size: &Size, figure: PaperFigure) -> Result<Vec<Row>, String> {
+    let size = Size { depth: 1, ..*size };
+    let tree = TreeConfig::new(16, LEAF, ValueLayout::Inline(8)).map_err(|error| error.to_string())?;
+    let cluster = load(tree, &size, true)?;
+    let tops = cluster.tops().map_err(|error| error.to_string())?;
+    let top = Tree::new(&tops).map_err(|error| error.to_string())?;
+    let setup = |name: String, skew, start| Setup {
+        skew,
+        start,
+        cache: Cache::None,
+        calibration: Calibration::CX5_40_EVENTS,
+        switches: SWITCHES,
+        ..Setup::new(name, tree)
+    };
+    let mut rows = Vec::new();
+    let mut last_skew = None;
+    for (skew, nodes, layers) in figure.points() {
+        if last_skew.replace(skew) != Some(skew) {
+            let setup = setup(format!("{}: from the root", skew.name()), skew, Start::Root);
+            rows.push(run(&setup, &size, &cluster, |_, _| {})?);
+        }
+        let (plan, held) = plan(&size, &cluster, &top, skew, nodes, layers)?;
+        let setup = setup(format!("{}: {held}", skew.name()), skew, Start::IndexRead);
+        rows.push(run(&setup, &size, &cluster, |world, rkeys| {
+            world.set_switches(Planned { plan, rkeys: rkeys.clone() });
+        })?);
+    }
+    Ok(rows)
+}
+
+/// A plan of this many layers, and its content.
+fn plan(
+    size: &Size,
+    cluster: &Cluster,
+    top: &Tree,
+    skew: Skew,
+    nodes: usize,
+    layers: usize,
+) -> Result<(Plan, String), String> {
+    let (ranks, mut draw) = (Ranks::new(skew, size.keys), random(size.seed, 7));
+    let sampled: Vec<u64> = (0..SAMPLES).map(|_| key_of(ranks.draw(&mut draw))).collect();
+    let network = Topology::pair(SERVERS).map_err(|error| error.to_string())?;
+    // All servers are behind the other switch.
+    let hosts = network.hosts().iter().rev().map(|host| host.id);
+    let placement: Placement = cluster.trees.iter().map(|tree| tree.partition.id).zip(hosts).collect();
+    let mut budget = Budget { fat_root_ranges: RANGES, hot_keys: 0, ..Budget::compiled(Target::Tofino1) };
+    for (layer, at) in LAYERS.into_iter().enumerate() {
+        budget.set_nodes[at] = if layer < layers { nodes.min(budget.set_nodes[at]) } else { 0 };
+    }
+    let plan = Plan::new(&network, &placement, top, &Frequencies::from_keys(top, &sampled), &budget, 1);
+    let plan = plan.map_err(|error| error.to_string())?;
+    let held: BTreeMap<_, _> =
+        plan.summary().layers.iter().map(|layer| (layer.name.clone(), layer.nodes)).collect();
+    let of = |name| held.get(name).copied().unwrap_or(0);
+    let ranges = plan.fat_root().len();
+    let held = format!("{ranges} ranges, {} + {} + {} nodes", of("single A"), of("edge A"), of("edge B"));
+    Ok((plan, held))
+}

@@ -1,0 +1,88 @@
+//! Reads: clients that cache little, against switches that cache within Tofino 1's budget.
+
+use std::collections::BTreeMap;
+
+use fatbtree_blink::{Start, TreeConfig, ValueLayout};
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
+use fatbtree_topology::{Cores, Network as Topology};
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{QueuePair, Remote};
+
+use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
+use super::card::Calibration;
+use super::writes::sherman_tree;
+use super::{Row, Size, Skew};
+use fatbtree_sim::world::{IndexRead, Random, Resolved, Switches, random};
+
+/// Switches of a path through a FatTree's core: those that index reads take, and the longest of the others.
+const PATH: u32 = 5;
+/// Keys that clients have sampled for the planner.
+pub(super) const SAMPLES: usize = 50_000;
+
+/// Switches that hold a plan.
+pub(super) struct Planned {
+    pub(super) plan: Plan,
+    pub(super) rkeys: BTreeMap<QueuePair, u32>,
+}
+
+impl Switches for Planned {
+    fn resolve(&mut self, _now: Instant, read: &IndexRead, _random: &mut Random) -> Resolved {
+        match self.rkeys.get(&read.queue_pair) {
+            Some(&rkey) => Resolved::At(Remote { address: self.plan.resolve(read.key).address, rkey }),
+            None => Resolved::Unregistered,
+        }
+    }
+}
+
+/// Runs lookups of `skew` without switches and with them, on trees of 16 branches (what switches cache) and of 1 KB nodes (Sherman's).
+/// Everything is `switches` away from everything, in a FatTree through its core.
+///
+/// # Errors
+/// A wrong answer, an operation that failed, or a plan that cannot be made.
+pub fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
+    let sixteen = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).map_err(|error| error.to_string())?;
+    let wide = sherman_tree()?;
+    // A cold cache is measured from the first lookup on, over some lookups of each task.
+    let cold = Size { warm_up_us: 0, window_us: 200, ..*size };
+    let mut rows = Vec::new();
+    for (tree, shape) in [(wide, "1 KB nodes"), (sixteen, "16 branches")] {
+        let cluster = load(tree, size, true)?;
+        for (cache, of, name) in [
+            (Cache::None, size, "no cache"),
+            (Cache::Empty, &cold, "cold cache, first 200 µs"),
+            (Cache::Percent(1.0), size, "1 % cache"),
+        ] {
+            let setup = setup(format!("Sherman, {shape}, {name}"), tree, skew, Start::Cached, cache);
+            rows.push(run(&setup, of, &cluster, |_, _| {})?);
+        }
+    }
+    let cluster = load(sixteen, size, true)?;
+    let tops = cluster.tops().map_err(|error| error.to_string())?;
+    let top = Tree::new(&tops).map_err(|error| error.to_string())?;
+    let (ranks, mut draw) = (Ranks::new(skew, size.keys), random(size.seed, 7));
+    let sampled: Vec<u64> = (0..SAMPLES).map(|_| key_of(ranks.draw(&mut draw))).collect();
+    let network = Topology::fat_tree(4, Cores::All).map_err(|error| error.to_string())?;
+    // The servers have one half of the hosts.
+    let hosts = network.hosts().iter().rev().map(|host| host.id);
+    let placement: Placement = (0..SERVERS).zip(hosts).collect();
+    let budget = Budget::compiled(Target::Tofino1);
+    let plan = Plan::new(&network, &placement, &top, &Frequencies::from_keys(&top, &sampled), &budget, 1);
+    let plan = plan.map_err(|error| error.to_string())?;
+    for (start, cache, of, name) in [
+        (Start::IndexRead, Cache::None, size, "no cache"),
+        (Start::CachedOrIndexRead, Cache::Empty, &cold, "cold cache, first 200 µs"),
+        (Start::CachedOrIndexRead, Cache::Percent(1.0), size, "1 % cache"),
+    ] {
+        let setup = setup(format!("in-network Sherman, {name}"), sixteen, skew, start, cache);
+        let plan = plan.clone();
+        rows.push(run(&setup, of, &cluster, |world, rkeys| {
+            world.set_switches(Planned { plan, rkeys: rkeys.clone() });
+        })?);
+    }
+    Ok(rows)
+}
+
+fn setup(name: String, tree: TreeConfig, skew: Skew, start: Start, cache: Cache) -> Setup {
+    let calibration = Calibration::CX5_100_IB.over_ethernet();
+    Setup { skew, start, cache, calibration, switches: PATH, ..Setup::new(name, tree) }
+}

@@ -1,0 +1,118 @@
+//! A B-link tree in loopback: threads of one client and the memory server share a card (SMART, figure 12a to c).
+//!
+//! ```text
+//!   Sherman+                a queue pair a thread    READ of a leaf: 1024 bytes
+//!   + speculative lookup    the same                 READs of the header's line and the entry's: 128 bytes
+//!   SMART-BT                a doorbell a thread      the same, requests throttled, conflicts avoided
+//! ```
+
+use fatbtree_blink::{TreeConfig, ValueLayout};
+use fatbtree_remote_memory::Contention;
+use fatbtree_verbs::time::Duration;
+
+use super::paper::{FIGURE_12, FIGURE_12_BATCH, FIGURE_12_THREADS};
+use super::threads::slowest_percent;
+use super::{Check, SmartRow, TRIALS, causes};
+use crate::bench::{Clients, Measured, Setup, load_on, measure};
+use crate::card::{Calibration, Resources};
+use crate::writes::sherman_tree;
+use crate::{Mix, Size};
+
+/// Time in which threads fill the entry cache, before anything is measured.
+const FILLING_US: u64 = 8_000;
+/// Bytes of a place in the entry cache, and of one in the paper's.
+const PLACE: u64 = 24;
+
+/// A line of the figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    Sherman,
+    Speculative,
+    SmartBt,
+}
+
+impl Line {
+    const ALL: [Self; 3] = [Self::Sherman, Self::Speculative, Self::SmartBt];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sherman => "Sherman+",
+            Self::Speculative => "+ speculative lookup",
+            Self::SmartBt => "SMART-BT",
+        }
+    }
+}
+
+/// Keys whose share of Zipf-distributed accesses, of so many keys, is the share that the paper's 1,000,000 places can have of its 10^8
+/// keys. So a smaller tree with a smaller cache asks the cache the same.
+fn places(keys: u64) -> u64 {
+    // The generalized harmonic number of order 0.99, by the Euler-Maclaurin formula.
+    let harmonic = |n: f64| (n.powf(0.01) - 1.0) / 0.01 + 0.58;
+    let share = harmonic(1e6) / harmonic(1e8);
+    (1.0 + 0.01 * (share * harmonic(keys as f64) - 0.58)).powi(100) as u64
+}
+
+/// Runs threads with `size.depth` operations each over a tree on one server. All inner nodes are in the threads' one index cache.
+pub(super) fn tree_threads(
+    size: &Size,
+    threads: u16,
+    mix: Mix,
+    line: Line,
+    tree: TreeConfig,
+) -> Result<Measured, String> {
+    let (resources, contention) = match line {
+        Line::Sherman | Line::Speculative => (Resources::QueuePairPerThread, Contention::SHERMAN),
+        Line::SmartBt => (Resources::DoorbellPerThread, Contention::SMART),
+    };
+    let setup = Setup {
+        mix,
+        entries: if line == Line::Sherman { 0 } else { PLACE * places(size.keys) },
+        calibration: Calibration::CX6_200_PCIE3,
+        clients: Clients::Threads(threads, resources),
+        contention,
+        ..Setup::new(format!("{}, {mix:?}", line.name()), tree)
+    };
+    let warm_up_us = match line {
+        Line::SmartBt => TRIALS.as_nanos() / 1_000,
+        Line::Sherman | Line::Speculative => FILLING_US,
+    };
+    let size = &Size { warm_up_us: warm_up_us.max(size.warm_up_us), ..*size };
+    measure(&setup, size, &load_on(1, tree, size, true)?, |_, _| {})
+}
+
+/// Figure 12a to c, and the checks of its cause.
+pub(super) fn speculative(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+    let size = &Size { depth: FIGURE_12_BATCH, ..*size };
+    let tree = sherman_tree()?;
+    let mut rows = Vec::new();
+    for (mix, values) in FIGURE_12 {
+        for (line, paper) in Line::ALL.into_iter().zip(values) {
+            let measured = tree_threads(size, FIGURE_12_THREADS, mix, line, tree)?;
+            rows.push(row(size, &measured, paper));
+        }
+    }
+    // Leaves as short as what a speculative lookup reads.
+    let short =
+        TreeConfig::new(tree.fan_out(), 128, ValueLayout::Inline(8)).map_err(|error| error.to_string())?;
+    let of_short = |line| tree_threads(size, FIGURE_12_THREADS, Mix::ReadOnly, line, short);
+    let [with_short, speculating] =
+        [of_short(Line::Sherman)?, of_short(Line::Speculative)?].map(|it| it.row.mops);
+    let checks = causes::speculative(&rows, with_short, speculating);
+    Ok((rows, checks))
+}
+
+fn row(size: &Size, measured: &Measured, paper: f64) -> SmartRow {
+    let hits = match measured.speculated_percent {
+        0.0 => String::new(),
+        hits => format!(" ({hits:.0} % of lookups by a place)"),
+    };
+    SmartRow {
+        name: format!("{}{hits}", measured.row.name),
+        batch: size.depth,
+        mops: measured.row.mops,
+        paper,
+        slowest_thread_percent: slowest_percent(&measured.done),
+        attempts_p999: measured.attempts.quantile(0.999),
+        ..SmartRow::of(&measured.usage, u32::from(FIGURE_12_THREADS), Duration::from_micros(size.window_us))
+    }
+}
