@@ -20,8 +20,8 @@
 //!   one (a *seat*): `[[host]] name = "host-0-2", wire = "udp:127.0.0.1:20000-20999"`. Otherwise a second connection as the same client is
 //!   refused while the first one lasts. An RDMA device is shared without a range.
 //! * **Structure.** With `structure = "hash"` or `structure = "dolphin"` in the cluster file, or [`Options::structure`], the operations are
-//!   on a hash table or a Dolphin index: `get`, `put`, `insert`, `update`, `delete` and `pairs`, and scans of an index. Neither
-//!   has `compare_and_swap`.
+//!   on a hash table or a Dolphin index: `get`, `put`, `insert`, `update`, `compare_and_swap`, `delete` and `pairs`, and
+//!   scans of an index.
 //! * **Cancellation.** Every future may be dropped at any `await`; see [`Client`].
 //! * **Errors** say what to do, and [whether a change may have been carried out](Error::may_have_happened).
 //! * **Metrics**: [`Client::stats`]; `[metrics]` in the cluster file for Prometheus; events by `tracing`.

@@ -88,7 +88,7 @@ impl Options {
     }
 
     /// Structure that the memory servers hold. Default: as the cluster file says, or trees. A hash table has [`pairs`](crate::Client::pairs) and no
-    /// [`scan`](crate::Client::scan). Neither a hash table nor a Dolphin index has [`compare_and_swap`](crate::Client::compare_and_swap).
+    /// [`scan`](crate::Client::scan).
     #[must_use]
     pub fn structure(mut self, structure: Structure) -> Self {
         self.structure = Some(structure);

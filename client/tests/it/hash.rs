@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use fatbtree::{Bytes, Error, Structure, blocking};
+use fatbtree_registry::{Dolphin, Hash};
 
 use crate::common::Running;
 
 #[test]
 fn all_pairs_of_a_hash_table_come_once_in_no_order() {
-    let cluster = Running::with_hash_table();
+    let cluster = Running::with::<Hash>();
     let db = blocking::Client::connect(cluster.options().structure(Structure::Hash)).unwrap();
     assert_eq!(db.pairs().count(), 0);
     let expected: BTreeMap<u64, Bytes> =
@@ -33,13 +34,45 @@ fn all_pairs_of_a_hash_table_come_once_in_no_order() {
 
 #[tokio::test]
 async fn a_range_of_a_hash_table_is_refused_with_what_it_has_instead() {
-    let cluster = Running::with_hash_table();
+    let cluster = Running::with::<Hash>();
     let db = cluster.options().structure(Structure::Hash).connect().await.unwrap();
     db.put(1, b"one").await.unwrap();
     let error = db.scan(..).next().await.expect("it is refused").unwrap_err();
     assert!(matches!(error, Error::NotInStructure { operation: "scan", .. }), "{error:?}");
     assert!(error.to_string().contains("use pairs"), "{error}");
-    let error = db.compare_and_swap(1, b"one", b"two").await.unwrap_err();
-    assert!(error.to_string().contains("use get, put, insert, update and delete"), "{error}");
     db.close().await;
+}
+
+/// Increments by several tasks at once are none lost, on either structure.
+#[tokio::test]
+async fn swaps_of_one_value_have_one_winner() {
+    for (cluster, structure) in
+        [(Running::with::<Hash>(), Structure::Hash), (Running::with::<Dolphin>(), Structure::Dolphin)]
+    {
+        let db = cluster.options().structure(structure).connect().await.unwrap();
+        assert!(!db.compare_and_swap(1, b"", b"x").await.unwrap());
+        for before in [vec![0; 8], vec![0; 100]] {
+            db.put(1, &before).await.unwrap();
+            let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(count_up(db.clone(), 25))).collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+            let value = db.get(1).await.unwrap().unwrap();
+            assert_eq!((value[0], value.len()), (100, before.len()));
+        }
+        db.close().await;
+    }
+}
+
+async fn count_up(db: fatbtree::Client, times: u8) {
+    for _ in 0..times {
+        loop {
+            let before = db.get(1).await.unwrap().unwrap();
+            let mut after = before.to_vec();
+            after[0] += 1;
+            if db.compare_and_swap(1, &before, &after).await.unwrap() {
+                break;
+            }
+        }
+    }
 }

@@ -19,6 +19,7 @@ pub(super) struct Setting {
     pub(super) wrong: RefCell<Option<String>>,
     pub(super) refused: Cell<u64>,
     pub(super) scans: Cell<u64>,
+    pub(super) swaps: Cell<u64>,
     pub(super) keys: Vec<u64>,
     pub(super) longest: usize,
     pub(super) cache: u64,
@@ -81,6 +82,8 @@ enum Act {
     Upsert,
     Delete,
     Scan,
+    /// Reads, and swaps what it has read.
+    Swap,
 }
 
 impl Living {
@@ -92,7 +95,7 @@ impl Living {
 
     /// Works until the machine dies. All tasks of a client use one index.
     pub(super) async fn work(self, index: Rc<Index<SimDevice>>, mut random: Random) {
-        use Act::{Delete, Get, Insert, Scan, Update, Upsert};
+        use Act::{Delete, Get, Insert, Scan, Swap, Update, Upsert};
         let mut ebbs = random.random_bool(0.5);
         for step in 1_u32.. {
             if step % 60 == 0 {
@@ -112,6 +115,7 @@ impl Living {
                 Aim::Updates | Aim::Records | Aim::Lines => {
                     *pick(&mut random, &[Get, Get, Insert, Update, Update, Upsert, Delete, Delete])
                 }
+                Aim::Swaps => *pick(&mut random, &[Get, Insert, Update, Delete, Swap, Swap, Swap, Swap]),
                 Aim::All => *pick(&mut random, &[Get, Insert, Update, Upsert, Delete, Scan]),
             };
             let key = *pick(&mut random, &self.setting.keys);
@@ -125,23 +129,34 @@ impl Living {
     async fn operate(&self, index: &Index<SimDevice>, key: u64, act: Act) -> Result<(), IndexError> {
         let history = &self.setting.history;
         let (name, now) = (self.machine.name(), || self.machine.now());
-        if let Act::Get | Act::Scan = act {
+        let mut read = None;
+        if let Act::Get | Act::Scan | Act::Swap = act {
             let asked = history.ask(&name, now(), key, Call::Get);
             let found = index.get(key).await.result?;
-            let word = found.and_then(|value| self.setting.open(key, &value));
-            history.answer(asked, now(), Answer::Found(word));
-            return Ok(());
+            read = found.and_then(|value| Some((self.setting.open(key, &value)?, value.to_vec())));
+            history.answer(asked, now(), Answer::Found(read.as_ref().map(|(word, _)| *word)));
+            if !matches!(act, Act::Swap) || read.is_none() {
+                return Ok(());
+            }
         }
         let (word, value) = self.setting.draw_value();
         let (call, change) = match act {
             Act::Insert => (Call::Insert(word), Change::Insert(&value)),
             Act::Update => (Call::Update(word), Change::Update(&value)),
             Act::Upsert => (Call::Upsert(word), Change::Upsert(&value)),
-            Act::Get | Act::Scan | Act::Delete => (Call::Delete, Change::Delete),
+            Act::Swap if let Some((seen, expected)) = &read => (
+                Call::CompareAndSet { expected: *seen, new: word },
+                Change::CompareAndSwap { expected, value: &value },
+            ),
+            Act::Get | Act::Scan | Act::Swap | Act::Delete => (Call::Delete, Change::Delete),
         };
         let asked = history.ask(&name, now(), key, call);
         match index.change(key, change).await.result {
-            Ok(applied) => history.answer(asked, now(), Answer::of(applied)),
+            Ok(applied) => {
+                let is_swap = applied && matches!(act, Act::Swap);
+                self.setting.swaps.set(self.setting.swaps.get() + u64::from(is_swap));
+                history.answer(asked, now(), Answer::of(applied));
+            }
             Err(error @ IndexError::Common(CommonError::Unknown(_))) => return Err(error),
             Err(error) => {
                 history.withdraw(asked);

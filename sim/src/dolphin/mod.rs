@@ -59,6 +59,8 @@ pub enum Aim {
     Moves,
     /// Many keys on servers with little memory: it is used up.
     Full,
+    /// Few keys that are swapped, most of them by what a client has just read: values in the leaf and out of line.
+    Swaps,
 }
 
 /// Order of the keys in the key space.
@@ -112,6 +114,9 @@ pub struct Outcome {
     pub refused: u64,
     /// Scans that were answered.
     pub scans: u64,
+    /// Compare-and-swaps that applied.
+    #[serde(skip)]
+    pub swaps: u64,
     /// Clients that died.
     pub deaths: u64,
     /// Servers that were started anew.
@@ -134,6 +139,7 @@ impl AddAssign for Outcome {
         self.unknown += other.unknown;
         self.refused += other.refused;
         self.scans += other.scans;
+        self.swaps += other.swaps;
         self.deaths += other.deaths;
         self.restarts += other.restarts;
         self.lapsed += other.lapsed;
@@ -208,7 +214,7 @@ impl Scenario {
             Aim::Updates | Aim::Insertions => draw.random_range(2..6),
             Aim::Splits => draw.random_range(100..260),
             Aim::Merges => draw.random_range(60..160),
-            Aim::Records => draw.random_range(2..6),
+            Aim::Records | Aim::Swaps => draw.random_range(2..6),
             Aim::Lines => draw.random_range(1..3),
             Aim::Bursts | Aim::Moves => draw.random_range(60..90),
             Aim::Full => draw.random_range(200..500),
@@ -220,6 +226,7 @@ impl Scenario {
         };
         let (max_value, longest) = match aim {
             Aim::Records => (400, 400),
+            Aim::Swaps => *pick(draw, &[(400, 400), (400, 8)]),
             Aim::Lines => (400, 200),
             Aim::Moves => *pick(draw, &[(400, 400), (100, 100), (8, 8)]),
             Aim::All if draw.random_bool(0.3) => (400, 60),

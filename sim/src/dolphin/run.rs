@@ -204,6 +204,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         wrong: RefCell::default(),
         refused: Cell::new(0),
         scans: Cell::new(0),
+        swaps: Cell::new(0),
         keys: scenario.keys.clone(),
         longest: scenario.longest,
         cache: scenario.cache,
@@ -249,6 +250,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let mut outcome = *scene.outcome.borrow();
     outcome.refused = scene.setting.refused.get();
     outcome.scans = scene.setting.scans.get();
+    outcome.swaps = scene.setting.swaps.get();
     outcome.lapsed = scene.servers.iter().map(|server| server.count("sessions_lapsed")).sum();
     outcome.chunks = scene.servers.iter().map(|server| server.count("chunks_published")).sum();
     Ok(outcome)

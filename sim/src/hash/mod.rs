@@ -54,11 +54,13 @@ pub enum Aim {
     Crowded,
     /// Exports beside splits, and beside keys that come and go.
     Exports,
+    /// Few keys that are swapped, most of them by what a client has just read.
+    Swaps,
 }
 
 impl Aim {
-    /// Those that take turns by the seed. Scenarios of [`Long`](Self::Long) take as long as ten others, and [`Exports`](Self::Exports) came
-    /// after seeds were chosen.
+    /// Those that take turns by the seed. Scenarios of [`Long`](Self::Long) take as long as ten others, and [`Exports`](Self::Exports) and
+    /// [`Swaps`](Self::Swaps) came after seeds were chosen.
     pub const TURNS: [Self; 7] =
         [Self::All, Self::Blocks, Self::Lines, Self::Insertions, Self::Splits, Self::Scarce, Self::Crowded];
 }
@@ -100,7 +102,7 @@ impl Scenario {
         let (keys, longest, groups) = match aim {
             Aim::All => (draw.random_range(8..60), 400, draw.random_range(1..=2)),
             Aim::Blocks => (draw.random_range(3..12), 8, 1),
-            Aim::Lines => (draw.random_range(1..4), 400, 1),
+            Aim::Lines | Aim::Swaps => (draw.random_range(1..4), 400, 1),
             Aim::Insertions => (draw.random_range(1..4), 8, 1),
             Aim::Splits | Aim::Scarce | Aim::Exports => (draw.random_range(60..160), 60, 1),
             Aim::Crowded => (draw.random_range(300..500), 8, 1),
@@ -144,6 +146,9 @@ pub struct Outcome {
     /// Exports of all pairs.
     #[serde(skip)]
     pub exports: u64,
+    /// Compare-and-swaps that applied.
+    #[serde(skip)]
+    pub swaps: u64,
     /// Clients that died.
     pub deaths: u64,
     /// Servers that were started anew.
@@ -186,6 +191,7 @@ impl AddAssign for Outcome {
         self.short += other.short;
         self.hits += other.hits;
         self.exports += other.exports;
+        self.swaps += other.swaps;
         self.deaths += other.deaths;
         self.restarts += other.restarts;
         self.lapsed += other.lapsed;

@@ -24,6 +24,9 @@ const CLIENTS: usize = 3;
 /// Keys from 0 on that come and go most.
 const HOT: u64 = 3;
 
+/// Number of an operation that swaps what it has read.
+const SWAP: u32 = 6;
+
 /// Everything that tasks of a seed share.
 struct Setting {
     history: History,
@@ -36,6 +39,7 @@ struct Setting {
     hits: Cell<u64>,
     /// Exports of all pairs.
     exports: Cell<u64>,
+    swaps: Cell<u64>,
     scenario: Scenario,
 }
 
@@ -99,6 +103,7 @@ impl Living {
                 Aim::Scarce => *pick(&mut random, &[0, 1, 1, 3, 3, 2, 4]),
                 Aim::Blocks | Aim::Lines | Aim::Long => *pick(&mut random, &[0, 0, 1, 2, 3, 4, 4]),
                 Aim::Exports => *pick(&mut random, &[0, 1, 1, 2, 3, 4, 4, 5]),
+                Aim::Swaps => *pick(&mut random, &[0, 1, 2, 4, SWAP, SWAP, SWAP, SWAP]),
                 Aim::All => random.random_range(0..5),
             };
             if what == 5 {
@@ -136,17 +141,23 @@ impl Living {
     async fn operate(&self, table: &Table<SimDevice>, key: u64, what: u32) -> Result<(), TableError> {
         let Setting { history, .. } = &*self.setting;
         let (name, now) = (self.machine.name(), || self.machine.now());
-        if what == 0 {
+        let mut read = None;
+        if what == 0 || what == SWAP {
             let asked = history.ask(&name, now(), key, Call::Get);
             let found = table.search(key).await;
             self.setting.note(&found);
-            let found = found.result?;
-            let word = found.and_then(|value| self.setting.open(key, &value));
-            history.answer(asked, now(), Answer::Found(word));
-            return Ok(());
+            read = found.result?.and_then(|value| Some((self.setting.open(key, &value)?, value.to_vec())));
+            history.answer(asked, now(), Answer::Found(read.as_ref().map(|(word, _)| *word)));
+            if what == 0 || read.is_none() {
+                return Ok(());
+            }
         }
         let (word, value) = self.setting.draw_value();
         let (call, change) = match what {
+            SWAP if let Some((seen, expected)) = &read => (
+                Call::CompareAndSet { expected: *seen, new: word },
+                Change::CompareAndSwap { expected, value: &value },
+            ),
             1 => (Call::Insert(word), Change::Insert(&value)),
             2 => (Call::Update(word), Change::Update(&value)),
             3 => (Call::Upsert(word), Change::Upsert(&value)),
@@ -154,7 +165,10 @@ impl Living {
         };
         let asked = history.ask(&name, now(), key, call);
         match table.change(key, change).await.result {
-            Ok(applied) => history.answer(asked, now(), Answer::of(applied)),
+            Ok(applied) => {
+                self.setting.swaps.set(self.setting.swaps.get() + u64::from(applied && what == SWAP));
+                history.answer(asked, now(), Answer::of(applied));
+            }
             Err(error @ TableError::Common(CommonError::Unknown(_))) => return Err(error),
             Err(error @ TableError::Common(CommonError::NoMemory { .. }))
                 if self.setting.scenario.aim == Aim::Scarce =>
@@ -366,6 +380,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         short: Cell::new(0),
         hits: Cell::new(0),
         exports: Cell::new(0),
+        swaps: Cell::new(0),
         scenario: *scenario,
     };
     let scene = Rc::new(Scene {
@@ -400,6 +415,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let mut outcome = scene.outcome.borrow().clone();
     (outcome.refused, outcome.short) = (scene.setting.refused.get(), scene.setting.short.get());
     (outcome.hits, outcome.exports) = (scene.setting.hits.get(), scene.setting.exports.get());
+    outcome.swaps = scene.setting.swaps.get();
     let count = |name: &str| scene.servers.iter().map(|server| server.count(name)).sum();
     (outcome.lapsed, outcome.reclaimed) = (count("sessions_lapsed"), count("blocks_reclaimed"));
     Ok(outcome)

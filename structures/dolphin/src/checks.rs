@@ -5,6 +5,8 @@
 //! thread. Then the index behaves as published, and a simulation must notice.
 
 fatbtree_remote_memory::named_checks! {
+    /// A compare-and-swap compares what it replaces.
+    Compares,
     /// All lines of a leaf have one stamp. As published, a split's WRITE is torn for readers (hole 1).
     Stamps,
     /// A key without a value is absent. As published, readers see the key with value 0 (hole 2).

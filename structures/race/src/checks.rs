@@ -4,6 +4,8 @@
 //! not notice has not tried hard enough. Some are the published protocol's holes, or those of the code that came with it.
 
 fatbtree_remote_memory::named_checks! {
+    /// A compare-and-swap compares what it replaces.
+    Compares,
     /// An insertion looks for others of its key before it counts. Without this a key may be there twice.
     Duplicates,
     /// Readers take no notice of insertions under way. As published, they see duplicates that are taken away later.

@@ -18,6 +18,7 @@
 //! | [search](Table::search) | 2 | [READ 128 × 2]; READ block |
 //! | search of a key whose [place is remembered](Table::remember_places) | 1 | [READ slot, READ block] |
 //! | [update](Table::update), [upsert](Table::upsert) | 3 | [WRITE block, READ 128 × 2]; READ old block; CAS |
+//! | [compare-and-swap](Table::compare_and_swap) | 3 | [WRITE block, READ 128 × 2]; READ old block; CAS |
 //! | [insert](Table::insert) | 3 | [WRITE block, READ 128 × 2]; [CAS, READ 128 × 2]; CAS |
 //! | [delete](Table::delete) | 3 | [READ 128 × 2]; READ block; CAS |
 //! | [export](Table::export) of all pairs | 2 for up to 16 pairs of each server | READ slots; [READ block × 16] |

@@ -11,8 +11,7 @@ use fatbtree_processes::{
     Hosted, MemoryServerOptions, MemoryServerProcess, NicSpec, PartSource, QueryOptions, Stopper, TreeSource,
     roster_of, switch_ports,
 };
-use fatbtree_race::Shape;
-use fatbtree_race::host::HashTable;
+use fatbtree_registry::Kind;
 use fatbtree_topology::{Cluster, MemoryServer};
 use fatbtree_trust::Trust;
 
@@ -86,9 +85,9 @@ impl Running {
         })
     }
 
-    /// With an empty hash table in place of a tree.
-    pub(crate) fn with_hash_table() -> Self {
-        Self::serve(1, |_| PartSource::<HashTable> { shape: Shape::default(), spare_bytes: 256 << 20 })
+    /// With an empty structure of this kind in place of a tree.
+    pub(crate) fn with<K: Kind>() -> Self {
+        Self::serve(1, |_| PartSource::<K::Part> { shape: K::shape(1), spare_bytes: 256 << 20 })
     }
 
     fn serve<S: Hosted + Send>(seats: u16, structure: impl FnOnce(&MemoryServer) -> S) -> Self {

@@ -16,6 +16,7 @@ fn aimed(check: Check, seed: u64) -> Scenario {
         Check::Duplicates | Check::Tentative | Check::Removed => Scenario::aimed(seed, Aim::Insertions),
         Check::VersionGoesOn | Check::Freed => Scenario { places: 0, ..Scenario::aimed(seed, Aim::Blocks) },
         Check::UnknownBlock => Scenario::aimed(seed, Aim::Blocks),
+        Check::Compares => Scenario::aimed(seed, Aim::Swaps),
         Check::FreedBlock | Check::FreedVersion | Check::FrozenBuckets | Check::Revoked => {
             Scenario::aimed(seed, Aim::All)
         }

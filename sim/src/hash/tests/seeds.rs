@@ -36,6 +36,16 @@ fn seeds_of_exports_pass() {
     assert!(total.exports > SEEDS && total.former > SEEDS && total.deaths > SEEDS / 2, "{total:?}");
 }
 
+/// Compare-and-swaps of one value have one winner, beside clients and servers that die.
+#[test]
+fn seeds_of_swaps_pass() {
+    let campaign = Campaign::default();
+    let report = campaign.run(Seeds::fixed(SEEDS), |seed| Scenario::aimed(seed, Aim::Swaps).run());
+    let total = report.into_result().unwrap_or_else(|report| panic!("{report}"));
+    eprintln!("{total:#?}");
+    assert!(total.swaps > 10 * SEEDS && total.deaths > SEEDS / 2, "{total:?}");
+}
+
 #[test]
 fn a_seed_replays_itself() {
     for seed in 0..10 {

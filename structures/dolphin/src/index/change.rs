@@ -1,8 +1,9 @@
-//! Insert, update, upsert and delete.
+//! Insert, update, upsert, compare-and-swap and delete.
 //!
 //! ```text
 //!              1                    2                        3
 //!   update     [announce, READ]     [WRITE value, end]
+//!   swap       [announce, READ]     READ record, compare     [CAS value → value, end]
 //!   delete     [announce, READ]     [CAS key, end]
 //!   insert     [announce, READ]     CAS free slot → key      [CAS none → value, end]
 //! ```
@@ -12,7 +13,8 @@
 //! is used again after a structure change only. So an update that comes late meets no other key.
 //!
 //! In an index of long values all words are changed by CAS, because one client must free the record
-//! before. There a deletion takes the value away and leaves the key.
+//! before. There a deletion takes the value away and leaves the key. An index of fixed values has no
+//! compare-and-swap: its updates are WRITEs, and no CAS excludes a WRITE.
 
 use fatbtree_remote_memory::{CommonError, GlobalAddress};
 use fatbtree_verbs::{Operation, Output, Remote, Verbs};
@@ -56,6 +58,13 @@ impl<V: Verbs> Index<V> {
         self.change(key, Change::Upsert(value)).await
     }
 
+    /// Replaces the value where it is the expected one, byte by byte; says whether it did. Two round
+    /// trips, and one more where the present value is out of line. An index of [fixed](crate::Shape::fixed)
+    /// values has no such change.
+    pub async fn compare_and_swap(&self, key: u64, expected: &[u8], value: &[u8]) -> Answer<bool> {
+        self.change(key, Change::CompareAndSwap { expected, value }).await
+    }
+
     /// Takes the value away where one is; says whether it did. Two round trips.
     pub async fn delete(&self, key: u64) -> Answer<bool> {
         self.change(key, Change::Delete).await
@@ -66,6 +75,10 @@ impl<V: Verbs> Index<V> {
     /// More round trips where the client does not know the leaf, where the leaf is full, thin or being
     /// changed, and where others change the same key.
     pub async fn change(&self, key: u64, change: Change<'_>) -> Answer<bool> {
+        if self.shape.fixed() && change.expected().is_some() {
+            let lacks = CommonError::Lacks { structure: NAME, operation: "compare_and_swap" };
+            return Answer { result: Err(lacks.into()), round_trips: 0 };
+        }
         let inline = match change.value().map(|value| self.word_of(value)).transpose() {
             Ok(word) => word.flatten(),
             Err(error) => return Answer { result: Err(error), round_trips: 0 },
@@ -104,12 +117,19 @@ impl<V: Verbs> Index<V> {
                 return Ok(false);
             }
         };
-        match (change, old) {
-            (Change::CompareAndSwap { .. }, _) => {
-                announced.clear(op).await?;
-                Err(CommonError::Lacks { structure: NAME, operation: "compare_and_swap" }.into())
+        let is_other = match (change.expected(), old) {
+            (Some(expected), Some(old)) if Check::Compares.on() => {
+                *self.value_of(op.key, old, op).await? != *expected
             }
-            (Change::Insert(_), Some(_)) | (Change::Update(_) | Change::Delete, None) => {
+            _ => false,
+        };
+        match (change, old) {
+            (Change::CompareAndSwap { .. }, _) if is_other => {
+                announced.clear(op).await?;
+                Ok(false)
+            }
+            (Change::Insert(_), Some(_))
+            | (Change::Update(_) | Change::CompareAndSwap { .. } | Change::Delete, None) => {
                 announced.clear(op).await?;
                 Ok(false)
             }
@@ -124,7 +144,13 @@ impl<V: Verbs> Index<V> {
                 }
                 Ok(true)
             }
-            (Change::Insert(value) | Change::Update(value) | Change::Upsert(value), old) => {
+            (
+                Change::Insert(value)
+                | Change::Update(value)
+                | Change::Upsert(value)
+                | Change::CompareAndSwap { value, .. },
+                old,
+            ) => {
                 self.put(&mut announced, &held, slot, old, (value, inline), op).await?;
                 Ok(true)
             }

@@ -26,7 +26,7 @@ impl<V: Verbs + 'static> Structure for Index<V> {
     type Cursor = u64;
 
     const NAME: &'static str = NAME;
-    const LACKS: &'static [&'static str] = &["compare_and_swap"];
+    const LACKS: &'static [&'static str] = &[];
 
     fn now(&self) -> Instant {
         self.memory().reactor().now()

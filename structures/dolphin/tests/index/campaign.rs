@@ -87,3 +87,10 @@ fn memory_that_is_used_up() {
     let sum = campaign(Aim::Full, 60);
     assert!(!is_usual() || sum.refused > 200, "{sum:?}");
 }
+
+/// Compare-and-swaps of one value have one winner, in the leaf and out of line.
+#[test]
+fn values_that_are_swapped() {
+    let sum = campaign(Aim::Swaps, 100);
+    assert!(!is_usual() || sum.swaps > 1_000 && sum.deaths > 50, "{sum:?}");
+}

@@ -21,6 +21,7 @@ fn aim(check: Check) -> Option<Aim> {
         }
         Check::AllSlots | Check::RangeMatch | Check::Prefix => Aim::Merges,
         Check::Unborn => Aim::Bursts,
+        Check::Compares => Aim::Swaps,
         Check::Landing | Check::LandingState => Aim::Merges,
         // No answer is wrong: see `model.rs`.
         Check::Pauses => return None,

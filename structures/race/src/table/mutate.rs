@@ -1,14 +1,15 @@
-//! Insert, update, upsert and delete.
+//! Insert, update, upsert, compare-and-swap and delete.
 //!
 //! ```text
 //!              1                              2                         3
 //!   update     [WRITE block, READ 128 × 2]    READ old block            CAS old → new
+//!   swap       [WRITE block, READ 128 × 2]    READ old block, compare   CAS old → new
 //!   delete     [READ 128 × 2]                 READ block                CAS old → 0
 //!   insert     [WRITE block, READ 128 × 2]    [CAS 0 → tentative,       CAS tentative → committed
 //!                                              READ 128 × 2]
 //! ```
 //!
-//! Each takes effect with its last CAS.
+//! Each takes effect with its last CAS. The version in the slot makes the CAS of a swap one of the value that was compared.
 
 use fatbtree_remote_memory::CommonError;
 use fatbtree_verbs::{Output, Verbs};
@@ -16,7 +17,6 @@ use fatbtree_verbs::{Output, Verbs};
 use super::buckets::Buckets;
 use super::search::Hit;
 use super::space::Fresh;
-use super::structure::NAME;
 use super::swing::Swung;
 use super::{Answer, Change, Op, Table};
 use crate::checks::Check;
@@ -41,6 +41,11 @@ impl<V: Verbs> Table<V> {
     /// Puts a value, whether one is there or not; always true. Three round trips.
     pub async fn upsert(&self, key: u64, value: &[u8]) -> Answer<bool> {
         self.change(key, Change::Upsert(value)).await
+    }
+
+    /// Replaces the value where it is the expected one, byte by byte; says whether it did. Three round trips.
+    pub async fn compare_and_swap(&self, key: u64, expected: &[u8], value: &[u8]) -> Answer<bool> {
+        self.change(key, Change::CompareAndSwap { expected, value }).await
     }
 
     /// Takes the value away where one is; says whether it did. Three round trips.
@@ -84,11 +89,14 @@ impl<V: Verbs> Table<V> {
         }
         let hit = self.find(&buckets, op).await?;
         match (hit, change) {
-            (_, Change::CompareAndSwap { .. }) => {
-                Err(CommonError::Lacks { structure: NAME, operation: "compare_and_swap" }.into())
+            (Some(hit), Change::CompareAndSwap { expected, .. })
+                if *hit.value() != *expected && Check::Compares.on() =>
+            {
+                Ok(false)
             }
-            (Some(_), Change::Insert(_)) | (None, Change::Update(_) | Change::Delete) => Ok(false),
-            (Some(hit), Change::Update(_) | Change::Upsert(_) | Change::Delete) => {
+            (Some(_), Change::Insert(_))
+            | (None, Change::Update(_) | Change::CompareAndSwap { .. } | Change::Delete) => Ok(false),
+            (Some(hit), _) => {
                 self.replace(leaf, &hit, fresh.as_ref(), op).await?;
                 self.recycle(fresh.take());
                 Ok(true)

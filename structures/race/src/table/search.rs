@@ -51,6 +51,13 @@ pub(super) struct Hit {
     pub(super) bytes: ReadBytes,
 }
 
+impl Hit {
+    /// The value.
+    pub(super) fn value(&self) -> &[u8] {
+        &self.bytes[RECORD_HEAD..][..self.found.length as usize]
+    }
+}
+
 impl<V: Verbs> Table<V> {
     /// Finds the value of a key. One round trip, if its place is [remembered](Self::remember_places) and still right. Else two round trips,
     /// if the client's directory is right and no other key has the fingerprint; one more while the subtable is being split, one for each split

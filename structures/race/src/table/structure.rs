@@ -26,7 +26,7 @@ impl<V: Verbs + 'static> Structure for Table<V> {
     const NAME: &'static str = NAME;
 
     /// It has no order of keys.
-    const LACKS: &'static [&'static str] = &["compare_and_swap", "scan"];
+    const LACKS: &'static [&'static str] = &["scan"];
 
     fn now(&self) -> Instant {
         self.memory().reactor().now()
