@@ -158,6 +158,7 @@ mod item;
 mod layout;
 mod seat;
 mod tables;
+mod value;
 mod word;
 pub mod workloads;
 
@@ -168,8 +169,9 @@ pub use checks::Check;
 pub use error::DtxError;
 pub use item::{ITEM_HEAD, Presence};
 pub use layout::{
-    BadShape, MAX_BACKUPS, MAX_NODE_BYTES, MAX_SERVERS, MAX_SLOTS, MAX_TABLES, MAX_VALUE, MAX_WRITES,
-    MOST_SEATS, Place, SPARE_SEATS, STRUCTURE, Shape, TableShape,
+    BadShape, ITEMS, MAX_BACKUPS, MAX_NODE_BYTES, MAX_SERVERS, MAX_SLOTS, MAX_TABLES, MAX_VALUE, MAX_WRITES,
+    MOST_SEATS, Place, SPARE_SEATS, STRUCTURE, Shape, TABLES_OF_SERVERS, TableShape,
 };
-pub use tables::{Addresses, Answer, Fault, Item, Tables, Transaction, Verdict, Verified, Want};
+pub use tables::{AddressStats, Addresses, Answer, Fault, Item, Tables, Transaction, Verdict, Verified, Want};
+pub use value::{LENGTH, pack, unpack};
 pub use word::{MAX_SEATS, Word};

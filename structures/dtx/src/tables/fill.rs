@@ -25,13 +25,14 @@
 
 use std::rc::Rc;
 
-use fatbtree_remote_memory::{CommonError, GlobalAddress, HEADER_BYTES, Lane, LockError, LockGuard};
+use fatbtree_remote_memory::{CommonError, GlobalAddress, HEADER_BYTES, Lane, LockError, LockGuard, word_at};
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::Tables;
 use super::coordinator::Identity;
 use super::plan::Plan;
 use super::recover::{Job, participants, positions};
+use super::whole::is_to_be_filled;
 use crate::checks::Check;
 use crate::error::DtxError;
 use crate::item::BODY;
@@ -70,7 +71,7 @@ impl<V: Verbs> Tables<V> {
         let session = guard.writer().owner;
         // The lock is of the present session, and the identity may be older.
         let is_present = session == identity.writer(at.server()).owner;
-        if line[..8] != WHOLE.to_le_bytes() && is_present {
+        if is_to_be_filled(word_at(&line, 0)) && is_present {
             let mut plan = self.take_plan();
             let whole = self.whole_servers(identity, &lane, &mut plan).await?;
             if Check::ResolvedFirst.on() {
