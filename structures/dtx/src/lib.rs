@@ -172,6 +172,8 @@ pub use layout::{
     BadShape, ITEMS, MAX_BACKUPS, MAX_NODE_BYTES, MAX_SERVERS, MAX_SLOTS, MAX_TABLES, MAX_VALUE, MAX_WRITES,
     MOST_SEATS, Place, SPARE_SEATS, STRUCTURE, Shape, TABLES_OF_SERVERS, TableShape,
 };
-pub use tables::{AddressStats, Addresses, Answer, Fault, Item, Tables, Transaction, Verdict, Verified, Want};
+pub use tables::{
+    AddressStats, Addresses, Answer, Fault, Item, Tables, Transaction, Verdict, Verified, Want,
+};
 pub use value::{LENGTH, pack, unpack};
 pub use word::{MAX_SEATS, Word};

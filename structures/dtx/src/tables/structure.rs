@@ -7,12 +7,13 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fatbtree_remote_memory::{
-    Answer, Change, CommonError, KeyRange, Pairs, Portion, RemoteMemory, Spread, Structure,
+    Answer, Change, CommonError, GlobalAddress, KeyRange, Pairs, Portion, RemoteMemory, Spread, Step,
+    Stepped, Structure,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 
-use super::{Addresses, Fault, Tables, Transaction, Verdict, Verified, Want};
+use super::{ASK, Addresses, Fault, Tables, Transaction, Verdict, Verified, Want};
 use crate::error::DtxError;
 use crate::layout::Shape;
 use crate::value::{pack, unpack};
@@ -54,6 +55,52 @@ impl<V: Verbs> Tables<V> {
         });
         let super::Answer { result, round_trips, .. } = ran.await;
         Answer { result, round_trips }
+    }
+}
+
+impl<V: Verbs> Transaction<'_, V> {
+    /// Carries out a step that does not end the transaction. Values are [packed](pack).
+    async fn step(&mut self, step: Step) -> Result<Stepped, DtxError> {
+        let (item, writes) = match &step {
+            Step::Commit | Step::Abort => return Ok(Stepped::Done),
+            Step::Get(item) => (*item, false),
+            Step::GetForUpdate(item) | Step::Put(item, _) | Step::Insert(item, _) | Step::Delete(item) => {
+                (*item, true)
+            }
+        };
+        let table = self.tables.shape().tables().get(usize::from(item.table));
+        let value_bytes = table.ok_or(DtxError::NoTable(item.table))?.value_bytes;
+        let packed = match &step {
+            // One that is too long is refused before anything is locked.
+            Step::Put(_, value) | Step::Insert(_, value) => pack(value, value_bytes.into())?,
+            _ => Vec::new(),
+        };
+        let [found] = self.fetch([Want { table: item.table, key: item.key, writes }]).await?;
+        match step {
+            Step::Put(..) => self.put(found, &packed).map(|()| Stepped::Done),
+            Step::Insert(..) => {
+                let is_new = self.value(found).is_none();
+                if is_new {
+                    self.put(found, &packed)?;
+                }
+                Ok(Stepped::Applied(is_new))
+            }
+            Step::Delete(_) => self.remove(found).map(Stepped::Applied),
+            _ => {
+                let value = self.value(found).map(|value| Bytes::copy_from_slice(unpack(value)));
+                Ok(Stepped::Value(value))
+            }
+        }
+    }
+}
+
+impl<V: Verbs> Tables<V> {
+    /// Looks after a lock that has been in the way of several attempts, as [`run`](Self::run) does.
+    async fn ask_again(&self, attempt: u32, at: GlobalAddress, lock: u64) {
+        if attempt.wrapping_add(1).is_multiple_of(ASK) {
+            // What fails here is asked again after further attempts.
+            let _asked = self.ask_after(at, lock).await;
+        }
     }
 }
 
@@ -108,6 +155,48 @@ impl<V: Verbs + 'static> Structure for Tables<V> {
 
     fn is_unknown(error: &DtxError) -> bool {
         matches!(error, DtxError::Unknown | DtxError::Common(CommonError::Unknown(_)))
+    }
+
+    const TRANSACTS: bool = true;
+
+    async fn transact(
+        &self,
+        attempt: u32,
+        mut next: impl AsyncFnMut(Result<Stepped, DtxError>) -> Option<Step>,
+    ) {
+        let mut tx = match self.begin().await {
+            Ok(tx) => tx,
+            Err(error) => return drop(next(Err(error)).await),
+        };
+        let mut result = Ok(Stepped::Done);
+        let ended = loop {
+            let conflict = match &result {
+                Err(DtxError::Conflict { at, lock }) => Some((*at, *lock)),
+                _ => None,
+            };
+            match next(result).await {
+                Some(Step::Commit) => break tx.finish().await,
+                Some(Step::Abort) | None => {
+                    tx.give_up().await;
+                    // The transaction in the way may be a dead client's.
+                    if let Some((at, lock)) = conflict {
+                        self.ask_again(attempt, at, lock).await;
+                    }
+                    break Ok(());
+                }
+                Some(step) => result = tx.step(step).await,
+            }
+        };
+        if let Err(DtxError::Conflict { at, lock }) = ended {
+            self.ask_again(attempt, at, lock).await;
+        }
+        // What was left under it is settled before its client goes on: others would wait for it.
+        let _left_again = Self::finish(self).await;
+        next(ended.map(|()| Stepped::Done)).await;
+    }
+
+    fn is_conflict(error: &DtxError) -> bool {
+        error.is_temporary()
     }
 }
 

@@ -110,13 +110,13 @@ impl<V: Verbs> Tables<V> {
         plan: &mut Plan,
     ) -> Result<(), DtxError> {
         let at = self.state_at(position);
-        let (guard, line) =
-            match LockGuard::lock_and_read(&self.memory, lane, at, HEADER_BYTES as u32).await {
-                Ok(taken) => taken,
-                // Another client makes it new: its state is read again.
-                Err(LockError::Locked) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            };
+        let (guard, line) = match LockGuard::lock_and_read(&self.memory, lane, at, HEADER_BYTES as u32).await
+        {
+            Ok(taken) => taken,
+            // Another client makes it new: its state is read again.
+            Err(LockError::Locked) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
         let is_present = guard.writer().owner == identity.writer(at.server()).owner;
         let found = word_at(&line, 0);
         if is_present && matches!(found, BEGUN | EMPTIED) {
