@@ -1,4 +1,8 @@
 //! Transactions: reads and changes of several keys that take effect at one moment, or not at all.
+//!
+//! ```no_run
+#![doc = include_str!("../examples/bank/program.rs")]
+//! ```
 
 use std::time::{Duration, Instant};
 

@@ -12,7 +12,7 @@ use crate::common::spread::{
     client, load, no_folder_of_a_tree, nothing_to_plan, replaced_by_csv, round_trips, shell, single,
     structure_file,
 };
-use crate::common::{fatbtree, refused};
+use crate::common::{fatbtree, refused, run};
 
 #[test]
 fn tables_are_loaded_measured_and_typed_into() {
@@ -54,7 +54,9 @@ fn tables_are_loaded_measured_and_typed_into() {
     assert_eq!(lines, expected.split_whitespace().collect::<Vec<_>>(), "{answers}");
     let (_, all) = shell(&["--cluster", cluster], "commit\nscan 1 2\nbegin\nbegin\n");
     assert!(!all, "these lines are refused");
-    refused(&["put", "5", &"x".repeat(127), "--cluster", cluster], "a value of 127 bytes");
+    let long = run(&["put", "5", &"x".repeat(127), "--cluster", cluster]);
+    let why = String::from_utf8_lossy(&long.stderr).into_owned();
+    assert!(!long.status.success() && why.contains("a value of 127 bytes"), "{why}");
 
     // Single operations, through the client library.
     let single = |arguments: &[&str]| single(cluster, arguments);
@@ -185,11 +187,7 @@ fn each_server_is_filled_from_the_other_one() {
     let file = structure_file(folder.path(), "dtx");
     let cluster = file.to_str().expect("a plain path");
     let up = Role::start(&["up", cluster]);
-    let (left, right) = {
-        let lines = up.until_all(&["left ", "right "]);
-        let of = |name: &str| lines.lines().find(|line| line.contains(name)).map(process_of);
-        (of("left ").expect("its line"), of("right ").expect("its line"))
-    };
+    let (left, right) = (process_of(&up.until("left ")), process_of(&up.until("right ")));
     up.until("ready");
     load(cluster, &["--keys", "2000"]);
     for server in [right, left] {

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use fatbtree_remote_memory::{Answer, Lane, Op, Portion, word_at};
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
+use super::plan::batch;
 use super::{Tables, Verdict};
 use crate::checks::Check;
 use crate::error::{DtxError, Stop};
@@ -82,7 +83,7 @@ impl<V: Verbs> Tables<V> {
         let is_used = |step: &(usize, u32)| word_at(plan.bytes(step.0), 8) != 0;
         let used: Vec<u32> = (0..).zip(nodes).filter(is_used).map(|(_, node)| node).collect();
         let (mut pairs, mut unclear) = (Vec::new(), Vec::new());
-        for some in used.chunks(MAX_BATCH) {
+        for some in used.chunks(batch(self.shape.tables()[usize::from(table)].node_bytes())) {
             plan.clear();
             for &node in some {
                 plan.read(at(node), self.shape.tables()[usize::from(table)].node_bytes());

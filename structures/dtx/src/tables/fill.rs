@@ -31,7 +31,7 @@ use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::Tables;
 use super::coordinator::Identity;
-use super::plan::Plan;
+use super::plan::{Plan, batch};
 use super::recover::{Job, participants, positions};
 use super::whole::is_to_be_filled;
 use crate::checks::Check;
@@ -212,7 +212,7 @@ impl<V: Verbs> Tables<V> {
         self.carry_out(identity, lane, plan).await?;
         let is_used = |step: &usize| word_at(plan.bytes(*step), 8) != 0;
         let used: ArrayVec<usize, { COPIES as usize }> = (0..copies.len()).filter(is_used).collect();
-        for some in used.chunks(MAX_BATCH) {
+        for some in used.chunks(batch(table.node_bytes())) {
             plan.clear();
             for &number in some {
                 plan.read(copies[number].0, table.node_bytes());

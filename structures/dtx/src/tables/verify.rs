@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use arrayvec::ArrayVec;
 use fatbtree_remote_memory::GlobalAddress;
-use fatbtree_verbs::{MAX_BATCH, Verbs};
+use fatbtree_verbs::Verbs;
 
 use super::Tables;
+use super::plan::batch;
 use crate::error::DtxError;
 use crate::item::{Head, ITEM_HEAD, Presence};
 use crate::layout::{MAX_BACKUPS, NODE_HEAD, Place};
@@ -76,13 +77,12 @@ impl<V: Verbs> Tables<V> {
     pub async fn verify(&self, mut see: impl FnMut(u8, u64, &[u8])) -> Result<Verified, Fault> {
         let mut verified = Verified::default();
         let mut keys = BTreeMap::new();
-        let identity = self.identity().await?;
-        let lane = self.memory.take_lane();
         let mut plan = self.take_plan();
         let replicas = self.shape.replicas();
         for (table, shape) in (0..).zip(self.shape.tables()) {
-            for first in (0..shape.nodes).step_by(MAX_BATCH) {
-                let some = first..shape.nodes.min(first.saturating_add(MAX_BATCH as u32));
+            let count = batch(shape.node_bytes() * replicas as u64);
+            for first in (0..shape.nodes).step_by(count) {
+                let some = first..shape.nodes.min(first.saturating_add(count as u32));
                 plan.clear();
                 for node in some.clone() {
                     let place = Place { table, node, slot: None };
@@ -90,7 +90,7 @@ impl<V: Verbs> Tables<V> {
                         plan.read(self.shape.address(place, rank), shape.node_bytes());
                     }
                 }
-                self.carry_out(&identity, &lane, &mut plan).await.map_err(DtxError::from)?;
+                self.read_patiently(&mut plan).await?;
                 for (at, node) in some.enumerate() {
                     let bytes: ArrayVec<&[u8], MAX_REPLICAS> =
                         (0..replicas).map(|rank| plan.bytes(at * replicas + rank)).collect();
@@ -101,12 +101,12 @@ impl<V: Verbs> Tables<V> {
         }
         for position in 0..self.shape.server_count() {
             let all: Vec<u16> = (0..self.shape.all_seats()).collect();
-            for some in all.chunks(MAX_BATCH) {
+            for some in all.chunks(batch(self.shape.seat_layout().bytes())) {
                 plan.clear();
                 for &seat in some {
                     plan.read(self.seat_at(position, seat), self.shape.seat_layout().bytes());
                 }
-                self.carry_out(&identity, &lane, &mut plan).await.map_err(DtxError::from)?;
+                self.read_patiently(&mut plan).await?;
                 for step in 0..some.len() {
                     let seat = Seat::parse(plan.bytes(step), &self.shape);
                     verified.seats += u64::from(seat.claim.is_some());

@@ -1,0 +1,4 @@
+//! A bank on tables of transactions: moves money between two accounts of a running cluster, or nothing. The program stands alone in
+//! `program.rs`, as the page shows it.
+
+include!("program.rs");
