@@ -41,5 +41,8 @@ async fn a_range_of_a_hash_table_is_refused_with_what_it_has_instead() {
     assert!(error.to_string().contains("use pairs"), "{error}");
     let error = db.compare_and_swap(1, b"one", b"two").await.unwrap_err();
     assert!(error.to_string().contains("use get, put, insert, update and delete"), "{error}");
+    let error = db.begin().await.unwrap_err();
+    assert!(matches!(error, Error::NotInStructure { operation: "begin", .. }), "{error:?}");
+    assert!(error.to_string().contains("tables of transactions"), "{error}");
     db.close().await;
 }

@@ -60,8 +60,9 @@
 //!
 //! # A server that dies
 //!
-//! A server whose memory is kept goes on. One that has lost it is made anew, as [`Content::Lost`](host::Content::Lost). Before their next
-//! transaction clients fill it from the others. Before that they begin a new *era* on these: a transaction whose log comes later there
+//! A server whose memory is kept goes on. One that has lost it is made anew, as [`Content::Lost`](host::Content::Lost), or as
+//! [`Content::Begun`](host::Content::Begun) where its process does not know whether it had any. Before their next transaction clients fill it
+//! from the others; where no server has items they make new tables. Before that they begin a new *era* on these: a transaction whose log comes later there
 //! reads the era after it, and writes no data. Nothing that was committed is lost while one replica of each item remains. Until the server
 //! is back, transactions on its items wait: there is no change of primaries.
 //!
