@@ -29,6 +29,7 @@ use crate::{count, role, room};
   fatbtree memserver left --cluster cluster.toml --nic ibverbs:mlx5_0    on an RDMA device, which pins the memory of the tree
   fatbtree memserver left --cluster cluster.toml --serve queries --workers 4    also for clients without RDMA, by its processors
   fatbtree memserver left --cluster cluster.toml --structure hash    its part of a hash table over all memory servers, filled by clients
+  fatbtree memserver left --cluster cluster.toml --structure dtx    its part of tables of transactions, with backups of other servers' items
   fatbtree memserver left --cluster cluster.toml --structure dolphin    its part of a Dolphin index over all of them, likewise
 
 With --data the tree is in files of that folder: a server that was stopped or killed serves the same tree at the same addresses when

@@ -14,9 +14,9 @@ use crate::nic::Nic;
 /// The structure that a command is for.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct StructureArgument {
-    /// Structure that the memory servers hold: B-link trees, or one hash table or one Dolphin index over all of them. By default the cluster
-    /// file says it (structure = "hash" or "dolphin" before its first section), else trees.
-    #[arg(long = "structure", value_name = "tree|hash|dolphin", value_parser = words())]
+    /// Structure that the memory servers hold: B-link trees; or over all of them one hash table, one Dolphin index or tables of transactions
+    /// (dtx). By default the cluster file says it (structure = "hash" before its first section), else trees.
+    #[arg(long = "structure", value_name = "tree|hash|dolphin|dtx", value_parser = words())]
     structure: Option<Structure>,
 }
 

@@ -30,6 +30,7 @@ use crate::topology::{EXAMPLE, example, kinds};
   fatbtree up cluster.toml --serve queries       memory servers answer clients without RDMA, too, and switches lead what these ask
   fatbtree up cluster.toml --structure hash      a hash table over the memory servers, instead of trees
   fatbtree up cluster.toml --structure dolphin   a Dolphin index over the memory servers, instead of trees
+  fatbtree up cluster.toml --structure dtx       tables of transactions over the memory servers, with a backup of each value
   fatbtree up cluster.toml --keys 1000000        with keys at the start; without, `fatbtree load` loads them
   fatbtree up --page 127.0.0.1:8088              with a live page of the cluster: open http://127.0.0.1:8088 in a browser
   curl http://127.0.0.1:9800/metrics             what core-0 has counted: [metrics] in the file gives every role a port")]

@@ -34,6 +34,15 @@ impl Client {
         Self { shared: Arc::clone(&self.shared), limit }
     }
 
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Wakes the client's thread.
+    pub(crate) fn wake(&self) {
+        self.shared.wake();
+    }
+
     pub(crate) async fn ask<T>(
         &self,
         is_change: bool,

@@ -10,12 +10,13 @@ use bytes::Bytes;
 use fatbtree_blink_client::QueryClient;
 use fatbtree_port::Waker;
 use fatbtree_processes::{NodeError, QueryClientProcess, StructureClient, StructureProcess};
-use fatbtree_remote_memory::{Answer, KeyRange, Portion, Structure};
-use tokio::sync::mpsc;
+use fatbtree_remote_memory::{Answer, KeyRange, Portion, Stepped, Structure};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
 use crate::service::{Request, run};
 use crate::stats::Counters;
+use crate::transaction::Asked;
 
 /// A client process that is connected, and the service of requests by it to their end.
 pub(crate) struct Engine {
@@ -131,6 +132,41 @@ impl<P: Process> Store<P> {
             true => Error::Unknown { source: error.into() },
             false => Error::Failed { source: error.into() },
         })
+    }
+
+    /// Carries out a transaction, whose steps come by a queue. It ends with a step that ends it, or when no other can come.
+    pub(crate) async fn transact(
+        &self,
+        attempt: u32,
+        mut steps: mpsc::Receiver<Asked>,
+        begun: oneshot::Sender<Result<(), Error>>,
+    ) {
+        if !P::Structure::TRANSACTS {
+            // The caller may have dropped the future.
+            let _ = begun.send(Err(P::lacks("begin")));
+            return;
+        }
+        let (mut begun, mut asked) = (Some(begun), None::<oneshot::Sender<_>>);
+        let next = async |result: Result<Stepped, <P::Structure as Structure>::Error>| {
+            let result = result.map_err(|error| match P::Structure::is_conflict(&error) {
+                true => Error::Conflict { source: error.into() },
+                false => {
+                    let failed: Result<(), Error> =
+                        Self::result(Answer { result: Err(error), round_trips: 0 });
+                    failed.expect_err("it was given an error")
+                }
+            });
+            // The caller may have dropped the future, and with it the transaction.
+            if let Some(begun) = begun.take() {
+                let _ = begun.send(result.map(drop));
+            } else if let Some(asked) = asked.take() {
+                let _ = asked.send(result);
+            }
+            let (step, answer) = steps.recv().await?;
+            asked = Some(answer);
+            Some(step)
+        };
+        self.0.transact(attempt, next).await;
     }
 
     pub(crate) async fn get(&self, key: u64) -> Result<Option<Bytes>, Error> {

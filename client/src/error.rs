@@ -73,6 +73,15 @@ pub enum Error {
         /// Reason.
         source: Source,
     },
+    /// Another transaction uses an item of this one, or a connection broke under it. It has changed nothing.
+    #[error(
+        "another transaction was in the way, and nothing has changed; abort the transaction, and begin it anew"
+    )]
+    #[non_exhaustive]
+    Conflict {
+        /// Reason.
+        source: Source,
+    },
     /// The operation has taken longer than the client's time limit.
     #[error(
         "no answer within the time limit of {limit:?}{}; see whether all memory servers run, or allow more time",
@@ -127,6 +136,9 @@ pub enum Error {
 /// What a structure without this operation has.
 fn instead_of(operation: &str) -> &'static str {
     match operation {
+        "begin" => {
+            "get, put, insert, update and delete of one key, or load tables of transactions (structure = \"dtx\")"
+        }
         "scan" => "pairs, or `fatbtree scan` without a range, which gives all pairs in no order",
         _ => "get, put, insert, update and delete",
     }

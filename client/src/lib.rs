@@ -22,6 +22,7 @@
 //! * **Structure.** With `structure = "hash"` or `structure = "dolphin"` in the cluster file, or [`Options::structure`], the operations are
 //!   on a hash table or a Dolphin index: `get`, `put`, `insert`, `update`, `compare_and_swap`, `delete` and `pairs`, and
 //!   scans of an index.
+//! * **Transactions.** With `structure = "dtx"`, [`Client::transact`] changes several keys at one moment, or none.
 //! * **Cancellation.** Every future may be dropped at any `await`; see [`Client`].
 //! * **Errors** say what to do, and [whether a change may have been carried out](Error::may_have_happened).
 //! * **Metrics**: [`Client::stats`]; `[metrics]` in the cluster file for Prometheus; events by `tracing`.
@@ -36,6 +37,7 @@ mod options;
 mod scan;
 mod service;
 mod stats;
+pub mod transaction;
 
 use std::path::PathBuf;
 
@@ -46,6 +48,7 @@ pub use fatbtree_topology::Structure;
 pub use options::{Options, Protocol};
 pub use scan::Scan;
 pub use stats::Stats;
+pub use transaction::Transaction;
 
 /// Connects to a cluster as the first client of its cluster file (TOML). [`Options`] has other ways.
 ///

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::engine::{Change, Left, Part, Process, Store};
 use crate::stats::Counters;
+use crate::transaction::Asked;
 use crate::{Client, Error, Options};
 
 /// Requests that are carried out at once. A batch counts as one.
@@ -37,6 +38,13 @@ pub(crate) enum Ask {
     Scan(Left, usize, Answer<Part>),
     GetMany(Vec<u64>, Answer<Vec<Option<Bytes>>>),
     PutMany(Vec<(u64, Bytes)>, Answer<Vec<Result<(), Error>>>),
+    /// A transaction, whose steps come by a queue of their own.
+    Transact {
+        attempt: u32,
+        steps: mpsc::Receiver<Asked>,
+        begun: Answer<()>,
+    },
+    Pause(Duration, Answer<()>),
 }
 
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Error>>;
@@ -98,6 +106,11 @@ impl Shared {
         place.send(Request::Do { ask: ask(answer), since: Instant::now(), limit });
         self.waker.wake();
         answered.await.unwrap_or_else(|_| Err(closed(is_change)))
+    }
+
+    /// Wakes the thread.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
     }
 
     /// Makes the thread end, and waits until it has.
@@ -235,6 +248,9 @@ enum Reply {
     Pairs(Answer<Part>, Result<Part, Error>),
     Values(Answer<Vec<Option<Bytes>>>, Result<Vec<Option<Bytes>>, Error>),
     Changes(Answer<Vec<Result<(), Error>>>, Vec<Result<(), Error>>),
+    Paused(Answer<()>),
+    /// Each step of a transaction has had its own.
+    Sent,
 }
 
 impl Reply {
@@ -245,6 +261,8 @@ impl Reply {
             Self::Pairs(answer, result) => tell(answer, result),
             Self::Values(answer, result) => tell(answer, result),
             Self::Changes(answer, results) => tell(answer, Ok(results)),
+            Self::Paused(answer) => tell(answer, Ok(())),
+            Self::Sent => {}
         }
     }
 }
@@ -292,6 +310,20 @@ async fn carry_out<P: Process>(store: &Store<P>, ask: Ask, limit: Limit, counter
             };
             each(pairs.len(), put, |(at, result)| results[at] = result.map(drop)).await;
             Reply::Changes(answer, results)
+        }
+        Ask::Transact { attempt, steps, begun } => {
+            let transact = async {
+                store.transact(attempt, steps, begun).await;
+                Ok(())
+            };
+            // What its end finds unfinished the client process finishes. Its handle sees that nothing answers.
+            let result = limit.run(store, true, transact).await;
+            counters.change(limit.since, &result);
+            Reply::Sent
+        }
+        Ask::Pause(time, answer) => {
+            store.sleep(time).await;
+            Reply::Paused(answer)
         }
     }
 }

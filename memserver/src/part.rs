@@ -56,6 +56,12 @@ pub trait Part:
     /// Shape of its structure, for people.
     fn counts(&self) -> Self::Counts;
 
+    /// Bytes at the end of a part's region that clients are given in chunks: a folder takes no room for them before. By default all that the
+    /// options allow. A part without chunks has none.
+    fn spare_bytes(options: &PartOptions<Self::Shape>) -> u64 {
+        options.spare_bytes
+    }
+
     /// Address at which the structure begins.
     fn begin(description: &Self::Description) -> GlobalAddress;
 
@@ -114,7 +120,7 @@ pub fn make_in<P: Part>(
     };
     folder.begin(options.generation).map_err(MakeInError::Folder)?;
     let region = |bytes: u64| {
-        let room = bytes.saturating_sub(options.spare_bytes);
+        let room = bytes.saturating_sub(P::spare_bytes(options));
         folder.new_region(options.generation, bytes, room).map_err(MakeInError::Folder)
     };
     let made = P::make_with(options, region)?;

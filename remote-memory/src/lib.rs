@@ -93,4 +93,6 @@ pub use memory::{
 };
 pub use mix::mix;
 pub use operation::{Attempts, Backoff, CommonError, Growth, Lane, Op, Path, Spare, Stop, Suspicion, Taken};
-pub use structure::{Answer, Change, Pairs, Portion, Spread, Structure, copied, export_in_order};
+pub use structure::{
+    Answer, Change, Item, Pairs, Portion, Spread, Step, Stepped, Structure, copied, export_in_order,
+};

@@ -106,6 +106,58 @@ impl<'v> Change<'v> {
     }
 }
 
+/// Place of a value that transactions see: a table's number, and a key in it. A structure's own pairs are table 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Item {
+    /// Number of the table.
+    pub table: u8,
+    /// The key.
+    pub key: u64,
+}
+
+impl From<u64> for Item {
+    /// A key of table 0.
+    fn from(key: u64) -> Self {
+        Self { table: 0, key }
+    }
+}
+
+impl From<(u8, u64)> for Item {
+    fn from((table, key): (u8, u64)) -> Self {
+        Self { table, key }
+    }
+}
+
+/// A step of a transaction.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Reads a value.
+    Get(Item),
+    /// Locks an item and reads its value.
+    GetForUpdate(Item),
+    /// Puts a value, whether one is there or not.
+    Put(Item, Bytes),
+    /// Puts a value where none is.
+    Insert(Item, Bytes),
+    /// Takes the value away where one is.
+    Delete(Item),
+    /// Ends the transaction: all changes take effect, or none.
+    Commit,
+    /// Ends the transaction without a change.
+    Abort,
+}
+
+/// Result of a step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stepped {
+    /// The transaction has begun, a value was put, or the transaction has ended.
+    Done,
+    /// The value that was read, if one is there.
+    Value(Option<Bytes>),
+    /// Whether the change applied.
+    Applied(bool),
+}
+
 /// A structure of keys and values, as one thread uses it. Any number of its operations run at once.
 pub trait Structure {
     /// A value that was read.
@@ -146,6 +198,28 @@ pub trait Structure {
 
     /// Whether a change that ends with this error may have been made.
     fn is_unknown(error: &Self::Error) -> bool;
+
+    /// Whether it has [transactions](Self::transact).
+    const TRANSACTS: bool = false;
+
+    /// Carries out a transaction, step by step. `next` is given the result of each step, the begin first, and gives the next step. Where it
+    /// gives none, the transaction is aborted. After an error the only useful step is to abort. `attempt` is the number of times that the
+    /// same transaction has ended with a [conflict](Self::is_conflict): after some, the client asks whether what is in the way is dead. With
+    /// `u32::MAX` it asks at once.
+    ///
+    /// A structure without transactions ends at once, and calls nothing.
+    fn transact(
+        &self,
+        _attempt: u32,
+        _next: impl AsyncFnMut(Result<Stepped, Self::Error>) -> Option<Step>,
+    ) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
+
+    /// Whether a transaction that ends with this error has changed nothing, and may succeed when it is begun anew.
+    fn is_conflict(_error: &Self::Error) -> bool {
+        false
+    }
 }
 
 /// Exports a structure whose cursor is the next key: the pairs from a key on.

@@ -29,6 +29,8 @@ pub enum Structure {
     Hash,
     /// One Dolphin index over all memory servers, whatever their partitions' keys.
     Dolphin,
+    /// Tables of transactions over all memory servers, whatever their partitions' keys.
+    Dtx,
 }
 
 impl Structure {
@@ -38,6 +40,7 @@ impl Structure {
             Self::Tree => "tree",
             Self::Hash => "hash",
             Self::Dolphin => "dolphin",
+            Self::Dtx => "dtx",
         }
     }
 }
@@ -143,7 +146,7 @@ impl Cluster {
         validate::cluster(text)
     }
 
-    /// Structure that the memory servers hold: `structure = "hash"` or `structure = "dolphin"` before the first section, or trees.
+    /// Structure that the memory servers hold: `structure = "hash"`, `"dolphin"` or `"dtx"` before the first section, or trees.
     pub fn structure(&self) -> Structure {
         self.structure
     }

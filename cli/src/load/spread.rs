@@ -10,7 +10,7 @@ use fatbtree_blink_host::grpc::LoadData as _;
 use fatbtree_memserver::grpc::{Client, empty};
 use fatbtree_processes::{Adapter, ClientOptions, NodeError, SpreadProcess};
 use fatbtree_registry::Kind;
-use fatbtree_remote_memory::{Change, Spread, Structure};
+use fatbtree_remote_memory::{Change, Portion, Spread, Structure};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
@@ -95,6 +95,9 @@ pub(super) fn load<K: Kind>(arguments: &Arguments, cluster: &Cluster) -> Result<
     let open = |host, nic| SpreadProcess::<K::Client<Adapter>>::open(&options(host, nic));
     let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
     process.stop_at_signals()?;
+    if !*replace {
+        refuse_keys::<K>(&mut process)?;
+    }
     let (count, began) = (data.keys().len() as u64, Instant::now());
     let bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();
     let bar = progress::bar("keys inserted", count);
@@ -148,6 +151,23 @@ pub(super) fn load<K: Kind>(arguments: &Arguments, cluster: &Cluster) -> Result<
         round_trips: trips.get() as f64 / count.max(1) as f64,
         servers: cluster.servers().len(),
     })
+}
+
+/// Refuses to load a structure that holds keys, for one without chunks.
+fn refuse_keys<K: Kind>(process: &mut SpreadProcess<K::Client<Adapter>>) -> Result<()> {
+    let client = process.client().clone();
+    let mut next = Some(Default::default());
+    while let Some(cursor) = next {
+        let Portion { pairs, rest } = process.run(client.export(cursor, 1))?.result?;
+        if !pairs.is_empty() {
+            bail!(
+                "the {} holds keys: repeat the command with --replace to empty it first, or insert by `fatbtree put` or `fatbtree shell`",
+                K::NAME
+            );
+        }
+        next = rest;
+    }
+    Ok(())
 }
 
 /// Step by which all of `count` places are visited, far apart from one another.

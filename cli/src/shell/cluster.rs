@@ -8,7 +8,7 @@ use fatbtree::Options;
 use fatbtree::blocking::Client;
 
 use super::command::{Command, show};
-use super::{Database, PAIRS_AT_ONCE, Trouble};
+use super::{Database, PAIRS_AT_ONCE, Trouble, without_transactions};
 use crate::nic::Nic;
 
 /// A client of the cluster.
@@ -108,6 +108,9 @@ impl<W: Write> Database for Shell<W> {
             }
             Command::Verify => {
                 return Err(anyhow!("verify works without --cluster only: it needs a tree at rest").into());
+            }
+            Command::Begin | Command::Commit | Command::Abort => {
+                return Err(without_transactions("tree").into());
             }
             Command::Help | Command::Quit => return Ok(()),
         };

@@ -19,6 +19,9 @@ scan A B [LIMIT]    the pairs of the keys A to B, both included
 rscan A B [LIMIT]   the same, the last key first
 len                 how many keys there are
 verify              walks over all of the structure and checks it
+begin               begins a transaction (dtx): get, put, insert, update, cas and delete are steps of it
+commit              all of its changes take effect, or none
+abort               none takes effect
 load N              puts the keys 1 to N
 stats               what it has cost so far
 help                this
@@ -39,6 +42,9 @@ pub(super) enum Command {
     Scan { first: u64, last: u64, limit: u64, backward: bool },
     Len,
     Verify,
+    Begin,
+    Commit,
+    Abort,
     Load(u64),
     Stats,
     Help,
@@ -80,6 +86,9 @@ impl Command {
             },
             ("len", []) => Self::Len,
             ("verify", []) => Self::Verify,
+            ("begin", []) => Self::Begin,
+            ("commit", []) => Self::Commit,
+            ("abort", []) => Self::Abort,
             ("load", [count]) => Self::Load(number(count)?),
             ("stats", []) => Self::Stats,
             ("help", []) => Self::Help,
@@ -87,6 +96,26 @@ impl Command {
             _ => return Err(unknown(&name, words.len())),
         };
         Ok(Some(command))
+    }
+}
+
+impl Command {
+    /// Whether it reads or changes a key.
+    pub(super) const fn is_step(&self) -> bool {
+        matches!(
+            self,
+            Self::Get(_)
+                | Self::Put(..)
+                | Self::Insert(..)
+                | Self::Update(..)
+                | Self::CompareAndSet(..)
+                | Self::Delete(_)
+        )
+    }
+
+    /// Whether it ends a transaction.
+    pub(super) const fn ends(&self) -> bool {
+        matches!(self, Self::Commit | Self::Abort)
     }
 }
 

@@ -3,6 +3,7 @@
 mod cluster;
 pub(crate) mod command;
 mod spread;
+mod transaction;
 mod tree;
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
@@ -34,6 +35,7 @@ use tree::{Setting, Tree, loaded_value};
   fatbtree shell --cluster cluster.toml           the keys of a running cluster, by the same commands
   fatbtree shell --structure hash                 an empty hash table; with --cluster, that of a cluster
   fatbtree shell --structure dolphin              an empty Dolphin index; with --cluster, that of a cluster
+  fatbtree shell --structure dtx                  empty tables of transactions: begin, commit and abort
   printf 'put 1 one\\nget 1\\n' | fatbtree shell    prints ok, and one")]
 pub(crate) struct Arguments {
     /// Speaks to the running cluster of this file (TOML) instead of a tree of its own.
@@ -203,6 +205,11 @@ impl From<anyhow::Error> for Trouble {
     }
 }
 
+/// Error of a structure that has no transactions.
+fn without_transactions(structure: &str) -> anyhow::Error {
+    anyhow::anyhow!("a {structure} has no transactions; see `fatbtree shell --structure dtx`")
+}
+
 /// A database that carries out commands.
 trait Database {
     /// Place for answers.
@@ -292,6 +299,7 @@ impl<W: Write> Database for Shell<W> {
             Command::Verify => self.verify(),
             Command::Load(count) => self.load(count),
             Command::Stats => self.stats(),
+            Command::Begin | Command::Commit | Command::Abort => Err(without_transactions("tree").into()),
             Command::Help | Command::Quit => Ok(()),
         }
     }

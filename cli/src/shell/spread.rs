@@ -15,7 +15,8 @@ use fatbtree_topology::Cluster;
 use fatbtree_verbs::plain::PlainDevice;
 
 use super::command::{Command, show};
-use super::{Database, PAIRS_AT_ONCE, Trouble};
+use super::transaction::Open;
+use super::{Database, PAIRS_AT_ONCE, Trouble, without_transactions};
 use crate::in_process::InProcess;
 use crate::nic::Nic;
 use crate::structure::{client_of, open_client};
@@ -28,7 +29,7 @@ const SPARE: u64 = 1 << 30;
 /// Where a structure is.
 pub(super) trait Place {
     /// The structure.
-    type Structure: Structure;
+    type Structure: Structure + 'static;
 
     /// The structure, or a handle to it.
     fn structure(&self) -> Rc<Self::Structure>;
@@ -82,17 +83,18 @@ pub(super) fn connect<C: StructureClient>(
 }
 
 /// A structure and what it takes to print answers.
-pub(super) struct Shell<P, W> {
+pub(super) struct Shell<P: Place, W> {
     place: P,
     trips: bool,
     out: W,
     operations: u64,
     round_trips: u64,
+    transaction: Option<Open<<P::Structure as Structure>::Error>>,
 }
 
 impl<P: Place, W: Write> Shell<P, W> {
     pub(super) fn new(place: P, trips: bool, out: W) -> Self {
-        Self { place, trips, out, operations: 0, round_trips: 0 }
+        Self { place, trips, out, operations: 0, round_trips: 0, transaction: None }
     }
 
     pub(super) fn into_place(self) -> P {
@@ -145,7 +147,10 @@ impl<P: Place, W: Write> Shell<P, W> {
     /// Reads the next pairs of a range, and what that took.
     fn pairs(&mut self, range: KeyRange, most: usize) -> Result<(Pairs, u32)> {
         if P::Structure::LACKS.contains(&"scan") {
-            bail!("a hash table has no order of keys: `fatbtree scan` without a range prints all pairs");
+            bail!(
+                "a {} has no order of keys: `fatbtree scan` without a range prints all pairs",
+                P::Structure::NAME
+            );
         }
         let structure = self.place.structure();
         let Answer { result, round_trips } = self.place.run(structure.scan(range, most))?;
@@ -195,6 +200,10 @@ impl<P: Place, W: Write> Database for Shell<P, W> {
     }
 
     fn carry_out(&mut self, command: Command) -> Result<(), Trouble> {
+        let command = match self.in_transaction(command)? {
+            None => return Ok(()),
+            Some(command) => command,
+        };
         match command {
             Command::Get(key) => {
                 let structure = self.place.structure();
@@ -236,10 +245,57 @@ impl<P: Place, W: Write> Database for Shell<P, W> {
                 let (count, round_trips) = self.count()?;
                 self.answer(&count.to_string(), round_trips)
             }
-            Command::CompareAndSet(..) => {
-                Err(anyhow!("cas is for trees; other structures have get and update").into())
+            Command::CompareAndSet(..) if P::Structure::LACKS.contains(&"compare_and_swap") => {
+                Err(anyhow!("a {} has no cas; it has get and update", P::Structure::NAME).into())
             }
-            Command::Help | Command::Quit => Ok(()),
+            Command::CompareAndSet(key, expected, value) => {
+                let change = Change::CompareAndSwap { expected: &expected, value: &value };
+                self.mutate(key, change, ["set", "not set"])
+            }
+            Command::Begin | Command::Commit | Command::Abort | Command::Help | Command::Quit => Ok(()),
+        }
+    }
+}
+
+impl<P: Place, W: Write> Shell<P, W> {
+    /// Carries out what begins or ends a transaction, or is a step of one. Returns any other command.
+    fn in_transaction(&mut self, command: Command) -> Result<Option<Command>, Trouble> {
+        let is_step = command.is_step();
+        match command {
+            Command::Begin | Command::Commit | Command::Abort if !P::Structure::TRANSACTS => {
+                Err(without_transactions(P::Structure::NAME).into())
+            }
+            Command::Begin => {
+                if self.transaction.is_some() {
+                    return Err(anyhow!("a transaction has begun; commit or abort it first").into());
+                }
+                let structure = self.place.structure();
+                self.transaction =
+                    Some(self.place.run(Open::begin(structure))?.map_err(anyhow::Error::from)?);
+                Ok(writeln!(self.out, "ok").map(|()| None)?)
+            }
+            command if !is_step && !command.ends() => Ok(Some(command)),
+            command => {
+                let Some(open) = &mut self.transaction else {
+                    return match command.ends() {
+                        true => Err(anyhow!("no transaction has begun; type begin first").into()),
+                        false => Ok(Some(command)),
+                    };
+                };
+                let ends = command.ends();
+                let answer = self.place.run(open.carry_out(command))?;
+                // After an error nothing of it can be committed.
+                let failed = answer.is_err();
+                if failed && !ends {
+                    self.place.run(open.carry_out(Command::Abort))?.map_err(anyhow::Error::from)?;
+                }
+                if failed || ends {
+                    self.transaction = None;
+                }
+                let answer = answer
+                    .map_err(|error| anyhow::Error::from(error).context("the transaction is aborted"))?;
+                Ok(writeln!(self.out, "{answer}").map(|()| None)?)
+            }
         }
     }
 }

@@ -215,6 +215,22 @@ const DOLPHIN: &[Line] = &[
     ("fatbtree shell --cluster cluster.toml --structure dolphin", Ends(&[])),
 ];
 
+/// Lines about a cluster with tables of transactions, in this order.
+const DTX: &[Line] = &[
+    (
+        "fatbtree memserver left --cluster cluster.toml --structure dtx",
+        Serves("its part of a transactional table", &[]),
+    ),
+    ("fatbtree up cluster.toml --structure dtx", Stays("ready", &[])),
+    ("fatbtree load --cluster cluster.toml --keys 1e5 --structure dtx", Ends(&[("1e5", "1e4")])),
+    ("fatbtree load --cluster cluster.toml --keys 1e5 --structure dtx --replace", Ends(&[("1e5", "1e4")])),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 20000 --structure dtx --workload b",
+        Ends(&[("20000", "2000")]),
+    ),
+    ("fatbtree shell --cluster cluster.toml --structure dtx", Ends(&[])),
+];
+
 const SMALL: (&str, &str) = ("demo", "demo --keys 5000 --lookups 500");
 const FEW: (&str, &str) = ("figures", "figures --keys 1000 --window 100");
 
@@ -247,6 +263,7 @@ const ALONE: &[Line] = &[
     ("fatbtree shell --value-size 8 --fan-out 4", Ends(&[])),
     ("fatbtree shell --structure hash", Ends(&[])),
     ("fatbtree shell --structure dolphin", Ends(&[])),
+    ("fatbtree shell --structure dtx", Ends(&[])),
     ("printf 'put 1 one\\nget 1\\n' | fatbtree shell", Ends(&[])),
     ("cargo demo", Ends(&[("cargo demo", "fatbtree demo"), SMALL])),
     ("cargo demo --help", Ends(&[("cargo demo", "fatbtree demo")])),
@@ -309,6 +326,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "cargo run --example embedded -- cluster.toml",
+        "another program, which is built with the tests; `tests/pages.rs` compares the page with it",
+    ),
+    (
+        "cargo run -p fatbtree --example bank -- cluster.toml",
         "another program, which is built with the tests; `tests/pages.rs` compares the page with it",
     ),
     (
@@ -499,6 +520,7 @@ fn every_line_of_the_guide_has_its_place_here() {
         .iter()
         .chain(HASH)
         .chain(DOLPHIN)
+        .chain(DTX)
         .chain(ALONE)
         .map(|(line, _)| *line)
         .chain(ELSEWHERE.iter().map(|(line, _)| *line));
@@ -509,7 +531,7 @@ fn every_line_of_the_guide_has_its_place_here() {
     assert!(gone.is_empty(), "these lines are not in the guide: {gone:#?}");
     assert_eq!(
         listed.len(),
-        CLUSTER.len() + HASH.len() + DOLPHIN.len() + ALONE.len() + ELSEWHERE.len(),
+        CLUSTER.len() + HASH.len() + DOLPHIN.len() + DTX.len() + ALONE.len() + ELSEWHERE.len(),
         "each once"
     );
     let alias = include_str!("../../../.cargo/config.toml");
@@ -609,7 +631,7 @@ fn lines_about_a_cluster_work() {
 
 #[test]
 fn lines_about_other_structures_work() {
-    for lines in [HASH, DOLPHIN] {
+    for lines in [HASH, DOLPHIN, DTX] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let example = String::from_utf8(run(&["topology", "example"]).stdout).expect("text");
         write(folder.path(), "cluster.toml", &on_own_ports(example));

@@ -16,6 +16,7 @@ mod controllers;
 mod demo;
 mod dolphin;
 mod dpdk;
+mod dtx;
 mod guide;
 mod hash;
 mod interrupted;

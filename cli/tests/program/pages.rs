@@ -120,7 +120,7 @@ fn the_readme_is_short() {
 #[test]
 fn the_book_has_every_page_once() {
     let source = root().join("docs/src");
-    let listed = links(&read(&source.join("SUMMARY.md")));
+    let listed = links(&read(source.join("SUMMARY.md")));
     let mut files = Vec::new();
     pages(&source, &mut files);
     let name = |path: &PathBuf| path.strip_prefix(&source).expect("below it").display().to_string();
@@ -166,6 +166,12 @@ fn the_page_shows_the_program_that_is_compiled() {
     let code = &program[program.find("\nuse ").expect("it uses crates") + 1..];
     let page = read("docs/src/embed.md");
     assert!(page.contains(&format!("```rust\n{code}```\n")), "docs/src/embed.md shows another program");
+    let program = read("client/examples/bank/program.rs");
+    let page = read("docs/src/transactions.md");
+    assert!(
+        page.contains(&format!("```rust\n{program}```\n")),
+        "docs/src/transactions.md shows another program"
+    );
     let program = read("client/examples/twelve_lines/program.rs");
     for page in ["docs/src/embed.md", "README.md"] {
         let shown = read(page).contains(&format!("```rust\n{program}```\n"));

@@ -83,7 +83,7 @@ pub(crate) fn raised(error: fatbtree::Error) -> PyErr {
         cause = source.source();
     }
     let exception = match &error {
-        fatbtree::Error::Failed { .. } => FailedError::new_err(message),
+        fatbtree::Error::Failed { .. } | fatbtree::Error::Conflict { .. } => FailedError::new_err(message),
         fatbtree::Error::Unknown { .. } => UnknownError::new_err(message),
         fatbtree::Error::TimedOut { .. } => TimedOutError::new_err(message),
         fatbtree::Error::Closed { .. } | fatbtree::Error::Forked { .. } => ClosedError::new_err(message),

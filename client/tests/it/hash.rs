@@ -40,6 +40,9 @@ async fn a_range_of_a_hash_table_is_refused_with_what_it_has_instead() {
     let error = db.scan(..).next().await.expect("it is refused").unwrap_err();
     assert!(matches!(error, Error::NotInStructure { operation: "scan", .. }), "{error:?}");
     assert!(error.to_string().contains("use pairs"), "{error}");
+    let error = db.begin().await.unwrap_err();
+    assert!(matches!(error, Error::NotInStructure { operation: "begin", .. }), "{error:?}");
+    assert!(error.to_string().contains("tables of transactions"), "{error}");
     db.close().await;
 }
 

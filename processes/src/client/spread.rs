@@ -11,7 +11,7 @@ use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::Describe;
 use fatbtree_remote_memory::{
     Answer, Awaited, Change, ConnectionId, KeyRange, Pairs, Portion, RemoteConfig, RemoteMemory, ServerSet,
-    Spread, Structure,
+    Spread, Step, Stepped, Structure,
 };
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
@@ -127,6 +127,23 @@ impl<S: Spread<Verbs = Adapter>> Structure for SpreadClient<S> {
 
     fn is_unknown(error: &S::Error) -> bool {
         S::is_unknown(error)
+    }
+
+    const TRANSACTS: bool = S::TRANSACTS;
+
+    async fn transact(
+        &self,
+        attempt: u32,
+        mut next: impl AsyncFnMut(Result<Stepped, S::Error>) -> Option<Step>,
+    ) {
+        match self.structure().await {
+            Ok(structure) => structure.transact(attempt, next).await,
+            Err(error) => drop(next(Err(error)).await),
+        }
+    }
+
+    fn is_conflict(error: &S::Error) -> bool {
+        S::is_conflict(error)
     }
 }
 

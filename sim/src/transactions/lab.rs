@@ -103,9 +103,14 @@ impl Server {
 
     /// The process dies with its machine, and the memory is lost.
     pub fn lose(&self) {
+        self.lose_for(Content::Lost);
+    }
+
+    /// The same; the next process begins with this content.
+    pub fn lose_for(&self, content: Content) {
         self.die();
         let generation = self.content.borrow().generation + 1;
-        *self.content.borrow_mut() = make(self.number, self.shape, Content::Lost, generation);
+        *self.content.borrow_mut() = make(self.number, self.shape, content, generation);
     }
 
     /// Starts the machine and the process anew.

@@ -35,6 +35,10 @@ fatbtree_remote_memory::named_checks! {
     Undo,
     /// A server that has lost its memory takes no transaction before it is filled.
     Filled,
+    /// New tables begin only where no server has any.
+    NoneWhole,
+    /// Tables that an operator has emptied on some servers only take no transaction.
+    EmptiedAll,
     /// A server is filled only when no transaction on it is under way.
     ResolvedFirst,
     /// A key that a transaction wants twice is fetched once.
@@ -69,6 +73,8 @@ fatbtree_remote_memory::named_checks! {
     SeatsAgain,
     /// The owner is told when something was left.
     Told,
+    /// An export takes no item that is locked.
+    ExportWaits,
     /// Versions tell transactions apart.
     Tags,
 }

@@ -49,11 +49,26 @@ pub const MAX_NODE_BYTES: u64 = 4096;
 /// Maximum number of items that a transaction writes.
 pub const MAX_WRITES: u8 = 15;
 
-/// Offset of the state's word: [`WHOLE`], or 0 while the server is to be filled.
+/// Tables of [`Shape::of_servers`].
+pub const TABLES_OF_SERVERS: usize = 4;
+
+/// Items of each of these tables. Four tables with a backup take 360 MB of address space on each of two servers, and memory as they are filled.
+pub const ITEMS: u32 = 150_000;
+
+/// Offset of the state's word: [`WHOLE`]; or 0, [`BEGUN`], [`EMPTIED`] or [`NEW`] while the server is to be filled, or new tables are made.
 pub(crate) const STATE: u64 = 128;
 
 /// Content of the state's word when the server has all of its items.
 pub(crate) const WHOLE: u64 = 0x656c_6f68_7721;
+
+/// Content of the state's word when the server has begun with empty memory, and does not know whether it had items before.
+pub(crate) const BEGUN: u64 = 0x6e75_6765_6221;
+
+/// Content of the state's word when an operator has emptied the server.
+pub(crate) const EMPTIED: u64 = 0x6569_7470_6d21;
+
+/// Content of the state's word while new tables are made on all servers.
+pub(crate) const NEW: u64 = 0x7765_6e21;
 
 /// Offset of the era's word: a name that changes each time that another server is filled.
 pub(crate) const ERA: u64 = STATE + 8;
@@ -173,6 +188,16 @@ impl Shape {
         let shape = Self { tables: all, count: tables.len() as u8, servers, backups, seats: 256, writes: 8 };
         shape.check()?;
         Ok(shape)
+    }
+
+    /// The shape on these servers (a bit for each number) where nothing else is asked for: [`TABLES_OF_SERVERS`] tables for [`ITEMS`] items
+    /// each, with values of up to 126 bytes after their [length](crate::LENGTH), and a backup of each item where there is another server.
+    #[must_use]
+    pub fn of_servers(servers: u32) -> Self {
+        let mut tables = [TableShape::default(); MAX_TABLES];
+        tables[..TABLES_OF_SERVERS].fill(TableShape::for_items(ITEMS, 128));
+        let backups = u8::from(servers.count_ones() > 1);
+        Self { tables, count: TABLES_OF_SERVERS as u8, servers, backups, seats: 4096, writes: MAX_WRITES }
     }
 
     /// Whether such tables can be.

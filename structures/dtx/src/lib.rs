@@ -60,8 +60,9 @@
 //!
 //! # A server that dies
 //!
-//! A server whose memory is kept goes on. One that has lost it is made anew, as [`Content::Lost`](host::Content::Lost). Before their next
-//! transaction clients fill it from the others. Before that they begin a new *era* on these: a transaction whose log comes later there
+//! A server whose memory is kept goes on. One that has lost it is made anew, as [`Content::Lost`](host::Content::Lost), or as
+//! [`Content::Begun`](host::Content::Begun) where its process does not know whether it had any. Before their next transaction clients fill it
+//! from the others; where no server has items they make new tables. Before that they begin a new *era* on these: a transaction whose log comes later there
 //! reads the era after it, and writes no data. Nothing that was committed is lost while one replica of each item remains. Until the server
 //! is back, transactions on its items wait: there is no change of primaries.
 //!
@@ -158,6 +159,7 @@ mod item;
 mod layout;
 mod seat;
 mod tables;
+mod value;
 mod word;
 pub mod workloads;
 
@@ -168,8 +170,11 @@ pub use checks::Check;
 pub use error::DtxError;
 pub use item::{ITEM_HEAD, Presence};
 pub use layout::{
-    BadShape, MAX_BACKUPS, MAX_NODE_BYTES, MAX_SERVERS, MAX_SLOTS, MAX_TABLES, MAX_VALUE, MAX_WRITES,
-    MOST_SEATS, Place, SPARE_SEATS, STRUCTURE, Shape, TableShape,
+    BadShape, ITEMS, MAX_BACKUPS, MAX_NODE_BYTES, MAX_SERVERS, MAX_SLOTS, MAX_TABLES, MAX_VALUE, MAX_WRITES,
+    MOST_SEATS, Place, SPARE_SEATS, STRUCTURE, Shape, TABLES_OF_SERVERS, TableShape,
 };
-pub use tables::{Addresses, Answer, Fault, Item, Tables, Transaction, Verdict, Verified, Want};
+pub use tables::{
+    AddressStats, Addresses, Answer, Fault, Item, Tables, Transaction, Verdict, Verified, Want,
+};
+pub use value::{LENGTH, pack, unpack};
 pub use word::{MAX_SEATS, Word};

@@ -8,6 +8,7 @@
 //! descriptions of all servers, and are bulk loaded.
 
 use fatbtree_dolphin::CacheStats;
+use fatbtree_dtx::AddressStats;
 use fatbtree_memserver::Part;
 use fatbtree_memserver::grpc::Describe;
 use fatbtree_race::PlaceStats;
@@ -19,7 +20,7 @@ use fatbtree_verbs::plain::PlainDevice;
 pub use fatbtree_topology::Structure as Word;
 
 /// All words.
-pub const WORDS: [Word; 3] = [Word::Tree, Word::Hash, Word::Dolphin];
+pub const WORDS: [Word; 4] = [Word::Tree, Word::Hash, Word::Dolphin, Word::Dtx];
 
 /// A structure over all memory servers, at both ends.
 pub trait Kind: 'static {
@@ -105,6 +106,26 @@ impl Kind for Dolphin {
     }
 }
 
+/// Tables of strictly serializable transactions. Its pairs are the first table's.
+#[derive(Debug)]
+pub struct Dtx;
+
+impl Kind for Dtx {
+    type Client<V: Verbs + 'static> = fatbtree_dtx::Tables<V>;
+    type Part = fatbtree_dtx::host::HostTables;
+
+    const REMEMBERS: Remembered = Remembered::Places;
+
+    fn cache_use<V: Verbs + 'static>(tables: &fatbtree_dtx::Tables<V>) -> CacheUse {
+        let AddressStats { hits, misses, stale, bytes, known: entries } = tables.addresses().stats();
+        CacheUse { hits, misses, stale, bytes, entries }
+    }
+
+    fn shape(servers: u32) -> fatbtree_dtx::Shape {
+        fatbtree_dtx::Shape::of_servers(servers)
+    }
+}
+
 /// Evaluates an expression with the [`Kind`] of a [`Word`]: `Some` of its value, or `None` for trees.
 ///
 /// ```
@@ -123,6 +144,10 @@ macro_rules! with_kind {
             }
             $crate::Word::Dolphin => {
                 type $kind = $crate::Dolphin;
+                Some($value)
+            }
+            $crate::Word::Dtx => {
+                type $kind = $crate::Dtx;
                 Some($value)
             }
         }

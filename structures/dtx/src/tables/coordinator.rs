@@ -17,7 +17,7 @@ use super::recover::Job;
 use super::{Keep, Left, Tables};
 use crate::checks::Check;
 use crate::error::DtxError;
-use crate::layout::{ERA, MAX_SERVERS, STATE, WHOLE};
+use crate::layout::{ERA, MAX_SERVERS, STATE};
 use crate::seat::{Member, ROSTER, Roster, Seat, transaction_number, write_roster};
 use crate::word::Word;
 
@@ -44,9 +44,14 @@ impl Identity {
         self.whole.get() >> position & 1 == 1
     }
 
-    fn set_whole(&self, position: usize, era: u64) {
+    pub(super) fn set_whole(&self, position: usize, era: u64) {
         self.whole.set(self.whole.get() | 1 << position);
         self.eras[position].set(era);
+    }
+
+    /// Servers, by position, that have all of their items as far as is known.
+    pub(super) fn whole(&self) -> u32 {
+        self.whole.get()
     }
 
     /// Era of a server in which the identity's transactions must log.
@@ -359,31 +364,6 @@ impl<V: Verbs> Tables<V> {
     ) -> Result<bool, DtxError> {
         let session = self.memory.session_of(lane, self.shape.server(position), word.owner()).await?;
         Ok(session.is_some_and(|session| word.is_of(session)))
-    }
-
-    /// Servers, by position, that have all of their items.
-    pub(super) async fn whole_servers(
-        &self,
-        identity: &Identity,
-        lane: &Lane,
-        plan: &mut Plan,
-    ) -> Result<u32, DtxError> {
-        // Other tasks of this client may learn it meanwhile.
-        let unknown: ArrayVec<usize, MAX_SERVERS> =
-            (0..self.shape.server_count()).filter(|&position| !identity.is_whole(position)).collect();
-        plan.clear();
-        for &position in &unknown {
-            plan.read(self.state_at(position), 16);
-        }
-        if !plan.is_empty() {
-            self.carry_out(identity, lane, plan).await?;
-        }
-        for (step, &position) in unknown.iter().enumerate() {
-            if word_at(plan.bytes(step), 0) == WHOLE {
-                identity.set_whole(position, word_at(plan.bytes(step), 8));
-            }
-        }
-        Ok(identity.whole.get())
     }
 
     /// Address of a seat.

@@ -91,6 +91,26 @@ impl<V: Verbs> Transaction<'_, V> {
         }))
     }
 
+    /// Reads a node's pairs, if nothing in it is locked or torn.
+    ///
+    /// # Errors
+    /// [`DtxError::Conflict`], and when a connection breaks.
+    pub(super) async fn read_node(
+        &mut self,
+        table: u8,
+        node: u32,
+    ) -> Result<impl IntoIterator<Item = (u64, bytes::Bytes)> + use<V>, DtxError> {
+        let shape = *self.tables.shape();
+        let (place, bytes) =
+            (Place { table, node, slot: None }, shape.tables()[usize::from(table)].node_bytes());
+        self.plan.clear();
+        let read = self.plan.read(shape.address(place, 0), bytes);
+        let Some(coordinator) = &self.coordinator else { return Err(DtxError::Broke) };
+        let identity = coordinator.identity.clone();
+        self.tables.carry_out(&identity, &self.lane, &mut self.plan).await?;
+        self.tables.pairs_of(table, node, self.plan.bytes(read))
+    }
+
     /// A search for each key, done, and the number of each want's.
     async fn search(&mut self, wants: &[Want]) -> Result<(Vec<Search>, Vec<usize>), DtxError> {
         let mut searches: Vec<Search> = Vec::with_capacity(wants.len());
@@ -117,7 +137,7 @@ impl<V: Verbs> Transaction<'_, V> {
             search.next = match search.known.map(|number| (number, &self.entries[number])) {
                 Some((number, entry)) if entry.want.writes || !want.writes => Next::Done(number),
                 Some((_, entry)) => entry.place.slot.map_or(Next::Head, Next::Slot),
-                None => self.tables.addresses.get(want.table, want.key).map_or(Next::Node, Next::Slot),
+                None => self.tables.addresses.look_up(want.table, want.key).map_or(Next::Node, Next::Slot),
             };
         }
         while searches.iter().any(|search| !matches!(search.next, Next::Done(_))) {
@@ -196,7 +216,7 @@ impl<V: Verbs> Transaction<'_, V> {
                 let head = Head::parse(&bytes, value_bytes);
                 self.check(search.place(Some(slot)), head, writes)?;
                 if (head.key != key || head.presence == Presence::Free) && Check::Address.on() {
-                    self.tables.addresses.forget(table, key);
+                    self.tables.addresses.was_stale(table, key);
                     return Ok(Next::Node);
                 }
                 self.done(search, search.place(Some(slot)), head, &bytes, None)

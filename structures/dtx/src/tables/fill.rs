@@ -4,7 +4,7 @@
 //!   1   lock of the server                     one client fills it
 //!   2   WRITE a new era on each other server   what is logged from now on writes no data
 //!   3   READ all logs of the other servers     those with items of the lost one are brought to their end
-//!   4   copy each node                         from its primary, or from its first backup if the primary was lost
+//!   4   copy each node that has items          from its primary, or from its first backup if the primary was lost
 //!   5   WRITE whole                            clients begin transactions again
 //! ```
 //!
@@ -25,18 +25,23 @@
 
 use std::rc::Rc;
 
-use fatbtree_remote_memory::{CommonError, GlobalAddress, HEADER_BYTES, Lane, LockError, LockGuard};
+use arrayvec::ArrayVec;
+use fatbtree_remote_memory::{CommonError, GlobalAddress, HEADER_BYTES, Lane, LockError, LockGuard, word_at};
 use fatbtree_verbs::{MAX_BATCH, Verbs};
 
 use super::Tables;
 use super::coordinator::Identity;
-use super::plan::Plan;
+use super::plan::{Plan, batch};
 use super::recover::{Job, participants, positions};
+use super::whole::is_to_be_filled;
 use crate::checks::Check;
 use crate::error::DtxError;
 use crate::item::BODY;
-use crate::layout::{NODE_HEAD, Place, WHOLE};
+use crate::layout::{NODE_HEAD, Place, TableShape, WHOLE};
 use crate::seat::{Log, Roster};
+
+/// Nodes of which heads are read in one round trip.
+const COPIES: u32 = 4 * MAX_BATCH as u32;
 
 /// A log that is open on a server.
 struct Open {
@@ -70,7 +75,7 @@ impl<V: Verbs> Tables<V> {
         let session = guard.writer().owner;
         // The lock is of the present session, and the identity may be older.
         let is_present = session == identity.writer(at.server()).owner;
-        if line[..8] != WHOLE.to_le_bytes() && is_present {
+        if is_to_be_filled(word_at(&line, 0)) && is_present {
             let mut plan = self.take_plan();
             let whole = self.whole_servers(identity, &lane, &mut plan).await?;
             if Check::ResolvedFirst.on() {
@@ -174,41 +179,57 @@ impl<V: Verbs> Tables<V> {
         plan: &mut Plan,
     ) -> Result<(), DtxError> {
         for (table, shape) in (0..).zip(self.shape.tables()) {
-            for node in 0..shape.nodes {
-                let place = Place { table, node, slot: None };
-                let Some(rank) = self.shape.rank_on(place, lost) else { continue };
-                let is_source = |&of: &usize| whole >> self.shape.replica(place, of) & 1 == 1;
-                let source = (0..self.shape.replicas()).find(is_source);
-                let source = source.ok_or(DtxError::Lost(self.shape.server(lost)))?;
-                let (from, to) = (self.shape.address(place, source), self.shape.address(place, rank));
-                self.copy(identity, place.table, from, to, lane, plan).await?;
+            for first in (0..shape.nodes).step_by(COPIES as usize) {
+                let mut copies: ArrayVec<(GlobalAddress, GlobalAddress), { COPIES as usize }> =
+                    ArrayVec::new();
+                for node in first..shape.nodes.min(first.saturating_add(COPIES)) {
+                    let place = Place { table, node, slot: None };
+                    let Some(rank) = self.shape.rank_on(place, lost) else { continue };
+                    let is_source = |&of: &usize| whole >> self.shape.replica(place, of) & 1 == 1;
+                    let source = (0..self.shape.replicas()).find(is_source);
+                    let source = source.ok_or(DtxError::Lost(self.shape.server(lost)))?;
+                    copies.push((self.shape.address(place, source), self.shape.address(place, rank)));
+                }
+                self.copy(identity, *shape, &copies, lane, plan).await?;
             }
         }
         Ok(())
     }
 
-    /// Copies a node without its locks.
+    /// Copies nodes without their locks. The memory of the server that is filled is empty, and nodes that never had a key are, too.
     async fn copy(
         &self,
         identity: &Identity,
-        table: u8,
-        from: GlobalAddress,
-        to: GlobalAddress,
+        table: TableShape,
+        copies: &[(GlobalAddress, GlobalAddress)],
         lane: &Lane,
         plan: &mut Plan,
     ) -> Result<(), DtxError> {
-        let table = self.shape.tables()[usize::from(table)];
         plan.clear();
-        let read = plan.read(from, table.node_bytes());
-        self.carry_out(identity, lane, plan).await?;
-        let mut bytes = plan.bytes(read).to_vec();
-        let items =
-            (0..usize::from(table.slots)).map(|slot| NODE_HEAD as usize + slot * table.item_bytes() as usize);
-        for at in std::iter::once(0).chain(items) {
-            bytes[at..at + BODY].fill(0);
+        for (from, _) in copies {
+            plan.read(*from, 16);
         }
-        plan.clear();
-        plan.write(to, |data| data.extend_from_slice(&bytes));
-        Ok(self.carry_out(identity, lane, plan).await?)
+        self.carry_out(identity, lane, plan).await?;
+        let is_used = |step: &usize| word_at(plan.bytes(*step), 8) != 0;
+        let used: ArrayVec<usize, { COPIES as usize }> = (0..copies.len()).filter(is_used).collect();
+        for some in used.chunks(batch(table.node_bytes())) {
+            plan.clear();
+            for &number in some {
+                plan.read(copies[number].0, table.node_bytes());
+            }
+            self.carry_out(identity, lane, plan).await?;
+            let mut nodes: Vec<Vec<u8>> = (0..some.len()).map(|step| plan.bytes(step).to_vec()).collect();
+            plan.clear();
+            for (bytes, &number) in nodes.iter_mut().zip(some) {
+                let items = (0..usize::from(table.slots))
+                    .map(|slot| NODE_HEAD as usize + slot * table.item_bytes() as usize);
+                for at in std::iter::once(0).chain(items) {
+                    bytes[at..at + BODY].fill(0);
+                }
+                plan.write(copies[number].1, |data| data.extend_from_slice(bytes));
+            }
+            self.carry_out(identity, lane, plan).await?;
+        }
+        Ok(())
     }
 }

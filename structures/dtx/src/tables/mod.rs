@@ -2,13 +2,16 @@
 
 mod commit;
 mod coordinator;
+mod export;
 mod fetch;
 mod fill;
 mod places;
 mod plan;
 mod recover;
+mod structure;
 mod transaction;
 mod verify;
+mod whole;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -21,7 +24,7 @@ use crate::checks::Check;
 use crate::error::{DtxError, Stop};
 use crate::layout::Shape;
 use coordinator::{Coordinator, Identity};
-pub use places::Addresses;
+pub use places::{AddressStats, Addresses};
 use plan::Plan;
 use recover::Job;
 pub use transaction::{Item, Transaction, Want};
@@ -145,6 +148,11 @@ impl<V: Verbs> Tables<V> {
         &self.shape
     }
 
+    /// The addresses that the client remembers.
+    pub fn addresses(&self) -> &Rc<Addresses> {
+        &self.addresses
+    }
+
     /// The memory that the tables lie in.
     pub fn memory(&self) -> &Rc<RemoteMemory<V>> {
         &self.memory
@@ -214,17 +222,22 @@ impl<V: Verbs> Tables<V> {
     /// # Errors
     /// When connections are given up, or no seat is left.
     pub async fn begin(&self) -> Result<Transaction<'_, V>, DtxError> {
+        let identity = self.ready().await?;
+        let coordinator = self.coordinator(&identity).await?;
+        Ok(Transaction::new(self, coordinator, self.take_plan()))
+    }
+
+    /// The client's identity, when nothing is left of former transactions and all servers have their items.
+    async fn ready(&self) -> Result<Rc<Identity>, DtxError> {
         loop {
             let identity = self.identity().await?;
             if !self.state.borrow().left.is_empty() {
                 self.finish().await?;
                 continue;
             }
-            if !self.are_whole(&identity).await? {
-                continue;
+            if self.are_whole(&identity).await? {
+                return Ok(identity);
             }
-            let coordinator = self.coordinator(&identity).await?;
-            return Ok(Transaction::new(self, coordinator, self.take_plan()));
         }
     }
 
@@ -259,28 +272,6 @@ impl<V: Verbs> Tables<V> {
         } else {
             drop(state);
             self.leave(Left { coordinator: Some((coordinator, false)), ..Left::default() });
-        }
-    }
-
-    /// Whether all servers have all of their items. Fills one that does not.
-    async fn are_whole(&self, identity: &Rc<Identity>) -> Result<bool, DtxError> {
-        let unfilled = |identity: &Identity| {
-            (0..self.shape.server_count()).find(|&position| !identity.is_whole(position))
-        };
-        if unfilled(identity).is_none() || !Check::Filled.on() {
-            return Ok(true);
-        }
-        let mut plan = self.take_plan();
-        self.whole_servers(identity, &Lane::new(0), &mut plan).await?;
-        self.keep_plan(plan);
-        match unfilled(identity) {
-            None => Ok(true),
-            Some(position) => {
-                self.fill(identity, position).await?;
-                // The other servers' eras have changed.
-                self.renounce(identity);
-                Ok(false)
-            }
         }
     }
 

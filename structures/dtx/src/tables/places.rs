@@ -10,6 +10,22 @@ use fatbtree_remote_memory::mix;
 pub struct Addresses {
     /// Each 0, or 56 bits of the mixed key and the slot plus one.
     words: Vec<Cell<u64>>,
+    stats: Cell<AddressStats>,
+}
+
+/// Use of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AddressStats {
+    /// Items that an address led to.
+    pub hits: u64,
+    /// Keys without an address.
+    pub misses: u64,
+    /// Addresses at which another key was found.
+    pub stale: u64,
+    /// Bytes of all addresses.
+    pub bytes: u64,
+    /// Addresses that are known.
+    pub known: u64,
 }
 
 impl Addresses {
@@ -17,7 +33,36 @@ impl Addresses {
     #[must_use]
     pub fn new(count: usize) -> Self {
         let words = vec![0; count.next_power_of_two()];
-        Self { words: words.into_iter().map(Cell::new).collect() }
+        Self { words: words.into_iter().map(Cell::new).collect(), stats: Cell::default() }
+    }
+
+    /// Use so far.
+    #[must_use]
+    pub fn stats(&self) -> AddressStats {
+        let known = self.words.iter().filter(|word| word.get() != 0).count() as u64;
+        AddressStats { bytes: self.words.len() as u64 * 8, known, ..self.stats.get() }
+    }
+
+    fn count(&self, one: impl FnOnce(&mut AddressStats)) {
+        let mut stats = self.stats.get();
+        one(&mut stats);
+        self.stats.set(stats);
+    }
+
+    /// The slot of a key that is looked for, as far as is known.
+    pub(super) fn look_up(&self, table: u8, key: u64) -> Option<u8> {
+        let slot = self.get(table, key);
+        self.count(|stats| match slot {
+            Some(_) => stats.hits += 1,
+            None => stats.misses += 1,
+        });
+        slot
+    }
+
+    /// Forgets a key that was not found at its address.
+    pub(super) fn was_stale(&self, table: u8, key: u64) {
+        self.count(|stats| (stats.hits, stats.stale) = (stats.hits.saturating_sub(1), stats.stale + 1));
+        self.forget(table, key);
     }
 
     fn find(&self, table: u8, key: u64) -> (usize, u64) {

@@ -1,10 +1,11 @@
 //! Steps on several servers that are carried out in one round trip.
 
-use fatbtree_remote_memory::{GlobalAddress, Lane, MAX_SHARES, Share, Trouble};
+use fatbtree_remote_memory::{GlobalAddress, Lane, MAX_SHARES, Op, Share, Trouble};
 use fatbtree_verbs::{MAX_BATCH, Operation, Output, Remote, Verbs};
 
 use super::Tables;
 use super::coordinator::Identity;
+use crate::error::DtxError;
 
 /// One operation on one server.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +119,28 @@ struct Chain {
     first: usize,
 }
 
+/// Bytes of READs that are carried out together, if there are several: buffers of long ones are few.
+const MOST_OF_BATCH: u64 = 16 << 10;
+
+/// Number of READs of so many bytes that are carried out together.
+pub(super) fn batch(bytes: u64) -> usize {
+    ((MOST_OF_BATCH / bytes.max(1)) as usize).clamp(1, MAX_BATCH)
+}
+
 impl<V: Verbs> Tables<V> {
+    /// Carries out a plan of READs, again if a connection breaks, as long as patience lasts.
+    ///
+    /// # Errors
+    /// When connections are given up, or break too often.
+    pub(super) async fn read_patiently(&self, plan: &mut Plan) -> Result<(), DtxError> {
+        let mut op = self.memory.waiting_op(self.memory.take_lane());
+        let read = async |op: &mut Op| {
+            let identity = self.identity().await?;
+            Ok(self.carry_out(&identity, &op.lane, plan).await?)
+        };
+        self.memory.attempt(&mut op, read).await
+    }
+
     /// Carries out a plan, in the sessions of an identity: one round trip, if it has no more than [`MAX_SHARES`] chains.
     ///
     /// # Errors

@@ -2,14 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_remote_memory::{GlobalAddress, Op};
+use arrayvec::ArrayVec;
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::Verbs;
 
 use super::Tables;
+use super::plan::batch;
 use crate::error::DtxError;
 use crate::item::{Head, ITEM_HEAD, Presence};
-use crate::layout::{NODE_HEAD, Place};
+use crate::layout::{MAX_BACKUPS, NODE_HEAD, Place};
 use crate::seat::Seat;
+
+/// Maximum number of replicas of an item.
+const MAX_REPLICAS: usize = MAX_BACKUPS as usize + 1;
 
 /// What a walk has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -72,45 +77,82 @@ impl<V: Verbs> Tables<V> {
     pub async fn verify(&self, mut see: impl FnMut(u8, u64, &[u8])) -> Result<Verified, Fault> {
         let mut verified = Verified::default();
         let mut keys = BTreeMap::new();
+        let mut plan = self.take_plan();
+        let replicas = self.shape.replicas();
         for (table, shape) in (0..).zip(self.shape.tables()) {
-            for node in 0..shape.nodes {
-                let place = Place { table, node, slot: None };
-                let mut replicas = Vec::new();
-                for rank in 0..self.shape.replicas() {
-                    replicas.push(self.read_all(self.shape.address(place, rank), shape.node_bytes()).await?);
+            let count = batch(shape.node_bytes() * replicas as u64);
+            for first in (0..shape.nodes).step_by(count) {
+                let some = first..shape.nodes.min(first.saturating_add(count as u32));
+                plan.clear();
+                for node in some.clone() {
+                    let place = Place { table, node, slot: None };
+                    for rank in 0..replicas {
+                        plan.read(self.shape.address(place, rank), shape.node_bytes());
+                    }
                 }
-                self.verify_item(place, (0, 0), &replicas, &mut verified)?;
-                for slot in 0..shape.slots {
-                    let at = NODE_HEAD as usize + usize::from(slot) * shape.item_bytes() as usize;
-                    let place = Place { slot: Some(slot), ..place };
-                    let value_bytes = self.shape.value_bytes(table);
-                    let head = self.verify_item(place, (at, value_bytes), &replicas, &mut verified)?;
-                    let (one, key) = (self.shape.address(place, 0), head.key);
-                    verified.deleted += u64::from(head.presence == Presence::Deleted);
-                    if head.presence != Presence::Present {
-                        continue;
-                    }
-                    if self.shape.node_of(table, key) != node {
-                        return Err(Fault::Misplaced { at: one, key });
-                    }
-                    if let Some(other) = keys.insert((table, key), one) {
-                        return Err(Fault::Twice { key, one, other });
-                    }
-                    verified.keys += 1;
-                    see(table, key, &replicas[0][at + ITEM_HEAD..][..value_bytes]);
+                self.read_patiently(&mut plan).await?;
+                for (at, node) in some.enumerate() {
+                    let bytes: ArrayVec<&[u8], MAX_REPLICAS> =
+                        (0..replicas).map(|rank| plan.bytes(at * replicas + rank)).collect();
+                    let place = Place { table, node, slot: None };
+                    self.verify_node(place, &bytes, &mut keys, &mut verified, &mut see)?;
                 }
             }
         }
         for position in 0..self.shape.server_count() {
-            for seat in 0..self.shape.all_seats() {
-                let bytes =
-                    self.read_all(self.seat_at(position, seat), self.shape.seat_layout().bytes()).await?;
-                let seat = Seat::parse(&bytes, &self.shape);
-                verified.seats += u64::from(seat.claim.is_some());
-                verified.logs += u64::from(seat.log.is_some());
+            let all: Vec<u16> = (0..self.shape.all_seats()).collect();
+            for some in all.chunks(batch(self.shape.seat_layout().bytes())) {
+                plan.clear();
+                for &seat in some {
+                    plan.read(self.seat_at(position, seat), self.shape.seat_layout().bytes());
+                }
+                self.read_patiently(&mut plan).await?;
+                for step in 0..some.len() {
+                    let seat = Seat::parse(plan.bytes(step), &self.shape);
+                    verified.seats += u64::from(seat.claim.is_some());
+                    verified.logs += u64::from(seat.log.is_some());
+                }
             }
         }
+        self.keep_plan(plan);
         Ok(verified)
+    }
+
+    /// Checks a node's replicas, and notes its keys.
+    fn verify_node(
+        &self,
+        node: Place,
+        replicas: &[&[u8]],
+        keys: &mut BTreeMap<(u8, u64), GlobalAddress>,
+        verified: &mut Verified,
+        see: &mut impl FnMut(u8, u64, &[u8]),
+    ) -> Result<(), Fault> {
+        let table = node.table;
+        let shape = self.shape.tables()[usize::from(table)];
+        if replicas.iter().any(|bytes| bytes.len() as u64 != shape.node_bytes()) {
+            return Err(DtxError::Broke.into());
+        }
+        self.verify_item(node, (0, 0), replicas, verified)?;
+        for slot in 0..shape.slots {
+            let at = NODE_HEAD as usize + usize::from(slot) * shape.item_bytes() as usize;
+            let place = Place { slot: Some(slot), ..node };
+            let value_bytes = self.shape.value_bytes(table);
+            let head = self.verify_item(place, (at, value_bytes), replicas, verified)?;
+            let (one, key) = (self.shape.address(place, 0), head.key);
+            verified.deleted += u64::from(head.presence == Presence::Deleted);
+            if head.presence != Presence::Present {
+                continue;
+            }
+            if self.shape.node_of(table, key) != node.node {
+                return Err(Fault::Misplaced { at: one, key });
+            }
+            if let Some(other) = keys.insert((table, key), one) {
+                return Err(Fault::Twice { key, one, other });
+            }
+            verified.keys += 1;
+            see(table, key, &replicas[0][at + ITEM_HEAD..][..value_bytes]);
+        }
+        Ok(())
     }
 
     /// Checks an item's replicas, at an offset of their nodes.
@@ -118,7 +160,7 @@ impl<V: Verbs> Tables<V> {
         &self,
         place: Place,
         (at, value_bytes): (usize, usize),
-        replicas: &[Vec<u8>],
+        replicas: &[&[u8]],
         verified: &mut Verified,
     ) -> Result<Head, Fault> {
         let item = |rank: usize| &replicas[rank][at..][..ITEM_HEAD + value_bytes];
@@ -140,11 +182,5 @@ impl<V: Verbs> Tables<V> {
             }
         }
         Ok(head)
-    }
-
-    async fn read_all(&self, at: GlobalAddress, bytes: u64) -> Result<Vec<u8>, DtxError> {
-        let mut op = self.memory.waiting_op(self.memory.take_lane());
-        let read = async |op: &mut Op| Ok(self.memory.read(&op.lane, at, bytes as u32).await?.to_vec());
-        self.memory.attempt(&mut op, read).await
     }
 }

@@ -1,5 +1,6 @@
 //! The tables on memory servers of production, in a simulated network.
 
+mod begun;
 mod deaths;
 mod fills;
 mod forged;

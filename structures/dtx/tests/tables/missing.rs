@@ -5,6 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fatbtree_dtx::Check;
 use fatbtree_sim::transactions::{Aim, run_aiming};
 
+use crate::begun::{
+    a_server_that_begins_is_filled, an_emptied_server_waits_for_the_others, an_export_meets_a_dead_commit,
+    moments_of_a_commit,
+};
 use crate::deaths::{a_recovery_stands_still, moments_to_stand_still};
 use crate::fills::{a_log_comes_late, moments_to_be_late};
 use crate::older::{IN_RECOVERY, an_older_log_is_open, moments_of_an_older_log};
@@ -75,6 +79,11 @@ fn failure(check: Check) -> Option<String> {
             first(1..9, an_open_log_is_in_the_way).or_else(|| first(1..12, coordinators_die))
         }
         Check::AskedLocks => first(moments_to_lose_an_answer(), an_answer_is_lost),
+        Check::NoneWhole => first([0, 1, 2], a_server_that_begins_is_filled),
+        Check::EmptiedAll => first([()], |()| an_emptied_server_waits_for_the_others()),
+        Check::ExportWaits => {
+            first(moments_of_a_commit(), |(moment, seed)| an_export_meets_a_dead_commit(moment, seed))
+        }
         Check::Told => first(1..60, an_idle_client_has_dropped_a_transaction),
         _ => first(0..MOST, |seed| run_aiming(seed, aim(check))),
     }

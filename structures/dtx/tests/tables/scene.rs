@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use fatbtree_dtx::host::Content;
 use fatbtree_dtx::{DtxError, Shape, Tables, Transaction, Verdict, Verified, Want};
 use fatbtree_remote_memory::Contention;
 use fatbtree_sim::transactions::lab::{Client, Server, begin, serve};
@@ -54,11 +55,15 @@ impl Scene {
 
     /// A server dies and is started anew, with its memory or without it.
     pub(crate) fn restart(&self, server: usize, keeps: bool) {
+        self.restart_with(server, if keeps { None } else { Some(Content::Lost) });
+    }
+
+    /// A server dies and is started anew, with its memory or this content.
+    pub(crate) fn restart_with(&self, server: usize, content: Option<Content>) {
         let server = &self.servers[server];
-        if keeps {
-            server.die()
-        } else {
-            server.lose()
+        match content {
+            None => server.die(),
+            Some(content) => server.lose_for(content),
         }
         self.world.run_for(Duration::from_micros(5));
         // Names of sessions never come again.

@@ -3,6 +3,8 @@
 //! It reads no table. Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
 //! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): locks are taken by atomics.
 
+mod part;
+
 use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
@@ -13,15 +15,34 @@ use fatbtree_verbs::Memory;
 
 use crate::error::DtxError;
 use crate::item::{BODY, Presence, next_version, write_body};
-use crate::layout::{BadShape, Place, STATE, STRUCTURE, Shape, WHOLE};
+use crate::layout::{BEGUN, BadShape, EMPTIED, Place, STATE, STRUCTURE, Shape, WHOLE};
+
+pub use part::TableCounts;
 
 /// Content of a server's memory at its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Empty tables. All servers of new tables are made so.
     Empty,
+    /// Empty memory of a process that does not know whether there were tables before. Where no server of the tables has any, the first client
+    /// makes new ones; otherwise clients fill the server.
+    Begun,
+    /// Empty memory by the will of an operator, who has all servers of the tables begin anew, one after the other.
+    Emptied,
     /// None: the server has lost its memory. Clients fill it from the other servers before the next transaction.
     Lost,
+}
+
+impl Content {
+    /// Word of a server's state.
+    const fn state(self) -> u64 {
+        match self {
+            Self::Empty => WHOLE,
+            Self::Begun => BEGUN,
+            Self::Emptied => EMPTIED,
+            Self::Lost => 0,
+        }
+    }
 }
 
 /// Errors from making tables.
@@ -61,33 +82,47 @@ impl HostTables {
         content: Content,
         generation: u64,
     ) -> Result<Loaded<Self>, MakeError> {
-        shape.check()?;
+        Self::make_in(server, shape, content, generation, |bytes| {
+            Memory::anonymous(bytes).map_err(|why| MakeError::Memory { bytes, why })
+        })
+    }
+
+    /// The same in memory that `region` gives.
+    fn make_in<E: From<MakeError>>(
+        server: u16,
+        shape: Shape,
+        content: Content,
+        generation: u64,
+        region: impl FnOnce(u64) -> Result<Memory, E>,
+    ) -> Result<Loaded<Self>, E> {
+        shape.check().map_err(MakeError::from)?;
         if shape.position(server).is_none() {
-            return Err(MakeError::Server(server));
+            return Err(MakeError::Server(server).into());
         }
         let bytes = shape.region_bytes();
-        let region = Memory::shared(bytes).map_err(|why| MakeError::Memory { bytes, why })?;
+        let region = region(bytes)?;
         let write = |offset: u64, bytes: &[u8]| {
             region.write(offset, bytes).expect("the region has room for its first lines");
         };
         write(0, &shape.head(server, generation));
-        if content == Content::Empty {
-            write(STATE, &WHOLE.to_le_bytes());
-        }
+        write(STATE, &content.state().to_le_bytes());
         Ok(Loaded {
             server,
-            region,
+            region: region.into(),
             spare: bytes..bytes,
             generation,
+            // Whether there were other tables before is no question of the server's: its clients fill it, if there were.
             origin: Origin::Meant,
             chunk_classes: None,
-            shape: Classes {
-                classes: vec![Class { name: "none", ..Class::default() }],
-                ..Classes::default()
-            },
+            shape: classes(),
             tenant: Self { server, shape },
         })
     }
+}
+
+/// Tables have no chunks.
+fn classes() -> Classes {
+    Classes { classes: vec![Class { name: "none", ..Class::default() }], ..Classes::default() }
 }
 
 impl HostTables {
@@ -172,7 +207,13 @@ mod tests {
     #[test]
     fn a_region_says_what_lies_in_it() {
         let shape = Shape::new(&[TableShape::for_items(100, 8)], 0b101, 1).unwrap();
-        for (content, state) in [(Content::Empty, WHOLE), (Content::Lost, 0)] {
+        let contents = [
+            (Content::Empty, WHOLE),
+            (Content::Lost, 0),
+            (Content::Begun, BEGUN),
+            (Content::Emptied, EMPTIED),
+        ];
+        for (content, state) in contents {
             let Loaded { region, mut tenant, .. } = HostTables::make(2, shape, content, 3).unwrap();
             let mut head = [0; 2 * HEADER_BYTES];
             region.read(0, &mut head).unwrap();

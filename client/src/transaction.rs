@@ -1,0 +1,221 @@
+//! Transactions: reads and changes of several keys that take effect at one moment, or not at all.
+//!
+//! ```no_run
+#![doc = include_str!("../examples/bank/program.rs")]
+//! ```
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fatbtree_remote_memory::{Step, Stepped};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::service::Ask;
+use crate::{Client, Error};
+
+/// Place of a value that transactions see: a key, which is one of table 0, or `(table, key)`. [`Client::get`] and [`Client::put`] see table 0.
+pub use fatbtree_remote_memory::Item;
+
+/// Shortest pause after a conflict.
+const SHORTEST: Duration = Duration::from_micros(20);
+/// Longest one.
+const LONGEST: Duration = Duration::from_millis(5);
+
+/// Number of an attempt that is not one of many: a lock in its way is asked after at once.
+const ALONE: u32 = u32::MAX;
+
+/// A step of a transaction, with the sender of its result.
+pub(crate) type Asked = (Step, oneshot::Sender<Result<Stepped, Error>>);
+
+/// A transaction of a client: [`Client::begin`] and [`Client::transact`] give one.
+///
+/// Transactions are strictly serializable: they take effect one after the other, each between its begin and the answer of its commit. What a
+/// transaction has read is certain when it is committed. After an error it can only be aborted.
+///
+/// Dropping one aborts it. One that is open for longer than the client's time limit is aborted, too: it holds locks.
+#[derive(Debug)]
+pub struct Transaction {
+    client: Client,
+    /// `None` while this is dropped.
+    steps: Option<mpsc::Sender<Asked>>,
+    until: Instant,
+    limit: Duration,
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        // The thread may sleep, and must see that no step follows.
+        self.steps = None;
+        self.client.wake();
+    }
+}
+
+impl Transaction {
+    pub(crate) async fn begin(client: &Client, limit: Duration, attempt: u32) -> Result<Self, Error> {
+        let (steps, asked) = mpsc::channel(1);
+        let until = Instant::now() + limit;
+        client.ask(false, |begun| Ask::Transact { attempt, steps: asked, begun }).await?;
+        Ok(Self { client: client.clone(), steps: Some(steps), until, limit })
+    }
+
+    /// Sends a step to the client's thread, and waits for its result.
+    async fn step(&mut self, step: Step) -> Result<Stepped, Error> {
+        let may_have_happened = matches!(step, Step::Commit);
+        let (answer, answered) = oneshot::channel();
+        let is_sent = match &self.steps {
+            Some(steps) => steps.send((step, answer)).await.is_ok(),
+            None => false,
+        };
+        self.client.wake();
+        match answered.await {
+            Ok(result) => result,
+            Err(_unanswered) => {
+                let may_have_happened = may_have_happened && is_sent;
+                match Instant::now() < self.until {
+                    true => Err(Error::Closed { may_have_happened }),
+                    false => Err(Error::TimedOut { limit: self.limit, may_have_happened }),
+                }
+            }
+        }
+    }
+
+    async fn value(&mut self, step: Step) -> Result<Option<Bytes>, Error> {
+        match self.step(step).await? {
+            Stepped::Value(value) => Ok(value),
+            Stepped::Done | Stepped::Applied(_) => Ok(None),
+        }
+    }
+
+    async fn applied(&mut self, step: Step) -> Result<bool, Error> {
+        Ok(self.step(step).await? == Stepped::Applied(true))
+    }
+
+    /// The value of an item, with the transaction's own changes; `None` if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] when another transaction changes it; and when there is no answer.
+    pub async fn get(&mut self, item: impl Into<Item>) -> Result<Option<Bytes>, Error> {
+        self.value(Step::Get(item.into())).await
+    }
+
+    /// The same of an item that is to be changed: it is locked. That saves a round trip, and a conflict later.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn get_for_update(&mut self, item: impl Into<Item>) -> Result<Option<Bytes>, Error> {
+        self.value(Step::GetForUpdate(item.into())).await
+    }
+
+    /// Puts a value, whether one is there or not. It is seen by others after the commit.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); and when the value is too long.
+    pub async fn put(&mut self, item: impl Into<Item>, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.step(Step::Put(item.into(), Bytes::copy_from_slice(value.as_ref()))).await.map(drop)
+    }
+
+    /// Puts a value if none is there, and returns whether it was put.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub async fn insert(&mut self, item: impl Into<Item>, value: impl AsRef<[u8]>) -> Result<bool, Error> {
+        self.applied(Step::Insert(item.into(), Bytes::copy_from_slice(value.as_ref()))).await
+    }
+
+    /// Takes a value away, and returns whether it was there.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn delete(&mut self, item: impl Into<Item>) -> Result<bool, Error> {
+        self.applied(Step::Delete(item.into())).await
+    }
+
+    /// Commits: all changes take effect at one moment, with all items as they were read.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`]: nothing has changed. Otherwise the error says [whether it may have been
+    /// committed](Error::may_have_happened).
+    pub async fn commit(mut self) -> Result<(), Error> {
+        self.step(Step::Commit).await.map(drop)
+    }
+
+    /// Ends the transaction without a change. What it has read may be of several moments.
+    ///
+    /// # Errors
+    /// When the client is closed, or the time limit is over: nothing has changed then, too.
+    pub async fn abort(mut self) -> Result<(), Error> {
+        self.step(Step::Abort).await.map(drop)
+    }
+}
+
+impl Client {
+    /// Begins a transaction. Of [tables of transactions](crate::Structure::Dtx) only.
+    ///
+    /// # Errors
+    /// [`Error::NotInStructure`]; and when there is no answer.
+    pub async fn begin(&self) -> Result<Transaction, Error> {
+        Transaction::begin(self, self.limit(), ALONE).await
+    }
+
+    /// Runs a transaction and commits it, again and again while it ends with a [conflict](Error::Conflict) and the time limit lasts. `work` may
+    /// be called several times: what it does besides must bear that. When it fails, the transaction is aborted, and the error returned.
+    ///
+    /// ```no_run
+    /// # async fn run(db: &fatbtree::Client) -> Result<(), fatbtree::Error> {
+    /// /// Moves a cent from account 1 to account 2.
+    /// let cents = |value: Option<fatbtree::Bytes>| value.map_or(0, |value| value[0]);
+    /// db.transact(async |tx| {
+    ///     let (from, to) = (cents(tx.get_for_update(1).await?), cents(tx.get_for_update(2).await?));
+    ///     if from > 0 {
+    ///         tx.put(1, [from - 1]).await?;
+    ///         tx.put(2, [to + 1]).await?;
+    ///     }
+    ///     Ok(())
+    /// })
+    /// .await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `work`, and of [`Transaction::commit`].
+    pub async fn transact<T>(
+        &self,
+        mut work: impl AsyncFnMut(&mut Transaction) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let (until, limit) = (Instant::now() + self.limit(), self.limit());
+        let mut pause = SHORTEST;
+        for attempt in 0.. {
+            let left = until.saturating_duration_since(Instant::now());
+            let conflict = match self.attempt(&mut work, left, attempt).await {
+                Err(error @ Error::Conflict { .. }) => error,
+                result => return result,
+            };
+            if Instant::now() + pause >= until {
+                tracing::debug!(?limit, attempt, "a transaction is given up");
+                return Err(conflict);
+            }
+            // Twice as long each time, and of two clients not the same: half of it is drawn.
+            let drawn = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+            self.ask(false, |answer| Ask::Pause(drawn, answer)).await?;
+            pause = (pause * 2).min(LONGEST);
+        }
+        unreachable!("it ends when time has passed")
+    }
+
+    async fn attempt<T>(
+        &self,
+        work: &mut impl AsyncFnMut(&mut Transaction) -> Result<T, Error>,
+        limit: Duration,
+        attempt: u32,
+    ) -> Result<T, Error> {
+        let mut tx = Transaction::begin(self, limit, attempt).await?;
+        match work(&mut tx).await {
+            Ok(value) => tx.commit().await.map(|()| value),
+            Err(error) => {
+                // It holds no lock when this returns, unless its connection broke.
+                let _aborted = tx.abort().await;
+                Err(error)
+            }
+        }
+    }
+}
