@@ -8,15 +8,16 @@ use std::time::Duration;
 use common::lab::options;
 use common::service::{Service, soon};
 use fatbtree_blink::{TreeConfig, ValueLayout};
-use fatbtree_blink_host::grpc::proto::load_reply::What as Answer;
-use fatbtree_blink_host::grpc::proto::load_request::What;
-use fatbtree_blink_host::grpc::proto::loader_client::LoaderClient;
-use fatbtree_blink_host::grpc::{Loading, proto};
+use fatbtree_blink_host::grpc::{Loading, proto as tree};
 use fatbtree_blink_host::{
     LoadOptions, LoadedTree, TreeFolder, TreeStorage, build_in, bulk_load, seeded, tree_in,
 };
-use fatbtree_memserver::grpc::ServiceOptions;
+use fatbtree_memserver::grpc::proto::load_reply::What as Answer;
+use fatbtree_memserver::grpc::proto::load_request::What;
+use fatbtree_memserver::grpc::proto::loader_client::LoaderClient;
+use fatbtree_memserver::grpc::{ServiceOptions, proto};
 use fatbtree_memserver::{FolderOwner, ServerGone, ServerOptions, mailbox};
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -62,9 +63,10 @@ impl Load {
         });
         let load = begun.await;
         let (low_key, high_key, empty) = (0, None, false);
-        let begin = proto::LoadBegin { partition: 0, low_key, high_key, keys: 1, value_bytes: 8, empty };
-        load.say(What::Begin(begin)).await;
-        load.say(What::Pairs(proto::LoadPairs { keys: vec![5], lengths: vec![8], values: vec![7; 8] })).await;
+        let begin = tree::LoadBegin { low_key, high_key, keys: 1, value_bytes: 8, empty };
+        load.say(What::Begin(proto::LoadBegin { server: 0, announced: begin.encode_to_vec() })).await;
+        let pairs = tree::LoadPairs { keys: vec![5], lengths: vec![8], values: vec![7; 8] };
+        load.say(What::Content(pairs.encode_to_vec())).await;
         load
     }
 
