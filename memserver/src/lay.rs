@@ -6,6 +6,12 @@
 use std::ops::Range;
 
 use fatbtree_remote_memory::{GlobalAddress, SizeClass, name_of};
+use fatbtree_verbs::Memory;
+
+use crate::chunk::chunk_classes_bytes;
+use crate::grpc::LoadData;
+use crate::part::{Part, PartOptions, finish, make};
+use crate::tenant::Loaded;
 
 /// A structure that is laid out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,6 +42,14 @@ pub struct LaidOut {
     pub chunks: Vec<(u16, Vec<SizeClass>)>,
 }
 
+impl LaidOut {
+    /// Classes of a server's chunks.
+    #[must_use]
+    pub fn of(&self, server: u16) -> &[SizeClass] {
+        self.chunks.iter().find(|(of, _)| *of == server).map_or(&[], |(_, chunks)| chunks)
+    }
+}
+
 /// Receiver of the bytes of a structure: each byte comes once, with its address. An error of it ends the layout.
 pub type Writes<'w> = dyn FnMut(GlobalAddress, &[u8]) -> Result<(), LayError> + 'w;
 
@@ -51,6 +65,42 @@ pub enum LayError {
     /// The structure does not take the pairs.
     #[error(transparent)]
     Refused(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Lays a structure out in the memory of this process, for servers that begin with it here. Its parts have so many spare bytes beside what is
+/// loaded. They are checked as those of a folder are at a start.
+///
+/// # Errors
+/// When the structure does not take the pairs, or there is no memory.
+pub fn lay_in_memory<P: Part>(
+    of: &Laying<P::Shape>,
+    spare_bytes: u64,
+    data: &dyn LoadData,
+) -> Result<Vec<Loaded<P>>, LayError> {
+    let refused = |error: Box<dyn std::error::Error + Send + Sync>| LayError::Refused(error);
+    let laid = P::lay(of, data, &mut |_, _| Ok(()))?;
+    let mut parts = Vec::new();
+    for &(server, generation) in &of.generations {
+        let chunks = laid.of(server);
+        let spare_bytes = (chunks.len() as u64).saturating_mul(of.chunk_bytes).saturating_add(spare_bytes);
+        let chunk_bytes = of.chunk_bytes;
+        let options =
+            PartOptions { spare_bytes, generation, chunk_bytes, ..PartOptions::new(server, of.shape) };
+        parts.push(make::<P>(&options).map_err(|error| refused(error.into()))?);
+    }
+    let mut write = |at: GlobalAddress, bytes: &[u8]| {
+        let part = parts.iter().find(|part| part.server == at.server());
+        let written = part.map_or(Ok(()), |part| part.region.write(at.offset(), bytes));
+        written.map_err(|error| refused(error.to_string().into()))
+    };
+    P::lay(of, data, &mut write)?;
+    let finished = parts.into_iter().map(|part| {
+        let table = Memory::shared(chunk_classes_bytes(part.spare.end - part.spare.start, of.chunk_bytes));
+        let table = table.map_err(|error| refused(error.into()))?;
+        let chunks = laid.of(part.server);
+        finish(part, chunks, table.into(), of.chunk_bytes).map_err(|error| refused(error.into()))
+    });
+    finished.collect()
 }
 
 /// Chunks of one server that are filled one after the other, a block at a time.

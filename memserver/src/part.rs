@@ -6,10 +6,12 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
-use fatbtree_remote_memory::{GlobalAddress, Origin};
+use fatbtree_remote_memory::{GlobalAddress, Origin, SizeClass};
 use fatbtree_verbs::Memory;
 
+use crate::chunk_classes::note_chunk_class;
 use crate::folder::{Counts, Folder, FolderError, FoundRegion, KeptRegion};
 use crate::grpc::{Describe, LoadData};
 use crate::lay::{LaidOut, LayError, Laying, Writes};
@@ -151,6 +153,23 @@ pub(crate) fn begin_in<P: Part>(
         folder.new_region(options.generation, bytes, room).map_err(MakeInError::Folder)
     };
     P::make_with(options, region)
+}
+
+/// A part that was written into a region that [`begin_in`] has given, after it was checked as one that is found in a folder.
+///
+/// # Errors
+/// When what was written is no whole part.
+pub(crate) fn finish<P: Part>(
+    made: Loaded<P>,
+    chunks: &[SizeClass],
+    table: Arc<Memory>,
+    chunk_bytes: u64,
+) -> Result<Loaded<P>, FolderError> {
+    for (chunk, class) in (0..).zip(chunks) {
+        note_chunk_class(&table, made.generation, chunk, *class);
+    }
+    let found = FoundRegion::loaded(kept(&made), Arc::clone(&made.region), table, chunk_bytes);
+    P::found(made.server, found, chunk_bytes)
 }
 
 /// Description of a part's region for a [storage](Storage::keep).

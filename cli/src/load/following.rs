@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use fatbtree_memserver::grpc::LoadProgress;
 use indicatif::ProgressBar;
 
@@ -45,12 +45,12 @@ impl Following {
         }
     }
 
-    /// Waits for the load's end, or the process's. Returns what was loaded, and the seconds that it took.
+    /// Waits for the load's end, or a signal. Returns what was loaded, and the seconds that it took.
     pub(super) async fn until<T, E: std::error::Error + Send + Sync + 'static>(
         &self,
         loaded: impl Future<Output = Result<T, E>>,
+        signalled: impl Future<Output = ()>,
     ) -> Result<(T, f64)> {
-        let signalled = fatbtree_processes::stop_signal().context("listening for signals")?;
         let loaded = tokio::select! {
             loaded = loaded => loaded,
             () = signalled => {
@@ -74,6 +74,19 @@ impl Following {
                  they served before"
             ),
             true => "the memory servers were changing over to what was loaded, and not all may have done so: load again with --replace".to_owned(),
+        }
+    }
+}
+
+/// Waits for connections to servers, or a signal.
+pub(super) async fn connected<T>(
+    connecting: impl Future<Output = Result<T>>,
+    signalled: impl Future<Output = ()>,
+) -> Result<T> {
+    tokio::select! {
+        connected = connecting => connected,
+        () = signalled => {
+            bail!(Interrupted("nothing was sent; all memory servers serve what they served before".to_owned()))
         }
     }
 }

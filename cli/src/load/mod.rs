@@ -23,13 +23,12 @@ use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
 use crate::count;
-use crate::interrupted::Interrupted;
 use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
 use crate::structure::StructureArgument;
-use following::Following;
+use following::{Following, connected};
 use input::{Input, Source};
 
 /// Fill the memory servers of a cluster with keys and values.
@@ -65,7 +64,7 @@ pub(crate) struct Arguments {
     /// client until it is loaded, or is told so that this is meant.
     #[arg(long, value_name = "SERVER")]
     empty: Option<String>,
-    /// Replace the trees that memory servers hold. Without this, a server whose tree is not empty ends the command.
+    /// Replace what memory servers hold. Without this, a server that is not empty ends the command.
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
@@ -190,14 +189,11 @@ async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>, replace: bool)
         }
         anyhow::Ok(servers)
     };
-    let servers = tokio::select! {
-        servers = connecting => servers?,
-        () = &mut signalled => bail!(Interrupted("no keys were sent; all memory servers serve what they served before".to_owned())),
-    };
+    let servers = connected(connecting, &mut signalled).await?;
     let (count, value_bytes) = (data.keys().len() as u64, data.value_bytes());
     let following = Following::new("keys", count, servers.len());
     let loaded = load_servers(servers, data, |progress| following.tell(progress));
-    let (loaded, seconds) = following.until(loaded).await?;
+    let (loaded, seconds) = following.until(loaded, signalled).await?;
     let described = cluster.servers().iter().zip(&loaded);
     let servers = described.map(|(server, info)| told(server.name.clone(), info)).collect();
     Ok(LoadResult { keys: count, value_bytes, seconds, keys_per_s: count as f64 / seconds, servers })

@@ -1,6 +1,7 @@
 //! Fills a structure over all memory servers.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -12,7 +13,7 @@ use fatbtree_topology::{Cluster, MemoryServer};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
-use super::following::Following;
+use super::following::{Following, connected};
 use super::input::{Input, Source};
 use super::{Arguments, connect, inserts};
 use crate::count;
@@ -54,7 +55,7 @@ impl fmt::Display for SpreadResult {
 
 /// Fills the structure of a cluster: by a bulk load, or by inserts where the structure knows none, or a client is named.
 pub(super) fn load<K: Kind>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult> {
-    let Arguments { keys, trace, empty: emptied, replace, client, values, cluster: file, .. } = arguments;
+    let Arguments { keys, trace, empty: emptied, values, cluster: file, .. } = arguments;
     if emptied.is_some() {
         bail!(
             "--empty is for trees, and the memory servers hold a {}: it is emptied on all servers at once, by --keys with --replace",
@@ -69,21 +70,35 @@ pub(super) fn load<K: Kind>(arguments: &Arguments, cluster: &Cluster) -> Result<
     let data = Arc::new(Input::read(&source, seed, value_bytes)?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let trust = crate::topology::trust(cluster, file, OPERATOR)?;
-    let servers = runtime.block_on(connect_to_fill::<K>(cluster, &trust, *replace))?;
-    if client.is_none() {
-        let plan = {
-            let infos: Vec<_> = servers.iter().map(|server| server.info).collect();
-            Plan::<K::Part>::new(K::shape(numbers(cluster)?), &infos, Arc::clone(&data) as _)
-        };
+    let filling = fill::<K>(arguments, cluster, &trust, &data);
+    match runtime.block_on(filling)? {
+        Some(loaded) => Ok(loaded),
+        None => inserts::insert::<K>(arguments, cluster, &data),
+    }
+}
+
+/// Loads the structure; or empties it, if a client shall insert the keys, and returns `None`.
+async fn fill<K: Kind>(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    trust: &Trust,
+    data: &Arc<Input>,
+) -> Result<Option<SpreadResult>> {
+    let mut signalled = pin!(fatbtree_processes::stop_signal().context("listening for signals")?);
+    let connecting = connect_to_fill::<K>(cluster, trust, arguments.replace);
+    let servers = connected(connecting, &mut signalled).await?;
+    if arguments.client.is_none() {
+        let infos: Vec<_> = servers.iter().map(|server| server.info).collect();
+        let plan = Plan::<K::Part>::new(K::shape(numbers(cluster)?), &infos, Arc::clone(data) as _);
         match plan {
             Err(LoadPartsError::Lay(LayError::Unknown(_))) => {}
-            plan => return runtime.block_on(bulk_load::<K>(plan?, servers, &data)),
+            plan => return bulk_load::<K>(plan?, servers, data, signalled).await.map(Some),
         }
     }
-    if *replace {
-        runtime.block_on(make_empty::<K>(servers))?;
+    if arguments.replace {
+        make_empty::<K>(servers).await?;
     }
-    inserts::insert::<K>(arguments, cluster, &data)
+    Ok(None)
 }
 
 /// Sends every server its part.
@@ -91,12 +106,13 @@ async fn bulk_load<K: Kind>(
     plan: Plan<K::Part>,
     servers: Vec<Server<'_, K>>,
     data: &Input,
+    signalled: impl Future<Output = ()>,
 ) -> Result<SpreadResult> {
     let count = data.keys().len() as u64;
     let following = Following::new("bytes", plan.bytes(), servers.len());
     let clients = servers.into_iter().map(|server| (server.described.partition, server.client));
     let loaded = load_parts(plan, clients.collect(), |progress| following.tell(progress));
-    let (infos, seconds) = following.until(loaded).await?;
+    let (infos, seconds) = following.until(loaded, signalled).await?;
     let keys_per_s = count as f64 / seconds;
     Ok(SpreadResult {
         name: K::NAME,

@@ -26,7 +26,7 @@ pub use installing::Replacing;
 pub use loader::{Content, LoadData, LoadProgress, LoadServersError, load_all};
 pub use loading::{Incoming, LOAD_MESSAGE_BYTES, LoadService};
 pub use moments::{Answers, CompareError, Compared, exchange};
-pub use part_load::{LoadPartsError, Plan, load_parts};
+pub use part_load::{LoadPartsError, PartIncoming, PartLoading, Plan, load_parts};
 pub use service::{ServiceOptions, answer_within, host, serve};
 
 /// Metadata of a refusal of memory: the word of its [`Shortage`](fatbtree_remote_memory::Shortage).

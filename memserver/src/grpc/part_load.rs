@@ -18,10 +18,9 @@ use super::loader::{Content, LoadData, LoadProgress, LoadServersError, load_all}
 use super::loading::Incoming;
 use super::proto;
 use crate::chunk::chunk_classes_bytes;
-use crate::chunk_classes::note_chunk_class;
-use crate::folder::{FolderError, FoundRegion, KeptRegion};
+use crate::folder::{FolderError, KeptRegion};
 use crate::lay::{LaidOut, LayError, Laying};
-use crate::part::{MakeInError, Part, PartOptions, begin_in, kept};
+use crate::part::{MakeInError, Part, PartOptions, begin_in, finish, kept};
 use crate::storage::Storage;
 use crate::tenant::Loaded;
 
@@ -36,14 +35,18 @@ const WAITING: usize = 4;
 
 /// What a server knows of loads of its part.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PartLoading<S> {
-    pub(super) shape: S,
-    pub(super) spare_bytes: u64,
-    pub(super) chunk_bytes: u64,
+pub struct PartLoading<S> {
+    /// Shape of the structure.
+    pub shape: S,
+    /// Bytes for what clients write.
+    pub spare_bytes: u64,
+    /// Bytes of a chunk of the server.
+    pub chunk_bytes: u64,
 }
 
-/// A part on its way.
-pub(super) struct PartIncoming<P: Part> {
+/// A part on its way to its server.
+#[derive(Debug)]
+pub struct PartIncoming<P: Part> {
     made: Loaded<P>,
     chunks: Vec<SizeClass>,
     /// End of what is loaded.
@@ -132,7 +135,7 @@ impl<P: Part> Incoming for PartIncoming<P> {
         storage: &mut Storage<P::Counts>,
     ) -> Result<(Loaded<P>, KeptRegion<P::Counts>), Status> {
         let Self { made, chunks, .. } = self;
-        let (generation, server) = (made.generation, made.server);
+        let generation = made.generation;
         let table: Arc<Memory> = match storage {
             Storage::Folder(folder) => {
                 folder.fill(generation, &made.region, &made.spare).map_err(of_folder)?
@@ -143,18 +146,11 @@ impl<P: Part> Incoming for PartIncoming<P> {
                 table.map_err(|error| Status::resource_exhausted(format!("no memory: {error}")))?.into()
             }
         };
-        for (chunk, class) in (0..).zip(chunks) {
-            if usize::from(class.0) >= made.shape.classes.len() {
-                return Err(Status::invalid_argument(format!(
-                    "chunk {chunk} has class {}, which is none",
-                    class.0
-                )));
-            }
-            note_chunk_class(&table, generation, chunk, class);
+        if let Some(class) = chunks.iter().find(|class| usize::from(class.0) >= made.shape.classes.len()) {
+            return Err(Status::invalid_argument(format!("a chunk of class {}, which is none", class.0)));
         }
         let kept = kept(&made);
-        let found = FoundRegion::loaded(kept.clone(), Arc::clone(&made.region), table, options.chunk_bytes);
-        let found = P::found(server, found, options.chunk_bytes).map_err(|error| match error {
+        let found = finish(made, &chunks, table, options.chunk_bytes).map_err(|error| match error {
             FolderError::Damaged { reason, .. } => Status::invalid_argument(format!(
                 "what was loaded is no whole part of the structure: {reason}"
             )),
@@ -260,9 +256,7 @@ pub async fn load_parts<P: Part>(
         servers.into_iter().zip(&laying.generations).zip(bytes)
     {
         debug_assert_eq!(number, server);
-        let of_server = laid.chunks.iter().find(|(of, _)| *of == server);
-        let chunks =
-            of_server.map_or_else(Vec::new, |(_, chunks)| chunks.iter().map(|class| class.0).collect());
+        let chunks = laid.of(server).iter().map(|class| class.0).collect();
         let announced = proto::PartBegin { shape: laying.shape.to_string(), generation, chunks, bytes };
         let (send, messages) = mpsc::channel(WAITING);
         lanes.push(Lane { server, send, pieces: proto::PartPieces::default() });
