@@ -273,7 +273,7 @@ pub async fn load_parts<P: Part>(
     // A layout that stops has no receiver any more: the cause is told by the other one.
     let loaded = load_all::<P::Description>(parts, tell).await;
     match writing.await {
-        Ok(Err(refused)) if loaded.is_ok() => Err(refused.into()),
+        Ok(Err(refused)) if loaded.is_ok() || !matches!(refused, LayError::Stopped) => Err(refused.into()),
         Err(panic) if panic.is_panic() => std::panic::resume_unwind(panic.into_panic()),
         _ => Ok(loaded?),
     }

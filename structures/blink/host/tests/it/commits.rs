@@ -148,7 +148,7 @@ async fn where_a_commit_cannot_be_undone_both_reasons_are_told_and_both_trees_st
     std::fs::create_dir(path.join("state.json.new")).unwrap();
     let status = load.refusal().await;
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-    for reason in ["was never written", "state.json.new", "a restart would serve the new one"] {
+    for reason in ["was never written", "state.json.new", "a restart would serve the new load"] {
         assert!(status.message().contains(reason), "{reason}: {status}");
     }
     service.slowness.store(0, std::sync::atomic::Ordering::Relaxed);
@@ -209,7 +209,7 @@ async fn a_commit_that_is_late_is_carried_out_when_the_data_path_goes_on() {
         load.commit().await;
         let status = load.refusal().await;
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-        assert!(status.message().contains("it serves the new tree when it goes on"), "{status}");
+        assert!(status.message().contains("it serves the new load when it goes on"), "{status}");
         assert!(is_there(&path, 1) && is_there(&path, 2));
         assert_eq!(written_down(&path), 2, "the commit is neither settled nor undone");
         service.freeze(false);
