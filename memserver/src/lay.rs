@@ -98,7 +98,7 @@ pub fn lay_in_memory<P: Part>(
         let table = Memory::shared(chunk_classes_bytes(part.spare.end - part.spare.start, of.chunk_bytes));
         let table = table.map_err(|error| refused(error.into()))?;
         let chunks = laid.of(part.server);
-        finish(part, chunks, table.into(), of.chunk_bytes).map_err(|error| refused(error.into()))
+        finish(part, chunks, table, of.chunk_bytes).map_err(|error| refused(error.into()))
     });
     finished.collect()
 }

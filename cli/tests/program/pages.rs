@@ -120,7 +120,7 @@ fn the_readme_is_short() {
 #[test]
 fn the_book_has_every_page_once() {
     let source = root().join("docs/src");
-    let listed = links(&read(&source.join("SUMMARY.md")));
+    let listed = links(&read(source.join("SUMMARY.md")));
     let mut files = Vec::new();
     pages(&source, &mut files);
     let name = |path: &PathBuf| path.strip_prefix(&source).expect("below it").display().to_string();

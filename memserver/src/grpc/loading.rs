@@ -36,6 +36,9 @@ pub(super) const SIGN: Duration = Duration::from_secs(1);
 /// Bytes of the largest message of a load: a value of the largest size, and keys beside it.
 pub const LOAD_MESSAGE_BYTES: usize = fatbtree_remote_memory::record::MAX_VALUE as usize + (256 << 10);
 
+/// The region of a load, and its description for the storage.
+pub type Built<I> = (Loaded<<I as Incoming>::Tenant>, KeptRegion<<I as Incoming>::Counts>);
+
 /// Content of a load on its way to one server.
 pub trait Incoming: Sized + Send + 'static {
     /// The structure.
@@ -73,7 +76,7 @@ pub trait Incoming: Sized + Send + 'static {
         self,
         options: &Self::Options,
         storage: &mut Storage<Self::Counts>,
-    ) -> Result<(Loaded<Self::Tenant>, KeptRegion<Self::Counts>), Status>;
+    ) -> Result<Built<Self>, Status>;
 }
 
 /// The service.

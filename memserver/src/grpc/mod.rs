@@ -24,7 +24,7 @@ pub use convert::MessageError;
 pub use emptying::{Emptying, empty, serve_part};
 pub use installing::Replacing;
 pub use loader::{Content, LoadData, LoadProgress, LoadServersError, load_all};
-pub use loading::{Incoming, LOAD_MESSAGE_BYTES, LoadService};
+pub use loading::{Built, Incoming, LOAD_MESSAGE_BYTES, LoadService};
 pub use moments::{Answers, CompareError, Compared, exchange};
 pub use part_load::{LoadPartsError, PartIncoming, PartLoading, Plan, load_parts};
 pub use service::{ServiceOptions, answer_within, host, serve};

@@ -15,10 +15,10 @@ use tonic::Status;
 use super::client::Client;
 use super::installing::{InfoOf, of_folder};
 use super::loader::{Content, LoadData, LoadProgress, LoadServersError, load_all};
-use super::loading::Incoming;
+use super::loading::{Built, Incoming};
 use super::proto;
 use crate::chunk::chunk_classes_bytes;
-use crate::folder::{FolderError, KeptRegion};
+use crate::folder::FolderError;
 use crate::lay::{LaidOut, LayError, Laying};
 use crate::part::{MakeInError, Part, PartOptions, begin_in, finish, kept};
 use crate::storage::Storage;
@@ -129,11 +129,7 @@ impl<P: Part> Incoming for PartIncoming<P> {
         Ok(())
     }
 
-    fn build(
-        self,
-        options: &Self::Options,
-        storage: &mut Storage<P::Counts>,
-    ) -> Result<(Loaded<P>, KeptRegion<P::Counts>), Status> {
+    fn build(self, options: &Self::Options, storage: &mut Storage<P::Counts>) -> Result<Built<Self>, Status> {
         let Self { made, chunks, .. } = self;
         let generation = made.generation;
         let table: Arc<Memory> = match storage {
@@ -143,7 +139,7 @@ impl<P: Part> Incoming for PartIncoming<P> {
             Storage::Memory => {
                 let bytes = chunk_classes_bytes(made.spare.end - made.spare.start, options.chunk_bytes);
                 let table = Memory::shared(bytes);
-                table.map_err(|error| Status::resource_exhausted(format!("no memory: {error}")))?.into()
+                table.map_err(|error| Status::resource_exhausted(format!("no memory: {error}")))?
             }
         };
         if let Some(class) = chunks.iter().find(|class| usize::from(class.0) >= made.shape.classes.len()) {

@@ -176,7 +176,7 @@ pub fn load(
         for (chunk, class) in (0..).zip(chunks) {
             note_chunk_class(&table, generation, chunk, class);
         }
-        parts.push(Loaded { chunk_classes: Some(table.into()), ..made });
+        parts.push(Loaded { chunk_classes: Some(table), ..made });
     }
     drop(counted);
     let regions: Vec<_> = (0..32)

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fatbtree_blink::{KeyRange, MAX_VALUE};
-use fatbtree_memserver::grpc::Incoming;
-use fatbtree_memserver::{KeptRegion, Load as _, Loaded, Origin};
+use fatbtree_memserver::grpc::{Built, Incoming};
+use fatbtree_memserver::{Load as _, Origin};
 use prost::Message as _;
 use tonic::Status;
 
@@ -108,11 +108,7 @@ impl Incoming for TreeIncoming {
         self.pairs.take(more, &self.begin, self.options.range)
     }
 
-    fn build(
-        self,
-        bounds: &Bounds,
-        storage: &mut TreeStorage,
-    ) -> Result<(Loaded<Blink>, KeptRegion<LoadCounts>), Status> {
+    fn build(self, bounds: &Bounds, storage: &mut TreeStorage) -> Result<Built<Self>, Status> {
         let Self { begin, options, mut pairs } = self;
         let (expected, found) = (begin.value_bytes, pairs.values.len() as u64);
         if found != expected {
