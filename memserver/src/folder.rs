@@ -121,6 +121,16 @@ pub struct FoundRegion<C> {
 }
 
 impl<C> FoundRegion<C> {
+    /// A region that was loaded, to be checked as one that was found.
+    pub(crate) fn loaded(
+        kept: KeptRegion<C>,
+        region: Arc<Memory>,
+        chunk_classes: Arc<Memory>,
+        chunk_bytes: u64,
+    ) -> Self {
+        Self { kept, region, chunk_classes, chunk_bytes, path: PathBuf::new() }
+    }
+
     /// Places where blocks of these size classes may lie.
     pub fn layout(&self, classes: Vec<Class>) -> Layout {
         Layout {

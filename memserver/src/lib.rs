@@ -23,7 +23,7 @@
 //! * [`ServerOptions::writable`], [`ServerInfo::writer`], [`Lease::owner`]: what clients need to write. [`Grant`], [`FreeBlocks`],
 //!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
 //! * [`Storage`], [`Folder`]: memory that outlives the server, in mapped files.
-//! * [`Part`]: one server's part of a structure that lies over several, made empty and filled by clients.
+//! * [`Part`]: one server's part of a structure that lies over several, made empty, and filled by clients or [laid out](Part::lay) from keys.
 //! * [`Event`]: what the first-hop switches must know.
 //! * [`grpc`]: the service and its client.
 //!
@@ -101,6 +101,7 @@ mod find;
 mod folder;
 mod free_blocks;
 pub mod grpc;
+mod lay;
 mod layout;
 mod limits;
 mod mailbox;
@@ -125,6 +126,7 @@ pub use folder::{
     Counts, Folder, FolderError, FolderOwner, FoundRegion, Keeping, KeptRegion, MomentsFile, Seal,
 };
 pub use free_blocks::{GivenBack, TooManyBlocks};
+pub use lay::{LaidOut, LayError, Laying, Rooms, Writes, lay_in_memory};
 pub use layout::{Class, Layout};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};

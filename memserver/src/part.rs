@@ -1,16 +1,20 @@
 //! Parts of structures that lie over several memory servers: made empty, kept in a folder, found there again.
 //!
-//! Clients fill such a structure. Its servers begin with empty parts, and an operator has them [begin anew](crate::grpc::empty).
+//! Clients fill such a structure. Its servers begin with empty parts, and an operator has them [begin anew](crate::grpc::empty). A structure that
+//! can be [laid out](Part::lay) from keys is bulk loaded, see [`load_parts`](crate::grpc::load_parts).
 
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
-use fatbtree_remote_memory::{GlobalAddress, Origin};
+use fatbtree_remote_memory::{GlobalAddress, Origin, SizeClass};
 use fatbtree_verbs::Memory;
 
+use crate::chunk_classes::note_chunk_class;
 use crate::folder::{Counts, Folder, FolderError, FoundRegion, KeptRegion};
-use crate::grpc::Describe;
+use crate::grpc::{Describe, LoadData};
+use crate::lay::{LaidOut, LayError, Laying, Writes};
 use crate::storage::Storage;
 use crate::tenant::{Loaded, Tenant};
 
@@ -44,9 +48,9 @@ pub trait Part:
     Tenant<Request = Infallible, Description: Describe + fmt::Display + Send + Sync> + Send + 'static
 {
     /// Shape of the structure. It is chosen when the structure is made, and never changes.
-    type Shape: Copy + Eq + fmt::Debug + fmt::Display + Send;
+    type Shape: Copy + Eq + fmt::Debug + fmt::Display + Send + Sync + 'static;
     /// The shape as a folder's `state.json` says it for people.
-    type Counts: Counts + Send;
+    type Counts: Counts + Send + 'static;
     /// Reasons for which a part cannot be made.
     type MakeError: std::error::Error + Send + Sync + 'static;
 
@@ -86,6 +90,19 @@ pub trait Part:
         found: FoundRegion<Self::Counts>,
         chunk_bytes: u64,
     ) -> Result<Loaded<Self>, FolderError>;
+
+    /// Lays out a structure of these pairs over all of its servers, as if clients had inserted them. It is called twice: to count what the
+    /// structure takes, and to write it. Both times it gives the same.
+    ///
+    /// # Errors
+    /// When the structure does not take the pairs. By default [`LayError::Unknown`]: clients have to insert them.
+    fn lay(
+        _of: &Laying<Self::Shape>,
+        _data: &dyn LoadData,
+        _write: &mut Writes<'_>,
+    ) -> Result<LaidOut, LayError> {
+        Err(LayError::Unknown(Self::Description::STRUCTURE))
+    }
 }
 
 /// Errors from making a part in a storage.
@@ -115,17 +132,50 @@ pub fn make_in<P: Part>(
     storage: &mut Storage<P::Counts>,
     options: &PartOptions<P::Shape>,
 ) -> Result<Loaded<P>, MakeInError<P::MakeError>> {
+    let made = begin_in::<P>(storage, options, 0)?;
+    let chunk_classes = match storage {
+        Storage::Memory => None,
+        Storage::Folder(folder) => {
+            let filled = folder.fill(made.generation, &made.region, &made.spare);
+            Some(filled.map_err(MakeInError::Folder)?)
+        }
+    };
+    Ok(Loaded { chunk_classes, ..made })
+}
+
+/// The same, to be filled: the first `loaded` of the spare bytes have their room, and a [folder](Folder::fill) does not note yet what is
+/// written.
+pub(crate) fn begin_in<P: Part>(
+    storage: &mut Storage<P::Counts>,
+    options: &PartOptions<P::Shape>,
+    loaded: u64,
+) -> Result<Loaded<P>, MakeInError<P::MakeError>> {
     let Storage::Folder(folder) = storage else {
         return Ok(make(options)?);
     };
     folder.begin(options.generation).map_err(MakeInError::Folder)?;
     let region = |bytes: u64| {
-        let room = bytes.saturating_sub(P::spare_bytes(options));
+        let room = bytes.saturating_sub(P::spare_bytes(options)).saturating_add(loaded);
         folder.new_region(options.generation, bytes, room).map_err(MakeInError::Folder)
     };
-    let made = P::make_with(options, region)?;
-    let filled = folder.fill(options.generation, &made.region, &made.spare);
-    Ok(Loaded { chunk_classes: Some(filled.map_err(MakeInError::Folder)?), ..made })
+    P::make_with(options, region)
+}
+
+/// A part that was written into a region that [`begin_in`] has given, after it was checked as one that is found in a folder.
+///
+/// # Errors
+/// When what was written is no whole part.
+pub(crate) fn finish<P: Part>(
+    made: Loaded<P>,
+    chunks: &[SizeClass],
+    table: Arc<Memory>,
+    chunk_bytes: u64,
+) -> Result<Loaded<P>, FolderError> {
+    for (chunk, class) in (0..).zip(chunks) {
+        note_chunk_class(&table, made.generation, chunk, *class);
+    }
+    let found = FoundRegion::loaded(kept(&made), Arc::clone(&made.region), table, chunk_bytes);
+    P::found(made.server, found, chunk_bytes)
 }
 
 /// Description of a part's region for a [storage](Storage::keep).

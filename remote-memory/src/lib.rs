@@ -86,7 +86,7 @@ pub use info::{LockTable, Origin, ServerInfo};
 pub use kept::Kept;
 pub use keys::KeyRange;
 pub use locks::{HAND_OVERS, LockError, LockGuard, OWNER_NAMES, Owner, SessionId, Writer, restructure_all};
-pub use members::{Awaited, Members, ServerSet, members};
+pub use members::{Awaited, Members, ServerSet, members, name_of};
 pub use memory::{
     Era, MAX_SHARES, NotReserved, Ongoing, PIECE, RESTING, ReadBytes, RemoteMemory, Share, Trouble, Turn,
     bytes_of, word_at, word_of,

@@ -87,7 +87,7 @@ pub async fn members<V: Verbs>(
 }
 
 /// The word that names these servers by the generations of their regions, in the order of their numbers.
-fn name_of(generations: impl IntoIterator<Item = (u16, u64)>) -> u64 {
+pub fn name_of(generations: impl IntoIterator<Item = (u16, u64)>) -> u64 {
     let name = generations.into_iter().fold(0, |name, (server, generation)| {
         mix(name ^ mix(generation.wrapping_add(u64::from(server) << 48)))
     });

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use anyhow::{Error, Result, bail};
 use fatbtree_blink::value;
-use fatbtree_blink_host::grpc::LoadData;
 use fatbtree_blink_host::sort_keys;
+use fatbtree_memserver::grpc::LoadData;
 
 use crate::records::{Pairs, has_values, keys_of, pairs_of};
 use crate::{count, memserver, room};
@@ -89,6 +89,13 @@ impl Input {
                 Self { keys, values: Values::Sized { seed, bytes } }
             }
         })
+    }
+}
+
+impl Input {
+    /// Bytes of all values together.
+    pub(super) fn value_bytes(&self) -> u64 {
+        (0..self.keys.len()).map(|at| u64::from(self.length(at))).sum()
     }
 }
 

@@ -1,9 +1,10 @@
 //! `fatbtree load`: fills the memory servers of a cluster.
 
+mod following;
 mod input;
+mod inserts;
 mod spread;
 
-use std::cell::Cell;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,21 +14,21 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_blink::KeyRange;
-use fatbtree_blink_host::grpc::{LoadData, LoadProgress, load_empty, load_servers};
+use fatbtree_blink_host::grpc::{load_empty, load_servers};
 use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
-use fatbtree_memserver::grpc::Client;
+use fatbtree_memserver::grpc::{Client, LoadData as _};
 use fatbtree_registry::with_kind;
 use fatbtree_topology::{Cluster, MemoryServer, Named};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
-use crate::interrupted::Interrupted;
+use crate::count;
 use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
 use crate::structure::StructureArgument;
-use crate::{count, progress};
+use following::{Following, connected};
 use input::{Input, Source};
 
 /// Fill the memory servers of a cluster with keys and values.
@@ -40,15 +41,15 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --trace made.trace      the keys that are there when a cache trace begins
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
-  fatbtree load --cluster cluster.toml --keys 1e5 --structure hash    into the hash table, by inserts of a client of the cluster file
-  fatbtree load --cluster cluster.toml --keys 1e5 --structure dolphin    into the Dolphin index, likewise
+  fatbtree load --cluster cluster.toml --keys 1e5 --structure hash    into the hash table
+  fatbtree load --cluster cluster.toml --keys 1e5 --structure dolphin    into the Dolphin index
 
 Each memory server gets as many keys as the others: the partitions' borders follow from the keys, whatever the cluster file says. A server
 that holds a tree refuses the load (1), unless --replace is given. Its tree is replaced when all servers have built their new trees; a load
 that is stopped before (exit code 130), or fails (1), changes nothing. Clients lose their sessions and connect anew.
 
-A hash table or a Dolphin index is filled by inserts, key by key: a load that is stopped leaves what it has inserted, and --replace empties
-the structure first.")]
+A hash table or a Dolphin index is loaded in the same way; its keys lie on all servers, in no ranges. With --client a client of the cluster
+file inserts them one by one instead, over the data path: such a load that is stopped leaves what it has inserted.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -63,12 +64,12 @@ pub(crate) struct Arguments {
     /// client until it is loaded, or is told so that this is meant.
     #[arg(long, value_name = "SERVER")]
     empty: Option<String>,
-    /// Replace the trees that memory servers hold. Without this, a server whose tree is not empty ends the command.
+    /// Replace what memory servers hold. Without this, a server that is not empty ends the command.
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
     structure: StructureArgument,
-    /// Client of the cluster file that inserts into the hash table or Dolphin index; by default the first.
+    /// Client of the cluster file that inserts into the hash table or Dolphin index, key by key, instead of a bulk load.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
     #[command(flatten)]
@@ -188,53 +189,14 @@ async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>, replace: bool)
         }
         anyhow::Ok(servers)
     };
-    let servers = tokio::select! {
-        servers = connecting => servers?,
-        () = &mut signalled => bail!(Interrupted("no keys were sent; all memory servers serve what they served before".to_owned())),
-    };
-    let count = data.keys().len() as u64;
-    let value_bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();
-    let (bar, began) = (progress::bar("keys", count), Instant::now());
-    let (all, built) = (servers.len(), Cell::new(0));
-    tracing::info!(keys = count, servers = all, "the load begins");
-    let loaded = load_servers(servers, data, |progress| match progress {
-        LoadProgress::Sent(keys) => {
-            bar.inc(keys);
-            if bar.position() == count {
-                bar.set_message("keys sent; trees are built");
-            }
-        }
-        LoadProgress::Built(servers) => {
-            built.set(servers);
-            if servers == all {
-                bar.set_message("trees are built; the memory servers change over to them");
-            }
-        }
-    });
-    let loaded = tokio::select! {
-        loaded = loaded => loaded,
-        () = &mut signalled => {
-            let sent = bar.position();
-            bar.finish_and_clear();
-            bail!(Interrupted(how_far(sent, count, built.get(), all)));
-        }
-    };
-    let seconds = began.elapsed().as_secs_f64();
-    bar.finish_and_clear();
-    let loaded = loaded?;
+    let servers = connected(connecting, &mut signalled).await?;
+    let (count, value_bytes) = (data.keys().len() as u64, data.value_bytes());
+    let following = Following::new("keys", count, servers.len());
+    let loaded = load_servers(servers, data, |progress| following.tell(progress));
+    let (loaded, seconds) = following.until(loaded, signalled).await?;
     let described = cluster.servers().iter().zip(&loaded);
     let servers = described.map(|(server, info)| told(server.name.clone(), info)).collect();
     Ok(LoadResult { keys: count, value_bytes, seconds, keys_per_s: count as f64 / seconds, servers })
-}
-
-/// Progress of a load that is broken off, in words.
-fn how_far(sent: u64, keys: u64, built: usize, servers: usize) -> String {
-    match built == servers {
-        false => format!(
-            "{sent} of {keys} keys were sent, {built} of {servers} memory servers had built their trees; all of them serve what they served before"
-        ),
-        true => "the memory servers were changing over to their new trees, and not all may have done so: load again".to_owned(),
-    }
 }
 
 /// Loads an empty tree into one server, with the keys that no other one has. An earlier load may have moved the

@@ -1,49 +1,43 @@
-//! Fills a structure over all memory servers: a client of the cluster inserts key by key.
+//! Fills a structure over all memory servers.
 
-use std::cell::Cell;
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::pin::pin;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use fatbtree_blink::Contention;
-use fatbtree_blink_host::grpc::LoadData as _;
-use fatbtree_memserver::grpc::{Client, empty};
-use fatbtree_processes::{Adapter, ClientOptions, NodeError, SpreadProcess};
+use fatbtree_memserver::grpc::{Client, LoadData as _, LoadPartsError, Plan, empty, load_parts};
+use fatbtree_memserver::{LayError, Part as _, Tenant};
 use fatbtree_registry::Kind;
-use fatbtree_remote_memory::{Change, Portion, Spread, Structure};
-use fatbtree_topology::Cluster;
+use fatbtree_remote_memory::ServerInfo;
+use fatbtree_topology::{Cluster, MemoryServer};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
+use super::following::{Following, connected};
 use super::input::{Input, Source};
-use super::{Arguments, connect};
-use crate::interrupted::Interrupted;
+use super::{Arguments, connect, inserts};
+use crate::count;
 use crate::memserver::MadeValues;
-use crate::structure::{client_of, open_client};
-use crate::{count, progress};
-
-/// Inserts under way at once.
-const DEPTH: usize = 64;
-/// Time limit for memory servers to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::structure::numbers;
 
 /// A server's description of its part of a structure.
-type InfoOf<K> = <<K as Kind>::Client<Adapter> as Spread>::Info;
+type InfoOf<K> = <<K as Kind>::Part as Tenant>::Description;
 
 /// The result, as `--json` writes it.
 #[derive(Serialize)]
 pub(super) struct SpreadResult {
     /// Name of the structure.
     #[serde(skip)]
-    name: &'static str,
-    keys: u64,
+    pub(super) name: &'static str,
+    pub(super) keys: u64,
     /// Bytes of all values together.
-    value_bytes: u64,
-    seconds: f64,
-    keys_per_s: f64,
-    /// Round trips of an insert.
-    round_trips: f64,
-    servers: usize,
+    pub(super) value_bytes: u64,
+    pub(super) seconds: f64,
+    pub(super) keys_per_s: f64,
+    /// Round trips of an insert. `None`: no client has inserted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) round_trips: Option<f64>,
+    pub(super) servers: usize,
 }
 
 impl fmt::Display for SpreadResult {
@@ -51,18 +45,17 @@ impl fmt::Display for SpreadResult {
         let Self { name, keys, value_bytes, seconds, keys_per_s, round_trips, servers } = self;
         write!(
             f,
-            "{} with values of {value_bytes} bytes in all in a {name} over {}, in {seconds:.2} s, {keys_per_s:.0}/s, {round_trips:.2} \
-             round trips each",
+            "{} with values of {value_bytes} bytes in all in a {name} over {}, in {seconds:.2} s, {keys_per_s:.0}/s",
             count::of(*keys, "key"),
             count::of(*servers as u64, "memory server")
-        )
+        )?;
+        round_trips.map_or(Ok(()), |trips| write!(f, ", {trips:.2} round trips each"))
     }
 }
 
-/// Fills the structure of a cluster.
+/// Fills the structure of a cluster: by a bulk load, or by inserts where the structure knows none, or a client is named.
 pub(super) fn load<K: Kind>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult> {
-    let Arguments { keys, trace, empty: emptied, replace, client, nic, values, cluster: file, .. } =
-        arguments;
+    let Arguments { keys, trace, empty: emptied, values, cluster: file, .. } = arguments;
     if emptied.is_some() {
         bail!(
             "--empty is for trees, and the memory servers hold a {}: it is emptied on all servers at once, by --keys with --replace",
@@ -74,140 +67,105 @@ pub(super) fn load<K: Kind>(arguments: &Arguments, cluster: &Cluster) -> Result<
         None => keys.as_deref().unwrap_or_default().parse()?,
     };
     let MadeValues { seed, value_bytes } = *values;
-    let data = Input::read(&source, seed, value_bytes)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let data = Arc::new(Input::read(&source, seed, value_bytes)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let trust = crate::topology::trust(cluster, file, OPERATOR)?;
-    runtime.block_on(make_empty::<K>(cluster, &trust, *replace))?;
+    let filling = fill::<K>(arguments, cluster, &trust, &data);
+    match runtime.block_on(filling)? {
+        Some(loaded) => Ok(loaded),
+        None => inserts::insert::<K>(arguments, cluster, &data),
+    }
+}
 
-    let described = client_of(cluster, client.as_deref())?;
-    let trust = crate::topology::trust(cluster, file, &described.name)?;
-    let options = |host, nic| ClientOptions {
-        host,
-        nic,
-        servers: cluster.servers().to_vec(),
-        lanes: 4,
-        controllers: Vec::new(),
-        trust: trust.clone(),
-        metrics: None,
-        patience: PATIENCE,
-        contention: Contention::SMART,
-    };
-    let open = |host, nic| SpreadProcess::<K::Client<Adapter>>::open(&options(host, nic));
-    let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
-    process.stop_at_signals()?;
-    if !*replace {
-        refuse_keys::<K>(&mut process)?;
-    }
-    let (count, began) = (data.keys().len() as u64, Instant::now());
-    let bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();
-    let bar = progress::bar("keys inserted", count);
-    // Keys are sorted. In that order all inserts at once would be for one leaf.
-    let stride = stride(data.keys().len());
-    let (next, done, trips) = (Cell::new(0), Cell::new(0_u64), Cell::new(0_u64));
-    let client = process.client().clone();
-    let insert = async || {
-        let structure = client.structure().await?;
-        let mut value = Vec::new();
-        while next.get() < data.keys().len() {
-            let at = next.replace(next.get() + 1).wrapping_mul(stride) % data.keys().len();
-            value.clear();
-            data.append(at, &mut value);
-            loop {
-                let answer = structure.change(data.keys()[at], Change::Upsert(&value)).await;
-                trips.set(trips.get() + u64::from(answer.round_trips));
-                match answer.result {
-                    Ok(_) => break,
-                    // Once more does no harm.
-                    Err(error) if K::Client::<Adapter>::is_unknown(&error) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            done.set(done.get() + 1);
-            bar.set_position(done.get());
+/// Loads the structure; or empties it, if a client shall insert the keys, and returns `None`.
+async fn fill<K: Kind>(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    trust: &Trust,
+    data: &Arc<Input>,
+) -> Result<Option<SpreadResult>> {
+    let mut signalled = pin!(fatbtree_processes::stop_signal().context("listening for signals")?);
+    let connecting = connect_to_fill::<K>(cluster, trust, arguments.replace);
+    let servers = connected(connecting, &mut signalled).await?;
+    if arguments.client.is_none() {
+        let infos: Vec<_> = servers.iter().map(|server| server.info).collect();
+        let plan = Plan::<K::Part>::new(K::shape(numbers(cluster)?), &infos, Arc::clone(data) as _);
+        match plan {
+            Err(LoadPartsError::Lay(LayError::Unknown(_))) => {}
+            plan => return bulk_load::<K>(plan?, servers, data, signalled).await.map(Some),
         }
-        Ok::<_, <K::Client<Adapter> as Structure>::Error>(())
-    };
-    let all = futures_buffered::join_all((0..DEPTH).map(|_| insert()));
-    let ran = process.run(all);
-    bar.finish_and_clear();
-    let seconds = began.elapsed().as_secs_f64();
-    match ran {
-        Ok(results) => results.into_iter().collect::<Result<(), _>>().context("inserting")?,
-        Err(NodeError::Stopped) => {
-            bail!(Interrupted(format!(
-                "{} of {count} keys were inserted, and stay there; --replace begins anew",
-                done.get()
-            )));
-        }
-        Err(error) => return Err(error.into()),
     }
-    process.close();
+    if arguments.replace {
+        make_empty::<K>(servers).await?;
+    }
+    Ok(None)
+}
+
+/// Sends every server its part.
+async fn bulk_load<K: Kind>(
+    plan: Plan<K::Part>,
+    servers: Vec<Server<'_, K>>,
+    data: &Input,
+    signalled: impl Future<Output = ()>,
+) -> Result<SpreadResult> {
+    let count = data.keys().len() as u64;
+    let following = Following::new("bytes", plan.bytes(), servers.len());
+    let clients = servers.into_iter().map(|server| (server.described.partition, server.client));
+    let loaded = load_parts(plan, clients.collect(), |progress| following.tell(progress));
+    let (infos, seconds) = following.until(loaded, signalled).await?;
+    let keys_per_s = count as f64 / seconds;
     Ok(SpreadResult {
         name: K::NAME,
         keys: count,
-        value_bytes: bytes,
+        value_bytes: data.value_bytes(),
         seconds,
-        keys_per_s: count as f64 / seconds,
-        round_trips: trips.get() as f64 / count.max(1) as f64,
-        servers: cluster.servers().len(),
+        keys_per_s,
+        round_trips: None,
+        servers: infos.len(),
     })
 }
 
-/// Refuses to load a structure that holds keys, for one without chunks.
-fn refuse_keys<K: Kind>(process: &mut SpreadProcess<K::Client<Adapter>>) -> Result<()> {
-    let client = process.client().clone();
-    let mut next = Some(Default::default());
-    while let Some(cursor) = next {
-        let Portion { pairs, rest } = process.run(client.export(cursor, 1))?.result?;
-        if !pairs.is_empty() {
-            bail!(
-                "the {} holds keys: repeat the command with --replace to empty it first, or insert by `fatbtree put` or `fatbtree shell`",
-                K::NAME
-            );
-        }
-        next = rest;
-    }
-    Ok(())
+/// A server that is to be filled.
+struct Server<'c, K: Kind> {
+    described: &'c MemoryServer,
+    client: Client,
+    info: ServerInfo<InfoOf<K>>,
 }
 
-/// Step by which all of `count` places are visited, far apart from one another.
-fn stride(count: usize) -> usize {
-    fn common(one: usize, other: usize) -> usize {
-        if other == 0 { one } else { common(other, one % other) }
-    }
-    let golden = (count as f64 * 0.618) as usize;
-    (golden.max(1)..).find(|&step| common(step, count) == 1).unwrap_or(1)
-}
-
-/// Makes sure that the structure is empty. With `replace` all servers begin anew, that on which it begins last: until then no client opens
-/// it.
-async fn make_empty<K: Kind>(cluster: &Cluster, trust: &Trust, replace: bool) -> Result<()> {
+/// Connects to all servers. Without `replace` they must be empty.
+async fn connect_to_fill<'c, K: Kind>(
+    cluster: &'c Cluster,
+    trust: &Trust,
+    replace: bool,
+) -> Result<Vec<Server<'c, K>>> {
     let mut servers = Vec::new();
-    for server in cluster.servers() {
-        let mut client: Client = connect(server, trust).await?;
-        let asking = || format!("memory server {}", server.name);
+    for described in cluster.servers() {
+        let mut client: Client = connect(described, trust).await?;
+        let asking = || format!("memory server {}", described.name);
         let info = client.info::<InfoOf<K>>().await.with_context(asking)?;
         let counters = client.statistics().await.with_context(asking)?;
         let counter = |name| counters.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
         if counter("chunks_published") > 0 && !replace {
             bail!(
-                "memory server {} holds a part of a {} of {}: repeat the command with --replace to empty it first, or insert by `fatbtree put` or \
+                "memory server {} holds a part of a {} of {}: repeat the command with --replace to replace it, or insert by `fatbtree put` or \
                  `fatbtree shell`",
-                server.name,
+                described.name,
                 K::NAME,
                 count::of(counter("region_bytes_used"), "byte")
             );
         }
-        let is_first = K::Client::<Adapter>::home(&info.structure) == server.partition;
-        servers.push((is_first, server, client));
+        servers.push(Server { described, client, info });
     }
-    if replace {
-        servers.sort_by_key(|(is_first, ..)| *is_first);
-        for (_, server, client) in servers {
-            empty::<InfoOf<K>>(&client, server.partition)
-                .await
-                .with_context(|| format!("memory server {}", server.name))?;
-        }
+    Ok(servers)
+}
+
+/// Has all servers begin anew, that on which the structure begins last: until then no client opens it.
+async fn make_empty<K: Kind>(mut servers: Vec<Server<'_, K>>) -> Result<()> {
+    servers
+        .sort_by_key(|server| K::Part::begin(&server.info.structure).server() == server.described.partition);
+    for Server { described, client, .. } in servers {
+        let emptied = empty::<InfoOf<K>>(&client, described.partition).await;
+        emptied.with_context(|| format!("memory server {}", described.name))?;
     }
     Ok(())
 }

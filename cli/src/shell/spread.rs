@@ -5,10 +5,10 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use fatbtree_blink::Contention;
 use fatbtree_memserver::{Part, PartOptions, make};
-use fatbtree_processes::{ClientOptions, StructureClient, StructureProcess};
+use fatbtree_processes::{Adapter, ClientOptions, SpreadClient, StructureClient, StructureProcess};
 use fatbtree_registry::{Kind, MAX_SERVERS};
 use fatbtree_remote_memory::{Answer, Change, KeyRange, Pairs, Portion, Spread, Structure};
 use fatbtree_topology::Cluster;
@@ -42,10 +42,13 @@ pub(super) trait Place {
 }
 
 /// The structure is opened again where a server has begun anew.
-impl<C: StructureClient> Place for StructureProcess<C> {
-    type Structure = C;
+impl<S: Spread<Verbs = Adapter>> Place for StructureProcess<SpreadClient<S>>
+where
+    SpreadClient<S>: StructureClient + Structure,
+{
+    type Structure = SpreadClient<S>;
 
-    fn structure(&self) -> Rc<C> {
+    fn structure(&self) -> Rc<SpreadClient<S>> {
         Rc::new(self.client().clone())
     }
 
@@ -54,7 +57,12 @@ impl<C: StructureClient> Place for StructureProcess<C> {
     }
 
     fn verify(&mut self) -> Result<String> {
-        bail!("verify works without --cluster only: it needs a structure at rest")
+        let client = self.client().clone();
+        let verified = self
+            .run(async { Ok::<_, anyhow::Error>(client.structure().await?.verify().await?.to_string()) })?;
+        verified.context(
+            "the walk has met a fault, or a change of another client on its way: repeat it when nothing changes the structure",
+        )
     }
 }
 

@@ -8,6 +8,7 @@ mod architecture;
 mod away;
 mod bench;
 mod beside;
+mod bulk;
 mod causes;
 mod chaos;
 mod command_line;

@@ -1,7 +1,6 @@
-//! The service by which an operator has a server of a [part](Part) begin anew.
+//! The services by which an operator fills a server of a [part](Part), or has it begin anew.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fatbtree_remote_memory::{Origin, ServerInfo};
@@ -11,11 +10,16 @@ use tonic::service::Routes;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status};
 
-use super::{Client, ClientError, Describe, ServiceOptions, answer_within, proto, serve};
-use crate::mailbox::{Handle, ServerGone};
-use crate::part::{MakeInError, Part, PartOptions, kept, make_in};
+use super::installing::Replacing;
+use super::loading::{LOAD_MESSAGE_BYTES, LoadService};
+use super::part_load::{PartIncoming, PartLoading, of_make};
+use super::{Client, ClientError, Describe, ServiceOptions, proto, serve};
+use crate::mailbox::Handle;
+use crate::part::{Part, PartOptions, kept, make_in};
 use crate::storage::Storage;
-use crate::tenant::Loaded;
+
+/// Time to wait for the next message of a load.
+const STALL: Duration = Duration::from_secs(20);
 
 /// What it takes to begin anew.
 #[derive(Debug)]
@@ -30,7 +34,8 @@ pub struct Emptying<P: Part> {
     pub chunk_bytes: u64,
 }
 
-/// Serves the requests that come through `door` until `stop` is done. Where there are certificates, only the operator empties the part.
+/// Serves the requests that come through `door` until `stop` is done. Where there are certificates, only the operator empties the part, and
+/// loads it.
 ///
 /// # Errors
 /// When the transport fails.
@@ -41,29 +46,27 @@ pub async fn serve_part<P: Part>(
     handle: Handle<P>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    let service = Service {
-        handle: handle.clone(),
-        emptying: Arc::new(emptying.into()),
-        answer: options.answer,
-        one: tokio::sync::Mutex::new(()),
-    };
+    let Emptying { storage, shape, spare_bytes, chunk_bytes } = emptying;
+    let loading = PartLoading { shape, spare_bytes, chunk_bytes };
+    let replacing = Replacing::new(handle.clone(), storage, options.answer);
+    let loads = LoadService::<PartIncoming<P>>::new(replacing.clone(), loading, STALL);
+    let service = Service { replacing, loading };
     let services = move |door: &Door<()>| {
         let service =
             proto::part_server::PartServer::new(service).max_decoding_message_size(options.message_bytes);
-        let door = door.clone();
-        Routes::new(InterceptedService::new(service, move |request: Request<()>| {
-            door.admit(&request, &[OPERATOR]).map(|()| request)
-        }))
+        let loads =
+            proto::loader_server::LoaderServer::new(loads).max_decoding_message_size(LOAD_MESSAGE_BYTES);
+        let admits =
+            |door: Door<()>| move |request: Request<()>| door.admit(&request, &[OPERATOR]).map(|()| request);
+        Routes::new(InterceptedService::new(service, admits(door.clone())))
+            .add_service(InterceptedService::new(loads, admits(door.clone())))
     };
     serve(options, door, handle, services, stop).await
 }
 
 struct Service<P: Part> {
-    handle: Handle<P>,
-    emptying: Arc<Mutex<Emptying<P>>>,
-    /// Time limit for an answer of the data path.
-    answer: Duration,
-    one: tokio::sync::Mutex<()>,
+    replacing: Replacing<P, P::Counts>,
+    loading: PartLoading<P::Shape>,
 }
 
 #[tonic::async_trait]
@@ -72,8 +75,8 @@ impl<P: Part> proto::part_server::Part for Service<P> {
         &self,
         request: Request<proto::EmptyRequest>,
     ) -> Result<Response<proto::ServerInfo>, Status> {
-        let _turn = self.one.lock().await;
-        let info = answer_within(self.answer, self.handle.info()).await?;
+        let _turn = self.replacing.turn()?;
+        let info = self.replacing.info().await?;
         let wanted = request.get_ref().server;
         if wanted != u32::from(info.server) {
             return Err(Status::failed_precondition(format!(
@@ -81,71 +84,19 @@ impl<P: Part> proto::part_server::Part for Service<P> {
                 info.server
             )));
         }
-        let (server, generation) = (info.server, info.generation.wrapping_add(1));
-        let make = move |emptying: &mut Emptying<P>| {
-            let &mut Emptying { ref mut storage, shape, spare_bytes, chunk_bytes } = emptying;
-            let options = PartOptions {
-                spare_bytes,
-                generation,
-                origin: Origin::Meant,
-                chunk_bytes,
-                ..PartOptions::new(server, shape)
-            };
-            make_in(storage, &options)
+        let PartLoading { shape, spare_bytes, chunk_bytes } = self.loading;
+        let options = PartOptions {
+            spare_bytes,
+            generation: info.generation.wrapping_add(1),
+            origin: Origin::Meant,
+            chunk_bytes,
+            ..PartOptions::new(info.server, shape)
         };
-        let made = self.with_storage(make).await?;
-        let installed = match self.install(made).await {
-            Ok(info) => {
-                let settle = |emptying: &mut Emptying<P>| {
-                    emptying.storage.settle();
-                    Ok(())
-                };
-                self.with_storage(settle).await?;
-                info
-            }
-            Err(refused) => {
-                let go_back =
-                    |emptying: &mut Emptying<P>| emptying.storage.go_back().map_err(MakeInError::Folder);
-                self.with_storage(go_back).await?;
-                return Err(refused);
-            }
-        };
+        let make = move |storage: &mut Storage<P::Counts>| make_in::<P>(storage, &options).map_err(of_make);
+        let made = self.replacing.in_storage(make).await?;
+        let kept = kept(&made);
+        let installed = self.replacing.install(made, kept, |_| async {}).await?;
         Ok(Response::new(installed.into()))
-    }
-}
-
-impl<P: Part> Service<P> {
-    /// First it is written down which region is the one, then it is served: as a load of a tree does.
-    async fn install(&self, made: Loaded<P>) -> Result<ServerInfo<P::Description>, Status> {
-        let stopped = |gone: ServerGone| Status::unavailable(gone.to_string());
-        let place = tokio::time::timeout(self.answer, self.handle.install_place()).await;
-        let place = place.map_err(|_| {
-            Status::deadline_exceeded(
-                "the server's data path does not answer: nothing has changed; try again",
-            )
-        })?;
-        let place = place.map_err(stopped)?;
-        let keep = move |emptying: &mut Emptying<P>| {
-            emptying.storage.keep(kept(&made)).map(|()| made).map_err(MakeInError::Folder)
-        };
-        let made = self.with_storage(keep).await?;
-        let installed = place.install(made).end().await.map_err(stopped)?;
-        installed.map_err(|error| Status::failed_precondition(error.to_string()))
-    }
-
-    async fn with_storage<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Emptying<P>) -> Result<T, MakeInError<P::MakeError>> + Send + 'static,
-    ) -> Result<T, Status> {
-        let emptying = Arc::clone(&self.emptying);
-        let done = tokio::task::spawn_blocking(move || {
-            work(&mut emptying.lock().unwrap_or_else(PoisonError::into_inner))
-        });
-        let done = done.await.map_err(|error| Status::internal(error.to_string()))?;
-        done.map_err(|error| match error {
-            MakeInError::Make(error) => Status::invalid_argument(error.to_string()),
-            MakeInError::Folder(error) => Status::internal(error.to_string()),
-        })
     }
 }
 

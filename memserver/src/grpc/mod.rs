@@ -4,7 +4,7 @@
 //! refused with its field, what was expected and what was found. What a peer can make the other side hold is bounded:
 //! connections and requests per connection, bytes of a message ([`ServiceOptions`]). Every call of the [`Client`] has a deadline.
 //!
-//! An operator has servers of a structure that clients fill begin anew by [`empty`].
+//! An operator fills servers by loads ([`load_all`], [`load_parts`]), and has servers of a structure over several begin anew by [`empty`].
 //!
 //! A structure [describes](Describe) itself in the server's description, and may have services of its own beside this one: see [`serve`]
 //! and [`Client::channel`].
@@ -12,13 +12,21 @@
 mod client;
 mod convert;
 mod emptying;
+mod installing;
+mod loader;
+mod loading;
 mod moments;
+mod part_load;
 mod service;
 
 pub use client::{Client, ClientError, Deadlines};
 pub use convert::MessageError;
 pub use emptying::{Emptying, empty, serve_part};
+pub use installing::Replacing;
+pub use loader::{Content, LoadData, LoadProgress, LoadServersError, load_all};
+pub use loading::{Built, Incoming, LOAD_MESSAGE_BYTES, LoadService};
 pub use moments::{Answers, CompareError, Compared, exchange};
+pub use part_load::{LoadPartsError, PartIncoming, PartLoading, Plan, load_parts};
 pub use service::{ServiceOptions, answer_within, host, serve};
 
 /// Metadata of a refusal of memory: the word of its [`Shortage`](fatbtree_remote_memory::Shortage).

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Commands and the library are generic over the kind, and name no structure. Trees are not among the kinds: they are opened from the
-//! descriptions of all servers, and are bulk loaded.
+//! descriptions of all servers, which build them when they are loaded.
 
 use fatbtree_dolphin::CacheStats;
 use fatbtree_dtx::AddressStats;

@@ -1,4 +1,4 @@
-//! Bulk load: an index from sorted keys, written into the memory of all of its servers.
+//! Bulk load: an index from sorted keys, written into the memory of all of its servers, or [laid out](lay) for servers elsewhere.
 //!
 //! ```text
 //!   keys below a node, by their byte at its depth          children
@@ -9,11 +9,17 @@
 //! Leaves cover all bytes between inner nodes, and are filled as evenly as borders between bytes allow. The load
 //! walks over the keys twice: once to count the chunks of each server, once to write. It reads back
 //! nothing, and takes no memory but the servers'.
+//!
+//! Where the loader is another process than the servers, `fatbtree_memserver::grpc` carries the bytes, and each server
+//! [checks](HybridIndex::check) its part before it serves it.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-use fatbtree_memserver::{Loaded, chunk_classes_bytes, note_chunk_class};
+use fatbtree_memserver::grpc::LoadData;
+use fatbtree_memserver::{
+    LaidOut, LayError, Laying, Loaded, Rooms, Writes, chunk_classes_bytes, note_chunk_class,
+};
 use fatbtree_remote_memory::{GlobalAddress, SizeClass, mix};
 use fatbtree_verbs::Memory;
 
@@ -23,12 +29,12 @@ use crate::entry::{Entry, NodeSize, UNIT};
 use crate::error::IndexError;
 use crate::inner::{self, NodeState};
 use crate::key::{Prefix, common};
-use crate::layout::{LEAVES, NODES, RECORDS, Shape, root_offset};
+use crate::layout::{LEAVES, NODES, RECORDS, Shape, members_offset, root_offset};
 use crate::leaf::{self, LEAF_BYTES, LOCK, LOCK_BYTES, LeafState, LockLine, SLOTS};
 use crate::word::{self, Pointer, Word, place_bytes};
 
-/// Size classes of an index.
-const CLASSES: [SizeClass; 3] = [LEAVES, NODES, RECORDS];
+/// Number of size classes.
+const CLASSES: usize = [LEAVES, NODES, RECORDS].len();
 
 /// Version of a record in memory that had none before.
 const FIRST_VERSION: u32 = 1;
@@ -127,6 +133,9 @@ pub enum LoadError {
         /// Address of the block.
         at: GlobalAddress,
     },
+    /// The receiver of the bytes has ended.
+    #[error("the load was given up")]
+    Stopped,
 }
 
 /// Loads strictly ascending keys. `value` appends the value of a key to an empty vector. It is called twice for a
@@ -150,7 +159,68 @@ pub fn load(
     keys: &[u64],
     value: impl FnMut(u64, &mut Vec<u8>),
 ) -> Result<LoadedIndex, LoadError> {
-    let &LoadOptions { shape, fill, spare_bytes, chunk_bytes, generation } = options;
+    let &LoadOptions { shape, spare_bytes, chunk_bytes, generation, .. } = options;
+    check(options, keys)?;
+    let mut value = value;
+    let mut value = |at: usize, to: &mut Vec<u8>| value(keys[at], to);
+    let counted = Walk::over(options, keys, &mut value, None)?;
+    let mut parts = Vec::new();
+    for server in servers(&shape) {
+        let chunks = counted.rooms[usize::from(server)].clone().into_chunks();
+        let spare_bytes = (chunks.len() as u64 * chunk_bytes).saturating_add(spare_bytes);
+        let options = MakeOptions { spare_bytes, generation, chunk_bytes, ..MakeOptions::new(server, shape) };
+        let made = fatbtree_memserver::make::<HybridIndex>(&options)?;
+        let bytes = chunk_classes_bytes(spare_bytes, chunk_bytes);
+        let table = Memory::shared(bytes)
+            .map_err(|_| MakeError::Memory { bytes, why: std::io::ErrorKind::OutOfMemory.into() })?;
+        for (chunk, class) in (0..).zip(chunks) {
+            note_chunk_class(&table, generation, chunk, class);
+        }
+        parts.push(Loaded { chunk_classes: Some(table), ..made });
+    }
+    drop(counted);
+    let regions: Vec<_> = (0..32)
+        .map(|server| parts.iter().find(|part| part.server == server).map(|part| Arc::clone(&part.region)))
+        .collect();
+    let mut write = |at: GlobalAddress, bytes: &[u8]| {
+        if let Some(region) = &regions[usize::from(at.server())] {
+            region.write(at.offset(), bytes).expect("the first walk has counted the same chunks");
+        }
+        Ok(())
+    };
+    let counts = Walk::over(options, keys, &mut value, Some(&mut write))?.counts;
+    Ok(LoadedIndex { counts, parts })
+}
+
+/// Lays out an index for [`Part::lay`](fatbtree_memserver::Part::lay).
+pub(super) fn lay(
+    of: &Laying<Shape>,
+    data: &dyn LoadData,
+    write: &mut Writes<'_>,
+) -> Result<LaidOut, LayError> {
+    let &Laying { shape, chunk_bytes, ref generations } = of;
+    // A stamp never comes twice where it was.
+    let generation = generations.iter().fold(0, |all, (_, generation)| mix(all ^ generation));
+    let options = LoadOptions { chunk_bytes, generation, ..LoadOptions::new(shape) };
+    let refused = |error: LoadError| match error {
+        LoadError::Stopped => LayError::Stopped,
+        other => LayError::Refused(other.into()),
+    };
+    check(&options, data.keys()).map_err(refused)?;
+    let mut value = |at: usize, to: &mut Vec<u8>| data.append(at, to);
+    let walk = Walk::over(&options, data.keys(), &mut value, Some(&mut *write)).map_err(refused)?;
+    let rooms = walk.rooms;
+    if let Some(members) = of.members() {
+        for server in servers(&shape) {
+            write(GlobalAddress::new(server, members_offset()), &members.to_le_bytes())?;
+        }
+    }
+    let chunks = servers(&shape).map(|server| (server, rooms[usize::from(server)].clone().into_chunks()));
+    Ok(LaidOut { chunks: chunks.collect() })
+}
+
+fn check(options: &LoadOptions, keys: &[u64]) -> Result<(), LoadError> {
+    let &LoadOptions { shape, fill, chunk_bytes, .. } = options;
     shape.check().map_err(MakeError::from)?;
     if !(fill > 0.0 && fill <= 1.0) {
         return Err(LoadError::Fill { found: fill });
@@ -160,74 +230,16 @@ pub fn load(
     if chunk_bytes < least || !chunk_bytes.is_multiple_of(UNIT) {
         return Err(LoadError::Chunks { found: chunk_bytes, least });
     }
-    if let Some(at) = keys.windows(2).position(|pair| pair[0] >= pair[1]) {
-        return Err(LoadError::Order { key: keys[at + 1], position: at + 1 });
+    match keys.windows(2).position(|pair| pair[0] >= pair[1]) {
+        Some(at) => Err(LoadError::Order { key: keys[at + 1], position: at + 1 }),
+        None => Ok(()),
     }
-    let rooms = || {
-        let room = |server| Room::new(spare_from(&shape, server), chunk_bytes);
-        (0..32).map(room).collect::<Vec<Room>>()
-    };
-    let full = ((SLOTS as f64 * fill) as usize).max(1);
-    let mut walk = Walk {
-        shape,
-        full,
-        rooms: rooms(),
-        regions: None,
-        value,
-        bytes: Vec::new(),
-        items: Vec::new(),
-        stamps: mix(generation),
-        counts: LoadCounts::default(),
-    };
-    walk.node(Prefix::ROOT, keys)?;
-    let mut parts = Vec::new();
-    for server in (0..32_u16).filter(|server| shape.servers >> server & 1 == 1) {
-        let chunks = &walk.rooms[usize::from(server)].classes;
-        let spare_bytes = (chunks.len() as u64 * chunk_bytes).saturating_add(spare_bytes);
-        let options = MakeOptions { spare_bytes, generation, chunk_bytes, ..MakeOptions::new(server, shape) };
-        let made = fatbtree_memserver::make::<HybridIndex>(&options)?;
-        let bytes = chunk_classes_bytes(spare_bytes, chunk_bytes);
-        let table = Memory::shared(bytes)
-            .map_err(|_| MakeError::Memory { bytes, why: std::io::ErrorKind::OutOfMemory.into() })?;
-        for (chunk, class) in (0..).zip(chunks) {
-            note_chunk_class(&table, generation, chunk, *class);
-        }
-        parts.push(Loaded { chunk_classes: Some(table), ..made });
-    }
-    let region = |server| parts.iter().find(|part| part.server == server);
-    walk.regions = Some((0..32).map(|server| region(server).map(|part| Arc::clone(&part.region))).collect());
-    (walk.rooms, walk.counts) = (rooms(), LoadCounts::default());
-    walk.node(Prefix::ROOT, keys)?;
-    Ok(LoadedIndex { counts: walk.counts, parts })
 }
 
-/// Chunks of a server that are filled one after the other.
-struct Room {
-    /// Offset of the first chunk.
-    from: u64,
-    chunk_bytes: u64,
-    /// Classes of the chunks so far.
-    classes: Vec<SizeClass>,
-    /// What is left of the last chunk of each class.
-    open: [Range<u64>; CLASSES.len()],
-}
-
-impl Room {
-    fn new(from: u64, chunk_bytes: u64) -> Self {
-        Self { from, chunk_bytes, classes: Vec::new(), open: Default::default() }
-    }
-
-    fn take(&mut self, class: SizeClass, bytes: u32) -> u64 {
-        let open = &mut self.open[usize::from(class.0)];
-        if open.end - open.start < bytes.into() {
-            let begin = self.from + self.classes.len() as u64 * self.chunk_bytes;
-            self.classes.push(class);
-            *open = begin..begin + self.chunk_bytes;
-        }
-        let at = open.start;
-        open.start += u64::from(bytes);
-        at
-    }
+/// Servers of a shape, by number.
+fn servers(shape: &Shape) -> impl Iterator<Item = u16> + use<> {
+    let servers = shape.servers;
+    (0..32_u16).filter(move |server| servers >> server & 1 == 1)
 }
 
 /// A child of a node that is made.
@@ -300,32 +312,53 @@ fn by_byte(prefix: Prefix, keys: &[u64]) -> Vec<(u8, Range<usize>)> {
 }
 
 /// A walk over the keys.
-struct Walk<F> {
+struct Walk<'w> {
     shape: Shape,
     /// Keys with which a leaf is full.
     full: usize,
     /// Chunks by server.
-    rooms: Vec<Room>,
-    /// Regions by server. `None`: nothing is written yet.
-    regions: Option<Vec<Option<Arc<Memory>>>>,
-    value: F,
+    rooms: Vec<Rooms>,
+    /// Receiver of what is made. `None`: chunks are counted.
+    write: Option<&'w mut Writes<'w>>,
+    /// Appends the value of the key at a position.
+    value: &'w mut dyn FnMut(usize, &mut Vec<u8>),
     bytes: Vec<u8>,
     items: Vec<(u64, Word)>,
     stamps: u64,
     counts: LoadCounts,
 }
 
-impl<F: FnMut(u64, &mut Vec<u8>)> Walk<F> {
+impl<'w> Walk<'w> {
+    /// Walks over all keys.
+    fn over(
+        options: &LoadOptions,
+        keys: &[u64],
+        value: &'w mut dyn FnMut(usize, &mut Vec<u8>),
+        write: Option<&'w mut Writes<'w>>,
+    ) -> Result<Self, LoadError> {
+        let &LoadOptions { shape, fill, chunk_bytes, generation, .. } = options;
+        let room = |server| Rooms::new(spare_from(&shape, server), chunk_bytes, CLASSES);
+        let mut walk = Self {
+            shape,
+            full: ((SLOTS as f64 * fill) as usize).max(1),
+            rooms: (0..32).map(room).collect(),
+            write,
+            value,
+            bytes: Vec::new(),
+            items: Vec::new(),
+            stamps: mix(generation),
+            counts: LoadCounts::default(),
+        };
+        walk.node(Prefix::ROOT, keys, 0)?;
+        Ok(walk)
+    }
+
     fn take(&mut self, server: u16, class: SizeClass, bytes: u32) -> GlobalAddress {
         GlobalAddress::new(server, self.rooms[usize::from(server)].take(class, bytes))
     }
 
-    fn write(&self, at: GlobalAddress, bytes: &[u8]) {
-        let regions = self.regions.as_ref();
-        let region = regions.and_then(|regions| regions.get(usize::from(at.server()))?.as_ref());
-        if let Some(region) = region {
-            region.write(at.offset(), bytes).expect("the first walk has counted the same chunks");
-        }
+    fn write(&mut self, at: GlobalAddress, bytes: &[u8]) -> Result<(), LoadError> {
+        self.write.as_mut().map_or(Ok(()), |write| write(at, bytes)).map_err(|_| LoadError::Stopped)
     }
 
     fn draw_stamp(&mut self) -> u64 {
@@ -333,8 +366,8 @@ impl<F: FnMut(u64, &mut Vec<u8>)> Walk<F> {
         mix(self.stamps) & !7
     }
 
-    /// Makes a node of these keys, and what is below it.
-    fn node(&mut self, prefix: Prefix, keys: &[u64]) -> Result<Entry, LoadError> {
+    /// Makes a node of these keys, and what is below it. `from` is the position of the first key.
+    fn node(&mut self, prefix: Prefix, keys: &[u64], from: usize) -> Result<Entry, LoadError> {
         let children = divide(prefix, keys, self.full);
         let server = self.shape.server_of(prefix);
         let (size, at) = if prefix == Prefix::ROOT {
@@ -346,17 +379,18 @@ impl<F: FnMut(u64, &mut Vec<u8>)> Walk<F> {
         let own = Entry::inner(0, size, at).ok_or(LoadError::Reach { at })?;
         let mut entries = Vec::with_capacity(children.len());
         for (number, Child { byte, keys: of_child, is_inner }) in children.iter().enumerate() {
+            let at_child = from + of_child.start;
             let of_child = &keys[of_child.clone()];
             if *is_inner {
                 let (first, last) = (of_child[0], of_child[of_child.len() - 1]);
-                let entry = self.node(Prefix::of(first, common(first, last)), of_child)?;
+                let entry = self.node(Prefix::of(first, common(first, last)), of_child, at_child)?;
                 entries.push(entry.under(*byte));
                 continue;
             }
             let low = prefix.first_of(*byte);
             let high = children.get(number + 1).map_or(prefix.high(), |next| prefix.first_of(next.byte) - 1);
             let half = if low >> 63 == 0 { u64::MAX >> 1 } else { u64::MAX };
-            let leaf = self.leaf((own, server), low, high.min(half), of_child)?;
+            let leaf = self.leaf((own, server), low..=high.min(half), of_child, at_child)?;
             entries.push(Entry::leaf(*byte, leaf).ok_or(LoadError::Reach { at: leaf })?);
         }
         let counts = &mut self.counts;
@@ -364,30 +398,31 @@ impl<F: FnMut(u64, &mut Vec<u8>)> Walk<F> {
         counts.entries += entries.len() as u64;
         counts.bytes += u64::from(size.place_bytes());
         let stamp = self.draw_stamp();
-        self.write(at, &inner::build(prefix, size, stamp, NodeState::Live, entries));
+        self.write(at, &inner::build(prefix, size, stamp, NodeState::Live, entries))?;
         Ok(own)
     }
 
     fn leaf(
         &mut self,
         (parent, server): (Entry, u16),
-        min: u64,
-        max: u64,
+        range: RangeInclusive<u64>,
         keys: &[u64],
+        from: usize,
     ) -> Result<GlobalAddress, LoadError> {
         let at = self.take(server, LEAVES, LEAF_BYTES as u32);
         let mut items = std::mem::take(&mut self.items);
         items.clear();
-        for key in keys {
-            let word = self.item(server, *key)?;
+        for (position, key) in (from..).zip(keys) {
+            let word = self.item(server, *key, position)?;
             items.push((*key, word));
         }
-        if self.regions.is_some() {
+        if self.write.is_some() {
+            let (min, max) = range.into_inner();
             let stamp = self.draw_stamp();
             let mut leaf = leaf::build(at, parent, min, max, stamp, &items);
             let open = LockLine::plain(stamp, LeafState::Open).to_bytes();
             leaf[LOCK as usize..][..LOCK_BYTES].copy_from_slice(&open);
-            self.write(at, &leaf[..]);
+            self.write(at, &leaf[..])?;
         }
         self.items = items;
         let counts = &mut self.counts;
@@ -398,14 +433,14 @@ impl<F: FnMut(u64, &mut Vec<u8>)> Walk<F> {
     }
 
     /// Word of a key's value, whose record is written if it needs one.
-    fn item(&mut self, server: u16, key: u64) -> Result<Word, LoadError> {
+    fn item(&mut self, server: u16, key: u64, position: usize) -> Result<Word, LoadError> {
         // Where no value needs a record the first walk has nothing to count.
-        if self.shape.fixed() && self.regions.is_none() {
+        if self.shape.fixed() && self.write.is_none() {
             return Ok(Word::NONE);
         }
         let mut value = std::mem::take(&mut self.bytes);
         value.clear();
-        (self.value)(key, &mut value);
+        (self.value)(position, &mut value);
         let word = Word::of_value(&value, &self.shape).map_err(|why| LoadError::Value { key, why })?;
         let word = match word {
             Some(word) => word,
@@ -415,7 +450,7 @@ impl<F: FnMut(u64, &mut Vec<u8>)> Walk<F> {
                 self.counts.record_bytes += u64::from(bytes);
                 let mut record = Vec::new();
                 word::write(&mut record, key, FIRST_VERSION, &value);
-                self.write(at, &record);
+                self.write(at, &record)?;
                 let pointer = Pointer { at, bytes, version: FIRST_VERSION };
                 Word::of_record(pointer).ok_or(LoadError::Reach { at })?
             }

@@ -16,11 +16,16 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use fatbtree_memserver::{Class, Counts, FolderError, FoundRegion, Layout, Loaded, Part, Shape as Classes};
+use fatbtree_memserver::grpc::LoadData;
+use fatbtree_memserver::{
+    Class, Counts, FolderError, FoundRegion, LaidOut, LayError, Laying, Layout, Loaded, Part,
+    Shape as Classes, Writes,
+};
 use fatbtree_remote_memory::{GlobalAddress, RegionHeader};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 
+use super::load;
 use super::marks::Marks;
 use super::{HybridIndex, MakeError, MakeOptions};
 use crate::entry::{MAX_REGION, NodeSize};
@@ -144,6 +149,10 @@ impl Part for HybridIndex {
         tenant.check(&layout).map_err(|reason| found.damaged(reason))?;
         tenant.layout = Some(layout);
         Ok(found.into_loaded(server, served_as(), tenant))
+    }
+
+    fn lay(of: &Laying<Shape>, data: &dyn LoadData, write: &mut Writes<'_>) -> Result<LaidOut, LayError> {
+        load::lay(of, data, write)
     }
 }
 

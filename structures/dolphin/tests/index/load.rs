@@ -7,10 +7,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_dolphin::host::{HybridIndex, LoadOptions, load};
-use fatbtree_dolphin::{Index, NodeCache, Shape, Verified};
-use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
+use fatbtree_dolphin::{Index, IndexError, NodeCache, Shape, Verified};
+use fatbtree_memserver::grpc::LoadData;
+use fatbtree_memserver::{ClientId, Laying, Loaded, MemoryServer, ServerOptions, lay_in_memory};
 use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
-use fatbtree_remote_memory::{KeyRange, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{CommonError, KeyRange, RemoteConfig, RemoteMemory};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -28,21 +29,28 @@ pub(crate) fn with_loaded<F: Future>(
     let keys: Vec<u64> = content.keys().copied().collect();
     let loaded = load(options, &keys, |key, value| value.extend(&content[&key])).expect("it can be loaded");
     assert_eq!(loaded.counts.keys, keys.len() as u64);
+    with_parts(loaded.parts, options.chunk_bytes, |index| work(Rc::new(index.expect("it is there"))))
+}
+
+/// Serves parts, and runs something with their index.
+fn with_parts<F: Future>(
+    parts: Vec<Loaded<HybridIndex>>,
+    chunk_bytes: u64,
+    work: impl FnOnce(Result<Index<PlainDevice>, IndexError>) -> F,
+) -> F::Output {
     let network = PlainNetwork::new();
-    let served =
-        ServerOptions { access: Access::ALL, chunk_bytes: options.chunk_bytes, ..ServerOptions::writable() };
+    let served = ServerOptions { access: Access::ALL, chunk_bytes, ..ServerOptions::writable() };
     let serve = |part| MemoryServer::<PlainDevice, HybridIndex>::new(network.device(), part, &served, 1);
     let mut servers: BTreeMap<u16, _> =
-        loaded.parts.into_iter().map(|part| (part.server, serve(part).expect("it can be served"))).collect();
+        parts.into_iter().map(|part| (part.server, serve(part).expect("it can be served"))).collect();
     let memory = RemoteMemory::new(network.device(), servers.keys().copied(), RemoteConfig::default(), 1);
     let memory = Rc::new(memory.expect("there are lanes"));
     let mut keeper = SessionKeeper::new(memory.connections(), KeeperOptions::default());
     let roce = std::net::Ipv4Addr::from_bits(servers.len() as u32);
-    let (home, of) = (options.shape.home(), Rc::clone(&memory));
-    let mut running = pin!(async move {
-        let index = Index::open(of, home, Rc::new(NodeCache::new(1 << 20))).await.expect("it is there");
-        work(Rc::new(index)).await
-    });
+    let home = *servers.keys().next().expect("there is a server");
+    let of = Rc::clone(&memory);
+    let mut running =
+        pin!(async move { work(Index::open(of, home, Rc::new(NodeCache::new(1 << 20))).await).await });
     let mut now = Instant::ZERO;
     loop {
         memory.turn(now);
@@ -55,6 +63,55 @@ pub(crate) fn with_loaded<F: Future>(
         }
         now += Duration::from_micros(1);
     }
+}
+
+struct Data {
+    keys: Vec<u64>,
+    values: Vec<Vec<u8>>,
+}
+
+impl LoadData for Data {
+    fn keys(&self) -> &[u64] {
+        &self.keys
+    }
+
+    fn length(&self, at: usize) -> u32 {
+        self.values[at].len() as u32
+    }
+
+    fn append(&self, at: usize, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.values[at]);
+    }
+}
+
+/// The same content as a loader lays it out for servers of this generation.
+fn laid(shape: Shape, generation: u64, content: &BTreeMap<u64, Vec<u8>>) -> Vec<Loaded<HybridIndex>> {
+    let servers = (0..32).filter(|server| shape.servers >> server & 1 == 1);
+    let generations = servers.map(|server| (server, generation)).collect();
+    let data = Data { keys: content.keys().copied().collect(), values: content.values().cloned().collect() };
+    lay_in_memory(&Laying { shape, chunk_bytes: CHUNK, generations }, 8 << 20, &data)
+        .expect("it can be laid out")
+}
+
+/// A load of which not all servers have their part, because the loader has died: no client takes the rest for an index.
+#[test]
+fn parts_of_two_loads_are_no_index() {
+    let shape = Shape { servers: 0b11, max_value: 300 };
+    let content: BTreeMap<_, _> = (0..2_000).map(|key| (key, value(key, 0, 300))).collect();
+    let [former, later] = [3, 4].map(|generation| laid(shape, generation, &content));
+    let empty = |server| HybridIndex::make(server, shape, 8 << 20).expect("it can be made");
+    for halves in [
+        [former[0].clone(), later[1].clone()],
+        [later[0].clone(), former[1].clone()],
+        [later[0].clone(), empty(1)],
+        [empty(0), later[1].clone()],
+    ] {
+        with_parts(halves.into(), CHUNK, |index| async move {
+            let parted = index.map(|_| ()).expect_err("the parts are of two loads");
+            assert_eq!(parted, IndexError::Common(CommonError::Parted));
+        });
+    }
+    with_parts(later, CHUNK, |index| async move { compare(&index.expect("one load"), &content).await });
 }
 
 /// Compares the whole index with a map.
@@ -97,6 +154,7 @@ proptest! {
         fill in prop_oneof![Just(1.0), Just(0.75), Just(0.01)],
         servers in prop_oneof![Just(0b1), Just(0b1_0110)],
         longest in prop_oneof![Just(8), Just(300)],
+        is_laid: bool,
         changes in prop::collection::vec((key(), any::<bool>()), 0..1_000),
     ) {
         let shape = Shape { servers, max_value: longest };
@@ -104,7 +162,7 @@ proptest! {
             LoadOptions { fill, spare_bytes: 8 << 20, chunk_bytes: CHUNK, ..LoadOptions::new(shape) };
         let mut content: BTreeMap<_, _> = keys.iter().map(|&key| (key, value(key, 0, longest))).collect();
         let loaded = content.clone();
-        with_loaded(&options, &loaded, |index| async move {
+        let work = |index: Rc<Index<PlainDevice>>| async move {
             let verified = compare(&index, &content).await;
             assert_eq!((verified.keys, verified.unfinished), (content.len() as u64, 0));
             // Structure changes of what was loaded: memory of the loaded chunks is not given out again.
@@ -120,7 +178,11 @@ proptest! {
             }
             let verified = compare(&index, &content).await;
             assert_eq!((verified.keys, verified.unfinished), (content.len() as u64, 0));
-        });
+        };
+        match is_laid {
+            true => with_parts(laid(shape, 7, &loaded), CHUNK, |index| work(Rc::new(index.expect("it is there")))),
+            false => with_loaded(&options, &loaded, work),
+        }
     }
 }
 

@@ -16,13 +16,16 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Counts, FolderError, FoundRegion, Layout, Loaded, Part};
+use fatbtree_memserver::grpc::LoadData;
+use fatbtree_memserver::{
+    Counts, FolderError, FoundRegion, LaidOut, LayError, Laying, Layout, Loaded, Part, Writes,
+};
 use fatbtree_remote_memory::{GlobalAddress, RegionHeader};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
 
-use super::HashTable;
 use super::make::{MakeError, MakeOptions, classes, make, served_as, spare_from};
+use super::{HashTable, lay};
 use crate::block;
 use crate::hash::Hash;
 use crate::layout::{
@@ -102,6 +105,10 @@ impl Part for HashTable {
         let tenant = HashTable { server, info, region, marks: Default::default() };
         tenant.check(layout).map_err(|reason| found.damaged(reason))?;
         Ok(found.into_loaded(server, served_as(&shape), tenant))
+    }
+
+    fn lay(of: &Laying<Shape>, data: &dyn LoadData, write: &mut Writes<'_>) -> Result<LaidOut, LayError> {
+        lay::lay(of, data, write)
     }
 }
 

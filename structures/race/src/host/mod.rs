@@ -1,4 +1,4 @@
-//! What a memory server does for a table: it makes an empty one, and knows which memory is used.
+//! What a memory server does for a table: it makes an empty one, takes one that was laid out from keys, and knows which memory is used.
 //!
 //! It reads no table. What clients have used of a chunk is seen in the chunk: a pair of subtables is never all zeros, and neither is a
 //! record. So a restarted server finds the same, also where no slot leads to a block.
@@ -11,6 +11,7 @@
 
 mod describe;
 mod kept;
+mod lay;
 mod make;
 mod marks;
 
@@ -28,6 +29,7 @@ use crate::layout::{BLOCKS, PAIRS, SUCCESSORS, Shape, TableInfo, slot_offsets};
 use crate::slot::{Place, UNIT};
 
 pub use kept::TableCounts;
+pub use lay::LoadError;
 pub use make::{MakeError, MakeOptions};
 
 /// One server's part of a table.

@@ -4,6 +4,7 @@ mod away;
 mod damage;
 mod export;
 mod forged;
+mod laid;
 mod load;
 mod long;
 mod memory;

@@ -6,12 +6,9 @@ use fatbtree_blink::{GlobalAddress, TreeTop};
 use fatbtree_memserver::grpc::{Client, ClientError, MessageError};
 use fatbtree_query::{Identity, Key};
 use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::proto;
-use super::proto::loader_client::LoaderClient;
 use super::proto::tree_client::TreeClient;
 use crate::finder::{KeyPlaces, MAX_LOCATE_KEYS};
 
@@ -137,13 +134,4 @@ async fn locate_some(client: &Client, keys: Vec<u64>) -> Result<KeyPlaces, Clien
     }
     let place = |address: u64| (address != 0).then_some(GlobalAddress(address));
     Ok(reply.addresses.into_iter().map(place).collect())
-}
-
-/// Begins a load: the stream of requests, for that of replies.
-pub(super) async fn start_load(
-    client: &Client,
-    call: &'static str,
-    requests: ReceiverStream<proto::LoadRequest>,
-) -> Result<Streaming<proto::LoadReply>, ClientError> {
-    client.reply(call, LoaderClient::new(client.channel()).load(requests)).await
 }

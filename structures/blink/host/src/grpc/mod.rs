@@ -1,9 +1,9 @@
 //! The services that only a memory server of a tree has, and their client.
 //!
 //! ```text
-//!   fatbtree_memserver::grpc    description, sessions, queue pairs, memory, counters
+//!   fatbtree_memserver::grpc    description, sessions, queue pairs, memory, counters; Loader: content of any structure
 //!   this module                 Tree: snapshots of the top, places of keys, keys for queries
-//!                               Loader: keys and values become another tree
+//!                               content of a load: keys and values, which become another tree
 //! ```
 //!
 //! Everything that a peer sends is checked when its message is read ([`proto`] to types of this crate). What a peer can make the other side
@@ -17,7 +17,7 @@ mod service;
 mod stream;
 
 pub use client::TreeCalls;
-pub use load::{LoadData, LoadProgress, LoadServersError, load_empty, load_servers};
+pub use load::{LoadTreesError, load_empty, load_servers};
 pub use loading::Loading;
 pub use service::{TreeServiceOptions, serve, serve_with};
 

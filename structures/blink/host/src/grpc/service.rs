@@ -4,7 +4,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use fatbtree_blink::GlobalAddress;
-use fatbtree_memserver::grpc::{ServiceOptions, answer_within, host};
+use fatbtree_memserver::grpc::proto::loader_server::LoaderServer;
+use fatbtree_memserver::grpc::{
+    LOAD_MESSAGE_BYTES, LoadService, Replacing, ServiceOptions, answer_within, host,
+};
 use fatbtree_query::Secret;
 use fatbtree_trust::{Door, OPERATOR, Places};
 use tokio::net::TcpListener;
@@ -13,7 +16,7 @@ use tonic::service::Routes;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status};
 
-use super::loading::{self, Loader, Loading};
+use super::loading::{Bounds, Loading, TreeIncoming};
 use super::{proto, stream};
 use crate::TreeHandle;
 use crate::finder::LocateError;
@@ -104,9 +107,11 @@ pub async fn serve_with(
         let tree = proto::tree_server::TreeServer::new(tree).max_decoding_message_size(service.message_bytes);
         let routes = Routes::new(tree);
         let Some(loading) = loading else { return routes };
-        let loader = Loader::new(asked, loading, service.answer);
-        let loader =
-            proto::loader_server::LoaderServer::new(loader).max_decoding_message_size(loading::MESSAGE_BYTES);
+        let Loading { storage, region_bytes, spare_bytes, stall } = loading;
+        let replacing = Replacing::new(asked, storage, service.answer);
+        let bounds = Bounds { region_bytes, spare_bytes };
+        let loader = LoadService::<TreeIncoming>::new(replacing, bounds, stall);
+        let loader = LoaderServer::new(loader).max_decoding_message_size(LOAD_MESSAGE_BYTES);
         let door = door.clone();
         routes.add_service(InterceptedService::new(loader, move |request: Request<()>| {
             door.admit(&request, &[OPERATOR]).map(|()| request)

@@ -8,15 +8,16 @@ use std::time::Duration;
 use common::lab::options;
 use common::service::{Service, soon};
 use fatbtree_blink::{TreeConfig, ValueLayout};
-use fatbtree_blink_host::grpc::proto::load_reply::What as Answer;
-use fatbtree_blink_host::grpc::proto::load_request::What;
-use fatbtree_blink_host::grpc::proto::loader_client::LoaderClient;
-use fatbtree_blink_host::grpc::{Loading, proto};
+use fatbtree_blink_host::grpc::{Loading, proto as tree};
 use fatbtree_blink_host::{
     LoadOptions, LoadedTree, TreeFolder, TreeStorage, build_in, bulk_load, seeded, tree_in,
 };
-use fatbtree_memserver::grpc::ServiceOptions;
+use fatbtree_memserver::grpc::proto::load_reply::What as Answer;
+use fatbtree_memserver::grpc::proto::load_request::What;
+use fatbtree_memserver::grpc::proto::loader_client::LoaderClient;
+use fatbtree_memserver::grpc::{ServiceOptions, proto};
 use fatbtree_memserver::{FolderOwner, ServerGone, ServerOptions, mailbox};
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -62,9 +63,10 @@ impl Load {
         });
         let load = begun.await;
         let (low_key, high_key, empty) = (0, None, false);
-        let begin = proto::LoadBegin { partition: 0, low_key, high_key, keys: 1, value_bytes: 8, empty };
-        load.say(What::Begin(begin)).await;
-        load.say(What::Pairs(proto::LoadPairs { keys: vec![5], lengths: vec![8], values: vec![7; 8] })).await;
+        let begin = tree::LoadBegin { low_key, high_key, keys: 1, value_bytes: 8, empty };
+        load.say(What::Begin(proto::LoadBegin { server: 0, announced: begin.encode_to_vec() })).await;
+        let pairs = tree::LoadPairs { keys: vec![5], lengths: vec![8], values: vec![7; 8] };
+        load.say(What::Content(pairs.encode_to_vec())).await;
         load
     }
 
@@ -146,7 +148,7 @@ async fn where_a_commit_cannot_be_undone_both_reasons_are_told_and_both_trees_st
     std::fs::create_dir(path.join("state.json.new")).unwrap();
     let status = load.refusal().await;
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-    for reason in ["was never written", "state.json.new", "a restart would serve the new one"] {
+    for reason in ["was never written", "state.json.new", "a restart would serve the new load"] {
         assert!(status.message().contains(reason), "{reason}: {status}");
     }
     service.slowness.store(0, std::sync::atomic::Ordering::Relaxed);
@@ -207,7 +209,7 @@ async fn a_commit_that_is_late_is_carried_out_when_the_data_path_goes_on() {
         load.commit().await;
         let status = load.refusal().await;
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-        assert!(status.message().contains("it serves the new tree when it goes on"), "{status}");
+        assert!(status.message().contains("it serves the new load when it goes on"), "{status}");
         assert!(is_there(&path, 1) && is_there(&path, 2));
         assert_eq!(written_down(&path), 2, "the commit is neither settled nor undone");
         service.freeze(false);

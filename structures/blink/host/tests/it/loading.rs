@@ -8,16 +8,17 @@ use std::time::Duration;
 use common::lab::options;
 use common::service::{Service, soon};
 use fatbtree_blink::{KeyRange, TreeConfig, ValueLayout, value};
-use fatbtree_blink_host::grpc::proto::load_request::What;
-use fatbtree_blink_host::grpc::proto::loader_client::LoaderClient;
 use fatbtree_blink_host::grpc::{
-    LoadData, LoadProgress, LoadServersError, Loading, TreeCalls, load_empty, load_servers, proto,
+    LoadTreesError, Loading, TreeCalls, load_empty, load_servers, proto as tree,
 };
 use fatbtree_blink_host::{LoadOptions, TreeEvent, TreeInfo, TreeServerInfo, bulk_load, seeded};
-use fatbtree_memserver::grpc::ServiceOptions;
+use fatbtree_memserver::grpc::proto::load_request::What;
+use fatbtree_memserver::grpc::proto::loader_client::LoaderClient;
+use fatbtree_memserver::grpc::{LoadData, LoadProgress, LoadServersError, ServiceOptions, proto};
 use fatbtree_memserver::{Origin, ServerOptions, grpc};
 use fatbtree_remote_memory::SessionId;
 use fatbtree_remote_memory::session_keeper::{Call, Granted};
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -123,15 +124,19 @@ fn word(what: What) -> proto::LoadRequest {
     proto::LoadRequest { what: Some(what) }
 }
 
+fn begin_at(server: u32, begin: &tree::LoadBegin) -> proto::LoadRequest {
+    word(What::Begin(proto::LoadBegin { server, announced: begin.encode_to_vec() }))
+}
+
 fn begin(keys: u64, value_bytes: u64) -> proto::LoadRequest {
     let (low_key, high_key, empty) = (0, None, false);
-    word(What::Begin(proto::LoadBegin { partition: 0, low_key, high_key, keys, value_bytes, empty }))
+    begin_at(0, &tree::LoadBegin { low_key, high_key, keys, value_bytes, empty })
 }
 
 /// An empty tree, with keys.
 fn empty(keys: u64) -> proto::LoadRequest {
     let (low_key, high_key, value_bytes, empty) = (0, None, 0, true);
-    word(What::Begin(proto::LoadBegin { partition: 0, low_key, high_key, keys, value_bytes, empty }))
+    begin_at(0, &tree::LoadBegin { low_key, high_key, keys, value_bytes, empty })
 }
 
 /// Its client says so, and an operator that this is meant.
@@ -156,10 +161,14 @@ async fn a_server_that_has_lost_its_tree_is_loaded_with_an_empty_one() {
     open(&mut client, Some(4711)).await.unwrap();
 }
 
+fn content(pairs: &tree::LoadPairs) -> proto::LoadRequest {
+    word(What::Content(pairs.encode_to_vec()))
+}
+
 fn pairs(keys: Vec<u64>, bytes: u32) -> proto::LoadRequest {
     let lengths = vec![bytes; keys.len()];
     let values = vec![7; keys.len() * bytes as usize];
-    word(What::Pairs(proto::LoadPairs { keys, lengths, values }))
+    content(&tree::LoadPairs { keys, lengths, values })
 }
 
 /// Speaks to the service directly.
@@ -227,25 +236,16 @@ async fn what_cannot_be_is_refused_and_nothing_has_changed() {
         assert_eq!(status.code(), code, "{status}");
         assert!(status.message().contains(reason), "{status}");
     }
-    let lies = proto::LoadPairs { keys: vec![1, 2], lengths: vec![8], values: vec![0; 16] };
-    assert_eq!(refused(vec![begin(2, 16), word(What::Pairs(lies))]).await.code(), Code::InvalidArgument);
-    let lies = proto::LoadPairs { keys: vec![1], lengths: vec![u32::MAX], values: vec![0; 16] };
-    assert_eq!(refused(vec![begin(1, 16), word(What::Pairs(lies))]).await.code(), Code::InvalidArgument);
-    let other =
-        proto::LoadBegin { partition: 1, low_key: 0, high_key: None, keys: 1, value_bytes: 8, empty: false };
-    assert_eq!(refused(vec![word(What::Begin(other))]).await.code(), Code::FailedPrecondition);
-    let empty = proto::LoadBegin {
-        partition: 0,
-        low_key: 9,
-        high_key: Some(9),
-        keys: 1,
-        value_bytes: 8,
-        empty: false,
-    };
-    assert_eq!(
-        refused(vec![word(What::Begin(empty)), pairs(vec![9], 8)]).await.code(),
-        Code::InvalidArgument
-    );
+    let lies = tree::LoadPairs { keys: vec![1, 2], lengths: vec![8], values: vec![0; 16] };
+    assert_eq!(refused(vec![begin(2, 16), content(&lies)]).await.code(), Code::InvalidArgument);
+    let lies = tree::LoadPairs { keys: vec![1], lengths: vec![u32::MAX], values: vec![0; 16] };
+    assert_eq!(refused(vec![begin(1, 16), content(&lies)]).await.code(), Code::InvalidArgument);
+    let other = tree::LoadBegin { low_key: 0, high_key: None, keys: 1, value_bytes: 8, empty: false };
+    assert_eq!(refused(vec![begin_at(1, &other)]).await.code(), Code::FailedPrecondition);
+    let noise = word(What::Begin(proto::LoadBegin { server: 0, announced: vec![0xff; 9] }));
+    assert_eq!(refused(vec![noise]).await.code(), Code::InvalidArgument);
+    let empty = tree::LoadBegin { low_key: 9, high_key: Some(9), keys: 1, value_bytes: 8, empty: false };
+    assert_eq!(refused(vec![begin_at(0, &empty), pairs(vec![9], 8)]).await.code(), Code::InvalidArgument);
     // It is built, and never committed.
     let status = refused(vec![begin(1, 8), pairs(vec![1], 8)]).await;
     assert_eq!(status.code(), Code::DeadlineExceeded);
@@ -291,12 +291,12 @@ async fn all_servers_are_loaded_or_none() {
     let both = clients(&services).await;
     services[1].stop().await;
     let failed = load_servers(both, data(1000), |_| {}).await.unwrap_err();
-    assert!(matches!(failed, LoadServersError::Nothing { .. }), "{failed}");
+    assert!(matches!(failed, LoadTreesError::Servers(LoadServersError::Nothing { .. })), "{failed}");
     assert!(failed.to_string().contains("all servers serve what they served before"), "{failed}");
     let info = services[0].handle.info().await.unwrap();
     assert_eq!((info.generation, info.counts.keys), (1, 0));
     let few = load_servers(clients(&services[..1]).await, data(0), |_| {}).await.unwrap_err();
-    assert!(matches!(few, LoadServersError::Keys(_)), "{few}");
+    assert!(matches!(few, LoadTreesError::Keys(_)), "{few}");
     // More than it takes: it is said before anything is sent.
     let many = soon(async || {
         let many = load_servers(clients(&services[..1]).await, data(20_000), |_| {}).await.unwrap_err();

@@ -1,0 +1,146 @@
+//! A structure over several servers that is laid out from keys: what a [part](crate::Part) needs to do so.
+//!
+//! A structure's blocks name each other by address, also from server to server. So one process decides where all of them lie: the loader,
+//! which counts what each server's chunks will hold, and then writes block after block. It keeps no block.
+
+use std::ops::Range;
+
+use fatbtree_remote_memory::{GlobalAddress, SizeClass, name_of};
+use fatbtree_verbs::Memory;
+
+use crate::chunk::chunk_classes_bytes;
+use crate::grpc::LoadData;
+use crate::part::{Part, PartOptions, finish, make};
+use crate::tenant::Loaded;
+
+/// A structure that is laid out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Laying<S> {
+    /// Its shape.
+    pub shape: S,
+    /// Bytes of a chunk, the same on all servers.
+    pub chunk_bytes: u64,
+    /// Its servers, ascending, with the generations that their parts will have.
+    pub generations: Vec<(u16, u64)>,
+}
+
+impl<S> Laying<S> {
+    /// The word that names all parts by their generations, for each server's region. `None`: a structure of one server has none.
+    ///
+    /// A client that opens a structure of which some servers have not come to their new parts finds other generations than these, and refuses
+    /// it.
+    #[must_use]
+    pub fn members(&self) -> Option<u64> {
+        (self.generations.len() > 1).then(|| name_of(self.generations.iter().copied()))
+    }
+}
+
+/// Chunks that were filled.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LaidOut {
+    /// Of each server, its number and the classes of its chunks, in their order.
+    pub chunks: Vec<(u16, Vec<SizeClass>)>,
+}
+
+impl LaidOut {
+    /// Classes of a server's chunks.
+    #[must_use]
+    pub fn of(&self, server: u16) -> &[SizeClass] {
+        self.chunks.iter().find(|(of, _)| *of == server).map_or(&[], |(_, chunks)| chunks)
+    }
+}
+
+/// Receiver of the bytes of a structure: each byte comes once, with its address. An error of it ends the layout.
+pub type Writes<'w> = dyn FnMut(GlobalAddress, &[u8]) -> Result<(), LayError> + 'w;
+
+/// Errors from laying a structure out.
+#[derive(Debug, thiserror::Error)]
+pub enum LayError {
+    /// The structure cannot be laid out.
+    #[error("a structure of kind {0} is not bulk loaded: insert its keys by a client")]
+    Unknown(&'static str),
+    /// The receiver of the bytes has ended.
+    #[error("the load was given up")]
+    Stopped,
+    /// The structure does not take the pairs.
+    #[error(transparent)]
+    Refused(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Lays a structure out in the memory of this process, for servers that begin with it here. Its parts have so many spare bytes beside what is
+/// loaded. They are checked as those of a folder are at a start.
+///
+/// # Errors
+/// When the structure does not take the pairs, or there is no memory.
+pub fn lay_in_memory<P: Part>(
+    of: &Laying<P::Shape>,
+    spare_bytes: u64,
+    data: &dyn LoadData,
+) -> Result<Vec<Loaded<P>>, LayError> {
+    let refused = |error: Box<dyn std::error::Error + Send + Sync>| LayError::Refused(error);
+    let laid = P::lay(of, data, &mut |_, _| Ok(()))?;
+    let mut parts = Vec::new();
+    for &(server, generation) in &of.generations {
+        let chunks = laid.of(server);
+        let spare_bytes = (chunks.len() as u64).saturating_mul(of.chunk_bytes).saturating_add(spare_bytes);
+        let chunk_bytes = of.chunk_bytes;
+        let options =
+            PartOptions { spare_bytes, generation, chunk_bytes, ..PartOptions::new(server, of.shape) };
+        parts.push(make::<P>(&options).map_err(|error| refused(error.into()))?);
+    }
+    let mut write = |at: GlobalAddress, bytes: &[u8]| {
+        let part = parts.iter().find(|part| part.server == at.server());
+        let written = part.map_or(Ok(()), |part| part.region.write(at.offset(), bytes));
+        written.map_err(|error| refused(error.to_string().into()))
+    };
+    P::lay(of, data, &mut write)?;
+    let finished = parts.into_iter().map(|part| {
+        let table = Memory::shared(chunk_classes_bytes(part.spare.end - part.spare.start, of.chunk_bytes));
+        let table = table.map_err(|error| refused(error.into()))?;
+        let chunks = laid.of(part.server);
+        finish(part, chunks, table, of.chunk_bytes).map_err(|error| refused(error.into()))
+    });
+    finished.collect()
+}
+
+/// Chunks of one server that are filled one after the other, a block at a time.
+#[derive(Clone, Debug)]
+pub struct Rooms {
+    /// Offset of the first chunk.
+    from: u64,
+    chunk_bytes: u64,
+    /// Classes of the chunks so far.
+    chunks: Vec<SizeClass>,
+    /// What is left of the last chunk of each class.
+    open: Vec<Range<u64>>,
+}
+
+impl Rooms {
+    /// No chunk yet; the first one begins at `from`. The structure has so many size classes.
+    #[must_use]
+    pub fn new(from: u64, chunk_bytes: u64, classes: usize) -> Self {
+        Self { from, chunk_bytes, chunks: Vec::new(), open: vec![0..0; classes] }
+    }
+
+    /// Takes room for a block, which is no longer than a chunk. Returns its offset.
+    ///
+    /// # Panics
+    /// When there is no such class.
+    pub fn take(&mut self, class: SizeClass, bytes: u32) -> u64 {
+        let open = &mut self.open[usize::from(class.0)];
+        if open.end - open.start < bytes.into() {
+            let begin = self.from + self.chunks.len() as u64 * self.chunk_bytes;
+            self.chunks.push(class);
+            *open = begin..begin + self.chunk_bytes;
+        }
+        let at = open.start;
+        open.start += u64::from(bytes);
+        at
+    }
+
+    /// Classes of the chunks, in their order.
+    #[must_use]
+    pub fn into_chunks(self) -> Vec<SizeClass> {
+        self.chunks
+    }
+}
