@@ -14,30 +14,31 @@ const BLOCK: u16 = 128;
 const FIRST: u16 = 10_240;
 const BLOCKS: u16 = 170;
 
-/// The claimed blocks, and what is left of the newest.
+/// The claimed blocks, and what is left of them.
 struct Claimed {
     guards: Vec<TcpListener>,
-    left: Range<u16>,
+    left: Vec<Range<u16>>,
 }
 
-static CLAIMED: Mutex<Claimed> = Mutex::new(Claimed { guards: Vec::new(), left: 0..0 });
+static CLAIMED: Mutex<Claimed> = Mutex::new(Claimed { guards: Vec::new(), left: Vec::new() });
 
 /// The first of so many ports in a row on 127.0.0.1, at most 127. No other test is given them, and nothing has them now.
 pub(crate) fn take(count: u16) -> u16 {
     assert!(count < BLOCK, "a block has {BLOCK} ports");
     let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
-    if claimed.left.len() < usize::from(count) {
+    let has_room = |left: &Range<u16>| left.len() >= usize::from(count);
+    if !claimed.left.iter().any(has_room) {
         let begin = (std::process::id() % u32::from(BLOCKS)) as u16;
         let firsts = (0..BLOCKS).map(|n| FIRST + (begin + n) % BLOCKS * BLOCK);
         let claim = |first| Some((TcpListener::bind(("127.0.0.1", first)).ok()?, first + 1..first + BLOCK));
         let (guard, ports) =
             firsts.filter_map(claim).find(|(_, ports)| are_free(ports)).expect("a free block");
         claimed.guards.push(guard);
-        claimed.left = ports;
+        claimed.left.push(ports);
     }
-    let first = claimed.left.start;
-    claimed.left.start += count;
-    first
+    let left = claimed.left.iter_mut().find(|left| has_room(left)).expect("a block was just claimed");
+    left.start += count;
+    left.start - count
 }
 
 /// Whether nothing has these ports: a role of a test that was killed may live on.

@@ -26,9 +26,9 @@ pub const LENGTH: usize = 2;
 /// # Ok::<(), fatbtree_dtx::DtxError>(())
 /// ```
 pub fn pack(value: &[u8], value_bytes: usize) -> Result<Vec<u8>, DtxError> {
-    let most = value_bytes.saturating_sub(LENGTH);
-    if value.len() > most {
-        return Err(CommonError::TooLong { found: value.len(), most: most as u32 }.into());
+    if LENGTH + value.len() > value_bytes {
+        let most = value_bytes.saturating_sub(LENGTH) as u32;
+        return Err(CommonError::TooLong { found: value.len(), most }.into());
     }
     let mut packed = Vec::with_capacity(value_bytes);
     packed.extend_from_slice(&(value.len() as u16).to_le_bytes());
