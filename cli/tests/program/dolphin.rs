@@ -111,7 +111,7 @@ fn an_index_is_loaded_measured_and_typed_into() {
         let found = index.structure().await?.get(key).await.result?;
         Ok::<_, IndexError>(found.map(|value| value.to_vec()))
     };
-    assert_eq!(process.run(get(6)).expect("it is not stopped"), Ok(Some(b"12345678".to_vec())));
+    assert_eq!(process.run(get(6)).expect("it is not stopped"), Ok(Some(b"b".to_vec())));
     begin_anew(&file);
     let found = loop {
         if let Ok(found) = process.run(get(6)).expect("it is not stopped") {
