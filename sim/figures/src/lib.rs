@@ -21,6 +21,7 @@ mod locks;
 mod reads;
 mod replay;
 mod smart;
+mod structure_servers;
 mod writes;
 
 use fatbtree_workload::ycsb::DEFAULT_THETA;

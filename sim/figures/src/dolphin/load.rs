@@ -1,19 +1,19 @@
 //! A loaded index.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use fatbtree_dolphin::host::{self, HybridIndex, Place};
 use fatbtree_dolphin::{Index, NodeCache, Shape, Verified};
-use fatbtree_memserver::{Loaded, MemoryServer, ServerOptions, chunk_classes_bytes};
+use fatbtree_memserver::{Loaded, chunk_classes_bytes};
 use fatbtree_remote_memory::{
     ConnectError, ConnectionId, GlobalAddress, Kept, KeyRange, RemoteConfig, RemoteMemory, RemoteSide, mix,
 };
+use fatbtree_verbs::Memory;
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{Access, Memory};
 
 use super::SERVERS;
-use crate::bench::{CONNECTING, LEASE, keep, value_of};
+use crate::bench::{CONNECTING, keep, value_of};
+use crate::structure_servers::{Client, Servers, client, machines, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World};
 
 /// The index: values of eight bytes on all servers.
@@ -26,12 +26,6 @@ const CHUNK: u64 = 256 << 10;
 const LOADING: Duration = Duration::from_secs(600);
 /// Tasks that load at once.
 const LOADERS: u64 = 6;
-
-/// Memory servers of an index, by number.
-pub(super) type Servers = Rc<[RefCell<MemoryServer<SimDevice, HybridIndex>>]>;
-
-/// A client's memory.
-pub(super) type Client = Rc<RemoteMemory<SimDevice>>;
 
 /// Indexes with a range of the keys each, in the order of their keys: one on all servers, or one on each.
 #[derive(Clone)]
@@ -137,7 +131,7 @@ impl Image {
     pub(super) fn load_keys(parts: Parts, mut keys: Vec<u64>) -> Result<Self, String> {
         let world = World::new(1, Options::default());
         let contents = (0..SERVERS).map(|id| make(id, parts.shape_of(id))).collect::<Result<Vec<_>, _>>()?;
-        let servers = serve(&machines(&world), &contents)?;
+        let servers = serve(&machines(&world, SERVERS), contents.iter().cloned().map(Ok), CHUNK)?;
         let machine = world.machine(MachineOptions::named("loader"));
         let memory = begin(&machine, &servers, RemoteConfig::default(), 1, |why| panic!("{why}"))?;
         world.run_for(CONNECTING);
@@ -193,27 +187,20 @@ impl Image {
     }
 
     /// Starts memory servers with the index.
-    pub(super) fn serve(&self, machines: &[Machine]) -> Result<Servers, String> {
-        serve(machines, &self.contents)
+    pub(super) fn serve(&self, machines: &[Machine]) -> Result<Servers<HybridIndex>, String> {
+        serve(machines, self.contents.iter().cloned().map(Ok), CHUNK)
     }
-}
-
-/// Machines for the servers of an index.
-pub(super) fn machines(world: &World) -> Vec<Machine> {
-    (0..SERVERS).map(|id| world.machine(MachineOptions::named(format!("server {id}")))).collect()
 }
 
 /// Starts a client on its machine. `fail` is told of what never happens here.
 pub(super) fn begin(
     machine: &Machine,
-    servers: &Servers,
+    servers: &Servers<HybridIndex>,
     config: RemoteConfig,
     seed: u64,
     fail: impl Fn(String) + 'static,
 ) -> Result<Client, String> {
-    let memory = RemoteMemory::new(machine.device(), 0..SERVERS, config, seed);
-    let memory = Rc::new(memory.map_err(|error| error.to_string())?);
-    machine.set_driven(Rc::clone(&memory) as _);
+    let memory = client(machine, SERVERS, config, seed)?;
     keep(machine, Rc::new(Registered(Rc::clone(&memory))), servers, fail);
     Ok(memory)
 }
@@ -223,14 +210,4 @@ fn make(id: u16, shape: Shape) -> Result<Loaded<HybridIndex>, String> {
     let classes = Memory::shared(chunk_classes_bytes(SPARE, CHUNK)).map_err(|error| error.to_string())?;
     content.chunk_classes = Some(classes);
     Ok(content)
-}
-
-fn serve(machines: &[Machine], contents: &[Loaded<HybridIndex>]) -> Result<Servers, String> {
-    let options =
-        ServerOptions { access: Access::ALL, chunk_bytes: CHUNK, lease: LEASE, ..ServerOptions::writable() };
-    let servers = machines.iter().zip(contents).map(|(machine, content)| {
-        let server = MemoryServer::new(machine.device(), content.clone(), &options, 1);
-        server.map(RefCell::new).map_err(|error| error.to_string())
-    });
-    servers.collect()
 }

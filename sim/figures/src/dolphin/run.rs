@@ -11,10 +11,11 @@ use fatbtree_workload::measure::LatencyHistogram;
 use rand::RngExt as _;
 
 use super::load::{self, Image, Opened};
-use super::{CLIENTS, THREADS};
+use super::{CLIENTS, SERVERS, THREADS};
 use crate::bench::{CONNECTING, KeyOrder, Ranks, value_of, world};
 use crate::card::Calibration;
 use crate::replay::Replay;
+use crate::structure_servers::machines;
 use crate::{Mix, Row, Size, Skew};
 use fatbtree_sim::world::{Machine, MachineOptions, Random, World, random};
 
@@ -83,7 +84,7 @@ pub(super) fn run(
     switches: impl FnOnce(&World, BTreeMap<QueuePair, (u16, u32)>),
 ) -> Result<Row, String> {
     let (world, _) = world(size.seed, Calibration::CX5_100_IB, 1);
-    let servers = image.serve(&load::machines(&world))?;
+    let servers = image.serve(&machines(&world, SERVERS))?;
     let tally = Rc::new(Tally::default());
     let mut clients = Vec::new();
     for number in 0..CLIENTS {

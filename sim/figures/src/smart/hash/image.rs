@@ -1,34 +1,27 @@
 //! A loaded hash table, of which each measurement has a copy.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Loaded, MemoryServer, ServerOptions, chunk_classes_bytes};
+use fatbtree_memserver::{Loaded, chunk_classes_bytes};
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{Shape, Table};
-use fatbtree_remote_memory::{RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::RemoteConfig;
+use fatbtree_verbs::Memory;
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{Access, Memory};
 
-use crate::bench::{CONNECTING, LEASE, keep, key_of, value_of};
-use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World};
+use crate::bench::{CONNECTING, key_of, value_of};
+use crate::structure_servers::{Servers, begin, machines, serve};
+use fatbtree_sim::world::{Machine, MachineOptions, Options, World};
 
 /// The paper's two memory blades, and subtables of 2,688 slots.
 const SHAPE: Shape = Shape { groups: 128, directory_bits: 10, servers: 0b11, max_value: 64 };
-const SERVERS: u16 = 2;
+pub(super) const SERVERS: u16 = 2;
 /// Memory of a server beside directory and first subtable.
 const SPARE: u64 = 48 << 20;
 /// Bytes of a chunk: 96 clients have one of each size on each server.
 const CHUNK: u64 = 64 << 10;
 /// Longest time for loading.
 const LOADING: Duration = Duration::from_secs(60);
-
-/// Memory servers of a table, by number.
-pub(super) type Servers = Rc<[RefCell<MemoryServer<SimDevice, HashTable>>]>;
-
-/// A client's memory.
-pub(super) type Client = Rc<RemoteMemory<SimDevice>>;
 
 /// Memory of a table's servers.
 pub(super) struct Image {
@@ -44,7 +37,8 @@ impl Image {
     pub(super) fn load(keys: u64) -> Result<Self, String> {
         let world = World::new(1, Options::default());
         let contents = (0..SERVERS).map(make).collect::<Result<Vec<_>, _>>()?;
-        let servers = serve(&servers(&world), contents.clone())?;
+        let machines = machines(&world, SERVERS);
+        let servers = serve(&machines, contents.iter().cloned().map(Ok), CHUNK)?;
         let machine = world.machine(MachineOptions::named("loader"));
         let memory = begin(&machine, &servers, RemoteConfig::default(), 1, |why| panic!("{why}"))?;
         world.run_for(CONNECTING);
@@ -69,7 +63,7 @@ impl Image {
     }
 
     /// Starts memory servers with a copy of the table.
-    pub(super) fn serve(&self, machines: &[Machine]) -> Result<Servers, String> {
+    pub(super) fn serve(&self, machines: &[Machine]) -> Result<Servers<HashTable>, String> {
         let contents = (0..).zip(&self.servers).map(|(id, bytes)| {
             let content = make(id)?;
             for (memory, bytes) in parts(&content).into_iter().zip(bytes) {
@@ -77,28 +71,8 @@ impl Image {
             }
             Ok(content)
         });
-        serve(machines, contents.collect::<Result<_, String>>()?)
+        serve(machines, contents, CHUNK)
     }
-}
-
-/// Machines for the servers of a table.
-pub(super) fn servers(world: &World) -> Vec<Machine> {
-    (0..SERVERS).map(|id| world.machine(MachineOptions::named(format!("server {id}")))).collect()
-}
-
-/// Starts a client on its machine. `fail` is told of what never happens here.
-pub(super) fn begin(
-    machine: &Machine,
-    servers: &Servers,
-    config: RemoteConfig,
-    seed: u64,
-    fail: impl Fn(String) + 'static,
-) -> Result<Client, String> {
-    let memory = RemoteMemory::new(machine.device(), 0..SERVERS, config, seed);
-    let memory = Rc::new(memory.map_err(|error| error.to_string())?);
-    machine.set_driven(Rc::clone(&memory) as _);
-    keep(machine, Rc::clone(&memory), servers, fail);
-    Ok(memory)
 }
 
 fn make(id: u16) -> Result<Loaded<HashTable>, String> {
@@ -106,16 +80,6 @@ fn make(id: u16) -> Result<Loaded<HashTable>, String> {
     let classes = Memory::shared(chunk_classes_bytes(SPARE, CHUNK)).map_err(|error| error.to_string())?;
     content.chunk_classes = Some(classes);
     Ok(content)
-}
-
-fn serve(machines: &[Machine], contents: Vec<Loaded<HashTable>>) -> Result<Servers, String> {
-    let options =
-        ServerOptions { access: Access::ALL, chunk_bytes: CHUNK, lease: LEASE, ..ServerOptions::writable() };
-    let servers = machines.iter().zip(contents).map(|(machine, content)| {
-        let server = MemoryServer::new(machine.device(), content, &options, 1);
-        server.map(RefCell::new).map_err(|error| error.to_string())
-    });
-    servers.collect()
 }
 
 /// All that outlives a server.

@@ -10,10 +10,11 @@ use fatbtree_workload::measure::LatencyHistogram;
 use fatbtree_workload::ycsb::Zipfian;
 use rand::RngExt as _;
 
-use super::image::{self, Image};
+use super::image::{Image, SERVERS};
 use crate::Mix;
 use crate::bench::{CONNECTING, key_of, value_of, world};
 use crate::card::{Calibration, Cluster, Resources, Usage};
+use crate::structure_servers::{begin, machines};
 use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, random};
 
 /// Time of a thread for a lookup and for an update, without its requests: figures 8 and 5 with one thread, 1.75 and 4.2 µs, less three and
@@ -85,7 +86,7 @@ struct Task {
 /// A wrong answer, or an operation that failed.
 pub(super) fn run(setup: &Setup, table: &Image, ranks: &Zipfian) -> Result<Measured, String> {
     let (world, cluster) = world(setup.seed, setup.calibration, 1);
-    let hosts = image::servers(&world);
+    let hosts = machines(&world, SERVERS);
     let servers = table.serve(&hosts)?;
     let tally = Rc::new(Tally {
         measures: Cell::new(false),
@@ -97,7 +98,7 @@ pub(super) fn run(setup: &Setup, table: &Image, ranks: &Zipfian) -> Result<Measu
         let machine = world.machine(MachineOptions::named(format!("thread {number}")));
         let config = RemoteConfig { contention: setup.contention, ..RemoteConfig::default() };
         let (told, seed) = (Rc::clone(&tally), setup.seed ^ u64::from(number) << 32);
-        let memory = image::begin(&machine, &servers, config, seed, move |why| told.fail(why))?;
+        let memory = begin(&machine, &servers, config, seed, move |why| told.fail(why))?;
         clients.push((machine, memory));
     }
     for of_one in clients.chunks(setup.threads as usize) {

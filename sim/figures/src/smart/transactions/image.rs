@@ -1,29 +1,20 @@
 //! Loaded tables, of which each measurement has a copy.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use fatbtree_dtx::host::{Content, HostTables};
 use fatbtree_dtx::workloads::{smallbank, tatp};
 use fatbtree_dtx::{Addresses, Shape};
-use fatbtree_memserver::{Loaded, MemoryServer, ServerOptions};
-use fatbtree_remote_memory::{RemoteConfig, RemoteMemory};
-use fatbtree_verbs::Access;
+use fatbtree_memserver::{Loaded, ServerOptions};
 
 use super::{Bench, Protocol, bank, ford};
-use crate::bench::{LEASE, keep};
-use fatbtree_sim::world::{Machine, MachineOptions, SimDevice, World};
+use crate::structure_servers::{Servers, serve};
+use fatbtree_sim::world::Machine;
 
 /// The paper's two memory blades.
 pub(super) const SERVERS: u16 = 2;
 /// Addresses that the threads remember: those of all items.
 const ADDRESSES: usize = 1 << 22;
-
-/// Memory servers of tables, by number.
-pub(super) type Servers = Rc<[RefCell<MemoryServer<SimDevice, HostTables>>]>;
-
-/// A client's memory.
-pub(super) type Client = Rc<RemoteMemory<SimDevice>>;
 
 /// Memory of the tables' servers.
 pub(super) struct Image {
@@ -103,15 +94,14 @@ impl Image {
     }
 
     /// Starts memory servers with a copy of the tables.
-    pub(super) fn serve(&self, machines: &[Machine]) -> Result<Servers, String> {
-        let options = ServerOptions { access: Access::ALL, lease: LEASE, ..ServerOptions::writable() };
-        let servers = (0..).zip(machines).zip(&self.regions).map(|((id, machine), bytes)| {
+    pub(super) fn serve(&self, machines: &[Machine]) -> Result<Servers<HostTables>, String> {
+        let contents = (0..).zip(&self.regions).map(|(id, bytes)| {
             let content = make(id, self.shape)?;
             content.region.write(0, bytes).map_err(|error| error.to_string())?;
-            let server = MemoryServer::new(machine.device(), content, &options, 1);
-            server.map(RefCell::new).map_err(|error| error.to_string())
+            Ok(content)
         });
-        servers.collect()
+        // Tables have no chunks.
+        serve(machines, contents, ServerOptions::writable().chunk_bytes)
     }
 
     pub(super) fn shape(&self) -> Shape {
@@ -124,26 +114,6 @@ impl Image {
         self.slots.iter().for_each(|&(table, key, slot)| addresses.note(table, key, slot));
         Rc::new(addresses)
     }
-}
-
-/// Machines for the servers.
-pub(super) fn servers(world: &World) -> Vec<Machine> {
-    (0..SERVERS).map(|id| world.machine(MachineOptions::named(format!("server {id}")))).collect()
-}
-
-/// Starts a client on its machine. `fail` is told of what never happens here.
-pub(super) fn begin(
-    machine: &Machine,
-    servers: &Servers,
-    config: RemoteConfig,
-    seed: u64,
-    fail: impl Fn(String) + 'static,
-) -> Result<Client, String> {
-    let memory = RemoteMemory::new(machine.device(), 0..SERVERS, config, seed);
-    let memory = Rc::new(memory.map_err(|error| error.to_string())?);
-    machine.set_driven(Rc::clone(&memory) as _);
-    keep(machine, Rc::clone(&memory), servers, fail);
-    Ok(memory)
 }
 
 fn bytes_of(content: &Loaded<HostTables>) -> Result<Vec<u8>, String> {

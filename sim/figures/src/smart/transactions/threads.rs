@@ -11,10 +11,11 @@ use fatbtree_workload::measure::LatencyHistogram;
 use rand::RngExt as _;
 
 use super::ford::{self, Ford};
-use super::image::{self, Image};
+use super::image::{Image, SERVERS};
 use super::{Bench, Protocol, bank};
 use crate::bench::{CONNECTING, world};
 use crate::card::{Calibration, Cluster, Resources, Usage};
+use crate::structure_servers::{Client, begin, machines};
 use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, random};
 
 /// Transactions that a thread has under way.
@@ -86,7 +87,7 @@ struct Task {
     machine: Machine,
     cluster: Cluster,
     side: Side,
-    memory: image::Client,
+    memory: Client,
     tally: Rc<Tally>,
     done: Rc<Cell<u64>>,
     begun: Rc<Cell<Instant>>,
@@ -105,7 +106,7 @@ enum Side {
 /// A transaction that failed.
 pub(super) fn run(setup: &Setup, image: &Image) -> Result<Measured, String> {
     let (world, cluster) = world(setup.seed, setup.calibration, 1);
-    let hosts = image::servers(&world);
+    let hosts = machines(&world, SERVERS);
     let servers = image.serve(&hosts)?;
     let addresses = image.addresses();
     let tally = Rc::new(Tally {
@@ -119,7 +120,7 @@ pub(super) fn run(setup: &Setup, image: &Image) -> Result<Measured, String> {
         let machine = world.machine(MachineOptions::named(format!("thread {number}")));
         let config = RemoteConfig { contention: setup.contention, ..RemoteConfig::default() };
         let (told, seed) = (Rc::clone(&tally), setup.seed ^ u64::from(number) << 32);
-        let memory = image::begin(&machine, &servers, config, seed, move |why| told.fail(why))?;
+        let memory = begin(&machine, &servers, config, seed, move |why| told.fail(why))?;
         clients.push((machine, memory));
     }
     cluster.threads(clients.iter().map(|(machine, _)| machine.id()), setup.resources);
