@@ -3,9 +3,9 @@
 use crate::bits::{clamp, low_bits, shift_left, shift_right};
 use crate::code::{Op, Slot, Words};
 
-/// Runs an operation of this kind; `false` if it is of another kind.
+/// Runs an operation of this kind. One of another kind does nothing.
 #[inline(always)]
-pub(crate) fn compute(slots: &mut Words, op: &Op) -> bool {
+pub(crate) fn compute(slots: &mut Words, op: &Op) {
     let slice = |value: u64, rot: u8, mask: u64| value.rotate_right(rot.into()) & mask;
     match *op {
         Op::Mov { dst, a } => set(slots, dst, get(slots, a)),
@@ -70,9 +70,8 @@ pub(crate) fn compute(slots: &mut Words, op: &Op) -> bool {
             let from = if get(slots, cond) != 0 { a } else { b };
             set(slots, dst, get(slots, from));
         }
-        _ => return false,
+        _ => {}
     }
-    true
 }
 
 #[inline(always)]

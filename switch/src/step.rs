@@ -11,14 +11,13 @@ use crate::program::Code;
 
 /// Continuation of a packet after an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u64)]
 pub(crate) enum Flow {
     /// The next operation.
-    On = 0,
+    On,
     /// The next phase: the parser, or a control, has ended.
-    EndPhase = 1,
+    EndPhase,
     /// None: the packet is dropped.
-    Stop = 2,
+    Stop,
 }
 
 impl Packet {
@@ -138,7 +137,7 @@ impl Packet {
                     set(slots, dst, low + scale(state.random.next_u64(), span));
                 }
             }
-            _ => _ = compute(slots, op),
+            _ => compute(slots, op),
         }
         Flow::On
     }
