@@ -25,13 +25,21 @@ pub struct Laying<S> {
 }
 
 impl<S> Laying<S> {
-    /// The word that names all parts by their generations, for each server's region. `None`: a structure of one server has none.
+    /// Writes the word that names all parts by their generations, at an offset of each server's region. A structure of one server has none.
     ///
     /// A client that opens a structure of which some servers have not come to their new parts finds other generations than these, and refuses
     /// it.
-    #[must_use]
-    pub fn members(&self) -> Option<u64> {
-        (self.generations.len() > 1).then(|| name_of(self.generations.iter().copied()))
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn write_members(&self, offset: u64, write: &mut Writes<'_>) -> Result<(), LayError> {
+        if self.generations.len() < 2 {
+            return Ok(());
+        }
+        let members = name_of(self.generations.iter().copied()).to_le_bytes();
+        self.generations
+            .iter()
+            .try_for_each(|&(server, _)| write(GlobalAddress::new(server, offset), &members))
     }
 }
 
@@ -103,12 +111,19 @@ pub fn lay_in_memory<P: Part>(
     finished.collect()
 }
 
-/// Chunks of one server that are filled one after the other, a block at a time.
+/// Chunks of all servers of a structure, which are filled one after the other, a block at a time.
 #[derive(Clone, Debug)]
 pub struct Rooms {
+    chunk_bytes: u64,
+    servers: Vec<Room>,
+}
+
+/// Chunks of one server.
+#[derive(Clone, Debug)]
+struct Room {
+    server: u16,
     /// Offset of the first chunk.
     from: u64,
-    chunk_bytes: u64,
     /// Classes of the chunks so far.
     chunks: Vec<SizeClass>,
     /// What is left of the last chunk of each class.
@@ -116,31 +131,34 @@ pub struct Rooms {
 }
 
 impl Rooms {
-    /// No chunk yet; the first one begins at `from`. The structure has so many size classes.
+    /// No chunk yet, on these servers; the first one of each begins at its offset. The structure has so many size classes.
     #[must_use]
-    pub fn new(from: u64, chunk_bytes: u64, classes: usize) -> Self {
-        Self { from, chunk_bytes, chunks: Vec::new(), open: vec![0..0; classes] }
+    pub fn new(chunk_bytes: u64, classes: usize, servers: impl IntoIterator<Item = (u16, u64)>) -> Self {
+        let room = |(server, from)| Room { server, from, chunks: Vec::new(), open: vec![0..0; classes] };
+        Self { chunk_bytes, servers: servers.into_iter().map(room).collect() }
     }
 
-    /// Takes room for a block, which is no longer than a chunk. Returns its offset.
+    /// Takes room on a server for a block, which is no longer than a chunk. Returns its address.
     ///
     /// # Panics
-    /// When there is no such class.
-    pub fn take(&mut self, class: SizeClass, bytes: u32) -> u64 {
-        let open = &mut self.open[usize::from(class.0)];
+    /// When there is no such server or class.
+    pub fn take(&mut self, server: u16, class: SizeClass, bytes: u32) -> GlobalAddress {
+        let room = self.servers.iter_mut().find(|room| room.server == server);
+        let Room { from, chunks, open, .. } = room.expect("the structure lies on this server");
+        let open = &mut open[usize::from(class.0)];
         if open.end - open.start < bytes.into() {
-            let begin = self.from + self.chunks.len() as u64 * self.chunk_bytes;
-            self.chunks.push(class);
+            let begin = *from + chunks.len() as u64 * self.chunk_bytes;
+            chunks.push(class);
             *open = begin..begin + self.chunk_bytes;
         }
         let at = open.start;
         open.start += u64::from(bytes);
-        at
+        GlobalAddress::new(server, at)
     }
 
-    /// Classes of the chunks, in their order.
+    /// What was filled.
     #[must_use]
-    pub fn into_chunks(self) -> Vec<SizeClass> {
-        self.chunks
+    pub fn into_laid_out(self) -> LaidOut {
+        LaidOut { chunks: self.servers.into_iter().map(|room| (room.server, room.chunks)).collect() }
     }
 }

@@ -30,6 +30,34 @@ pub trait LoadData: Send + Sync {
     fn append(&self, at: usize, to: &mut Vec<u8>);
 }
 
+/// Keys with their values, in memory. The default has none.
+#[derive(Clone, Default, Debug)]
+pub struct KeysAndValues {
+    keys: Vec<u64>,
+    values: Vec<Vec<u8>>,
+}
+
+impl FromIterator<(u64, Vec<u8>)> for KeysAndValues {
+    fn from_iter<I: IntoIterator<Item = (u64, Vec<u8>)>>(pairs: I) -> Self {
+        let (keys, values) = pairs.into_iter().unzip();
+        Self { keys, values }
+    }
+}
+
+impl LoadData for KeysAndValues {
+    fn keys(&self) -> &[u64] {
+        &self.keys
+    }
+
+    fn length(&self, at: usize) -> u32 {
+        self.values[at].len() as u32
+    }
+
+    fn append(&self, at: usize, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.values[at]);
+    }
+}
+
 /// Progress of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoadProgress {

@@ -23,7 +23,7 @@ pub use client::{Client, ClientError, Deadlines};
 pub use convert::MessageError;
 pub use emptying::{Emptying, empty, serve_part};
 pub use installing::Replacing;
-pub use loader::{Content, LoadData, LoadProgress, LoadServersError, load_all};
+pub use loader::{Content, KeysAndValues, LoadData, LoadProgress, LoadServersError, load_all};
 pub use loading::{Built, Incoming, LOAD_MESSAGE_BYTES, LoadService};
 pub use moments::{Answers, CompareError, Compared, exchange};
 pub use part_load::{LoadPartsError, PartIncoming, PartLoading, Plan, load_parts};

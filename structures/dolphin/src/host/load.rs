@@ -165,8 +165,7 @@ pub fn load(
     let mut value = |at: usize, to: &mut Vec<u8>| value(keys[at], to);
     let counted = Walk::over(options, keys, &mut value, None)?;
     let mut parts = Vec::new();
-    for server in servers(&shape) {
-        let chunks = counted.rooms[usize::from(server)].clone().into_chunks();
+    for (server, chunks) in counted.rooms.into_laid_out().chunks {
         let spare_bytes = (chunks.len() as u64 * chunk_bytes).saturating_add(spare_bytes);
         let options = MakeOptions { spare_bytes, generation, chunk_bytes, ..MakeOptions::new(server, shape) };
         let made = fatbtree_memserver::make::<HybridIndex>(&options)?;
@@ -178,7 +177,6 @@ pub fn load(
         }
         parts.push(Loaded { chunk_classes: Some(table), ..made });
     }
-    drop(counted);
     let regions: Vec<_> = (0..32)
         .map(|server| parts.iter().find(|part| part.server == server).map(|part| Arc::clone(&part.region)))
         .collect();
@@ -210,13 +208,8 @@ pub(super) fn lay(
     let mut value = |at: usize, to: &mut Vec<u8>| data.append(at, to);
     let walk = Walk::over(&options, data.keys(), &mut value, Some(&mut *write)).map_err(refused)?;
     let rooms = walk.rooms;
-    if let Some(members) = of.members() {
-        for server in servers(&shape) {
-            write(GlobalAddress::new(server, members_offset()), &members.to_le_bytes())?;
-        }
-    }
-    let chunks = servers(&shape).map(|server| (server, rooms[usize::from(server)].clone().into_chunks()));
-    Ok(LaidOut { chunks: chunks.collect() })
+    of.write_members(members_offset(), write)?;
+    Ok(rooms.into_laid_out())
 }
 
 fn check(options: &LoadOptions, keys: &[u64]) -> Result<(), LoadError> {
@@ -316,8 +309,7 @@ struct Walk<'w> {
     shape: Shape,
     /// Keys with which a leaf is full.
     full: usize,
-    /// Chunks by server.
-    rooms: Vec<Rooms>,
+    rooms: Rooms,
     /// Receiver of what is made. `None`: chunks are counted.
     write: Option<&'w mut Writes<'w>>,
     /// Appends the value of the key at a position.
@@ -337,11 +329,11 @@ impl<'w> Walk<'w> {
         write: Option<&'w mut Writes<'w>>,
     ) -> Result<Self, LoadError> {
         let &LoadOptions { shape, fill, chunk_bytes, generation, .. } = options;
-        let room = |server| Rooms::new(spare_from(&shape, server), chunk_bytes, CLASSES);
+        let froms = servers(&shape).map(|server| (server, spare_from(&shape, server)));
         let mut walk = Self {
             shape,
             full: ((SLOTS as f64 * fill) as usize).max(1),
-            rooms: (0..32).map(room).collect(),
+            rooms: Rooms::new(chunk_bytes, CLASSES, froms),
             write,
             value,
             bytes: Vec::new(),
@@ -354,7 +346,7 @@ impl<'w> Walk<'w> {
     }
 
     fn take(&mut self, server: u16, class: SizeClass, bytes: u32) -> GlobalAddress {
-        GlobalAddress::new(server, self.rooms[usize::from(server)].take(class, bytes))
+        self.rooms.take(server, class, bytes)
     }
 
     fn write(&mut self, at: GlobalAddress, bytes: &[u8]) -> Result<(), LoadError> {

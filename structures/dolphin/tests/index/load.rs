@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_dolphin::host::{HybridIndex, LoadOptions, load};
 use fatbtree_dolphin::{Index, IndexError, NodeCache, Shape, Verified};
-use fatbtree_memserver::grpc::LoadData;
+use fatbtree_memserver::grpc::KeysAndValues;
 use fatbtree_memserver::{ClientId, Laying, Loaded, MemoryServer, ServerOptions, lay_in_memory};
 use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
 use fatbtree_remote_memory::{CommonError, KeyRange, RemoteConfig, RemoteMemory};
@@ -65,30 +65,11 @@ fn with_parts<F: Future>(
     }
 }
 
-struct Data {
-    keys: Vec<u64>,
-    values: Vec<Vec<u8>>,
-}
-
-impl LoadData for Data {
-    fn keys(&self) -> &[u64] {
-        &self.keys
-    }
-
-    fn length(&self, at: usize) -> u32 {
-        self.values[at].len() as u32
-    }
-
-    fn append(&self, at: usize, to: &mut Vec<u8>) {
-        to.extend_from_slice(&self.values[at]);
-    }
-}
-
 /// The same content as a loader lays it out for servers of this generation.
 fn laid(shape: Shape, generation: u64, content: &BTreeMap<u64, Vec<u8>>) -> Vec<Loaded<HybridIndex>> {
     let servers = (0..32).filter(|server| shape.servers >> server & 1 == 1);
     let generations = servers.map(|server| (server, generation)).collect();
-    let data = Data { keys: content.keys().copied().collect(), values: content.values().cloned().collect() };
+    let data: KeysAndValues = content.clone().into_iter().collect();
     lay_in_memory(&Laying { shape, chunk_bytes: CHUNK, generations }, 8 << 20, &data)
         .expect("it can be laid out")
 }

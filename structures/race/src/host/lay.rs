@@ -83,14 +83,13 @@ pub(super) fn lay(
 ) -> Result<LaidOut, LayError> {
     let &Laying { shape, chunk_bytes, .. } = of;
     check(&shape, chunk_bytes, data)?;
-    let servers = || (0..32_u16).filter(|server| shape.servers >> server & 1 == 1);
+    let servers = (0..32_u16).filter(|server| shape.servers >> server & 1 == 1);
     let home = GlobalAddress::new(shape.server(0), HEADER_BYTES as u64);
-    let room =
-        |server| Rooms::new(spare_from(&shape, server == home.server()), chunk_bytes, classes(&shape).len());
+    let froms = servers.map(|server| (server, spare_from(&shape, server == home.server())));
     let mut layout = Layout {
         shape,
         data,
-        rooms: (0..32).map(room).collect(),
+        rooms: Rooms::new(chunk_bytes, classes(&shape).len(), froms),
         write,
         leaves: Vec::new(),
         subtable: vec![0; shape.subtable_bytes() as usize],
@@ -104,18 +103,9 @@ pub(super) fn lay(
     let root = home.behind(shape.directory_bytes());
     layout.subtable(root, BucketHeader { depth: 0, suffix: 0 }, &keys)?;
     layout.directory(home)?;
-    if let Some(members) = of.members() {
-        for server in servers() {
-            let at = GlobalAddress::new(server, home.offset() + MEMBERS);
-            (layout.write)(at, &members.to_le_bytes())?;
-        }
-    }
-    let mut rooms = layout.rooms;
-    let chunks = servers().map(|server| {
-        let room = std::mem::replace(&mut rooms[usize::from(server)], room(server));
-        (server, room.into_chunks())
-    });
-    Ok(LaidOut { chunks: chunks.collect() })
+    let rooms = layout.rooms;
+    of.write_members(home.offset() + MEMBERS, write)?;
+    Ok(rooms.into_laid_out())
 }
 
 fn check(shape: &Shape, chunk_bytes: u64, data: &dyn LoadData) -> Result<(), LoadError> {
@@ -139,8 +129,7 @@ fn check(shape: &Shape, chunk_bytes: u64, data: &dyn LoadData) -> Result<(), Loa
 struct Layout<'l, 'w> {
     shape: Shape,
     data: &'l dyn LoadData,
-    /// Chunks by server.
-    rooms: Vec<Rooms>,
+    rooms: Rooms,
     write: &'l mut Writes<'w>,
     /// Subtables in use.
     leaves: Vec<(BucketHeader, Leaf)>,
@@ -225,7 +214,7 @@ impl Layout<'_, '_> {
     }
 
     fn take(&mut self, server: u16, class: SizeClass, bytes: u32) -> Result<Place, LayError> {
-        let at = GlobalAddress::new(server, self.rooms[usize::from(server)].take(class, bytes));
+        let at = self.rooms.take(server, class, bytes);
         let place = Place::of(at).ok_or(LoadError::from(TableError::OutOfReach { at }))?;
         Ok(place)
     }

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_memserver::grpc::{Incoming as _, LoadData, PartIncoming, PartLoading, proto};
+use fatbtree_memserver::grpc::{Incoming as _, KeysAndValues, PartIncoming, PartLoading, proto};
 use fatbtree_memserver::{
     ClientId, LayError, Laying, Loaded, MemoryServer, Part as _, ServerOptions, Storage, lay_in_memory,
 };
@@ -26,27 +26,8 @@ use crate::model::{SMALL, done, value};
 const CHUNK: u64 = 16 << 10;
 const SPARE: u64 = 8 << 20;
 
-struct Data {
-    keys: Vec<u64>,
-    values: Vec<Vec<u8>>,
-}
-
-impl LoadData for Data {
-    fn keys(&self) -> &[u64] {
-        &self.keys
-    }
-
-    fn length(&self, at: usize) -> u32 {
-        self.values[at].len() as u32
-    }
-
-    fn append(&self, at: usize, to: &mut Vec<u8>) {
-        to.extend_from_slice(&self.values[at]);
-    }
-}
-
-fn data(content: &BTreeMap<u64, Vec<u8>>) -> Data {
-    Data { keys: content.keys().copied().collect(), values: content.values().cloned().collect() }
+fn data(content: &BTreeMap<u64, Vec<u8>>) -> KeysAndValues {
+    content.clone().into_iter().collect()
 }
 
 fn laying(shape: Shape, generation: u64) -> Laying<Shape> {
@@ -186,7 +167,7 @@ fn what_a_table_does_not_take_is_refused() {
     assert_eq!(reason(SMALL, &long), "value of key 0x5: 4001 bytes, and the table takes up to 4000");
     let few = Shape { directory_bits: 1, ..SMALL };
     assert!(reason(few, &some(500)).starts_with("the table is full"), "{}", reason(few, &some(500)));
-    let twice = Data { keys: vec![1, 1], values: vec![vec![], vec![]] };
+    let twice: KeysAndValues = [(1, vec![]), (1, vec![])].into_iter().collect();
     let order = lay_in_memory::<HashTable>(&laying(SMALL, 1), SPARE, &twice).expect_err("it is refused");
     assert!(order.to_string().starts_with("key 0x1 at position 1 is not larger"), "{order}");
     let small = Laying { chunk_bytes: 4_032, ..laying(SMALL, 1) };

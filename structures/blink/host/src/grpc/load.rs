@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fatbtree_blink::KeyRange;
 use fatbtree_memserver::grpc::{
-    Client, ClientError, Content, LoadData, LoadProgress, LoadServersError, load_all,
+    Client, ClientError, Content, KeysAndValues, LoadData, LoadProgress, LoadServersError, load_all,
 };
 use prost::Message as _;
 use tokio::sync::mpsc;
@@ -58,25 +58,11 @@ pub async fn load_servers(
 /// When the server refuses or fails; it is as it was then, or has the empty tree already.
 pub async fn load_empty(mut server: Client, range: KeyRange) -> Result<TreeServerInfo, ClientError> {
     let number = server.info::<TreeInfo>().await?.server;
-    let content = content(number, range, Arc::new(Nothing), 0..0);
+    let content = content(number, range, Arc::new(KeysAndValues::default()), 0..0);
     match load_all::<TreeInfo>(vec![(server, content)], |_| {}).await {
         Ok(mut infos) => Ok(infos.remove(0)),
         Err(LoadServersError::Nothing { source } | LoadServersError::Some { source, .. }) => Err(source),
     }
-}
-
-struct Nothing;
-
-impl LoadData for Nothing {
-    fn keys(&self) -> &[u64] {
-        &[]
-    }
-
-    fn length(&self, _: usize) -> u32 {
-        0
-    }
-
-    fn append(&self, _: usize, _: &mut Vec<u8>) {}
 }
 
 /// Part of the keys for one server. A task makes its messages, one ahead.
