@@ -11,7 +11,7 @@ use fatbtree_remote_memory::{Step, Stepped, Structure};
 
 use super::command::{Command, show};
 
-/// Number of an attempt that asks after each lock in its way: a person who types begins anew seldom.
+/// Number of an attempt that asks after each lock in its way: a transaction that is typed is begun anew seldom.
 const ALONE: u32 = u32::MAX;
 
 /// Next step of a transaction, and result of the last one.

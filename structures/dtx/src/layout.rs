@@ -98,13 +98,22 @@ pub struct TableShape {
     pub slots: u8,
 }
 
+/// Keys of a node on average, in a table for so many items.
+const KEYS_OF_NODE: u32 = 6;
+
 impl TableShape {
     /// A table for `items` items. A node has FORD's 22 slots, and 6 keys on average: of ten million nodes, one has more keys than slots.
     #[must_use]
     pub const fn for_items(items: u32, value_bytes: u16) -> Self {
         let slots = 22;
-        let nodes = items.div_ceil(6);
+        let nodes = items.div_ceil(KEYS_OF_NODE);
         Self { nodes: if nodes == 0 { 1 } else { nodes }, value_bytes, slots }
+    }
+
+    /// Items that the table is for.
+    #[must_use]
+    pub const fn items(&self) -> u64 {
+        self.nodes as u64 * KEYS_OF_NODE as u64
     }
 
     /// Bytes of an item.

@@ -27,7 +27,7 @@ pub enum Content {
     /// Empty memory of a process that does not know whether there were tables before. Where no server of the tables has any, the first client
     /// makes new ones; otherwise clients fill the server.
     Begun,
-    /// Empty memory by the will of an operator, who has all servers of the tables begin anew, one after the other.
+    /// Empty memory that an operator has asked for. All servers of the tables are to begin anew, one after the other.
     Emptied,
     /// None: the server has lost its memory. Clients fill it from the other servers before the next transaction.
     Lost,

@@ -73,12 +73,12 @@ impl Describe for Shape {
     }
 }
 
-/// Words for people: `1 table, values to 126 bytes, 1 backup, memory servers 0, 1`.
+/// Words for people: `4 tables for 600000 items, 1 backup of each, memory servers 0, 1`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = |count: usize| if count == 1 { "" } else { "s" };
         let (tables, backups) = (self.tables().len(), usize::from(self.backups));
-        let items: u64 = self.tables().iter().map(|table| u64::from(table.nodes) * 6).sum();
+        let items: u64 = self.tables().iter().map(|table| table.items()).sum();
         let servers = ServerSet(self.servers);
         write!(
             f,
