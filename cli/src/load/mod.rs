@@ -16,7 +16,7 @@ use comfy_table::{Table, presets};
 use fatbtree_blink::KeyRange;
 use fatbtree_blink_host::grpc::{load_empty, load_servers};
 use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
-use fatbtree_memserver::grpc::{Client, LoadData as _};
+use fatbtree_memserver::grpc::{Client, ClientError, LoadData as _};
 use fatbtree_registry::with_kind;
 use fatbtree_topology::{Cluster, MemoryServer, Named};
 use fatbtree_trust::{OPERATOR, Trust};
@@ -81,6 +81,18 @@ pub(crate) struct Arguments {
     json: Option<PathBuf>,
 }
 
+impl Arguments {
+    /// Reads keys and values.
+    fn input(&self) -> Result<Arc<Input>> {
+        let source: Source = match &self.trace {
+            Some(path) => Source::Trace(path.clone()),
+            None => self.keys.as_deref().unwrap_or_default().parse()?,
+        };
+        let MadeValues { seed, value_bytes } = self.values;
+        Ok(Arc::new(Input::read(&source, seed, value_bytes)?))
+    }
+}
+
 /// The result, as `--json` writes it.
 #[derive(Serialize)]
 struct LoadResult {
@@ -124,15 +136,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.context("starting threads")?;
     let trust = crate::topology::trust(&cluster, &arguments.cluster, OPERATOR)?;
-    let result = match (&arguments.keys, &arguments.empty) {
-        (_, Some(name)) => runtime.block_on(empty(&cluster, &trust, name, arguments.replace))?,
-        (keys, None) => {
-            let source: Source = match &arguments.trace {
-                Some(path) => Source::Trace(path.clone()),
-                None => keys.as_deref().unwrap_or_default().parse()?,
-            };
-            let MadeValues { seed, value_bytes } = arguments.values;
-            let data = Arc::new(Input::read(&source, seed, value_bytes)?);
+    let result = match &arguments.empty {
+        Some(name) => runtime.block_on(empty(&cluster, &trust, name, arguments.replace))?,
+        None => {
+            let data = arguments.input()?;
             check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
             runtime.block_on(load(&cluster, &trust, data, arguments.replace))?
         }
@@ -154,6 +161,20 @@ async fn connect(server: &MemoryServer, trust: &Trust) -> Result<Client> {
     client.with_context(|| format!("memory server {}", server.name))
 }
 
+/// What a server's region is used for.
+struct Use {
+    /// Chunks that it has given out.
+    chunks: u64,
+    /// Bytes in use.
+    bytes: u64,
+}
+
+async fn use_of(client: &mut Client) -> Result<Use, ClientError> {
+    let counters = client.statistics().await?;
+    let counter = |name| counters.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
+    Ok(Use { chunks: counter("chunks_published"), bytes: counter("region_bytes_used") })
+}
+
 /// Connects to a server whose tree shall be replaced.
 ///
 /// # Errors
@@ -165,15 +186,14 @@ async fn connect_to_fill(server: &MemoryServer, trust: &Trust, replace: bool) ->
     }
     let asking = || format!("memory server {}", server.name);
     let info = client.info::<TreeInfo>().await.with_context(asking)?;
-    let counters = client.statistics().await.with_context(asking)?;
-    let counter = |name| counters.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
+    let Use { chunks, bytes } = use_of(&mut client).await.with_context(asking)?;
     // Clients that insert need chunks, which the count of loaded keys leaves out.
-    if info.counts.keys > 0 || counter("chunks_published") > 0 {
+    if info.counts.keys > 0 || chunks > 0 {
         bail!(
             "memory server {} holds a tree of {} (generation {}), and a load would replace it: repeat the command with --replace if that is \
              meant",
             server.name,
-            count::of(counter("region_bytes_used"), "byte"),
+            count::of(bytes, "byte"),
             info.generation
         );
     }

@@ -14,10 +14,9 @@ use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
 use super::following::{Following, connected};
-use super::input::{Input, Source};
-use super::{Arguments, connect, inserts};
+use super::input::Input;
+use super::{Arguments, Use, connect, inserts, use_of};
 use crate::count;
-use crate::memserver::MadeValues;
 use crate::structure::numbers;
 
 /// A server's description of its part of a structure.
@@ -55,21 +54,15 @@ impl fmt::Display for SpreadResult {
 
 /// Fills the structure of a cluster: by a bulk load, or by inserts where the structure knows none, or a client is named.
 pub(super) fn load<K: Kind>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult> {
-    let Arguments { keys, trace, empty: emptied, values, cluster: file, .. } = arguments;
-    if emptied.is_some() {
+    if arguments.empty.is_some() {
         bail!(
             "--empty is for trees, and the memory servers hold a {}: it is emptied on all servers at once, by --keys with --replace",
             K::NAME
         );
     }
-    let source: Source = match trace {
-        Some(path) => Source::Trace(path.clone()),
-        None => keys.as_deref().unwrap_or_default().parse()?,
-    };
-    let MadeValues { seed, value_bytes } = *values;
-    let data = Arc::new(Input::read(&source, seed, value_bytes)?);
+    let data = arguments.input()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let trust = crate::topology::trust(cluster, file, OPERATOR)?;
+    let trust = crate::topology::trust(cluster, &arguments.cluster, OPERATOR)?;
     let filling = fill::<K>(arguments, cluster, &trust, &data);
     match runtime.block_on(filling)? {
         Some(loaded) => Ok(loaded),
@@ -143,15 +136,13 @@ async fn connect_to_fill<'c, K: Kind>(
         let mut client: Client = connect(described, trust).await?;
         let asking = || format!("memory server {}", described.name);
         let info = client.info::<InfoOf<K>>().await.with_context(asking)?;
-        let counters = client.statistics().await.with_context(asking)?;
-        let counter = |name| counters.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
-        if counter("chunks_published") > 0 && !replace {
+        if !replace && let Use { bytes, chunks: 1.. } = use_of(&mut client).await.with_context(asking)? {
             bail!(
                 "memory server {} holds a part of a {} of {}: repeat the command with --replace to replace it, or insert by `fatbtree put` or \
                  `fatbtree shell`",
                 described.name,
                 K::NAME,
-                count::of(counter("region_bytes_used"), "byte")
+                count::of(bytes, "byte")
             );
         }
         servers.push(Server { described, client, info });

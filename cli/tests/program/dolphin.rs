@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::processes::{Role, bench, kill, kill_repeatedly, process as process_of};
+use crate::common::processes::{Role, bench, kill_repeatedly, process as process_of};
+use crate::common::refused;
 use crate::common::spread::{
-    client, load, lost_part_is_noticed, no_folder_of_a_tree, nothing_to_plan, replaced_by_csv, round_trips,
-    shell, single, structure_file,
+    client, kill_a_writer, load, lost_part_is_noticed, no_folder_of_a_tree, nothing_to_plan, replaced_by_csv,
+    round_trips, shell, single, structure_file,
 };
-use crate::common::{fatbtree, refused};
 use fatbtree_dolphin::{Index, IndexError, Shape};
 use fatbtree_memserver::grpc::{Client, empty};
 use fatbtree_remote_memory::KeyRange;
@@ -215,14 +215,7 @@ fn clients_go_on_after_another_one_was_killed() {
     up.until("ready");
     load(cluster, &["--keys", "1000"]);
     for kill_after in [300, 700] {
-        let mut command = fatbtree();
-        command.args(["bench", "--cluster", cluster, "--workload", "a"]);
-        command.args(["--operations", "10000000", "--progress", "-", "--json", "/dev/null"]);
-        let writer = Role::of(command);
-        writer.until("\"operations\":");
-        std::thread::sleep(Duration::from_millis(kill_after));
-        assert!(kill("KILL", writer.id()));
-        assert!(!writer.end().success());
+        kill_a_writer(cluster, Duration::from_millis(kill_after));
         // Inserts split leaves, so they meet what it has left.
         let mut process = client::<Index<_>>(&file);
         let handle = process.client().clone();

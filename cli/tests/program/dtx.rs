@@ -9,10 +9,10 @@ use fatbtree_remote_memory::Structure as _;
 
 use crate::common::processes::{Role, bench, kill, kill_repeatedly, process as process_of};
 use crate::common::spread::{
-    client, load, no_folder_of_a_tree, nothing_to_plan, replaced_by_csv, round_trips, shell, single,
-    structure_file,
+    client, kill_a_writer, load, no_folder_of_a_tree, nothing_to_plan, replaced_by_csv, round_trips, shell,
+    single, structure_file,
 };
-use crate::common::{fatbtree, refused, run};
+use crate::common::{refused, run};
 
 #[test]
 fn tables_are_loaded_measured_and_typed_into() {
@@ -213,14 +213,7 @@ fn clients_go_on_after_another_one_was_killed() {
     up.until("ready");
     load(cluster, &["--keys", "1000"]);
     for kill_after in [300, 700] {
-        let mut command = fatbtree();
-        command.args(["bench", "--cluster", cluster, "--workload", "a"]);
-        command.args(["--operations", "10000000", "--progress", "-", "--json", "/dev/null"]);
-        let writer = Role::of(command);
-        writer.until("\"operations\":");
-        std::thread::sleep(Duration::from_millis(kill_after));
-        assert!(kill("KILL", writer.id()));
-        assert!(!writer.end().success());
+        kill_a_writer(cluster, Duration::from_millis(kill_after));
         // All keys are read, and none is locked for ever.
         let mut process = client::<Tables<_>>(&file);
         let handle = process.client().clone();

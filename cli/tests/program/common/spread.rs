@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use fatbtree_processes::{Adapter, SpreadClient, SpreadProcess, StructureClient};
 use fatbtree_remote_memory::Spread;
@@ -55,6 +56,18 @@ pub(crate) fn round_trips(cluster: &str, workload: &str) -> f64 {
     let result = bench(cluster, &["--workload", workload]);
     assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
     result["round_trips"].as_f64().expect("a number")
+}
+
+/// Kills a client so long after its first changes.
+pub(crate) fn kill_a_writer(cluster: &str, after: Duration) {
+    let mut command = fatbtree();
+    command.args(["bench", "--cluster", cluster, "--workload", "a"]);
+    command.args(["--operations", "10000000", "--progress", "-", "--json", "/dev/null"]);
+    let writer = Role::of(command);
+    writer.until("\"operations\":");
+    std::thread::sleep(after);
+    assert!(kill("KILL", writer.id()));
+    assert!(!writer.end().success());
 }
 
 /// The controller knows that there is nothing to plan.
