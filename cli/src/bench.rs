@@ -50,6 +50,7 @@ use source::{Files, Source};
   fatbtree bench --cluster cluster.toml --operations 20000 --structure hash --workload b   on a hash table
   fatbtree bench --cluster cluster.toml --operations 20000 --structure dolphin --workload e   on a Dolphin index
   fatbtree bench --cluster cluster.toml --operations 20000 --structure dolphin --cache 100K   its client remembers fewer inner nodes
+  fatbtree bench --cluster cluster.toml --operations 20000 --structure dtx --workload smallbank   transactions of two bank accounts
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
   fatbtree bench --cluster cluster.toml --client two --operations 100000 --out two.json   one of several machines; then: fatbtree merge
@@ -82,9 +83,12 @@ pub(crate) struct Arguments {
     /// Operations to do.
     #[arg(long, value_name = "N", value_parser = count::positive)]
     operations: u64,
-    /// A workload of YCSB, a to f, or a file of its properties.
+    /// A workload of YCSB, a to f, or a file of its properties; on tables of transactions also smallbank or tatp, which bring their records.
     #[arg(long, value_name = "NAME|FILE", default_value = "c")]
     workload: String,
+    /// Customers of --workload smallbank, or subscribers of tatp. Those that are not there yet are made first.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = count::positive)]
+    customers: u64,
     /// Do the operations of a cache trace instead of a workload's: lines of timestamp,key,key size,value size,client,operation,TTL.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "keys", "scan_parts", "ramp", "value_bytes"])]
     trace: Option<PathBuf>,
@@ -384,7 +388,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         cache,
         entry_cache,
         system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
-        percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),
+        percentiles: done.kinds().filter_map(|kind| percentiles(&done, kind)).collect(),
         attempts,
         load: steps,
         first_wrong: all().find_map(LoadGenerator::first_wrong).map(str::to_owned),
@@ -455,7 +459,7 @@ fn run_of(result: &BenchResult, done: &LoadGenerator) -> merge::Run {
         seconds: result.seconds,
         ops_per_s: result.ops_per_s,
         round_trips: result.round_trips,
-        latencies: OperationKind::ALL.into_iter().filter_map(of).collect(),
+        latencies: done.kinds().filter_map(of).collect(),
         ..merge::Run::new()
     }
 }

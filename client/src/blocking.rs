@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::transaction::{Attempts, Item};
 use crate::{Error, Options, Stats};
 
 /// Wakes a thread that is parked.
@@ -165,6 +166,43 @@ impl Client {
         Scan(self.0.pairs())
     }
 
+    /// See [`begin`](crate::Client::begin).
+    ///
+    /// # Errors
+    /// As for [`Client::begin`](crate::Client::begin).
+    pub fn begin(&self) -> Result<Transaction, Error> {
+        block_on(self.0.begin()).map(Transaction)
+    }
+
+    /// See [`transact`](crate::Client::transact).
+    ///
+    /// ```no_run
+    /// # fn run(db: &fatbtree::blocking::Client) -> Result<(), fatbtree::Error> {
+    /// db.transact(|tx| {
+    ///     let found = tx.get_many_for_update([1, 2])?;
+    ///     let [Some(one), Some(two)] = &found[..] else { return Ok(()) };
+    ///     tx.put(1, two)?;
+    ///     tx.put(2, one)
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `work`, and of [`Transaction::commit`].
+    pub fn transact<T>(
+        &self,
+        mut work: impl FnMut(&mut Transaction) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut attempts = Attempts::new(&self.0);
+        loop {
+            let mut tx = Transaction(block_on(attempts.begin())?);
+            let result = work(&mut tx);
+            if let Some(result) = block_on(attempts.end(tx.0, result)) {
+                return result;
+            }
+        }
+    }
+
     /// See [`stats`](crate::Client::stats).
     pub fn stats(&self) -> Stats {
         self.0.stats()
@@ -185,5 +223,89 @@ impl Iterator for Scan {
 
     fn next(&mut self) -> Option<Self::Item> {
         block_on(self.0.next())
+    }
+}
+
+/// A [`Transaction`](crate::Transaction) whose methods wait.
+#[derive(Debug)]
+pub struct Transaction(crate::Transaction);
+
+impl Transaction {
+    /// See [`get`](crate::Transaction::get).
+    ///
+    /// # Errors
+    /// As of [`get`](crate::Transaction::get), like all others.
+    pub fn get(&mut self, item: impl Into<Item>) -> Result<Option<Bytes>, Error> {
+        block_on(self.0.get(item))
+    }
+
+    /// See [`get_many`](crate::Transaction::get_many).
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn get_many(
+        &mut self,
+        items: impl IntoIterator<Item = impl Into<Item>>,
+    ) -> Result<Vec<Option<Bytes>>, Error> {
+        block_on(self.0.get_many(items))
+    }
+
+    /// See [`get_for_update`](crate::Transaction::get_for_update).
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn get_for_update(&mut self, item: impl Into<Item>) -> Result<Option<Bytes>, Error> {
+        block_on(self.0.get_for_update(item))
+    }
+
+    /// See [`get_many_for_update`](crate::Transaction::get_many_for_update).
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn get_many_for_update(
+        &mut self,
+        items: impl IntoIterator<Item = impl Into<Item>>,
+    ) -> Result<Vec<Option<Bytes>>, Error> {
+        block_on(self.0.get_many_for_update(items))
+    }
+
+    /// See [`put`](crate::Transaction::put).
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); and when the value is too long.
+    pub fn put(&mut self, item: impl Into<Item>, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        block_on(self.0.put(item, value))
+    }
+
+    /// See [`insert`](crate::Transaction::insert).
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn insert(&mut self, item: impl Into<Item>, value: impl AsRef<[u8]>) -> Result<bool, Error> {
+        block_on(self.0.insert(item, value))
+    }
+
+    /// See [`delete`](crate::Transaction::delete).
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn delete(&mut self, item: impl Into<Item>) -> Result<bool, Error> {
+        block_on(self.0.delete(item))
+    }
+
+    /// See [`commit`](crate::Transaction::commit).
+    ///
+    /// # Errors
+    /// As of [`commit`](crate::Transaction::commit).
+    pub fn commit(self) -> Result<(), Error> {
+        block_on(self.0.commit())
+    }
+
+    /// See [`abort`](crate::Transaction::abort).
+    ///
+    /// # Errors
+    /// As of [`abort`](crate::Transaction::abort).
+    pub fn abort(self) -> Result<(), Error> {
+        block_on(self.0.abort())
     }
 }

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fatbtree_remote_memory::{Step, Stepped};
+use fatbtree_remote_memory::{Step, Stepped, Wanted};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::service::Ask;
@@ -79,10 +79,15 @@ impl Transaction {
         }
     }
 
-    async fn value(&mut self, step: Step) -> Result<Option<Bytes>, Error> {
-        match self.step(step).await? {
-            Stepped::Value(value) => Ok(value),
-            Stepped::Done | Stepped::Applied(_) => Ok(None),
+    async fn values(
+        &mut self,
+        items: impl IntoIterator<Item = impl Into<Item>>,
+        for_update: bool,
+    ) -> Result<Vec<Option<Bytes>>, Error> {
+        let wanted = items.into_iter().map(|item| Wanted { item: item.into(), for_update });
+        match self.step(Step::Get(wanted.collect())).await? {
+            Stepped::Values(values) => Ok(values),
+            Stepped::Done | Stepped::Applied(_) => Ok(Vec::new()),
         }
     }
 
@@ -95,7 +100,18 @@ impl Transaction {
     /// # Errors
     /// [`Error::Conflict`] when another transaction changes it; and when there is no answer.
     pub async fn get(&mut self, item: impl Into<Item>) -> Result<Option<Bytes>, Error> {
-        self.value(Step::Get(item.into())).await
+        Ok(self.values([item], false).await?.pop().flatten())
+    }
+
+    /// The values of items, in their order, read at once: as many round trips as of one.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn get_many(
+        &mut self,
+        items: impl IntoIterator<Item = impl Into<Item>>,
+    ) -> Result<Vec<Option<Bytes>>, Error> {
+        self.values(items, false).await
     }
 
     /// The same of an item that is to be changed: it is locked. That saves a round trip, and a conflict later.
@@ -103,7 +119,18 @@ impl Transaction {
     /// # Errors
     /// As for [`get`](Self::get).
     pub async fn get_for_update(&mut self, item: impl Into<Item>) -> Result<Option<Bytes>, Error> {
-        self.value(Step::GetForUpdate(item.into())).await
+        Ok(self.values([item], true).await?.pop().flatten())
+    }
+
+    /// The same of several items at once.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn get_many_for_update(
+        &mut self,
+        items: impl IntoIterator<Item = impl Into<Item>>,
+    ) -> Result<Vec<Option<Bytes>>, Error> {
+        self.values(items, true).await
     }
 
     /// Puts a value, whether one is there or not. It is seen by others after the commit.
@@ -182,40 +209,83 @@ impl Client {
         &self,
         mut work: impl AsyncFnMut(&mut Transaction) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let (until, limit) = (Instant::now() + self.limit(), self.limit());
-        let mut pause = SHORTEST;
-        for attempt in 0.. {
-            let left = until.saturating_duration_since(Instant::now());
-            let conflict = match self.attempt(&mut work, left, attempt).await {
-                Err(error @ Error::Conflict { .. }) => error,
-                result => return result,
-            };
-            if Instant::now() + pause >= until {
-                tracing::debug!(?limit, attempt, "a transaction is given up");
-                return Err(conflict);
+        let mut attempts = Attempts::new(self);
+        loop {
+            let mut tx = attempts.begin().await?;
+            let result = work(&mut tx).await;
+            if let Some(result) = attempts.end(tx, result).await {
+                return result;
             }
-            // Twice as long each time, and of two clients not the same: half of it is drawn.
-            let drawn = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
-            self.ask(false, |answer| Ask::Pause(drawn, answer)).await?;
-            pause = (pause * 2).min(LONGEST);
         }
-        unreachable!("it ends when time has passed")
+    }
+}
+
+/// Attempts at one transaction, for callers that run its steps themselves: the loop of [`Client::transact`].
+#[derive(Debug)]
+pub struct Attempts {
+    client: Client,
+    until: Instant,
+    /// Number of attempts that have begun.
+    begun: u32,
+    pause: Duration,
+}
+
+impl Attempts {
+    /// Attempts until the client's time limit.
+    #[must_use]
+    pub fn new(client: &Client) -> Self {
+        Self { client: client.clone(), until: Instant::now() + client.limit(), begun: 0, pause: SHORTEST }
     }
 
-    async fn attempt<T>(
-        &self,
-        work: &mut impl AsyncFnMut(&mut Transaction) -> Result<T, Error>,
-        limit: Duration,
-        attempt: u32,
-    ) -> Result<T, Error> {
-        let mut tx = Transaction::begin(self, limit, attempt).await?;
-        match work(&mut tx).await {
+    /// Begins the next one.
+    ///
+    /// # Errors
+    /// As of [`Client::begin`].
+    pub async fn begin(&mut self) -> Result<Transaction, Error> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let attempt = self.begun;
+        self.begun += 1;
+        Transaction::begin(&self.client, left, attempt).await
+    }
+
+    /// Ends one: commits it, or aborts it after an error. `None` after a conflict that leaves time for another one, which may begin when this
+    /// returns.
+    pub(crate) async fn end<T>(
+        &mut self,
+        tx: Transaction,
+        result: Result<T, Error>,
+    ) -> Option<Result<T, Error>> {
+        let result = match result {
             Ok(value) => tx.commit().await.map(|()| value),
             Err(error) => {
                 // It holds no lock when this returns, unless its connection broke.
                 let _aborted = tx.abort().await;
                 Err(error)
             }
+        };
+        if !matches!(result, Err(Error::Conflict { .. })) {
+            return Some(result);
         }
+        match self.pause().await {
+            Ok(true) => None,
+            Ok(false) => Some(result),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Waits after a conflict, before the next one begins. Says whether there is time for one.
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub async fn pause(&mut self) -> Result<bool, Error> {
+        if Instant::now() + self.pause >= self.until {
+            tracing::debug!(attempts = self.begun, "a transaction is given up");
+            return Ok(false);
+        }
+        // Twice as long each time, and of two clients not the same: half of it is drawn.
+        let drawn = self.pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+        self.client.ask(false, |answer| Ask::Pause(drawn, answer)).await?;
+        self.pause = (self.pause * 2).min(LONGEST);
+        Ok(true)
     }
 }

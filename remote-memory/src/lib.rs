@@ -94,5 +94,5 @@ pub use memory::{
 pub use mix::mix;
 pub use operation::{Attempts, Backoff, CommonError, Growth, Lane, Op, Path, Spare, Stop, Suspicion, Taken};
 pub use structure::{
-    Answer, Change, Item, Pairs, Portion, Spread, Step, Stepped, Structure, copied, export_in_order,
+    Answer, Change, Item, Pairs, Portion, Spread, Step, Stepped, Structure, Wanted, copied, export_in_order,
 };

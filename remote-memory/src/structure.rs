@@ -128,13 +128,20 @@ impl From<(u8, u64)> for Item {
     }
 }
 
+/// An item that a transaction reads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Wanted {
+    /// The item.
+    pub item: Item,
+    /// Whether it is to be changed: then it is locked.
+    pub for_update: bool,
+}
+
 /// A step of a transaction.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Reads a value.
-    Get(Item),
-    /// Locks an item and reads its value.
-    GetForUpdate(Item),
+    /// Reads values, all at once.
+    Get(Vec<Wanted>),
     /// Puts a value, whether one is there or not.
     Put(Item, Bytes),
     /// Puts a value where none is.
@@ -152,8 +159,8 @@ pub enum Step {
 pub enum Stepped {
     /// The transaction has begun, a value was put, or the transaction has ended.
     Done,
-    /// The value that was read, if one is there.
-    Value(Option<Bytes>),
+    /// The values that were read, in the order of their items. `None` where none is.
+    Values(Vec<Option<Bytes>>),
     /// Whether the change applied.
     Applied(bool),
 }
@@ -207,13 +214,13 @@ pub trait Structure {
     /// same transaction has ended with a [conflict](Self::is_conflict): after some, the client asks whether what is in the way is dead. With
     /// `u32::MAX` it asks at once.
     ///
-    /// A structure without transactions ends at once, and calls nothing.
+    /// Returns the round trips that it took. A structure without transactions ends at once, and calls nothing.
     fn transact(
         &self,
         _attempt: u32,
         _next: impl AsyncFnMut(Result<Stepped, Self::Error>) -> Option<Step>,
-    ) -> impl Future<Output = ()> {
-        std::future::ready(())
+    ) -> impl Future<Output = u32> {
+        std::future::ready(0)
     }
 
     /// Whether a transaction that ends with this error has changed nothing, and may succeed when it is begun anew.

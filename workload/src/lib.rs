@@ -99,6 +99,7 @@ mod operation;
 mod pace;
 mod scan_parts;
 pub mod trace;
+pub mod transactions;
 mod values;
 pub mod ycsb;
 

@@ -189,6 +189,11 @@ impl LoadGenerator {
         self.latencies.get(&kind)
     }
 
+    /// Kinds of the operations that have ended.
+    pub fn kinds(&self) -> impl Iterator<Item = OperationKind> {
+        self.latencies.keys().copied()
+    }
+
     /// Records of the run, to merge with other clients'.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
@@ -343,6 +348,20 @@ impl Done {
         values.end(began);
     }
 
+    async fn transact<S: Structure>(&mut self, store: &S) {
+        let Operation { record, program: Some(program), .. } = self.operation else { return };
+        match program.run(store, record, &mut self.round_trips).await {
+            Ok(Outcome::Found) => {}
+            Ok(outcome) => {
+                self.outcome = outcome;
+                let why = "a value that no transaction of this workload has written: if the tables hold other pairs, begin with \
+                           `fatbtree load --keys 1 --replace`";
+                self.error = Some(why.to_owned());
+            }
+            Err(error) => self.fail::<S>(&error),
+        }
+    }
+
     #[cold]
     fn fail<S: Structure>(&mut self, error: &S::Error) {
         self.outcome = if S::is_unknown(error) { Outcome::Unknown } else { Outcome::Failed };
@@ -370,6 +389,7 @@ async fn perform<S: Structure>(
             done.read(store, values).await;
             done.change(store, values).await;
         }
+        OperationKind::Transaction(_) => done.transact(store).await,
     }
     done.latency = store.now() - began;
     done

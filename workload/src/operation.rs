@@ -1,5 +1,6 @@
 //! Operations on records, and sources that draw them.
 
+use crate::transactions::{Program, TransactionKind};
 use crate::ycsb::WorkloadError;
 
 /// Kind of an operation.
@@ -19,10 +20,12 @@ pub enum OperationKind {
     Put,
     /// Takes a record away.
     Delete,
+    /// Reads and changes several records, or none.
+    Transaction(TransactionKind),
 }
 
 impl OperationKind {
-    /// All kinds: those of [`Proportions::as_array`](crate::ycsb::Proportions::as_array) in its order, then those that
+    /// All kinds on one record or a range: those of [`Proportions::as_array`](crate::ycsb::Proportions::as_array) in its order, then those that
     /// only traces have.
     pub const ALL: [OperationKind; 7] =
         [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite, Self::Put, Self::Delete];
@@ -37,6 +40,7 @@ impl OperationKind {
             Self::ReadModifyWrite => "READ-MODIFY-WRITE",
             Self::Put => "PUT",
             Self::Delete => "DELETE",
+            Self::Transaction(kind) => kind.name(),
         }
     }
 }
@@ -54,6 +58,8 @@ pub struct Operation {
     pub scan_length: u32,
     /// Bytes of the value to write; `None` if all values of the run have the same length.
     pub value_bytes: Option<u32>,
+    /// What to do, if it is a transaction.
+    pub program: Option<Program>,
 }
 
 /// A source of operations: a [workload](crate::ycsb::Workload) or a [trace](crate::trace::Trace).

@@ -33,6 +33,9 @@ pub(super) trait Measured {
     /// Name of its structure, if that has no ranges of keys.
     fn without_ranges(&self) -> Option<&'static str>;
 
+    /// Name of its structure, if that has no transactions.
+    fn without_transactions(&self) -> Option<&'static str>;
+
     /// The value of a key, if it is there; `None` if its server does not answer.
     fn value_of(&mut self, key: u64) -> Result<Option<Option<Vec<u8>>>>;
 
@@ -232,6 +235,10 @@ impl<C: StructureClient> Measured for Rdma<C> {
         C::LACKS.contains(&"scan").then_some(C::NAME)
     }
 
+    fn without_transactions(&self) -> Option<&'static str> {
+        (!C::TRANSACTS).then_some(C::NAME)
+    }
+
     fn value_of(&mut self, key: u64) -> Result<Option<Option<Vec<u8>>>> {
         let found = self.process.run(self.looks.get(key))?.result;
         Ok(found.map(|value| value.map(|value| value.as_ref().to_vec())).ok())
@@ -279,6 +286,10 @@ impl Measured for QueryClientProcess {
 
     fn without_ranges(&self) -> Option<&'static str> {
         None
+    }
+
+    fn without_transactions(&self) -> Option<&'static str> {
+        Some("tree")
     }
 
     fn value_of(&mut self, key: u64) -> Result<Option<Option<Vec<u8>>>> {

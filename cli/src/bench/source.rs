@@ -4,13 +4,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use fatbtree_blink::value::{self, STAMPED_BYTES};
+use fatbtree_workload::measure::Recorder;
 use fatbtree_workload::trace::Trace;
+use fatbtree_workload::transactions::{Filling, Mix, Transactions};
 use fatbtree_workload::ycsb::{Properties, Workload, WorkloadSpec};
-use fatbtree_workload::{Operations, ScanParts, Values};
+use fatbtree_workload::{LoadGenerator, Operations, Pace, ScanParts, Values};
 
 use super::Arguments;
 use super::keys::Keys;
-use super::process::Measured;
+use super::process::{Load, Measured};
+use crate::interrupted::Interrupted;
+use crate::progress;
 
 /// Operations to do, and what is needed to check their answers.
 pub(super) struct Source {
@@ -23,6 +27,7 @@ pub(super) struct Source {
 pub(super) enum Files {
     Workload(Properties, Keys),
     Trace(Trace, PathBuf),
+    Transactions(Mix),
 }
 
 impl Files {
@@ -33,6 +38,7 @@ impl Files {
     pub(super) fn read(arguments: &Arguments) -> Result<Self> {
         Ok(match &arguments.trace {
             Some(path) => Self::Trace(crate::trace::read(path)?, path.clone()),
+            None if let Some(mix) = Mix::of(&arguments.workload) => Self::Transactions(mix),
             None => {
                 let properties = crate::workload::properties(&arguments.workload)?;
                 Self::Workload(properties, Keys::read(arguments.keys.as_deref())?)
@@ -68,8 +74,41 @@ impl Source {
     pub(super) fn open(files: Files, arguments: &Arguments, process: &mut dyn Measured) -> Result<Self> {
         match files {
             Files::Trace(trace, path) => Self::trace(trace, &path, arguments, process),
+            Files::Transactions(mix) => Self::transactions(mix, arguments, process),
             Files::Workload(properties, keys) => Self::workload(properties, keys, arguments, process),
         }
+    }
+
+    /// Transactions, after the customers or subscribers that are not there yet were made.
+    fn transactions(mix: Mix, arguments: &Arguments, process: &mut dyn Measured) -> Result<Self> {
+        let Arguments { workload, customers, depth, draw_seed, .. } = arguments;
+        if let Some(name) = process.without_transactions() {
+            bail!("--workload {workload}: a {name} has no transactions; use --structure dtx");
+        }
+        let values = Values::new(0, STAMPED_BYTES);
+        let last = customers - 1;
+        if process.value_of(last)?.flatten().is_none() {
+            // The last one after all others: where it is there, they are.
+            let bar = progress::bar("customers", *customers);
+            for (first, subjects) in [(0, last), (last, 1)] {
+                let (mut filling, mut done) = (Filling::from(mix, first), LoadGenerator::new());
+                let count = filling.transactions(subjects);
+                let made = |recorder: &Recorder| first + recorder.operations() * subjects / count.max(1);
+                let mut shown = |recorder: &Recorder, _| bar.set_position(made(recorder));
+                let (pace, operations) = (Pace::Closed { depth: (*depth).into() }, &mut filling);
+                let load = Load { operations, count, pace, values: &values, shown: &mut shown };
+                if !process.run(&mut done, load)? {
+                    let made = made(done.recorder());
+                    bail!(Interrupted(format!("{made} of {customers} customers were made")));
+                }
+                if let Some(wrong) = done.first_wrong() {
+                    bail!("--customers {customers}: not all could be made; the first that failed: {wrong}");
+                }
+            }
+            bar.finish_and_clear();
+        }
+        let operations = Box::new(Transactions::new(mix, *customers, *draw_seed));
+        Ok(Self { operations, values, parts: ScanParts::ONE })
     }
 
     fn workload(

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use fatbtree_remote_memory::{Step, Stepped, Structure};
+use fatbtree_remote_memory::{Step, Stepped, Structure, Wanted};
 
 use super::command::{Command, show};
 
@@ -24,7 +24,7 @@ struct Desk<E> {
 pub(super) struct Open<E> {
     desk: Rc<RefCell<Desk<E>>>,
     /// The whole transaction. It waits while no step lies on the desk.
-    work: Pin<Box<dyn Future<Output = ()>>>,
+    work: Pin<Box<dyn Future<Output = u32>>>,
 }
 
 impl<E: 'static> Open<E> {
@@ -44,7 +44,7 @@ impl<E: 'static> Open<E> {
                 })
                 .await
             };
-            structure.transact(ALONE, next).await;
+            structure.transact(ALONE, next).await
         });
         let mut open = Self { desk, work };
         open.result().await.map(|_| open)
@@ -65,20 +65,23 @@ impl<E: 'static> Open<E> {
         self.result().await
     }
 
+    async fn value(&mut self, key: u64, for_update: bool) -> Result<Option<Bytes>, E> {
+        let wanted = vec![Wanted { item: key.into(), for_update }];
+        Ok(match self.step(Step::Get(wanted)).await? {
+            Stepped::Values(mut values) => values.pop().flatten(),
+            Stepped::Done | Stepped::Applied(_) => None,
+        })
+    }
+
     /// Carries out a command on a key, or ends the transaction. Returns its answer in words.
     ///
     /// # Errors
     /// Those of the step. Then the transaction can only be aborted.
     pub(super) async fn carry_out(&mut self, command: Command) -> Result<String, E> {
-        let locked = async |open: &mut Self, key: u64| {
-            let found = open.step(Step::GetForUpdate(key.into())).await?;
-            Ok(if let Stepped::Value(value) = found { value } else { None })
-        };
         let put = |key: u64, value: Vec<u8>| Step::Put(key.into(), Bytes::from(value));
         let (answers, applied) = match command {
             Command::Get(key) => {
-                let found = self.step(Step::Get(key.into())).await?;
-                let value = if let Stepped::Value(value) = found { value } else { None };
+                let value = self.value(key, false).await?;
                 return Ok(value.map_or_else(|| "not there".to_owned(), |value| show(&value)));
             }
             Command::Put(key, value) => (["ok", "ok"], self.step(put(key, value)).await?),
@@ -87,14 +90,14 @@ impl<E: 'static> Open<E> {
                 (["inserted", "there already"], self.step(step).await?)
             }
             Command::Update(key, value) => {
-                let is_there = locked(self, key).await?.is_some();
+                let is_there = self.value(key, true).await?.is_some();
                 if is_there {
                     self.step(put(key, value)).await?;
                 }
                 (["updated", "not there"], Stepped::Applied(is_there))
             }
             Command::CompareAndSet(key, expected, value) => {
-                let is_expected = locked(self, key).await?.as_deref() == Some(&expected);
+                let is_expected = self.value(key, true).await?.as_deref() == Some(&expected);
                 if is_expected {
                     self.step(put(key, value)).await?;
                 }

@@ -42,6 +42,50 @@ fn tables_are_loaded_measured_and_typed_into() {
     );
 
     load(cluster, &["--keys", "10", "--replace"]);
+    for (workload, kinds) in [("smallbank", 6), ("tatp", 7)] {
+        load(cluster, &["--keys", "1", "--replace"]);
+        for _twice in 0..2 {
+            let result = bench(cluster, &["--workload", workload, "--customers", "500"]);
+            assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+            let percentiles = result["percentiles"].as_array().expect("a list");
+            assert_eq!(percentiles.len(), kinds, "{result}");
+            let round_trips = result["round_trips"].as_f64().expect("a number");
+            assert!((1.0..12.0).contains(&round_trips), "{result}");
+        }
+        // Another customer's money, and a subscriber's half.
+        let (answers, all) = shell(&["--cluster", cluster], "put 3 x\n");
+        assert!(all, "{answers}");
+        let wrong = run(&[
+            "bench",
+            "--cluster",
+            cluster,
+            "--operations",
+            "2000",
+            "--workload",
+            workload,
+            "--customers",
+            "5",
+        ]);
+        assert!(!wrong.status.success() && String::from_utf8_lossy(&wrong.stderr).contains("WrongAnswer"));
+    }
+    for structure in ["hash", "tree"] {
+        refused(
+            &[
+                "bench",
+                "--cluster",
+                cluster,
+                "--operations",
+                "1",
+                "--structure",
+                structure,
+                "--workload",
+                "tatp",
+            ],
+            "expected",
+        );
+    }
+
+    load(cluster, &["--keys", "10", "--replace"]);
     let (answers, all) = shell(
         &["--cluster", cluster],
         "put 7 seven\nget 7\ninsert 7 x\nupdate 7 eight\ncas 7 seven nine\ncas 7 eight nine\nlen\n\

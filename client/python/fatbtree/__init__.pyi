@@ -4,6 +4,7 @@ from typing import Any, Literal
 from fatbtree._native import (
     Client as Client,
     ClosedError as ClosedError,
+    ConflictError as ConflictError,
     ConnectError as ConnectError,
     Error as Error,
     FailedError as FailedError,
@@ -11,6 +12,7 @@ from fatbtree._native import (
     Scan as Scan,
     Stats as Stats,
     TimedOutError as TimedOutError,
+    Transaction as Transaction,
     UnknownError as UnknownError,
     UnsupportedError as UnsupportedError,
     __version__ as __version__,

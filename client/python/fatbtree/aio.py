@@ -16,10 +16,10 @@ Tasks may be cancelled at any `await`. A change that was queued is carried out t
 
 from collections import deque
 
-from fatbtree import _arguments
+from fatbtree import ConflictError, _arguments
 from fatbtree._native import AsyncClient
 
-__all__ = ["Client", "Scan", "connect"]
+__all__ = ["Client", "Scan", "Transaction", "connect"]
 
 
 class Client:
@@ -54,11 +54,46 @@ class Client:
         """All pairs, in ascending order, or in no order where the structure has none, as a hash table: an asynchronous iterator."""
         return Scan(self._native.pairs())
 
+    async def begin(self):
+        """Begins a transaction: an asynchronous context manager that commits at its end, and aborts after an exception."""
+        return Transaction(await self._native.begin())
+
+    async def transact(self, work):
+        """Awaits `work(transaction)` and commits, again after each ConflictError, as long as the time limit lasts."""
+        attempts = self._native.attempts()
+        while True:
+            tx = Transaction(await attempts.begin())
+            try:
+                result = await work(tx)
+                await tx.commit()
+                return result
+            except ConflictError:
+                await tx.abort()
+                if not await attempts.pause():
+                    raise
+            except BaseException:
+                await tx.abort()
+                raise
+
     async def __aenter__(self):
         return self
 
     async def __aexit__(self, kind, raised, trace):
         await self.close()
+
+
+class Transaction:
+    """A transaction, whose methods are coroutines; see `fatbtree.Transaction` for what each does."""
+
+    def __init__(self, native):
+        for name in ("get", "get_many", "put", "insert", "delete", "commit", "abort"):
+            setattr(self, name, getattr(native, name))
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, kind, raised, trace):
+        await (self.commit() if kind is None else self.abort())
 
 
 class Scan:

@@ -10,6 +10,7 @@ use pyo3::types::PyBytes;
 use crate::client::{Failures, failures, stats_of};
 use crate::error::{ClosedError, raised};
 use crate::options::{Arguments, Key, Pairs, Stop, keys, seconds};
+use crate::transaction::{AsyncAttempts, AsyncTransaction};
 use crate::wait::guarded;
 
 /// A connection to a cluster, whose methods are coroutines.
@@ -22,7 +23,7 @@ pub(crate) struct AsyncClient {
 /// Pairs of a scan that are handed to Python at once.
 const PART: usize = 256;
 
-fn bytes(value: fatbtree::Bytes) -> Py<PyBytes> {
+pub(crate) fn bytes(value: fatbtree::Bytes) -> Py<PyBytes> {
     Python::attach(|py| PyBytes::new(py, &value).unbind())
 }
 
@@ -98,6 +99,14 @@ impl AsyncClient {
 
     fn pairs(&self) -> PyResult<AsyncScan> {
         Ok(AsyncScan { scan: Arc::new(tokio::sync::Mutex::new(self.open()?.pairs())) })
+    }
+
+    async fn begin(&self) -> PyResult<AsyncTransaction> {
+        guarded(self.open()?.begin()).await.map(AsyncTransaction::new).map_err(raised)
+    }
+
+    fn attempts(&self) -> PyResult<AsyncAttempts> {
+        Ok(AsyncAttempts::new(&self.open()?))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

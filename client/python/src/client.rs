@@ -8,6 +8,7 @@ use pyo3::types::PyBytes;
 
 use crate::error::raised;
 use crate::options::{Arguments, Key, Pairs, Stop, keys, seconds};
+use crate::transaction::Transaction;
 use crate::wait::wait;
 
 /// A connection to a cluster, whose methods wait.
@@ -127,6 +128,14 @@ impl Client {
 
     fn pairs(&self) -> PyResult<Scan> {
         Ok(Scan { scan: tokio::sync::Mutex::new(self.open()?.pairs()) })
+    }
+
+    fn begin(&self, py: Python<'_>) -> PyResult<Transaction> {
+        self.run(py, async move |client| client.begin().await).map(Transaction::new)
+    }
+
+    fn transact<'py>(&self, py: Python<'py>, work: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        Transaction::run(py, &self.open()?, work)
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

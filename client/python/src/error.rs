@@ -18,6 +18,12 @@ create_exception!(
 create_exception!(fatbtree, FailedError, Error, "The operation was not carried out.");
 create_exception!(
     fatbtree,
+    ConflictError,
+    FailedError,
+    "Another transaction was in the way. Nothing has changed; begin anew."
+);
+create_exception!(
+    fatbtree,
     UnknownError,
     Error,
     "The change may have been carried out or not; read the key to find out."
@@ -50,6 +56,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("Error", py.get_type::<Error>()),
         ("ConnectError", py.get_type::<ConnectError>()),
         ("FailedError", py.get_type::<FailedError>()),
+        ("ConflictError", py.get_type::<ConflictError>()),
         ("UnknownError", py.get_type::<UnknownError>()),
         ("TimedOutError", py.get_type::<TimedOutError>()),
         ("ClosedError", py.get_type::<ClosedError>()),
@@ -83,7 +90,8 @@ pub(crate) fn raised(error: fatbtree::Error) -> PyErr {
         cause = source.source();
     }
     let exception = match &error {
-        fatbtree::Error::Failed { .. } | fatbtree::Error::Conflict { .. } => FailedError::new_err(message),
+        fatbtree::Error::Failed { .. } => FailedError::new_err(message),
+        fatbtree::Error::Conflict { .. } => ConflictError::new_err(message),
         fatbtree::Error::Unknown { .. } => UnknownError::new_err(message),
         fatbtree::Error::TimedOut { .. } => TimedOutError::new_err(message),
         fatbtree::Error::Closed { .. } | fatbtree::Error::Forked { .. } => ClosedError::new_err(message),

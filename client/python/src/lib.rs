@@ -13,6 +13,7 @@ mod aio;
 mod client;
 mod error;
 mod options;
+mod transaction;
 mod wait;
 
 use pyo3::prelude::*;
@@ -23,6 +24,8 @@ mod _native {
     use crate::aio::{AsyncClient, AsyncScan};
     #[pymodule_export]
     use crate::client::{Client, Scan};
+    #[pymodule_export]
+    use crate::transaction::{AsyncAttempts, AsyncTransaction, Transaction};
     #[pymodule_export]
     use crate::wait::end;
     use crate::{error, wait};

@@ -135,10 +135,13 @@ impl<S: Spread<Verbs = Adapter>> Structure for SpreadClient<S> {
         &self,
         attempt: u32,
         mut next: impl AsyncFnMut(Result<Stepped, S::Error>) -> Option<Step>,
-    ) {
+    ) -> u32 {
         match self.structure().await {
             Ok(structure) => structure.transact(attempt, next).await,
-            Err(error) => drop(next(Err(error)).await),
+            Err(error) => {
+                let _no_step = next(Err(error)).await;
+                0
+            }
         }
     }
 

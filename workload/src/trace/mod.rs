@@ -218,7 +218,7 @@ impl Operations for Trace {
         };
         let record = self.next as u64;
         self.next += 1;
-        Ok(Operation { kind, record, key, scan_length: 0, value_bytes: Some(value_bytes) })
+        Ok(Operation { kind, record, key, scan_length: 0, value_bytes: Some(value_bytes), program: None })
     }
 
     fn acknowledge_insert(&mut self, _: u64) {}

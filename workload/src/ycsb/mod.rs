@@ -179,7 +179,14 @@ impl Workload {
             self.keys.key(record).ok_or(WorkloadError::KeysUsedUp { record, keys: self.keys.capacity() })?;
         self.inserts.next += 1;
         self.inserts.pending.push_back(false);
-        Ok(Operation { kind: OperationKind::Insert, record, key, scan_length: 0, value_bytes: None })
+        Ok(Operation {
+            kind: OperationKind::Insert,
+            record,
+            key,
+            scan_length: 0,
+            value_bytes: None,
+            program: None,
+        })
     }
 
     /// Key of a record, as the loader needs it.
@@ -211,7 +218,7 @@ impl Operations for Workload {
         let record = self.global(drawn);
         let key = self.keys.key(record).expect("records that exist were given their key when made");
         let scan_length = if kind == OperationKind::Scan { self.scan_length.draw(&mut self.rng) } else { 0 };
-        Ok(Operation { kind, record, key, scan_length, value_bytes: None })
+        Ok(Operation { kind, record, key, scan_length, value_bytes: None, program: None })
     }
 
     /// The record of the insert may be drawn once all inserts before it are in the tree, too. Unknown or repeated record

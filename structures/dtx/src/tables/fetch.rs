@@ -72,23 +72,32 @@ impl<V: Verbs> Transaction<'_, V> {
     /// [`DtxError::Conflict`] if another transaction has one of them; the transaction is to be aborted then. Also when a connection breaks, or
     /// there is no room for a key that is absent.
     pub async fn fetch<const N: usize>(&mut self, wants: [Want; N]) -> Result<[Item; N], DtxError> {
+        let items = self.fetch_all(&wants).await?;
+        Ok(std::array::from_fn(|number| items[number]))
+    }
+
+    /// The same of any number of items.
+    ///
+    /// # Errors
+    /// As of [`fetch`](Self::fetch).
+    pub async fn fetch_all(&mut self, wants: &[Want]) -> Result<Vec<Item>, DtxError> {
         if let Some(doom) = &self.doom {
             return Err(doom.clone());
         }
         // Also if this is dropped: then it is not known which locks were taken.
         self.doom = Some(DtxError::Broke);
-        let fetched = self.search(&wants).await;
+        let fetched = self.search(wants).await;
         self.doom = match &fetched {
             // Nothing was posted, or all that was posted is known.
             Ok(_) | Err(DtxError::NoTable(_) | DtxError::Full { .. }) => None,
             Err(error) => Some(error.clone()),
         };
         let (searches, numbers) = fetched?;
-        let mut numbers = numbers.into_iter();
-        Ok(wants.map(|_| match numbers.next().map(|number| searches[number].next) {
-            Some(Next::Done(number)) => Item(number),
-            _ => unreachable!("each want has a search, and all of them are done"),
-        }))
+        let item = |number: usize| match searches[number].next {
+            Next::Done(number) => Item(number),
+            _ => unreachable!("all searches are done"),
+        };
+        Ok(numbers.into_iter().map(item).collect())
     }
 
     /// Reads a node's pairs, if nothing in it is locked or torn.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use fatbtree_remote_memory::{
     Answer, Change, CommonError, GlobalAddress, KeyRange, Pairs, Portion, RemoteMemory, Spread, Step,
-    Stepped, Structure,
+    Stepped, Structure, Wanted,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
@@ -61,12 +61,10 @@ impl<V: Verbs> Tables<V> {
 impl<V: Verbs> Transaction<'_, V> {
     /// Carries out a step that does not end the transaction. Values are [packed](pack).
     async fn step(&mut self, step: Step) -> Result<Stepped, DtxError> {
-        let (item, writes) = match &step {
+        let item = match &step {
             Step::Commit | Step::Abort => return Ok(Stepped::Done),
-            Step::Get(item) => (*item, false),
-            Step::GetForUpdate(item) | Step::Put(item, _) | Step::Insert(item, _) | Step::Delete(item) => {
-                (*item, true)
-            }
+            Step::Get(wanted) => return self.values(wanted).await.map(Stepped::Values),
+            Step::Put(item, _) | Step::Insert(item, _) | Step::Delete(item) => *item,
         };
         let table = self.tables.shape().tables().get(usize::from(item.table));
         let value_bytes = table.ok_or(DtxError::NoTable(item.table))?.value_bytes;
@@ -75,9 +73,8 @@ impl<V: Verbs> Transaction<'_, V> {
             Step::Put(_, value) | Step::Insert(_, value) => pack(value, value_bytes.into())?,
             _ => Vec::new(),
         };
-        let [found] = self.fetch([Want { table: item.table, key: item.key, writes }]).await?;
+        let [found] = self.fetch([Want::write(item.table, item.key)]).await?;
         match step {
-            Step::Put(..) => self.put(found, &packed).map(|()| Stepped::Done),
             Step::Insert(..) => {
                 let is_new = self.value(found).is_none();
                 if is_new {
@@ -86,11 +83,20 @@ impl<V: Verbs> Transaction<'_, V> {
                 Ok(Stepped::Applied(is_new))
             }
             Step::Delete(_) => self.remove(found).map(Stepped::Applied),
-            _ => {
-                let value = self.value(found).map(|value| Bytes::copy_from_slice(unpack(value)));
-                Ok(Stepped::Value(value))
-            }
+            _ => self.put(found, &packed).map(|()| Stepped::Done),
         }
+    }
+
+    async fn values(&mut self, wanted: &[Wanted]) -> Result<Vec<Option<Bytes>>, DtxError> {
+        let want = |Wanted { item, for_update }: &Wanted| Want {
+            table: item.table,
+            key: item.key,
+            writes: *for_update,
+        };
+        let wants: Vec<_> = wanted.iter().map(want).collect();
+        let found = self.fetch_all(&wants).await?;
+        let value = |item| self.value(item).map(|value| Bytes::copy_from_slice(unpack(value)));
+        Ok(found.into_iter().map(value).collect())
     }
 }
 
@@ -163,10 +169,13 @@ impl<V: Verbs + 'static> Structure for Tables<V> {
         &self,
         attempt: u32,
         mut next: impl AsyncFnMut(Result<Stepped, DtxError>) -> Option<Step>,
-    ) {
+    ) -> u32 {
         let mut tx = match self.begin().await {
             Ok(tx) => tx,
-            Err(error) => return drop(next(Err(error)).await),
+            Err(error) => {
+                let _no_step = next(Err(error)).await;
+                return 0;
+            }
         };
         let mut result = Ok(Stepped::Done);
         let ended = loop {
@@ -193,6 +202,7 @@ impl<V: Verbs + 'static> Structure for Tables<V> {
         // What was left under it is settled before its client goes on: others would wait for it.
         let _left_again = Self::finish(self).await;
         next(ended.map(|()| Stepped::Done)).await;
+        tx.round_trips()
     }
 
     fn is_conflict(error: &DtxError) -> bool {

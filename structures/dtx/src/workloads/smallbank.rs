@@ -13,6 +13,7 @@
 
 use fatbtree_verbs::Verbs;
 
+use super::Writes;
 use crate::{BadShape, DtxError, Shape, TableShape, Transaction, Verdict, Want};
 
 /// Table of savings accounts.
@@ -99,7 +100,7 @@ impl Customers {
 }
 
 /// A kind of transaction.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// All of one customer's money goes to another's checking account.
     Amalgamate,
@@ -160,6 +161,19 @@ impl Operation {
         }
     }
 
+    /// What it does with the accounts that it has read, in the order of its wants, and the changed ones as they were and are. `None` if one of
+    /// them is missing.
+    #[must_use]
+    pub fn decide(&self, found: &[Option<&[u8]>], stamp: u64) -> Option<Decision> {
+        let mut before = [Account { money: 0, stamp: 0 }; 3];
+        for (bytes, account) in found.iter().zip(&mut before) {
+            *account = Account::from_bytes((*bytes)?)?;
+        }
+        let after = self.apply(before.map(|account| account.money));
+        let after = after.map(|after| after.map(|money| Account { money, stamp }));
+        Some(Decision { before, after })
+    }
+
     /// Runs it in a transaction; `see` is shown each account that it reads, and what becomes of it. Missing accounts abort it.
     ///
     /// # Errors
@@ -170,37 +184,37 @@ impl Operation {
         stamp: u64,
         mut see: impl FnMut(Want, Account, Option<Account>),
     ) -> Result<Verdict<bool>, DtxError> {
-        let wants = self.wants();
-        let items = match wants {
-            [Some(a), Some(b), Some(c)] => tx.fetch([a, b, c]).await?.map(Some),
-            [Some(a), Some(b), None] => {
-                let [a, b] = tx.fetch([a, b]).await?;
-                [Some(a), Some(b), None]
-            }
-            _ => {
-                let Some(a) = wants[0] else { return Ok(Verdict::Abort(false)) };
-                let [a] = tx.fetch([a]).await?;
-                [Some(a), None, None]
-            }
-        };
-        let mut before = [Account { money: 0, stamp: 0 }; 3];
-        for (item, account) in items.iter().zip(&mut before) {
-            let Some(item) = item else { continue };
-            match tx.value(*item).and_then(Account::from_bytes) {
-                Some(found) => *account = found,
-                None => return Ok(Verdict::Abort(false)),
-            }
-        }
-        let after = self.apply(before.map(|account| account.money));
+        let wants: Vec<_> = self.wants().into_iter().flatten().collect();
+        let items = tx.fetch_all(&wants).await?;
+        let found: Vec<_> = items.iter().map(|item| tx.value(*item)).collect();
+        let Some(decision) = self.decide(&found, stamp) else { return Ok(Verdict::Abort(false)) };
         for (number, (want, item)) in wants.into_iter().zip(items).enumerate() {
-            let (Some(want), Some(item)) = (want, item) else { continue };
-            let after = after.filter(|_| want.writes).map(|after| Account { money: after[number], stamp });
+            let after = decision.after.filter(|_| want.writes).map(|after| after[number]);
             if let Some(after) = after {
                 tx.put(item, &after.to_bytes())?;
             }
-            see(want, before[number], after);
+            see(want, decision.before[number], after);
         }
-        Ok(Verdict::Commit(after.is_some()))
+        Ok(Verdict::Commit(decision.after.is_some()))
+    }
+}
+
+/// What a transaction does with the accounts that it has read, in the order of its wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// The accounts as they were.
+    pub before: [Account; 3],
+    /// The accounts as they become, those that are only read among them. `None`: there is not enough money.
+    pub after: Option<[Account; 3]>,
+}
+
+impl Decision {
+    /// What it writes.
+    #[must_use]
+    pub fn writes(&self, wants: &[Want]) -> Writes {
+        let Some(after) = self.after else { return Writes::new() };
+        let changed = wants.iter().zip(after).enumerate().filter(|(_, (want, _))| want.writes);
+        changed.map(|(number, (_, account))| (number, Some(account.to_bytes().to_vec()))).collect()
     }
 }
 

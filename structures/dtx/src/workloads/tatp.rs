@@ -15,6 +15,7 @@
 
 use fatbtree_verbs::Verbs;
 
+use super::Writes;
 use crate::{BadShape, DtxError, Shape, TableShape, Transaction, Verdict, Want};
 
 /// Subscribers by number: location and data.
@@ -80,6 +81,13 @@ pub fn value(table: u8, number: u64) -> Vec<u8> {
     number.to_le_bytes().iter().copied().cycle().take(bytes.into()).collect()
 }
 
+/// Whether bytes are a value of a table, whole.
+#[must_use]
+pub fn is_value(table: u8, bytes: &[u8]) -> bool {
+    let number = bytes.first_chunk().map(|first| u64::from_le_bytes(*first));
+    number.is_some_and(|number| value(table, number) == bytes)
+}
+
 /// All records at the beginning of one subscriber: table, key and value.
 pub fn records(subscriber: u64) -> impl Iterator<Item = (u8, u64, Vec<u8>)> {
     let one = |table, key| (table, key, value(table, key));
@@ -100,7 +108,7 @@ pub fn records(subscriber: u64) -> impl Iterator<Item = (u8, u64, Vec<u8>)> {
 }
 
 /// A kind of transaction.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// Reads a subscriber.
     SubscriberData,
@@ -146,6 +154,48 @@ impl Operation {
         Self { kind, subscriber: draw(subscribers), record: draw(4), time: draw(3) }
     }
 
+    /// Records that it reads, and whether it may change each.
+    #[must_use]
+    pub fn wants(&self) -> Vec<Want> {
+        let Self { kind, subscriber, record, time } = *self;
+        let (key, forwarding) = (kind_key(subscriber, record), forwarding_key(subscriber, record, time));
+        match kind {
+            Kind::SubscriberData => vec![Want::read(SUBSCRIBER, subscriber)],
+            Kind::AccessData => vec![Want::read(ACCESS, key)],
+            Kind::NewDestination => vec![Want::read(FACILITY, key), Want::read(FORWARDING, forwarding)],
+            Kind::UpdateSubscriber => vec![Want::write(SUBSCRIBER, subscriber), Want::write(FACILITY, key)],
+            Kind::UpdateLocation => {
+                vec![Want::read(SECONDARY, subscriber), Want::write(SUBSCRIBER, subscriber)]
+            }
+            Kind::InsertForwarding => vec![
+                Want::read(SECONDARY, subscriber),
+                Want::read(FACILITY, key),
+                Want::write(FORWARDING, forwarding),
+            ],
+            Kind::DeleteForwarding => {
+                vec![Want::read(SECONDARY, subscriber), Want::write(FORWARDING, forwarding)]
+            }
+        }
+    }
+
+    /// What it writes, with `number` in it, given which of its wants are there; and whether it has found what it was for.
+    #[must_use]
+    pub fn decide(&self, is_there: &[bool], number: u64) -> (bool, Writes) {
+        let is_there = |want: usize| is_there.get(want) == Some(&true);
+        let put = |want, table| (want, Some(value(table, number)));
+        match self.kind {
+            Kind::SubscriberData | Kind::AccessData => (is_there(0), Vec::new()),
+            Kind::NewDestination => (is_there(0) && is_there(1), Vec::new()),
+            Kind::UpdateSubscriber if is_there(1) => (true, vec![put(0, SUBSCRIBER), put(1, FACILITY)]),
+            Kind::UpdateSubscriber => (false, Vec::new()),
+            Kind::UpdateLocation => (true, vec![put(1, SUBSCRIBER)]),
+            Kind::InsertForwarding if is_there(1) && !is_there(2) => (true, vec![put(2, FORWARDING)]),
+            Kind::InsertForwarding => (false, Vec::new()),
+            Kind::DeleteForwarding if is_there(1) => (true, vec![(1, None)]),
+            Kind::DeleteForwarding => (false, Vec::new()),
+        }
+    }
+
     /// Runs it in a transaction with `number` in what it writes. Says whether it found what it was for.
     ///
     /// # Errors
@@ -155,51 +205,15 @@ impl Operation {
         tx: &mut Transaction<'_, V>,
         number: u64,
     ) -> Result<Verdict<bool>, DtxError> {
-        let Self { kind, subscriber, record, time } = *self;
-        let (key, forwarding) = (kind_key(subscriber, record), forwarding_key(subscriber, record, time));
-        let found = match kind {
-            Kind::SubscriberData => tx.read(SUBSCRIBER, subscriber).await?.is_some(),
-            Kind::AccessData => tx.read(ACCESS, key).await?.is_some(),
-            Kind::NewDestination => {
-                let wants = [Want::read(FACILITY, key), Want::read(FORWARDING, forwarding)];
-                let [facility, to] = tx.fetch(wants).await?;
-                tx.value(facility).is_some() && tx.value(to).is_some()
+        let items = tx.fetch_all(&self.wants()).await?;
+        let is_there: Vec<_> = items.iter().map(|item| tx.value(*item).is_some()).collect();
+        let (found, writes) = self.decide(&is_there, number);
+        for (want, value) in writes {
+            match value {
+                Some(value) => tx.put(items[want], &value)?,
+                None => drop(tx.remove(items[want])?),
             }
-            Kind::UpdateSubscriber => {
-                let [one, facility] =
-                    tx.fetch([Want::write(SUBSCRIBER, subscriber), Want::write(FACILITY, key)]).await?;
-                let is_there = tx.value(facility).is_some();
-                if is_there {
-                    tx.put(one, &value(SUBSCRIBER, number))?;
-                    tx.put(facility, &value(FACILITY, number))?;
-                }
-                is_there
-            }
-            Kind::UpdateLocation => {
-                let wants = [Want::read(SECONDARY, subscriber), Want::write(SUBSCRIBER, subscriber)];
-                let [_, one] = tx.fetch(wants).await?;
-                tx.put(one, &value(SUBSCRIBER, number))?;
-                true
-            }
-            Kind::InsertForwarding => {
-                let wants = [
-                    Want::read(SECONDARY, subscriber),
-                    Want::read(FACILITY, key),
-                    Want::write(FORWARDING, forwarding),
-                ];
-                let [_, facility, to] = tx.fetch(wants).await?;
-                let is_new = tx.value(facility).is_some() && tx.value(to).is_none();
-                if is_new {
-                    tx.put(to, &value(FORWARDING, number))?;
-                }
-                is_new
-            }
-            Kind::DeleteForwarding => {
-                let wants = [Want::read(SECONDARY, subscriber), Want::write(FORWARDING, forwarding)];
-                let [_, to] = tx.fetch(wants).await?;
-                tx.remove(to)?
-            }
-        };
+        }
         Ok(Verdict::Commit(found))
     }
 }
