@@ -136,9 +136,10 @@ pub(crate) struct Delete {
 #[command(after_help = "Examples:
   fatbtree scan 4000..5000 --cluster cluster.toml --limit 10    the keys 4000 to 4999
   fatbtree scan 4000..=4999 --cluster cluster.toml --csv        the same keys, as lines that `fatbtree load` reads
+  fatbtree scan ..5000 --cluster cluster.toml --backward --limit 10    the ten keys before 5000, the last one first
   fatbtree scan --cluster cluster.toml --csv > all.csv          all pairs; those of a hash table are in no order
 
-A hash table has no order of keys, so a range of it is refused. A key that is there during the whole scan is printed once, and no key is
+A hash table has no order of keys, so a range of it is refused, and so is --backward. A key that is there during the whole scan is printed once, and no key is
 printed twice. One that is changed meanwhile is printed as it was at some moment, or not at all.
 
 Exit codes: 0, all pairs were printed, if there are any; 3, refused or failed; 5, they could not be printed: the disk is full.")]
@@ -152,6 +153,9 @@ pub(crate) struct Scan {
     /// Print lines of key,value that `fatbtree load` reads from a file `.csv`. Values that are no text are written as they are.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
+    /// In descending order.
+    #[arg(long)]
+    backward: bool,
     #[command(flatten)]
     at: At,
 }
@@ -275,9 +279,15 @@ pub(crate) fn delete(Delete { key, at }: &Delete) -> u8 {
     })
 }
 
-pub(crate) fn scan(Scan { keys, limit, csv, at }: &Scan) -> u8 {
+pub(crate) fn scan(Scan { keys, limit, csv, backward, at }: &Scan) -> u8 {
     done(at, |db| {
-        let pairs = keys.map_or_else(|| db.pairs(), |(from, to)| db.scan(from..=to));
+        let pairs = match keys {
+            _ if *backward => {
+                keys.map_or_else(|| db.scan_backward(..), |(from, to)| db.scan_backward(from..=to))
+            }
+            Some((from, to)) => db.scan(*from..=*to),
+            None => db.pairs(),
+        };
         for found in pairs.take(limit.unwrap_or(usize::MAX)) {
             let (key, value) = found?;
             if at.json {

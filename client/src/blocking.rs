@@ -161,6 +161,11 @@ impl Client {
         Scan(self.0.scan(range))
     }
 
+    /// See [`scan_backward`](crate::Client::scan_backward).
+    pub fn scan_backward(&self, range: impl RangeBounds<u64>) -> Scan {
+        Scan(self.0.scan_backward(range))
+    }
+
     /// See [`pairs`](crate::Client::pairs).
     pub fn pairs(&self) -> Scan {
         Scan(self.0.pairs())

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::engine::Change;
+use crate::engine::{Change, Left};
 use crate::scan::Scan;
 use crate::service::{Answer, Ask, Shared};
 use crate::{Error, Stats};
@@ -137,7 +137,13 @@ impl Client {
     /// The pairs of a range of keys in ascending order, as a stream. Not of a hash table, which has no order of keys: see
     /// [`pairs`](Self::pairs).
     pub fn scan(&self, range: impl RangeBounds<u64>) -> Scan {
-        Scan::new(self.clone(), range)
+        Scan::new(self.clone(), range, Left::Keys)
+    }
+
+    /// The pairs of a range of keys in descending order, as a stream: the last ones first. Not of a hash table, and not over
+    /// [`Protocol::Query`](crate::Protocol::Query).
+    pub fn scan_backward(&self, range: impl RangeBounds<u64>) -> Scan {
+        Scan::new(self.clone(), range, Left::Backward)
     }
 
     /// All pairs, as a stream: in ascending order of keys, or in no order where the structure has none, as a hash table.

@@ -109,6 +109,8 @@ pub(crate) enum Change {
 pub(crate) enum Left {
     /// Keys in ascending order.
     Keys(RangeInclusive<u64>),
+    /// Keys in descending order.
+    Backward(RangeInclusive<u64>),
     /// All pairs, in the structure's order.
     All,
     /// What an export has left: the structure's cursor.
@@ -205,6 +207,15 @@ impl<P: Process> Store<P> {
                 let pairs = Self::result(self.0.scan(KeyRange::of(keys), most).await)?;
                 let Portion { pairs, rest } = Portion::in_order(pairs, most);
                 let rest = rest.map(|next| next..=last).filter(|keys| !keys.is_empty()).map(Left::Keys);
+                return Ok(Part { pairs, rest });
+            }
+            Left::Backward(keys) => {
+                Self::check("scan_backward")?;
+                let first = *keys.start();
+                let pairs = Self::result(self.0.scan_backward(KeyRange::of(keys), most).await)?;
+                let last = pairs.last().filter(|_| pairs.len() >= most);
+                let rest = last.and_then(|(key, _)| key.checked_sub(1)).map(|next| first..=next);
+                let rest = rest.filter(|keys| !keys.is_empty()).map(Left::Backward);
                 return Ok(Part { pairs, rest });
             }
         };

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -21,7 +21,8 @@ const LONGEST: usize = 1024;
 
 type Asked = Pin<Box<dyn Future<Output = Result<Part, Error>> + Send>>;
 
-/// Pairs as a [`Stream`]: those of a range of keys in ascending order, from [`Client::scan`], or all, from [`Client::pairs`].
+/// Pairs as a [`Stream`]: those of a range of keys in ascending order, from [`Client::scan`], or in descending order, from
+/// [`Client::scan_backward`], or all, from [`Client::pairs`].
 ///
 /// A scan is no snapshot of one moment: a key that is there throughout is in it once, and no key is in it twice. Pairs are read in parts, and
 /// the next part is asked for while pairs of the last one are taken. After an error the stream ends.
@@ -41,7 +42,12 @@ impl fmt::Debug for Scan {
 }
 
 impl Scan {
-    pub(crate) fn new(client: Client, range: impl RangeBounds<u64>) -> Self {
+    /// The keys of a range, as `left` wants them.
+    pub(crate) fn new(
+        client: Client,
+        range: impl RangeBounds<u64>,
+        left: impl FnOnce(RangeInclusive<u64>) -> Left,
+    ) -> Self {
         let low = match range.start_bound() {
             Bound::Included(low) => Some(*low),
             Bound::Excluded(below) => below.checked_add(1),
@@ -53,7 +59,7 @@ impl Scan {
             Bound::Unbounded => Some(u64::MAX),
         };
         let keys = low.zip(high).map(|(low, high)| low..=high).filter(|keys| !keys.is_empty());
-        Self::of(client, keys.map(Left::Keys))
+        Self::of(client, keys.map(left))
     }
 
     /// All pairs.

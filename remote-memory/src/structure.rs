@@ -177,7 +177,7 @@ pub trait Structure {
     /// Name for people: `hash table`.
     const NAME: &'static str;
 
-    /// Operations that it does not have, by their names in the library: `insert`, `compare_and_swap`, `scan`.
+    /// Operations that it does not have, by their names in the library: `insert`, `compare_and_swap`, `scan`, `scan_backward`.
     const LACKS: &'static [&'static str] = &[];
 
     /// Current time of its clock.
@@ -194,6 +194,10 @@ pub trait Structure {
 
     /// Finds up to `most` keys of a range with their values, in ascending order.
     fn scan(&self, range: KeyRange, most: usize) -> impl Future<Output = Answer<Pairs, Self::Error>>;
+
+    /// The same in descending order: the last keys of the range.
+    fn scan_backward(&self, range: KeyRange, most: usize)
+    -> impl Future<Output = Answer<Pairs, Self::Error>>;
 
     /// Finds the next pairs of the whole structure, about `most` of them, in an order of its own. A key that is there during the whole export
     /// is found exactly once, and no key is found twice.

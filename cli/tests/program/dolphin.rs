@@ -99,6 +99,8 @@ fn an_index_is_loaded_measured_and_typed_into() {
     assert_eq!(single(&["put", "8", "eight"]).0, Some(0));
     assert_eq!(single(&["get", "8"]), (Some(0), "eight".to_owned()));
     assert_eq!(single(&["scan", "6..9"]).1.lines().count(), 2);
+    let last = single(&["scan", "..9", "--backward", "--limit", "1"]).1;
+    assert!(last.starts_with("8 "), "{last}");
     assert_eq!(single(&["delete", "8"]).0, Some(0));
     assert_eq!(single(&["get", "8"]).0, Some(1));
 

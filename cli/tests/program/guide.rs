@@ -226,6 +226,9 @@ const DTX: &[Line] = &[
     ("fatbtree load --cluster cluster.toml --keys 1e5 --structure dtx --replace", Ends(&[("1e5", "1e4")])),
     (
         "fatbtree bench --cluster cluster.toml --operations 20000 --structure dtx --workload b",
+        Ends(&[("20000", "2000")]),
+    ),
+    (
         "fatbtree bench --cluster cluster.toml --operations 20000 --structure dtx --workload smallbank",
         Ends(&[("20000", "2000")]),
     ),

@@ -31,6 +31,8 @@ fn keys_are_put_read_scanned_and_deleted() {
     is(&["get", "0x8000_0000_0000_0000", "--quote"], 0, "0x00ff\n");
     is(&["scan", ".."], 0, "7 \"seven, or so\"\n9223372036854775808 0x00ff\n");
     is(&["scan", "..", "--limit", "1", "--csv"], 0, "7,\"seven, or so\"\n");
+    is(&["scan", "..", "--limit", "1", "--backward"], 0, "9223372036854775808 0x00ff\n");
+    is(&["scan", "..8", "--backward"], 0, "7 \"seven, or so\"\n");
     is(&["scan", "8..100"], 0, "");
     is(&["delete", "7"], 0, "");
     is(&["delete", "7"], 1, "");

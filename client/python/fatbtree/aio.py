@@ -46,9 +46,9 @@ class Client:
         """A client over the same connection, whose operations take at most so many seconds."""
         return Client(self._native.with_time_limit(limit))
 
-    def scan(self, start=0, stop=None):
-        """The pairs with keys from `start` up to, but without, `stop`, in ascending order: an asynchronous iterator."""
-        return Scan(self._native.scan(start, stop))
+    def scan(self, start=0, stop=None, backward=False):
+        """The pairs with keys from `start` up to, but without, `stop`, in ascending or descending order: an asynchronous iterator."""
+        return Scan(self._native.scan(start, stop, backward))
 
     def pairs(self):
         """All pairs, in ascending order, or in no order where the structure has none, as a hash table: an asynchronous iterator."""

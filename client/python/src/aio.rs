@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-use crate::client::{Failures, failures, stats_of};
+use crate::client::{Failures, failures, scan_of, stats_of};
 use crate::error::{ClosedError, raised};
 use crate::options::{Arguments, Key, Pairs, Stop, keys, seconds};
 use crate::transaction::{AsyncAttempts, AsyncTransaction};
@@ -91,9 +91,9 @@ impl AsyncClient {
         guarded(self.open()?.delete(key.0)).await.map_err(raised)
     }
 
-    #[pyo3(signature = (start=Key(0), stop=None))]
-    fn scan(&self, start: Key, stop: Option<Stop>) -> PyResult<AsyncScan> {
-        let scan = self.open()?.scan(keys(start, stop));
+    #[pyo3(signature = (start=Key(0), stop=None, backward=false))]
+    fn scan(&self, start: Key, stop: Option<Stop>, backward: bool) -> PyResult<AsyncScan> {
+        let scan = scan_of(&self.open()?, keys(start, stop), backward);
         Ok(AsyncScan { scan: Arc::new(tokio::sync::Mutex::new(scan)) })
     }
 

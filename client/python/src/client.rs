@@ -47,6 +47,14 @@ pub(crate) fn stats_of(py: Python<'_>, stats: fatbtree::Stats) -> PyResult<Bound
     Ok(dict.into_any())
 }
 
+pub(crate) fn scan_of(
+    client: &fatbtree::Client,
+    keys: impl std::ops::RangeBounds<u64>,
+    backward: bool,
+) -> fatbtree::Scan {
+    if backward { client.scan_backward(keys) } else { client.scan(keys) }
+}
+
 impl Client {
     /// The connection, for one operation.
     fn open(&self) -> PyResult<fatbtree::Client> {
@@ -121,9 +129,10 @@ impl Client {
         self.run(py, async move |client| client.delete(key.0).await)
     }
 
-    #[pyo3(signature = (start=Key(0), stop=None))]
-    fn scan(&self, start: Key, stop: Option<Stop>) -> PyResult<Scan> {
-        Ok(Scan { scan: tokio::sync::Mutex::new(self.open()?.scan(keys(start, stop))) })
+    #[pyo3(signature = (start=Key(0), stop=None, backward=false))]
+    fn scan(&self, start: Key, stop: Option<Stop>, backward: bool) -> PyResult<Scan> {
+        let scan = scan_of(&self.open()?, keys(start, stop), backward);
+        Ok(Scan { scan: tokio::sync::Mutex::new(scan) })
     }
 
     fn pairs(&self) -> PyResult<Scan> {

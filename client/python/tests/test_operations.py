@@ -38,6 +38,7 @@ class Operations(ClusterTest):
         for start, stop in [(0, 6000), (10, 11), (11, 12), (7, 7), (100, 4000)]:
             expected = [(key, number(key // 2)) for key in range(start, stop) if key % 2 == 0]
             self.assertEqual(list(db.scan(start, stop)), expected)
+            self.assertEqual(list(db.scan(start, stop, backward=True)), expected[::-1])
         last = 2**64 - 1
         db.put(last, b"last")
         self.assertEqual(list(db.scan(last)), [(last, b"last")])

@@ -39,6 +39,8 @@ async fn a_range_of_a_hash_table_is_refused_with_what_it_has_instead() {
     db.put(1, b"one").await.unwrap();
     let error = db.scan(..).next().await.expect("it is refused").unwrap_err();
     assert!(matches!(error, Error::NotInStructure { operation: "scan", .. }), "{error:?}");
+    let error = db.scan_backward(..).next().await.expect("it is refused").unwrap_err();
+    assert!(matches!(error, Error::NotInStructure { operation: "scan_backward", .. }), "{error:?}");
     assert!(error.to_string().contains("use pairs"), "{error}");
     let error = db.begin().await.unwrap_err();
     assert!(matches!(error, Error::NotInStructure { operation: "begin", .. }), "{error:?}");

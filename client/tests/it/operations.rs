@@ -48,8 +48,13 @@ async fn each_operation_answers_what_it_should() {
         while let Some(pair) = scan.next().await {
             found.push(pair.unwrap().0);
         }
-        let expected: Vec<u64> = range.filter(|key| key % 2 == 0).collect();
+        let expected: Vec<u64> = range.clone().filter(|key| key % 2 == 0).collect();
         assert_eq!(found, expected);
+        let (mut found, mut scan) = (Vec::new(), db.scan_backward(range));
+        while let Some(pair) = scan.next().await {
+            found.push(pair.unwrap().0);
+        }
+        assert!(found.iter().eq(expected.iter().rev()), "{found:?}");
     }
     let (mut keys, mut pairs) = (Vec::new(), db.pairs());
     while let Some(pair) = pairs.next().await {

@@ -121,6 +121,10 @@ impl<S: Spread<Verbs = Adapter>> Structure for SpreadClient<S> {
         self.on(async |structure| structure.scan(range, most).await).await
     }
 
+    async fn scan_backward(&self, range: KeyRange, most: usize) -> Answer<Pairs, S::Error> {
+        self.on(async |structure| structure.scan_backward(range, most).await).await
+    }
+
     async fn export(&self, from: S::Cursor, most: usize) -> Answer<Portion<Bytes, S::Cursor>, S::Error> {
         self.on(async |structure| structure.export(from, most).await).await
     }

@@ -55,6 +55,10 @@ impl Structure for Records {
         unreachable!("workload A has no scans")
     }
 
+    async fn scan_backward(&self, _: KeyRange, _: usize) -> Answer<Pairs, Error> {
+        unreachable!("workload A has no scans")
+    }
+
     async fn export(&self, _: u64, _: usize) -> Answer<Portion<bytes::Bytes, u64>, Error> {
         unreachable!("workload A has no scans")
     }

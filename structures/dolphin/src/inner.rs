@@ -148,6 +148,14 @@ impl Node {
         self.entries.iter().rev().map(|(_, entry)| *entry).find(|entry| entry.byte() < byte)
     }
 
+    /// Lowest key of a gap in which `key` lies.
+    pub(crate) fn begin_of(&self, key: u64) -> u64 {
+        match self.before(self.prefix.byte_of(key)) {
+            Some(last) => self.prefix.last_of(last.byte()) + 1,
+            None => self.prefix.low(),
+        }
+    }
+
     /// Highest key for which there may be a leaf from the one for `key` on.
     pub(crate) fn end_of(&self, key: u64) -> u64 {
         match self.behind(key).next() {

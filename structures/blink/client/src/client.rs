@@ -299,6 +299,29 @@ impl<V: Verbs> Client<V> {
     }
 }
 
+impl<V: Verbs> Client<V> {
+    /// The first pairs of a scan. Round trips that were under way at once count once.
+    async fn first_of(&self, mut scan: Scan<'_, V>, most: usize) -> Answer<Pairs, OperationError> {
+        let since = self.now();
+        let mut found = Vec::with_capacity(most);
+        let mut result = Ok(());
+        while found.len() < most
+            && let Some(pair) = scan.next().await
+        {
+            match pair {
+                Ok(pair) => found.push(pair),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        let round_trips = u32::try_from(scan.trips().sequential).unwrap_or(u32::MAX);
+        self.took(|latencies| &mut latencies.scans, self.now() - since);
+        Answer { result: result.map(|()| found), round_trips }
+    }
+}
+
 impl<V: Verbs> Structure for Client<V> {
     type Value = Value;
     type Error = OperationError;
@@ -325,26 +348,12 @@ impl<V: Verbs> Structure for Client<V> {
         Answer { result, round_trips: trips.round_trips }
     }
 
-    /// Round trips that were under way at once count once.
     async fn scan(&self, range: KeyRange, most: usize) -> Answer<Pairs, OperationError> {
-        let since = self.now();
-        let mut scan = self.scan_from(range, Order::Forward);
-        let mut found = Vec::with_capacity(most);
-        let mut result = Ok(());
-        while found.len() < most
-            && let Some(pair) = scan.next().await
-        {
-            match pair {
-                Ok(pair) => found.push(pair),
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
-            }
-        }
-        let round_trips = u32::try_from(scan.trips().sequential).unwrap_or(u32::MAX);
-        self.took(|latencies| &mut latencies.scans, self.now() - since);
-        Answer { result: result.map(|()| found), round_trips }
+        self.first_of(self.scan_from(range, Order::Forward), most).await
+    }
+
+    async fn scan_backward(&self, range: KeyRange, most: usize) -> Answer<Pairs, OperationError> {
+        self.first_of(self.scan_from(range, Order::Backward), most).await
     }
 
     fn export(

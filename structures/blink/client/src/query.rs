@@ -314,7 +314,7 @@ impl Structure for QueryClient {
     const NAME: &'static str = "tree";
 
     /// An insert is carried out as an upsert: the protocol has none.
-    const LACKS: &'static [&'static str] = &["insert", "compare_and_swap"];
+    const LACKS: &'static [&'static str] = &["insert", "compare_and_swap", "scan_backward"];
 
     /// The time of the last [`turn`](Self::turn).
     fn now(&self) -> Instant {
@@ -380,6 +380,10 @@ impl Structure for QueryClient {
             }
         }
         self.answered(|latencies| &mut latencies.scans, began, trips, result.map(|()| found))
+    }
+
+    async fn scan_backward(&self, _: KeyRange, _: usize) -> Cost<Pairs> {
+        Cost { result: Err(NoAnswer::Server("queries have no scan_backward")), round_trips: 0 }
     }
 
     fn export(&self, from: u64, most: usize) -> impl Future<Output = Cost<Portion<Bytes, u64>>> {

@@ -51,16 +51,19 @@ enum Landing {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Gap {
     /// The key lies between the children of this node.
-    In { node: Entry, until: u64 },
+    In { node: Entry, keys: Alike },
     /// A child of this node stands for the key's byte, and for a longer prefix that is not the key's.
-    Above { node: Entry, child: Entry, below: Prefix, until: u64 },
+    Above { node: Entry, child: Entry, below: Prefix, keys: Alike },
 }
 
+/// Lowest and highest key of which the same is true.
+type Alike = (u64, u64);
+
 impl Gap {
-    /// The highest key of which the same is true.
-    pub(super) fn until(self) -> u64 {
+    /// Lowest and highest key of which the same is true.
+    pub(super) fn keys(self) -> Alike {
         match self {
-            Self::In { until, .. } | Self::Above { until, .. } => until,
+            Self::In { keys, .. } | Self::Above { keys, .. } => keys,
         }
     }
 }
@@ -172,7 +175,8 @@ impl<V: Verbs> Index<V> {
                 && node.is_live()
                 && matches!(node.choose(op.key), Choice::Leaf(entry) if entry.at() == at)
             {
-                return Ok(Reached::Gap(Gap::In { node: parent, until: node.end_of(op.key) }));
+                let keys = (leaf.max() + 1, node.end_of(op.key));
+                return Ok(Reached::Gap(Gap::In { node: parent, keys }));
             }
             if verdict == Err(NoLeaf::Busy) {
                 return self.wait_for(parent, op).await;
@@ -246,14 +250,17 @@ impl<V: Verbs> Index<V> {
             }
             if !node.prefix.covers(op.key) && Check::Prefix.on() {
                 let Some((entry, child)) = above else { return Err(astray(op)) };
-                let (below, low) = (node.prefix, node.prefix.low());
+                let below = node.prefix;
                 let (node, again) = (entry, self.read_node(entry, op).await?);
                 let again = again.filter(|again| again.is_live());
-                let end = again.as_ref().map_or(op.key, |again| again.prefix.last_of(child.byte()));
-                let until = if op.key < low { low - 1 } else { end };
+                let (first, last) = again.as_ref().map_or((op.key, op.key), |again| {
+                    (again.prefix.first_of(child.byte()), again.prefix.last_of(child.byte()))
+                });
+                let is_before = op.key < below.low();
+                let keys = if is_before { (first, below.low() - 1) } else { (below.high() + 1, last) };
                 return match again.map(|again| again.choose(op.key)) {
                     Some(Choice::Inner(entry)) if entry == child => {
-                        Ok(Landing::Gap(Gap::Above { node, child, below, until }))
+                        Ok(Landing::Gap(Gap::Above { node, child, below, keys }))
                     }
                     _ => Err(astray(op)),
                 };
@@ -273,8 +280,8 @@ impl<V: Verbs> Index<V> {
                     next = entry;
                 }
                 Choice::Gap | Choice::Leaf(_) => {
-                    let until = node.end_of(op.key);
-                    return Ok(Landing::Gap(Gap::In { node: next, until }));
+                    let keys = (node.begin_of(op.key), node.end_of(op.key));
+                    return Ok(Landing::Gap(Gap::In { node: next, keys }));
                 }
             }
         }

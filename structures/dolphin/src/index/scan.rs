@@ -24,6 +24,8 @@ const MOST_BYTES: u32 = 64 << 10;
 /// State of a scan.
 struct Course {
     range: KeyRange,
+    /// From the highest key down.
+    is_backward: bool,
     most: usize,
     /// The next key to look for; `None` after the last one.
     next: Option<u64>,
@@ -40,21 +42,44 @@ struct Item {
 }
 
 impl Course {
+    fn new(range: KeyRange, is_backward: bool, most: usize) -> Self {
+        let last = range.high.map_or(Some(u64::MAX), |high| high.checked_sub(1));
+        let next = if is_backward { last } else { Some(range.low) };
+        Self { range, is_backward, most, next, found: Vec::new(), read: 0 }
+    }
+
     fn has_ended(&self) -> bool {
-        self.found.len() >= self.most || self.next.is_none_or(|next| self.range.is_below(next))
+        self.found.len() >= self.most || self.next.is_none_or(|next| self.is_beyond(next))
+    }
+
+    /// Whether the scan does not come to a key.
+    fn is_beyond(&self, key: u64) -> bool {
+        if self.is_backward { key < self.range.low } else { self.range.is_below(key) }
+    }
+
+    /// The key to look for after one that was seen.
+    fn after(&self, key: u64) -> Option<u64> {
+        if self.is_backward { key.checked_sub(1) } else { key.checked_add(1) }
     }
 
     /// Takes the items of a leaf from the next key on.
     fn take(&mut self, leaf: Leaf<'_>, next: u64) {
-        let range = KeyRange { low: next, ..self.range };
+        let range = match self.is_backward {
+            true => KeyRange { high: next.checked_add(1), ..self.range },
+            false => KeyRange { low: next, ..self.range },
+        };
         let from = self.found.len();
         let items = leaf.items().filter(|(key, _)| range.contains(*key));
         self.found.extend(items.map(|(key, word)| Item { key, word, value: None }));
         self.found[from..].sort_unstable_by_key(|item| item.key);
+        if self.is_backward {
+            self.found[from..].reverse();
+        }
         let is_cut = self.found.len() > self.most;
         self.found.truncate(self.most);
-        let last = self.found.last().filter(|_| is_cut).map_or(leaf.max(), |item| item.key);
-        self.next = last.checked_add(1);
+        let end = if self.is_backward { leaf.min() } else { leaf.max() };
+        let last = self.found.last().filter(|_| is_cut).map_or(end, |item| item.key);
+        self.next = self.after(last);
     }
 }
 
@@ -68,8 +93,19 @@ impl<V: Verbs> Index<V> {
     /// # Errors
     /// In the answer: see [`IndexError`](crate::IndexError).
     pub async fn scan(&self, range: KeyRange, most: usize) -> Answer<Vec<(u64, Value)>> {
-        let mut course = Course { range, most, next: Some(range.low), found: Vec::new(), read: 0 };
-        self.answer(self.op(range.low), async |op| {
+        self.run(Course::new(range, false, most)).await
+    }
+
+    /// The same in descending order. A round trip brings one leaf.
+    ///
+    /// # Errors
+    /// In the answer: see [`IndexError`](crate::IndexError).
+    pub async fn scan_backward(&self, range: KeyRange, most: usize) -> Answer<Vec<(u64, Value)>> {
+        self.run(Course::new(range, true, most)).await
+    }
+
+    async fn run(&self, mut course: Course) -> Answer<Vec<(u64, Value)>> {
+        self.answer(self.op(course.next.unwrap_or(0)), async |op| {
             // A key that is found and has no value any more makes room for another one.
             loop {
                 if !course.has_ended() {
@@ -136,7 +172,10 @@ impl<V: Verbs> Index<V> {
         }
         match self.reach(op, Use::Read).await? {
             Reached::Leaf(held) => course.take(held.leaf(), next),
-            Reached::Gap(gap) => course.next = gap.until().checked_add(1),
+            Reached::Gap(gap) => {
+                let (first, last) = gap.keys();
+                course.next = course.after(if course.is_backward { first } else { last });
+            }
         }
         op.state.anew = false;
         Ok(())
@@ -152,7 +191,10 @@ impl<V: Verbs> Index<V> {
         }) else {
             return Ok(false);
         };
-        let behind = ((course.most - course.found.len()) / EXPECTED).min(MAX_BATCH - 1);
+        let behind = match course.is_backward {
+            true => 0,
+            false => ((course.most - course.found.len()) / EXPECTED).min(MAX_BATCH - 1),
+        };
         let mut leaves = vec![first];
         if behind > 0 {
             self.cache.leaves_behind(prefix, op.key, behind, &mut leaves);

@@ -48,6 +48,10 @@ impl<V: Verbs + 'static> Structure for Index<V> {
         self.scan(range, most).await.map(copied)
     }
 
+    async fn scan_backward(&self, range: KeyRange, most: usize) -> Answer<Pairs> {
+        self.scan_backward(range, most).await.map(copied)
+    }
+
     fn export(&self, from: u64, most: usize) -> impl Future<Output = Answer<Portion<Bytes, u64>>> {
         export_in_order(self, from, most)
     }

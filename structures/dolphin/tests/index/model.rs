@@ -127,7 +127,10 @@ async fn play(index: Index<SimDevice>, acts: Vec<Act>, fixed: bool) -> (Verified
                 let range = low..=low.saturating_add(width << (number % 60));
                 let expected: Vec<_> =
                     map.range(range.clone()).take(most).map(|(key, value)| (*key, value.clone())).collect();
-                assert_eq!(found(index.scan(KeyRange::of(range), most).await), expected);
+                assert_eq!(found(index.scan(KeyRange::of(range.clone()), most).await), expected);
+                let last = map.range(range.clone()).rev().take(most);
+                let last: Vec<_> = last.map(|(key, value)| (*key, value.clone())).collect();
+                assert_eq!(found(index.scan_backward(KeyRange::of(range), most).await), last);
             }
             Act::Fill(low, count) => {
                 for key in low..low.saturating_add(count) {
@@ -146,6 +149,8 @@ async fn play(index: Index<SimDevice>, acts: Vec<Act>, fixed: bool) -> (Verified
     let verified = index.verify().await.expect("the structure is right");
     let all: Vec<_> = map.iter().map(|(key, value)| (*key, value.clone())).collect();
     assert_eq!(found(index.scan(KeyRange::ALL, usize::MAX).await), all);
+    let backward: Vec<_> = all.iter().rev().cloned().collect();
+    assert_eq!(found(index.scan_backward(KeyRange::ALL, usize::MAX).await), backward);
     for (key, value) in &map {
         assert_eq!(got(index.get(*key).await).as_ref(), Some(value), "get {key:#x}");
     }

@@ -119,7 +119,7 @@ impl<V: Verbs + 'static> Structure for Tables<V> {
     const NAME: &'static str = NAME;
 
     /// It has no order of keys.
-    const LACKS: &'static [&'static str] = &["scan"];
+    const LACKS: &'static [&'static str] = &["scan", "scan_backward"];
 
     fn now(&self) -> Instant {
         self.memory.reactor().now()
@@ -145,6 +145,13 @@ impl<V: Verbs + 'static> Structure for Tables<V> {
     async fn scan(&self, _: KeyRange, _: usize) -> Answer<Pairs, DtxError> {
         Answer {
             result: Err(CommonError::Lacks { structure: NAME, operation: "scan" }.into()),
+            round_trips: 0,
+        }
+    }
+
+    async fn scan_backward(&self, _: KeyRange, _: usize) -> Answer<Pairs, DtxError> {
+        Answer {
+            result: Err(CommonError::Lacks { structure: NAME, operation: "scan_backward" }.into()),
             round_trips: 0,
         }
     }

@@ -26,7 +26,7 @@ impl<V: Verbs + 'static> Structure for Table<V> {
     const NAME: &'static str = NAME;
 
     /// It has no order of keys.
-    const LACKS: &'static [&'static str] = &["scan"];
+    const LACKS: &'static [&'static str] = &["scan", "scan_backward"];
 
     fn now(&self) -> Instant {
         self.memory().reactor().now()
@@ -47,6 +47,13 @@ impl<V: Verbs + 'static> Structure for Table<V> {
     async fn scan(&self, _: KeyRange, _: usize) -> Answer<Pairs> {
         Answer {
             result: Err(CommonError::Lacks { structure: NAME, operation: "scan" }.into()),
+            round_trips: 0,
+        }
+    }
+
+    async fn scan_backward(&self, _: KeyRange, _: usize) -> Answer<Pairs> {
+        Answer {
+            result: Err(CommonError::Lacks { structure: NAME, operation: "scan_backward" }.into()),
             round_trips: 0,
         }
     }
