@@ -84,7 +84,8 @@ pub enum Error {
     },
     /// The operation has taken longer than the client's time limit.
     #[error(
-        "no answer within the time limit of {limit:?}{}; see whether all memory servers run, or allow more time",
+        "no answer within the time limit of {:?}{}; see whether all memory servers run, or allow more time",
+        to_millis(*limit),
         if *may_have_happened { ": the change may have been carried out or not" } else { "" }
     )]
     #[non_exhaustive]
@@ -134,6 +135,12 @@ pub enum Error {
 }
 
 /// What a structure without this operation has.
+/// A time limit as people read it: what is left of one has nanoseconds.
+fn to_millis(limit: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
+        .max(limit.min(Duration::from_millis(1)))
+}
+
 fn instead_of(operation: &str) -> &'static str {
     match operation {
         "begin" => {
