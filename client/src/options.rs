@@ -193,8 +193,7 @@ impl Options {
         if let Some(engine) = with_kind!(structure, K => self.open_kind::<K>(&site)) {
             return engine;
         }
-        let controllers = if self.root_to_leaf { &[] } else { site.cluster.controllers() };
-        self.open_structure(&site, controllers, |client: &fatbtree_blink_client::Client<_>| {
+        self.open_structure(&site, |client: &fatbtree_blink_client::Client<_>| {
             if self.cache_bytes > 0 {
                 client.set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
             }
@@ -256,20 +255,20 @@ impl Options {
             Remembered::Places => self.entry_cache_bytes,
             Remembered::Nodes => self.cache_bytes,
         };
-        self.open_structure(site, &[], |client: &SpreadClient<K::Client<Adapter>>| {
+        self.open_structure(site, |client: &SpreadClient<K::Client<Adapter>>| {
             if bytes > 0 {
                 client.remember(bytes);
             }
         })
     }
 
-    /// Opens the client process of a structure, which tells these controllers what it is asked for, and sets its caches.
+    /// Opens the client process of a structure, and sets its caches.
     fn open_structure<C: StructureClient>(
         &self,
         site: &Site,
-        controllers: &[String],
         remember: impl FnOnce(&C),
     ) -> Result<Engine, Error> {
+        let controllers = if self.root_to_leaf { &[] } else { site.cluster.controllers() };
         let first = site.cluster.tree().host(site.described.host).ip;
         let open = |host: Host, nic| {
             StructureProcess::open_without_absent(&ClientOptions {
