@@ -311,10 +311,13 @@ v300
 ";
     let options = ["--cluster", cluster, "--client", "client"];
     assert_eq!(answers(&options, input), expected);
-    assert!(answers(&options, "stats").starts_with("lookups 0, changes 0, "));
+    assert!(answers(&options, "get 300\nstats").contains("\ngets, changes, scans and loads: 1; "));
     let output = shell(&options, b"rscan 1 2\nverify\nget 300\n");
-    assert_eq!((text(&output.stdout), output.status.code()), ("v300\n", Some(1)));
-    assert!(text(&output.stderr).contains("2 of 3 lines failed"), "{}", text(&output.stderr));
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    assert!(lines[0].starts_with("whole: 301 keys in ") && lines[1..] == ["v300"], "{lines:?}");
+    let errors = text(&output.stderr);
+    assert!(errors.contains("line 1: rscan is for a tree in this process"), "{errors}");
+    assert!(errors.contains("1 of 3 lines failed") && output.status.code() == Some(1), "{errors}");
     for bad in [&["--client", "client"][..], &["--cluster", cluster, "--keys", "3"]] {
         assert_eq!(shell(bad, b"").status.code(), Some(2), "{bad:?}");
     }
