@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_blink::{Attempts, Contention};
-use fatbtree_topology::Structure;
 use fatbtree_workload::measure::{Outcome, Recorder};
 use fatbtree_workload::{LoadGenerator, OperationKind, Pace};
 use serde::Serialize;
@@ -280,10 +279,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         refuse_with_queries("--entry-cache", arguments.entry_cache)?;
         refuse_with_queries("--cache", arguments.cache)?;
     }
-    let entries = match structure {
-        Structure::Tree => arguments.entry_cache.map(entry_cache::of).transpose()?,
-        _ => None,
-    };
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let out = Output::optional("--out", arguments.out.as_ref())?;
@@ -297,7 +292,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     let files = Files::read(arguments)?;
-    let mut process = process::open(arguments, structure, &cluster, described, entries)?;
+    let mut process = process::open(arguments, structure, &cluster, described)?;
     let mut source = match Source::open(files, arguments, &mut *process) {
         Ok(source) => source,
         Err(error) => {

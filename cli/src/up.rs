@@ -66,13 +66,12 @@ pub(crate) struct Arguments {
     patience: u64,
 }
 
-/// The cluster file of an example.
-fn example_text(kind: Option<&str>, structure: Structure) -> String {
+/// The cluster file of an example, with the structure that the command line names: other commands read it there.
+fn example_text(kind: Option<&str>, structure: Option<Structure>) -> String {
     let text = example(kind.unwrap_or(EXAMPLE));
     match structure {
-        Structure::Tree => text.to_owned(),
-        // Other commands read it there.
-        other => format!("structure = \"{}\"\n\n{text}", other.word()),
+        None => text.to_owned(),
+        Some(structure) => format!("structure = \"{}\"\n\n{text}", structure.word()),
     }
 }
 
@@ -103,8 +102,7 @@ fn write_lasting(file: &Path, text: &str) -> Result<()> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let structure = arguments.structure.given().unwrap_or_default();
-    let text = example_text(arguments.example.as_deref(), structure);
+    let text = example_text(arguments.example.as_deref(), arguments.structure.given());
     let (_folder, file) = match &arguments.file {
         Some(file) => {
             if arguments.example.is_some() {
@@ -121,10 +119,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&file)?;
     let structure = arguments.structure.of(&cluster);
     check_structure(structure, arguments.begin, arguments.serve)?;
-    let mut memory_server_arguments = [arguments.structure.words(), arguments.sync.words()].concat();
-    if structure == Structure::Tree {
-        memory_server_arguments.extend([arguments.begin.words(), arguments.serve.words()].concat());
-    }
+    let Arguments { sync, begin, serve, .. } = arguments;
+    let memory_server_arguments =
+        [arguments.structure.words(), sync.words(), begin.words(), serve.words()].concat();
     let options = UpOptions {
         program: std::env::current_exe().context("finding this program")?,
         trust: crate::topology::trust(&cluster, &file, OPERATOR)?,

@@ -191,7 +191,10 @@ impl<P: Process> Store<P> {
                 Self::check("compare_and_swap")?;
                 Wanted::CompareAndSwap { expected, value }
             }
-            Change::Delete => Wanted::Delete,
+            Change::Delete => {
+                Self::check("delete")?;
+                Wanted::Delete
+            }
         };
         Self::result(self.0.change(key, change).await)
     }

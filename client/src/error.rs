@@ -147,6 +147,7 @@ fn instead_of(operation: &str) -> &'static str {
             "get, put, insert, update and delete of one key, or load tables of transactions (structure = \"dtx\")"
         }
         "scan" => "pairs, or `fatbtree scan` without a range, which gives all pairs in no order",
+        "insert" | "delete" => "get, put and update: its keys are always there",
         _ => "get, put, insert, update and delete",
     }
 }

@@ -13,6 +13,7 @@ use fatbtree_processes::{
 };
 use fatbtree_registry::{Kind, Remembered, with_kind};
 use fatbtree_topology::{Cluster, Host, Named, Structure};
+use fatbtree_trust::Trust;
 use fatbtree_wire::query::WINDOW;
 
 use crate::engine::Engine;
@@ -171,11 +172,39 @@ impl Options {
     /// # Errors
     /// When the cluster file is wrong, no memory server answers in time, or one refuses. With queries each must answer.
     pub async fn connect(self) -> Result<Client, Error> {
-        crate::service::start(self).await
+        crate::service::start(self, Self::open).await
     }
 
-    /// Opens the connections. Blocks.
-    pub(crate) fn open(&self) -> Result<Engine, Error> {
+    /// Connects to a structure of one's own, which the cluster file has no word for, by RDMA. All else is as for [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub async fn connect_to<K: Kind>(self) -> Result<Client, Error> {
+        crate::service::start(self, |options| options.open_kind::<K>(&options.site()?)).await
+    }
+
+    /// Opens the connections to the structure that the cluster holds. Blocks.
+    fn open(&self) -> Result<Engine, Error> {
+        let site = self.site()?;
+        if self.protocol == Protocol::Query {
+            return self.open_queries(&site);
+        }
+        let structure = self.structure.unwrap_or(site.cluster.structure());
+        if let Some(engine) = with_kind!(structure, K => self.open_kind::<K>(&site)) {
+            return engine;
+        }
+        self.open_structure(&site, |client: &fatbtree_blink_client::Client<_>| {
+            if self.cache_bytes > 0 {
+                client.set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
+            }
+            if self.entry_cache_bytes > 0 {
+                client.set_entry_cache(Some(Arc::new(EntryCache::new(self.entry_cache_bytes))));
+            }
+        })
+    }
+
+    /// Reads the cluster file, and finds the client in it.
+    fn site(&self) -> Result<Site, Error> {
         let text = std::fs::read_to_string(&self.file)
             .map_err(|source| Error::ReadFile { file: self.file.clone(), source })?;
         let cluster = Cluster::from_toml(&text)
@@ -192,70 +221,41 @@ impl Options {
             return Err(Error::NoClient { file: self.file.clone(), wanted: self.client.clone(), found });
         };
         let trust = trust_of(&cluster, &self.file, &described.name).map_err(Error::connect)?;
-        let metrics = cluster.metrics(&described.name).map(str::to_owned);
-        let (servers, patience) = (cluster.servers().to_vec(), self.patience);
-        if self.protocol == Protocol::Query {
-            let open = |way| {
-                QueryClientProcess::open(&QueryClientOptions {
-                    way,
-                    root_to_leaf: self.root_to_leaf,
-                    servers: servers.clone(),
-                    // A request that is late leaves room for as many behind it.
-                    lanes: (AT_ONCE as u16).div_ceil(WINDOW as u16 / 2),
-                    trust: trust.clone(),
-                    metrics: metrics.clone(),
-                    patience,
-                })
-            };
-            let process = match cluster.servers().iter().all(|server| server.query.is_some()) {
-                // By sockets of this machine: a wire is not needed, and may not even be described.
-                true => open(QueryWay::Sockets),
-                false => at_free_seat(&cluster, described.host, patience, |host, port| {
-                    open(QueryWay::at(&cluster, host, || Ok(port))?)
-                }),
-            };
-            return Ok(Engine::new(process.map_err(Error::connect)?, Rc::default()));
-        }
-        let structure = self.structure.unwrap_or(cluster.structure());
-        let with_controllers = !self.root_to_leaf && structure == Structure::Tree;
-        let first = cluster.tree().host(described.host).ip;
-        let options = |host: Host, nic| ClientOptions {
-            // There is one address for metrics.
-            metrics: metrics.clone().filter(|_| host.ip == first),
-            host,
-            nic,
-            servers: servers.clone(),
-            lanes: self.lanes,
-            controllers: if with_controllers { cluster.controllers().to_vec() } else { Vec::new() },
-            trust: trust.clone(),
-            patience,
-            contention: fatbtree_blink::Contention::default(),
+        Ok(Site { described: described.clone(), trust, cluster })
+    }
+
+    /// Opens the client process of queries.
+    fn open_queries(&self, site: &Site) -> Result<Engine, Error> {
+        let Site { cluster, described, trust } = site;
+        let open = |way| {
+            QueryClientProcess::open(&QueryClientOptions {
+                way,
+                root_to_leaf: self.root_to_leaf,
+                servers: cluster.servers().to_vec(),
+                // A request that is late leaves room for as many behind it.
+                lanes: (AT_ONCE as u16).div_ceil(WINDOW as u16 / 2),
+                trust: trust.clone(),
+                metrics: site.metrics(),
+                patience: self.patience,
+            })
         };
-        if let Some(engine) = with_kind!(structure, K => self.open_kind::<K>(&cluster, described, &options)) {
-            return engine;
-        }
-        self.open_structure(&cluster, described, options, |client: &fatbtree_blink_client::Client<_>| {
-            if self.cache_bytes > 0 {
-                client.set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
-            }
-            if self.entry_cache_bytes > 0 {
-                client.set_entry_cache(Some(Arc::new(EntryCache::new(self.entry_cache_bytes))));
-            }
-        })
+        let process = match cluster.servers().iter().all(|server| server.query.is_some()) {
+            // By sockets of this machine: a wire is not needed, and may not even be described.
+            true => open(QueryWay::Sockets),
+            false => at_free_seat(cluster, described.host, self.patience, |host, port| {
+                open(QueryWay::at(cluster, host, || Ok(port))?)
+            }),
+        };
+        Ok(Engine::new(process.map_err(Error::connect)?, Rc::default()))
     }
 
     /// Opens the client process of a structure over all memory servers.
-    fn open_kind<K: Kind>(
-        &self,
-        cluster: &Cluster,
-        described: &fatbtree_topology::Client,
-        options: impl Fn(Host, NicSpec) -> ClientOptions,
-    ) -> Result<Engine, Error> {
+    fn open_kind<K: Kind>(&self, site: &Site) -> Result<Engine, Error> {
         let bytes = match K::REMEMBERS {
             Remembered::Places => self.entry_cache_bytes,
             Remembered::Nodes => self.cache_bytes,
         };
-        self.open_structure(cluster, described, options, |client: &SpreadClient<K::Client<Adapter>>| {
+        self.open_structure(site, |client: &SpreadClient<K::Client<Adapter>>| {
             if bytes > 0 {
                 client.remember(bytes);
             }
@@ -265,13 +265,26 @@ impl Options {
     /// Opens the client process of a structure, and sets its caches.
     fn open_structure<C: StructureClient>(
         &self,
-        cluster: &Cluster,
-        described: &fatbtree_topology::Client,
-        options: impl Fn(Host, NicSpec) -> ClientOptions,
+        site: &Site,
         remember: impl FnOnce(&C),
     ) -> Result<Engine, Error> {
-        let open = |host, nic| StructureProcess::open_without_absent(&options(host, nic));
-        let mut process = self.at_seat(cluster, described, open).map_err(Error::connect)?;
+        let controllers = if self.root_to_leaf { &[] } else { site.cluster.controllers() };
+        let first = site.cluster.tree().host(site.described.host).ip;
+        let open = |host: Host, nic| {
+            StructureProcess::open_without_absent(&ClientOptions {
+                // There is one address for metrics.
+                metrics: site.metrics().filter(|_| host.ip == first),
+                host,
+                nic,
+                servers: site.cluster.servers().to_vec(),
+                lanes: self.lanes,
+                controllers: controllers.to_vec(),
+                trust: site.trust.clone(),
+                patience: self.patience,
+                contention: fatbtree_blink::Contention::default(),
+            })
+        };
+        let mut process = self.at_seat(site, open).map_err(Error::connect)?;
         let few = Rc::<Cell<bool>>::default();
         process.poll_before_sleep(self.poll, Rc::clone(&few));
         remember(process.client());
@@ -281,10 +294,10 @@ impl Options {
     /// Opens a client at a free seat of its host; with an RDMA device, at the host's own address.
     fn at_seat<T>(
         &self,
-        cluster: &Cluster,
-        described: &fatbtree_topology::Client,
+        site: &Site,
         mut open: impl FnMut(Host, NicSpec) -> Result<T, NodeError>,
     ) -> Result<T, NodeError> {
+        let Site { cluster, described, .. } = site;
         match &self.device {
             Some(device) => {
                 let host = cluster.tree().host(described.host).clone();
@@ -294,5 +307,19 @@ impl Options {
                 open(host, NicSpec::Software(port))
             }),
         }
+    }
+}
+
+/// A client's place in its cluster.
+struct Site {
+    cluster: Cluster,
+    described: fatbtree_topology::Client,
+    trust: Trust,
+}
+
+impl Site {
+    /// Address at which the client serves metrics, if it does.
+    fn metrics(&self) -> Option<String> {
+        self.cluster.metrics(&self.described.name).map(str::to_owned)
     }
 }

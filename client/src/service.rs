@@ -13,7 +13,7 @@ use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::engine::{Change, Left, Part, Process, Store};
+use crate::engine::{Change, Engine, Left, Part, Process, Store};
 use crate::stats::Counters;
 use crate::transaction::Asked;
 use crate::{Client, Error, Options};
@@ -129,12 +129,15 @@ impl Shared {
     }
 }
 
-/// Starts the thread, and connects there.
-pub(crate) async fn start(options: Options) -> Result<Client, Error> {
+/// Starts the thread, and connects there by `open`.
+pub(crate) async fn start(
+    options: Options,
+    open: fn(&Options) -> Result<Engine, Error>,
+) -> Result<Client, Error> {
     let (ready, is_ready) = oneshot::channel();
     let limit = options.time_limit;
     let serve = move || {
-        let engine = match options.open() {
+        let engine = match open(&options) {
             Ok(engine) => engine,
             // The future of the connection may have been dropped.
             Err(error) => return drop(ready.send(Err(error))),

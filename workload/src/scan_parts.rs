@@ -117,6 +117,10 @@ mod tests {
             Answer { result: Ok(found.collect()), round_trips: 1 }
         }
 
+        async fn scan_backward(&self, _: KeyRange, _: usize) -> Answer<Pairs, Infallible> {
+            unreachable!("it is scanned forward")
+        }
+
         async fn export(&self, _: u64, _: usize) -> Answer<Portion<Bytes, u64>, Infallible> {
             unreachable!("it is scanned")
         }

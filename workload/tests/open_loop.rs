@@ -90,6 +90,10 @@ impl Structure for Queue {
         unreachable!("it is not scanned")
     }
 
+    async fn scan_backward(&self, _: KeyRange, _: usize) -> Answer<Pairs, Infallible> {
+        unreachable!("it is not scanned")
+    }
+
     async fn export(&self, _: u64, _: usize) -> Answer<Portion<Bytes, u64>, Infallible> {
         unreachable!("it is not scanned")
     }

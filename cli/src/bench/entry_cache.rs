@@ -1,20 +1,21 @@
 //! `--entry-cache`: speculative lookups of the measured client.
 
 use std::fmt;
-use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use fatbtree_blink::{EntryCache, EntryCacheStats};
+use fatbtree_blink::EntryCacheStats;
 use fatbtree_registry::CacheUse;
 use serde::Serialize;
 
-/// Creates the cache of a client of trees, or refuses one without a place.
-pub(super) fn of(bytes: u64) -> Result<Arc<EntryCache>> {
-    let cache = EntryCache::new(bytes);
-    if cache.capacity() == 0 {
-        bail!("--entry-cache {bytes}: four places take 96 bytes, and fewer cannot be kept");
+/// Bytes of the smallest cache of a client of trees.
+const LEAST: u64 = 96;
+
+/// Refuses a cache of a client of trees that has no place.
+pub(super) fn check(bytes: u64) -> Result<()> {
+    if bytes < LEAST {
+        bail!("--entry-cache {bytes}: four places take {LEAST} bytes, and fewer cannot be kept");
     }
-    Ok(Arc::new(cache))
+    Ok(())
 }
 
 /// Use of the cache.

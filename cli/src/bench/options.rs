@@ -20,6 +20,7 @@ pub(super) fn check(structure: Structure, arguments: &Arguments) -> Result<()> {
         Some((Remembered::Places, name)) if cache.is_some() => {
             bail!("--cache is for trees and Dolphin indexes: a {name} has no inner nodes; see --entry-cache")
         }
+        None if *protocol == Protocol::Roce => entry_cache.map_or(Ok(()), super::entry_cache::check),
         _ => Ok(()),
     }
 }

@@ -81,13 +81,12 @@ pub(super) struct Counted {
     pub(super) calls: Option<u64>,
 }
 
-/// Opens the client that is measured. `entries`: the cache of places of a client of trees.
+/// Opens the client that is measured.
 pub(super) fn open(
     arguments: &Arguments,
     structure: Structure,
     cluster: &Cluster,
     described: &Client,
-    entries: Option<Arc<EntryCache>>,
 ) -> Result<Box<dyn Measured>> {
     if arguments.protocol == Protocol::Query && arguments.contention == Treatment::Smart {
         bail!("--contention smart is for RDMA: with --protocol query, the memory servers take the locks");
@@ -116,12 +115,12 @@ pub(super) fn open(
         process.stop_at_signals()?;
         return Ok(Box::new(process));
     }
-    let with_controllers = !arguments.root_to_leaf && structure == Structure::Tree;
+    let controllers = if arguments.root_to_leaf { &[] } else { cluster.controllers() };
     let first = cluster.tree().host(described.host).ip;
     let options = |host: Host, nic| ClientOptions {
         servers: cluster.servers().to_vec(),
         lanes: arguments.lanes,
-        controllers: if with_controllers { cluster.controllers().to_vec() } else { Vec::new() },
+        controllers: controllers.to_vec(),
         // There is one address for metrics.
         metrics: cluster.metrics(&described.name).map(str::to_owned).filter(|_| host.ip == first),
         host,
@@ -136,6 +135,7 @@ pub(super) fn open(
         return Ok(process);
     }
     let process: ClientProcess = rdma(arguments, cluster, described, options)?;
+    let entries = arguments.entry_cache.map(|bytes| Arc::new(EntryCache::new(bytes)));
     let nodes = arguments.cache.map(|bytes| Arc::new(IndexCache::new(bytes)));
     let is_led = cluster.controller().is_some() && !arguments.root_to_leaf;
     // Without a controller, an operation begins at the root where no cache knows more.

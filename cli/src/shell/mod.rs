@@ -1,27 +1,30 @@
 //! `fatbtree shell`: a tree to try by hand, or a cluster.
 
-mod cluster;
 pub(crate) mod command;
-mod spread;
+mod place;
+mod session;
 mod transaction;
 mod tree;
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::error::ErrorKind;
-use fatbtree_blink::{Allocation, Change, KeyRange, Order, ScanOptions, Start, TreeConfig, ValueLayout};
-use fatbtree_processes::SpreadClient;
+use fatbtree_blink::{Allocation, TreeConfig, ValueLayout};
+use fatbtree_blink_client::Client;
+use fatbtree_processes::{SpreadClient, StructureClient};
 use fatbtree_registry::{Kind, with_kind};
 use fatbtree_topology::Cluster;
 
 use crate::nic::Nic;
 use crate::stdout::{Out, is_lost};
 use crate::structure::StructureArgument;
-use command::{Command, HELP, show};
-use tree::{Setting, Tree, loaded_value};
+use command::{Command, HELP};
+use place::Place;
+use session::{Shell, Trouble};
+use tree::{Setting, Tree};
 
 /// A tree to try by hand: memory servers with software NICs and a client, all in this process; or a running cluster.
 ///
@@ -81,33 +84,20 @@ pub(crate) struct Arguments {
 /// Longest line in bytes: two values of 1 MiB, each character of them escaped.
 const LONGEST_LINE: u64 = (4 << 20) + 1024;
 
-/// Pairs that a scan of the shell asks for before it prints them.
-const PAIRS_AT_ONCE: usize = 256;
-
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let is_terminal = io::stdin().is_terminal();
-    let cluster = arguments.cluster.as_deref().map(crate::topology::load).transpose()?;
-    let structure = match &cluster {
-        Some(cluster) => arguments.structure.of(cluster),
+    let file = arguments.cluster.as_deref();
+    let cluster = file.map(|file| anyhow::Ok((file, crate::topology::load(file)?))).transpose()?;
+    let cluster = cluster.as_ref().map(|(file, cluster)| (*file, cluster));
+    let structure = match cluster {
+        Some((_, cluster)) => arguments.structure.of(cluster),
         None => arguments.structure.given().unwrap_or_default(),
     };
-    let spread = with_kind!(structure, K => on_spread::<K>(arguments, cluster.as_ref())?);
-    let lines = match (spread, &arguments.cluster) {
+    let lines = match (with_kind!(structure, K => on_kind::<K>(arguments, cluster)), cluster) {
         (Some(lines), _) => lines,
-        (None, Some(file)) => {
-            let (nic, client) = (&arguments.nic, arguments.client.as_deref());
-            let mut shell = cluster::Shell::connect(file, client, nic, Out)?;
-            exit_when_interrupted()?;
-            let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
-            shell.close();
-            lines
-        }
-        (None, None) => {
-            let mut shell = own_tree(arguments)?;
-            exit_when_interrupted()?;
-            serve(&mut shell, io::stdin().lock(), is_terminal)
-        }
-    };
+        (None, Some(cluster)) => on_cluster::<Client<_>>(arguments, cluster),
+        (None, None) => own_tree(arguments).and_then(serve_all),
+    }?;
     match lines {
         Ok(Lines { failed: 0, .. }) => Ok(()),
         Ok(_) if is_terminal => Ok(()),
@@ -122,30 +112,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Carries out all lines on a structure over all memory servers, of a cluster or in this process.
-fn on_spread<K: Kind>(arguments: &Arguments, cluster: Option<&Cluster>) -> Result<io::Result<Lines>> {
-    let is_terminal = io::stdin().is_terminal();
-    let lines = match (&arguments.cluster, cluster) {
-        (Some(file), Some(cluster)) => {
-            let (nic, client) = (&arguments.nic, arguments.client.as_deref());
-            let place = spread::connect::<SpreadClient<K::Client<_>>>(cluster, file, client, nic)?;
-            exit_when_interrupted()?;
-            let mut shell = spread::Shell::new(place, false, Out);
-            let lines = serve(&mut shell, io::stdin().lock(), is_terminal);
-            shell.into_place().close();
-            lines
-        }
-        _ => {
-            let place = spread::own::<K>(arguments.servers)?;
-            let mut shell = spread::Shell::new(place, arguments.trips, Out);
-            shell.load(arguments.keys)?;
-            exit_when_interrupted()?;
-            serve(&mut shell, io::stdin().lock(), is_terminal)
-        }
-    };
+fn on_kind<K: Kind>(arguments: &Arguments, cluster: Option<(&Path, &Cluster)>) -> Result<io::Result<Lines>> {
+    if let Some(cluster) = cluster {
+        return on_cluster::<SpreadClient<K::Client<_>>>(arguments, cluster);
+    }
+    let mut shell = Shell::new(place::own::<K>(arguments.servers)?, arguments.trips, Out);
+    shell.load(arguments.keys)?;
+    serve_all(shell)
+}
+
+/// Carries out all lines on the structure of a cluster.
+fn on_cluster<C: StructureClient>(
+    arguments: &Arguments,
+    cluster: (&Path, &Cluster),
+) -> Result<io::Result<Lines>> {
+    let place = place::connect::<C>(cluster, arguments.client.as_deref(), &arguments.nic)?;
+    exit_when_interrupted()?;
+    let mut shell = Shell::new(place, false, Out);
+    let lines = serve(&mut shell, io::stdin().lock(), io::stdin().is_terminal());
+    shell.into_place().close();
     Ok(lines)
 }
 
-fn own_tree(arguments: &Arguments) -> Result<Shell<Out>> {
+/// Carries out all lines on a structure in this process.
+fn serve_all(mut shell: Shell<impl Place, Out>) -> Result<io::Result<Lines>> {
+    exit_when_interrupted()?;
+    Ok(serve(&mut shell, io::stdin().lock(), io::stdin().is_terminal()))
+}
+
+fn own_tree(arguments: &Arguments) -> Result<Shell<Tree, Out>> {
     let values = arguments.value_size.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
     let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
         .unwrap_or_else(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit());
@@ -153,7 +148,7 @@ fn own_tree(arguments: &Arguments) -> Result<Shell<Out>> {
         *arguments;
     let allocation = if round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
     let tree = Tree::new(&Setting { config, allocation, servers, keys, cache_bytes, spare_bytes })?;
-    Ok(Shell { tree, config, trips, out: Out, operations: 0, round_trips: 0 })
+    Ok(Shell::new(tree, trips, Out))
 }
 
 /// Ends the process at Ctrl-C. Nothing of a tree outlives the process, and a session with a cluster ends with its
@@ -175,62 +170,22 @@ struct Lines {
     failed: u64,
 }
 
-struct Shell<W> {
-    tree: Tree,
-    config: TreeConfig,
-    trips: bool,
-    out: W,
-    /// Operations of all commands so far.
-    operations: u64,
-    round_trips: u64,
-}
-
-/// Reason for which a command was not carried out.
-enum Trouble {
-    /// The answer could not be written: the shell ends.
-    Output(io::Error),
-    /// The shell goes on.
-    Command(anyhow::Error),
-}
-
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
-}
-
-impl From<anyhow::Error> for Trouble {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Command(error)
-    }
-}
-
-/// Error of a structure that has no transactions.
-fn without_transactions(structure: &str) -> anyhow::Error {
-    anyhow::anyhow!("a {structure} has no transactions; see `fatbtree shell --structure dtx`")
-}
-
-/// A database that carries out commands.
-trait Database {
-    /// Place for answers.
-    fn out(&mut self) -> &mut impl Write;
-
-    /// Carries out a command and writes its answer.
-    fn carry_out(&mut self, command: Command) -> Result<(), Trouble>;
-}
-
 /// Carries out all lines up to the end.
-fn serve(database: &mut impl Database, mut input: impl BufRead, is_terminal: bool) -> io::Result<Lines> {
+fn serve(
+    shell: &mut Shell<impl Place, Out>,
+    mut input: impl BufRead,
+    is_terminal: bool,
+) -> io::Result<Lines> {
     let mut lines = Lines { all: 0, failed: 0 };
     let mut line = Vec::new();
     loop {
         if is_terminal {
-            write!(database.out(), "> ")?;
+            write!(shell.out, "> ")?;
         }
-        database.out().flush()?;
+        shell.out.flush()?;
         let Some(whole) = read_line(&mut input, &mut line)? else {
             if is_terminal {
-                writeln!(database.out())?;
+                writeln!(shell.out)?;
             }
             return Ok(lines);
         };
@@ -238,8 +193,8 @@ fn serve(database: &mut impl Database, mut input: impl BufRead, is_terminal: boo
         let done = match understand(&line, whole) {
             Ok(None) => Ok(()),
             Ok(Some(Command::Quit)) => return Ok(lines),
-            Ok(Some(Command::Help)) => Ok(writeln!(database.out(), "{HELP}")?),
-            Ok(Some(command)) => database.carry_out(command),
+            Ok(Some(Command::Help)) => Ok(writeln!(shell.out, "{HELP}")?),
+            Ok(Some(command)) => shell.carry_out(command),
             Err(error) => Err(error.into()),
         };
         match done {
@@ -247,7 +202,7 @@ fn serve(database: &mut impl Database, mut input: impl BufRead, is_terminal: boo
             Err(Trouble::Output(error)) => return Err(error),
             Err(Trouble::Command(error)) => {
                 lines.failed += 1;
-                database.out().flush()?;
+                shell.out.flush()?;
                 errln!("line {}: {error:#}", lines.all);
             }
         }
@@ -258,169 +213,6 @@ fn understand(line: &[u8], whole: bool) -> Result<Option<Command>> {
     ensure!(whole, "the line is longer than {LONGEST_LINE} bytes: values have up to 1 MiB");
     let line = std::str::from_utf8(line).context("the line is not UTF-8: give such bytes as 0x hex")?;
     Command::parse(line)
-}
-
-impl<W: Write> Database for Shell<W> {
-    fn out(&mut self) -> &mut impl Write {
-        &mut self.out
-    }
-
-    fn carry_out(&mut self, command: Command) -> Result<(), Trouble> {
-        match command {
-            Command::Get(key) => {
-                let lookup =
-                    self.tree.run(async |client| client.lookup(key, Start::CachedOrIndexRead).await)?;
-                let round_trips = lookup.trips.round_trips;
-                let answer = match lookup.result.map_err(anyhow::Error::from)? {
-                    Some(value) => show(&value),
-                    None => "not there".to_owned(),
-                };
-                self.answer(&answer, round_trips.into())
-            }
-            Command::Put(key, value) => self.mutate(key, Change::Upsert(&value), ["ok", "ok"]),
-            Command::Insert(key, value) => {
-                self.mutate(key, Change::Insert(&value), ["inserted", "there already"])
-            }
-            Command::Update(key, value) => self.mutate(key, Change::Update(&value), ["updated", "not there"]),
-            Command::CompareAndSet(key, expected, value) => {
-                let mutation = Change::CompareAndSwap { expected: &expected, value: &value };
-                self.mutate(key, mutation, ["set", "not set"])
-            }
-            Command::Delete(key) => self.mutate(key, Change::Delete, ["deleted", "not there"]),
-            Command::Scan { first, last, limit, backward } => self.scan(first, last, limit, backward),
-            Command::Len => {
-                let before = self.tree.client.pool().stats().remote.reads;
-                let count = self.tree.run(async |client| client.len().await)?;
-                let count = count.map_err(anyhow::Error::from)?;
-                let reads = self.tree.client.pool().stats().remote.reads - before;
-                writeln!(self.out, "{count}")?;
-                self.reads(reads)
-            }
-            Command::Verify => self.verify(),
-            Command::Load(count) => self.load(count),
-            Command::Stats => self.stats(),
-            Command::Begin | Command::Commit | Command::Abort => Err(without_transactions("tree").into()),
-            Command::Help | Command::Quit => Ok(()),
-        }
-    }
-}
-
-impl<W: Write> Shell<W> {
-    /// Writes an answer and what it has cost.
-    fn answer(&mut self, answer: &str, round_trips: u64) -> Result<(), Trouble> {
-        writeln!(self.out, "{answer}")?;
-        self.cost(round_trips)
-    }
-
-    fn cost(&mut self, round_trips: u64) -> Result<(), Trouble> {
-        self.operations += 1;
-        self.round_trips += round_trips;
-        if self.trips {
-            let s = if round_trips == 1 { "" } else { "s" };
-            writeln!(self.out, "({round_trips} round trip{s})")?;
-        }
-        Ok(())
-    }
-
-    /// Writes the reads of a command that has read the whole tree, many nodes at a time.
-    fn reads(&mut self, reads: u64) -> Result<(), Trouble> {
-        if self.trips {
-            writeln!(self.out, "({reads} reads)")?;
-        }
-        Ok(())
-    }
-
-    /// Carries out a mutation. The two `answers` are for one that was applied, and for one that was not.
-    fn mutate(&mut self, key: u64, mutation: Change<'_>, answers: [&str; 2]) -> Result<(), Trouble> {
-        let change = self.tree.run(async |client| client.mutate(key, mutation).await)?;
-        let applied = change.result.map_err(anyhow::Error::from)?;
-        self.answer(answers[usize::from(!applied)], change.trips.round_trips.into())
-    }
-
-    fn scan(&mut self, first: u64, last: u64, limit: u64, backward: bool) -> Result<(), Trouble> {
-        if first > last {
-            return Err(anyhow::anyhow!("the first key, {first}, is above the last, {last}").into());
-        }
-        let order = if backward { Order::Backward } else { Order::Forward };
-        let options = ScanOptions { order, start: Start::CachedOrIndexRead, ..ScanOptions::default() };
-        let client = self.tree.client.clone();
-        let mut scan = client.pool().scan(KeyRange::of(first..=last), options);
-        let mut left = limit;
-        while left > 0 {
-            // Some at a time: a long scan is printed as it goes.
-            let most = left.min(PAIRS_AT_ONCE as u64);
-            let pairs = self.tree.run(async |_| {
-                let mut pairs = Vec::new();
-                while (pairs.len() as u64) < most
-                    && let Some(pair) = scan.next().await
-                {
-                    pairs.push(pair?);
-                }
-                Ok::<_, fatbtree_blink::OperationError>(pairs)
-            })?;
-            let pairs = pairs.map_err(anyhow::Error::from)?;
-            for (key, value) in &pairs {
-                writeln!(self.out, "{key} {}", show(value))?;
-            }
-            left -= pairs.len() as u64;
-            if (pairs.len() as u64) < most {
-                break;
-            }
-        }
-        self.cost(scan.trips().sequential)
-    }
-
-    fn verify(&mut self) -> Result<(), Trouble> {
-        let before = self.tree.client.pool().stats().remote.reads;
-        let found = self.tree.run(async |client| client.verify().await)?.map_err(anyhow::Error::from)?;
-        let reads = self.tree.client.pool().stats().remote.reads - before;
-        let answer = format!(
-            "whole: {} keys in {} leaves, {:.0} % full, under {} internal nodes; root at level {}",
-            found.keys,
-            found.leaves,
-            found.leaf_fill() * 100.0,
-            found.internal_nodes,
-            found.height
-        );
-        writeln!(self.out, "{answer}")?;
-        self.reads(reads)
-    }
-
-    fn load(&mut self, count: u64) -> Result<(), Trouble> {
-        let config = self.config;
-        let round_trips = self.tree.run(async |client| {
-            let mut round_trips = 0;
-            for key in 1..=count {
-                let change = client.mutate(key, Change::Upsert(&loaded_value(&config, key))).await;
-                change.result?;
-                round_trips += u64::from(change.trips.round_trips);
-            }
-            Ok::<_, fatbtree_blink::OperationError>(round_trips)
-        })?;
-        let round_trips = round_trips.map_err(anyhow::Error::from)?;
-        self.answer("ok", round_trips)
-    }
-
-    fn stats(&mut self) -> Result<(), Trouble> {
-        let stats = self.tree.client.pool().stats();
-        let cache = self.tree.client.cache_stats();
-        writeln!(
-            self.out,
-            "gets, changes, scans and loads: {}; round trips one after another: {}",
-            self.operations, self.round_trips
-        )?;
-        writeln!(
-            self.out,
-            "splits {}, merges {}, new roots {}",
-            stats.splits, stats.merges, stats.new_roots
-        )?;
-        writeln!(
-            self.out,
-            "cache: {} bytes in {} nodes; hits {}, misses {}, stale {}, evicted {}",
-            cache.bytes, cache.entries, cache.hits, cache.misses, cache.stale, cache.evicted
-        )?;
-        Ok(())
-    }
 }
 
 /// Reads the next line; `None` at the end, `false` if it is too long and was skipped.

@@ -1,7 +1,7 @@
 //! A tree to be tried: memory servers and a client in one process, and wires of no length between their NICs.
 
-use std::future::Future;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
@@ -15,6 +15,8 @@ use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::Mtu;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::Frame;
+
+use super::place::Place;
 
 /// Parameters of a tree.
 pub(super) struct Setting {
@@ -41,7 +43,8 @@ const CLIENT: [u8; 2] = [1, 1];
 
 /// The client, and all that it talks to.
 pub(super) struct Tree {
-    pub(super) client: Client<Nic>,
+    client: Client<Nic>,
+    config: TreeConfig,
     network: Network,
 }
 
@@ -62,7 +65,7 @@ fn nic(config: &TreeConfig, last: [u8; 2]) -> Result<Nic> {
 }
 
 /// The value with which a key is loaded: as many digits as the leaves hold, or `v` and the key.
-pub(super) fn loaded_value(config: &TreeConfig, key: u64) -> Vec<u8> {
+fn loaded_value(config: &TreeConfig, key: u64) -> Vec<u8> {
     match config.values() {
         ValueLayout::Inline(bytes) => {
             let bytes = usize::from(bytes);
@@ -107,21 +110,51 @@ impl Tree {
         while !network.keeper.is_connected() {
             network.turn(&client)?;
         }
-        Ok(Self { client, network })
+        Ok(Self { client, config, network })
+    }
+}
+
+impl Place for Tree {
+    type Structure = Client<Nic>;
+
+    fn structure(&self) -> Rc<Client<Nic>> {
+        Rc::new(self.client.clone())
     }
 
-    /// Runs a future of the client's to its end.
-    ///
-    /// # Errors
-    /// When a connection breaks.
-    pub(super) fn run<F: Future>(&mut self, work: impl FnOnce(Client<Nic>) -> F) -> Result<F::Output> {
-        let done = self.network.run(&self.client, work(self.client.clone()));
+    /// Fails when a connection breaks.
+    fn run<T>(&mut self, work: impl Future<Output = T>) -> Result<T> {
+        let done = self.network.run(&self.client, work);
         if done.is_err() {
             // What was dropped may have left a lock, or what it had begun.
             let client = self.client.clone();
             self.network.run(&self.client, async { client.pool().finish().await })?;
         }
         done
+    }
+
+    fn reads(&self) -> u64 {
+        self.client.pool().stats().remote.reads
+    }
+
+    fn verify(&mut self) -> Result<String> {
+        let client = self.client.clone();
+        Ok(self.run(client.verify())??.to_string())
+    }
+
+    fn loaded_value(&self) -> Box<dyn Fn(u64) -> Vec<u8>> {
+        let config = self.config;
+        Box::new(move |key| loaded_value(&config, key))
+    }
+
+    fn statistics(&self) -> Vec<String> {
+        let (stats, cache) = (self.client.pool().stats(), self.client.cache_stats());
+        vec![
+            format!("splits {}, merges {}, new roots {}", stats.splits, stats.merges, stats.new_roots),
+            format!(
+                "cache: {} bytes in {} nodes; hits {}, misses {}, stale {}, evicted {}",
+                cache.bytes, cache.entries, cache.hits, cache.misses, cache.stale, cache.evicted
+            ),
+        ]
     }
 }
 

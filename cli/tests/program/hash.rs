@@ -61,7 +61,7 @@ fn a_table_is_loaded_measured_and_typed_into() {
         "not there",
         "not there",
         "3000",
-        "gets, changes and loads: 9;",
+        "gets, changes, scans and loads: 8;",
     ];
     assert!(!all && answers.lines().count() == expected.len(), "{answers}");
     assert!(

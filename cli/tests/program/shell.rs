@@ -311,10 +311,14 @@ v300
 ";
     let options = ["--cluster", cluster, "--client", "client"];
     assert_eq!(answers(&options, input), expected);
-    assert!(answers(&options, "stats").starts_with("lookups 0, changes 0, "));
-    let output = shell(&options, b"rscan 1 2\nverify\nget 300\n");
-    assert_eq!((text(&output.stdout), output.status.code()), ("v300\n", Some(1)));
-    assert!(text(&output.stderr).contains("2 of 3 lines failed"), "{}", text(&output.stderr));
+    assert!(answers(&options, "get 300\nstats").contains("\ngets, changes, scans and loads: 1; "));
+    let output = shell(&options, b"begin\nrscan 299 300\nverify\nget 300\n");
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    assert!(lines[2].starts_with("whole: 301 keys in "), "{lines:?}");
+    assert_eq!((&lines[..2], &lines[3..]), (&["300 v300", "299 v299"][..], &["v300"][..]));
+    let errors = text(&output.stderr);
+    assert!(errors.contains("line 1: a tree has no transactions"), "{errors}");
+    assert!(errors.contains("1 of 4 lines failed") && output.status.code() == Some(1), "{errors}");
     for bad in [&["--client", "client"][..], &["--cluster", cluster, "--keys", "3"]] {
         assert_eq!(shell(bad, b"").status.code(), Some(2), "{bad:?}");
     }

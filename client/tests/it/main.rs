@@ -4,6 +4,7 @@
 mod cache;
 mod cancel;
 mod common;
+mod counters;
 mod failures;
 mod hash;
 mod operations;

@@ -2,16 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::future::Future;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use fatbtree_controller::grpc::ClientReport;
-use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::Describe;
 use fatbtree_remote_memory::{
-    Answer, Awaited, Change, ConnectionId, KeyRange, Pairs, Portion, RemoteConfig, RemoteMemory, ServerSet,
-    Spread, Step, Stepped, Structure,
+    Answer, Awaited, Change, KeyRange, Pairs, Portion, RemoteConfig, RemoteMemory, ServerSet, Spread, Step,
+    Stepped, Structure,
 };
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
@@ -20,7 +19,6 @@ use super::structure::{DoubtOthers, Infos, StructureClient};
 use super::{ClientOptions, in_nanos};
 use crate::NodeError;
 use crate::adapter::Adapter;
-use crate::metrics::Metrics;
 
 /// A client of a structure over all memory servers, with memory that its process keeps connected. A clone is the same client.
 pub struct SpreadClient<S: Spread<Verbs = Adapter>>(Rc<Inner<S>>);
@@ -203,11 +201,6 @@ impl<S: Spread<Verbs = Adapter, Info: Describe>> StructureClient for SpreadClien
         self.0.memory.turn(now);
     }
 
-    /// Its part is compared with the others' when it is believed.
-    fn admit(&self, _: &ServerInfo<S::Info>) -> Result<(), NodeError> {
-        Ok(())
-    }
-
     /// A server that has begun anew, as an operator had it do, ends the structure that is open.
     fn believe(&self, server: u16, infos: &Infos<S::Info>) -> Result<(), DoubtOthers> {
         let Some(info) = infos.get(&server) else { return Ok(()) };
@@ -239,20 +232,7 @@ impl<S: Spread<Verbs = Adapter, Info: Describe>> StructureClient for SpreadClien
         }
     }
 
-    /// Switches have nothing to lead.
-    fn begin_reports(&self, _: usize, _: u64) -> bool {
-        false
+    async fn verify(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
+        Ok(self.structure().await?.verify().await?.to_string())
     }
-
-    fn report(&self) -> ClientReport {
-        ClientReport::default()
-    }
-
-    fn set_registered(&self, _: ConnectionId) {}
-
-    fn is_registered(&self) -> bool {
-        false
-    }
-
-    fn metrics(&self, _: &mut Metrics) {}
 }

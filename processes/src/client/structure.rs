@@ -12,12 +12,13 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::future::Future;
 
 use fatbtree_controller::grpc::ClientReport;
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::Describe;
-use fatbtree_remote_memory::{Kept, RemoteMemory, Structure};
+use fatbtree_remote_memory::{ConnectionId, Kept, RemoteMemory, Structure};
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
 
@@ -67,8 +68,10 @@ pub trait StructureClient: Structure + Clone + 'static {
     /// [believed](Self::believe).
     ///
     /// # Errors
-    /// When it cannot.
-    fn admit(&self, info: &ServerInfo<Self::Info>) -> Result<(), NodeError>;
+    /// When it cannot. By default all is compared when it is believed.
+    fn admit(&self, _info: &ServerInfo<Self::Info>) -> Result<(), NodeError> {
+        Ok(())
+    }
 
     /// Takes the description of a server in a new session.
     ///
@@ -85,18 +88,31 @@ pub trait StructureClient: Structure + Clone + 'static {
     /// Releases what dropped operations have left.
     fn finish(&self) -> impl Future<Output = ()> + 'static;
 
-    /// Begins to sample what the controller wants to know. Says whether there is anything.
-    fn begin_reports(&self, keys: usize, seed: u64) -> bool;
+    /// Walks over the whole structure and checks it, while nothing changes it. Returns what it finds, in words.
+    ///
+    /// # Errors
+    /// The first fault.
+    fn verify(&self) -> impl Future<Output = Result<String, Box<dyn Error + Send + Sync>>>;
+
+    /// Begins to sample what the controller wants to know. Says whether there is anything: by default not, and switches have nothing to
+    /// lead.
+    fn begin_reports(&self, _keys: usize, _seed: u64) -> bool {
+        false
+    }
 
     /// What the client was asked for since the last report.
-    fn report(&self) -> ClientReport;
+    fn report(&self) -> ClientReport {
+        ClientReport::default()
+    }
 
     /// Lets index reads go over a connection that the controller has registered.
-    fn set_registered(&self, id: fatbtree_remote_memory::ConnectionId);
+    fn set_registered(&self, _id: ConnectionId) {}
 
     /// Whether index reads are sent to all memory servers.
-    fn is_registered(&self) -> bool;
+    fn is_registered(&self) -> bool {
+        false
+    }
 
-    /// Metrics of the client.
-    fn metrics(&self, metrics: &mut Metrics);
+    /// Adds what the client counts beside its memory.
+    fn metrics(&self, _metrics: &mut Metrics) {}
 }

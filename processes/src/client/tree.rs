@@ -1,5 +1,6 @@
 //! The client of trees in its process.
 
+use std::error::Error;
 use std::future::{Future, ready};
 
 use fatbtree_blink::{OperationError, Pool, PoolConfig, SuperRoot, SuperRootError};
@@ -99,6 +100,10 @@ impl StructureClient for Client<Adapter> {
     fn finish(&self) -> impl Future<Output = ()> + 'static {
         let client = self.clone();
         async move { client.pool().finish().await }
+    }
+
+    async fn verify(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
+        Ok(self.pool().verify().await?.to_string())
     }
 
     fn begin_reports(&self, keys: usize, seed: u64) -> bool {

@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
+use fatbtree_memserver::{ClientId, MemoryServer, PartOptions, ServerOptions, make};
 use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, SessionKeeper};
 use fatbtree_remote_memory::{Contention, RemoteConfig, RemoteMemory};
 use fatbtree_sim::world::{Machine, Random, SimDevice};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
-use crate::tenant::Array;
+use crate::structure::{Array, Shape};
 
 /// Interval in which a client and the server look for something to be done.
 const LOOK: Duration = Duration::from_micros(10);
@@ -25,13 +25,15 @@ pub(crate) type Server = Rc<RefCell<MemoryServer<SimDevice, Array>>>;
 /// The memory as a client reaches it.
 pub(crate) type Client = Rc<RemoteMemory<SimDevice>>;
 
-/// Starts a server without an array and with memory to give, and a task of `operator` that lets it work. Sessions are so short that a run
+/// Starts a server of so many counters without an array and with memory to give, and a task of `operator` that lets it work. Sessions are so short that a run
 /// sees many end.
-pub(crate) fn serve(machine: &Machine, operator: &Machine) -> Server {
+pub(crate) fn serve(counters: u32, machine: &Machine, operator: &Machine) -> Server {
     let (lease, chunk_bytes) = (Duration::from_micros(1_500), 16 << 10);
     let options = ServerOptions { lock_table_bytes: 64, chunk_bytes, lease, ..ServerOptions::writable() };
-    let process = MemoryServer::new(machine.device(), Array::region(SERVER, 128 << 10), &options, 1)
-        .expect("the array fits the card");
+    let shape = Shape { servers: 1 << SERVER, counters };
+    let part = PartOptions { spare_bytes: 128 << 10, chunk_bytes, ..PartOptions::new(SERVER, shape) };
+    let part = make::<Array>(&part).expect("a small region finds memory");
+    let process = MemoryServer::new(machine.device(), part, &options, 1).expect("the array fits the card");
     let server = Rc::new(RefCell::new(process));
     let (worked, now) = (Rc::clone(&server), operator.clone());
     drop(operator.spawn(async move {

@@ -1,83 +1,25 @@
 //! The array under the load generator of all indexes: round trips, rate and latency in virtual time.
 
-use std::io::Error;
-
-use fatbtree_remote_memory::{Answer, Contention, KeyRange, Pairs, Portion};
-use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
-use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_remote_memory::Contention;
+use fatbtree_sim::world::{MachineOptions, Options, World, random};
+use fatbtree_verbs::time::Duration;
 use fatbtree_workload::measure::{Summary, Troubles};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_workload::{Change, LoadGenerator, Pace, Structure, Values};
+use fatbtree_workload::{LoadGenerator, Pace, Values};
 
-use crate::array::Counters;
 use crate::lab::{SERVER, begin, serve};
+use crate::structure::Counters;
 
 const COUNTERS: u32 = 200;
-
-/// Counters as records with values of eight bytes.
-struct Records {
-    counters: Counters<SimDevice>,
-    machine: Machine,
-}
-
-impl Structure for Records {
-    type Value = [u8; 8];
-    type Error = Error;
-    type Cursor = u64;
-
-    const NAME: &'static str = "array";
-
-    fn now(&self) -> Instant {
-        self.machine.now()
-    }
-
-    async fn sleep_until(&self, at: Instant) {
-        self.machine.sleep(at - self.now()).await;
-    }
-
-    async fn get(&self, key: u64) -> Answer<Option<[u8; 8]>, Error> {
-        let read = self.counters.get(key as u32).await.map(|value| Some(value.to_le_bytes()));
-        Answer { result: read.map_err(|error| Error::other(format!("{error:?}"))), round_trips: 1 }
-    }
-
-    async fn change(&self, key: u64, change: Change<'_>) -> Answer<bool, Error> {
-        let (Change::Insert(value) | Change::Update(value) | Change::Upsert(value)) = change else {
-            unreachable!("workload A has no deletes")
-        };
-        let new = u64::from_le_bytes(value.try_into().expect("eight bytes"));
-        match self.counters.change(key as u32, |_| new).await {
-            Ok((_, round_trips)) => Answer { result: Ok(true), round_trips },
-            Err(error) => Answer { result: Err(Error::other(format!("{error:?}"))), round_trips: 0 },
-        }
-    }
-
-    async fn scan(&self, _: KeyRange, _: usize) -> Answer<Pairs, Error> {
-        unreachable!("workload A has no scans")
-    }
-
-    async fn scan_backward(&self, _: KeyRange, _: usize) -> Answer<Pairs, Error> {
-        unreachable!("workload A has no scans")
-    }
-
-    async fn export(&self, _: u64, _: usize) -> Answer<Portion<bytes::Bytes, u64>, Error> {
-        unreachable!("workload A has no scans")
-    }
-
-    fn is_unknown(_: &Error) -> bool {
-        true
-    }
-}
 
 /// YCSB's workload A on one server, by one client with so many operations in flight.
 fn run(depth: usize) -> Summary {
     let world = World::new(1, Options::default());
-    let server = serve(&world.machine(MachineOptions::named("server")), world.operator());
+    let server = serve(COUNTERS, &world.machine(MachineOptions::named("server")), world.operator());
     let machine = world.machine(MachineOptions::named("client"));
     let client = begin(&machine, &server, Contention::SHERMAN, &mut random(1, 52));
-    let records = machine.clone();
     let running = machine.spawn(async move {
-        let counters = Counters::open(client, SERVER, COUNTERS).await.expect("the server lives");
-        let store = Records { counters, machine: records };
+        let counters = Counters::open(client, SERVER).await.expect("the server lives");
         let mut properties = builtin("a").expect("YCSB has a workload A");
         properties.set("recordcount", &COUNTERS.to_string());
         properties.set("requestdistribution", "uniform");
@@ -85,7 +27,7 @@ fn run(depth: usize) -> Summary {
         let mut workload = Workload::new(&spec, KeyMap::Ordered, 1).expect("there are records");
         let values = Values::new(1, 8).loaded_with(|_, bytes| bytes == [0; 8]);
         let (mut load, pace) = (LoadGenerator::new(), Pace::Closed { depth });
-        let ran = load.run_on(&store, &mut workload, 4_000, pace, &values, |_| {}).await;
+        let ran = load.run_on(&counters, &mut workload, 4_000, pace, &values, |_| {}).await;
         ran.expect("operations are drawn");
         assert_eq!(load.first_wrong(), None);
         load.summary_of(&Troubles::default())

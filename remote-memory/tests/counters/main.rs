@@ -1,26 +1,29 @@
-//! A second index over the same remote memory, which shows what one needs: an array of counters, in [`array`]. It runs against the
-//! memory server of production, on simulated machines whose clients die at any point.
+//! The smallest structure, which shows what one needs: an array of counters, in [`structure`]. Here it runs against the memory server of
+//! production, on simulated machines whose clients die at any point; `client/tests/it/counters.rs` has it in processes.
 //!
-//! The server knows what of an ended session's memory belongs to the array, because it asks the tenant in [`tenant`]. So the client that
-//! has made the array may die as all others, and what it has not used goes to others, which write all over it.
+//! The server knows what of an ended session's memory belongs to the array, because it asks its tenant. So the client that has made the
+//! array may die as all others, and what it has not used goes to others, which write all over it.
 
-mod array;
 mod lab;
 mod load;
-mod tenant;
+mod structure;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use array::Counters;
-use fatbtree_remote_memory::{Contention, LockError, Part, Want};
+use fatbtree_memserver::Tenant as _;
+use fatbtree_remote_memory::{CommonError, Contention, Part, Want};
 use fatbtree_sim::world::trial::{Alive, Deaths, Disturbances, Ended, Stage, Trial};
-use fatbtree_sim::world::{FinalOperation, Machine, MachineOptions, Options, Random, World, random};
+use fatbtree_sim::world::{
+    FinalOperation, Machine, MachineOptions, Options, Random, SimDevice, World, random,
+};
 use fatbtree_verbs::time::Duration;
 use lab::{Client, SERVER, Server, begin, serve};
 use rand::RngExt as _;
+use structure::Counters;
+use structure::layout::ARRAY;
 
-const COUNTERS: u32 = 4;
+const COUNTERS: u64 = 4;
 const SOON: Duration = Duration::from_secs(2);
 
 /// Results that clients were told, by counter.
@@ -32,26 +35,32 @@ struct Told {
     begun: Vec<u64>,
 }
 
+/// Adds one. Returns the sum.
+async fn add(counters: &Counters<SimDevice>, number: u64) -> Result<u64, CommonError> {
+    let sum = counters.update(number, |old| Some(old + 1)).await.result?;
+    Ok(sum.flatten().expect("there is such a counter, and one is added"))
+}
+
 /// Adds and reads until it dies.
 async fn work(client: Client, told: Rc<RefCell<Told>>, mut random: Random) {
-    let counters = Counters::open(client, SERVER, COUNTERS).await.expect("the server lives");
+    let counters = Counters::open(client, SERVER).await.expect("the server lives");
     loop {
         let number = random.random_range(0..COUNTERS);
         let at = number as usize;
         let floor = told.borrow().sums[at].iter().copied().max().unwrap_or(0);
         if random.random_bool(0.3) {
-            let read = counters.get(number).await.expect("the server lives");
+            let read = counters.get(number).await.result.expect("the server lives").expect("it is one");
             let ceiling = told.borrow().begun[at];
             assert!((floor..=ceiling).contains(&read), "counter {number}: {floor} <= {read} <= {ceiling}");
             continue;
         }
         told.borrow_mut().begun[at] += 1;
-        match counters.add(number, 1).await {
+        match add(&counters, number).await {
             Ok(sum) => {
                 assert!(sum > floor, "counter {number}: {sum} after {floor}");
                 told.borrow_mut().sums[at].push(sum);
             }
-            Err(LockError::Unknown(_)) => {}
+            Err(CommonError::Unknown(_)) => {}
             Err(error) => panic!("counter {number}: {error:?}"),
         }
     }
@@ -59,7 +68,7 @@ async fn work(client: Client, told: Rc<RefCell<Told>>, mut random: Random) {
 
 /// Takes memory that no other client has, and writes all over it.
 async fn scribble(memory: Client) {
-    let want = Want { server: SERVER, class: array::ARRAY, bytes: 1024, is_fresh: true };
+    let want = Want { server: SERVER, class: ARRAY, bytes: 1024, is_fresh: true };
     loop {
         let Ok(writer) = memory.writer(SERVER) else {
             memory.pause(1).await;
@@ -124,19 +133,19 @@ impl Stage for Scene {
     fn begin_last(self: &Rc<Self>) -> Vec<FinalOperation<String>> {
         self.machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
         let client = self.client(&self.last, &mut random(0, 53));
-        let adds = |number: u32| {
+        let adds = |number: u64| {
             let (scene, client) = (Rc::clone(self), Rc::clone(&client));
             let task = self.last.spawn(async move {
                 let failed = |error| format!("{error:?}");
-                let array = Counters::open(client, SERVER, COUNTERS).await.map_err(failed)?;
+                let counters = Counters::open(client, SERVER).await.map_err(failed)?;
                 scene.told.borrow_mut().begun[number as usize] += 1;
-                let sum = array.add(number, 1).await.map_err(failed)?;
+                let sum = add(&counters, number).await.map_err(failed)?;
                 scene.told.borrow_mut().sums[number as usize].push(sum);
-                let read = array.get(number).await.map_err(|error| format!("{error:?}"))?;
-                let structure = scene.server.1.borrow().info().structure;
-                match read == sum && structure == array.base() {
+                let read = counters.get(number).await.result.map_err(failed)?;
+                let root = scene.server.1.borrow().tenant().root();
+                match read == Some(sum) && root == counters.arrays[0] {
                     true => Ok(()),
-                    false => Err(format!("{read} was read after {sum}, and the server knows {structure}")),
+                    false => Err(format!("{read:?} was read after {sum}, and the server knows {root}")),
                 }
             });
             (format!("counter {number}"), task)
@@ -168,7 +177,7 @@ fn run(seed: u64) -> (u64, u64) {
     let draw = &mut random(seed, 50);
     let world = World::new(seed, Options::rough(draw));
     let machine = world.machine(MachineOptions::named("server"));
-    let server = serve(&machine, world.operator());
+    let server = serve(COUNTERS as u32, &machine, world.operator());
     let told = Told { sums: vec![Vec::new(); COUNTERS as usize], begun: vec![0; COUNTERS as usize] };
     let machines =
         [1, 2, 3].map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)));

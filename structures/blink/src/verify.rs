@@ -13,6 +13,7 @@
 //! not read, but it is checked where they lie.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::poll_fn;
 use std::ops::AddAssign;
 use std::pin::{Pin, pin};
@@ -65,6 +66,18 @@ pub struct Verified {
     pub room: u64,
     /// Children that the other nodes have room for.
     pub room_for_children: u64,
+}
+
+/// Words for people: `whole: 2000 keys in 180 leaves, …`.
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { keys, leaves, internal_nodes, height, .. } = self;
+        let full = self.leaf_fill() * 100.0;
+        write!(
+            f,
+            "whole: {keys} keys in {leaves} leaves, {full:.0} % full, under {internal_nodes} internal nodes; root at level {height}"
+        )
+    }
 }
 
 impl Verified {

@@ -1,6 +1,6 @@
 //! A cluster of one memory server on a thread of this process, and a client's cluster file. Nothing is between the two.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,6 +14,9 @@ use fatbtree_processes::{
 use fatbtree_registry::Kind;
 use fatbtree_topology::{Cluster, MemoryServer};
 use fatbtree_trust::Trust;
+
+/// Bytes of the server for what clients write.
+const SPARE: u64 = 256 << 20;
 
 /// The server stops when this is dropped.
 pub(crate) struct Running {
@@ -68,12 +71,12 @@ impl Running {
 
     /// With so many seats for clients.
     pub(crate) fn with_seats(seats: u16) -> Self {
-        Self::serve(seats, |described| TreeSource {
+        Self::serve(seats, None, |described| TreeSource {
             keys: Vec::new(),
             value_bytes: 16,
             seed: 42,
             config: TreeConfig::default(),
-            spare_bytes: 256 << 20,
+            spare_bytes: SPARE,
             region_bytes: 1 << 30,
             queries: Some(QueryOptions {
                 address: described.query.clone(),
@@ -87,10 +90,20 @@ impl Running {
 
     /// With an empty structure of this kind in place of a tree.
     pub(crate) fn with<K: Kind>() -> Self {
-        Self::serve(1, |_| PartSource::<K::Part> { shape: K::shape(1), spare_bytes: 256 << 20 })
+        Self::serve(1, None, |_| PartSource::<K::Part> { shape: K::shape(1), spare_bytes: SPARE })
     }
 
-    fn serve<S: Hosted + Send>(seats: u16, structure: impl FnOnce(&MemoryServer) -> S) -> Self {
+    /// The same, with what lies in this folder.
+    pub(crate) fn with_data<K: Kind>(data: &Path) -> Self {
+        let part = PartSource::<K::Part> { shape: K::shape(1), spare_bytes: SPARE };
+        Self::serve(1, Some(data.to_owned()), |_| part)
+    }
+
+    fn serve<S: Hosted + Send>(
+        seats: u16,
+        data: Option<PathBuf>,
+        structure: impl FnOnce(&MemoryServer) -> S,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let text = std::fs::read_to_string(write_file_with(&folder, seats)).expect("the file");
         let cluster = Cluster::from_toml(&text).expect("a cluster file");
@@ -108,7 +121,7 @@ impl Running {
             roster: roster_of(&cluster),
             metrics: None,
             structure: structure(&described),
-            data: None,
+            data,
             sync: None,
             limit: None,
             described,
