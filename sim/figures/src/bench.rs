@@ -507,7 +507,7 @@ pub(super) fn keep<K, T>(
         other => fail(format!("nothing fails here, but: {other:?}")),
     };
     let keeper = Rc::new(RefCell::new(keeper));
-    drop(machine.spawn(machine.clone().keep_sessions(memory, keeper, carry, told)));
+    machine.keep_sessions(memory, keeper, carry, told);
 }
 
 /// Waits until all clients are connected; returns the rkey that each queue pair reads with.

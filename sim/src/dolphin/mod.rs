@@ -19,7 +19,6 @@
 //! assert!(outcome.answered > 0);
 //! ```
 
-mod clients;
 mod lab;
 mod run;
 #[cfg(test)]
@@ -27,12 +26,14 @@ mod tests;
 
 use std::ops::AddAssign;
 
-use fatbtree_dolphin::{Shape, Verified};
+use fatbtree_dolphin::Shape;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use serde::Serialize;
 
-pub use lab::{Client, Server, begin, serve, strays};
+pub use lab::{Server, leaves, serve, strays};
+
+pub use crate::stage::begin;
 
 use crate::world::{Options, Random, random};
 
@@ -147,14 +148,6 @@ impl AddAssign for Outcome {
         self.nodes += other.nodes;
         self.unfinished += other.unfinished;
         self.chunks += other.chunks;
-    }
-}
-
-impl Outcome {
-    fn found(&mut self, verified: &Verified) {
-        self.leaves = verified.leaves;
-        self.nodes = verified.nodes;
-        self.unfinished = verified.unfinished;
     }
 }
 

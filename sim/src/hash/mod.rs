@@ -20,7 +20,7 @@
 //! ```
 
 pub mod lab;
-mod stage;
+mod run;
 
 #[cfg(test)]
 mod tests;
@@ -126,7 +126,7 @@ impl Scenario {
     /// # Errors
     /// What was wrong.
     pub fn run(&self) -> Result<Outcome, String> {
-        stage::run(self)
+        run::run(self)
     }
 }
 

@@ -15,7 +15,6 @@ use fatbtree_memserver::{
 };
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
-use fatbtree_remote_memory::session_keeper::SessionKeeper;
 use fatbtree_remote_memory::{Change, Kept, RemoteConfig, RemoteMemory, Spread};
 
 use crate::world::{Machine, SimDevice};
@@ -61,9 +60,6 @@ pub(super) trait Structure: Sized + 'static {
 
 /// What a server says of itself.
 pub(super) type Info<S> = ServerInfo<<<S as Structure>::Tenant as Tenant>::Description>;
-
-/// Sessions of a client.
-pub(super) type Keeper<S> = SessionKeeper<<<S as Structure>::Tenant as Tenant>::Description>;
 
 fn owner(server: u16) -> FolderOwner {
     FolderOwner { server: format!("server-{server}"), partition: server, address: [127, 0, 0, 1].into() }

@@ -2,21 +2,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Bounds, ClientId, Keeping, Limits, Loaded, MemoryServer, ServerOptions};
-use fatbtree_remote_memory::session_keeper::{Call, Denied, KeeperOptions};
+use fatbtree_memserver::{ClientId, Keeping, Loaded, MemoryServer, ServerOptions};
+use fatbtree_remote_memory::Kept as _;
+use fatbtree_remote_memory::session_keeper::{Call, Denied};
 use fatbtree_verbs::journal::{Cut, Disk, LossyDisk, Pace};
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{Access, Memory};
+use fatbtree_verbs::Memory;
 use rand::RngExt as _;
 use tempfile::TempDir;
 
-use super::kinds::{CHUNK, GROUP, Keeper, LONGEST, Structure};
+use super::kinds::{CHUNK, GROUP, LONGEST, Structure};
 use super::{Outcome, Scenario};
+use crate::stage::{keeper, options};
 use crate::world::{Machine, MachineOptions, Options, Random, SimDevice, Tearing, World, random};
 
 /// Interval in which a client and a server look for something to be done.
@@ -69,10 +70,11 @@ pub(super) struct Server<S: Structure> {
 
 impl<S: Structure> Server<S> {
     pub(super) fn start(world: &World, content: Loaded<S::Tenant>) -> Result<Rc<Self>, String> {
-        let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
-        let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
-        let options =
-            ServerOptions { access: Access::ALL, chunk_bytes: CHUNK, limits, ..ServerOptions::writable() };
+        let usual = ServerOptions::writable();
+        let options = ServerOptions {
+            lock_table_bytes: usual.lock_table_bytes,
+            ..options(CHUNK, usual.lease)
+        };
         let machine = world.machine(MachineOptions::named(format!("server {}", content.server)));
         let region = Arc::clone(&content.region);
         let process = MemoryServer::new(machine.device(), content, &options, 1);
@@ -104,12 +106,9 @@ pub(super) fn client<S: Structure>(
     let machine = world.machine(MachineOptions::named(format!("client {seed}")));
     let infos: Vec<_> = servers.iter().map(|server| *server.process.borrow().info()).collect();
     let memory = S::memory(&machine, &infos, seed);
-    let pauses = KeeperOptions { first_pause: LOOK, longest_pause: LOOK, ..KeeperOptions::default() };
-    let connections = fatbtree_remote_memory::Kept::remote(&*memory).connections();
-    let keeper = Rc::new(RefCell::new(Keeper::<S>::new(connections, pauses)));
     let (servers, caller) = (servers.to_vec(), machine.clone());
-    let host = Ipv4Addr::from_bits(0x0a00_0000 | machine.id().0);
-    let id = ClientId { host: host.into(), roce: host };
+    let roce = machine.reactor().with(|card| card.address());
+    let id = ClientId { host: roce.into(), roce };
     let carry = async move |server: u16, call| {
         caller.sync(&call).await;
         if let Call::Sync { .. } = call {
@@ -119,7 +118,7 @@ pub(super) fn client<S: Structure>(
             servers.iter().find(|of| of.process.borrow().info().server == server).expect("it is one of them");
         server.process.borrow_mut().carry_out(caller.now(), id, call).map_err(Denied::from)
     };
-    drop(machine.spawn(machine.clone().keep_sessions(Rc::clone(&memory), keeper, carry, drop)));
+    machine.keep_sessions(Rc::clone(&memory), keeper(memory.remote()), carry, drop);
     (machine, memory)
 }
 
