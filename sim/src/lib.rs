@@ -43,6 +43,9 @@
 //! assert_eq!(outcome.found + outcome.not_found + outcome.failed, outcome.lookups);
 //! ```
 
+#[macro_use]
+mod counters;
+
 pub mod campaigns;
 mod cluster;
 mod control;
