@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comfy_table::{Table, presets};
 use fatbtree_figures::{
-    DolphinFigure, MemoryRow, Mix, PUBLISHED, PaperFigure, Published, Row, Size, Skew, SmartFigure,
-    SmartResult, SmartRow, SwitchRow, dolphin, fat_btree, locks, memory, reads, smart, switches, writes,
+    FIGURES, Figure, MemoryRow, PUBLISHED, Paper, Published, Row, Rows, Size, SmartRow, SwitchRow,
 };
 use serde::Serialize;
 
@@ -36,10 +36,10 @@ use crate::progress;
   fatbtree figures --depth 32                32 operations of each client in flight instead of 16")]
 pub(crate) struct Arguments {
     /// Paper whose figures are made.
-    #[arg(long, value_name = "sherman|fat-btree|smart|dolphin", value_enum, default_value = "sherman")]
+    #[arg(long, value_name = "sherman|fat-btree|smart|dolphin", value_parser = papers(), default_value = "sherman")]
     of: Paper,
-    /// One figure, with --of smart or --of dolphin (6, 7, 8, 9, table-2 or switches); otherwise all of them.
-    #[arg(long, value_name = "3|4|5|6|7|8|9|10|11|12|13|14|table-1|table-2|switches")]
+    /// One figure of the paper, by its number, table-1 or table-2, reads (sherman) or switches (dolphin); otherwise all of them.
+    #[arg(long, value_name = "3|4|5|6|7|8|9|10|11|12|13|14|16|table-1|table-2|reads|switches")]
     figure: Option<String>,
     /// Keys that operations are about; two of three are in the tree at first.
     #[arg(long, default_value_t = Size::default().keys, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
@@ -58,241 +58,163 @@ pub(crate) struct Arguments {
     json: Option<PathBuf>,
 }
 
-#[derive(clap::ValueEnum, Clone, Copy)]
-enum Paper {
-    Sherman,
-    FatBtree,
-    Smart,
-    Dolphin,
+fn papers() -> impl TypedValueParser<Value = Paper> {
+    PossibleValuesParser::new(["sherman", "fat-btree", "smart", "dolphin"]).map(|word| match &word[..] {
+        "fat-btree" => Paper::FatBtree,
+        "smart" => Paper::Smart,
+        "dolphin" => Paper::Dolphin,
+        _ => Paper::Sherman,
+    })
 }
 
-/// Rows of one workload.
+/// A figure that was made.
 #[derive(Serialize)]
-struct Figure {
+struct Made {
+    #[serde(skip)]
+    figure: &'static Figure,
     title: &'static str,
-    skew: Skew,
-    mix: Mix,
-    rows: Vec<Row>,
-}
-
-fn smart_figure(number: &str) -> Result<SmartFigure> {
-    let numbers = SmartFigure::ALL.map(SmartFigure::number);
-    let found = SmartFigure::ALL.into_iter().find(|figure| figure.number() == number);
-    found.ok_or_else(|| anyhow!("no such figure: choose {}", numbers.join(", ")))
+    #[serde(flatten)]
+    rows: Rows,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    if arguments.figure.is_some() && !matches!(arguments.of, Paper::Smart | Paper::Dolphin) {
-        bail!(
-            "--figure chooses one of SMART's or Dolphin's figures: add --of smart or --of dolphin, or leave --figure out"
-        );
-    }
-    let only = arguments.figure.as_deref();
-    let &Arguments { keys, depth, window, seed, .. } = arguments;
-    let json = Output::optional("--json", arguments.json.as_ref())?;
+    let &Arguments { of, keys, depth, window, seed, .. } = arguments;
     let size = Size { keys, depth, warm_up_us: window / 5, window_us: window, seed };
-    let figures = match arguments.of {
-        Paper::Sherman => of_sherman(&size)?,
-        Paper::FatBtree => of_fat_btree(&size)?,
-        Paper::Smart => return of_smart(&size, only.map(smart_figure).transpose()?, json),
-        Paper::Dolphin => return of_dolphin(&size, only, json),
-    };
-    for figure in &figures {
-        outln!("{}, {:?}\n{}\n", figure.title, figure.mix, table(figure));
-    }
-    if let Some(file) = json {
-        file.write("rows", &(serde_json::to_string_pretty(&figures)? + "\n"))?;
-    }
-    Ok(())
-}
-
-fn of_sherman(size: &Size) -> Result<Vec<Figure>> {
-    let bar = progress::bar("figures", 2 * (Mix::WRITING.len() as u64 + 1) + 1);
-    let mut figures = Vec::new();
-    for (skew, title) in [(Skew::Skewed, "Figure 10, skewed"), (Skew::Uniform, "Figure 11, uniform")] {
-        for mix in Mix::WRITING {
-            let rows = writes(size, skew, mix).map_err(|why| anyhow!(why))?;
-            figures.push(Figure { title, skew, mix, rows });
-            bar.inc(1);
-        }
-    }
-    let (title, skew, mix) = ("Figure 16, locks taken and given back", Skew::Skewed, Mix::WriteOnly);
-    figures.push(Figure { title, skew, mix, rows: locks(size).map_err(|why| anyhow!(why))? });
-    bar.inc(1);
-    for (skew, title) in [(Skew::Skewed, "Reads, skewed"), (Skew::Uniform, "Reads, uniform")] {
-        let rows = reads(size, skew).map_err(|why| anyhow!(why))?;
-        figures.push(Figure { title, skew, mix: Mix::ReadOnly, rows });
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok(figures)
-}
-
-fn of_fat_btree(size: &Size) -> Result<Vec<Figure>> {
-    let bar = progress::bar("figures", PaperFigure::ALL.len() as u64);
-    let mut figures = Vec::new();
-    for figure in PaperFigure::ALL {
-        let rows = fat_btree(size, figure).map_err(|why| anyhow!(why))?;
-        // Rows say how skewed they are.
-        figures.push(Figure { title: figure.title(), skew: Skew::Skewed, mix: Mix::ReadOnly, rows });
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok(figures)
-}
-
-fn of_smart(size: &Size, only: Option<SmartFigure>, json: Option<Output>) -> Result<()> {
-    let chosen: Vec<_> =
-        SmartFigure::ALL.into_iter().filter(|&figure| only.is_none_or(|only| only == figure)).collect();
+    let json = Output::optional("--json", arguments.json.as_ref())?;
+    let chosen = chosen(of, arguments.figure.as_deref())?;
     let bar = progress::bar("figures", chosen.len() as u64);
-    let mut figures = Vec::new();
+    let mut made = Vec::new();
     for figure in chosen {
-        figures.push(smart(size, figure).map_err(|why| anyhow!(why))?);
+        let rows = figure.run(&size).map_err(|why| anyhow!(why))?;
+        made.push(Made { figure, title: figure.title, rows });
         bar.inc(1);
     }
     bar.finish_and_clear();
-    for figure in figures.iter().filter(|figure| !figure.rows.is_empty()) {
-        outln!("{}\n{}", figure.title, smart_table(figure));
-        for check in &figure.checks {
-            outln!("{} {}: {}", if check.holds { "holds:" } else { "FAILS:" }, check.claim, check.found);
-        }
-        outln!();
+    made.iter().for_each(|made| print(made, &size));
+    let published = if of == Paper::Dolphin { published(&made) } else { Vec::new() };
+    if !published.is_empty() {
+        outln!("Published values, not measured here\n{}\n", table(&OF_PAPERS, &published));
     }
-    if let Some(file) = json {
-        file.write("rows", &(serde_json::to_string_pretty(&figures)? + "\n"))?;
-    }
+    let Some(file) = json else { return Ok(()) };
+    let all = match of {
+        Paper::Dolphin => of_dolphin(&made, &published)?,
+        _ => serde_json::to_string_pretty(&made)?,
+    };
+    file.write("rows", &(all + "\n"))?;
     Ok(())
 }
 
-/// Name of Dolphin's table II, and of what leading it takes.
-const TABLE: &str = "table-2";
-const SWITCHES: &str = "switches";
-
-fn of_dolphin(size: &Size, only: Option<&str>, json: Option<Output>) -> Result<()> {
-    let numbers = ["6", "7", "8", "9", TABLE, SWITCHES];
-    if only.is_some_and(|only| !numbers.contains(&only)) {
+/// The figures of a paper, or those of one number.
+fn chosen(paper: Paper, number: Option<&str>) -> Result<Vec<&'static Figure>> {
+    let of_paper = || FIGURES.iter().filter(|figure| figure.paper == paper);
+    let chosen: Vec<_> =
+        of_paper().filter(|figure| number.is_none_or(|number| number == figure.number)).collect();
+    if chosen.is_empty() {
+        let mut numbers: Vec<_> = of_paper().map(|figure| figure.number).collect();
+        numbers.dedup();
         bail!("no such figure: choose {}", numbers.join(", "));
     }
-    let is_wanted = |name: &str| only.is_none_or(|only| only == name);
-    let chosen: Vec<_> = DolphinFigure::ALL.into_iter().filter(|figure| is_wanted(figure.number())).collect();
-    let bar = progress::bar("figures", chosen.len() as u64 + 2);
-    let mut figures = Vec::new();
-    for figure in chosen {
-        let rows = dolphin(size, figure).map_err(|why| anyhow!(why))?;
-        figures.push(Figure { title: figure.title(), skew: figure.skew(), mix: figure.mix(), rows });
-        bar.inc(1);
-    }
-    let bytes = if is_wanted(TABLE) { memory(size).map_err(|why| anyhow!(why))? } else { Vec::new() };
-    bar.inc(1);
-    let led = if is_wanted(SWITCHES) { switches(size).map_err(|why| anyhow!(why))? } else { Vec::new() };
-    bar.finish_and_clear();
-    for figure in &figures {
-        outln!("{}\n{}\n", figure.title, table(figure));
-    }
-    if !bytes.is_empty() {
-        let title = "Table II, bytes for 512 million keys, scaled from";
-        outln!("{title} {} keys\n{}\n", size.keys, memory_table(&bytes));
-    }
-    let figure_of = |value: &Published| value.figure.trim_end_matches(['a', 'b', 'c']);
-    let of_paper: Vec<_> = PUBLISHED
-        .into_iter()
-        .filter(|value| is_wanted(if value.figure == "II" { TABLE } else { figure_of(value) }))
-        .collect();
-    if !of_paper.is_empty() {
-        outln!("Published values, not measured here\n{}\n", published_table(&of_paper));
-    }
-    if !led.is_empty() {
-        outln!("Switches that lead clients, half gets and half updates\n{}", switch_table(&led));
-    }
-    if let Some(file) = json {
-        let all = serde_json::json!({
-            "figures": figures, "memory": bytes, "published": of_paper, "switches": led,
-        });
-        file.write("rows", &(serde_json::to_string_pretty(&all)? + "\n"))?;
-    }
-    Ok(())
+    Ok(chosen)
 }
 
-/// An empty table with this header.
-fn table_of(header: impl Into<comfy_table::Row>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
-    table
+/// Values that the paper's text gives for these figures.
+fn published(made: &[Made]) -> Vec<Published> {
+    let number = |value: &Published| match value.figure {
+        "II" => "table-2",
+        number => number.trim_end_matches(['a', 'b', 'c']),
+    };
+    let is_made = |value: &Published| made.iter().any(|made| made.figure.number == number(value));
+    PUBLISHED.into_iter().filter(is_made).collect()
 }
 
-fn published_table(values: &[Published]) -> Table {
-    let mut table = table_of(["figure", "index", "published"]);
-    for value in values {
-        table.add_row([value.figure, value.index, value.value]);
+/// Dolphin's figures as JSON: each kind of rows by its name.
+fn of_dolphin(made: &[Made], published: &[Published]) -> Result<String> {
+    let figures: Vec<_> = made.iter().filter(|made| matches!(made.rows, Rows::Operations { .. })).collect();
+    let of = |is: fn(&Rows) -> bool| made.iter().map(|made| &made.rows).find(|rows| is(rows));
+    let memory = of(|rows| matches!(rows, Rows::Memory(_)));
+    let switches = of(|rows| matches!(rows, Rows::Switches(_)));
+    let none = || serde_json::json!([]);
+    let rows = |rows: Option<&Rows>| rows.map_or_else(|| Ok(none()), serde_json::to_value);
+    let all = serde_json::json!({
+        "figures": figures, "memory": rows(memory)?, "published": published, "switches": rows(switches)?,
+    });
+    Ok(serde_json::to_string_pretty(&all)?)
+}
+
+fn print(made: &Made, size: &Size) {
+    let title = made.title;
+    match &made.rows {
+        Rows::Operations { mix, rows, .. } => {
+            let mix = if made.figure.paper == Paper::Dolphin { String::new() } else { format!(", {mix:?}") };
+            let first = rows.first().map_or(1.0, |row| row.mops);
+            let rows: Vec<_> = rows.iter().map(|row| (row.clone(), first)).collect();
+            outln!("{title}{mix}\n{}\n", table(&OF_OPERATIONS, &rows));
+        }
+        Rows::Threads { rows, .. } if rows.is_empty() => {}
+        Rows::Threads { rows, checks, .. } => {
+            outln!("{title}\n{}", table(&OF_THREADS, rows));
+            for check in checks {
+                outln!("{} {}: {}", if check.holds { "holds:" } else { "FAILS:" }, check.claim, check.found);
+            }
+            outln!();
+        }
+        Rows::Memory(rows) => {
+            outln!("{title}, scaled from {} keys\n{}\n", size.keys, table(&OF_MEMORY, rows));
+        }
+        Rows::Switches(rows) => outln!("{title}\n{}", table(&OF_SWITCHES, rows)),
     }
-    table
 }
 
-fn switch_table(rows: &[SwitchRow]) -> Table {
-    let mut table = table_of([
-        "keys",
-        "",
-        "client's cache",
-        "SRAM room",
-        "SRAM used",
-        "entries",
-        "TCAM rows",
-        "led to leaf %",
-        "trips/get",
-        "trips/update",
-        "Mop/s",
-        "p50 µs",
-    ]);
-    for row in rows {
-        table.add_row([
-            row.keys.clone(),
-            row.name.clone(),
-            row.cache.to_owned(),
-            unless_zero(row.room_bytes as f64, 0),
-            unless_zero(row.sram_bytes as f64, 0),
-            unless_zero(row.entries as f64, 0),
-            unless_zero(row.tcam_rows as f64, 0),
-            unless_zero(row.led_percent, 1),
-            format!("{:.2}", row.get_round_trips),
-            format!("{:.2}", row.update_round_trips),
-            format!("{:.2}", row.mops),
-            format!("{:.1}", row.p50_us),
-        ]);
-    }
-    table
-}
+/// A column of a table: its title, and the text of a row, empty where it says nothing.
+type Column<R> = (&'static str, fn(&R) -> String);
 
-fn memory_table(rows: &[MemoryRow]) -> Table {
-    let mut table = table_of([
-        "",
-        "cache bytes/key",
-        "client MB",
-        "paper",
-        "server bytes/key",
-        "servers GB",
-        "paper",
-        "keys/leaf",
-    ]);
-    for row in rows {
-        table.add_row([
-            row.name.clone(),
-            format!("{:.2}", row.cache_bytes),
-            format!("{:.0}", row.cache_mb),
-            unless_zero(row.paper_cache_mb, 0),
-            format!("{:.1}", row.server_bytes),
-            format!("{:.1}", row.server_gb),
-            unless_zero(row.paper_server_gb, 0),
-            format!("{:.1}", row.keys_a_leaf),
-        ]);
-    }
-    table
-}
+const OF_OPERATIONS: [Column<(Row, f64)>; 11] = [
+    ("", |(row, _)| row.name.clone()),
+    ("Mop/s", |(row, _)| format!("{:.2}", row.mops)),
+    ("× first", |(row, first)| format!("{:.2}", row.mops / first)),
+    ("p50 µs", |(row, _)| format!("{:.1}", row.p50_us)),
+    ("p90 µs", |(row, _)| format!("{:.1}", row.p90_us)),
+    ("p99 µs", |(row, _)| format!("{:.1}", row.p99_us)),
+    ("trips/write", |(row, _)| format!("{:.2}", row.write_round_trips)),
+    ("trips/read", |(row, _)| format!("{:.2}", row.read_round_trips)),
+    ("bytes/write", |(row, _)| format!("{:.0}", row.written_bytes)),
+    ("retries/write", |(row, _)| format!("{:.2}", row.lock_retries)),
+    ("handed over %", |(row, _)| format!("{:.1}", row.handed_over_percent)),
+];
 
-/// A column of SMART's figures: its title, and the text of a row, empty where it says nothing.
-type Column = (&'static str, fn(&SmartRow) -> String);
+const OF_PAPERS: [Column<Published>; 3] = [
+    ("figure", |value| value.figure.to_owned()),
+    ("index", |value| value.index.to_owned()),
+    ("published", |value| value.value.to_owned()),
+];
 
-/// All of them; a figure has those that say something.
-const COLUMNS: [Column; 19] = [
+const OF_SWITCHES: [Column<SwitchRow>; 12] = [
+    ("keys", |row| row.keys.clone()),
+    ("", |row| row.name.clone()),
+    ("client's cache", |row| row.cache.to_owned()),
+    ("SRAM room", |row| unless_zero(row.room_bytes as f64, 0)),
+    ("SRAM used", |row| unless_zero(row.sram_bytes as f64, 0)),
+    ("entries", |row| unless_zero(row.entries as f64, 0)),
+    ("TCAM rows", |row| unless_zero(row.tcam_rows as f64, 0)),
+    ("led to leaf %", |row| unless_zero(row.led_percent, 1)),
+    ("trips/get", |row| format!("{:.2}", row.get_round_trips)),
+    ("trips/update", |row| format!("{:.2}", row.update_round_trips)),
+    ("Mop/s", |row| format!("{:.2}", row.mops)),
+    ("p50 µs", |row| format!("{:.1}", row.p50_us)),
+];
+
+const OF_MEMORY: [Column<MemoryRow>; 8] = [
+    ("", |row| row.name.clone()),
+    ("cache bytes/key", |row| format!("{:.2}", row.cache_bytes)),
+    ("client MB", |row| format!("{:.0}", row.cache_mb)),
+    ("paper", |row| unless_zero(row.paper_cache_mb, 0)),
+    ("server bytes/key", |row| format!("{:.1}", row.server_bytes)),
+    ("servers GB", |row| format!("{:.1}", row.server_gb)),
+    ("paper", |row| unless_zero(row.paper_server_gb, 0)),
+    ("keys/leaf", |row| format!("{:.1}", row.keys_a_leaf)),
+];
+
+const OF_THREADS: [Column<SmartRow>; 19] = [
     ("", |row| row.name.clone()),
     ("threads", |row| row.threads.to_string()),
     ("batch", |row| row.batch.to_string()),
@@ -321,45 +243,14 @@ fn unless_zero(value: f64, digits: usize) -> String {
     if value == 0.0 { String::new() } else { format!("{value:.digits$}") }
 }
 
-fn smart_table(figure: &SmartResult) -> Table {
-    let says = |(_, text): &Column| figure.rows.iter().any(|row| !text(row).is_empty());
-    let columns: Vec<Column> = COLUMNS.into_iter().filter(says).collect();
-    let mut table = table_of(columns.iter().map(|(title, _)| *title));
-    for row in &figure.rows {
+/// A table with the columns that say something.
+fn table<R>(columns: &[Column<R>], rows: &[R]) -> Table {
+    let says = |(_, text): &&Column<R>| rows.iter().any(|row| !text(row).is_empty());
+    let columns: Vec<_> = columns.iter().filter(says).collect();
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(columns.iter().map(|(title, _)| *title));
+    for row in rows {
         table.add_row(columns.iter().map(|(_, text)| text(row)));
-    }
-    table
-}
-
-fn table(figure: &Figure) -> Table {
-    let mut table = table_of([
-        "",
-        "Mop/s",
-        "× first",
-        "p50 µs",
-        "p90 µs",
-        "p99 µs",
-        "trips/write",
-        "trips/read",
-        "bytes/write",
-        "retries/write",
-        "handed over %",
-    ]);
-    let first = figure.rows.first().map_or(1.0, |row| row.mops);
-    for row in &figure.rows {
-        table.add_row([
-            row.name.clone(),
-            format!("{:.2}", row.mops),
-            format!("{:.2}", row.mops / first),
-            format!("{:.1}", row.p50_us),
-            format!("{:.1}", row.p90_us),
-            format!("{:.1}", row.p99_us),
-            format!("{:.2}", row.write_round_trips),
-            format!("{:.2}", row.read_round_trips),
-            format!("{:.0}", row.written_bytes),
-            format!("{:.2}", row.lock_retries),
-            format!("{:.1}", row.handed_over_percent),
-        ]);
     }
     table
 }

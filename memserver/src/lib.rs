@@ -133,7 +133,7 @@ pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox
 pub use marked::Marked;
 pub use moments::{HearError, Heard, Moment, Moments, OlderCopy, Statement};
 pub use owners::NoOwner;
-pub use part::{MakeInError, Part, PartOptions, kept, make, make_in, part_in};
+pub use part::{MakeInError, Part, PartOptions, found_again, kept, make, make_in, part_in};
 pub use refusal::{PathMtu, Refusal};
 pub use server::{Counter, MemoryServer, RegionBytes, Reply, Request, ServerError, ServerOptions};
 pub use session::{Lease, SessionKey, Told};

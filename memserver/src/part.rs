@@ -174,8 +174,20 @@ pub(crate) fn finish<P: Part>(
     for (chunk, class) in (0..).zip(chunks) {
         note_chunk_class(&table, made.generation, chunk, *class);
     }
-    let found = FoundRegion::loaded(kept(&made), Arc::clone(&made.region), table, chunk_bytes);
-    P::found(made.server, found, chunk_bytes)
+    found_again(&made, table, chunk_bytes)
+}
+
+/// A part whose memory and table of chunk classes have outlived its server, after it was checked as one that is found in a folder.
+///
+/// # Errors
+/// When the part is damaged.
+pub fn found_again<P: Part>(
+    part: &Loaded<P>,
+    table: Arc<Memory>,
+    chunk_bytes: u64,
+) -> Result<Loaded<P>, FolderError> {
+    let found = FoundRegion::loaded(kept(part), Arc::clone(&part.region), table, chunk_bytes);
+    P::found(part.server, found, chunk_bytes)
 }
 
 /// Description of a part's region for a [storage](Storage::keep).

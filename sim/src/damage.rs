@@ -179,33 +179,9 @@ impl<'a> Target<'a> {
     }
 
     fn writes(&self, damage: Damage, random: &mut Random) -> Option<Vec<Write>> {
-        let all = KeyRange::ALL;
         Some(match damage {
-            Damage::SiblingSelf => {
-                let node = self.any(random)?;
-                let range = KeyRange { low: 0, high: Some(node.header.low.max(1)) };
-                vec![self.header(node.at, |line| {
-                    put(line, offsets::SIBLING, node.at.raw());
-                    // Half of them have few keys, so that a reader must go on.
-                    if random.random_bool(0.5) {
-                        set_range(line, range);
-                    }
-                })?]
-            }
-            Damage::SiblingCycle => {
-                let one = self.any(random)?;
-                let same: Vec<&Found> =
-                    self.nodes.iter().filter(|node| node.header.level == one.header.level).collect();
-                let other = same[random.random_range(0..same.len())];
-                let left = KeyRange { low: 0, high: Some(random.random_range(0..2)) };
-                let circle = |from: &Found, to: &Found| {
-                    self.header(from.at, |line| {
-                        put(line, offsets::SIBLING, to.at.raw());
-                        set_range(line, left);
-                    })
-                };
-                vec![circle(&one, other)?, circle(other, &one)?]
-            }
+            Damage::SiblingSelf => vec![self.own_sibling(random)?],
+            Damage::SiblingCycle => self.circle(random)?,
             Damage::Sibling => {
                 let (node, to) = (self.any(random)?, self.stale_hints(random));
                 vec![self.header(node.at, |line| put(line, offsets::SIBLING, to.raw()))?]
@@ -216,16 +192,7 @@ impl<'a> Target<'a> {
                 let pivot = [0, node.header.low, node.header.high, u64::MAX][random.random_range(0..4)];
                 vec![self.line_of(node.at, at, |line| put(line, at % LINE, pivot))?]
             }
-            Damage::Child => {
-                let node = self.internal(random)?;
-                let to = if random.random_bool(0.2) { node.at } else { self.stale_hints(random) };
-                if random.random_bool(0.5) {
-                    vec![self.header(node.at, |line| put(line, offsets::FIRST_CHILD, to.raw()))?]
-                } else {
-                    let at = self.slot(node, random) + 8;
-                    vec![self.line_of(node.at, at, |line| put(line, at % LINE, to.raw()))?]
-                }
-            }
+            Damage::Child => vec![self.child(random)?],
             Damage::Count => {
                 let count = [0, 1, self.config.fan_out(), u16::MAX][random.random_range(0..4)];
                 vec![self.header(self.any(random)?.at, |line| {
@@ -237,17 +204,7 @@ impl<'a> Target<'a> {
                 let level = [0, 1, node.header.level.wrapping_add(1), u8::MAX][random.random_range(0..4)];
                 vec![self.header(node.at, |line| line[offsets::LEVEL] = level)?]
             }
-            Damage::Fences => {
-                let node = self.any(random)?;
-                let NodeHeader { low, high, .. } = node.header;
-                let range = match random.random_range(0..4) {
-                    0 => KeyRange { low: high, high: Some(low) },
-                    1 => KeyRange { low, high: Some(low) },
-                    2 => KeyRange { low: u64::MAX, high: Some(u64::MAX) },
-                    _ => all,
-                };
-                vec![self.header(node.at, |line| set_range(line, range))?]
-            }
+            Damage::Fences => vec![self.fences(random)?],
             Damage::Free => vec![self.header(self.any(random)?.at, |line| line[offsets::FLAGS] ^= FREE)?],
             Damage::Partner => {
                 let node = self.any(random)?;
@@ -266,21 +223,76 @@ impl<'a> Target<'a> {
                 let key = leaf.header.low;
                 vec![self.forged_leaf(leaf, |_| (key, Self::nowhere(self.server)))]
             }
-            Damage::Root => {
-                let mut line = [0; LINE];
-                self.memory.read(0, &mut line).ok()?;
-                let mut superblock = Superblock::parse(&line).ok()?;
-                let (root, level) = match self.any(random) {
-                    Some(node) if random.random_bool(0.5) => (node.at, node.header.level),
-                    _ => (self.stale_hints(random), random.random_range(0..=u8::MAX)),
-                };
-                (superblock.partition.root, superblock.partition.root_level) = (root, level);
-                superblock.version = superblock.version.wrapping_add(1);
-                vec![(0, superblock.to_bytes().to_vec())]
-            }
+            Damage::Root => vec![self.root(random)?],
             Damage::Superblock => vec![(0, garbage(random))],
             Damage::Locks => Vec::new(),
         })
+    }
+
+    /// A node that is its own sibling. Half of them have few keys, so that a reader must go on.
+    fn own_sibling(&self, random: &mut Random) -> Option<Write> {
+        let node = self.any(random)?;
+        let range = KeyRange { low: 0, high: Some(node.header.low.max(1)) };
+        self.header(node.at, |line| {
+            put(line, offsets::SIBLING, node.at.raw());
+            if random.random_bool(0.5) {
+                set_range(line, range);
+            }
+        })
+    }
+
+    /// Two nodes of a level that are each other's siblings, with few keys.
+    fn circle(&self, random: &mut Random) -> Option<Vec<Write>> {
+        let one = self.any(random)?;
+        let same: Vec<&Found> =
+            self.nodes.iter().filter(|node| node.header.level == one.header.level).collect();
+        let other = same[random.random_range(0..same.len())];
+        let left = KeyRange { low: 0, high: Some(random.random_range(0..2)) };
+        let lead = |from: &Found, to: &Found| {
+            self.header(from.at, |line| {
+                put(line, offsets::SIBLING, to.at.raw());
+                set_range(line, left);
+            })
+        };
+        Some(vec![lead(&one, other)?, lead(other, &one)?])
+    }
+
+    /// A child that is another one.
+    fn child(&self, random: &mut Random) -> Option<Write> {
+        let node = self.internal(random)?;
+        let to = if random.random_bool(0.2) { node.at } else { self.stale_hints(random) };
+        if random.random_bool(0.5) {
+            return self.header(node.at, |line| put(line, offsets::FIRST_CHILD, to.raw()));
+        }
+        let at = self.slot(node, random) + 8;
+        self.line_of(node.at, at, |line| put(line, at % LINE, to.raw()))
+    }
+
+    /// Fences that no node has.
+    fn fences(&self, random: &mut Random) -> Option<Write> {
+        let node = self.any(random)?;
+        let NodeHeader { low, high, .. } = node.header;
+        let range = match random.random_range(0..4) {
+            0 => KeyRange { low: high, high: Some(low) },
+            1 => KeyRange { low, high: Some(low) },
+            2 => KeyRange { low: u64::MAX, high: Some(u64::MAX) },
+            _ => KeyRange::ALL,
+        };
+        self.header(node.at, |line| set_range(line, range))
+    }
+
+    /// A superblock with another root.
+    fn root(&self, random: &mut Random) -> Option<Write> {
+        let mut line = [0; LINE];
+        self.memory.read(0, &mut line).ok()?;
+        let mut superblock = Superblock::parse(&line).ok()?;
+        let (root, level) = match self.any(random) {
+            Some(node) if random.random_bool(0.5) => (node.at, node.header.level),
+            _ => (self.stale_hints(random), random.random_range(0..=u8::MAX)),
+        };
+        (superblock.partition.root, superblock.partition.root_level) = (root, level);
+        superblock.version = superblock.version.wrapping_add(1);
+        Some((0, superblock.to_bytes().to_vec()))
     }
 
     /// A place in an internal node where a pivot after the first is.

@@ -21,6 +21,7 @@
 //!
 //! * [`world`]: machines at the level of verbs, whose memory tears and which die, freeze and come back.
 //! * [`history`]: clients' calls and answers, checked for linearizability.
+//! * [`stage`]: servers, clients and recorded operations of any structure that lies over all servers.
 //! * [`writers`]: scenarios with many writers of trees. [`trees`]: the same with many readers, which are led
 //!   by stale hints.
 //! * [`queries`]: clients of both kinds on one tree, RDMA and query workers, frame by frame and datagram by datagram.
@@ -42,6 +43,9 @@
 //! assert_eq!(outcome.found + outcome.not_found + outcome.failed, outcome.lookups);
 //! ```
 
+#[macro_use]
+mod counters;
+
 pub mod campaigns;
 mod cluster;
 mod control;
@@ -56,6 +60,7 @@ pub mod queries;
 pub mod rivals;
 mod scenario;
 pub mod seeds;
+pub mod stage;
 pub mod threads;
 pub mod transactions;
 pub mod trees;

@@ -60,6 +60,6 @@ pub(crate) fn begin(machine: &Machine, server: &Server, contention: Contention, 
     let client = ClientId { host: host.into(), roce: host };
     let carry =
         async move |_, call| server.borrow_mut().carry_out(caller.now(), client, call).map_err(Denied::from);
-    drop(machine.spawn(machine.clone().keep_sessions(Rc::clone(&memory), keeper, carry, drop)));
+    machine.keep_sessions(Rc::clone(&memory), keeper, carry, drop);
     memory
 }

@@ -1,7 +1,6 @@
-//! The cluster that is measured: trees, servers, clients, and the loop that keeps operations in flight.
+//! Trees on the rig: servers, clients with their caches, and operations.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,20 +9,19 @@ use fatbtree_blink::{
     RemoteStats, ScanOptions, Start, Techniques, Tree, TreeConfig, Writer, value,
 };
 use fatbtree_blink_client::Client;
-use fatbtree_blink_host::{Cluster, LoadOptions, LoadedTree, TreeServer, fixed, load_cluster};
-use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions, Tenant};
-use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
+use fatbtree_blink_host::{Blink, Cluster, LoadOptions, fixed, load_cluster};
+use fatbtree_memserver::{MemoryServer, ServerOptions};
 use fatbtree_remote_memory::{Attempts, Contention, GlobalAddress, Kept, Lane, LockGuard};
-use fatbtree_verbs::QueuePair;
-use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_workload::measure::LatencyHistogram;
+use fatbtree_verbs::time::Duration;
 use fatbtree_workload::ycsb::{Zipfian, fnv_hash64};
 use rand::RngExt as _;
 
-use super::card::{self, Calibration, Resources, Usage};
+use super::card::{Calibration, Resources};
+use super::meter::{Done, Measured, percent};
 use super::replay::Replay;
+use super::rig::{LEASE, Links, Rig, Servers, keep};
 use super::{Mix, Row, Size, Skew};
-use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, Retry, SimDevice, World, random};
+use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, World, random};
 
 /// Number of clients, as in Sherman's cluster (section 5.1.1).
 pub(super) const CLIENTS: u16 = 8;
@@ -39,11 +37,6 @@ const VALUES: u64 = 1;
 const CHUNK: u64 = 256 << 10;
 /// Step from one fresh key to the next: a prime, so that they come in no order.
 const SCATTER: u64 = 7_919;
-/// Time for which sessions last without renewal: longer than a run, so that no renewal falls into one run and not into another.
-pub(super) const LEASE: Duration = Duration::from_secs(60);
-/// Time within which all clients are connected. They look for calls every 10 µs, and each call is answered at once.
-pub(super) const CONNECTING: Duration = Duration::from_millis(10);
-
 /// Setup of a measurement.
 pub(super) struct Setup {
     pub(super) name: String,
@@ -152,16 +145,6 @@ pub(super) enum Cache {
     Bytes(u64),
 }
 
-/// A world without faults whose times are a modelled cluster's, with so many switches between a client and a server.
-pub(super) fn world(seed: u64, calibration: Calibration, switches: u32) -> (World, card::Cluster) {
-    // Nothing is lost here, and under FG+ an atomic can wait for long.
-    let retry = Retry { timeout: Duration::from_millis(50), limit: 7 };
-    let world = World::new(seed, Options { retry, ..Options::default() });
-    let model = card::Cluster::new(calibration, switches);
-    world.set_timing(model.clone());
-    (world, model)
-}
-
 /// The only value of a key.
 pub(super) fn value_of(key: u64) -> [u8; 8] {
     let mut room = [0; 8];
@@ -251,41 +234,12 @@ fn for_each_inner(
     Ok(())
 }
 
-/// Results of all operations.
-#[derive(Default)]
-struct Tally {
-    measures: Cell<bool>,
-    latencies: RefCell<LatencyHistogram>,
-    /// Operations of each slot.
-    done: RefCell<Vec<u64>>,
-    writes: Cell<u64>,
-    write_trips: Cell<u64>,
-    reads: Cell<u64>,
-    read_trips: Cell<u64>,
-    /// Begin of each operation in flight.
-    begun: RefCell<Vec<Instant>>,
-    wrong: RefCell<Option<String>>,
-}
-
-impl Tally {
-    fn fail(&self, why: String) {
-        self.wrong.borrow_mut().get_or_insert(why);
-    }
-}
-
-fn add(cell: &Cell<u64>, more: u64) {
-    cell.set(cell.get() + more);
-}
-
-/// Result of a configuration, with what its card has spent.
-pub(super) struct Measured {
+/// Result of a configuration.
+pub(super) struct OfTrees {
     pub(super) row: Row,
-    /// Of the card of the first client.
-    pub(super) usage: Usage,
+    pub(super) measured: Measured,
     /// Percentage of lookups that a place of the entry cache answered.
     pub(super) speculated_percent: f64,
-    /// Operations of each client.
-    pub(super) done: Vec<u64>,
     /// Attempts at locks of all clients, since they began.
     pub(super) attempts: Attempts,
 }
@@ -295,30 +249,73 @@ pub(super) fn run(
     setup: &Setup,
     size: &Size,
     cluster: &Cluster,
-    switches: impl FnOnce(&World, &BTreeMap<QueuePair, u32>),
+    switches: impl FnOnce(&World, Links),
 ) -> Result<Row, String> {
-    measure(setup, size, cluster, switches).map(|measured| measured.row)
+    measure(setup, size, cluster, switches).map(|result| result.row)
 }
 
-/// Runs one configuration. `switches` is told the rkey of each queue pair, if index reads are to land anywhere.
+/// Runs one configuration. `switches` is told the queue pairs, if index reads are to land anywhere.
 pub(super) fn measure(
     setup: &Setup,
     size: &Size,
     cluster: &Cluster,
-    switches: impl FnOnce(&World, &BTreeMap<QueuePair, u32>),
-) -> Result<Measured, String> {
-    let (world, model) = world(size.seed, setup.calibration, setup.switches);
+    switches: impl FnOnce(&World, Links),
+) -> Result<OfTrees, String> {
+    let mut rig = Rig::new(size.seed, setup.calibration, setup.switches);
+    let servers = serve(&mut rig, setup, cluster)?;
+    let clients = begin(&mut rig, setup, size, cluster, &servers)?;
+    let links = rig.connect(clients.iter().map(|client| -> &RemoteMemory<SimDevice> { client.pool() }))?;
+    switches(&rig.world, links);
+    work(&rig, setup, size, &clients);
+    rig.world.run_for(Duration::from_micros(size.warm_up_us));
+    let (before, hits) = (stats(&clients), speculated(&clients));
+    let measured = rig.measure(Duration::from_micros(size.window_us));
+    let measured = measured.map_err(|why| format!("{}: {why}", setup.name))?;
+    let (after, tally) = (stats(&clients), &measured.tally);
+    let row = Row {
+        written_bytes: per(after.written_bytes - before.written_bytes, tally.writes),
+        lock_retries: per(after.lock_retries - before.lock_retries, tally.writes),
+        handed_over_percent: 100.0 * per(after.hand_overs - before.hand_overs, tally.writes),
+        bus_percent: percent(measured.usage.bus_up, measured.window),
+        cache_bytes: clients.iter().map(|client| client.cache_stats().bytes).max().unwrap_or_default(),
+        ..Row::of(&setup.name, &measured)
+    };
+    let speculated_percent = 100.0 * per(speculated(&clients) - hits, tally.reads);
+    let mut attempts = Attempts::default();
+    clients.iter().for_each(|client| attempts.merge(&client.pool().attempts()));
+    Ok(OfTrees { row, measured, speculated_percent, attempts })
+}
+
+/// Starts the servers of all trees. The trees' memory is shared with the caller.
+fn serve(rig: &mut Rig, setup: &Setup, cluster: &Cluster) -> Result<Servers<Blink>, String> {
     let usual = LockTable { count: LOCKS, on_card: setup.techniques.on_chip };
-    let table = setup.locks.unwrap_or(usual);
-    let mut machines = Vec::new();
+    let locks = setup.locks.unwrap_or(usual);
+    let options = ServerOptions {
+        lock_table_bytes: u64::from(locks.count) * 2,
+        chunk_bytes: CHUNK,
+        lease: LEASE,
+        ..ServerOptions::writable()
+    };
     let mut servers = Vec::new();
     for tree in &cluster.trees {
-        let machine = server(&world, tree, table);
-        machines.push(machine.id());
-        servers.push(RefCell::new(serve(&machine, tree, table)?));
+        let default = MachineOptions::named(format!("server {}", tree.partition.id));
+        let device_memory = if locks.on_card { default.device_memory } else { 0 };
+        let machine = rig.world.machine(MachineOptions { device_memory, ..default });
+        let server = MemoryServer::new(machine.device(), tree.clone(), &options, 1);
+        servers.push(RefCell::new(server.map_err(|error| error.to_string())?));
+        rig.servers.push(machine);
     }
-    let servers: Servers = servers.into();
-    let (tally, mut clients) = (Rc::new(Tally::default()), Vec::new());
+    Ok(servers.into())
+}
+
+/// Starts all clients with their caches.
+fn begin(
+    rig: &mut Rig,
+    setup: &Setup,
+    size: &Size,
+    cluster: &Cluster,
+    servers: &Servers<Blink>,
+) -> Result<Vec<Client<SimDevice>>, String> {
     let limit = match setup.cache {
         Cache::None => 0,
         Cache::Full | Cache::Empty => 1 << 40,
@@ -330,19 +327,20 @@ pub(super) fn measure(
         Clients::Few(processes) => (processes, LANES, false),
         Clients::Threads(threads, _) => (threads, 1, true),
     };
+    let config = PoolConfig {
+        tree: setup.tree,
+        lanes,
+        techniques: setup.techniques,
+        contention: setup.contention,
+        ..PoolConfig::default()
+    };
     let mut cache = Arc::new(IndexCache::new(limit));
     let entries = (setup.entries > 0).then(|| Arc::new(EntryCache::new(setup.entries)));
+    let mut clients = Vec::new();
     for number in 0..number {
-        let machine = world.machine(MachineOptions::named(format!("client {number}")));
-        let config = PoolConfig {
-            tree: setup.tree,
-            lanes,
-            techniques: setup.techniques,
-            contention: setup.contention,
-            ..PoolConfig::default()
-        };
-        let client =
-            Client::new(machine.device(), config, cluster.roots.clone(), size.seed ^ u64::from(number) << 32);
+        let machine = rig.client(format!("client {number}"));
+        let seed = size.seed ^ u64::from(number) << 32;
+        let client = Client::new(machine.device(), config, cluster.roots.clone(), seed);
         let client = client.map_err(|error| error.to_string())?;
         machine.set_driven(Rc::new(client.clone()));
         if number == 0 || !shares {
@@ -353,88 +351,74 @@ pub(super) fn measure(
         }
         client.set_cache(Some(Arc::clone(&cache)));
         client.set_entry_cache(entries.clone());
-        let told = Rc::clone(&tally);
-        keep(&machine, Rc::new(Memory(client.clone())), &servers, move |why| told.fail(why));
-        clients.push((machine, client));
+        keep(&machine, Rc::new(Memory(client.clone())), servers, &rig.meter);
+        clients.push(client);
     }
     if let Clients::Threads(_, resources) = setup.clients {
-        let threads: Vec<_> = clients.iter().map(|(machine, _)| machine.id()).collect();
-        model.threads(threads.iter().copied(), resources);
-        machines.iter().for_each(|&server| model.share_card(server, threads[0]));
+        let threads: Vec<_> = rig.clients.iter().map(Machine::id).collect();
+        rig.cards.threads(threads.iter().copied(), resources);
+        rig.servers.iter().for_each(|server| rig.cards.share_card(server.id(), threads[0]));
     }
-    let rkeys = connected(&world, &clients, &servers)?;
-    switches(&world, &rkeys);
+    Ok(clients)
+}
+
+/// Keeps all clients busy, with `size.depth` operations at once each.
+fn work(rig: &Rig, setup: &Setup, size: &Size, clients: &[Client<SimDevice>]) {
     let ranks = match setup.inserts {
         true => Ranks::Fresh { next: Cell::new(0), keys: size.keys },
         false => Ranks::new(setup.skew, size.keys),
     };
     let ranks = Rc::new(ranks);
-    for (number, (machine, client)) in (0..).zip(&clients) {
+    for (number, (machine, client)) in rig.clients.iter().zip(clients).enumerate() {
         for task in 0..size.depth {
-            let draw = random(size.seed, 1_000 + number * 1_000 + u64::from(task));
-            let ranks = Rc::clone(&ranks);
-            let slot = tally.begun.borrow().len();
-            tally.begun.borrow_mut().push(world.now());
-            tally.done.borrow_mut().push(0);
-            let own = setup.calibration.operation();
+            let mut draw = random(size.seed, 1_000 + number as u64 * 1_000 + u64::from(task));
+            let slot = rig.meter.slot(number, rig.world.now());
             let work = Work {
                 machine: machine.clone(),
                 client: client.clone(),
-                tally: Rc::clone(&tally),
-                slot,
-                own,
+                lane: (slot % usize::from(LANES)) as u8,
+                start: setup.start,
+                own: setup.calibration.operation(),
                 locks: setup.locks.is_some(),
                 order: setup.order,
                 scans: setup.scans,
                 replay: setup.replay.clone(),
             };
-            drop(machine.spawn(work.run(ranks, setup.mix.writes_percent(), setup.start, draw)));
+            let (ranks, writes_percent) = (Rc::clone(&ranks), setup.mix.writes_percent());
+            let next = async move || work.next(&ranks, writes_percent, &mut draw).await;
+            drop(machine.spawn(Rc::clone(&rig.meter).keep_busy(slot, machine.clone(), next)));
         }
     }
-    world.run_for(Duration::from_micros(size.warm_up_us));
-    let (before, usage, hits) = (stats(&clients), model.usage(clients[0].0.id()), speculated(&clients));
-    tally.measures.set(true);
-    let window = Duration::from_micros(size.window_us);
-    world.run_for(window);
-    if let Some(why) = tally.wrong.borrow_mut().take() {
-        return Err(format!("{}: {why}", setup.name));
+}
+
+fn per(sum: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { sum as f64 / of as f64 }
+}
+
+impl Row {
+    /// What all indexes have in common.
+    pub(super) fn of(name: &str, measured: &Measured) -> Self {
+        let tally = &measured.tally;
+        Self {
+            name: name.to_owned(),
+            operations: tally.operations(),
+            mops: tally.operations() as f64 / (measured.window.as_nanos() / 1_000) as f64,
+            p50_us: tally.us(0.5),
+            p90_us: tally.us(0.9),
+            p99_us: tally.us(0.99),
+            write_round_trips: per(tally.write_trips, tally.writes),
+            read_round_trips: per(tally.read_trips, tally.reads),
+            ..Self::default()
+        }
     }
-    let (after, usage) = (stats(&clients), model.usage(clients[0].0.id()).since(&usage));
-    let mut latencies = tally.latencies.borrow_mut();
-    let now = world.now();
-    tally.begun.borrow().iter().for_each(|begun| latencies.record((now - *begun).as_nanos()));
-    let per = |sum: u64, of: u64| if of == 0 { 0.0 } else { sum as f64 / of as f64 };
-    let (writes, us) = (tally.writes.get(), |quantile| latencies.quantile_ns(quantile) as f64 / 1_000.0);
-    let speculated_percent = 100.0 * per(speculated(&clients) - hits, tally.reads.get());
-    let operations = writes + tally.reads.get();
-    let row = Row {
-        name: setup.name.clone(),
-        operations,
-        mops: operations as f64 / size.window_us as f64,
-        p50_us: us(0.5),
-        p90_us: us(0.9),
-        p99_us: us(0.99),
-        write_round_trips: per(tally.write_trips.get(), writes),
-        read_round_trips: per(tally.read_trips.get(), tally.reads.get()),
-        written_bytes: per(after.written_bytes - before.written_bytes, writes),
-        lock_retries: per(after.lock_retries - before.lock_retries, writes),
-        handed_over_percent: 100.0 * per(after.hand_overs - before.hand_overs, writes),
-        bus_percent: 100.0 * usage.bus_up.as_nanos() as f64 / window.as_nanos() as f64,
-        cache_bytes: clients.iter().map(|(_, client)| client.cache_stats().bytes).max().unwrap_or_default(),
-    };
-    let mut attempts = Attempts::default();
-    clients.iter().for_each(|(_, client)| attempts.merge(&client.pool().attempts()));
-    let slots = tally.done.borrow();
-    let done = slots.chunks(size.depth as usize).map(|of_one| of_one.iter().sum()).collect();
-    Ok(Measured { row, usage, speculated_percent, done, attempts })
 }
 
-fn speculated(clients: &[(Machine, Client<SimDevice>)]) -> u64 {
-    clients.iter().map(|(_, client)| client.entry_cache_stats().hits).sum()
+fn speculated(clients: &[Client<SimDevice>]) -> u64 {
+    clients.iter().map(|client| client.entry_cache_stats().hits).sum()
 }
 
-fn stats(clients: &[(Machine, Client<SimDevice>)]) -> RemoteStats {
-    clients.iter().map(|(_, client)| client.pool().counters()).fold(RemoteStats::default(), |sum, stats| {
+fn stats(clients: &[Client<SimDevice>]) -> RemoteStats {
+    clients.iter().map(|client| client.pool().counters()).fold(RemoteStats::default(), |sum, stats| {
         RemoteStats {
             written_bytes: sum.written_bytes + stats.written_bytes,
             lock_retries: sum.lock_retries + stats.lock_retries,
@@ -442,27 +426,6 @@ fn stats(clients: &[(Machine, Client<SimDevice>)]) -> RemoteStats {
             ..sum
         }
     })
-}
-
-/// Memory servers, by number. Calls reach them at once.
-type Servers = Rc<[RefCell<TreeServer<SimDevice>>]>;
-
-/// A machine for a memory server.
-fn server(world: &World, tree: &LoadedTree, locks: LockTable) -> Machine {
-    let default = MachineOptions::named(format!("server {}", tree.partition.id));
-    let device_memory = if locks.on_card { default.device_memory } else { 0 };
-    world.machine(MachineOptions { device_memory, ..default })
-}
-
-/// Starts the memory server of a tree on its machine. The tree's memory is shared with its caller.
-fn serve(machine: &Machine, tree: &LoadedTree, locks: LockTable) -> Result<TreeServer<SimDevice>, String> {
-    let options = ServerOptions {
-        lock_table_bytes: u64::from(locks.count) * 2,
-        chunk_bytes: CHUNK,
-        lease: LEASE,
-        ..ServerOptions::writable()
-    };
-    MemoryServer::new(machine.device(), tree.clone(), &options, 1).map_err(|error| error.to_string())
 }
 
 /// A client's memory under its keeper: all of its queue pairs are registered with the switches.
@@ -485,54 +448,13 @@ impl Kept for Memory {
     }
 }
 
-/// Keeps a client's sessions with servers, which calls reach at once. Nothing fails here: `fail` is told of what does, and ends the run.
-pub(super) fn keep<K, T>(
-    machine: &Machine,
-    memory: Rc<K>,
-    servers: &Rc<[RefCell<MemoryServer<SimDevice, T>>]>,
-    fail: impl Fn(String) + 'static,
-) where
-    K: Kept<Verbs = SimDevice> + 'static,
-    T: Tenant + 'static,
-{
-    let roce = machine.reactor().with(|card| card.address());
-    let id = ClientId { host: roce.into(), roce };
-    let keeper = SessionKeeper::new(memory.remote().connections(), KeeperOptions::default());
-    let (servers, caller) = (Rc::clone(servers), machine.clone());
-    let carry = async move |server, call| {
-        servers[usize::from(server)].borrow_mut().carry_out(caller.now(), id, call).map_err(Denied::from)
-    };
-    let told = move |notice| match notice {
-        Notice::Opened { .. } | Notice::Connected { .. } => {}
-        other => fail(format!("nothing fails here, but: {other:?}")),
-    };
-    let keeper = Rc::new(RefCell::new(keeper));
-    drop(machine.spawn(machine.clone().keep_sessions(memory, keeper, carry, told)));
-}
-
-/// Waits until all clients are connected; returns the rkey that each queue pair reads with.
-fn connected(
-    world: &World,
-    clients: &[(Machine, Client<SimDevice>)],
-    servers: &Servers,
-) -> Result<BTreeMap<QueuePair, u32>, String> {
-    world.run_for(CONNECTING);
-    let mut rkeys = BTreeMap::new();
-    for (_, client) in clients {
-        for id in client.pool().connections() {
-            let queue_pair = client.pool().queue_pair(id).ok_or_else(|| format!("{id} is not up"))?;
-            rkeys.insert(queue_pair, servers[usize::from(id.server)].borrow().info().region.rkey);
-        }
-    }
-    Ok(rkeys)
-}
-
 /// A client's slot, which does one operation after the other.
 struct Work {
     machine: Machine,
     client: Client<SimDevice>,
-    tally: Rc<Tally>,
-    slot: usize,
+    /// Queue pair for locks by themselves.
+    lane: u8,
+    start: Start,
     /// The client's own time for an operation.
     own: Duration,
     /// Only locks are taken.
@@ -544,46 +466,30 @@ struct Work {
 }
 
 impl Work {
-    async fn run(self, ranks: Rc<Ranks>, writes_percent: u32, start: Start, mut random: Random) {
-        loop {
-            let rank = ranks.draw(&mut random);
-            let drawn = (self.order.key(rank), random.random_range(0..100) < writes_percent);
-            let (key, writes) = self.replay.as_ref().map_or(drawn, |replay| replay.next());
-            let begun = self.machine.now();
-            self.tally.begun.borrow_mut()[self.slot] = begun;
-            if self.own > Duration::ZERO {
-                self.machine.sleep(self.own).await;
-            }
-            let trips = if self.locks {
-                self.lock(rank).await
-            } else if writes {
-                self.write(key, start).await
-            } else if self.scans > 0 {
-                self.scan(key, start).await
-            } else {
-                self.read(key, start).await
-            };
-            let trips = match trips {
-                Ok(trips) => u64::from(trips),
-                Err(why) => return self.tally.fail(why),
-            };
-            if !self.tally.measures.get() {
-                continue;
-            }
-            let tally = &self.tally;
-            tally.latencies.borrow_mut().record((self.machine.now() - begun).as_nanos());
-            tally.done.borrow_mut()[self.slot] += 1;
-            let (count, sum) =
-                if writes { (&tally.writes, &tally.write_trips) } else { (&tally.reads, &tally.read_trips) };
-            add(count, 1);
-            add(sum, trips);
+    /// Does the next operation.
+    async fn next(&self, ranks: &Ranks, writes_percent: u32, random: &mut Random) -> Result<Done, String> {
+        let rank = ranks.draw(random);
+        let drawn = (self.order.key(rank), random.random_range(0..100) < writes_percent);
+        let (key, writes) = self.replay.as_ref().map_or(drawn, |replay| replay.next());
+        if self.own > Duration::ZERO {
+            self.machine.sleep(self.own).await;
         }
+        let trips = if self.locks {
+            self.lock(rank).await?
+        } else if writes {
+            self.write(key).await?
+        } else if self.scans > 0 {
+            self.scan(key).await?
+        } else {
+            self.read(key).await?
+        };
+        Ok(if writes { Done::Write(trips) } else { Done::Read(trips) })
     }
 
     /// Takes a lock of the first server, reads a word, and gives the lock back. Each task has a queue pair of its own.
     async fn lock(&self, rank: u64) -> Result<u32, String> {
         let at = GlobalAddress::new(0, 64 * (1 + rank));
-        let lane = Lane::new((self.slot % usize::from(LANES)) as u8);
+        let lane = Lane::new(self.lane);
         let pool: &RemoteMemory<SimDevice> = self.client.pool();
         let (lock, _) =
             LockGuard::lock_and_read(pool, &lane, at, 8).await.map_err(|error| format!("{error:?}"))?;
@@ -591,15 +497,16 @@ impl Work {
         Ok(lane.round_trips())
     }
 
-    async fn write(&self, key: u64, start: Start) -> Result<u32, String> {
-        let change = self.client.pool().mutate(key, Change::Upsert(&value_of(key)), start).await;
+    async fn write(&self, key: u64) -> Result<u32, String> {
+        let change = self.client.pool().mutate(key, Change::Upsert(&value_of(key)), self.start).await;
         change.result.map(|_| change.trips.round_trips).map_err(|error| error.to_string())
     }
 
     /// Scans keys from one on; returns the round trips one after the other.
-    async fn scan(&self, key: u64, start: Start) -> Result<u32, String> {
+    async fn scan(&self, key: u64) -> Result<u32, String> {
         // As many leaves as the keys need, as Sherman's clients read them: at once.
-        let options = ScanOptions { start, window: 1 + self.scans as usize / 40, ..ScanOptions::default() };
+        let options =
+            ScanOptions { start: self.start, window: 1 + self.scans as usize / 40, ..ScanOptions::default() };
         let mut scan = self.client.pool().scan(KeyRange::of(key..), options);
         for _ in 0..self.scans {
             let Some(pair) = scan.next().await else { break };
@@ -611,8 +518,8 @@ impl Work {
         Ok(scan.trips().sequential as u32)
     }
 
-    async fn read(&self, key: u64, start: Start) -> Result<u32, String> {
-        let found = self.client.lookup(key, start).await;
+    async fn read(&self, key: u64) -> Result<u32, String> {
+        let found = self.client.lookup(key, self.start).await;
         match found.result.map_err(|error| error.to_string())? {
             Some(found) if !value::check(key, VALUES, &found) => {
                 Err(format!("key {key} has a value that nobody wrote"))

@@ -6,7 +6,6 @@ use fatbtree_blink::{Start, TreeConfig, ValueLayout};
 use fatbtree_blink_host::Cluster;
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_topology::Network as Topology;
-use serde::Serialize;
 
 use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
 use super::card::Calibration;
@@ -26,50 +25,33 @@ const SWITCHES: u32 = 2;
 /// Positions of the layers in a budget, in their order: single A, edge A, edge B.
 const LAYERS: [usize; 3] = [5, 3, 4];
 
-/// A figure: its title, and what it varies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PaperFigure {
-    /// Figure 7: how skewed lookups are.
-    Skew,
-    /// Figure 8: nodes of each layer below the fat root.
-    Nodes,
-    /// Figure 9: layers below the fat root.
-    Layers,
+/// Skew, nodes of each layer and layers of a plan.
+type Point = (Skew, usize, usize);
+
+/// Figure 7: how skewed lookups are.
+pub(super) fn skews(size: &Size) -> Result<Vec<Row>, String> {
+    let points = [Skew::Zipf90, Skew::Zipf95, Skew::Skewed].map(|skew| (skew, LAYER, 3));
+    measure(size, points)
 }
 
-impl PaperFigure {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Skew, Self::Nodes, Self::Layers];
-
-    /// Title for people.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Skew => "Figure 7, how skewed lookups are",
-            Self::Nodes => "Figure 8, nodes of each layer below the fat root",
-            Self::Layers => "Figure 9, layers below the fat root",
-        }
-    }
-
-    /// Skew, nodes of each layer, layers.
-    fn points(self) -> Vec<(Skew, usize, usize)> {
-        let skews = [Skew::Zipf90, Skew::Zipf95, Skew::Skewed];
-        match self {
-            Self::Skew => skews.map(|skew| (skew, LAYER, 3)).to_vec(),
-            Self::Nodes => (300..=3900).step_by(600).map(|nodes| (Skew::Skewed, nodes, 3)).collect(),
-            Self::Layers => (0..=3).map(|layers| (Skew::Skewed, LAYER, layers)).collect(),
-        }
-    }
+/// Figure 8: nodes of each layer below the fat root.
+pub(super) fn nodes(size: &Size) -> Result<Vec<Row>, String> {
+    measure(size, (300..=3900).step_by(600).map(|nodes| (Skew::Skewed, nodes, 3)))
 }
 
-/// Measures lookups from the root and with each plan of the figure. Each client does one at a time and has no cache.
+/// Figure 9: layers below the fat root.
+pub(super) fn layers(size: &Size) -> Result<Vec<Row>, String> {
+    measure(size, (0..=3).map(|layers| (Skew::Skewed, LAYER, layers)))
+}
+
+/// Measures lookups from the root and with each plan. Each client does one at a time and has no cache.
 /// Trees have 16 branches and about as many keys in a leaf; servers are two switches away. Plans are the
 /// controller's, within the room of two Tofino 1, from sampled keys. They have no hot keys, because the paper has
 /// none. Every answer is checked.
 ///
 /// # Errors
 /// A wrong answer, an operation that failed, or a plan that cannot be made.
-pub fn fat_btree(size: &Size, figure: PaperFigure) -> Result<Vec<Row>, String> {
+fn measure(size: &Size, points: impl IntoIterator<Item = Point>) -> Result<Vec<Row>, String> {
     let size = Size { depth: 1, ..*size };
     let tree = TreeConfig::new(16, LEAF, ValueLayout::Inline(8)).map_err(|error| error.to_string())?;
     let cluster = load(tree, &size, true)?;
@@ -85,15 +67,15 @@ pub fn fat_btree(size: &Size, figure: PaperFigure) -> Result<Vec<Row>, String> {
     };
     let mut rows = Vec::new();
     let mut last_skew = None;
-    for (skew, nodes, layers) in figure.points() {
+    for (skew, nodes, layers) in points {
         if last_skew.replace(skew) != Some(skew) {
             let setup = setup(format!("{}: from the root", skew.name()), skew, Start::Root);
             rows.push(run(&setup, &size, &cluster, |_, _| {})?);
         }
         let (plan, held) = plan(&size, &cluster, &top, skew, nodes, layers)?;
         let setup = setup(format!("{}: {held}", skew.name()), skew, Start::IndexRead);
-        rows.push(run(&setup, &size, &cluster, |world, rkeys| {
-            world.set_switches(Planned { plan, rkeys: rkeys.clone() });
+        rows.push(run(&setup, &size, &cluster, |world, links| {
+            world.set_switches(Planned { plan, links });
         })?);
     }
     Ok(rows)

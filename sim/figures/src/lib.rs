@@ -17,22 +17,21 @@ mod bench;
 mod card;
 mod dolphin;
 mod fat_btree;
+mod figures;
 mod locks;
+mod meter;
 mod reads;
 mod replay;
+mod rig;
 mod smart;
-mod structure_servers;
 mod writes;
 
 use fatbtree_workload::ycsb::DEFAULT_THETA;
 use serde::Serialize;
 
-pub use dolphin::{DolphinFigure, MemoryRow, PUBLISHED, Published, SwitchRow, dolphin, memory, switches};
-pub use fat_btree::{PaperFigure, fat_btree};
-pub use locks::locks;
-pub use reads::reads;
-pub use smart::{Check, SmartFigure, SmartResult, SmartRow, smart};
-pub use writes::writes;
+pub use dolphin::{MemoryRow, PUBLISHED, Published, SwitchRow};
+pub use figures::{FIGURES, Figure, Paper, Rows};
+pub use smart::{Check, SmartRow};
 
 /// Size of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +106,6 @@ pub enum Mix {
 }
 
 impl Mix {
-    /// The mixtures of figures 10 and 11.
-    pub const WRITING: [Self; 3] = [Self::WriteOnly, Self::WriteIntensive, Self::ReadIntensive];
-
     fn writes_percent(self) -> u32 {
         match self {
             Self::WriteOnly => 100,

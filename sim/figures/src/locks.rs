@@ -18,7 +18,7 @@ const THREADS: u32 = 22;
 ///
 /// # Errors
 /// An operation that failed.
-pub fn locks(size: &Size) -> Result<Vec<Row>, String> {
+pub(super) fn locks(size: &Size) -> Result<Vec<Row>, String> {
     let tree = sherman_tree()?;
     // It takes as long until the threads have gathered at the locks that all want.
     let size = Size { keys: LOCKS.into(), depth: THREADS, warm_up_us: size.window_us, ..*size };

@@ -1,15 +1,14 @@
 //! Reads: clients that cache little, against switches that cache within Tofino 1's budget.
 
-use std::collections::BTreeMap;
-
 use fatbtree_blink::{Start, TreeConfig, ValueLayout};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_topology::{Cores, Network as Topology};
+use fatbtree_verbs::Remote;
 use fatbtree_verbs::time::Instant;
-use fatbtree_verbs::{QueuePair, Remote};
 
 use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
 use super::card::Calibration;
+use super::rig::Links;
 use super::writes::sherman_tree;
 use super::{Row, Size, Skew};
 use fatbtree_sim::world::{IndexRead, Random, Resolved, Switches, random};
@@ -22,13 +21,13 @@ pub(super) const SAMPLES: usize = 50_000;
 /// Switches that hold a plan.
 pub(super) struct Planned {
     pub(super) plan: Plan,
-    pub(super) rkeys: BTreeMap<QueuePair, u32>,
+    pub(super) links: Links,
 }
 
 impl Switches for Planned {
     fn resolve(&mut self, _now: Instant, read: &IndexRead, _random: &mut Random) -> Resolved {
-        match self.rkeys.get(&read.queue_pair) {
-            Some(&rkey) => Resolved::At(Remote { address: self.plan.resolve(read.key).address, rkey }),
+        match self.links.get(&read.queue_pair) {
+            Some(&(_, rkey)) => Resolved::At(Remote { address: self.plan.resolve(read.key).address, rkey }),
             None => Resolved::Unregistered,
         }
     }
@@ -39,7 +38,7 @@ impl Switches for Planned {
 ///
 /// # Errors
 /// A wrong answer, an operation that failed, or a plan that cannot be made.
-pub fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
+pub(super) fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
     let sixteen = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).map_err(|error| error.to_string())?;
     let wide = sherman_tree()?;
     // A cold cache is measured from the first lookup on, over some lookups of each task.
@@ -75,8 +74,8 @@ pub fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
     ] {
         let setup = setup(format!("in-network Sherman, {name}"), sixteen, skew, start, cache);
         let plan = plan.clone();
-        rows.push(run(&setup, of, &cluster, |world, rkeys| {
-            world.set_switches(Planned { plan, rkeys: rkeys.clone() });
+        rows.push(run(&setup, of, &cluster, |world, links| {
+            world.set_switches(Planned { plan, links });
         })?);
     }
     Ok(rows)

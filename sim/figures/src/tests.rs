@@ -1,6 +1,10 @@
 //! Properties that must hold for figures of any size.
 
-use super::{Mix, PaperFigure, Size, Skew, fat_btree, locks, reads, writes};
+use super::fat_btree::{layers, nodes, skews};
+use super::locks::locks;
+use super::reads::reads;
+use super::writes::writes;
+use super::{FIGURES, Mix, Row, Size, Skew};
 
 const SMALL: Size = Size { keys: 30_000, depth: 16, warm_up_us: 200, window_us: 1_500, seed: 1 };
 
@@ -62,20 +66,30 @@ fn switches_save_reads_where_clients_cache_little() {
 fn layers_and_nodes_save_round_trips() {
     // Enough keys that a small plan cannot lead all of them to their leaves.
     let size = Size { keys: 300_000, window_us: 400, warm_up_us: 50, ..SMALL };
-    for (figure, rows_of_it) in [(PaperFigure::Skew, 6), (PaperFigure::Nodes, 8), (PaperFigure::Layers, 5)] {
-        let rows = fat_btree(&size, figure).unwrap();
+    // Plans of several sizes: the rest is from the root.
+    let plans = |rows: &[Row]| {
+        let of = |is_root: bool| rows.iter().filter(move |row| row.name.contains("from the root") == is_root);
+        let most = of(true).map(|row| row.read_round_trips).fold(0.0, f64::max);
+        let trips: Vec<f64> = of(false).map(|row| row.read_round_trips).collect();
+        assert!(trips.iter().all(|trips| *trips < most), "{rows:?}");
+        trips
+    };
+    let rows = skews(&size).unwrap();
+    assert_eq!((rows.len(), plans(&rows).len()), (6, 3), "{rows:?}");
+    let rows = [nodes(&size).unwrap(), layers(&size).unwrap()];
+    for (rows, rows_of_it) in rows.iter().zip([8, 5]) {
         assert_eq!(rows.len(), rows_of_it, "{rows:?}");
-        let (root, planned): (Vec<_>, Vec<_>) =
-            rows.iter().partition(|row| row.name.contains("from the root"));
-        let most = root.iter().map(|row| row.read_round_trips).fold(0.0, f64::max);
-        assert!(planned.iter().all(|row| row.read_round_trips < most), "{rows:?}");
-        if figure != PaperFigure::Skew {
-            // A walk that ends where another node begins costs a trip now and then.
-            let trips: Vec<f64> = planned.iter().map(|row| row.read_round_trips).collect();
-            assert!(trips.windows(2).all(|pair| pair[1] < pair[0] + 0.05), "{rows:?}");
-        }
-        if figure == PaperFigure::Layers {
-            assert!(rows[4].read_round_trips < rows[1].read_round_trips, "{rows:?}");
-        }
+        // A walk that ends where another node begins costs a trip now and then.
+        assert!(plans(rows).windows(2).all(|pair| pair[1] < pair[0] + 0.05), "{rows:?}");
     }
+    let [_, layers] = rows;
+    assert!(layers[4].read_round_trips < layers[1].read_round_trips, "{layers:?}");
+}
+
+#[test]
+fn figures_of_a_paper_have_titles_of_their_own() {
+    let mut titles: Vec<_> = FIGURES.iter().map(|figure| (figure.number, figure.title)).collect();
+    titles.sort_unstable();
+    // Figures 10 and 11 of Sherman have three mixtures each.
+    assert_eq!(titles.len() - titles.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
 }

@@ -18,7 +18,7 @@ pub(super) fn sherman_tree() -> Result<TreeConfig, String> {
 ///
 /// # Errors
 /// A wrong answer, or an operation that failed.
-pub fn writes(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
+pub(super) fn writes(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let tree = sherman_tree()?;
     let measure = |(name, techniques): (&str, Techniques)| {
         let setup = Setup { techniques, mix, skew, ..Setup::new(name.to_owned(), tree) };

@@ -19,20 +19,19 @@
 //! assert!(outcome.answered > 0);
 //! ```
 
-mod clients;
 mod lab;
 mod run;
 #[cfg(test)]
 mod tests;
 
-use std::ops::AddAssign;
-
-use fatbtree_dolphin::{Shape, Verified};
+use fatbtree_dolphin::Shape;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use serde::Serialize;
 
-pub use lab::{Client, Server, begin, serve, strays};
+pub use lab::{Server, leaves, serve, strays};
+
+pub use crate::stage::begin;
 
 use crate::world::{Options, Random, random};
 
@@ -103,58 +102,35 @@ pub struct Scenario {
     world: Options,
 }
 
-/// What a scenario has seen.
-#[derive(Clone, Copy, Default, Debug, Serialize)]
-pub struct Outcome {
-    /// Operations that were answered.
-    pub answered: u64,
-    /// Operations whose answers were lost.
-    pub unknown: u64,
-    /// Operations that gave up.
-    pub refused: u64,
-    /// Scans that were answered.
-    pub scans: u64,
-    /// Compare-and-swaps that applied.
-    #[serde(skip)]
-    pub swaps: u64,
-    /// Clients that died.
-    pub deaths: u64,
-    /// Servers that were started anew.
-    pub restarts: u64,
-    /// Sessions that lapsed.
-    pub lapsed: u64,
-    /// Leaves in the end.
-    pub leaves: u64,
-    /// Inner nodes in the end.
-    pub nodes: u64,
-    /// Leaves and nodes with a change that was left half done.
-    pub unfinished: u64,
-    /// Leaves and nodes that were replaced, as their servers' free lists and clients know: chunks given out.
-    pub chunks: u64,
-}
-
-impl AddAssign for Outcome {
-    fn add_assign(&mut self, other: Self) {
-        self.answered += other.answered;
-        self.unknown += other.unknown;
-        self.refused += other.refused;
-        self.scans += other.scans;
-        self.swaps += other.swaps;
-        self.deaths += other.deaths;
-        self.restarts += other.restarts;
-        self.lapsed += other.lapsed;
-        self.leaves += other.leaves;
-        self.nodes += other.nodes;
-        self.unfinished += other.unfinished;
-        self.chunks += other.chunks;
-    }
-}
-
-impl Outcome {
-    fn found(&mut self, verified: &Verified) {
-        self.leaves = verified.leaves;
-        self.nodes = verified.nodes;
-        self.unfinished = verified.unfinished;
+counters! {
+    /// What a scenario has seen.
+    #[derive(Clone, Copy, Default, Debug, Serialize)]
+    pub struct Outcome {
+        /// Operations that were answered.
+        pub answered: u64,
+        /// Operations whose answers were lost.
+        pub unknown: u64,
+        /// Operations that gave up.
+        pub refused: u64,
+        /// Scans that were answered.
+        pub scans: u64,
+        /// Compare-and-swaps that applied.
+        #[serde(skip)]
+        pub swaps: u64,
+        /// Clients that died.
+        pub deaths: u64,
+        /// Servers that were started anew.
+        pub restarts: u64,
+        /// Sessions that lapsed.
+        pub lapsed: u64,
+        /// Leaves in the end.
+        pub leaves: u64,
+        /// Inner nodes in the end.
+        pub nodes: u64,
+        /// Leaves and nodes with a change that was left half done.
+        pub unfinished: u64,
+        /// Leaves and nodes that were replaced, as their servers' free lists and clients know: chunks given out.
+        pub chunks: u64,
     }
 }
 

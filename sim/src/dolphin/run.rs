@@ -1,72 +1,184 @@
-//! The course of a scenario: work under faults, last operations, the walk over the structure.
+//! Clients of an index: what they do, what is asked for in the end, and what holds then.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_dolphin::{NodeCache, Shape};
-use fatbtree_remote_memory::{Contention, RemoteConfig};
+use fatbtree_dolphin::host::HybridIndex;
+use fatbtree_dolphin::{Index, IndexError, NodeCache, Verified};
+use fatbtree_remote_memory::{CommonError, Contention, RemoteConfig};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
-use super::clients::{Living, Setting};
-use super::lab::{CHUNK, Server, begin_led, lead, serve, strays};
-use super::{Outcome, Scenario, pick};
-use crate::history::History;
-use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Stage, Trial};
-use crate::world::{CachedSwitches, FinalOperation, Machine, MachineOptions, Random, World, random};
+use super::lab::{CHUNK, Registered, lead, serve, strays};
+use super::{Aim, Outcome, Scenario, pick};
+use crate::stage::{
+    Act, Client, Clients, InCommon, Recorder, Restarts, SHARES, SOON, Scene, any_contention, client, config,
+    keep, nothing_wrong,
+};
+use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Trial};
+use crate::world::{CachedSwitches, FinalOperation, Machine, Random, SimDevice, World, random};
 
 /// Time with faults.
 const FAULTS: Duration = Duration::from_millis(6);
-/// Time for the last operations: far more than they take.
-const SOON: Duration = Duration::from_millis(200);
 /// Lease of a session: a run sees many end.
 const LEASE: Duration = Duration::from_micros(1_500);
 /// Patience of the last operations: far more than they take when nothing is in the way.
 const PATIENCE: Duration = Duration::from_millis(30);
-const CLIENTS: usize = 3;
 const TASKS: usize = 3;
 
-/// Clients and servers of an index.
-struct Scene {
-    machines: Vec<Machine>,
-    servers: Vec<Rc<Server>>,
-    setting: Rc<Setting>,
-    switches: Option<CachedSwitches>,
-    home: u16,
-    shape: Shape,
-    /// Machine of the client that lives in the end.
-    last: Machine,
-    living: RefCell<Option<Living>>,
-    outcome: RefCell<Outcome>,
-    /// Mishaps for which dead servers stay away.
-    away: Cell<u32>,
-    longest_away: u32,
-    /// Time for which operations try while there are mishaps.
-    patience: Duration,
-    /// Decides about what is begun in the end.
-    draw: RefCell<Random>,
+impl InCommon for IndexError {
+    fn in_common(&self) -> Option<&CommonError> {
+        match self {
+            Self::Common(error) => Some(error),
+            _ => None,
+        }
+    }
 }
 
-impl Scene {
-    fn living(
-        &self,
-        machine: &Machine,
-        contention: Contention,
-        draw: &mut Random,
-        switches: Option<CachedSwitches>,
-        patience: Duration,
-    ) -> Living {
-        let lanes = draw.random_range(1..=2);
-        let config = RemoteConfig { lanes, contention, patience, ..RemoteConfig::default() };
-        let memory = begin_led(machine, &self.servers, config, draw, switches);
-        let cache = Rc::new(NodeCache::new(self.setting.cache));
-        let (setting, home, index) = (Rc::clone(&self.setting), self.home, Rc::default());
-        Living { machine: machine.clone(), memory, setting, home, cache, index }
+impl Scenario {
+    /// What a task does next. Where keys come and go, they do so in turns.
+    fn draw(&self, ebbs: bool, random: &mut Random) -> (u64, Act) {
+        use Act::{Delete, Get, Insert, Scan, Swap, Update, Upsert};
+        let act = match self.aim {
+            Aim::Insertions => *pick(random, &[Get, Insert, Insert, Insert, Insert, Delete, Delete]),
+            Aim::Splits | Aim::Full => {
+                *pick(random, &[Get, Get, Insert, Insert, Insert, Upsert, Update, Scan])
+            }
+            Aim::Merges | Aim::Bursts | Aim::Moves if ebbs => {
+                *pick(random, &[Get, Delete, Delete, Delete, Delete, Scan])
+            }
+            Aim::Merges | Aim::Bursts | Aim::Moves => {
+                *pick(random, &[Get, Insert, Insert, Insert, Update, Delete])
+            }
+            Aim::Updates | Aim::Records | Aim::Lines => {
+                *pick(random, &[Get, Get, Insert, Update, Update, Upsert, Delete, Delete])
+            }
+            Aim::Swaps => *pick(random, &[Get, Insert, Update, Delete, Swap, Swap, Swap, Swap]),
+            Aim::All => *pick(random, &[Get, Insert, Update, Upsert, Delete, Scan]),
+        };
+        (*pick(random, &self.keys), act)
     }
 
-    fn live(&self, machine: &Machine, draw: &mut Random) {
-        let contention = if draw.random_bool(0.5) { Contention::SMART } else { Contention::SHERMAN };
-        let living = self.living(machine, contention, draw, self.switches.clone(), self.patience);
+    /// Bytes of the value of a word.
+    fn length(&self, word: u64) -> usize {
+        match self.aim {
+            _ if self.longest == 8 => 8,
+            Aim::Lines => self.longest,
+            // The longest one, and the last that fits a size of records' places, and the next.
+            _ if word.is_multiple_of(4) => *[self.longest, self.longest - 1, 40, 41, 104, 105]
+                .get((word / 4) as usize % 6)
+                .filter(|length| **length <= self.longest)
+                .unwrap_or(&self.longest),
+            _ => 8 + (word * 7_919) as usize % (self.longest - 8),
+        }
+    }
+}
+
+/// What all tasks of a seed share.
+struct Setting {
+    recorder: Recorder,
+    scenario: Scenario,
+}
+
+/// A client in one life.
+#[derive(Clone)]
+struct Living {
+    machine: Machine,
+    memory: Client,
+    setting: Rc<Setting>,
+    cache: Rc<NodeCache>,
+    /// The index, of which a client has one.
+    index: Rc<RefCell<Option<Rc<Index<SimDevice>>>>>,
+}
+
+impl Living {
+    async fn open(&self) -> Result<Rc<Index<SimDevice>>, IndexError> {
+        let Scenario { shape, led, .. } = &self.setting.scenario;
+        let opened = Index::open(Rc::clone(&self.memory), shape.home(), Rc::clone(&self.cache)).await?;
+        opened.set_led(*led);
+        Ok(Rc::clone(self.index.borrow_mut().get_or_insert_with(|| Rc::new(opened))))
+    }
+
+    /// Works until the machine dies. All tasks of a client use one index.
+    async fn work(self, index: Rc<Index<SimDevice>>, mut random: Random) {
+        let Setting { recorder, scenario } = &*self.setting;
+        let mut ebbs = random.random_bool(0.5);
+        for step in 1_u32.. {
+            if step % 60 == 0 {
+                ebbs = !ebbs;
+            }
+            let (key, act) = scenario.draw(ebbs, &mut random);
+            drop(match act {
+                Act::Scan => {
+                    let range = (key, *scenario.keys.last().unwrap_or(&key));
+                    recorder.scan(&self.machine, &*index, range, random.random_range(1..40)).await.map(drop)
+                }
+                act => recorder.operate(&self.machine, &*index, key, act).await,
+            });
+        }
+    }
+
+    /// Asks for some of the keys.
+    async fn end(self, number: usize) -> Result<(), String> {
+        let Setting { recorder, scenario } = &*self.setting;
+        let index = self.open().await.map_err(|error| error.to_string())?;
+        // Without memory keys can be taken away.
+        let last = if scenario.aim == Aim::Full { Act::Delete } else { Act::Upsert };
+        for &key in scenario.keys.iter().skip(number).step_by(SHARES) {
+            for act in [Act::Get, last, Act::Get] {
+                recorder.must(&self.machine, &*index, key, act).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks over the index: it is whole, has each key once, and a scan finds as many.
+    async fn verify(self) -> Result<Verified, String> {
+        let index = self.open().await.map_err(|error| error.to_string())?;
+        let verified = index.verify().await.map_err(|fault| fault.to_string())?;
+        let all = (0, u64::MAX);
+        let found = self.setting.recorder.scan(&self.machine, &*index, all, usize::MAX).await;
+        match found.map_err(|error| error.to_string())? as u64 {
+            found if found == verified.keys => Ok(verified),
+            found => Err(format!("{} keys are there, a scan finds {found}", verified.keys)),
+        }
+    }
+}
+
+/// The clients of an index.
+struct Users {
+    setting: Rc<Setting>,
+    switches: Option<CachedSwitches>,
+    /// Mishaps for which dead servers stay away.
+    away: Cell<u32>,
+    /// The last client, and what it has found.
+    last: RefCell<Option<Living>>,
+    verified: RefCell<Option<Verified>>,
+}
+
+impl Users {
+    fn live(
+        &self,
+        scene: &Scene<Self>,
+        machine: &Machine,
+        config: RemoteConfig,
+        draw: &mut Random,
+        switches: Option<CachedSwitches>,
+    ) -> Living {
+        let memory = client(machine, &scene.servers, config, draw);
+        keep(machine, Rc::new(Registered { memory: Rc::clone(&memory), switches }), &scene.servers, drop);
+        let cache = Rc::new(NodeCache::new(self.setting.scenario.cache));
+        let (setting, index) = (Rc::clone(&self.setting), Rc::default());
+        Living { machine: machine.clone(), memory, setting, cache, index }
+    }
+}
+
+impl Clients for Users {
+    type Part = HybridIndex;
+
+    fn work(&self, scene: &Scene<Self>, machine: &Machine, draw: &mut Random) {
+        let config = config(any_contention(draw), self.setting.scenario.patience, draw);
+        let living = self.live(scene, machine, config, draw, self.switches.clone());
         let seeds: [u64; TASKS] = std::array::from_fn(|_| draw.random_range(0..=u64::MAX));
         let of = machine.clone();
         drop(machine.spawn(async move {
@@ -77,164 +189,74 @@ impl Scene {
         }));
     }
 
-    fn revive(&self, draw: &mut Random) {
-        for server in self.servers.iter().filter(|server| !server.machine.is_up()) {
-            server.revive(draw.random_range(0..=u64::MAX));
-        }
-    }
-}
-
-impl Stage for Scene {
-    fn clients(&self) -> &[Machine] {
-        &self.machines
-    }
-
-    fn any_server(&self, draw: &mut Random) -> &Machine {
-        &pick(draw, &self.servers).machine
-    }
-
-    fn begin_mishap(self: &Rc<Self>, draw: &mut Random) -> bool {
-        match self.away.get() {
-            0 => self.revive(draw),
-            away => self.away.set(away - 1),
-        }
-        self.machines.iter().filter(|machine| machine.is_mute()).for_each(Machine::kill);
-        for machine in self.machines.iter().filter(|machine| !machine.is_up()) {
-            machine.boot();
-            self.outcome.borrow_mut().deaths += 1;
-            self.live(machine, draw);
-        }
-        false
-    }
-
-    /// One client that lives asks for every key.
-    fn begin_last(self: &Rc<Self>) -> Vec<FinalOperation<String>> {
-        let draw = &mut *self.draw.borrow_mut();
-        self.revive(draw);
-        self.machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
+    fn end(&self, scene: &Scene<Self>, draw: &mut Random) -> Vec<FinalOperation<String>> {
+        let config = config(Contention::SMART, PATIENCE, draw);
         // Wrong switches are a fault, too: where they lead to memory that is none, they break a connection.
-        let living = self.living(&self.last, Contention::SMART, draw, None, PATIENCE);
-        self.living.replace(Some(living.clone()));
-        let keys = &self.setting.keys;
-        let share = |number: usize| keys.iter().skip(number).step_by(4).copied().collect::<Vec<_>>();
-        (0..4)
-            .map(|number| {
-                let (living, keys) = (living.clone(), share(number));
-                let end = async move {
-                    let index = living.open().await.map_err(|error| error.to_string())?;
-                    living.end(index, keys).await
-                };
-                (format!("keys {number}"), self.last.spawn(end))
-            })
-            .collect()
-    }
-}
-
-/// Servers' processes that die; their memory is kept.
-struct Restarts;
-
-impl Fault<Scene> for Restarts {
-    fn percent(&self) -> u32 {
-        8
+        let living = self.live(scene, &scene.last, config, draw, None);
+        self.last.replace(Some(living.clone()));
+        let share = |number| (format!("keys {number}"), scene.last.spawn(living.clone().end(number)));
+        (0..SHARES).map(share).collect()
     }
 
-    fn strike(&self, scene: &Rc<Scene>, _: &Machine, draw: &mut Random) {
-        let server = pick(draw, &scene.servers);
-        if server.machine.is_up() {
-            server.die();
-            if scene.longest_away > 0 {
-                scene.away.set(draw.random_range(0..=scene.longest_away));
-            }
-            scene.outcome.borrow_mut().restarts += 1;
+    fn died(&self, draw: &mut Random) {
+        if self.setting.scenario.away > 0 {
+            self.away.set(draw.random_range(0..=self.setting.scenario.away));
         }
     }
-}
 
-/// No task has seen what must never be.
-fn nothing_wrong(ended: &Ended<'_, Scene>) -> Result<(), String> {
-    ended.stage.setting.wrong.take().map_or(Ok(()), Err)
-}
+    fn are_back(&self, _: &mut Random) -> bool {
+        let away = self.away.get();
+        self.away.set(away.saturating_sub(1));
+        away == 0
+    }
 
-/// The history of all clients has an order.
-fn linearizable(ended: &Ended<'_, Scene>) -> Result<(), String> {
-    let checked = ended.stage.setting.history.check().map_err(|violation| violation.to_string())?;
-    let outcome = &mut *ended.stage.outcome.borrow_mut();
-    (outcome.answered, outcome.unknown) = (checked.answered as u64, checked.unknown as u64);
-    Ok(())
+    fn nothing_wrong(&self) -> Result<(), String> {
+        self.setting.recorder.nothing_wrong()
+    }
 }
 
 /// Nothing answers that is no part of the index.
-fn no_strays(ended: &Ended<'_, Scene>) -> Result<(), String> {
-    let strays = strays(&ended.stage.servers, &ended.stage.shape);
+fn no_strays(ended: &Ended<'_, Scene<Users>>) -> Result<(), String> {
+    let strays = strays(&ended.stage.servers, &ended.stage.clients.setting.scenario.shape);
     match strays.first() {
         None => Ok(()),
         Some(leaf) => Err(format!("the leaf at {leaf} answers, and nothing leads to it")),
     }
 }
 
-/// The index is whole, has each key once, and a scan finds as many. The history explains which: what dead
-/// clients have posted may come until their sessions have lapsed, and take away what was put last.
-fn verified(ended: &Ended<'_, Scene>) -> Result<(), String> {
-    let Scene { last, living, outcome, .. } = &**ended.stage;
+/// The index is whole. The history explains which keys it has: what dead clients have posted may come until their sessions have lapsed, and
+/// take away what was put last.
+fn verified(ended: &Ended<'_, Scene<Users>>) -> Result<(), String> {
+    let Users { last, verified, .. } = &ended.stage.clients;
     ended.world.run_for(LEASE * 2);
-    let living = living.take().ok_or("the last client was not begun")?;
-    let task = last.spawn(async move {
-        let index = living.open().await.map_err(|error| error.to_string())?;
-        let verified = index.verify().await.map_err(|fault| fault.to_string())?;
-        let found = living.scan_all(&index).await.map_err(|error| error.to_string())?;
-        Ok::<_, String>((verified, found))
-    });
-    let walked = ended.world.run_until(|| task.has_ended(), SOON);
-    walked.map_err(|_| "the walk over the index does not end".to_owned())?;
-    let (verified, found) = task.take().ok_or("the machine that walks over the index died")??;
-    if verified.keys != found {
-        return Err(format!("{} keys are there, a scan finds {found}", verified.keys));
-    }
-    outcome.borrow_mut().found(&verified);
+    let living = last.take().ok_or("the last client was not begun")?;
+    verified.replace(Some(ended.stage.walk(ended.world, living.verify())?));
     Ok(())
 }
 
 /// Runs a scenario.
 pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
-    let draw = &mut random(scenario.seed, 81);
-    let world = World::new(scenario.seed, scenario.world.clone());
-    let setting = Setting {
-        history: History::default(),
-        words: Cell::new(0),
-        wrong: RefCell::default(),
-        refused: Cell::new(0),
-        scans: Cell::new(0),
-        swaps: Cell::new(0),
-        keys: scenario.keys.clone(),
-        longest: scenario.longest,
-        cache: scenario.cache,
-        led: scenario.led,
-        aim: scenario.aim,
-    };
-    let servers = serve(&world, scenario.shape, scenario.chunks * CHUNK, LEASE);
-    let switches = scenario
-        .led
-        .map(|_| lead(&world, &servers, scenario.shape, scenario.unlinked, random(scenario.seed, 84)));
-    let scene = Rc::new(Scene {
-        servers,
-        switches,
-        machines: (0..CLIENTS)
-            .map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)))
-            .collect(),
-        setting: Rc::new(setting),
-        home: scenario.shape.home(),
-        shape: scenario.shape,
-        last: world.machine(MachineOptions::named("last client")),
-        living: RefCell::default(),
-        outcome: RefCell::default(),
+    let &Scenario { seed, shape, chunks, led, unlinked, .. } = scenario;
+    let draw = &mut random(seed, 81);
+    let world = World::new(seed, scenario.world.clone());
+    let servers = serve(&world, shape, chunks * CHUNK, LEASE);
+    let of = scenario.clone();
+    let recorder = Recorder::new(scenario.aim == Aim::Full, move |word| of.length(word));
+    let users = Users {
+        setting: Rc::new(Setting { recorder, scenario: scenario.clone() }),
+        switches: led.map(|_| lead(&world, &servers, shape, unlinked, random(seed, 84))),
         away: Cell::default(),
-        longest_away: scenario.away,
-        patience: scenario.patience,
-        draw: RefCell::new(random(scenario.seed, 82)),
-    });
-    scene.machines.iter().for_each(|machine| scene.live(machine, draw));
+        last: RefCell::default(),
+        verified: RefCell::default(),
+    };
+    let scene = Scene::new(&world, servers, users, |options| options, draw, random(seed, 82));
+    scene.begin(draw);
     let trial = Trial {
-        faults: vec![Box::new(Deaths { percent: 40 }), Box::new(Restarts), Box::new(Disturbances)],
+        faults: vec![
+            Box::new(Deaths { percent: 40 }),
+            Box::new(Restarts { percent: 8 }),
+            Box::new(Disturbances),
+        ],
         calm: Duration::from_micros(800),
         lasts: FAULTS,
         soon: SOON,
@@ -243,15 +265,25 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
             Box::new(no_strays),
             Box::new(verified),
             Box::new(nothing_wrong),
-            Box::new(linearizable),
+            Box::new(|ended: &Ended<'_, Scene<Users>>| ended.stage.clients.setting.recorder.linearizable()),
         ],
     };
     trial.run(&world, &scene)?;
-    let mut outcome = *scene.outcome.borrow();
-    outcome.refused = scene.setting.refused.get();
-    outcome.scans = scene.setting.scans.get();
-    outcome.swaps = scene.setting.swaps.get();
-    outcome.lapsed = scene.servers.iter().map(|server| server.count("sessions_lapsed")).sum();
-    outcome.chunks = scene.servers.iter().map(|server| server.count("chunks_published")).sum();
-    Ok(outcome)
+    let counts = scene.clients.setting.recorder.counts();
+    let Verified { leaves, nodes, unfinished, .. } =
+        scene.clients.verified.take().ok_or("nothing was verified")?;
+    Ok(Outcome {
+        answered: counts.answered,
+        unknown: counts.unknown,
+        refused: counts.refused + counts.short,
+        scans: counts.scans,
+        swaps: counts.swaps,
+        deaths: scene.deaths.get(),
+        restarts: scene.restarts.get(),
+        lapsed: scene.count("sessions_lapsed"),
+        leaves,
+        nodes,
+        unfinished,
+        chunks: scene.count("chunks_published"),
+    })
 }

@@ -151,31 +151,22 @@ pub struct Outcome {
     pub calm: Calm,
 }
 
-/// Counts of ordinary operation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Calm {
-    /// Lookups that have ended.
-    pub lookups: u64,
-    /// READs, index reads among them.
-    pub reads: u64,
-    /// Index reads.
-    pub index_reads: u64,
-    /// NAKs that servers sent because a READ was overtaken by a later one of its queue pair.
-    pub naks: u64,
-    /// READs that they dropped for this reason, to be sent again.
-    pub dropped: u64,
-    /// Queue pairs that waited until the time for an answer was over.
-    pub timeouts: u64,
-}
-
-impl std::ops::AddAssign for Calm {
-    fn add_assign(&mut self, other: Self) {
-        self.lookups += other.lookups;
-        self.reads += other.reads;
-        self.index_reads += other.index_reads;
-        self.naks += other.naks;
-        self.dropped += other.dropped;
-        self.timeouts += other.timeouts;
+counters! {
+    /// Counts of ordinary operation.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+    pub struct Calm {
+        /// Lookups that have ended.
+        pub lookups: u64,
+        /// READs, index reads among them.
+        pub reads: u64,
+        /// Index reads.
+        pub index_reads: u64,
+        /// NAKs that servers sent because a READ was overtaken by a later one of its queue pair.
+        pub naks: u64,
+        /// READs that they dropped for this reason, to be sent again.
+        pub dropped: u64,
+        /// Queue pairs that waited until the time for an answer was over.
+        pub timeouts: u64,
     }
 }
 

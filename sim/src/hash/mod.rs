@@ -20,12 +20,10 @@
 //! ```
 
 pub mod lab;
-mod stage;
+mod run;
 
 #[cfg(test)]
 mod tests;
-
-use std::ops::AddAssign;
 
 use fatbtree_race::Verified;
 use rand::RngExt as _;
@@ -126,49 +124,51 @@ impl Scenario {
     /// # Errors
     /// What was wrong.
     pub fn run(&self) -> Result<Outcome, String> {
-        stage::run(self)
+        run::run(self)
     }
 }
 
-/// What happened in a scenario, or in several.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
-pub struct Outcome {
-    /// Operations with an answer.
-    pub answered: u64,
-    /// Changes of which the client does not know whether they were made.
-    pub unknown: u64,
-    /// Operations that gave up.
-    pub refused: u64,
-    /// Operations for which there was no memory.
-    pub short: u64,
-    /// Searches in one round trip.
-    pub hits: u64,
-    /// Exports of all pairs.
-    #[serde(skip)]
-    pub exports: u64,
-    /// Compare-and-swaps that applied.
-    #[serde(skip)]
-    pub swaps: u64,
-    /// Clients that died.
-    pub deaths: u64,
-    /// Servers that were started anew.
-    pub restarts: u64,
-    /// Sessions that ended because they were not renewed.
-    pub lapsed: u64,
-    /// Blocks that the servers have taken for lost, and found.
-    pub reclaimed: u64,
-    /// Keys in the end.
-    pub keys: u64,
-    /// Subtables in use in the end.
-    pub subtables: u64,
-    /// Subtables that were split.
-    pub former: u64,
-    /// Splits that were left unfinished.
-    pub unfinished: u64,
-    /// Insertions that were left under way.
-    pub tentative: u64,
-    /// Entries of directories that lead to a subtable that was split.
-    pub stale_entries: u64,
+counters! {
+    /// What happened in a scenario, or in several.
+    #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+    pub struct Outcome {
+        /// Operations with an answer.
+        pub answered: u64,
+        /// Changes of which the client does not know whether they were made.
+        pub unknown: u64,
+        /// Operations that gave up.
+        pub refused: u64,
+        /// Operations for which there was no memory.
+        pub short: u64,
+        /// Searches in one round trip.
+        pub hits: u64,
+        /// Exports of all pairs.
+        #[serde(skip)]
+        pub exports: u64,
+        /// Compare-and-swaps that applied.
+        #[serde(skip)]
+        pub swaps: u64,
+        /// Clients that died.
+        pub deaths: u64,
+        /// Servers that were started anew.
+        pub restarts: u64,
+        /// Sessions that ended because they were not renewed.
+        pub lapsed: u64,
+        /// Blocks that the servers have taken for lost, and found.
+        pub reclaimed: u64,
+        /// Keys in the end.
+        pub keys: u64,
+        /// Subtables in use in the end.
+        pub subtables: u64,
+        /// Subtables that were split.
+        pub former: u64,
+        /// Splits that were left unfinished.
+        pub unfinished: u64,
+        /// Insertions that were left under way.
+        pub tentative: u64,
+        /// Entries of directories that lead to a subtable that was split.
+        pub stale_entries: u64,
+    }
 }
 
 impl Outcome {
@@ -180,27 +180,5 @@ impl Outcome {
         self.unfinished += unfinished;
         self.tentative += tentative;
         self.stale_entries += stale_entries;
-    }
-}
-
-impl AddAssign for Outcome {
-    fn add_assign(&mut self, other: Self) {
-        self.answered += other.answered;
-        self.unknown += other.unknown;
-        self.refused += other.refused;
-        self.short += other.short;
-        self.hits += other.hits;
-        self.exports += other.exports;
-        self.swaps += other.swaps;
-        self.deaths += other.deaths;
-        self.restarts += other.restarts;
-        self.lapsed += other.lapsed;
-        self.reclaimed += other.reclaimed;
-        self.keys += other.keys;
-        self.subtables += other.subtables;
-        self.former += other.former;
-        self.unfinished += other.unfinished;
-        self.tentative += other.tentative;
-        self.stale_entries += other.stale_entries;
     }
 }

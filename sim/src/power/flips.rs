@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::ops::AddAssign;
 use std::path::Path;
 
+use fatbtree_remote_memory::Change;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use serde::Serialize;
@@ -27,34 +27,24 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Time within which a client of a damaged structure has asked for all keys.
 const SOON: Duration = Duration::from_secs(60);
 
-/// What a run has seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Outcome {
-    /// Folders that were damaged.
-    pub folders: u64,
-    /// Bits that were flipped.
-    pub bits: u64,
-    /// Starts that were refused, after a stop and after a kill.
-    pub refused: u64,
-    /// Starts among them after a kill, where no checksums of all files are left.
-    pub refused_after_kill: u64,
-    /// Folders whose server was started, and of which a client was told that they are damaged.
-    pub told: u64,
-    /// Operations that were told so.
-    pub errors: u64,
-    /// Right answers of servers that were started.
-    pub answers: u64,
-}
-
-impl AddAssign for Outcome {
-    fn add_assign(&mut self, other: Self) {
-        self.folders += other.folders;
-        self.bits += other.bits;
-        self.refused += other.refused;
-        self.refused_after_kill += other.refused_after_kill;
-        self.told += other.told;
-        self.errors += other.errors;
-        self.answers += other.answers;
+counters! {
+    /// What a run has seen.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+    pub struct Outcome {
+        /// Folders that were damaged.
+        pub folders: u64,
+        /// Bits that were flipped.
+        pub bits: u64,
+        /// Starts that were refused, after a stop and after a kill.
+        pub refused: u64,
+        /// Starts among them after a kill, where no checksums of all files are left.
+        pub refused_after_kill: u64,
+        /// Folders whose server was started, and of which a client was told that they are damaged.
+        pub told: u64,
+        /// Operations that were told so.
+        pub errors: u64,
+        /// Right answers of servers that were started.
+        pub answers: u64,
     }
 }
 
@@ -178,7 +168,7 @@ fn start<S: Structure>(folder: &Path, seed: u64, left: &Left) -> Result<Found, S
             for &key in &keys {
                 let began = clock.now();
                 let answer = match asked {
-                    Asked::Written => structure.upsert(key, &value(key)).await.map(|()| None),
+                    Asked::Written => structure.change(key, Change::Upsert(&value(key))).await.map(|()| None),
                     _ => structure.get(key).await,
                 };
                 answers.push((key, asked, answer, clock.now().saturating_since(began)));

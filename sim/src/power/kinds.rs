@@ -15,7 +15,6 @@ use fatbtree_memserver::{
 };
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
-use fatbtree_remote_memory::session_keeper::SessionKeeper;
 use fatbtree_remote_memory::{Change, Kept, RemoteConfig, RemoteMemory, Spread};
 
 use crate::world::{Machine, SimDevice};
@@ -52,18 +51,13 @@ pub(super) trait Structure: Sized + 'static {
 
     async fn get(&self, key: u64) -> Result<Option<Vec<u8>>, String>;
 
-    async fn upsert(&self, key: u64, value: &[u8]) -> Result<(), String>;
-
-    async fn delete(&self, key: u64) -> Result<(), String>;
+    async fn change(&self, key: u64, change: Change<'_>) -> Result<(), String>;
 
     async fn verify(&self) -> Result<(), String>;
 }
 
 /// What a server says of itself.
 pub(super) type Info<S> = ServerInfo<<<S as Structure>::Tenant as Tenant>::Description>;
-
-/// Sessions of a client.
-pub(super) type Keeper<S> = SessionKeeper<<<S as Structure>::Tenant as Tenant>::Description>;
 
 fn owner(server: u16) -> FolderOwner {
     FolderOwner { server: format!("server-{server}"), partition: server, address: [127, 0, 0, 1].into() }
@@ -153,12 +147,8 @@ impl<K: Parts> Structure for Whole<K> {
         Ok(self.0.get(key).await.result.map_err(text)?.map(|value| value.as_ref().to_vec()))
     }
 
-    async fn upsert(&self, key: u64, value: &[u8]) -> Result<(), String> {
-        self.0.change(key, Change::Upsert(value)).await.result.map(drop).map_err(text)
-    }
-
-    async fn delete(&self, key: u64) -> Result<(), String> {
-        self.0.change(key, Change::Delete).await.result.map(drop).map_err(text)
+    async fn change(&self, key: u64, change: Change<'_>) -> Result<(), String> {
+        self.0.change(key, change).await.result.map(drop).map_err(text)
     }
 
     async fn verify(&self) -> Result<(), String> {
@@ -220,12 +210,8 @@ impl Structure for Tree {
         Ok(found.map(|value| value.to_vec()))
     }
 
-    async fn upsert(&self, key: u64, value: &[u8]) -> Result<(), String> {
-        self.0.mutate(key, Change::Upsert(value), Start::Root).await.result.map(drop).map_err(text)
-    }
-
-    async fn delete(&self, key: u64) -> Result<(), String> {
-        self.0.mutate(key, Change::Delete, Start::Root).await.result.map(drop).map_err(text)
+    async fn change(&self, key: u64, change: Change<'_>) -> Result<(), String> {
+        self.0.mutate(key, change, Start::Root).await.result.map(drop).map_err(text)
     }
 
     async fn verify(&self) -> Result<(), String> {

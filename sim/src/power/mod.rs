@@ -22,44 +22,30 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use std::ops::AddAssign;
-
 use serde::Serialize;
 
-/// What a run has seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Outcome {
-    /// Changes that were acknowledged.
-    pub changes: u64,
-    /// Cuts from which servers were started.
-    pub cuts: u64,
-    /// Cuts in the middle of an operation of the disk.
-    pub cuts_within: u64,
-    /// Cuts of several servers at one moment.
-    pub cuts_of_all: u64,
-    /// Cuts of one server of several.
-    pub cuts_of_one: u64,
-    /// Cuts that have lost acknowledged changes, none of which was older than the last sync.
-    pub cuts_with_losses: u64,
-    /// Keys that were read from them.
-    pub reads: u64,
-    /// Halves of journals that were applied.
-    pub applied: u64,
-    /// Operations of the disks.
-    pub disk_operations: u64,
-}
-
-impl AddAssign for Outcome {
-    fn add_assign(&mut self, other: Self) {
-        self.changes += other.changes;
-        self.cuts += other.cuts;
-        self.cuts_within += other.cuts_within;
-        self.cuts_of_all += other.cuts_of_all;
-        self.cuts_of_one += other.cuts_of_one;
-        self.cuts_with_losses += other.cuts_with_losses;
-        self.reads += other.reads;
-        self.applied += other.applied;
-        self.disk_operations += other.disk_operations;
+counters! {
+    /// What a run has seen.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+    pub struct Outcome {
+        /// Changes that were acknowledged.
+        pub changes: u64,
+        /// Cuts from which servers were started.
+        pub cuts: u64,
+        /// Cuts in the middle of an operation of the disk.
+        pub cuts_within: u64,
+        /// Cuts of several servers at one moment.
+        pub cuts_of_all: u64,
+        /// Cuts of one server of several.
+        pub cuts_of_one: u64,
+        /// Cuts that have lost acknowledged changes, none of which was older than the last sync.
+        pub cuts_with_losses: u64,
+        /// Keys that were read from them.
+        pub reads: u64,
+        /// Halves of journals that were applied.
+        pub applied: u64,
+        /// Operations of the disks.
+        pub disk_operations: u64,
     }
 }
 

@@ -2,22 +2,23 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Bounds, ClientId, Keeping, Limits, Loaded, MemoryServer, ServerOptions};
-use fatbtree_remote_memory::session_keeper::{Call, Denied, KeeperOptions};
-use fatbtree_verbs::journal::{Cut, Disk, LossyDisk, Pace};
+use fatbtree_memserver::{ClientId, Keeping, Loaded, MemoryServer, ServerOptions};
+use fatbtree_remote_memory::session_keeper::{Call, Denied};
+use fatbtree_remote_memory::{Change, Kept as _};
+use fatbtree_verbs::Memory;
+use fatbtree_verbs::journal::{Cut, Disk, Journal, LossyDisk, Pace};
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{Access, Memory};
 use rand::RngExt as _;
 use tempfile::TempDir;
 
-use super::kinds::{CHUNK, GROUP, Keeper, LONGEST, Structure};
+use super::kinds::{CHUNK, GROUP, LONGEST, Structure};
 use super::{Outcome, Scenario};
-use crate::world::{Machine, MachineOptions, Options, Random, SimDevice, Tearing, World, random};
+use crate::stage::{keeper, options};
+use crate::world::{Machine, MachineOptions, Options, Random, SimDevice, Task, Tearing, World, random};
 
 /// Interval in which a client and a server look for something to be done.
 const LOOK: Duration = Duration::from_micros(10);
@@ -68,11 +69,13 @@ pub(super) struct Server<S: Structure> {
 }
 
 impl<S: Structure> Server<S> {
+    fn journal(&self) -> &Arc<Journal> {
+        self.region.journal().expect("it lies in a folder")
+    }
+
     pub(super) fn start(world: &World, content: Loaded<S::Tenant>) -> Result<Rc<Self>, String> {
-        let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
-        let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
-        let options =
-            ServerOptions { access: Access::ALL, chunk_bytes: CHUNK, limits, ..ServerOptions::writable() };
+        let ServerOptions { lock_table_bytes, lease, .. } = ServerOptions::writable();
+        let options = ServerOptions { lock_table_bytes, ..options(CHUNK, lease) };
         let machine = world.machine(MachineOptions::named(format!("server {}", content.server)));
         let region = Arc::clone(&content.region);
         let process = MemoryServer::new(machine.device(), content, &options, 1);
@@ -104,12 +107,9 @@ pub(super) fn client<S: Structure>(
     let machine = world.machine(MachineOptions::named(format!("client {seed}")));
     let infos: Vec<_> = servers.iter().map(|server| *server.process.borrow().info()).collect();
     let memory = S::memory(&machine, &infos, seed);
-    let pauses = KeeperOptions { first_pause: LOOK, longest_pause: LOOK, ..KeeperOptions::default() };
-    let connections = fatbtree_remote_memory::Kept::remote(&*memory).connections();
-    let keeper = Rc::new(RefCell::new(Keeper::<S>::new(connections, pauses)));
     let (servers, caller) = (servers.to_vec(), machine.clone());
-    let host = Ipv4Addr::from_bits(0x0a00_0000 | machine.id().0);
-    let id = ClientId { host: host.into(), roce: host };
+    let roce = machine.reactor().with(|card| card.address());
+    let id = ClientId { host: roce.into(), roce };
     let carry = async move |server: u16, call| {
         caller.sync(&call).await;
         if let Call::Sync { .. } = call {
@@ -119,7 +119,7 @@ pub(super) fn client<S: Structure>(
             servers.iter().find(|of| of.process.borrow().info().server == server).expect("it is one of them");
         server.process.borrow_mut().carry_out(caller.now(), id, call).map_err(Denied::from)
     };
-    drop(machine.spawn(machine.clone().keep_sessions(Rc::clone(&memory), keeper, carry, drop)));
+    machine.keep_sessions(Rc::clone(&memory), keeper(memory.remote()), carry, drop);
     (machine, memory)
 }
 
@@ -176,14 +176,9 @@ pub(super) fn write_for_a_while<S: Structure>(scenario: &Scenario, folder: &Path
     let world = world(seed);
     let content = S::make(folder, 0, 1, Keeping::default());
     let servers = [Server::<S>::start(&world, content)?];
-    let journal = Arc::clone(servers[0].region.journal().expect("it lies in a folder"));
-    let history = Rc::new(RefCell::new(History::default()));
-    let mut clients = Vec::new();
-    for number in 0..CLIENTS {
-        let (machine, memory) = client(&world, &servers, seed ^ number, |_| ());
-        let (draw, first) = (random(seed, 130 + number), seed / 9 % GROUPS);
-        clients.push(machine.spawn(change_keys::<S>(memory, (number, first), draw, Rc::clone(&history))));
-    }
+    let (journal, history) = (Arc::clone(servers[0].journal()), Rc::default());
+    let begin = |number| begin_client(&world, &servers, seed, number, &history, |_| ());
+    let clients: Vec<_> = (0..CLIENTS).map(begin).collect();
     let mut least = Acknowledged::default();
     while !clients.iter().all(|task| task.has_ended()) {
         let pause = Duration::from_micros(draw.random_range(100..4000));
@@ -216,110 +211,172 @@ struct Moment {
     is_within: bool,
 }
 
+/// What the tasks of a run share.
+struct Shared {
+    history: Rc<RefCell<History>>,
+    /// What was acknowledged before each sync.
+    marks: RefCell<Vec<Acknowledged>>,
+    moments: RefCell<Vec<Moment>>,
+    is_over: Cell<bool>,
+    /// Cuts that are still to be made before syncs, and what decides about them.
+    before_syncs: RefCell<(u64, Random)>,
+}
+
+/// Servers on disks that fail, and their clients.
+struct Run<'s, S: Structure> {
+    scenario: &'s Scenario,
+    world: World,
+    folders: Vec<PathBuf>,
+    servers: Vec<Kept<S>>,
+    shared: Rc<Shared>,
+}
+
+/// Runs a scenario.
 pub(super) fn run<S: Structure>(scenario: &Scenario) -> Result<Outcome, String> {
-    let seed = scenario.seed;
-    let mut draw = random(seed, 120);
+    let mut draw = random(scenario.seed, 120);
     let home = TempDir::new().map_err(|error| error.to_string())?;
-    let world = world(seed);
-    let folders: Vec<_> = (0..scenario.servers).map(|server| home.path().join(server.to_string())).collect();
-    let disks: Vec<_> =
-        folders.iter().map(|_| Arc::new(LossyDisk::new(draw.random_range(0..=u64::MAX)))).collect();
-    let mut servers = Vec::new();
-    for (server, (folder, disk)) in folders.iter().zip(&disks).enumerate() {
-        let disk = Arc::clone(disk) as Arc<dyn Disk>;
-        // The disk's clock stands still: of itself the journal never syncs, and clients are told that it does some time.
-        let pace = Pace::Every(std::time::Duration::from_secs(1));
-        let keeping = Keeping { pace, disk, ..Keeping::default() };
-        let content = S::make(folder, server as u16, scenario.servers, keeping);
-        servers.push(Server::<S>::start(&world, content)?);
-    }
-    let history = Rc::new(RefCell::new(History::default()));
-    let marks: Rc<RefCell<Vec<Acknowledged>>> = Rc::new(RefCell::new(vec![Acknowledged::default()]));
-    let moments = Rc::new(RefCell::new(Vec::new()));
-    let kept: Vec<_> =
-        servers.iter().zip(&disks).map(|(server, disk)| (Rc::clone(server), Arc::clone(disk))).collect();
-    let before_syncs = Rc::new(RefCell::new((scenario.cuts / 2, random(seed, 160))));
-    let mut clients = Vec::new();
-    for number in 0..CLIENTS {
-        let (kept, moments, before) = (kept.clone(), Rc::clone(&moments), Rc::clone(&before_syncs));
-        // A server fails just before it does what a client waits for.
-        let asked = move |server: u16| {
-            let (left, draw) = &mut *before.borrow_mut();
-            if *left > 0 && draw.random_range(0..4) == 0 {
-                *left -= 1;
-                moments.borrow_mut().push(cut_now(&kept, Of::One(server.into())));
-            }
-        };
-        let (machine, memory) = client(&world, &servers, seed ^ number, asked);
-        let (draw, first) = (random(seed, 130 + number), seed / 9 % GROUPS);
-        clients.push(machine.spawn(change_keys::<S>(memory, (number, first), draw, Rc::clone(&history))));
-    }
-    if scenario.servers == 1 {
-        // Somewhere in what the disk will be asked for.
-        let from = disks[0].operations();
-        disks[0].cut_in((0..scenario.cuts / 2).map(|_| from + draw.random_range(0..600)));
-    }
-    let is_over = Rc::new(Cell::new(false));
-    for (number, server) in servers.iter().enumerate() {
-        let sync = sync(
-            world.operator().clone(),
-            Rc::clone(server),
-            Arc::clone(&disks[number]),
-            random(seed, 140 + number as u64),
-            Rc::clone(&history),
-            Rc::clone(&marks),
-        );
-        drop(world.operator().spawn(sync));
-    }
-    drop(world.operator().spawn(cut(
-        world.operator().clone(),
-        kept,
-        scenario.cuts,
-        random(seed, 150),
-        Rc::clone(&moments),
-        Rc::clone(&is_over),
-    )));
-    let ended = world.run_until(|| clients.iter().all(|task| task.has_ended()), SOON);
+    let run = Run::<S>::begin(scenario, home.path(), &mut draw)?;
+    let clients = run.work();
+    run.fail(&mut draw);
+    let ended = run.world.run_until(|| clients.iter().all(|task| task.has_ended()), SOON);
     ended.map_err(|stuck| format!("clients do not end: {stuck}"))?;
-    is_over.set(true);
+    run.shared.is_over.set(true);
     for task in &clients {
         task.take().expect("the machine lives")?;
     }
-    let mut outcome = Outcome::default();
-    for (disk, server) in disks.iter().zip(&servers) {
-        outcome.disk_operations += disk.operations();
-        let journal = server.region.journal().expect("it lies in a folder");
-        outcome.applied += journal.counts().applied;
-        let within = disk.cuts().into_iter();
-        let within =
-            within.map(|cut| Moment { of: Of::All, mark: cut.mark, cuts: vec![cut], is_within: true });
-        moments.borrow_mut().extend(within);
+    run.end()
+}
+
+impl<'s, S: Structure> Run<'s, S> {
+    /// Starts servers with new folders.
+    fn begin(scenario: &'s Scenario, home: &Path, draw: &mut Random) -> Result<Self, String> {
+        let world = world(scenario.seed);
+        let folders: Vec<_> = (0..scenario.servers).map(|server| home.join(server.to_string())).collect();
+        let disks: Vec<_> =
+            folders.iter().map(|_| Arc::new(LossyDisk::new(draw.random_range(0..=u64::MAX)))).collect();
+        let mut servers = Vec::new();
+        for ((number, folder), of) in (0..).zip(&folders).zip(disks) {
+            let disk = Arc::clone(&of) as Arc<dyn Disk>;
+            // The disk's clock stands still: of itself the journal never syncs, and clients are told that it does some time.
+            let pace = Pace::Every(std::time::Duration::from_secs(1));
+            let keeping = Keeping { pace, disk, ..Keeping::default() };
+            let content = S::make(folder, number, scenario.servers, keeping);
+            servers.push((Server::<S>::start(&world, content)?, of));
+        }
+        let shared = Rc::new(Shared {
+            history: Rc::default(),
+            marks: RefCell::new(vec![Acknowledged::default()]),
+            moments: RefCell::default(),
+            is_over: Cell::default(),
+            before_syncs: RefCell::new((scenario.cuts / 2, random(scenario.seed, 160))),
+        });
+        Ok(Self { scenario, world, folders, servers, shared })
     }
-    drop((servers, world));
-    let (history, marks) = (history.take(), marks.take());
-    outcome.changes = history.changes;
-    for (number, moment) in moments.take().iter().enumerate() {
+
+    /// Starts clients that change their keys.
+    fn work(&self) -> Vec<Task<Result<(), String>>> {
+        let servers: Vec<_> = self.servers.iter().map(|(server, _)| Rc::clone(server)).collect();
+        let client = |number| {
+            let (kept, shared) = (self.servers.clone(), Rc::clone(&self.shared));
+            // A server fails just before it does what a client waits for.
+            let asked = move |server: u16| {
+                let (left, draw) = &mut *shared.before_syncs.borrow_mut();
+                if *left > 0 && draw.random_range(0..4) == 0 {
+                    *left -= 1;
+                    shared.moments.borrow_mut().push(cut_now(&kept, Of::One(server.into())));
+                }
+            };
+            begin_client(&self.world, &servers, self.scenario.seed, number, &self.shared.history, asked)
+        };
+        (0..CLIENTS).map(client).collect()
+    }
+
+    /// Lets disks fail while clients work: in operations of the disk of one server, and at moments in between.
+    fn fail(&self, draw: &mut Random) {
+        let Scenario { seed, cuts, servers, .. } = *self.scenario;
+        if servers == 1 {
+            // Somewhere in what the disk will be asked for.
+            let (_, disk) = &self.servers[0];
+            let from = disk.operations();
+            disk.cut_in((0..cuts / 2).map(|_| from + draw.random_range(0..600)));
+        }
+        let operator = self.world.operator();
+        for (number, server) in (0..).zip(&self.servers) {
+            let draw = random(seed, 140 + number);
+            drop(operator.spawn(sync(operator.clone(), server.clone(), draw, Rc::clone(&self.shared))));
+        }
+        let (kept, draw) = (self.servers.clone(), random(seed, 150));
+        drop(operator.spawn(cut(operator.clone(), kept, cuts, draw, Rc::clone(&self.shared))));
+    }
+
+    /// Starts servers from what each cut has left.
+    fn end(self) -> Result<Outcome, String> {
+        let Self { scenario, world, folders, servers, shared } = self;
+        let mut outcome = Outcome::default();
+        let mut moments = shared.moments.take();
+        for (server, disk) in &servers {
+            outcome.disk_operations += disk.operations();
+            outcome.applied += server.journal().counts().applied;
+            moments.extend(disk.cuts().into_iter().map(|cut| Moment {
+                of: Of::All,
+                mark: cut.mark,
+                cuts: vec![cut],
+                is_within: true,
+            }));
+        }
+        drop((servers, world));
+        let (history, marks) = (shared.history.take(), shared.marks.take());
+        outcome.changes = history.changes;
+        for (number, moment) in (0..).zip(&moments) {
+            let least = &marks[moment.mark as usize];
+            let lost = moment.start_again::<S>(&folders, scenario, &history, least, number)?;
+            outcome.cuts += 1;
+            outcome.cuts_within += u64::from(moment.is_within);
+            if scenario.servers > 1 {
+                outcome.cuts_of_all += u64::from(moment.of == Of::All);
+                outcome.cuts_of_one += u64::from(moment.of != Of::All);
+            }
+            outcome.cuts_with_losses += u64::from(lost > 0);
+            outcome.reads += CLIENTS * KEYS;
+        }
+        Ok(outcome)
+    }
+}
+
+impl Moment {
+    /// Brings back the files as they were, and starts servers from them. Returns how many keys have lost acknowledged changes.
+    fn start_again<S: Structure>(
+        &self,
+        folders: &[PathBuf],
+        scenario: &Scenario,
+        history: &History,
+        least: &Acknowledged,
+        number: u64,
+    ) -> Result<u64, String> {
         let left = TempDir::new().map_err(|error| error.to_string())?;
-        for (folder, cut) in folders.iter().zip(&moment.cuts) {
+        for (folder, cut) in folders.iter().zip(&self.cuts) {
             let name = folder.file_name().expect("it has a name");
             cut.restore(folder, &left.path().join(name)).map_err(|error| error.to_string())?;
         }
-        let least = &marks[moment.mark as usize];
-        let lost = start_again::<S>(left.path(), scenario, &history, least, number as u64);
-        let lost = lost.map_err(|error| {
-            let places: Vec<_> = moment.cuts.iter().map(|cut| (cut.operation, cut.kind)).collect();
-            format!("power cut of {:?}, in operations {places:?} of the disks: {error}", moment.of)
-        })?;
-        outcome.cuts += 1;
-        outcome.cuts_within += u64::from(moment.is_within);
-        if scenario.servers > 1 {
-            outcome.cuts_of_all += u64::from(moment.of == Of::All);
-            outcome.cuts_of_one += u64::from(moment.of != Of::All);
-        }
-        outcome.cuts_with_losses += u64::from(lost > 0);
-        outcome.reads += CLIENTS * KEYS;
+        start_again::<S>(left.path(), scenario, history, least, number).map_err(|error| {
+            let places: Vec<_> = self.cuts.iter().map(|cut| (cut.operation, cut.kind)).collect();
+            format!("power cut of {:?}, in operations {places:?} of the disks: {error}", self.of)
+        })
     }
-    Ok(outcome)
+}
+
+/// Starts a client that changes its keys.
+fn begin_client<S: Structure>(
+    world: &World,
+    servers: &[Rc<Server<S>>],
+    seed: u64,
+    number: u64,
+    history: &Rc<RefCell<History>>,
+    asked: impl Fn(u16) + 'static,
+) -> Task<Result<(), String>> {
+    let (machine, memory) = client(world, servers, seed ^ number, asked);
+    let (draw, first) = (random(seed, 130 + number), seed / 9 % GROUPS);
+    machine.spawn(change_keys::<S>(memory, (number, first), draw, Rc::clone(history)))
 }
 
 /// A client: changes its keys.
@@ -350,8 +407,8 @@ async fn change_keys<S: Structure>(
             (change, values.len() - 1)
         };
         match deletes {
-            true => structure.delete(key).await?,
-            false => structure.upsert(key, &value(change)).await?,
+            true => structure.change(key, Change::Delete).await?,
+            false => structure.change(key, Change::Upsert(&value(change))).await?,
         }
         history.borrow_mut().acknowledged.insert(key, index);
     }
@@ -361,25 +418,23 @@ async fn change_keys<S: Structure>(
 /// Syncs a server's journal, and now and then applies it.
 async fn sync<S: Structure>(
     operator: Machine,
-    server: Rc<Server<S>>,
-    disk: Arc<LossyDisk>,
+    (server, disk): Kept<S>,
     mut draw: Random,
-    history: Rc<RefCell<History>>,
-    marks: Rc<RefCell<Vec<Acknowledged>>>,
+    shared: Rc<Shared>,
 ) {
-    let journal = Arc::clone(server.region.journal().expect("it lies in a folder"));
+    let journal = server.journal();
     loop {
         operator.sleep(Duration::from_micros(draw.random_range(20..400))).await;
         // What is acknowledged was committed: the sync has it.
         journal.commit().expect("the disk does not fail for the process");
-        let acknowledged = history.borrow().acknowledged.clone();
+        let acknowledged = shared.history.borrow().acknowledged.clone();
         match draw.random_range(0..8) {
             0 => journal.checkpoint(),
             1 => journal.sync().and_then(|()| journal.apply().map(drop)),
             _ => journal.sync(),
         }
         .expect("the disk does not fail for the process");
-        let mut marks = marks.borrow_mut();
+        let mut marks = shared.marks.borrow_mut();
         disk.mark(marks.len() as u64);
         marks.push(acknowledged);
     }
@@ -398,8 +453,7 @@ fn cut_now<S: Structure>(servers: &[Kept<S>], of: Of) -> Moment {
             return cut;
         }
         // It goes on with all that it has.
-        let journal = server.region.journal().expect("it lies in a folder");
-        journal.commit().expect("the disk does not fail for the process");
+        server.journal().commit().expect("the disk does not fail for the process");
         disk.whole()
     });
     let cuts = cuts.collect();
@@ -412,19 +466,18 @@ async fn cut<S: Structure>(
     servers: Vec<Kept<S>>,
     cuts: u64,
     mut draw: Random,
-    moments: Rc<RefCell<Vec<Moment>>>,
-    is_over: Rc<Cell<bool>>,
+    shared: Rc<Shared>,
 ) {
     for _ in 0..cuts {
         operator.sleep(Duration::from_micros(draw.random_range(10..600))).await;
-        if is_over.get() {
+        if shared.is_over.get() {
             return;
         }
         let of = match draw.random_range(0..servers.len() * 2) {
             one if one < servers.len() => Of::One(one),
             _ => Of::All,
         };
-        moments.borrow_mut().push(cut_now(&servers, of));
+        shared.moments.borrow_mut().push(cut_now(&servers, of));
     }
 }
 
@@ -453,7 +506,8 @@ fn start_again<S: Structure>(
             found.insert(key, structure.get(key).await.map_err(|error| format!("key {key}: {error}"))?);
         }
         for &key in &asked {
-            structure.upsert(key, &value(key)).await.map_err(|error| format!("writing {key}: {error}"))?;
+            let written = structure.change(key, Change::Upsert(&value(key))).await;
+            written.map_err(|error| format!("writing {key}: {error}"))?;
         }
         for &key in &asked {
             let is = structure.get(key).await.map_err(|error| format!("key {key}: {error}"))?;

@@ -74,82 +74,56 @@ pub struct Scenario {
     hostile: Option<Duration>,
 }
 
-/// Result of a scenario.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Outcome {
-    /// Operations that were answered, and explained.
-    pub answered: u64,
-    /// Operations that ended with an error, or whose result is unknown.
-    pub unknown: u64,
-    /// Changes by queries that were carried out.
-    pub query_writes: u64,
-    /// Changes by RDMA that were carried out.
-    pub rdma_writes: u64,
-    /// Requests that clients sent again.
-    pub again: u64,
-    /// Writes that came to a worker again, and were not carried out again.
-    pub not_again: u64,
-    /// Workers that were started anew.
-    pub restarts: u64,
-    /// Workers that slept.
-    pub sleeps: u64,
-    /// Sessions that ended because they were not renewed.
-    pub lapsed: u64,
-    /// Attempts to take a lock that found it taken, of both kinds of clients.
-    pub lock_retries: u64,
-    /// Locks taken from clients whose sessions had ended.
-    pub inherited_locks: u64,
-    /// Nodes split by query workers.
-    pub worker_splits: u64,
-    /// Nodes split by RDMA clients.
-    pub splits: u64,
-    /// Nodes merged into their left neighbours, by both.
-    pub merges: u64,
-    /// Answers to gets and changes that were asked for through switches.
-    pub through_switches: u64,
-    /// Answers through switches that began at a node that switches had found.
-    pub led: u64,
-    /// Requests with the address of a node where none was for their key.
-    pub stale_hints: u64,
-    /// Plans that were loaded.
-    pub reloads: u64,
-    /// Frames with queries that were damaged.
-    pub damaged: u64,
-    /// Frames with queries that have come to another host.
-    pub elsewhere: u64,
-    /// Datagrams and frames that were lost.
-    pub lost: u64,
-    /// Pieces of damage that a hostile writer has written.
-    pub strikes: u64,
-    /// Requests that workers answered with "damaged".
-    pub refused: u64,
-}
-
-impl std::ops::AddAssign for Outcome {
-    fn add_assign(&mut self, other: Self) {
-        self.answered += other.answered;
-        self.unknown += other.unknown;
-        self.query_writes += other.query_writes;
-        self.rdma_writes += other.rdma_writes;
-        self.again += other.again;
-        self.not_again += other.not_again;
-        self.restarts += other.restarts;
-        self.sleeps += other.sleeps;
-        self.lapsed += other.lapsed;
-        self.lock_retries += other.lock_retries;
-        self.inherited_locks += other.inherited_locks;
-        self.worker_splits += other.worker_splits;
-        self.splits += other.splits;
-        self.merges += other.merges;
-        self.through_switches += other.through_switches;
-        self.led += other.led;
-        self.stale_hints += other.stale_hints;
-        self.reloads += other.reloads;
-        self.damaged += other.damaged;
-        self.elsewhere += other.elsewhere;
-        self.lost += other.lost;
-        self.strikes += other.strikes;
-        self.refused += other.refused;
+counters! {
+    /// Result of a scenario.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+    pub struct Outcome {
+        /// Operations that were answered, and explained.
+        pub answered: u64,
+        /// Operations that ended with an error, or whose result is unknown.
+        pub unknown: u64,
+        /// Changes by queries that were carried out.
+        pub query_writes: u64,
+        /// Changes by RDMA that were carried out.
+        pub rdma_writes: u64,
+        /// Requests that clients sent again.
+        pub again: u64,
+        /// Writes that came to a worker again, and were not carried out again.
+        pub not_again: u64,
+        /// Workers that were started anew.
+        pub restarts: u64,
+        /// Workers that slept.
+        pub sleeps: u64,
+        /// Sessions that ended because they were not renewed.
+        pub lapsed: u64,
+        /// Attempts to take a lock that found it taken, of both kinds of clients.
+        pub lock_retries: u64,
+        /// Locks taken from clients whose sessions had ended.
+        pub inherited_locks: u64,
+        /// Nodes split by query workers.
+        pub worker_splits: u64,
+        /// Nodes split by RDMA clients.
+        pub splits: u64,
+        /// Nodes merged into their left neighbours, by both.
+        pub merges: u64,
+        /// Answers to gets and changes that were asked for through switches.
+        pub through_switches: u64,
+        /// Answers through switches that began at a node that switches had found.
+        pub led: u64,
+        /// Requests with the address of a node where none was for their key.
+        pub stale_hints: u64,
+        /// Plans that were loaded.
+        pub reloads: u64,
+        /// Frames with queries that were damaged.
+        pub damaged: u64,
+        /// Frames with queries that have come to another host.
+        pub elsewhere: u64,
+        /// Datagrams and frames that were lost.
+        pub lost: u64,
+        /// Pieces of damage that a hostile writer has written.
+        pub strikes: u64,
+        /// Requests that workers answered with "damaged".
+        pub refused: u64,
     }
 }
 

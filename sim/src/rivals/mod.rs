@@ -17,34 +17,24 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-/// Results of scenarios.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Outcome {
-    /// Scenarios.
-    pub runs: u64,
-    /// Terms that controllers began.
-    pub terms: u64,
-    /// Terms that ended because a switch had a higher bid.
-    pub put_out: u64,
-    /// Candidacies that were given up because another controller led.
-    pub gave_up: u64,
-    /// Writes that a switch refused because another controller was primary.
-    pub refused: u64,
-    /// Reloads that were carried out.
-    pub reloads: u64,
-    /// Plans that a controller had kept, and found active.
-    pub resumed: u64,
-}
-
-impl std::ops::AddAssign for Outcome {
-    fn add_assign(&mut self, other: Self) {
-        self.runs += other.runs;
-        self.terms += other.terms;
-        self.put_out += other.put_out;
-        self.gave_up += other.gave_up;
-        self.refused += other.refused;
-        self.reloads += other.reloads;
-        self.resumed += other.resumed;
+counters! {
+    /// Results of scenarios.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+    pub struct Outcome {
+        /// Scenarios.
+        pub runs: u64,
+        /// Terms that controllers began.
+        pub terms: u64,
+        /// Terms that ended because a switch had a higher bid.
+        pub put_out: u64,
+        /// Candidacies that were given up because another controller led.
+        pub gave_up: u64,
+        /// Writes that a switch refused because another controller was primary.
+        pub refused: u64,
+        /// Reloads that were carried out.
+        pub reloads: u64,
+        /// Plans that a controller had kept, and found active.
+        pub resumed: u64,
     }
 }
 

@@ -74,40 +74,28 @@ impl Default for Options {
     }
 }
 
-/// Result of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
-    /// Operations that were answered, and explained.
-    pub answered: u64,
-    /// Operations that said that they failed, or may have.
-    pub failed: u64,
-    /// Operations that were under way when their client was killed.
-    pub cut_short: u64,
-    /// Clients killed.
-    pub killed: u64,
-    /// Sessions that ended because they were not renewed.
-    pub lapsed: u64,
-    /// Locks taken over from owners that were dead.
-    pub inherited_locks: u64,
-    /// Nodes split.
-    pub splits: u64,
-    /// Nodes merged.
-    pub merges: u64,
-    /// Keys of the tree in the end, which was verified.
-    pub keys: u64,
-}
-
-impl std::ops::AddAssign for Report {
-    fn add_assign(&mut self, other: Self) {
-        self.answered += other.answered;
-        self.failed += other.failed;
-        self.cut_short += other.cut_short;
-        self.killed += other.killed;
-        self.lapsed += other.lapsed;
-        self.inherited_locks += other.inherited_locks;
-        self.splits += other.splits;
-        self.merges += other.merges;
-        self.keys += other.keys;
+counters! {
+    /// Result of a run.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+    pub struct Report {
+        /// Operations that were answered, and explained.
+        pub answered: u64,
+        /// Operations that said that they failed, or may have.
+        pub failed: u64,
+        /// Operations that were under way when their client was killed.
+        pub cut_short: u64,
+        /// Clients killed.
+        pub killed: u64,
+        /// Sessions that ended because they were not renewed.
+        pub lapsed: u64,
+        /// Locks taken over from owners that were dead.
+        pub inherited_locks: u64,
+        /// Nodes split.
+        pub splits: u64,
+        /// Nodes merged.
+        pub merges: u64,
+        /// Keys of the tree in the end, which was verified.
+        pub keys: u64,
     }
 }
 

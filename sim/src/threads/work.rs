@@ -1,7 +1,6 @@
 //! Work of clients, until they are killed or have finished.
 
 use std::cell::{Cell, RefCell};
-use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -16,25 +15,16 @@ use super::wires::Port;
 use crate::history::{Answer, Call};
 use crate::world::{Random, random};
 
-/// Counters of the clients of a thread.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) failed: u64,
-    pub(super) cut_short: u64,
-    pub(super) killed: u64,
-    pub(super) inherited_locks: u64,
-    pub(super) splits: u64,
-    pub(super) merges: u64,
-}
-
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.failed += other.failed;
-        self.cut_short += other.cut_short;
-        self.killed += other.killed;
-        self.inherited_locks += other.inherited_locks;
-        self.splits += other.splits;
-        self.merges += other.merges;
+counters! {
+    /// Counters of the clients of a thread.
+    #[derive(Clone, Copy, Debug, Default)]
+    pub(super) struct Tally {
+        pub(super) failed: u64,
+        pub(super) cut_short: u64,
+        pub(super) killed: u64,
+        pub(super) inherited_locks: u64,
+        pub(super) splits: u64,
+        pub(super) merges: u64,
     }
 }
 

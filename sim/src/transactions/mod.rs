@@ -16,8 +16,6 @@ pub mod lab;
 mod run;
 mod work;
 
-use std::ops::AddAssign;
-
 use serde::Serialize;
 
 /// Mixture of transactions.
@@ -35,46 +33,32 @@ pub enum Aim {
     Steps,
 }
 
-/// What seeds have seen.
-#[derive(Clone, Copy, Default, Debug, Serialize)]
-pub struct Outcome {
-    /// Transactions that have committed, as their clients were told; each read for itself among them.
-    pub committed: u64,
-    /// Transactions that have taken effect, although their clients were not told.
-    pub without_answer: u64,
-    /// Attempts that were aborted.
-    pub aborted: u64,
-    /// Transactions whose clients were told that their outcome is unknown.
-    pub unknown: u64,
-    /// Transactions that have failed otherwise.
-    pub refused: u64,
-    /// Deaths of clients.
-    pub deaths: u64,
-    /// Deaths of servers that kept their memory.
-    pub restarts: u64,
-    /// Deaths of servers that lost their memory.
-    pub losses: u64,
-    /// Keys in the end.
-    pub keys: u64,
-    /// Locks of dead clients that no other client has wanted.
-    pub locks_left: u64,
-    /// Logs of dead clients that no other client has closed.
-    pub logs_left: u64,
-}
-
-impl AddAssign for Outcome {
-    fn add_assign(&mut self, other: Self) {
-        self.committed += other.committed;
-        self.without_answer += other.without_answer;
-        self.aborted += other.aborted;
-        self.unknown += other.unknown;
-        self.refused += other.refused;
-        self.deaths += other.deaths;
-        self.restarts += other.restarts;
-        self.losses += other.losses;
-        self.keys += other.keys;
-        self.locks_left += other.locks_left;
-        self.logs_left += other.logs_left;
+counters! {
+    /// What seeds have seen.
+    #[derive(Clone, Copy, Default, Debug, Serialize)]
+    pub struct Outcome {
+        /// Transactions that have committed, as their clients were told; each read for itself among them.
+        pub committed: u64,
+        /// Transactions that have taken effect, although their clients were not told.
+        pub without_answer: u64,
+        /// Attempts that were aborted.
+        pub aborted: u64,
+        /// Transactions whose clients were told that their outcome is unknown.
+        pub unknown: u64,
+        /// Transactions that have failed otherwise.
+        pub refused: u64,
+        /// Deaths of clients.
+        pub deaths: u64,
+        /// Deaths of servers that kept their memory.
+        pub restarts: u64,
+        /// Deaths of servers that lost their memory.
+        pub losses: u64,
+        /// Keys in the end.
+        pub keys: u64,
+        /// Locks of dead clients that no other client has wanted.
+        pub locks_left: u64,
+        /// Logs of dead clients that no other client has closed.
+        pub logs_left: u64,
     }
 }
 

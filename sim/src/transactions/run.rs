@@ -1,168 +1,120 @@
 //! A seed: its clients and servers, their faults, and what must hold afterwards.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use fatbtree_dtx::host::HostTables;
 use fatbtree_dtx::workloads::smallbank::{Account, INITIAL};
 use fatbtree_dtx::{Addresses, Tables};
-use fatbtree_remote_memory::Contention;
+use fatbtree_remote_memory::{Contention, Origin};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
-use super::lab::{Client, Server, begin, serve};
+use super::lab::{Server, begin, is_whole, serve};
 use super::work::{Living, NOTES, Setting, shape};
 use super::{Aim, Outcome};
 use crate::history::{Ending, Stamp};
-use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Stage, Trial};
+use crate::stage::{Client, Clients, Restarts, SHARES, SOON, Scene, add, any_contention, nothing_wrong};
+use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Fault, Trial};
 use crate::world::{FinalOperation, LinkFaults, Machine, MachineOptions, Options, Random, World, random};
 
 /// Time with faults.
 const FAULTS: Duration = Duration::from_millis(5);
-/// Time for the last operations: far more than they take.
-const SOON: Duration = Duration::from_millis(200);
-const CLIENTS: usize = 3;
 
-/// Clients and servers of the tables.
-struct Scene {
-    machines: Vec<Machine>,
-    servers: Vec<Rc<Server>>,
+/// The clients of the tables.
+struct Users {
     setting: Rc<Setting>,
-    /// Machine of the client that lives in the end.
-    last: Machine,
-    memory: RefCell<Option<Client>>,
-    outcome: RefCell<Outcome>,
-    /// Decides about what is begun in the end.
-    draw: RefCell<Random>,
+    losses: Cell<u64>,
+    /// Memory of the last client.
+    last: RefCell<Option<Client>>,
+    /// What was found in the end.
+    found: RefCell<Outcome>,
 }
 
-impl Scene {
-    /// A client that has opened the tables, as a task of its machine.
-    fn live(&self, machine: &Machine, draw: &mut Random, tasks: impl FnOnce(Living) + 'static) -> Client {
-        let contention = if draw.random_bool(0.5) { Contention::SMART } else { Contention::SHERMAN };
-        let memory = begin(machine, &self.servers, contention, draw);
-        let (of, on) = (Rc::clone(&memory), machine.clone());
-        let (setting, home) = (Rc::clone(&self.setting), self.servers[0].number);
-        drop(machine.spawn(async move {
-            if let Ok(tables) = Tables::open_knowing(of, home, Rc::new(Addresses::new(64))).await {
-                tasks(Living { machine: on, tables: Rc::new(tables), setting });
-            }
-        }));
-        memory
-    }
+/// Lets a client open the tables, and a task of its machine begin.
+fn live(
+    servers: &[Rc<Server>],
+    setting: &Rc<Setting>,
+    machine: &Machine,
+    draw: &mut Random,
+    tasks: impl FnOnce(Living) + 'static,
+) {
+    let contention = any_contention(draw);
+    let memory = begin(machine, servers, contention, draw);
+    let (of, setting, home) = (machine.clone(), Rc::clone(setting), servers[0].number);
+    drop(machine.spawn(async move {
+        if let Ok(tables) = Tables::open_knowing(memory, home, Rc::new(Addresses::new(64))).await {
+            tasks(Living { machine: of, tables: Rc::new(tables), setting });
+        }
+    }));
+}
 
-    fn work(&self, machine: &Machine, draw: &mut Random) {
+impl Clients for Users {
+    type Part = HostTables;
+
+    fn work(&self, scene: &Scene<Self>, machine: &Machine, draw: &mut Random) {
         let seeds = [(); 2].map(|()| draw.random_range(0..=u64::MAX));
-        self.live(machine, draw, move |living| {
+        live(&scene.servers, &self.setting, machine, draw, move |living| {
             for seed in seeds {
                 drop(living.machine.clone().spawn(living.clone().work(random(seed, 2))));
             }
         });
     }
 
-    fn revive(&self, draw: &mut Random) {
-        for server in self.servers.iter().filter(|server| !server.machine.is_up()) {
-            server.revive(draw.random_range(0..=u64::MAX));
-        }
-    }
-}
-
-impl Stage for Scene {
-    fn clients(&self) -> &[Machine] {
-        &self.machines
-    }
-
-    fn any_server(&self, draw: &mut Random) -> &Machine {
-        &self.servers[draw.random_range(0..self.servers.len())].machine
-    }
-
-    fn begin_mishap(self: &Rc<Self>, draw: &mut Random) -> bool {
-        self.revive(draw);
-        self.machines.iter().filter(|machine| machine.is_mute()).for_each(Machine::kill);
-        for machine in self.machines.iter().filter(|machine| !machine.is_up()) {
-            machine.boot();
-            self.outcome.borrow_mut().deaths += 1;
-            self.work(machine, draw);
-        }
-        false
+    /// One client that lives changes every account, and looks for every note.
+    fn end(&self, scene: &Scene<Self>, draw: &mut Random) -> Vec<FinalOperation<String>> {
+        let memory = begin(&scene.last, &scene.servers, Contention::SMART, draw);
+        self.last.replace(Some(Rc::clone(&memory)));
+        let (opened, home) = (Rc::new(RefCell::new(None)), scene.servers[0].number);
+        let share = |number| {
+            let (memory, opened) = (Rc::clone(&memory), Rc::clone(&opened));
+            let (machine, setting) = (scene.last.clone(), Rc::clone(&self.setting));
+            let task = scene.last.spawn(async move {
+                let tables = Tables::open_knowing(memory, home, Rc::new(Addresses::new(64))).await;
+                let tables = Rc::new(tables.map_err(|error| error.to_string())?);
+                let tables = Rc::clone(opened.borrow_mut().get_or_insert(tables));
+                Living { machine, tables, setting }.end(number).await
+            });
+            (format!("share {number}"), task)
+        };
+        (0..SHARES as u64).map(share).collect()
     }
 
     /// What comes to or from a server is late, until the next time.
-    fn disturb(&self, draw: &mut Random) {
+    fn disturb(&self, servers: &[Rc<Server>], draw: &mut Random) {
         let late = LinkFaults { lost: 0, late: 400_000, latest: Duration::from_micros(400) };
         let faults = if draw.random_bool(0.6) { late } else { LinkFaults::default() };
-        self.servers[draw.random_range(0..self.servers.len())].machine.set_link_faults(faults);
+        servers[draw.random_range(0..servers.len())].machine.set_link_faults(faults);
     }
 
-    /// One client that lives changes every account, and looks for every note.
-    fn begin_last(self: &Rc<Self>) -> Vec<FinalOperation<String>> {
-        let draw = &mut *self.draw.borrow_mut();
-        self.revive(draw);
-        self.machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
-        let contention = Contention::SMART;
-        let memory = begin(&self.last, &self.servers, contention, draw);
-        self.memory.replace(Some(Rc::clone(&memory)));
-        let opened = Rc::new(RefCell::new(None));
-        (0..4)
-            .map(|number| {
-                let (memory, home, opened) = (Rc::clone(&memory), self.servers[0].number, Rc::clone(&opened));
-                let (machine, setting) = (self.last.clone(), Rc::clone(&self.setting));
-                let task = self.last.spawn(async move {
-                    let tables = Tables::open_knowing(memory, home, Rc::new(Addresses::new(64))).await;
-                    let tables = Rc::new(tables.map_err(|error| error.to_string())?);
-                    let tables = Rc::clone(opened.borrow_mut().get_or_insert(tables));
-                    Living { machine, tables, setting }.end(number).await
-                });
-                (format!("share {number}"), task)
-            })
-            .collect()
-    }
-}
-
-/// Servers' processes that die; their memory is kept.
-struct Restarts;
-
-impl Fault<Scene> for Restarts {
-    fn percent(&self) -> u32 {
-        10
-    }
-
-    fn strike(&self, scene: &Rc<Scene>, _: &Machine, draw: &mut Random) {
-        let server = &scene.servers[draw.random_range(0..scene.servers.len())];
-        if server.machine.is_up() {
-            server.die();
-            scene.outcome.borrow_mut().restarts += 1;
-        }
+    fn nothing_wrong(&self) -> Result<(), String> {
+        self.setting.take_wrong().map_or(Ok(()), Err)
     }
 }
 
 /// A server that dies and loses its memory, while all others have theirs.
 struct Losses;
 
-impl Fault<Scene> for Losses {
+impl Fault<Scene<Users>> for Losses {
     fn percent(&self) -> u32 {
         14
     }
 
-    fn strike(&self, scene: &Rc<Scene>, _: &Machine, draw: &mut Random) {
-        let server = &scene.servers[draw.random_range(0..scene.servers.len())];
-        if scene.servers.iter().all(|server| server.machine.is_up() && server.is_whole()) {
-            server.lose();
-            scene.outcome.borrow_mut().losses += 1;
+    fn strike(&self, scene: &Rc<Scene<Users>>, _: &Machine, draw: &mut Random) {
+        let server = scene.server(draw);
+        if scene.servers.iter().all(|server| server.machine.is_up() && is_whole(server)) {
+            server.lose(Origin::Lost);
+            add(&scene.clients.losses);
         }
     }
 }
 
-/// No task has seen what must never be.
-fn nothing_wrong(ended: &Ended<'_, Scene>) -> Result<(), String> {
-    ended.stage.setting.take_wrong().map_or(Ok(()), Err)
-}
-
 /// The tables are whole, their content is what the history says, and so is the money.
-fn verified(ended: &Ended<'_, Scene>) -> Result<(), String> {
-    let Scene { last, memory, servers, setting, outcome, .. } = &**ended.stage;
-    let (memory, home) = (memory.take().ok_or("the last client was not begun")?, servers[0].number);
+fn verified(ended: &Ended<'_, Scene<Users>>) -> Result<(), String> {
+    let (Users { setting, last, found: outcome, .. }, scene) = (&ended.stage.clients, ended.stage);
+    let (memory, home) = (last.take().ok_or("the last client was not begun")?, scene.servers[0].number);
     let of = Rc::clone(setting);
-    let walk = last.spawn(async move {
+    let (verified, money, found) = scene.walk(ended.world, async move {
         let tables = Tables::open(memory, home).await.map_err(|error| error.to_string())?;
         let (mut money, mut found) = (0, std::collections::BTreeMap::new());
         let see = |table: u8, key: u64, value: &[u8]| {
@@ -176,13 +128,10 @@ fn verified(ended: &Ended<'_, Scene>) -> Result<(), String> {
             found.insert((table, key), stamp);
         };
         let verified = tables.verify(see).await.map_err(|fault| fault.to_string())?;
-        Ok::<_, String>((verified, money, found))
-    });
-    let walked = ended.world.run_until(|| walk.has_ended(), SOON);
-    walked.map_err(|_| "the walk over the tables does not end".to_owned())?;
-    let (verified, money, found) = walk.take().ok_or("the machine that walks over the tables died")??;
+        Ok((verified, money, found))
+    })?;
     // What lies there is what one more transaction would read.
-    let now = last.now();
+    let now = scene.last.now();
     let reader = setting.history.begin("the walk", now);
     for customer in 0..setting.customers.count {
         for table in [0, 1] {
@@ -220,21 +169,18 @@ pub(super) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
         _ => (0b1011, 1),
     };
     let shape = shape(customers, servers, backups).expect("there are servers for the backups");
-    let scene = Rc::new(Scene {
-        servers: serve(&world, shape, Duration::from_micros(900)),
-        machines: (0..CLIENTS)
-            .map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)))
-            .collect(),
+    let users = Users {
         setting: Rc::new(Setting::new(customers.into(), aim)),
-        last: world.machine(MachineOptions::named("last client")),
-        memory: RefCell::default(),
-        outcome: RefCell::default(),
-        draw: RefCell::new(random(seed, 76)),
-    });
+        losses: Cell::default(),
+        last: RefCell::default(),
+        found: RefCell::default(),
+    };
+    let servers = serve(&world, shape, Duration::from_micros(900));
+    let scene = Scene::new(&world, servers, users, |options| options, draw, random(seed, 76));
     let opened = Rc::new(RefCell::new(None));
     let first = world.machine(MachineOptions::named("first client"));
     let done = Rc::clone(&opened);
-    scene.live(&first, draw, move |living| {
+    live(&scene.servers, &scene.clients.setting, &first, draw, move |living| {
         let machine = living.machine.clone();
         drop(machine.spawn(async move {
             let result = living.open_bank().await;
@@ -245,11 +191,11 @@ pub(super) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
     began.map_err(|_| "the accounts are not opened".to_owned())?;
     opened.take().ok_or("just seen")?.map_err(|error| error.to_string())?;
     first.kill();
-    scene.machines.iter().for_each(|machine| scene.work(machine, draw));
+    scene.begin(draw);
     let trial = Trial {
         faults: vec![
             Box::new(Deaths { percent: 40 }),
-            Box::new(Restarts),
+            Box::new(Restarts { percent: 10 }),
             Box::new(Losses),
             Box::new(Disturbances),
         ],
@@ -259,7 +205,13 @@ pub(super) fn run(seed: u64, aim: Aim) -> Result<Outcome, String> {
         properties: vec![Box::new(nothing_wrong), Box::new(Alive), Box::new(verified)],
     };
     trial.run(&world, &scene)?;
-    let mut outcome = *scene.outcome.borrow();
-    (outcome.refused, outcome.unknown) = (scene.setting.refused.get(), scene.setting.unknown.get());
-    Ok(outcome)
+    let Users { setting, losses, found, .. } = &scene.clients;
+    Ok(Outcome {
+        refused: setting.refused.get(),
+        unknown: setting.unknown.get(),
+        deaths: scene.deaths.get(),
+        restarts: scene.restarts.get(),
+        losses: losses.get(),
+        ..found.take()
+    })
 }

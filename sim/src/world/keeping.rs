@@ -16,17 +16,6 @@ const LOOK: Duration = Duration::from_micros(10);
 /// Time that a server's disk takes for a sync.
 const SYNC: Duration = Duration::from_micros(20);
 
-/// What a server says to a session that begins, if its region's journal reaches a disk some time after it is acknowledged.
-pub(crate) fn with_syncs<S>(granted: Granted<S>, syncs: bool) -> Granted<S> {
-    match granted {
-        Granted::Opened(mut opened) => {
-            opened.info.syncs |= syncs;
-            Granted::Opened(opened)
-        }
-        granted => granted,
-    }
-}
-
 impl Machine {
     /// Lets time pass for a call, if it is one that asks for a sync.
     pub(crate) async fn sync(&self, call: &Call) {
@@ -38,41 +27,43 @@ impl Machine {
     /// Keeps the sessions of a client on this machine as long as the machine lives. `carry` takes each call to its
     /// server, in a task of its own. Locks that were left are given back; `told`
     /// receives every notice of the keeper.
-    pub async fn keep_sessions<K, S, C>(
-        self,
+    pub fn keep_sessions<K, S, C>(
+        &self,
         memory: Rc<K>,
         keeper: Rc<RefCell<SessionKeeper<S>>>,
         carry: C,
-        mut told: impl FnMut(Notice),
+        mut told: impl FnMut(Notice) + 'static,
     ) where
         K: Kept<Verbs = SimDevice> + 'static,
         S: 'static,
         C: AsyncFn(u16, Call) -> Result<Granted<S>, Denied> + 'static,
     {
-        let carry = Rc::new(carry);
-        loop {
-            while let Some((id, call)) = {
-                let mut keeper = keeper.borrow_mut();
-                keeper.poll_call(self.now(), &*memory)
-            } {
-                let (machine, memory, keeper) = (self.clone(), Rc::clone(&memory), Rc::clone(&keeper));
-                let carry = Rc::clone(&carry);
-                drop(self.spawn(async move {
-                    let answer = carry(id.server(), call).await;
-                    keeper.borrow_mut().handle_answer(machine.now(), &*memory, id, answer);
-                }));
-            }
-            while let Some(notice) = {
-                let mut keeper = keeper.borrow_mut();
-                keeper.poll_notice()
-            } {
-                if let Notice::Unfinished { .. } = notice {
-                    let memory = Rc::clone(&memory);
-                    drop(self.spawn(async move { memory.remote().finish().await }));
+        let (machine, carry) = (self.clone(), Rc::new(carry));
+        drop(self.spawn(async move {
+            loop {
+                while let Some((id, call)) = {
+                    let mut keeper = keeper.borrow_mut();
+                    keeper.poll_call(machine.now(), &*memory)
+                } {
+                    let (of, memory, keeper) = (machine.clone(), Rc::clone(&memory), Rc::clone(&keeper));
+                    let carry = Rc::clone(&carry);
+                    drop(machine.spawn(async move {
+                        let answer = carry(id.server(), call).await;
+                        keeper.borrow_mut().handle_answer(of.now(), &*memory, id, answer);
+                    }));
                 }
-                told(notice);
+                while let Some(notice) = {
+                    let mut keeper = keeper.borrow_mut();
+                    keeper.poll_notice()
+                } {
+                    if let Notice::Unfinished { .. } = notice {
+                        let memory = Rc::clone(&memory);
+                        drop(machine.spawn(async move { memory.remote().finish().await }));
+                    }
+                    told(notice);
+                }
+                machine.sleep(LOOK).await;
             }
-            self.sleep(LOOK).await;
-        }
+        }));
     }
 }

@@ -90,7 +90,6 @@ pub mod trial;
 
 pub use device::SimDevice;
 pub use driven::{Driven, MachineReactor};
-pub(crate) use keeping::with_syncs;
 pub use liveness::{FinalOperation, NotLive};
 pub use machine::{DialError, Machine, Task, Unreachable};
 pub use options::{Calls, Duplicates, LinkFaults, MachineOptions, Options, Retry, Rkeys, Tearing};

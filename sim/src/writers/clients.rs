@@ -14,7 +14,7 @@ use fatbtree_blink_host::TreeInfo;
 use fatbtree_memserver::Grant;
 use fatbtree_remote_memory::Kept;
 use fatbtree_remote_memory::session_keeper::{
-    Call as SessionCall, Denied, Granted, KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper,
+    Call as SessionCall, Denied, Granted, Meaning, NoAnswer, Notice, SessionKeeper,
 };
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Failure, Reactor, Remote};
@@ -59,8 +59,7 @@ impl Living {
         let own = || scenario.entries.map(|bytes| Arc::new(EntryCache::new(bytes)));
         client.set_entry_cache(setting.shared_entries.clone().or_else(own));
         machine.set_driven(Rc::new(client.clone()));
-        let pauses = KeeperOptions { first_pause: LOOK, longest_pause: LOOK, ..KeeperOptions::default() };
-        let keeper = Rc::new(RefCell::new(SessionKeeper::new(client.pool().connections(), pauses)));
+        let keeper = crate::stage::keeper(client.pool());
         let living = Self { machine: machine.clone(), client, setting: Rc::clone(setting), keeper };
         let mut next = || crate::world::random(random.random_range(0..=u64::MAX), 4);
         let memory = Memory { living: living.clone(), random: RefCell::new(next()) };
@@ -68,7 +67,7 @@ impl Living {
         let carry = async move |server, call| caller.carry(server, call).await;
         let keeper = Rc::clone(&living.keeper);
         let told = move |notice| listener.handle_notice(&notice);
-        drop(machine.spawn(machine.clone().keep_sessions(Rc::new(memory), keeper, carry, told)));
+        machine.keep_sessions(Rc::new(memory), keeper, carry, told);
         drop(machine.spawn(living.clone().give_places_back(next())));
         living
     }

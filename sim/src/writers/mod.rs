@@ -116,97 +116,99 @@ const ENOUGH_SIBLINGS: u32 = 64;
 /// Distance between keys where there is one server.
 const KEY_STEP: u64 = 0x0400_0000_0000_0003;
 
-/// Result of a scenario.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Outcome {
-    /// Operations that were answered.
-    pub answered: u64,
-    /// Operations that ended with an error, or not at all.
-    pub unknown: u64,
-    /// Changes that were carried out.
-    pub applied: u64,
-    /// Levels above the leaves, in the end.
-    pub levels: u64,
-    /// Queue pairs that broke.
-    pub broken_connections: u64,
-    /// Clients that died.
-    pub deaths: u64,
-    /// Sessions that ended because they were not renewed.
-    pub lapsed: u64,
-    /// Server processes that died.
-    pub restarts: u64,
-    /// Restarted servers whose memory was lost.
-    pub lost_trees: u64,
-    /// Restarts of a server that died once more as soon as it was back.
-    pub second_restarts: u64,
-    /// Trees that took the place of others.
-    pub loads: u64,
-    /// Places of nodes and records that one client has freed and another one has got.
-    pub reused: u64,
-    /// Attempts to take a lock that found it taken.
-    pub lock_retries: u64,
-    /// Locks taken from clients whose sessions had ended.
-    pub inherited_locks: u64,
-    /// Nodes that were split.
-    pub splits: u64,
-    /// Nodes of which the upper half went to another server.
-    pub splits_elsewhere: u64,
-    /// Nodes that were merged away.
-    pub merges: u64,
-    /// Nodes that were merged away whose parents lay on another server.
-    pub merges_below_others: u64,
-    /// Nodes whose unfinished split or merge another client completed.
-    pub settled: u64,
-    /// Scans that came to their end.
-    pub scans: u64,
-    /// Pairs that they found.
-    pub scanned: u64,
-    /// Round trips of all operations.
-    pub round_trips: u64,
-    /// Attempts that began at a leaf that a client's cache knew.
-    pub cache_hits: u64,
-    /// Index reads that led to the record of their key.
-    pub records: u64,
-    /// Index reads that led to a record which was not the key's any more.
-    pub stale_records: u64,
-    /// Starts that a cache gave and that led to a wrong node, or to one that had been split.
-    pub stale_starts: u64,
-    /// Lookups that were answered at a place that an entry cache named.
-    pub speculated: u64,
-    /// Lookups that such a place did not answer.
-    pub stale_places: u64,
-    /// Pieces of damage that a hostile writer has written.
-    pub strikes: u64,
-    /// Damaged trees that were not served again after a restart.
-    pub refused_trees: u64,
-    /// Snapshots of trees that were being damaged.
-    pub snapshots: u64,
-    /// Snapshots of such trees that no plan can be made from.
-    pub snapshots_refused: u64,
-    /// Requests for places of keys in such trees.
-    pub located: u64,
-    /// Operations on damaged trees that ended with an error after everything was healed.
-    pub errors: u64,
-    /// Lookups that ended.
-    pub lookups: u64,
-    /// Lookups that found a value.
-    pub found: u64,
-    /// Lookups that ended with an error, while things were going wrong.
-    pub failed: u64,
-    /// Reads of the same bytes again because they were torn, in lookups.
-    pub retries: u64,
-    /// Walks begun again because a node failed its checks, in lookups.
-    pub walks_again: u64,
-    /// Steps to a right sibling, in lookups.
-    pub siblings: u64,
-    /// Lookups whose index read landed on a node that was accepted.
-    pub landed: u64,
-    /// Index reads that the switches refused.
-    pub refused_index_reads: u64,
-    /// Superblocks that were torn.
-    pub torn_superblocks: u64,
-    /// READs and WRITEs that met another one in the same bytes at the same time.
-    pub overlapped: u64,
+counters! {
+    /// Result of a scenario.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+    pub struct Outcome {
+        /// Operations that were answered.
+        pub answered: u64,
+        /// Operations that ended with an error, or not at all.
+        pub unknown: u64,
+        /// Changes that were carried out.
+        pub applied: u64,
+        /// Levels above the leaves, in the end.
+        pub levels: u64,
+        /// Queue pairs that broke.
+        pub broken_connections: u64,
+        /// Clients that died.
+        pub deaths: u64,
+        /// Sessions that ended because they were not renewed.
+        pub lapsed: u64,
+        /// Server processes that died.
+        pub restarts: u64,
+        /// Restarted servers whose memory was lost.
+        pub lost_trees: u64,
+        /// Restarts of a server that died once more as soon as it was back.
+        pub second_restarts: u64,
+        /// Trees that took the place of others.
+        pub loads: u64,
+        /// Places of nodes and records that one client has freed and another one has got.
+        pub reused: u64,
+        /// Attempts to take a lock that found it taken.
+        pub lock_retries: u64,
+        /// Locks taken from clients whose sessions had ended.
+        pub inherited_locks: u64,
+        /// Nodes that were split.
+        pub splits: u64,
+        /// Nodes of which the upper half went to another server.
+        pub splits_elsewhere: u64,
+        /// Nodes that were merged away.
+        pub merges: u64,
+        /// Nodes that were merged away whose parents lay on another server.
+        pub merges_below_others: u64,
+        /// Nodes whose unfinished split or merge another client completed.
+        pub settled: u64,
+        /// Scans that came to their end.
+        pub scans: u64,
+        /// Pairs that they found.
+        pub scanned: u64,
+        /// Round trips of all operations.
+        pub round_trips: u64,
+        /// Attempts that began at a leaf that a client's cache knew.
+        pub cache_hits: u64,
+        /// Index reads that led to the record of their key.
+        pub records: u64,
+        /// Index reads that led to a record which was not the key's any more.
+        pub stale_records: u64,
+        /// Starts that a cache gave and that led to a wrong node, or to one that had been split.
+        pub stale_starts: u64,
+        /// Lookups that were answered at a place that an entry cache named.
+        pub speculated: u64,
+        /// Lookups that such a place did not answer.
+        pub stale_places: u64,
+        /// Pieces of damage that a hostile writer has written.
+        pub strikes: u64,
+        /// Damaged trees that were not served again after a restart.
+        pub refused_trees: u64,
+        /// Snapshots of trees that were being damaged.
+        pub snapshots: u64,
+        /// Snapshots of such trees that no plan can be made from.
+        pub snapshots_refused: u64,
+        /// Requests for places of keys in such trees.
+        pub located: u64,
+        /// Operations on damaged trees that ended with an error after everything was healed.
+        pub errors: u64,
+        /// Lookups that ended.
+        pub lookups: u64,
+        /// Lookups that found a value.
+        pub found: u64,
+        /// Lookups that ended with an error, while things were going wrong.
+        pub failed: u64,
+        /// Reads of the same bytes again because they were torn, in lookups.
+        pub retries: u64,
+        /// Walks begun again because a node failed its checks, in lookups.
+        pub walks_again: u64,
+        /// Steps to a right sibling, in lookups.
+        pub siblings: u64,
+        /// Lookups whose index read landed on a node that was accepted.
+        pub landed: u64,
+        /// Index reads that the switches refused.
+        pub refused_index_reads: u64,
+        /// Superblocks that were torn.
+        pub torn_superblocks: u64,
+        /// READs and WRITEs that met another one in the same bytes at the same time.
+        pub overlapped: u64,
+    }
 }
 
 impl Outcome {
@@ -219,55 +221,6 @@ impl Outcome {
         self.walks_again += u64::from(trips.restarts);
         self.siblings += u64::from(trips.siblings_followed);
         self.landed += u64::from(trips.landed.is_some());
-    }
-}
-
-impl std::ops::AddAssign for Outcome {
-    fn add_assign(&mut self, other: Self) {
-        self.answered += other.answered;
-        self.unknown += other.unknown;
-        self.applied += other.applied;
-        self.levels += other.levels;
-        self.broken_connections += other.broken_connections;
-        self.deaths += other.deaths;
-        self.lapsed += other.lapsed;
-        self.restarts += other.restarts;
-        self.lost_trees += other.lost_trees;
-        self.second_restarts += other.second_restarts;
-        self.loads += other.loads;
-        self.reused += other.reused;
-        self.lock_retries += other.lock_retries;
-        self.inherited_locks += other.inherited_locks;
-        self.splits += other.splits;
-        self.splits_elsewhere += other.splits_elsewhere;
-        self.merges += other.merges;
-        self.merges_below_others += other.merges_below_others;
-        self.settled += other.settled;
-        self.scans += other.scans;
-        self.scanned += other.scanned;
-        self.round_trips += other.round_trips;
-        self.cache_hits += other.cache_hits;
-        self.stale_starts += other.stale_starts;
-        self.records += other.records;
-        self.stale_records += other.stale_records;
-        self.speculated += other.speculated;
-        self.stale_places += other.stale_places;
-        self.strikes += other.strikes;
-        self.refused_trees += other.refused_trees;
-        self.snapshots += other.snapshots;
-        self.snapshots_refused += other.snapshots_refused;
-        self.located += other.located;
-        self.errors += other.errors;
-        self.lookups += other.lookups;
-        self.found += other.found;
-        self.failed += other.failed;
-        self.retries += other.retries;
-        self.walks_again += other.walks_again;
-        self.siblings += other.siblings;
-        self.landed += other.landed;
-        self.refused_index_reads += other.refused_index_reads;
-        self.torn_superblocks += other.torn_superblocks;
-        self.overlapped += other.overlapped;
     }
 }
 

@@ -9,8 +9,7 @@ use fatbtree_blink_host::{
     LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeMailbox, TreeServer, bulk_load, varying,
 };
 use fatbtree_memserver::{
-    Bounds, ClientId, Limits, MemoryServer, Origin, Refusal, ServerOptions, SessionKey, chunk_classes_bytes,
-    mailbox,
+    ClientId, MemoryServer, Origin, Refusal, ServerOptions, SessionKey, chunk_classes_bytes, mailbox,
 };
 use fatbtree_remote_memory::session_keeper::{Call, Granted};
 use fatbtree_verbs::time::Duration;
@@ -21,6 +20,7 @@ use fatbtree_verbs::{
 use rand::RngExt as _;
 
 use super::Scenario;
+use crate::stage::options;
 use crate::trees::litter::{self, Resolved};
 use crate::trees::values;
 use crate::world::{Machine, Random, random};
@@ -155,15 +155,11 @@ impl Server {
             None => self.load(pairs),
         };
         self.keep(&tree);
-        let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
-        let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
         let options = ServerOptions {
+            access: ServerOptions::writable().access,
             lock_table_bytes: u64::from(self.scenario.locks) * 2,
-            chunk_bytes: CHUNK,
-            lease: self.scenario.lease,
-            limits,
             reclaim_every: Duration::from_micros(200),
-            ..ServerOptions::writable()
+            ..options(CHUNK, self.scenario.lease)
         };
         let card = Card(self.machine.clone());
         let process = MemoryServer::new(card, tree, &options, random.random_range(0..=u64::MAX));

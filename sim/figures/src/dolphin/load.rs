@@ -12,9 +12,10 @@ use fatbtree_verbs::Memory;
 use fatbtree_verbs::time::Duration;
 
 use super::SERVERS;
-use crate::bench::{CONNECTING, keep, value_of};
-use crate::structure_servers::{Client, Servers, client, machines, serve};
-use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World};
+use crate::bench::value_of;
+use crate::meter::Meter;
+use crate::rig::{Client, Loading, Servers, client, keep, serve};
+use fatbtree_sim::world::{Machine, SimDevice};
 
 /// The index: values of eight bytes on all servers.
 pub(super) const SHAPE: Shape = Shape { servers: (1 << SERVERS) - 1, max_value: 8 };
@@ -129,18 +130,14 @@ impl Image {
     /// # Errors
     /// When one fails.
     pub(super) fn load_keys(parts: Parts, mut keys: Vec<u64>) -> Result<Self, String> {
-        let world = World::new(1, Options::default());
         let contents = (0..SERVERS).map(|id| make(id, parts.shape_of(id))).collect::<Result<Vec<_>, _>>()?;
-        let servers = serve(&machines(&world, SERVERS), contents.iter().cloned().map(Ok), CHUNK)?;
-        let machine = world.machine(MachineOptions::named("loader"));
-        let memory = begin(&machine, &servers, RemoteConfig::default(), 1, |why| panic!("{why}"))?;
-        world.run_for(CONNECTING);
+        let loading = Loading::begin(&contents, CHUNK)?;
+        let (memory, of) = (Rc::clone(&loading.memory), loading.machine.clone());
         // In no order, whatever the keys are.
         keys.sort_unstable_by_key(|key| (mix(*key), *key));
         keys.dedup();
-        let (keys, of) = (Rc::new(keys), machine.clone());
-        let own = parts.clone();
-        let loading = machine.spawn(async move {
+        let (keys, own) = (Rc::new(keys), parts.clone());
+        let load = async move {
             let index = Rc::new(own.open(&memory, 1 << 40).await?);
             let tasks: Vec<_> = (0..LOADERS)
                 .map(|task| {
@@ -169,11 +166,9 @@ impl Image {
                 sum.leaves += verified.leaves;
                 sum.bytes += verified.bytes;
             }
-            Ok::<_, String>((sum, index.cache_bytes()))
-        });
-        world.run_until(|| loading.has_ended(), LOADING).map_err(|_| "loading takes too long".to_owned())?;
-        let (verified, cache_bytes) = loading.take().ok_or("the loader died")??;
-        world.settle();
+            Ok((sum, index.cache_bytes()))
+        };
+        let (verified, cache_bytes) = loading.run(load, LOADING)?;
         Ok(Self { parts, contents, verified, cache_bytes })
     }
 
@@ -192,16 +187,16 @@ impl Image {
     }
 }
 
-/// Starts a client on its machine. `fail` is told of what never happens here.
+/// Starts a client on its machine.
 pub(super) fn begin(
     machine: &Machine,
     servers: &Servers<HybridIndex>,
     config: RemoteConfig,
     seed: u64,
-    fail: impl Fn(String) + 'static,
+    meter: &Rc<Meter>,
 ) -> Result<Client, String> {
-    let memory = client(machine, SERVERS, config, seed)?;
-    keep(machine, Rc::new(Registered(Rc::clone(&memory))), servers, fail);
+    let memory = client(machine, servers, config, seed)?;
+    keep(machine, Rc::new(Registered(Rc::clone(&memory))), servers, meter);
     Ok(memory)
 }
 

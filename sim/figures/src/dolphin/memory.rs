@@ -36,7 +36,7 @@ pub struct MemoryRow {
 ///
 /// # Errors
 /// When loading fails.
-pub fn memory(size: &Size) -> Result<Vec<MemoryRow>, String> {
+pub(crate) fn memory(size: &Size) -> Result<Vec<MemoryRow>, String> {
     let mut rows = Vec::new();
     let of = |order: KeyOrder| (0..size.keys).map(|rank| order.key(rank)).collect::<Vec<u64>>();
     for (name, keys) in [

@@ -22,11 +22,12 @@ mod top;
 use std::rc::Rc;
 
 use fatbtree_blink::Techniques;
-use serde::Serialize;
 
-pub use memory::{MemoryRow, memory};
+pub use memory::MemoryRow;
+pub(super) use memory::memory;
 pub use paper::{PUBLISHED, Published};
-pub use switches::{SwitchRow, switches};
+pub use switches::SwitchRow;
+pub(super) use switches::switches;
 
 use self::load::{Image, Parts};
 use self::run::Setup;
@@ -34,7 +35,7 @@ use super::bench::{self, Cache, Clients, KeyOrder, load_keys};
 use super::card::Calibration;
 use super::replay::Replay;
 use super::writes::sherman_tree;
-use super::{Mix, Row, Size, Skew};
+use super::{Mix, Row, Rows, Size, Skew};
 
 /// Compute servers and memory servers of the paper.
 const CLIENTS: u16 = 4;
@@ -48,97 +49,11 @@ const FILL: f64 = 0.7;
 /// Keys of a scan.
 const SCAN: u32 = 100;
 
-/// A figure of Dolphin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DolphinFigure {
-    /// Figure 6a: YCSB A with Zipf 0.99, caches of several sizes.
-    CacheSkewed,
-    /// Figure 6c: the same, uniform.
-    CacheUniform,
-    /// Figure 7a: YCSB A.
-    Updates,
-    /// Figure 7b: YCSB C.
-    Reads,
-    /// Figure 7c: LOAD.
-    Inserts,
-    /// Figure 8: scans of 100 keys, alone and with as many insertions.
-    Scans,
-    /// Figure 9: traces.
-    Traces,
-}
-
-impl DolphinFigure {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::CacheSkewed,
-        Self::CacheUniform,
-        Self::Updates,
-        Self::Reads,
-        Self::Inserts,
-        Self::Scans,
-        Self::Traces,
-    ];
-
-    /// Number in the paper.
-    #[must_use]
-    pub fn number(self) -> &'static str {
-        match self {
-            Self::CacheSkewed | Self::CacheUniform => "6",
-            Self::Updates | Self::Reads | Self::Inserts => "7",
-            Self::Scans => "8",
-            Self::Traces => "9",
-        }
-    }
-
-    /// Title for people, with what the paper says.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::CacheSkewed => {
-                "Figure 6a, YCSB A, Zipf 0.99, caches (paper at 800 MB: Dolphin × 1.51 Sherman)"
-            }
-            Self::CacheUniform => {
-                "Figure 6c, YCSB A, uniform, caches (paper at 200 MB: Dolphin × 1.16 and more)"
-            }
-            Self::Updates => {
-                "Figure 7a, YCSB A, Zipf 0.99 (paper: Dolphin × 1.25 to 1.45, p50 5.5 µs, others + 1.4 to 2.5)"
-            }
-            Self::Reads => "Figure 7b, YCSB C, Zipf 0.99 (paper: Dolphin and Sherman alike)",
-            Self::Inserts => "Figure 7c, LOAD (paper: Dolphin and Sherman alike)",
-            Self::Scans => {
-                "Figure 8, scans of 100 keys, uniform (paper: Dolphin and Sherman alike; 2 to 3 READs)"
-            }
-            Self::Traces => {
-                "Figure 9, made traces (paper, Twitter's clusters 8 and 9: Dolphin best, then Sherman slightly best)"
-            }
-        }
-    }
-
-    /// Distribution of keys.
-    #[must_use]
-    pub fn skew(self) -> Skew {
-        match self {
-            Self::CacheSkewed | Self::Updates | Self::Reads | Self::Traces => Skew::Skewed,
-            Self::CacheUniform | Self::Inserts | Self::Scans => Skew::Uniform,
-        }
-    }
-
-    /// Mix of operations, of the first rows.
-    #[must_use]
-    pub fn mix(self) -> Mix {
-        match self {
-            Self::CacheSkewed | Self::CacheUniform | Self::Updates | Self::Traces => Mix::WriteIntensive,
-            Self::Reads | Self::Scans => Mix::ReadOnly,
-            Self::Inserts => Mix::WriteOnly,
-        }
-    }
-}
-
 /// One line of a figure, by both indexes.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     order: KeyOrder,
+    skew: Skew,
     mix: Mix,
     /// Bytes of a client's cache as a part of the paper's 512 million keys' worth; `None`: all it wants.
     cache_mb: Option<u64>,
@@ -149,8 +64,8 @@ struct Line {
 }
 
 impl Line {
-    fn of(figure: DolphinFigure, order: KeyOrder) -> Self {
-        Self { order, mix: figure.mix(), cache_mb: None, scans: 0, inserts: false, trace: None }
+    fn of(skew: Skew, mix: Mix, order: KeyOrder) -> Self {
+        Self { order, skew, mix, cache_mb: None, scans: 0, inserts: false, trace: None }
     }
 
     fn name(&self) -> String {
@@ -167,47 +82,62 @@ impl Line {
     }
 }
 
-/// Runs a figure: for each line Sherman, Sherman as published where that takes other round trips, and Dolphin.
+/// Both orders of keys.
+const ORDERS: [KeyOrder; 2] = [KeyOrder::Dense, KeyOrder::Scrambled];
+
+/// Figure 6: YCSB A, caches of several sizes.
+pub(super) fn caches(size: &Size, skew: Skew) -> Result<Rows, String> {
+    let mix = Mix::WriteIntensive;
+    let line = |mb| Line { cache_mb: Some(mb), ..Line::of(skew, mix, KeyOrder::Dense) };
+    Ok(Rows::Operations { skew, mix, rows: measure(size, [50, 100, 200, 400, 800].map(line))? })
+}
+
+/// Figures 7a and 7b: YCSB A and C.
+pub(super) fn ycsb(size: &Size, mix: Mix) -> Result<Rows, String> {
+    let skew = Skew::Skewed;
+    let rows = measure(size, ORDERS.map(|order| Line::of(skew, mix, order)))?;
+    Ok(Rows::Operations { skew, mix, rows })
+}
+
+/// Figure 7c: LOAD.
+pub(super) fn inserts(size: &Size) -> Result<Rows, String> {
+    let (skew, mix) = (Skew::Uniform, Mix::WriteOnly);
+    let line = |order| Line { inserts: true, ..Line::of(skew, mix, order) };
+    Ok(Rows::Operations { skew, mix, rows: measure(size, ORDERS.map(line))? })
+}
+
+/// Figure 8: scans of 100 keys, alone and with as many insertions.
+pub(super) fn scans(size: &Size) -> Result<Rows, String> {
+    let (skew, mix) = (Skew::Uniform, Mix::ReadOnly);
+    let lines = ORDERS.map(|order| {
+        let alone = Line { scans: SCAN, ..Line::of(skew, mix, order) };
+        [alone, Line { mix: Mix::WriteIntensive, inserts: true, ..alone }]
+    });
+    Ok(Rows::Operations { skew, mix, rows: measure(size, lines.into_iter().flatten())? })
+}
+
+/// Figure 9: traces.
+pub(super) fn traces(size: &Size) -> Result<Rows, String> {
+    let skew = Skew::Skewed;
+    let lines = [(0.5, Mix::WriteIntensive), (1.0, Mix::ReadOnly)];
+    let line = |(gets, mix)| Line { trace: Some(gets), ..Line::of(skew, mix, KeyOrder::Scrambled) };
+    Ok(Rows::Operations { skew, mix: Mix::WriteIntensive, rows: measure(size, lines.map(line))? })
+}
+
+/// Measures, for each line, Sherman, Sherman as published where that takes other round trips, and Dolphin.
 ///
 /// # Errors
 /// A wrong answer, or an operation that failed.
-pub fn dolphin(size: &Size, figure: DolphinFigure) -> Result<Vec<Row>, String> {
-    let both = || [KeyOrder::Dense, KeyOrder::Scrambled].into_iter();
-    let lines: Vec<Line> = match figure {
-        DolphinFigure::CacheSkewed | DolphinFigure::CacheUniform => [50, 100, 200, 400, 800]
-            .into_iter()
-            .map(|mb| Line { cache_mb: Some(mb), ..Line::of(figure, KeyOrder::Dense) })
-            .collect(),
-        DolphinFigure::Updates | DolphinFigure::Reads => {
-            both().map(|order| Line::of(figure, order)).collect()
-        }
-        DolphinFigure::Inserts => {
-            both().map(|order| Line { inserts: true, ..Line::of(figure, order) }).collect()
-        }
-        DolphinFigure::Scans => both()
-            .flat_map(|order| {
-                let alone = Line { scans: SCAN, ..Line::of(figure, order) };
-                [alone, Line { mix: Mix::WriteIntensive, inserts: true, ..alone }]
-            })
-            .collect(),
-        DolphinFigure::Traces => [0.5, 1.0]
-            .into_iter()
-            .map(|gets| Line {
-                trace: Some(gets),
-                mix: if gets == 1.0 { Mix::ReadOnly } else { Mix::WriteIntensive },
-                ..Line::of(figure, KeyOrder::Scrambled)
-            })
-            .collect(),
-    };
+fn measure(size: &Size, lines: impl IntoIterator<Item = Line>) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for line in lines {
         let replay =
             || line.trace.map(|gets| Replay::make(size.keys, gets, size.seed).map(Rc::new)).transpose();
-        rows.push(sherman(size, figure, &line, Techniques::ALL, replay()?)?);
+        rows.push(sherman(size, &line, Techniques::ALL, replay()?)?);
         if line.mix != Mix::ReadOnly {
-            rows.push(sherman(size, figure, &line, Techniques::SHERMAN, replay()?)?);
+            rows.push(sherman(size, &line, Techniques::SHERMAN, replay()?)?);
         }
-        rows.push(of_dolphin(size, figure, &line, replay()?)?);
+        rows.push(of_dolphin(size, &line, replay()?)?);
     }
     Ok(rows)
 }
@@ -228,7 +158,6 @@ fn cache_bytes(size: &Size, line: &Line) -> Option<u64> {
 
 fn sherman(
     size: &Size,
-    figure: DolphinFigure,
     line: &Line,
     techniques: Techniques,
     replay: Option<Rc<Replay>>,
@@ -240,7 +169,7 @@ fn sherman(
         techniques,
         replay,
         mix: line.mix,
-        skew: figure.skew(),
+        skew: line.skew,
         cache: cache_bytes(size, line).map_or(Cache::Full, Cache::Bytes),
         calibration: Calibration::CX5_100_IB,
         clients: Clients::Few(CLIENTS),
@@ -252,17 +181,12 @@ fn sherman(
     bench::run(&setup, &Size { depth: THREADS, ..*size }, &cluster, |_, _| {})
 }
 
-fn of_dolphin(
-    size: &Size,
-    figure: DolphinFigure,
-    line: &Line,
-    replay: Option<Rc<Replay>>,
-) -> Result<Row, String> {
+fn of_dolphin(size: &Size, line: &Line, replay: Option<Rc<Replay>>) -> Result<Row, String> {
     let image = Image::load_keys(Parts::one(), keys(size, line, replay.as_deref()))?;
     let setup = Setup {
         name: format!("Dolphin, {}", line.name()),
         mix: line.mix,
-        skew: figure.skew(),
+        skew: line.skew,
         cache: cache_bytes(size, line),
         order: line.order,
         scans: line.scans,

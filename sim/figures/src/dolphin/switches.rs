@@ -256,9 +256,9 @@ impl Subject {
                     order: of.order,
                     ..bench::Setup::new(of.name(), *tree)
                 };
-                bench::run(&setup, &Size { depth: THREADS, ..*size }, cluster, |world, rkeys| {
+                bench::run(&setup, &Size { depth: THREADS, ..*size }, cluster, |world, links| {
                     let Some(held) = held else { return };
-                    let pairs = rkeys.iter().map(|(pair, rkey)| (*pair, (None, *rkey))).collect();
+                    let pairs = links.into_iter().map(|(pair, (_, rkey))| (pair, (None, rkey))).collect();
                     world.set_switches(Leading { held, pairs, parts });
                 })
             }
@@ -275,9 +275,9 @@ impl Subject {
                     led: held.is_some().then_some(low),
                     replay: None,
                 };
-                run::run(&setup, size, image, |world, pairs| {
+                run::run(&setup, size, image, |world, links| {
                     let Some(held) = held else { return };
-                    let pairs = pairs.into_iter().map(|(pair, (server, rkey))| (pair, (Some(server), rkey)));
+                    let pairs = links.into_iter().map(|(pair, (server, rkey))| (pair, (Some(server), rkey)));
                     world.set_switches(Leading { held, pairs: pairs.collect(), parts });
                 })
             }
@@ -340,7 +340,7 @@ fn bits_of_a_leaf(image: &Image) -> u8 {
 ///
 /// # Errors
 /// A wrong answer, an operation that failed, or a plan that cannot be made.
-pub fn switches(size: &Size) -> Result<Vec<SwitchRow>, String> {
+pub(crate) fn switches(size: &Size) -> Result<Vec<SwitchRow>, String> {
     let bytes = SramBytes::of(Target::Tofino1).ok_or("a chip without sizes")?;
     let cold = Size { warm_up_us: 0, window_us: COLD_US, ..*size };
     let mut rows = Vec::new();

@@ -9,9 +9,8 @@ fn size() -> Size {
     Size { keys: number("KEYS", 40_000), warm_up_us: window_us / 5, window_us, ..Size::default() }
 }
 
-fn run(figure: DolphinFigure) -> Vec<Row> {
-    let rows = dolphin(&size(), figure).unwrap();
-    println!("{}", figure.title());
+fn run(figure: impl Fn(&Size) -> Result<Rows, String>) -> Vec<Row> {
+    let Rows::Operations { rows, .. } = figure(&size()).unwrap() else { panic!("operations are measured") };
     for row in &rows {
         println!(
             "{:40} {:6.2} Mop/s, p50 {:5.1}, p99 {:6.1}, write {:.2}, read {:.2} trips, cache {}",
@@ -34,7 +33,7 @@ fn pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
 
 #[test]
 fn updates_take_two_round_trips() {
-    for (sherman, dolphin) in pairs(&run(DolphinFigure::Updates)) {
+    for (sherman, dolphin) in pairs(&run(|size| ycsb(size, Mix::WriteIntensive))) {
         assert!((2.0..2.1).contains(&dolphin.write_round_trips), "{dolphin:?}");
         assert!((1.0..1.1).contains(&dolphin.read_round_trips), "{dolphin:?}");
         assert!(dolphin.mops > sherman.mops, "{dolphin:?} {sherman:?}");
@@ -43,38 +42,38 @@ fn updates_take_two_round_trips() {
 
 #[test]
 fn reads_are_alike() {
-    for (sherman, dolphin) in pairs(&run(DolphinFigure::Reads)) {
+    for (sherman, dolphin) in pairs(&run(|size| ycsb(size, Mix::ReadOnly))) {
         assert!((0.9..1.1).contains(&(dolphin.p50_us / sherman.p50_us)), "{dolphin:?} {sherman:?}");
     }
 }
 
 #[test]
 fn insertions_and_scans() {
-    let inserts = run(DolphinFigure::Inserts);
-    for (sherman, dolphin) in pairs(&inserts) {
+    let loaded = run(inserts);
+    for (sherman, dolphin) in pairs(&loaded) {
         assert!((3.0..6.0).contains(&dolphin.write_round_trips), "{dolphin:?}");
         assert!((2.0..2.1).contains(&sherman.write_round_trips), "{sherman:?}");
     }
-    let published = inserts.iter().filter(|row| row.name.contains("lock before read"));
+    let published = loaded.iter().filter(|row| row.name.contains("lock before read"));
     let trips: Vec<f64> = published.map(|row| row.write_round_trips).collect();
     assert!(trips.len() == 2 && trips.iter().all(|trips| (3.0..3.1).contains(trips)), "{trips:?}");
-    for (_, dolphin) in pairs(&run(DolphinFigure::Scans)) {
+    for (_, dolphin) in pairs(&run(scans)) {
         assert!(dolphin.read_round_trips < 5.0, "{dolphin:?}");
     }
 }
 
 #[test]
 fn a_larger_cache_saves_round_trips() {
-    for figure in [DolphinFigure::CacheSkewed, DolphinFigure::CacheUniform] {
-        let rows = run(figure);
+    for skew in [Skew::Skewed, Skew::Uniform] {
+        let rows = run(|size| caches(size, skew));
         let trips: Vec<f64> = pairs(&rows).map(|(_, dolphin)| dolphin.read_round_trips).collect();
         assert!(trips.first() > trips.last(), "{trips:?}");
     }
 }
 
 #[test]
-fn traces() {
-    let rows = run(DolphinFigure::Traces);
+fn traces_are_replayed() {
+    let rows = run(traces);
     let lines: Vec<_> = pairs(&rows).collect();
     let [(_, writes), (sherman, reads)] = lines[..] else { panic!("two traces: {rows:?}") };
     assert!(writes.write_round_trips > 2.0 && reads.write_round_trips == 0.0, "{rows:?}");

@@ -5,115 +5,31 @@
 //! checks of its cause: a result that is right for another reason does not count.
 
 mod causes;
-mod hash;
+pub(super) mod hash;
 mod paper;
 mod threads;
-mod transactions;
-mod tree;
+pub(super) mod transactions;
+pub(super) mod tree;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fatbtree_remote_memory::Attempts;
 use fatbtree_verbs::Throttling;
 use fatbtree_verbs::time::Duration;
 use serde::Serialize;
 
 use self::paper::{FIGURE_3_THREADS, FIGURE_4, FIGURE_4_BATCHES, FIGURE_13A, FIGURE_13B, TABLE_1};
-use self::threads::{Measured, Setup, percent};
-use super::Size;
+use self::threads::Setup;
 use super::card::{Calibration, Resources, Usage};
+use super::meter::{Measured, percent, slowest_percent};
+use super::{Rows, Size};
 use fatbtree_sim::world::Kind;
 
 /// Time in which the reactor has tried all limits and has chosen one (`fabric/verbs/src/reactor/throttle.rs`).
 const TRIALS: Duration = Duration::from_millis(49);
 /// Times the window in which table 1 is measured.
 const CHANGING_WINDOWS: u64 = 20;
-
-/// A figure of SMART.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SmartFigure {
-    /// Figure 3: threads and how they share queue pairs and doorbell registers.
-    Resources,
-    /// Figure 4: threads and requests of each of them under way.
-    Batches,
-    /// Figure 5a: updates of a hash table.
-    Updates,
-    /// Figure 7: RACE and SMART-HT, with ever more threads and clients.
-    HashThroughput,
-    /// Figure 8: a hash table, with one technique after the other.
-    HashTable,
-    /// Figure 9: searches of a hash table: throughput and latency.
-    HashLatencies,
-    /// Figure 10: transactions, with one technique after the other.
-    Transactions,
-    /// Figure 11: their latencies.
-    Latencies,
-    /// Figure 12a to c: SMART-BT in loopback.
-    SpeculativeLookups,
-    /// Figure 13: throttling.
-    Throttling,
-    /// Figure 14a: updates of a hash table, with one part of conflict avoidance after the other.
-    Conflicts,
-    /// Table 1: a number of threads that changes.
-    Changing,
-}
-
-impl SmartFigure {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
-        Self::Resources,
-        Self::Batches,
-        Self::Updates,
-        Self::HashThroughput,
-        Self::HashTable,
-        Self::HashLatencies,
-        Self::Transactions,
-        Self::Latencies,
-        Self::SpeculativeLookups,
-        Self::Throttling,
-        Self::Conflicts,
-        Self::Changing,
-    ];
-
-    /// Number in the paper.
-    #[must_use]
-    pub fn number(self) -> &'static str {
-        match self {
-            Self::Resources => "3",
-            Self::Batches => "4",
-            Self::Updates => "5",
-            Self::HashThroughput => "7",
-            Self::HashTable => "8",
-            Self::HashLatencies => "9",
-            Self::Transactions => "10",
-            Self::Latencies => "11",
-            Self::SpeculativeLookups => "12",
-            Self::Throttling => "13",
-            Self::Conflicts => "14",
-            Self::Changing => "table-1",
-        }
-    }
-
-    /// Title for people.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Resources => "Figure 3, threads and what they share, batches of 8",
-            Self::Batches => "Figure 4, threads and batches, a doorbell a thread",
-            Self::Updates => "Figure 5a, updates of a hash table",
-            Self::HashThroughput => "Figure 7, a hash table: threads, and clients of 96 threads",
-            Self::HashTable => "Figure 8, a hash table",
-            Self::HashLatencies => "Figure 9, searches of a hash table, 96 threads",
-            Self::Transactions => "Figure 10, transactions",
-            Self::Latencies => "Figure 11, latencies of transactions, 96 threads",
-            Self::SpeculativeLookups => "Figure 12a to c, a B-link tree in loopback",
-            Self::Throttling => "Figure 13, throttling",
-            Self::Conflicts => "Figure 14a, updates of a hash table, and avoiding conflicts",
-            Self::Changing => "Table 1, a number of threads that changes, batches of 64",
-        }
-    }
-}
 
 /// Result of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -169,17 +85,7 @@ pub struct Check {
 }
 
 /// A figure's rows, and the checks of its cause.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SmartResult {
-    /// Title for people.
-    pub title: &'static str,
-    /// Name of the modelled cluster.
-    pub calibration: &'static str,
-    /// Results, with the paper's.
-    pub rows: Vec<SmartRow>,
-    /// Checks.
-    pub checks: Vec<Check>,
-}
+type Checked = Result<(Vec<SmartRow>, Vec<Check>), String>;
 
 /// A configuration to be measured.
 #[derive(Clone, Debug)]
@@ -189,33 +95,37 @@ struct Point<S = Setup> {
     paper: f64,
 }
 
-/// Runs a figure of SMART in virtual time. Each point has a warm-up and a window as `size` says; throttled points warm up for
+/// A figure of SMART in virtual time. Each point has a warm-up and a window as `size` says; throttled points warm up for
 /// the 49 ms in which the reactor tries all limits. Table 1 and mixtures with updates of a hash table are measured for 20 windows, the former
 /// with the intervals that fit twice. `keys` are the tree's in figure 12 and, up to 100,000, the hash table's; `depth` is not used.
 ///
 /// # Errors
 /// A wrong answer, or a request that failed.
-pub fn smart(size: &Size, figure: SmartFigure) -> Result<SmartResult, String> {
-    let calibration = base(size).calibration.name;
-    let (rows, checks) = match figure {
-        SmartFigure::Resources => checked(&resources(size), causes::resources)?,
-        SmartFigure::Batches => {
-            let (rows, mut checks) = checked(&batches(size), causes::batches)?;
-            checks.push(causes::halved(&base(size))?);
-            (rows, checks)
-        }
-        SmartFigure::Updates => hash::updates(size)?,
-        SmartFigure::HashThroughput => hash::throughput(size)?,
-        SmartFigure::HashTable => hash::techniques(size)?,
-        SmartFigure::HashLatencies => hash::latencies(size)?,
-        SmartFigure::Transactions => transactions::commits(size)?,
-        SmartFigure::Latencies => transactions::latencies(size)?,
-        SmartFigure::SpeculativeLookups => tree::speculative(size)?,
-        SmartFigure::Throttling => checked(&throttling(size), causes::throttling)?,
-        SmartFigure::Conflicts => hash::conflicts(size)?,
-        SmartFigure::Changing => checked(&changing(size), causes::changing)?,
-    };
-    Ok(SmartResult { title: figure.title(), calibration, rows, checks })
+pub(super) fn figure(checked: Checked) -> Result<Rows, String> {
+    let calibration = Calibration::CX6_200_PCIE3.name;
+    checked.map(|(rows, checks)| Rows::Threads { calibration, rows, checks })
+}
+
+/// Figure 3: threads and how they share queue pairs and doorbell registers.
+pub(super) fn figure_3(size: &Size) -> Checked {
+    checked(&resources(size), causes::resources)
+}
+
+/// Figure 4: threads and requests of each of them under way.
+pub(super) fn figure_4(size: &Size) -> Checked {
+    let (rows, mut checks) = checked(&batches(size), causes::batches)?;
+    checks.push(causes::halved(&base(size))?);
+    Ok((rows, checks))
+}
+
+/// Figure 13: throttling.
+pub(super) fn figure_13(size: &Size) -> Checked {
+    checked(&throttling(size), causes::throttling)
+}
+
+/// Table 1: a number of threads that changes.
+pub(super) fn table_1(size: &Size) -> Checked {
+    checked(&changing(size), causes::changing)
 }
 
 /// READs of one thread after the other, a doorbell a thread.
@@ -316,10 +226,7 @@ fn changing(size: &Size) -> Vec<Point> {
 }
 
 /// Measures all points and checks the causes.
-fn checked(
-    points: &[Point],
-    checks: fn(&[SmartRow]) -> Vec<Check>,
-) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+fn checked(points: &[Point], checks: fn(&[SmartRow]) -> Vec<Check>) -> Checked {
     let rows = measure(points)?;
     let checks = checks(&rows);
     Ok((rows, checks))
@@ -354,8 +261,26 @@ fn each_point<P: Sync>(
     rows.into_iter().map(|row| row.expect("each point is measured by a worker")).collect()
 }
 
+impl<S> Point<S> {
+    /// What threads have done, whose operations took so many attempts.
+    fn of_operations(&self, measured: &Measured, attempts: &Attempts, threads: u32) -> SmartRow {
+        let Measured { tally, window, usage, busiest_bucket } = measured;
+        SmartRow {
+            name: self.name.clone(),
+            mops: tally.operations() as f64 * 1e3 / window.as_nanos() as f64,
+            paper: self.paper,
+            slowest_thread_percent: slowest_percent(&tally.done),
+            attempts_p999: attempts.quantile(0.999),
+            p50_us: tally.us(0.5),
+            p99_us: tally.us(0.99),
+            busiest_bucket_percent: percent(*busiest_bucket, *window),
+            ..SmartRow::of(usage, threads, *window)
+        }
+    }
+}
+
 impl Point {
-    fn row(&self, measured: &Measured) -> SmartRow {
+    fn row(&self, measured: &threads::Measured) -> SmartRow {
         let Setup { threads, batch, window, .. } = self.setup;
         SmartRow {
             name: self.name.clone(),

@@ -4,10 +4,11 @@ use std::num::NonZeroU32;
 
 use fatbtree_verbs::Throttling;
 
-use super::threads::{Measured, Setup, percent, run};
+use super::threads::{Measured, Setup, run};
 use super::tree::{Line, tree_threads};
-use super::{SmartFigure, base, causes, hash, measure, resources, smart, transactions};
+use super::{base, causes, hash, measure, resources, table_1, transactions};
 use crate::card::Resources;
+use crate::meter::percent;
 use crate::writes::sherman_tree;
 use crate::{Mix, Size};
 use fatbtree_sim::world::Kind;
@@ -90,7 +91,7 @@ fn a_run_follows_from_its_seed() {
 /// A window too short for two intervals has no row; one of 16 ms has that of 8 ms.
 #[test]
 fn a_changing_number_of_threads_has_the_rows_that_fit() {
-    let rows = smart(&Size { window_us: 100, ..SMALL }, SmartFigure::Changing).unwrap().rows;
+    let (rows, _) = table_1(&Size { window_us: 100, ..SMALL }).unwrap();
     assert!(rows.is_empty(), "{rows:?}");
     assert_eq!(super::changing(&Size { window_us: 800, ..SMALL }).len(), 2);
 }

@@ -11,8 +11,9 @@ use fatbtree_verbs::{
 };
 use rand::RngExt as _;
 
-use crate::bench::world;
 use crate::card::{Calibration, Resources, Usage};
+use crate::meter::slowest_percent;
+use crate::rig::Rig;
 use fatbtree_sim::world::{Kind, Machine, MachineOptions, Random, random};
 
 /// Bytes of the server's memory. The model's times do not depend on addresses of READs and WRITEs; SMART has 1 GB.
@@ -56,7 +57,7 @@ pub(super) struct Measured {
 /// # Errors
 /// A wrong answer, or a request that failed.
 pub(super) fn run(setup: &Setup) -> Result<Measured, String> {
-    let (world, cluster) = world(setup.seed, setup.calibration, 1);
+    let Rig { world, cards: cluster, .. } = Rig::new(setup.seed, setup.calibration, 1);
     let server = world.machine(MachineOptions::named("server"));
     let memory = Memory::shared(MEMORY).map_err(|error| error.to_string())?;
     for address in (0..MEMORY).step_by(8) {
@@ -201,15 +202,4 @@ impl Task {
             return;
         }
     }
-}
-
-/// The least of some threads' counts, in percent of their mean. 100 is fair; 0 is starvation.
-pub(crate) fn slowest_percent(counts: &[u64]) -> f64 {
-    let (least, sum) = (counts.iter().copied().min().unwrap_or(0), counts.iter().sum::<u64>());
-    100.0 * least as f64 * counts.len() as f64 / sum.max(1) as f64
-}
-
-/// Part of a window, in percent.
-pub(super) fn percent(span: Duration, window: Duration) -> f64 {
-    100.0 * span.as_nanos() as f64 / window.as_nanos() as f64
 }

@@ -8,13 +8,12 @@
 
 use fatbtree_blink::{TreeConfig, ValueLayout};
 use fatbtree_remote_memory::Contention;
-use fatbtree_verbs::time::Duration;
 
 use super::paper::{FIGURE_12, FIGURE_12_BATCH, FIGURE_12_THREADS};
-use super::threads::slowest_percent;
-use super::{Check, SmartRow, TRIALS, causes};
-use crate::bench::{Clients, Measured, Setup, load_on, measure};
+use super::{Checked, SmartRow, TRIALS, causes};
+use crate::bench::{Clients, OfTrees, Setup, load_on, measure};
 use crate::card::{Calibration, Resources};
+use crate::meter::slowest_percent;
 use crate::writes::sherman_tree;
 use crate::{Mix, Size};
 
@@ -59,7 +58,7 @@ pub(super) fn tree_threads(
     mix: Mix,
     line: Line,
     tree: TreeConfig,
-) -> Result<Measured, String> {
+) -> Result<OfTrees, String> {
     let (resources, contention) = match line {
         Line::Sherman | Line::Speculative => (Resources::QueuePairPerThread, Contention::SHERMAN),
         Line::SmartBt => (Resources::DoorbellPerThread, Contention::SMART),
@@ -81,7 +80,7 @@ pub(super) fn tree_threads(
 }
 
 /// Figure 12a to c, and the checks of its cause.
-pub(super) fn speculative(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+pub(crate) fn speculative(size: &Size) -> Checked {
     let size = &Size { depth: FIGURE_12_BATCH, ..*size };
     let tree = sherman_tree()?;
     let mut rows = Vec::new();
@@ -101,18 +100,18 @@ pub(super) fn speculative(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), St
     Ok((rows, checks))
 }
 
-fn row(size: &Size, measured: &Measured, paper: f64) -> SmartRow {
-    let hits = match measured.speculated_percent {
+fn row(size: &Size, of: &OfTrees, paper: f64) -> SmartRow {
+    let hits = match of.speculated_percent {
         0.0 => String::new(),
         hits => format!(" ({hits:.0} % of lookups by a place)"),
     };
     SmartRow {
-        name: format!("{}{hits}", measured.row.name),
+        name: format!("{}{hits}", of.row.name),
         batch: size.depth,
-        mops: measured.row.mops,
+        mops: of.row.mops,
         paper,
-        slowest_thread_percent: slowest_percent(&measured.done),
-        attempts_p999: measured.attempts.quantile(0.999),
-        ..SmartRow::of(&measured.usage, u32::from(FIGURE_12_THREADS), Duration::from_micros(size.window_us))
+        slowest_thread_percent: slowest_percent(&of.measured.tally.done),
+        attempts_p999: of.attempts.quantile(0.999),
+        ..SmartRow::of(&of.measured.usage, u32::from(FIGURE_12_THREADS), of.measured.window)
     }
 }

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use fatbtree_dolphin::{Check, Index, IndexError, LEAF_BYTES, NodeCache, Shape};
-use fatbtree_remote_memory::{Check as RemoteCheck, CommonError, Contention, KeyRange, RemoteConfig};
-use fatbtree_sim::dolphin::{Server, begin, serve};
+use fatbtree_remote_memory::{Check as RemoteCheck, CommonError, Contention, KeyRange, Origin, RemoteConfig};
+use fatbtree_sim::dolphin::{Server, begin, leaves, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
@@ -91,7 +91,7 @@ impl Answers {
 
 /// Flips a bit of a word that is not 0, and no key or value of a leaf.
 fn flip(server: &Server, within: &Range<u64>, draw: &mut Random) {
-    let (region, leaves) = (server.region(), server.leaves());
+    let (region, leaves) = (server.region(), leaves(server));
     for _ in 0..100_000 {
         let words = within.start / 8..within.end / 8;
         let (at, bit) = (draw.random_range(words) * 8, draw.random_range(0..64));
@@ -114,7 +114,7 @@ fn last_keys() -> Vec<Range<u64>> {
     let world = World::new(1, Options::default());
     let servers = serve(&world, Shape { servers: 0b1, max_value: 4_000 }, 16 << 20, Duration::from_secs(10));
     fill(&world, &servers);
-    let leaves = servers[0].leaves();
+    let leaves = leaves(&servers[0]);
     leaves.iter().map(|(leaf, _)| leaf.offset() + 32..leaf.offset() + 40).collect()
 }
 
@@ -218,8 +218,8 @@ fn lose(lost: usize) -> (World, Vec<Rc<Server>>) {
     let world = World::new(1, Options::default());
     let servers = serve(&world, Shape { servers: 0b11, max_value: 4_000 }, 16 << 20, Duration::from_secs(10));
     fill(&world, &servers);
-    servers[lost].die();
-    servers[lost].lose(77);
+    servers[lost].lose(Origin::Meant);
+    servers[lost].revive(77);
     (world, servers)
 }
 
@@ -233,8 +233,8 @@ fn a_first_server_that_begins_anew_is_no_new_index() {
         assert_eq!(open(&lab, 2), Err(IndexError::Common(CommonError::Parted)), "server {lost}");
         // An operator has the other one begin anew, too.
         let (world, servers) = lab;
-        servers[1 - lost].die();
-        servers[1 - lost].lose(78);
+        servers[1 - lost].lose(Origin::Meant);
+        servers[1 - lost].revive(78);
         let absent = run(&world, &servers, 3, async |index, _| {
             let index = index.expect("it is a new one");
             index.get(1).await.result.map(|found| found.is_none())

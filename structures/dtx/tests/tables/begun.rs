@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fatbtree_dtx::DtxError;
-use fatbtree_dtx::host::Content;
-use fatbtree_remote_memory::{CommonError, Portion};
+use fatbtree_remote_memory::{CommonError, Origin, Portion};
 use fatbtree_sim::world::{LinkFaults, Options, Retry};
 use fatbtree_verbs::time::Duration;
 
@@ -13,16 +12,16 @@ use crate::model::small;
 use crate::scene::{LEASE, SOON, Scene, add, add_once, get, number, put};
 
 /// Servers that do not know whether there were tables before, with a backup of each item.
-fn begun(content: Content) -> Scene {
+fn begun(origin: Origin) -> Scene {
     let scene = Scene::new(small(0b111, 1), LEASE);
-    (0..3).for_each(|server| scene.restart_with(server, Some(content)));
+    (0..3).for_each(|server| scene.restart_with(server, Some(origin)));
     scene
 }
 
 #[test]
 fn new_tables_are_made_once_by_clients_that_come_together() {
-    for content in [Content::Begun, Content::Emptied] {
-        let scene = begun(content);
+    for origin in [Origin::Begun, Origin::Meant] {
+        let scene = begun(origin);
         let clients: Vec<_> = (0..4).map(|client| scene.open(&format!("client {client}"))).collect();
         let added: Vec<_> =
             clients.iter().map(|(machine, tables)| machine.spawn(add(Rc::clone(tables), 1))).collect();
@@ -37,12 +36,12 @@ fn new_tables_are_made_once_by_clients_that_come_together() {
 #[test]
 fn new_tables_are_made_where_clients_and_servers_die_meanwhile() {
     for moment in (0..30_000).step_by(500) {
-        let scene = begun(Content::Begun);
+        let scene = begun(Origin::Begun);
         let (first, tables) = scene.open("first");
         let _added = first.spawn(add(tables, 1));
         scene.world.run_for(Duration::from_nanos(moment));
         first.kill();
-        scene.restart_with(moment as usize % 3, Some(Content::Begun));
+        scene.restart_with(moment as usize % 3, Some(Origin::Begun));
         let (second, tables) = scene.open("second");
         assert_eq!(scene.run(&second, add(tables, 2)), Ok(()), "{moment} ns");
         let ([one, other], _) = scene.look([1, 2]).unwrap_or_else(|why| panic!("{moment} ns: {why}"));
@@ -52,7 +51,7 @@ fn new_tables_are_made_where_clients_and_servers_die_meanwhile() {
 
 /// A server comes back without its memory, and without knowing that: it is filled, and holds what was there.
 pub(crate) fn a_server_that_begins_is_filled(lost: usize) -> Result<(), String> {
-    let scene = begun(Content::Begun);
+    let scene = begun(Origin::Begun);
     let (first, tables) = scene.open("first");
     let keys = [0, 1, 2].map(|position| scene.key_at(position, 0));
     scene.run(&first, {
@@ -67,7 +66,7 @@ pub(crate) fn a_server_that_begins_is_filled(lost: usize) -> Result<(), String> 
     let expected = keys.map(|key| Some(key + 1));
     // The other replicas, too, are right afterwards.
     for server in [lost, (lost + 1) % 3] {
-        scene.restart_with(server, Some(Content::Begun));
+        scene.restart_with(server, Some(Origin::Begun));
         let (found, _) = scene.look(keys)?;
         if found != expected {
             return Err(format!("without server {server}: {found:?}, expected {expected:?}"));
@@ -86,18 +85,18 @@ fn servers_that_begin_are_filled_from_the_others() {
 
 /// An operator empties one server after the other. Between them nothing is read or written, and afterwards nothing is there.
 pub(crate) fn an_emptied_server_waits_for_the_others() -> Result<(), String> {
-    let scene = begun(Content::Begun);
+    let scene = begun(Origin::Begun);
     let (machine, tables) = scene.open("client");
     scene.run(&machine, add(Rc::clone(&tables), 1)).map_err(|error| error.to_string())?;
     for server in [2, 1] {
-        scene.restart_with(server, Some(Content::Emptied));
+        scene.restart_with(server, Some(Origin::Meant));
         let tables = Rc::clone(&tables);
         let found = scene.run(&machine, async move { get(&tables, 1).await });
         if found != Err(DtxError::Common(CommonError::Parted)) {
             return Err(format!("server {server} is emptied, and others are not: {found:?}"));
         }
     }
-    scene.restart_with(0, Some(Content::Emptied));
+    scene.restart_with(0, Some(Origin::Meant));
     match scene.look([1])? {
         ([None], verified) if verified.keys == 0 => Ok(()),
         found => Err(format!("all are emptied: {found:?}")),

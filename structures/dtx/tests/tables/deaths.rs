@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use fatbtree_dtx::{Tables, Verdict, Verified, Want};
-use fatbtree_remote_memory::Contention;
-use fatbtree_sim::transactions::lab::{Client, Server, begin, serve};
+use fatbtree_remote_memory::{Contention, Origin};
+use fatbtree_sim::transactions::lab::{Client, Server, begin, is_whole, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, World, random};
 use fatbtree_verbs::time::Duration;
 
@@ -191,7 +191,7 @@ fn servers_that_lose_their_memory_are_filled_anew() {
     for (round, server) in (1..).zip(scene.servers.iter().cycle().take(6)) {
         let under_way = machine.spawn(transfer(Rc::clone(&memory), round * 2));
         scene.world.run_for(Duration::from_micros(3 * round));
-        server.lose();
+        server.lose(Origin::Lost);
         scene.world.run_for(Duration::from_micros(100));
         // Names of sessions never come again.
         server.revive(100 + round);
@@ -201,7 +201,7 @@ fn servers_that_lose_their_memory_are_filled_anew() {
         let (next, others) = scene.client("next");
         scene.run(&next, transfer(others, round * 2 + 1)).expect("it was filled");
         next.kill();
-        assert!(server.is_whole());
+        assert!(is_whole(server));
         let (moved, new, verified) = scene.run(&machine, check(Rc::clone(&memory)));
         assert_eq!(moved, new, "round {round}");
         assert_eq!((verified.locks, verified.logs), (0, 0), "round {round}");

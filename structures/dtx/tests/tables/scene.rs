@@ -2,9 +2,8 @@
 
 use std::rc::Rc;
 
-use fatbtree_dtx::host::Content;
 use fatbtree_dtx::{DtxError, Shape, Tables, Transaction, Verdict, Verified, Want};
-use fatbtree_remote_memory::Contention;
+use fatbtree_remote_memory::{Contention, Origin};
 use fatbtree_sim::transactions::lab::{Client, Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -55,15 +54,15 @@ impl Scene {
 
     /// A server dies and is started anew, with its memory or without it.
     pub(crate) fn restart(&self, server: usize, keeps: bool) {
-        self.restart_with(server, if keeps { None } else { Some(Content::Lost) });
+        self.restart_with(server, if keeps { None } else { Some(Origin::Lost) });
     }
 
-    /// A server dies and is started anew, with its memory or this content.
-    pub(crate) fn restart_with(&self, server: usize, content: Option<Content>) {
+    /// A server dies and is started anew, with its memory or with empty one.
+    pub(crate) fn restart_with(&self, server: usize, empty: Option<Origin>) {
         let server = &self.servers[server];
-        match content {
+        match empty {
             None => server.die(),
-            Some(content) => server.lose_for(content),
+            Some(origin) => server.lose(origin),
         }
         self.world.run_for(Duration::from_micros(5));
         // Names of sessions never come again.

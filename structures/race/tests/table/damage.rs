@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use fatbtree_race::{Check, Shape, Table, TableError};
-use fatbtree_remote_memory::{Check as RemoteCheck, CommonError, Contention};
+use fatbtree_remote_memory::{Check as RemoteCheck, CommonError, Contention, Origin};
 use fatbtree_sim::hash::lab::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
@@ -168,8 +168,8 @@ fn lose(lost: usize) -> (World, Vec<Rc<Server>>) {
     let world = World::new(1, Options::default());
     let servers = serve(&world, Shape { servers: 0b11, ..SMALL }, 16 << 20, Duration::from_secs(1));
     fill(&world, &servers);
-    servers[lost].die();
-    servers[lost].lose(77);
+    servers[lost].lose(Origin::Meant);
+    servers[lost].revive(77);
     (world, servers)
 }
 
@@ -183,8 +183,8 @@ fn a_first_server_that_begins_anew_is_no_new_table() {
         assert_eq!(open(&lab, 2), Err(TableError::Common(CommonError::Parted)), "server {lost}");
         // An operator has the other one begin anew, too.
         let (world, servers) = lab;
-        servers[1 - lost].die();
-        servers[1 - lost].lose(78);
+        servers[1 - lost].lose(Origin::Meant);
+        servers[1 - lost].revive(78);
         let absent = run(&world, &servers, 3, async |table, _| {
             let table = table.expect("it is a new one");
             table.search(1).await.result.map(|found| found.is_none())

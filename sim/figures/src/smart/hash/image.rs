@@ -1,17 +1,17 @@
 //! A loaded hash table, of which each measurement has a copy.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_memserver::{Loaded, chunk_classes_bytes};
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{Shape, Table};
-use fatbtree_remote_memory::RemoteConfig;
 use fatbtree_verbs::Memory;
 use fatbtree_verbs::time::Duration;
 
-use crate::bench::{CONNECTING, key_of, value_of};
-use crate::structure_servers::{Servers, begin, machines, serve};
-use fatbtree_sim::world::{Machine, MachineOptions, Options, World};
+use crate::bench::{key_of, value_of};
+use crate::rig::{Loading, Servers, serve};
+use fatbtree_sim::world::Machine;
 
 /// The paper's two memory blades, and subtables of 2,688 slots.
 const SHAPE: Shape = Shape { groups: 128, directory_bits: 10, servers: 0b11, max_value: 64 };
@@ -35,24 +35,18 @@ impl Image {
     /// # Errors
     /// When one fails.
     pub(super) fn load(keys: u64) -> Result<Self, String> {
-        let world = World::new(1, Options::default());
         let contents = (0..SERVERS).map(make).collect::<Result<Vec<_>, _>>()?;
-        let machines = machines(&world, SERVERS);
-        let servers = serve(&machines, contents.iter().cloned().map(Ok), CHUNK)?;
-        let machine = world.machine(MachineOptions::named("loader"));
-        let memory = begin(&machine, &servers, RemoteConfig::default(), 1, |why| panic!("{why}"))?;
-        world.run_for(CONNECTING);
-        let loading = machine.spawn(async move {
+        let loading = Loading::begin(&contents, CHUNK)?;
+        let memory = Rc::clone(&loading.memory);
+        let load = async move {
             let table = Table::open(memory, 0).await.map_err(|error| error.to_string())?;
             for number in 0..keys {
                 let key = key_of(number);
                 table.upsert(key, &value_of(key)).await.result.map_err(|error| error.to_string())?;
             }
-            Ok::<(), String>(())
-        });
-        world.run_until(|| loading.has_ended(), LOADING).map_err(|_| "loading takes too long".to_owned())?;
-        loading.take().unwrap_or(Ok(()))?;
-        world.settle();
+            Ok(())
+        };
+        loading.run(load, LOADING)?;
         let servers = contents.iter().map(|content| bytes_of(parts(content))).collect();
         Ok(Self { keys, servers })
     }

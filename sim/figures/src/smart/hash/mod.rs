@@ -20,9 +20,8 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_workload::ycsb::{DEFAULT_THETA, Zipfian};
 
 use self::image::Image;
-use self::threads::{DEPTH, Measured, Setup};
-use super::threads::{percent, slowest_percent};
-use super::{Check, SmartRow, TRIALS, causes, each_point};
+use self::threads::{DEPTH, Setup};
+use super::{Check, Checked, SmartRow, TRIALS, causes, each_point};
 use crate::card::{Calibration, Resources};
 use crate::{Mix, Size};
 
@@ -52,7 +51,7 @@ const RESTS: [u64; 5] = [0, 20, 50, 100, 200];
 type Point = super::Point<Setup>;
 
 /// Figure 5a: updates alone. Too many threads do less than few.
-pub(super) fn updates(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+pub(crate) fn updates(size: &Size) -> Checked {
     let rows = updates_by(size, &paper::FIGURE_5)?;
     let checks = causes::updates(&rows);
     Ok((rows, checks))
@@ -65,7 +64,7 @@ pub(super) fn updates_by(size: &Size, threads: &[(u32, f64)]) -> Result<Vec<Smar
 }
 
 /// Figure 8: YCSB A, B and C with one technique after the other.
-pub(super) fn techniques(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+pub(crate) fn techniques(size: &Size) -> Checked {
     let throttled = Contention { throttling: Throttling::Adaptive, ..RACE };
     let lines = [
         ("RACE", pairs(RACE)),
@@ -89,7 +88,7 @@ pub(super) fn techniques(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), Str
 }
 
 /// Figure 7: RACE and SMART-HT with ever more threads of one client (a to c), and with up to six clients of 96 threads (d to f).
-pub(super) fn throughput(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+pub(crate) fn throughput(size: &Size) -> Checked {
     let lines = [("RACE", pairs(RACE)), ("SMART-HT", doorbells(Contention::SMART))];
     let mut points = Vec::new();
     for (mix, values) in paper::FIGURE_7 {
@@ -115,7 +114,7 @@ pub(super) fn throughput(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), Str
 }
 
 /// Figure 9: searches by 96 threads, whose operations rest for ever longer.
-pub(super) fn latencies(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+pub(crate) fn latencies(size: &Size) -> Checked {
     let lines = [("RACE", pairs(RACE)), ("SMART-HT", doorbells(Contention::SMART))];
     let mut points = Vec::new();
     for (name, ways) in lines {
@@ -131,7 +130,7 @@ pub(super) fn latencies(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), Stri
 }
 
 /// Figure 14a: updates with one part of conflict avoidance after the other.
-pub(super) fn conflicts(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+pub(crate) fn conflicts(size: &Size) -> Checked {
     let throttled = Contention { throttling: Throttling::Adaptive, ..RACE };
     let growing = Backoff { growth: Growth::Doubling, ..Backoff::SMART };
     let lines = [
@@ -220,26 +219,10 @@ impl Bench {
     fn measure(&self, points: &[Point]) -> Result<Vec<SmartRow>, String> {
         each_point(points, |point| {
             let measured = threads::run(&point.setup, &self.table, &self.ranks);
-            measured.map(|measured| point.row(&measured)).map_err(|why| format!("{}: {why}", point.name))
+            let (measured, attempts) = measured.map_err(|why| format!("{}: {why}", point.name))?;
+            let row =
+                SmartRow { batch: DEPTH, ..point.of_operations(&measured, &attempts, point.setup.threads) };
+            Ok(row)
         })
-    }
-}
-
-impl Point {
-    fn row(&self, measured: &Measured) -> SmartRow {
-        let Setup { threads, window, .. } = self.setup;
-        let us = |quantile| measured.latencies.quantile_ns(quantile) as f64 / 1_000.0;
-        SmartRow {
-            name: self.name.clone(),
-            batch: DEPTH,
-            mops: measured.mops,
-            paper: self.paper,
-            slowest_thread_percent: slowest_percent(&measured.done),
-            attempts_p999: measured.attempts.quantile(0.999),
-            p50_us: us(0.5),
-            p99_us: us(0.99),
-            busiest_bucket_percent: percent(measured.busiest_bucket, window),
-            ..SmartRow::of(&measured.usage, threads, window)
-        }
     }
 }

@@ -1,21 +1,20 @@
 //! Threads of one client over a hash table: as many operations as they can.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_race::Table;
 use fatbtree_remote_memory::{Attempts, Contention, RemoteConfig};
-use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_workload::measure::LatencyHistogram;
+use fatbtree_verbs::time::Duration;
 use fatbtree_workload::ycsb::Zipfian;
 use rand::RngExt as _;
 
 use super::image::{Image, SERVERS};
 use crate::Mix;
-use crate::bench::{CONNECTING, key_of, value_of, world};
-use crate::card::{Calibration, Cluster, Resources, Usage};
-use crate::structure_servers::{begin, machines};
-use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, random};
+use crate::bench::{key_of, value_of};
+use crate::card::{Calibration, Cluster, Resources};
+use crate::meter::{Done, Measured, Meter};
+use crate::rig::{CONNECTING, Rig, machines};
+use fatbtree_sim::world::{Machine, Random, SimDevice, random};
 
 /// Time of a thread for a lookup and for an update, without its requests: figures 8 and 5 with one thread, 1.75 and 4.2 µs, less three and
 /// five requests of 0.215 µs.
@@ -42,156 +41,94 @@ pub(super) struct Setup {
     pub(super) seed: u64,
 }
 
-/// What was measured in the window.
-pub(super) struct Measured {
-    pub(super) mops: f64,
-    /// Of the first client's card.
-    pub(super) usage: Usage,
-    /// Time for which the busiest bucket of atomics of all servers was busy.
-    pub(super) busiest_bucket: Duration,
-    /// Operations of each thread.
-    pub(super) done: Vec<u64>,
-    /// Operations that have not ended count with the time that they have taken so far.
-    pub(super) latencies: LatencyHistogram,
-    /// Attempts at slots since the threads began.
-    pub(super) attempts: Attempts,
-}
-
-/// What the tasks of all threads share.
-struct Tally {
-    measures: Cell<bool>,
-    latencies: RefCell<LatencyHistogram>,
-    wrong: RefCell<Option<String>>,
-}
-
-impl Tally {
-    fn fail(&self, why: String) {
-        self.wrong.borrow_mut().get_or_insert(why);
-    }
-}
-
 /// One of the operations of a thread that are under way.
 struct Task {
     machine: Machine,
-    cluster: Cluster,
+    cards: Cluster,
     table: Rc<Table<SimDevice>>,
-    tally: Rc<Tally>,
-    done: Rc<Cell<u64>>,
-    begun: Rc<Cell<Instant>>,
+    meter: Rc<Meter>,
+    slot: usize,
+    ranks: Rc<Zipfian>,
+    /// Keys of the table.
+    keys: u64,
+    writes_percent: u32,
+    rest: Duration,
 }
 
-/// Runs a measurement. Every value that is read is checked.
+/// Runs a measurement. Every value that is read is checked. Returns the attempts at slots since the threads began, too.
 ///
 /// # Errors
 /// A wrong answer, or an operation that failed.
-pub(super) fn run(setup: &Setup, table: &Image, ranks: &Zipfian) -> Result<Measured, String> {
-    let (world, cluster) = world(setup.seed, setup.calibration, 1);
-    let hosts = machines(&world, SERVERS);
-    let servers = table.serve(&hosts)?;
-    let tally = Rc::new(Tally {
-        measures: Cell::new(false),
-        latencies: RefCell::default(),
-        wrong: RefCell::default(),
-    });
-    let mut clients = Vec::new();
+pub(super) fn run(setup: &Setup, table: &Image, ranks: &Zipfian) -> Result<(Measured, Attempts), String> {
+    let mut rig = Rig::new(setup.seed, setup.calibration, 1);
+    rig.servers = machines(&rig.world, SERVERS);
+    let servers = table.serve(&rig.servers)?;
+    let mut memories = Vec::new();
     for number in 0..setup.clients * setup.threads {
-        let machine = world.machine(MachineOptions::named(format!("thread {number}")));
         let config = RemoteConfig { contention: setup.contention, ..RemoteConfig::default() };
-        let (told, seed) = (Rc::clone(&tally), setup.seed ^ u64::from(number) << 32);
-        let memory = begin(&machine, &servers, config, seed, move |why| told.fail(why))?;
-        clients.push((machine, memory));
+        let seed = setup.seed ^ u64::from(number) << 32;
+        memories.push(rig.begin(format!("thread {number}"), &servers, config, seed)?);
     }
-    for of_one in clients.chunks(setup.threads as usize) {
-        cluster.threads(of_one.iter().map(|(machine, _)| machine.id()), setup.resources);
+    for of_one in rig.clients.chunks(setup.threads as usize) {
+        rig.cards.threads(of_one.iter().map(Machine::id), setup.resources);
     }
-    world.run_for(CONNECTING);
-
+    rig.world.run_for(CONNECTING);
     let (ranks, keys) = (Rc::new(ranks.clone()), table.keys());
-    let counts: Vec<Rc<Cell<u64>>> = clients.iter().map(|_| Rc::default()).collect();
-    let begun: Vec<Rc<Cell<_>>> =
-        (0..setup.clients * setup.threads * DEPTH).map(|_| Rc::new(Cell::new(world.now()))).collect();
-    for (number, (machine, memory)) in (0..).zip(&clients) {
-        let (machine, memory) = (machine.clone(), Rc::clone(memory));
-        let (cluster, tally, done) = (cluster.clone(), Rc::clone(&tally), Rc::clone(&counts[number]));
-        let (ranks, begun) = (Rc::clone(&ranks), begun[number * DEPTH as usize..][..DEPTH as usize].to_vec());
+    for (number, (machine, memory)) in rig.clients.iter().zip(&memories).enumerate() {
+        let (machine, memory, ranks) = (machine.clone(), Rc::clone(memory), Rc::clone(&ranks));
+        let (cards, meter) = (rig.cards.clone(), Rc::clone(&rig.meter));
         let Setup { seed, mix, rest, .. } = *setup;
         drop(machine.clone().spawn(async move {
             let table = match Table::open(memory, 0).await {
                 Ok(table) => Rc::new(table),
-                Err(error) => return tally.fail(error.to_string()),
+                Err(error) => return meter.fail(error.to_string()),
             };
-            for (task, begun) in (0..).zip(begun) {
-                let draw = random(seed, 10_000 + number as u64 * 1_000 + task);
-                let (table, tally, done) = (Rc::clone(&table), Rc::clone(&tally), Rc::clone(&done));
-                let task =
-                    Task { machine: machine.clone(), cluster: cluster.clone(), table, tally, done, begun };
-                let shares = (mix.writes_percent(), rest);
-                drop(machine.spawn(task.run(Rc::clone(&ranks), keys, shares, draw)));
+            for task in 0..u64::from(DEPTH) {
+                let mut draw = random(seed, 10_000 + number as u64 * 1_000 + task);
+                let slot = meter.slot(number, machine.now());
+                let task = Task {
+                    machine: machine.clone(),
+                    cards: cards.clone(),
+                    table: Rc::clone(&table),
+                    meter: Rc::clone(&meter),
+                    slot,
+                    ranks: Rc::clone(&ranks),
+                    keys,
+                    writes_percent: mix.writes_percent(),
+                    rest,
+                };
+                let next = async move || task.next(&mut draw).await;
+                drop(machine.spawn(Rc::clone(&meter).keep_busy(slot, machine.clone(), next)));
             }
         }));
     }
-    world.run_for(setup.warm_up);
-    let client = clients[0].0.id();
-    let usages = || hosts.iter().map(|host| cluster.usage(host.id())).collect::<Vec<_>>();
-    let (before, of_servers) = (cluster.usage(client), usages());
-    let done_before: Vec<u64> = counts.iter().map(|count| count.get()).collect();
-    tally.measures.set(true);
-    world.run_for(setup.window);
-    if let Some(why) = tally.wrong.borrow_mut().take() {
-        return Err(why);
-    }
+    rig.world.run_for(setup.warm_up);
+    let measured = rig.measure(setup.window)?;
     let mut attempts = Attempts::default();
-    clients.iter().for_each(|(_, memory)| attempts.merge(&memory.attempts()));
-    let mut latencies = tally.latencies.take();
-    // Those that rest have none under way.
-    let under_way = begun.iter().map(|begun| begun.get()).filter(|&begun| begun <= world.now());
-    under_way.for_each(|begun| latencies.record((world.now() - begun).as_nanos()));
-    let done: Vec<u64> = counts.iter().zip(done_before).map(|(now, before)| now.get() - before).collect();
-    let busy = usages().iter().zip(&of_servers).map(|(now, before)| now.since(before).busiest_bucket).max();
-    Ok(Measured {
-        mops: done.iter().sum::<u64>() as f64 * 1e3 / setup.window.as_nanos() as f64,
-        usage: cluster.usage(client).since(&before),
-        busiest_bucket: busy.unwrap_or_default(),
-        done,
-        latencies,
-        attempts,
-    })
+    memories.iter().for_each(|memory| attempts.merge(&memory.attempts()));
+    Ok((measured, attempts))
 }
 
 impl Task {
-    async fn run(
-        self,
-        ranks: Rc<Zipfian>,
-        keys: u64,
-        (writes_percent, rest): (u32, Duration),
-        mut draw: Random,
-    ) {
-        loop {
-            if rest > Duration::ZERO {
-                // Not all at once.
-                let rest = draw.random_range(rest.as_nanos() / 2..=rest.as_nanos() * 3 / 2);
-                let rest = Duration::from_nanos(rest);
-                self.begun.set(self.machine.now() + rest);
-                self.machine.sleep(rest).await;
-            }
-            // The hot keys' shares are the paper's; keys that are not loaded count as others that are as cold.
-            let key = key_of(ranks.draw(&mut draw) % keys);
-            let writes = draw.random_range(0..100) < writes_percent;
-            let begun = self.machine.now();
-            self.begun.set(begun);
-            let ready = self.cluster.work(begun, self.machine.id(), if writes { UPDATE } else { LOOKUP });
-            self.machine.sleep(ready - begun).await;
-            let ended = match writes {
-                true => self.update(key).await,
-                false => self.search(key).await,
-            };
-            if let Err(why) = ended {
-                return self.tally.fail(why);
-            }
-            self.done.set(self.done.get() + 1);
-            if self.tally.measures.get() {
-                self.tally.latencies.borrow_mut().record((self.machine.now() - begun).as_nanos());
-            }
+    /// Does the next operation.
+    async fn next(&self, draw: &mut Random) -> Result<Done, String> {
+        let rest = self.rest.as_nanos();
+        if rest > 0 {
+            // Not all at once.
+            let rest = Duration::from_nanos(draw.random_range(rest / 2..=rest * 3 / 2));
+            self.meter.begin(self.slot, self.machine.now() + rest);
+            self.machine.sleep(rest).await;
+        }
+        // The hot keys' shares are the paper's; keys that are not loaded count as others that are as cold.
+        let key = key_of(self.ranks.draw(draw) % self.keys);
+        let writes = draw.random_range(0..100) < self.writes_percent;
+        let begun = self.machine.now();
+        self.meter.begin(self.slot, begun);
+        let ready = self.cards.work(begun, self.machine.id(), if writes { UPDATE } else { LOOKUP });
+        self.machine.sleep(ready - begun).await;
+        match writes {
+            true => self.update(key).await.map(|()| Done::Write(0)),
+            false => self.search(key).await.map(|()| Done::Read(0)),
         }
     }
 

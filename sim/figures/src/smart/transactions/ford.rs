@@ -23,7 +23,7 @@ use fatbtree_verbs::{Operation, Output, Remote};
 
 use super::Bench;
 use super::image::SERVERS;
-use crate::structure_servers::Client;
+use crate::rig::Client;
 use fatbtree_sim::world::Machine;
 
 /// Items of a hash node.

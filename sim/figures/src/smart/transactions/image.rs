@@ -8,7 +8,7 @@ use fatbtree_dtx::{Addresses, Shape};
 use fatbtree_memserver::{Loaded, ServerOptions};
 
 use super::{Bench, Protocol, bank, ford};
-use crate::structure_servers::{Servers, serve};
+use crate::rig::{Servers, serve};
 use fatbtree_sim::world::Machine;
 
 /// The paper's two memory blades.

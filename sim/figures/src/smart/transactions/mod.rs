@@ -22,10 +22,9 @@ use fatbtree_verbs::Throttling;
 use fatbtree_verbs::time::Duration;
 
 use self::image::Image;
-use self::threads::{DEPTH, Measured, Setup};
+use self::threads::{DEPTH, Setup};
 use super::hash::{RACE as AT_ONCE, Ways, doorbells, pairs};
-use super::threads::{percent, slowest_percent};
-use super::{Check, SmartRow, TRIALS, causes, each_point};
+use super::{Checked, SmartRow, TRIALS, causes, each_point};
 use crate::Size;
 use crate::card::Calibration;
 
@@ -92,7 +91,7 @@ fn ours() -> [(&'static str, Ways); 2] {
 }
 
 /// Figure 10: commits of SmallBank and TATP. The paper has the first and the last line of FORD's protocol; the others stand where they matter.
-pub(super) fn commits(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+pub(crate) fn commits(size: &Size) -> Checked {
     let mut rows = Vec::new();
     for bench in Bench::ALL {
         let mut points = Vec::new();
@@ -126,7 +125,7 @@ pub(super) fn ford_by(size: &Size, threads: &[(u32, f64)]) -> Result<Vec<SmartRo
 }
 
 /// Figure 11: latencies with 96 threads.
-pub(super) fn latencies(size: &Size) -> Result<(Vec<SmartRow>, Vec<Check>), String> {
+pub(crate) fn latencies(size: &Size) -> Checked {
     let (mut rows, mut checks) = (Vec::new(), Vec::new());
     for (bench, papers) in Bench::ALL.into_iter().zip(paper::LATENCIES) {
         let [ford, .., smart] = lines();
@@ -173,30 +172,15 @@ fn measure(points: &[Point]) -> Result<Vec<SmartRow>, String> {
     let image = Image::load(*protocol, *bench, *count)?;
     each_point(points, |point| {
         let measured = threads::run(&point.setup, &image);
-        measured.map(|measured| point.row(&measured)).map_err(|why| format!("{}: {why}", point.name))
-    })
-}
-
-impl Point {
-    fn row(&self, measured: &Measured) -> SmartRow {
-        let Setup { threads, window, .. } = self.setup;
-        let us = |quantile| measured.latencies.quantile_ns(quantile) as f64 / 1_000.0;
-        let commits = measured.done.iter().sum::<u64>();
-        let ended = (commits + measured.aborted).max(1) as f64;
-        SmartRow {
-            name: self.name.clone(),
+        let (measured, attempts) = measured.map_err(|why| format!("{}: {why}", point.name))?;
+        let (usage, tally) = (&measured.usage, &measured.tally);
+        let ended = (tally.operations() + tally.aborted).max(1) as f64;
+        Ok(SmartRow {
             batch: DEPTH,
-            mops: measured.mops,
-            paper: self.paper,
-            slowest_thread_percent: slowest_percent(&measured.done),
-            attempts_p999: measured.attempts.quantile(0.999),
-            p50_us: us(0.5),
-            p99_us: us(0.99),
-            busiest_bucket_percent: percent(measured.busiest_bucket, window),
-            requests_each: measured.usage.requests as f64 / ended,
-            doorbells_each: measured.usage.doorbells as f64 / ended,
-            aborted_percent: 100.0 * measured.aborted as f64 / ended,
-            ..SmartRow::of(&measured.usage, threads, window)
-        }
-    }
+            requests_each: usage.requests as f64 / ended,
+            doorbells_each: usage.doorbells as f64 / ended,
+            aborted_percent: 100.0 * tally.aborted as f64 / ended,
+            ..point.of_operations(&measured, &attempts, point.setup.threads)
+        })
+    })
 }

@@ -1,22 +1,20 @@
 //! Threads of one client over tables: as many transactions as they can.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fatbtree_dtx::Tables;
 use fatbtree_dtx::workloads::tatp;
 use fatbtree_remote_memory::{Attempts, Contention, RemoteConfig};
-use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_workload::measure::LatencyHistogram;
+use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
 use super::ford::{self, Ford};
 use super::image::{Image, SERVERS};
 use super::{Bench, Protocol, bank};
-use crate::bench::{CONNECTING, world};
-use crate::card::{Calibration, Cluster, Resources, Usage};
-use crate::structure_servers::{Client, begin, machines};
-use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, random};
+use crate::card::{Calibration, Cluster, Resources};
+use crate::meter::{Done, Measured};
+use crate::rig::{CONNECTING, Client, Rig, machines};
+use fatbtree_sim::world::{Machine, Random, SimDevice, random};
 
 /// Transactions that a thread has under way.
 pub(super) const DEPTH: u32 = 8;
@@ -50,47 +48,12 @@ pub(super) struct Setup {
     pub(super) seed: u64,
 }
 
-/// What was measured in the window.
-pub(super) struct Measured {
-    /// Millions of commits a second.
-    pub(super) mops: f64,
-    /// Of the client's card.
-    pub(super) usage: Usage,
-    /// Time for which the busiest bucket of atomics of all servers was busy.
-    pub(super) busiest_bucket: Duration,
-    /// Commits of each thread.
-    pub(super) done: Vec<u64>,
-    /// Transactions that ended without a commit, of all threads.
-    pub(super) aborted: u64,
-    /// Transactions that have not ended count with the time that they have taken so far.
-    pub(super) latencies: LatencyHistogram,
-    /// Attempts of transactions since the threads began.
-    pub(super) attempts: Attempts,
-}
-
-/// What the tasks of all threads share.
-struct Tally {
-    measures: Cell<bool>,
-    aborted: Cell<u64>,
-    latencies: RefCell<LatencyHistogram>,
-    wrong: RefCell<Option<String>>,
-}
-
-impl Tally {
-    fn fail(&self, why: String) {
-        self.wrong.borrow_mut().get_or_insert(why);
-    }
-}
-
 /// One of the transactions of a thread that are under way.
 struct Task {
     machine: Machine,
-    cluster: Cluster,
+    cards: Cluster,
     side: Side,
     memory: Client,
-    tally: Rc<Tally>,
-    done: Rc<Cell<u64>>,
-    begun: Rc<Cell<Instant>>,
 }
 
 /// A thread's side of the protocol.
@@ -100,94 +63,61 @@ enum Side {
     Ford(Rc<Ford>),
 }
 
-/// Runs a measurement.
+/// Runs a measurement. Returns the attempts of transactions since the threads began, too.
 ///
 /// # Errors
 /// A transaction that failed.
-pub(super) fn run(setup: &Setup, image: &Image) -> Result<Measured, String> {
-    let (world, cluster) = world(setup.seed, setup.calibration, 1);
-    let hosts = machines(&world, SERVERS);
-    let servers = image.serve(&hosts)?;
+pub(super) fn run(setup: &Setup, image: &Image) -> Result<(Measured, Attempts), String> {
+    let mut rig = Rig::new(setup.seed, setup.calibration, 1);
+    rig.servers = machines(&rig.world, SERVERS);
+    let servers = image.serve(&rig.servers)?;
     let addresses = image.addresses();
-    let tally = Rc::new(Tally {
-        measures: Cell::new(false),
-        aborted: Cell::new(0),
-        latencies: RefCell::default(),
-        wrong: RefCell::default(),
-    });
-    let mut clients = Vec::new();
+    let mut memories = Vec::new();
     for number in 0..setup.threads {
-        let machine = world.machine(MachineOptions::named(format!("thread {number}")));
         let config = RemoteConfig { contention: setup.contention, ..RemoteConfig::default() };
-        let (told, seed) = (Rc::clone(&tally), setup.seed ^ u64::from(number) << 32);
-        let memory = begin(&machine, &servers, config, seed, move |why| told.fail(why))?;
-        clients.push((machine, memory));
+        let seed = setup.seed ^ u64::from(number) << 32;
+        memories.push(rig.begin(format!("thread {number}"), &servers, config, seed)?);
     }
-    cluster.threads(clients.iter().map(|(machine, _)| machine.id()), setup.resources);
-    world.run_for(CONNECTING);
-
-    let counts: Vec<Rc<Cell<u64>>> = clients.iter().map(|_| Rc::default()).collect();
-    let begun: Vec<Rc<Cell<_>>> =
-        (0..setup.threads * DEPTH).map(|_| Rc::new(Cell::new(world.now()))).collect();
-    for (number, (machine, memory)) in (0..).zip(&clients) {
-        let (machine, memory) = (machine.clone(), Rc::clone(memory));
-        let (cluster, tally, done) = (cluster.clone(), Rc::clone(&tally), Rc::clone(&counts[number]));
-        let (addresses, begun) =
-            (Rc::clone(&addresses), begun[number * DEPTH as usize..][..DEPTH as usize].to_vec());
+    rig.cards.threads(rig.clients.iter().map(Machine::id), setup.resources);
+    rig.world.run_for(CONNECTING);
+    for (number, (machine, memory)) in rig.clients.iter().zip(&memories).enumerate() {
+        let (machine, memory, addresses) = (machine.clone(), Rc::clone(memory), Rc::clone(&addresses));
+        let (cards, meter, shape) = (rig.cards.clone(), Rc::clone(&rig.meter), image.shape());
         let Setup { seed, protocol, bench, count, .. } = *setup;
-        let shape = image.shape();
         drop(machine.clone().spawn(async move {
             let side = match protocol {
                 Protocol::Ours => match Tables::open_knowing(Rc::clone(&memory), 0, addresses).await {
                     Ok(tables) => Side::Ours(Rc::new(tables)),
-                    Err(error) => return tally.fail(error.to_string()),
+                    Err(error) => return meter.fail(error.to_string()),
                 },
                 Protocol::Ford => Side::Ford(Rc::new(Ford::new(machine.clone(), Rc::clone(&memory), shape))),
             };
-            for (task, begun) in (0..).zip(begun) {
-                let draw = random(seed, 10_000 + number as u64 * 1_000 + task);
+            for task in 0..u64::from(DEPTH) {
+                let mut draw = random(seed, 10_000 + number as u64 * 1_000 + task);
+                let slot = meter.slot(number, machine.now());
                 let (side, memory) = (side.clone(), Rc::clone(&memory));
-                let (machine, cluster) = (machine.clone(), cluster.clone());
-                let (tally, done) = (Rc::clone(&tally), Rc::clone(&done));
-                let task = Task { machine: machine.clone(), cluster, side, memory, tally, done, begun };
-                drop(machine.spawn(task.run(bench, count, draw)));
+                let task = Task { machine: machine.clone(), cards: cards.clone(), side, memory };
+                let mut transactions = 0;
+                let next = async move || {
+                    transactions += 1;
+                    task.next(bench, count, transactions, &mut draw).await
+                };
+                drop(machine.spawn(Rc::clone(&meter).keep_busy(slot, machine.clone(), next)));
             }
         }));
     }
-    world.run_for(CLAIMING);
-    world.run_for(setup.warm_up);
-    let client = clients[0].0.id();
-    let usages = || hosts.iter().map(|host| cluster.usage(host.id())).collect::<Vec<_>>();
-    let (before, of_servers) = (cluster.usage(client), usages());
-    let done_before: Vec<u64> = counts.iter().map(|count| count.get()).collect();
-    let aborted_before = tally.aborted.get();
-    tally.measures.set(true);
-    world.run_for(setup.window);
-    if let Some(why) = tally.wrong.borrow_mut().take() {
-        return Err(why);
-    }
+    rig.world.run_for(CLAIMING + setup.warm_up);
+    let measured = rig.measure(setup.window)?;
     let mut attempts = Attempts::default();
-    clients.iter().for_each(|(_, memory)| attempts.merge(&memory.attempts()));
-    let mut latencies = tally.latencies.take();
-    begun.iter().for_each(|begun| latencies.record((world.now() - begun.get()).as_nanos()));
-    let done: Vec<u64> = counts.iter().zip(done_before).map(|(now, before)| now.get() - before).collect();
-    let busy = usages().iter().zip(&of_servers).map(|(now, before)| now.since(before).busiest_bucket).max();
-    Ok(Measured {
-        mops: done.iter().sum::<u64>() as f64 * 1e3 / setup.window.as_nanos() as f64,
-        usage: cluster.usage(client).since(&before),
-        busiest_bucket: busy.unwrap_or_default(),
-        done,
-        aborted: tally.aborted.get() - aborted_before,
-        latencies,
-        attempts,
-    })
+    memories.iter().for_each(|memory| attempts.merge(&memory.attempts()));
+    Ok((measured, attempts))
 }
 
 impl Task {
     /// The thread's own work for an attempt.
     async fn work(&self, bench: Bench) {
         let now = self.machine.now();
-        let ready = self.cluster.work(now, self.machine.id(), bench.own_work());
+        let ready = self.cards.work(now, self.machine.id(), bench.own_work());
         self.machine.sleep(ready - now).await;
     }
 
@@ -224,33 +154,17 @@ impl Task {
         Ok(commits)
     }
 
-    async fn run(self, bench: Bench, count: u64, mut draw: Random) {
-        let customers = bank::customers(count);
-        let mut number = 0;
-        loop {
-            let begun = self.machine.now();
-            self.begun.set(begun);
-            let below = &mut |most: u64| draw.random_range(0..most);
-            let task = match bench {
-                Bench::SmallBank => ford::Task::Bank(bank::operation(&customers, below)),
-                Bench::Tatp => ford::Task::Tatp(tatp::Operation::draw(count, below), below(24)),
-            };
-            number += 1;
-            let ended = match &self.side {
-                Side::Ours(tables) => self.run_ours(tables, bench, task, number).await,
-                Side::Ford(ford) => self.run_fords(ford, bench, task).await,
-            };
-            match ended {
-                Ok(true) => self.done.set(self.done.get() + 1),
-                Ok(false) => {
-                    self.tally.aborted.set(self.tally.aborted.get() + 1);
-                    continue;
-                }
-                Err(why) => return self.tally.fail(why),
-            }
-            if self.tally.measures.get() {
-                self.tally.latencies.borrow_mut().record((self.machine.now() - begun).as_nanos());
-            }
-        }
+    /// Does the next transaction of its slot.
+    async fn next(&self, bench: Bench, count: u64, number: u64, draw: &mut Random) -> Result<Done, String> {
+        let below = &mut |most: u64| draw.random_range(0..most);
+        let task = match bench {
+            Bench::SmallBank => ford::Task::Bank(bank::operation(&bank::customers(count), below)),
+            Bench::Tatp => ford::Task::Tatp(tatp::Operation::draw(count, below), below(24)),
+        };
+        let commits = match &self.side {
+            Side::Ours(tables) => self.run_ours(tables, bench, task, number).await?,
+            Side::Ford(ford) => self.run_fords(ford, bench, task).await?,
+        };
+        Ok(if commits { Done::Write(0) } else { Done::Aborted })
     }
 }
