@@ -138,6 +138,7 @@ pub(super) fn own<K: Kind>(count: u16) -> Result<InProcess<K::Client<PlainDevice
 mod tests {
     use fatbtree_registry::{WORDS, with_kind};
     use fatbtree_remote_memory::Change;
+    use fatbtree_remote_memory::KeyRange;
 
     use super::*;
 
