@@ -153,6 +153,9 @@ mod tests {
         assert_eq!(swapped.is_err(), lacks("compare_and_swap"), "{}", K::NAME);
         let scanned = own.drive(structure.scan(KeyRange::ALL, 10)).result;
         assert_eq!(scanned.map(|pairs| pairs.len()).ok(), (!lacks("scan")).then_some(1), "{}", K::NAME);
+        let scanned = own.drive(structure.scan_backward(KeyRange::ALL, 10)).result;
+        let has_order = !lacks("scan_backward");
+        assert_eq!(scanned.map(|pairs| pairs.len()).ok(), has_order.then_some(1), "{}", K::NAME);
         let found = own.drive(structure.get(7)).result.expect("it is there").expect("it is there");
         assert_eq!(found.as_ref(), if lacks("compare_and_swap") { b"one" } else { b"two" });
         assert!(own.drive(structure.change(7, Change::Delete)).result.expect("it is there"));
