@@ -49,16 +49,13 @@ pub trait Part:
 {
     /// Shape of the structure. It is chosen when the structure is made, and never changes.
     type Shape: Copy + Eq + fmt::Debug + fmt::Display + Send + Sync + 'static;
-    /// The shape as a folder's `state.json` says it for people.
-    type Counts: Counts + Send + 'static;
+    /// The shape as a folder's `state.json` says it for people: often the shape itself.
+    type Counts: Counts + From<Self::Shape> + Send + 'static;
     /// Reasons for which a part cannot be made.
     type MakeError: std::error::Error + Send + Sync + 'static;
 
     /// Shape of its structure.
     fn shape(&self) -> Self::Shape;
-
-    /// Shape of its structure, for people.
-    fn counts(&self) -> Self::Counts;
 
     /// Bytes at the end of a part's region that clients are given in chunks: a folder takes no room for them before. By default all that the
     /// options allow. A part without chunks has none.
@@ -198,7 +195,7 @@ pub fn kept<P: Part>(part: &Loaded<P>) -> KeptRegion<P::Counts> {
         region_bytes: part.region.len(),
         spare: part.spare.clone(),
         origin: part.origin,
-        counts: part.tenant.counts(),
+        counts: part.tenant.shape().into(),
     }
 }
 

@@ -48,6 +48,7 @@ const FORMAT: u8 = 3;
 
 /// Shape of an index. It is chosen when the index is made, and never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "host", derive(serde::Serialize, serde::Deserialize))]
 pub struct Shape {
     /// Memory servers that nodes are spread over: a bit for each number.
     pub servers: u32,

@@ -86,6 +86,7 @@ impl fmt::Display for TableInfo {
 
 /// Shape of a table. It is chosen when the table is made, and never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "host", derive(serde::Serialize, serde::Deserialize))]
 pub struct Shape {
     /// Groups of a subtable, each with 21 slots: 1 to 65,536.
     pub groups: u32,

@@ -91,10 +91,6 @@ impl Part for Array {
         self.shape
     }
 
-    fn counts(&self) -> Shape {
-        self.shape
-    }
-
     fn begin(shape: &Shape) -> GlobalAddress {
         GlobalAddress::new(shape.home(), CHUNKS)
     }
@@ -143,7 +139,7 @@ impl Part for Array {
 }
 
 impl Counts for Shape {
-    const STRUCTURE: &'static str = "counters";
+    const STRUCTURE: &'static str = <Self as Describe>::STRUCTURE;
 }
 
 impl Describe for Shape {

@@ -37,7 +37,6 @@ use crate::leaf::{Header, LEAF_BYTES, LOCK, LeafState, LockLine};
 use crate::word::place_bytes;
 
 pub use load::{LoadCounts, LoadError, LoadOptions, LoadedIndex, load};
-pub use part::IndexCounts;
 pub use strays::strays;
 
 /// Bytes of a step over the lines of clients.

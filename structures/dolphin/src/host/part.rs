@@ -16,14 +16,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use fatbtree_memserver::grpc::LoadData;
+use fatbtree_memserver::grpc::{Describe, LoadData};
 use fatbtree_memserver::{
     Class, Counts, FolderError, FoundRegion, LaidOut, LayError, Laying, Layout, Loaded, Part,
     Shape as Classes, Writes,
 };
 use fatbtree_remote_memory::{GlobalAddress, RegionHeader};
 use fatbtree_verbs::Memory;
-use serde::{Deserialize, Serialize};
 
 use super::load;
 use super::marks::Marks;
@@ -35,24 +34,9 @@ use crate::layout::{LEAVES, NODES, RECORDS, STRUCTURE, Shape, root_offset};
 use crate::leaf::{LEAF_BYTES, Leaf, NoLeaf, Use};
 use crate::word::{self, MAX_RECORD_REGION};
 
-/// Shape of an index, as a folder's `state.json` says it for people.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct IndexCounts {
-    /// The index's servers, a bit for each number.
-    pub servers: u32,
-    /// Bytes of the longest value.
-    pub max_value: u32,
-}
-
-impl Counts for IndexCounts {
-    const STRUCTURE: &'static str = "dolphin";
-}
-
-impl From<&Shape> for IndexCounts {
-    fn from(shape: &Shape) -> Self {
-        let Shape { servers, max_value } = *shape;
-        Self { servers, max_value }
-    }
+/// A folder's `state.json` has the shape as it is.
+impl Counts for Shape {
+    const STRUCTURE: &'static str = <Self as Describe>::STRUCTURE;
 }
 
 /// Size classes of an index, by number.
@@ -78,15 +62,11 @@ pub(super) fn spare_from(shape: &Shape, server: u16) -> u64 {
 /// A part of an index is one of a structure over several servers.
 impl Part for HybridIndex {
     type Shape = Shape;
-    type Counts = IndexCounts;
+    type Counts = Shape;
     type MakeError = MakeError;
 
     fn shape(&self) -> Shape {
         self.shape
-    }
-
-    fn counts(&self) -> IndexCounts {
-        IndexCounts::from(&self.shape)
     }
 
     fn begin(shape: &Shape) -> GlobalAddress {
@@ -132,17 +112,13 @@ impl Part for HybridIndex {
         MakeError::Memory { bytes, why }
     }
 
-    fn found(
-        server: u16,
-        found: FoundRegion<IndexCounts>,
-        _chunk_bytes: u64,
-    ) -> Result<Loaded<Self>, FolderError> {
+    fn found(server: u16, found: FoundRegion<Shape>, _chunk_bytes: u64) -> Result<Loaded<Self>, FolderError> {
         let line = found.first_line()?;
         let header = RegionHeader::parse(&line, &STRUCTURE);
         let (Some(header), Some(shape)) = (header, Shape::of_header(&line)) else {
             return Err(found.damaged("it does not begin with the header of a Dolphin index"));
         };
-        found.check_header(&header, spare_from(&shape, server), &IndexCounts::from(&shape))?;
+        found.check_header(&header, spare_from(&shape, server), &shape)?;
         let (layout, region) = (found.layout(classes()), Arc::clone(&found.region));
         let served = Arc::new(AtomicBool::new(true));
         let mut tenant = Self::of(server, shape, region, served);
@@ -287,7 +263,7 @@ mod tests {
 
     const CHUNK: u64 = 64 << 10;
 
-    fn folder(path: &Path) -> Folder<IndexCounts> {
+    fn folder(path: &Path) -> Folder<Shape> {
         let owner = FolderOwner { server: "left".to_owned(), partition: 0, address: [127, 0, 0, 1].into() };
         Folder::open(path, owner, CHUNK).unwrap()
     }

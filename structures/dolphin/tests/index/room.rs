@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use fatbtree_dolphin::host::{HybridIndex, IndexCounts};
+use fatbtree_dolphin::host::HybridIndex;
 use fatbtree_dolphin::{LEAF_BYTES, LEAVES, MAX_VALUE, NODES, RECORDS, Shape, place_bytes};
 use fatbtree_memserver::{
     Bounds, ClientId, Folder, FolderOwner, Grant, Limits, Loaded, MemoryServer, PartOptions, ServerOptions,
@@ -114,7 +114,7 @@ fn a_thousand_writers_fit_a_server_of_four_gibibytes() {
 
 const CHUNK: u64 = 8 << 20;
 
-fn folder(path: &Path) -> Folder<IndexCounts> {
+fn folder(path: &Path) -> Folder<Shape> {
     let owner = FolderOwner { server: "left".to_owned(), partition: 0, address: [127, 0, 0, 1].into() };
     Folder::open(path, owner, CHUNK).expect("no other process has it")
 }

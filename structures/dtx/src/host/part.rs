@@ -36,12 +36,12 @@ pub struct TableCounts {
 }
 
 impl Counts for TableCounts {
-    const STRUCTURE: &'static str = "dtx";
+    const STRUCTURE: &'static str = Shape::STRUCTURE;
 }
 
-impl From<&Shape> for TableCounts {
-    fn from(shape: &Shape) -> Self {
-        let Shape { servers, backups, seats, writes, .. } = *shape;
+impl From<Shape> for TableCounts {
+    fn from(shape: Shape) -> Self {
+        let Shape { servers, backups, seats, writes, .. } = shape;
         let tables = shape.tables().iter();
         Self {
             servers,
@@ -99,10 +99,6 @@ impl Part for HostTables {
         self.shape
     }
 
-    fn counts(&self) -> TableCounts {
-        TableCounts::from(&self.shape)
-    }
-
     /// The region has all of its nodes from the beginning.
     fn spare_bytes(_: &PartOptions<Shape>) -> u64 {
         0
@@ -141,7 +137,7 @@ impl Part for HostTables {
         let (Some(header), Some(shape)) = (header, Shape::of_head(&head).filter(|_| is_read)) else {
             return Err(found.damaged("it does not begin with the first lines of a transactional table"));
         };
-        found.check_header(&header, shape.region_bytes(), &TableCounts::from(&shape))?;
+        found.check_header(&header, shape.region_bytes(), &shape.into())?;
         if shape.position(server).is_none() {
             return Err(found.damaged(MakeError::Server(server)));
         }

@@ -16,13 +16,12 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
-use fatbtree_memserver::grpc::LoadData;
+use fatbtree_memserver::grpc::{Describe as _, LoadData};
 use fatbtree_memserver::{
     Counts, FolderError, FoundRegion, LaidOut, LayError, Laying, Layout, Loaded, Part, Writes,
 };
 use fatbtree_remote_memory::{GlobalAddress, RegionHeader};
 use fatbtree_verbs::Memory;
-use serde::{Deserialize, Serialize};
 
 use super::make::{MakeError, MakeOptions, classes, make, served_as, spare_from};
 use super::{HashTable, lay};
@@ -34,42 +33,19 @@ use crate::layout::{
 };
 use crate::slot::{Place, Slot, State, UNIT};
 
-/// Shape of a table, as a folder's `state.json` says it for people.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TableCounts {
-    /// Groups of a subtable.
-    pub groups: u32,
-    /// Bits of the directory.
-    pub directory_bits: u8,
-    /// The table's servers, a bit for each number.
-    pub servers: u32,
-    /// Bytes of the longest value.
-    pub max_value: u32,
-}
-
-impl Counts for TableCounts {
-    const STRUCTURE: &'static str = "hash";
-}
-
-impl From<&Shape> for TableCounts {
-    fn from(shape: &Shape) -> Self {
-        let Shape { groups, directory_bits, servers, max_value } = *shape;
-        Self { groups, directory_bits, servers, max_value }
-    }
+/// A folder's `state.json` has the shape as it is.
+impl Counts for Shape {
+    const STRUCTURE: &'static str = TableInfo::STRUCTURE;
 }
 
 /// A part of a table is one of a structure over several servers.
 impl Part for HashTable {
     type Shape = Shape;
-    type Counts = TableCounts;
+    type Counts = Shape;
     type MakeError = MakeError;
 
     fn shape(&self) -> Shape {
         self.info().shape
-    }
-
-    fn counts(&self) -> TableCounts {
-        TableCounts::from(&self.info().shape)
     }
 
     fn begin(info: &TableInfo) -> GlobalAddress {
@@ -87,18 +63,14 @@ impl Part for HashTable {
         MakeError::Memory { bytes, why }
     }
 
-    fn found(
-        server: u16,
-        found: FoundRegion<TableCounts>,
-        _chunk_bytes: u64,
-    ) -> Result<Loaded<Self>, FolderError> {
+    fn found(server: u16, found: FoundRegion<Shape>, _chunk_bytes: u64) -> Result<Loaded<Self>, FolderError> {
         let line = found.first_line()?;
         let header = RegionHeader::parse(&line, &STRUCTURE);
         let (Some(header), Some((shape, directory))) = (header, Shape::of_header(&line)) else {
             return Err(found.damaged("it does not begin with the header of a hash table"));
         };
         let is_first = directory.server() == server;
-        found.check_header(&header, spare_from(&shape, is_first), &TableCounts::from(&shape))?;
+        found.check_header(&header, spare_from(&shape, is_first), &shape)?;
         let layout = found.layout(classes(&shape));
         let info = TableInfo { shape, directory };
         let region = Arc::clone(&found.region);

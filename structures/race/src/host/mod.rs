@@ -28,7 +28,6 @@ use crate::block::block_bytes;
 use crate::layout::{BLOCKS, PAIRS, SUCCESSORS, Shape, TableInfo, slot_offsets};
 use crate::slot::{Place, UNIT};
 
-pub use kept::TableCounts;
 pub use lay::LoadError;
 pub use make::{MakeError, MakeOptions};
 
