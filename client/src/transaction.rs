@@ -32,7 +32,8 @@ pub(crate) type Asked = (Step, oneshot::Sender<Result<Stepped, Error>>);
 /// Transactions are strictly serializable: they take effect one after the other, each between its begin and the answer of its commit. What a
 /// transaction has read is certain when it is committed. After an error it can only be aborted.
 ///
-/// Dropping one aborts it. One that is open for longer than the client's time limit is aborted, too: it holds locks.
+/// Dropping one aborts it. One that is open for longer than the client's time limit is aborted, too: it holds locks. Up to 256 requests of a
+/// client are under way at once, and an open transaction is one of them: with as many open, its other requests wait.
 #[derive(Debug)]
 pub struct Transaction {
     /// Its time limit is the transaction's.
