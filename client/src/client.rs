@@ -38,6 +38,11 @@ impl Client {
         self.limit
     }
 
+    /// Fails in a fork of the process that has the client's thread.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        self.shared.check_process()
+    }
+
     /// Wakes the client's thread.
     pub(crate) fn wake(&self) {
         self.shared.wake();

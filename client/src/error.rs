@@ -90,7 +90,7 @@ pub enum Error {
     )]
     #[non_exhaustive]
     TimedOut {
-        /// The client's time limit.
+        /// The client's time limit, or what was left of it for an attempt at a transaction.
         limit: Duration,
         /// Whether a change may have been carried out.
         may_have_happened: bool,
@@ -134,19 +134,21 @@ pub enum Error {
     },
 }
 
-/// What a structure without this operation has.
 /// A time limit as people read it: what is left of one has nanoseconds.
 fn to_millis(limit: Duration) -> Duration {
     Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
         .max(limit.min(Duration::from_millis(1)))
 }
 
+/// What a structure without this operation has.
 fn instead_of(operation: &str) -> &'static str {
     match operation {
         "begin" => {
             "get, put, insert, update and delete of one key, or load tables of transactions (structure = \"dtx\")"
         }
-        "scan" => "pairs, or `fatbtree scan` without a range, which gives all pairs in no order",
+        "scan" | "scan_backward" => {
+            "pairs, or `fatbtree scan` without a range, which gives all pairs in no order"
+        }
         "insert" | "delete" => "get, put and update: its keys are always there",
         _ => "get, put, insert, update and delete",
     }

@@ -76,15 +76,13 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // The thread may sleep, and must see that the last clone is gone.
         self.requests = None;
-        if self.check_process().is_ok() {
-            self.waker.wake();
-        }
+        self.wake();
     }
 }
 
 impl Shared {
     /// A fork of a process has its memory, and none of its threads: a request would wait for ever.
-    fn check_process(&self) -> Result<(), Error> {
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
         match self.process == std::process::id() {
             true => Ok(()),
             false => Err(Error::Forked { process: self.process }),
@@ -108,9 +106,11 @@ impl Shared {
         answered.await.unwrap_or_else(|_| Err(closed(is_change)))
     }
 
-    /// Wakes the thread.
+    /// Wakes the thread, which a fork does not have.
     pub(crate) fn wake(&self) {
-        self.waker.wake();
+        if self.check_process().is_ok() {
+            self.waker.wake();
+        }
     }
 
     /// Makes the thread end, and waits until it has.

@@ -32,14 +32,15 @@ pub(crate) type Asked = (Step, oneshot::Sender<Result<Stepped, Error>>);
 /// Transactions are strictly serializable: they take effect one after the other, each between its begin and the answer of its commit. What a
 /// transaction has read is certain when it is committed. After an error it can only be aborted.
 ///
-/// Dropping one aborts it. One that is open for longer than the client's time limit is aborted, too: it holds locks.
+/// Dropping one aborts it. One that is open for longer than the client's time limit is aborted, too: it holds locks. Up to 256 requests of a
+/// client are under way at once, and an open transaction is one of them: with as many open, its other requests wait.
 #[derive(Debug)]
 pub struct Transaction {
+    /// Its time limit is the transaction's.
     client: Client,
     /// `None` while this is dropped.
     steps: Option<mpsc::Sender<Asked>>,
-    until: Instant,
-    limit: Duration,
+    since: Instant,
 }
 
 impl Drop for Transaction {
@@ -53,13 +54,27 @@ impl Drop for Transaction {
 impl Transaction {
     pub(crate) async fn begin(client: &Client, limit: Duration, attempt: u32) -> Result<Self, Error> {
         let (steps, asked) = mpsc::channel(1);
-        let until = Instant::now() + limit;
-        client.ask(false, |begun| Ask::Transact { attempt, steps: asked, begun }).await?;
-        Ok(Self { client: client.clone(), steps: Some(steps), until, limit })
+        let tx = Self { client: client.with_time_limit(limit), steps: Some(steps), since: Instant::now() };
+        let begun = tx.client.ask(false, |begun| Ask::Transact { attempt, steps: asked, begun }).await;
+        match begun {
+            Ok(()) => Ok(tx),
+            Err(Error::Closed { .. }) => Err(tx.unanswered(false)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Why the client's thread gives no answer: it has ended, or the transaction's time.
+    fn unanswered(&self, may_have_happened: bool) -> Error {
+        let limit = self.client.limit();
+        match self.since.elapsed() < limit {
+            true => Error::Closed { may_have_happened },
+            false => Error::TimedOut { limit, may_have_happened },
+        }
     }
 
     /// Sends a step to the client's thread, and waits for its result.
     async fn step(&mut self, step: Step) -> Result<Stepped, Error> {
+        self.client.check_process()?;
         let may_have_happened = matches!(step, Step::Commit);
         let (answer, answered) = oneshot::channel();
         let is_sent = match &self.steps {
@@ -69,13 +84,7 @@ impl Transaction {
         self.client.wake();
         match answered.await {
             Ok(result) => result,
-            Err(_unanswered) => {
-                let may_have_happened = may_have_happened && is_sent;
-                match Instant::now() < self.until {
-                    true => Err(Error::Closed { may_have_happened }),
-                    false => Err(Error::TimedOut { limit: self.limit, may_have_happened }),
-                }
-            }
+            Err(_unanswered) => Err(self.unanswered(may_have_happened && is_sent)),
         }
     }
 
@@ -224,7 +233,7 @@ impl Client {
 #[derive(Debug)]
 pub struct Attempts {
     client: Client,
-    until: Instant,
+    since: Instant,
     /// Number of attempts that have begun.
     begun: u32,
     pause: Duration,
@@ -234,7 +243,12 @@ impl Attempts {
     /// Attempts until the client's time limit.
     #[must_use]
     pub fn new(client: &Client) -> Self {
-        Self { client: client.clone(), until: Instant::now() + client.limit(), begun: 0, pause: SHORTEST }
+        Self { client: client.clone(), since: Instant::now(), begun: 0, pause: SHORTEST }
+    }
+
+    /// What is left of the time limit.
+    fn left(&self) -> Duration {
+        self.client.limit().saturating_sub(self.since.elapsed())
     }
 
     /// Begins the next one.
@@ -242,10 +256,9 @@ impl Attempts {
     /// # Errors
     /// As of [`Client::begin`].
     pub async fn begin(&mut self) -> Result<Transaction, Error> {
-        let left = self.until.saturating_duration_since(Instant::now());
         let attempt = self.begun;
         self.begun += 1;
-        Transaction::begin(&self.client, left, attempt).await
+        Transaction::begin(&self.client, self.left(), attempt).await
     }
 
     /// Ends one: commits it, or aborts it after an error. `None` after a conflict that leaves time for another one, which may begin when this
@@ -278,7 +291,7 @@ impl Attempts {
     /// # Errors
     /// When the client is closed.
     pub async fn pause(&mut self) -> Result<bool, Error> {
-        if Instant::now() + self.pause >= self.until {
+        if self.pause >= self.left() {
             tracing::debug!(attempts = self.begun, "a transaction is given up");
             return Ok(false);
         }

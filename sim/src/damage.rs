@@ -159,7 +159,7 @@ impl<'a> Target<'a> {
     }
 
     /// A pointer that leads to something else than it should.
-    fn stale_hints(&self, random: &mut Random) -> GlobalAddress {
+    fn elsewhere(&self, random: &mut Random) -> GlobalAddress {
         let len = self.memory.len();
         match random.random_range(0..8) {
             0..4 => self.any(random).map_or(GlobalAddress::NULL, |node| node.at),
@@ -183,7 +183,7 @@ impl<'a> Target<'a> {
             Damage::SiblingSelf => vec![self.own_sibling(random)?],
             Damage::SiblingCycle => self.circle(random)?,
             Damage::Sibling => {
-                let (node, to) = (self.any(random)?, self.stale_hints(random));
+                let (node, to) = (self.any(random)?, self.elsewhere(random));
                 vec![self.header(node.at, |line| put(line, offsets::SIBLING, to.raw()))?]
             }
             Damage::Pivots => {
@@ -208,7 +208,7 @@ impl<'a> Target<'a> {
             Damage::Free => vec![self.header(self.any(random)?.at, |line| line[offsets::FLAGS] ^= FREE)?],
             Damage::Partner => {
                 let node = self.any(random)?;
-                let to = if random.random_bool(0.3) { node.at } else { self.stale_hints(random) };
+                let to = if random.random_bool(0.3) { node.at } else { self.elsewhere(random) };
                 vec![self.header(node.at, |line| put(line, offsets::PARTNER, to.raw()))?]
             }
             Damage::Garbage => {
@@ -260,7 +260,7 @@ impl<'a> Target<'a> {
     /// A child that is another one.
     fn child(&self, random: &mut Random) -> Option<Write> {
         let node = self.internal(random)?;
-        let to = if random.random_bool(0.2) { node.at } else { self.stale_hints(random) };
+        let to = if random.random_bool(0.2) { node.at } else { self.elsewhere(random) };
         if random.random_bool(0.5) {
             return self.header(node.at, |line| put(line, offsets::FIRST_CHILD, to.raw()));
         }
@@ -288,7 +288,7 @@ impl<'a> Target<'a> {
         let mut superblock = Superblock::parse(&line).ok()?;
         let (root, level) = match self.any(random) {
             Some(node) if random.random_bool(0.5) => (node.at, node.header.level),
-            _ => (self.stale_hints(random), random.random_range(0..=u8::MAX)),
+            _ => (self.elsewhere(random), random.random_range(0..=u8::MAX)),
         };
         (superblock.partition.root, superblock.partition.root_level) = (root, level);
         superblock.version = superblock.version.wrapping_add(1);
@@ -330,7 +330,7 @@ impl<'a> Target<'a> {
         let low = leaf.header.low;
         let length = [0, 8, 4096, LONGEST][random.random_range(0..4)];
         let pointer = match random.random_range(0..3) {
-            0 => RecordPointer { address: self.stale_hints(random), length, version: 1 },
+            0 => RecordPointer { address: self.elsewhere(random), length, version: 1 },
             1 => RecordPointer { address: record, length, version: 1 },
             _ => RecordPointer { length: 8, ..Self::nowhere(self.server) },
         };

@@ -9,4 +9,5 @@ mod failures;
 mod hash;
 mod operations;
 mod seats;
+mod transactions;
 mod ways;

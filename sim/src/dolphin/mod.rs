@@ -93,6 +93,8 @@ pub struct Scenario {
     led: Option<u8>,
     /// Whether switches lead to leaves that no node leads to, too.
     unlinked: bool,
+    /// Whether scans go from the highest key down.
+    is_backward: bool,
     /// Mishaps for which a server that died stays away, at most.
     away: u32,
     /// Time for which operations try.
@@ -156,6 +158,12 @@ impl Scenario {
     #[must_use]
     pub fn led_to_unlinked(self) -> Self {
         Self { unlinked: true, ..self }
+    }
+
+    /// The same with scans from the highest key down.
+    #[must_use]
+    pub fn backward(self) -> Self {
+        Self { is_backward: true, ..self }
     }
 
     /// The same with switches that lead clients, by keys without so many low bits.
@@ -227,6 +235,7 @@ impl Scenario {
             cache: *pick(draw, &[0, 2_000, 1 << 20, 1 << 20]),
             led: None,
             unlinked: false,
+            is_backward: false,
             away,
             patience: Duration::from_micros(patience),
             chunks,

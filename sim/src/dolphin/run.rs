@@ -110,8 +110,13 @@ impl Living {
             let (key, act) = scenario.draw(ebbs, &mut random);
             drop(match act {
                 Act::Scan => {
-                    let range = (key, *scenario.keys.last().unwrap_or(&key));
-                    recorder.scan(&self.machine, &*index, range, random.random_range(1..40)).await.map(drop)
+                    let is_backward = scenario.is_backward;
+                    let range = match is_backward {
+                        true => (*scenario.keys.first().unwrap_or(&key), key),
+                        false => (key, *scenario.keys.last().unwrap_or(&key)),
+                    };
+                    let most = random.random_range(1..40);
+                    recorder.scan(&self.machine, &*index, range, most, is_backward).await.map(drop)
                 }
                 act => recorder.operate(&self.machine, &*index, key, act).await,
             });
@@ -136,8 +141,8 @@ impl Living {
     async fn verify(self) -> Result<Verified, String> {
         let index = self.open().await.map_err(|error| error.to_string())?;
         let verified = index.verify().await.map_err(|fault| fault.to_string())?;
-        let all = (0, u64::MAX);
-        let found = self.setting.recorder.scan(&self.machine, &*index, all, usize::MAX).await;
+        let (all, is_backward) = ((0, u64::MAX), self.setting.scenario.is_backward);
+        let found = self.setting.recorder.scan(&self.machine, &*index, all, usize::MAX, is_backward).await;
         match found.map_err(|error| error.to_string())? as u64 {
             found if found == verified.keys => Ok(verified),
             found => Err(format!("{} keys are there, a scan finds {found}", verified.keys)),

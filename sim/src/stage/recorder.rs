@@ -206,23 +206,36 @@ impl Recorder {
         }
     }
 
-    /// Scans up to `most` keys from one on, of those up to `last`.
+    /// Scans up to `most` keys from one on, of those up to `last`, or from `last` down.
     pub(crate) async fn scan<S: Structure>(
         &self,
         machine: &Machine,
         structure: &S,
         (from, last): (u64, u64),
         most: usize,
+        is_backward: bool,
     ) -> Result<usize, S::Error> {
         let asked = self.history.ask_scan(&machine.name(), machine.now(), from..=last);
-        let found = structure.scan(KeyRange::of(from..=last), most).await.result?;
+        let range = KeyRange::of(from..=last);
+        let scanned = match is_backward {
+            true => structure.scan_backward(range, most).await,
+            false => structure.scan(range, most).await,
+        };
+        let found = scanned.result?;
         let count = found.len();
-        let pairs = self.opened(found);
-        if !pairs.is_sorted_by(|one, other| one.0 < other.0) {
-            self.wrong(format!("a scan from {from:#x} is out of order: {pairs:x?}"));
+        let mut pairs = self.opened(found);
+        if is_backward {
+            pairs.reverse();
         }
-        let end = pairs.last().filter(|_| count >= most).map_or(last, |(key, _)| *key);
-        self.history.answer_scan(asked, machine.now(), from..=end, pairs);
+        if !pairs.is_sorted_by(|one, other| one.0 < other.0) {
+            self.wrong(format!("a scan from {from:#x} is out of order: {pairs:x?}, backward: {is_backward}"));
+        }
+        let is_cut = count >= most;
+        let seen = match is_backward {
+            true => pairs.first().filter(|_| is_cut).map_or(from, |(key, _)| *key)..=last,
+            false => from..=pairs.last().filter(|_| is_cut).map_or(last, |(key, _)| *key),
+        };
+        self.history.answer_scan(asked, machine.now(), seen, pairs);
         self.count(|counts| counts.scans += 1);
         Ok(count)
     }

@@ -61,6 +61,15 @@ fn merges_under_way() {
     campaign(Aim::Merges, 60);
 }
 
+/// A key that is there throughout is found once by a scan from the highest key down, whatever splits and merges meanwhile.
+#[test]
+fn scans_from_the_highest_key_down() {
+    for (aim, count) in [(Aim::All, 60), (Aim::Splits, 30), (Aim::Merges, 30)] {
+        let sum = sum_of(&format!("{aim:?} backward"), count, |seed| Scenario::aimed(seed, aim).backward());
+        assert!(!is_usual() || sum.scans > 100, "{sum:?}");
+    }
+}
+
 #[test]
 fn values_out_of_line() {
     campaign(Aim::Records, 60);
