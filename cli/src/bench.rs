@@ -85,7 +85,7 @@ pub(crate) struct Arguments {
     /// A workload of YCSB, a to f, or a file of its properties; on tables of transactions also smallbank or tatp, which bring their records.
     #[arg(long, value_name = "NAME|FILE", default_value = "c")]
     workload: String,
-    /// Customers of --workload smallbank, or subscribers of tatp. Those that are not there yet are made first.
+    /// Customers of --workload smallbank, 2 or more, or subscribers of tatp. Those that are not there yet are made first.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = count::positive)]
     customers: u64,
     /// Do the operations of a cache trace instead of a workload's: lines of timestamp,key,key size,value size,client,operation,TTL.

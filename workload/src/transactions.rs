@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   mix ─► Program ──► Get: all items that it wants ──► decide ──► Put, Delete … ──► Commit
-//!                        └────────────── again, after a pause, while another transaction is in its way
+//!                        └────────────── again after a conflict and a pause
 //! ```
 
 use std::collections::VecDeque;
@@ -26,12 +26,12 @@ pub enum TransactionKind {
     SmallBank(smallbank::Kind),
     /// Of TATP.
     Tatp(tatp::Kind),
-    /// Makes what is not there yet of a customer or subscriber.
+    /// Inserts missing records of a customer or subscriber.
     Fill,
 }
 
 impl TransactionKind {
-    /// Name in reports: that in the benchmark's description.
+    /// Name in reports, as in the benchmark's description.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::SmallBank(kind) => match kind {
@@ -56,6 +56,9 @@ impl TransactionKind {
     }
 }
 
+/// Most customers or subscribers: keys of TATP have the number of a subscriber and four further bits.
+const MOST_SUBJECTS: u64 = u32::MAX as u64;
+
 /// A mix of transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mix {
@@ -76,7 +79,19 @@ impl Mix {
         }
     }
 
-    /// Transactions that make a subject.
+    /// Says whether there may be so many customers or subscribers.
+    ///
+    /// # Errors
+    /// What to choose instead.
+    pub fn check(self, subjects: u64) -> Result<(), &'static str> {
+        match self {
+            Self::SmallBank if subjects < 2 => Err("money moves between two customers: choose 2 or more"),
+            _ if subjects > MOST_SUBJECTS => Err("choose 4294967295 or fewer"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Number of transactions that insert the records of a customer or subscriber.
     const fn parts(self) -> u64 {
         match self {
             Self::SmallBank => 1,
@@ -84,7 +99,7 @@ impl Mix {
         }
     }
 
-    /// The records of a subject, with their values at the beginning.
+    /// Records of a customer or subscriber, with their first values.
     fn records(self, subject: u64) -> Vec<(Item, Vec<u8>)> {
         match self {
             Self::SmallBank => {
@@ -107,7 +122,7 @@ fn place(table: u8, key: u64) -> Item {
     }
 }
 
-/// Draws transactions of a mix. Each has a number of its own in what it writes.
+/// Draws transactions of a mix. Each writes its own number into its values.
 #[derive(Debug)]
 pub struct Transactions {
     mix: Mix,
@@ -141,10 +156,10 @@ impl Operations for Transactions {
     fn acknowledge_insert(&mut self, _: u64) {}
 }
 
-/// Records that one transaction makes: tables allow changes of 15 items, and a new one changes its node, too.
+/// Most records that one transaction inserts. It may change 15 items, and an insertion changes two: the record and its node.
 const MADE_AT_ONCE: usize = 6;
 
-/// Makes what is not there yet of all customers or subscribers. What lies in table 0 is the last that is made of each.
+/// Inserts the missing records of all customers or subscribers. A record in table 0 is among the last ones of each.
 #[derive(Debug)]
 pub struct Filling {
     mix: Mix,
@@ -153,13 +168,13 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// Beginning at a subject.
+    /// Begins with a customer or subscriber.
     #[must_use]
     pub fn from(mix: Mix, subject: u64) -> Self {
         Self { mix, next: subject * mix.parts() }
     }
 
-    /// Transactions that make so many subjects.
+    /// Number of transactions that insert the records of so many customers or subscribers.
     #[must_use]
     pub fn transactions(&self, subjects: u64) -> u64 {
         subjects * self.mix.parts()
@@ -184,22 +199,22 @@ pub enum Program {
     SmallBank(smallbank::Operation),
     /// Of TATP.
     Tatp(tatp::Operation),
-    /// Makes what is not there yet of a part of a subject.
+    /// Inserts the missing ones among some records of a customer or subscriber.
     Fill {
-        /// Whose records.
+        /// The mix that reads them.
         mix: Mix,
         /// The customer or subscriber.
         subject: u64,
-        /// Number of the part.
+        /// Number of the part: each has as many records as one transaction inserts.
         part: usize,
     },
 }
 
-/// Longest time for which a transaction is begun again.
+/// Time after which a conflict is no longer followed by another attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Shortest pause after a conflict.
+/// Shortest pause after a conflict, in nanoseconds.
 const SHORTEST: u64 = 20_000;
-/// Doublings of it.
+/// Number of times that the pause doubles.
 const DOUBLINGS: u32 = 8;
 
 impl Program {
@@ -227,7 +242,7 @@ impl Program {
         }
     }
 
-    /// Steps after its items were read.
+    /// Steps that follow the READs of its items.
     ///
     /// # Errors
     /// [`Outcome::NotFound`] and [`Outcome::WrongAnswer`].
@@ -268,7 +283,7 @@ impl Program {
         Ok(writes.into_iter().map(step).chain([Step::Commit]).collect())
     }
 
-    /// Runs it once. Adds its round trips.
+    /// Runs one attempt. Adds its round trips.
     async fn attempt<S: Structure>(
         &self,
         structure: &S,
@@ -310,7 +325,7 @@ impl Program {
         outcome
     }
 
-    /// Runs it until it is committed, or has found what cannot be. Adds its round trips.
+    /// Runs attempts until one commits, fails, or reads a wrong value. Adds their round trips.
     pub(crate) async fn run<S: Structure>(
         &self,
         structure: &S,
@@ -323,7 +338,7 @@ impl Program {
                 Err(error) if S::is_conflict(&error) && structure.now() - began < PATIENCE => {}
                 result => return result,
             }
-            // Twice as long each time, and of two transactions not the same: half of it is drawn.
+            // Each pause is twice as long as the one before. Half of it is drawn, so that two transactions part.
             let longest = SHORTEST << attempt.min(DOUBLINGS);
             let drawn = mix(number ^ mix(attempt.into())) % (longest / 2);
             structure.sleep_until(structure.now() + Duration::from_nanos(longest / 2 + drawn)).await;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use fatbtree_blink::value::{self, STAMPED_BYTES};
 use fatbtree_workload::measure::Recorder;
 use fatbtree_workload::trace::Trace;
@@ -38,7 +38,11 @@ impl Files {
     pub(super) fn read(arguments: &Arguments) -> Result<Self> {
         Ok(match &arguments.trace {
             Some(path) => Self::Trace(crate::trace::read(path)?, path.clone()),
-            None if let Some(mix) = Mix::of(&arguments.workload) => Self::Transactions(mix),
+            None if let Some(mix) = Mix::of(&arguments.workload) => {
+                let customers = arguments.customers;
+                mix.check(customers).map_err(|why| anyhow!("--customers {customers}: {why}"))?;
+                Self::Transactions(mix)
+            }
             None => {
                 let properties = crate::workload::properties(&arguments.workload)?;
                 Self::Workload(properties, Keys::read(arguments.keys.as_deref())?)
@@ -88,14 +92,14 @@ impl Source {
         let values = Values::new(0, STAMPED_BYTES);
         let last = customers - 1;
         if process.value_of(last)?.flatten().is_none() {
-            // The last one after all others: where it is there, they are.
+            // The last one after all others, and its parts one after the other: if it is there, all are.
             let bar = progress::bar("customers", *customers);
-            for (first, subjects) in [(0, last), (last, 1)] {
+            for (first, subjects, depth) in [(0, last, *depth), (last, 1, 1)] {
                 let (mut filling, mut done) = (Filling::from(mix, first), LoadGenerator::new());
                 let count = filling.transactions(subjects);
                 let made = |recorder: &Recorder| first + recorder.operations() * subjects / count.max(1);
                 let mut shown = |recorder: &Recorder, _| bar.set_position(made(recorder));
-                let (pace, operations) = (Pace::Closed { depth: (*depth).into() }, &mut filling);
+                let (pace, operations) = (Pace::Closed { depth: depth.into() }, &mut filling);
                 let load = Load { operations, count, pace, values: &values, shown: &mut shown };
                 if !process.run(&mut done, load)? {
                     let made = made(done.recorder());

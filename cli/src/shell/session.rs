@@ -255,8 +255,10 @@ impl<P: Place, W: Write> Shell<P, W> {
                 if failed || ends {
                     self.transaction = None;
                 }
-                let answer = answer
-                    .map_err(|error| anyhow::Error::from(error).context("the transaction is aborted"))?;
+                let answer = answer.map_err(|error| match P::Structure::is_unknown(&error) {
+                    true => anyhow::Error::from(error),
+                    false => anyhow::Error::from(error).context("the transaction is aborted"),
+                })?;
                 Ok(writeln!(self.out, "{answer}").map(|()| None)?)
             }
         }

@@ -68,6 +68,10 @@ fn tables_are_loaded_measured_and_typed_into() {
         ]);
         assert!(!wrong.status.success() && String::from_utf8_lossy(&wrong.stderr).contains("WrongAnswer"));
     }
+    for (workload, customers, why) in [("smallbank", "1", "2 or more"), ("tatp", "1e10", "or fewer")] {
+        let bench = ["bench", "--cluster", cluster, "--operations", "1", "--workload", workload];
+        refused(&[&bench[..], &["--customers", customers]].concat(), why);
+    }
     for structure in ["hash", "tree"] {
         refused(
             &[

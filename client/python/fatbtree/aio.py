@@ -62,18 +62,20 @@ class Client:
         """Awaits `work(transaction)` and commits, again after each ConflictError, as long as the time limit lasts."""
         attempts = self._native.attempts()
         while True:
-            tx = Transaction(await attempts.begin())
+            native = await attempts.begin()
+            tx = Transaction(native)
             try:
                 result = await work(tx)
                 await tx.commit()
                 return result
-            except ConflictError:
-                await tx.abort()
-                if not await attempts.pause():
-                    raise
-            except BaseException:
-                await tx.abort()
+            except GeneratorExit:
+                # Nothing can be awaited: the transaction is dropped, which aborts it.
                 raise
+            except BaseException as error:
+                # It holds no lock when this returns.
+                await native.leave(True)
+                if not isinstance(error, ConflictError) or not await attempts.pause():
+                    raise
 
     async def __aenter__(self):
         return self
@@ -86,6 +88,7 @@ class Transaction:
     """A transaction, whose methods are coroutines; see `fatbtree.Transaction` for what each does."""
 
     def __init__(self, native):
+        self._native = native
         for name in ("get", "get_many", "put", "insert", "delete", "commit", "abort"):
             setattr(self, name, getattr(native, name))
 
@@ -93,7 +96,7 @@ class Transaction:
         return self
 
     async def __aexit__(self, kind, raised, trace):
-        await (self.commit() if kind is None else self.abort())
+        await self._native.leave(kind is not None)
 
 
 class Scan:

@@ -11,7 +11,9 @@ use crate::options::{Arguments, Key, Pairs, Stop, keys, seconds};
 use crate::transaction::Transaction;
 use crate::wait::wait;
 
-/// A connection to a cluster, whose methods wait.
+/// A connection to a cluster, whose methods wait; `connect` gives one. Any number of threads share it.
+///
+/// A context manager: it closes the connection at the end of its block.
 #[pyclass(frozen, module = "fatbtree")]
 pub(crate) struct Client {
     /// `None` when it was closed. The lock is held for a moment, with the interpreter's: a fork finds it free.
@@ -83,38 +85,46 @@ impl Client {
         Ok(Self { client: Mutex::new(Some(client)) })
     }
 
+    /// A client over the same connection, whose operations take at most so many seconds.
     fn with_time_limit(&self, limit: f64) -> PyResult<Self> {
         let client = self.open()?.with_time_limit(seconds(limit)?);
         Ok(Self { client: Mutex::new(Some(client)) })
     }
 
+    /// The value of a key; None if the key is not there.
     fn get<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
         Ok(value(py, self.run(py, async move |client| client.get(key.0).await)?))
     }
 
+    /// The values of keys, in their order. Cheaper than a `get` each.
     fn get_many<'py>(&self, py: Python<'py>, keys: Vec<Key>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
         let keys: Vec<u64> = keys.into_iter().map(|key| key.0).collect();
         let found = self.run(py, async move |client| client.get_many(keys).await)?;
         Ok(found.into_iter().map(|bytes| value(py, bytes)).collect())
     }
 
+    /// Puts a value, whether the key exists or not.
     fn put(&self, py: Python<'_>, key: Key, value: PyBackedBytes) -> PyResult<()> {
         self.run(py, async move |client| client.put(key.0, &value).await)
     }
 
+    /// Puts many pairs of key and value, in no certain order. Returns a list of those that failed: key and exception.
     fn put_many(&self, py: Python<'_>, pairs: Pairs) -> PyResult<Failures> {
         let Pairs { keys, pairs, failed } = pairs;
         Ok(failures(failed, keys, self.run(py, async move |client| client.put_many(pairs).await)?))
     }
 
+    /// Puts a value if the key does not exist, and returns whether it was put. Not with `protocol="query"`.
     fn insert(&self, py: Python<'_>, key: Key, value: PyBackedBytes) -> PyResult<bool> {
         self.run(py, async move |client| client.insert(key.0, &value).await)
     }
 
+    /// Replaces the value if the key exists, and returns whether it did.
     fn update(&self, py: Python<'_>, key: Key, value: PyBackedBytes) -> PyResult<bool> {
         self.run(py, async move |client| client.update(key.0, &value).await)
     }
 
+    /// Replaces the value if it is `expected`, and returns whether it was. Not with `protocol="query"`.
     fn compare_and_swap(
         &self,
         py: Python<'_>,
@@ -125,32 +135,40 @@ impl Client {
         self.run(py, async move |client| client.compare_and_swap(key.0, &expected, &value).await)
     }
 
+    /// Deletes a key, and returns whether it existed.
     fn delete(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
         self.run(py, async move |client| client.delete(key.0).await)
     }
 
+    /// The pairs with keys from `start` up to, but without, `stop`, in ascending or descending order.
     #[pyo3(signature = (start=Key(0), stop=None, backward=false))]
     fn scan(&self, start: Key, stop: Option<Stop>, backward: bool) -> PyResult<Scan> {
         let scan = scan_of(&self.open()?, keys(start, stop), backward);
         Ok(Scan { scan: tokio::sync::Mutex::new(scan) })
     }
 
+    /// All pairs, in ascending order, or in no order where the structure has none, as a hash table.
     fn pairs(&self) -> PyResult<Scan> {
         Ok(Scan { scan: tokio::sync::Mutex::new(self.open()?.pairs()) })
     }
 
+    /// Begins a transaction. Raises UnsupportedError where there are none.
     fn begin(&self, py: Python<'_>) -> PyResult<Transaction> {
         self.run(py, async move |client| client.begin().await).map(Transaction::new)
     }
 
+    /// Calls `work(transaction)` and commits, again after each ConflictError, as long as the time limit lasts. Returns what `work` has
+    /// returned. After an exception of `work` the transaction is aborted. What `work` does besides must bear to be done again.
     fn transact<'py>(&self, py: Python<'py>, work: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Transaction::run(py, &self.open()?, work)
     }
 
+    /// Operations so far, by their results, and their time in seconds.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         stats_of(py, self.open()?.stats())
     }
 
+    /// Ends the connection, and waits for its end.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
         client.map_or(Ok(()), |client| wait(py, client.close()))
@@ -171,7 +189,8 @@ impl Client {
     }
 }
 
-/// Iterator over the pairs of a range of keys, or all.
+/// Iterator over the pairs of a range of keys, or all: tuples of key and value. It is no snapshot of one moment: a key that is there
+/// throughout is in it once, and no key is in it twice.
 #[pyclass(frozen, module = "fatbtree")]
 pub(crate) struct Scan {
     scan: tokio::sync::Mutex<fatbtree::Scan>,

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A blocking method releases the interpreter's lock while it waits. An asynchronous one is a coroutine that the loop polls; the connection's
-//! thread wakes the loop. Neither way enters an interpreter that ends (`wait.rs`). The package's Python side (`fatbtree/__init__.py`, `fatbtree/aio.py`) has the documentation for users, and
-//! `_native.pyi` the types.
+//! thread wakes the loop. Neither way enters an interpreter that ends (`wait.rs`). Documentation for users
+//! is that of the package (`fatbtree/__init__.py`, `fatbtree/aio.py`) and of the blocking classes here; `_native.pyi` has the types.
 
 mod aio;
 mod client;

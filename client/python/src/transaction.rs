@@ -5,7 +5,7 @@ use fatbtree::{Bytes, Error};
 use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 use tokio::sync::Mutex;
 
 use crate::aio::bytes;
@@ -21,9 +21,12 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Place {
     type Error = PyErr;
 
     fn extract(found: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        match found.extract::<(u8, Key)>() {
-            Ok((table, key)) => Ok(Self((table, key.0).into())),
-            Err(_) => found.extract::<Key>().map(|key| Self(key.0.into())),
+        match found.cast::<PyTuple>() {
+            Ok(pair) if pair.len() == 2 => {
+                let (table, key) = (pair.get_item(0)?.extract::<u8>()?, pair.get_item(1)?.extract::<Key>()?);
+                Ok(Self((table, key.0).into()))
+            }
+            _ => found.extract::<Key>().map(|key| Self(key.0.into())),
         }
     }
 }
@@ -63,10 +66,23 @@ impl Open {
     }
 
     /// Aborts it, if it has not ended.
-    async fn abort(&self) -> Option<Result<(), Error>> {
+    async fn abort(&self) -> Result<(), Error> {
         match self.0.lock().await.take() {
-            Some(tx) => Some(tx.abort().await),
-            None => Some(Ok(())),
+            Some(tx) => tx.abort().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves a block: commits, or aborts after an exception, if the block has not ended it.
+    async fn leave(&self, is_raised: bool) -> Result<(), Error> {
+        match self.0.lock().await.take() {
+            Some(tx) if is_raised => {
+                // Nothing has changed, also if this fails, and a second exception would hide the first.
+                let _aborted = tx.abort().await;
+                Ok(())
+            }
+            Some(tx) => tx.commit().await,
+            None => Ok(()),
         }
     }
 }
@@ -77,7 +93,10 @@ fn done<T>(result: Option<Result<T, Error>>) -> PyResult<T> {
     result.ok_or_else(ended)?.map_err(raised)
 }
 
-/// A transaction whose methods wait.
+/// A transaction: reads and changes of several items at one moment, or none. An item is a key, which is one of table 0, or `(table, key)`.
+///
+/// A context manager: it commits at the end of its block, and aborts after an exception. What it has read is certain when it is committed.
+/// After an exception of a method it can only be aborted. One that is open for longer than the client's time limit is aborted: it holds locks.
 #[pyclass(frozen, module = "fatbtree")]
 pub(crate) struct Transaction(Open);
 
@@ -101,17 +120,24 @@ impl Transaction {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            tx.get().abort(py)?;
+            // It holds no lock when this returns.
+            tx.get().leave(py, true)?;
             let is_conflict = error.is_instance_of::<ConflictError>(py);
             if !is_conflict || !wait(py, attempts.pause())?.map_err(raised)? {
                 return Err(error);
             }
         }
     }
+
+    fn leave(&self, py: Python<'_>, is_raised: bool) -> PyResult<()> {
+        wait(py, self.0.leave(is_raised))?.map_err(raised)
+    }
 }
 
 #[pymethods]
 impl Transaction {
+    /// The value of an item, with the transaction's own changes; None if it is not there. With `for_update` the item is locked, which saves
+    /// a round trip before a change, and a conflict later. Raises ConflictError when another transaction changes it.
     #[pyo3(signature = (item, for_update=false))]
     fn get<'py>(
         &self,
@@ -123,6 +149,7 @@ impl Transaction {
         Ok(value(py, found.flatten()))
     }
 
+    /// The values of items, in their order, in as many round trips as one.
     #[pyo3(signature = (items, for_update=false))]
     fn get_many<'py>(
         &self,
@@ -134,24 +161,30 @@ impl Transaction {
         Ok(found.into_iter().map(|bytes| value(py, bytes)).collect())
     }
 
+    /// Puts a value, whether one is there or not. Others see it after the commit.
     fn put(&self, py: Python<'_>, item: Place, value: PyBackedBytes) -> PyResult<()> {
         done(wait(py, self.0.put(item, value))?)
     }
 
+    /// Puts a value if none is there, and returns whether it was put.
     fn insert(&self, py: Python<'_>, item: Place, value: PyBackedBytes) -> PyResult<bool> {
         done(wait(py, self.0.insert(item, value))?)
     }
 
+    /// Takes a value away, and returns whether it was there.
     fn delete(&self, py: Python<'_>, item: Place) -> PyResult<bool> {
         done(wait(py, self.0.delete(item))?)
     }
 
+    /// Commits: all changes take effect at one moment. Nothing has changed after a ConflictError; other exceptions say by
+    /// `may_have_happened` whether it may have been committed.
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         done(wait(py, self.0.commit())?)
     }
 
+    /// Ends the transaction without a change, if it has not ended.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        done(wait(py, self.0.abort())?)
+        wait(py, self.0.abort())?.map_err(raised)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -165,10 +198,7 @@ impl Transaction {
         _raised: Option<Py<PyAny>>,
         _trace: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        match kind {
-            None => self.commit(py),
-            Some(_) => self.abort(py),
-        }
+        self.leave(py, kind.is_some())
     }
 }
 
@@ -214,7 +244,11 @@ impl AsyncTransaction {
     }
 
     async fn abort(&self) -> PyResult<Option<()>> {
-        done(guarded(self.0.abort()).await).map(|()| None)
+        guarded(self.0.abort()).await.map(|()| None).map_err(raised)
+    }
+
+    async fn leave(&self, is_raised: bool) -> PyResult<Option<()>> {
+        guarded(self.0.leave(is_raised)).await.map(|()| None).map_err(raised)
     }
 }
 

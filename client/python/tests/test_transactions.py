@@ -3,6 +3,7 @@
 import asyncio
 import struct
 import threading
+import time
 import unittest
 
 import fatbtree
@@ -54,12 +55,76 @@ class Transactions(ClusterTest):
         tx.put(0, number(3))
         tx.abort()
         self.assertEqual(db.get(0), number(1))
+        # A block may end its transaction itself.
+        with db.begin() as tx:
+            tx.put(0, number(3))
+            tx.abort()
+        with db.begin() as tx:
+            tx.put(1, number(1))
+            tx.commit()
+        self.assertEqual(db.get(1), number(1))
+        self.assertEqual(db.get(0), number(1))
         for wrong in (-1, 2**64, (0, 2**64)):
             with self.assertRaises(fatbtree.OutOfRangeError), db.begin() as tx:
                 tx.get(wrong)
         for wrong in ("1", (1, 2, 3), None):
             with self.assertRaises(TypeError), db.begin() as tx:
                 tx.get(wrong)
+
+    def test_the_first_exception_is_raised(self):
+        late = self.db.with_time_limit(0.05)
+
+        def sleep(tx):
+            time.sleep(0.1)
+            1 // 0
+
+        with self.assertRaises(ZeroDivisionError):
+            late.transact(sleep)
+        with self.assertRaises(ZeroDivisionError), late.begin() as tx:
+            sleep(tx)
+
+        async def main():
+            async with await aio.connect(self.file, time_limit=0.05) as db:
+
+                async def sleep(tx):
+                    await asyncio.sleep(0.1)
+                    1 // 0
+
+                with self.assertRaises(ZeroDivisionError):
+                    await db.transact(sleep)
+                with self.assertRaises(ZeroDivisionError):
+                    async with await db.begin() as tx:
+                        await sleep(tx)
+
+        self.db.close()
+        asyncio.run(main())
+
+    def test_a_cancelled_task_holds_no_lock(self):
+        async def main():
+            async with await aio.connect(self.file) as db:
+                locked = asyncio.Event()
+
+                async def work(tx):
+                    await tx.get(0, for_update=True)
+                    locked.set()
+                    await asyncio.sleep(60)
+
+                task = asyncio.create_task(db.transact(work))
+                await locked.wait()
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                async with await db.begin() as tx:
+                    self.assertEqual(await tx.get(0, for_update=True), number(EACH))
+
+        self.db.close()
+        asyncio.run(main())
+
+    def test_each_method_is_documented(self):
+        for kind in (fatbtree.Client, fatbtree.Scan, fatbtree.Transaction):
+            for name in (None, *(name for name in vars(kind) if not name.startswith("_"))):
+                with self.subTest(kind=kind, name=name):
+                    self.assertTrue((getattr(kind, name) if name else kind).__doc__)
 
     def test_a_conflict_is_an_exception(self):
         one = self.db.begin()

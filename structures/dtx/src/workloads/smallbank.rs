@@ -48,8 +48,8 @@ impl Account {
     /// Reads an account. `None` if the bytes are none.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let money = i64::from_le_bytes(*bytes.first_chunk()?);
-        Some(Self { money, stamp: u64::from_le_bytes(*bytes.get(8..)?.first_chunk()?) })
+        let (money, stamp) = bytes.split_first_chunk()?;
+        Some(Self { money: i64::from_le_bytes(*money), stamp: u64::from_le_bytes(stamp.try_into().ok()?) })
     }
 }
 
@@ -145,18 +145,21 @@ impl Operation {
         }
     }
 
-    /// Money of the accounts afterwards, by that before. `None`: it changes nothing, because there is not enough.
+    /// Money of the accounts afterwards, by that before. `None`: it changes nothing, because there is not enough. Sums wrap: memory may hold
+    /// any number.
     #[must_use]
     pub fn apply(&self, before: [i64; 3]) -> Option<[i64; 3]> {
         let [one, two, three] = before;
         match self.kind {
-            Kind::Amalgamate => Some([0, 0, three + one + two]),
+            Kind::Amalgamate => Some([0, 0, three.wrapping_add(one).wrapping_add(two)]),
             Kind::Balance => Some(before),
-            Kind::Deposit | Kind::Savings => Some([one + self.sum, two, three]),
-            Kind::Payment => (one >= self.sum).then_some([one - self.sum, two + self.sum, three]),
+            Kind::Deposit | Kind::Savings => Some([one.wrapping_add(self.sum), two, three]),
+            Kind::Payment => {
+                (one >= self.sum).then(|| [one.wrapping_sub(self.sum), two.wrapping_add(self.sum), three])
+            }
             Kind::Check => {
-                let penalty = i64::from(one + two < self.sum);
-                Some([one, two - self.sum - penalty, three])
+                let penalty = i64::from(one.saturating_add(two) < self.sum);
+                Some([one, two.wrapping_sub(self.sum).wrapping_sub(penalty), three])
             }
         }
     }
@@ -245,6 +248,23 @@ mod tests {
             assert!((found - expected).abs() <= 1, "{counts:?}");
         }
         assert!((17_800..18_400).contains(&hot), "{hot}");
+    }
+
+    #[test]
+    fn any_bytes_of_an_account_can_be_read_and_changed() {
+        let accounts = [i64::MIN, -1, i64::MAX].map(|money| Account { money, stamp: 7 }.to_bytes());
+        for kind in
+            [Kind::Amalgamate, Kind::Balance, Kind::Deposit, Kind::Payment, Kind::Savings, Kind::Check]
+        {
+            let operation = Operation { kind, one: 1, other: 2, sum: 20 };
+            for [one, two] in [[0, 0], [0, 1], [2, 0], [2, 1], [2, 2]] {
+                let found = [one, two, two].map(|account: usize| Some(&accounts[account][..]));
+                assert!(operation.decide(&found, 1).is_some());
+            }
+        }
+        for length in [0, 8, 15, 17, 40] {
+            assert_eq!(Account::from_bytes(&vec![0; length]), None, "{length} bytes");
+        }
     }
 
     #[test]
