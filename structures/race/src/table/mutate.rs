@@ -85,6 +85,8 @@ impl<V: Verbs> Table<V> {
         }
         let buckets = self.write_and_read(leaf, fresh.as_mut(), op).await?;
         if buckets.any_frozen() && Check::FrozenBuckets.on() {
+            // What waits holds no buffer: the split, of an operation of this client perhaps, needs some.
+            drop(buckets);
             return self.await_split(leaf, op).await;
         }
         let hit = self.find(&buckets, op).await?;
@@ -103,7 +105,7 @@ impl<V: Verbs> Table<V> {
             }
             (None, Change::Insert(_) | Change::Upsert(_)) => {
                 let filled = fresh.as_ref().ok_or(Stop::Later)?;
-                let is_placed = self.place(&buckets, filled, op).await?;
+                let is_placed = self.place(buckets, filled, op).await?;
                 if is_placed {
                     self.recycle(fresh.take());
                 } else if let Change::Upsert(_) = change {

@@ -45,23 +45,23 @@ enum Rivals {
 
 impl<V: Verbs> Table<V> {
     /// Links a block of a key that was not in `buckets`. Says whether it did; otherwise the key is there.
-    pub(super) async fn place(&self, buckets: &Buckets, fresh: &Fresh, op: &mut Op) -> Result<bool, Stop> {
+    pub(super) async fn place(&self, buckets: Buckets, fresh: &Fresh, op: &mut Op) -> Result<bool, Stop> {
         let tentative = fresh.slot.tentative();
         // Left by an attempt whose connection broke.
         let left = buckets.slots().find(|seen| seen.slot == tentative).map(|seen| seen.offset);
         let again;
         let (offset, seen) = match left {
-            Some(offset) => (offset, buckets),
+            Some(offset) => (offset, &buckets),
             None => {
                 let Some(offset) = buckets.free() else { return self.make_room(buckets, op).await };
                 self.synced_before(fresh.at.server(), buckets.leaf.place.address().server()).await?;
-                again = self.put(buckets, offset, fresh, op).await?;
+                again = self.put(&buckets, offset, fresh, op).await?;
                 (offset, &again)
             }
         };
         let at = buckets.leaf.place.address().behind(offset);
         if Check::Duplicates.on() {
-            match self.rivals(buckets, seen, offset, op).await {
+            match self.rivals(&buckets, seen, offset, op).await {
                 Ok(Rivals::Remove(rivals)) => {
                     for rival in rivals {
                         let of = buckets.leaf.place.address().behind(rival.offset);
@@ -163,9 +163,12 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Makes room for a key whose buckets are full: splits the subtable, or takes insertions away that are under way.
-    async fn make_room(&self, buckets: &Buckets, op: &mut Op) -> Result<bool, Stop> {
-        if buckets.leaf.depth < self.shape.directory_bits && Check::Splits.on() {
-            self.split(buckets.leaf, op).await?;
+    async fn make_room(&self, buckets: Buckets, op: &mut Op) -> Result<bool, Stop> {
+        let leaf = buckets.leaf;
+        if leaf.depth < self.shape.directory_bits && Check::Splits.on() {
+            // Its buffers are what the split needs, which waits for others of this client.
+            drop(buckets);
+            self.split(leaf, op).await?;
             return Err(Stop::Anew);
         }
         let tentative: Vec<_> =
@@ -174,7 +177,7 @@ impl<V: Verbs> Table<V> {
             return Err(TableError::Full { bits: self.shape.directory_bits }.into());
         }
         for seen in tentative {
-            let at = buckets.leaf.place.address().behind(seen.offset);
+            let at = leaf.place.address().behind(seen.offset);
             self.swing(at, seen.slot, Slot::EMPTY, op).await.ok();
         }
         Err(Stop::Later)

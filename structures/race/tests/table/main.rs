@@ -14,3 +14,4 @@ mod room;
 mod settle;
 mod split;
 mod sweep;
+mod woken;
