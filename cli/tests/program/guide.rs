@@ -148,6 +148,7 @@ const CLUSTER: &[Line] = &[
     ("fatbtree get 4711 --cluster cluster.toml", Ends(&[])),
     ("fatbtree get 0x1267 --cluster cluster.toml --json", Ends(&[])),
     ("fatbtree scan 4000..5000 --cluster cluster.toml --limit 10", Ends(&[])),
+    ("fatbtree scan ..5000 --cluster cluster.toml --backward --limit 10", Ends(&[])),
     ("fatbtree scan 4000..=4999 --cluster cluster.toml --csv", Ends(&[("4000..=4999", "1..=2")])),
     ("fatbtree scan --cluster cluster.toml --csv > all.csv", Ends(&[])),
     ("fatbtree delete 4711 --cluster cluster.toml", Ends(&[])),
