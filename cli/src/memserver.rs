@@ -10,7 +10,7 @@ use fatbtree_memserver::{ServerInfo, Tenant};
 use fatbtree_processes::{
     Hosted, MemoryServerOptions, MemoryServerProcess, PartSource, QueryOptions, TreeSource, roster_of,
 };
-use fatbtree_registry::{Kind, with_kind};
+use fatbtree_registry::{Kind as _, SpreadKind, with_spread};
 use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
 use fatbtree_verbs::journal::Pace;
 use fatbtree_workload::ycsb::{InsertOrder, KeyMap};
@@ -253,7 +253,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let structure = structure.of(&cluster);
     check_structure(structure, *begin, *serve)?;
     refuse_without_tree(structure, *checksums, "--checksums", "its blocks have some in any case")?;
-    let served = with_kind!(structure, K => serve_part::<K>(arguments, &cluster, described, spare_bytes));
+    let served = with_spread!(structure, K => serve_part::<K>(arguments, &cluster, described, spare_bytes));
     if let Some(served) = served {
         return served;
     }
@@ -282,7 +282,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Serves a part of a structure over all memory servers to the end of the process.
-fn serve_part<K: Kind>(
+fn serve_part<K: SpreadKind>(
     arguments: &Arguments,
     cluster: &Cluster,
     described: &MemoryServer,

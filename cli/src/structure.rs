@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use fatbtree_processes::{NicSpec, NodeError, StructureClient, StructureProcess};
+use fatbtree_processes::{NicSpec, NodeError, Reached, StructureProcess};
 use fatbtree_registry::{Kind as _, MAX_SERVERS, WORDS, with_kind};
 use fatbtree_topology::{Client, Cluster, Host, Named, Structure};
 
@@ -51,8 +51,8 @@ pub(crate) fn refuse_without_tree(
     option: &str,
     instead: &str,
 ) -> Result<()> {
-    let Some(held) = with_kind!(structure, K => K::NAME) else { return Ok(()) };
-    if is_given {
+    if is_given && structure != Structure::Tree {
+        let held = with_kind!(structure, K => K::NAME);
         bail!("{option} is for trees, and the memory servers hold a {held}: {instead}");
     }
     Ok(())
@@ -89,7 +89,7 @@ pub(crate) fn client_of<'c>(cluster: &'c Cluster, name: Option<&str>) -> Result<
 }
 
 /// Opens a client at a free seat of its host by `open`, and its structure.
-pub(crate) fn open_client<C: StructureClient>(
+pub(crate) fn open_client<C: Reached>(
     nic: &Nic,
     cluster: &Cluster,
     described: &Client,

@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 use common::Running;
 use fatbtree_processes::{ClientOptions, ClientProcess, NicSpec, at_free_seat};
 use fatbtree_topology::Cluster;
-use fatbtree_trust::Trust;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
 use tokio::runtime::Runtime;
@@ -57,17 +56,7 @@ fn process(running: &Running) -> ClientProcess {
     let text = std::fs::read_to_string(running.folder.path().join("cluster.toml")).expect("the file");
     let cluster = Cluster::from_toml(&text).expect("a cluster file");
     let opened = at_free_seat(&cluster, cluster.clients()[0].host, Duration::ZERO, |host, port| {
-        ClientProcess::open(&ClientOptions {
-            host,
-            nic: NicSpec::Software(port),
-            servers: cluster.servers().to_vec(),
-            lanes: 2,
-            controllers: Vec::new(),
-            trust: Trust::default(),
-            metrics: None,
-            patience: Duration::from_secs(20),
-            contention: fatbtree_blink::Contention::default(),
-        })
+        ClientProcess::open(&ClientOptions::new(host, NicSpec::Software(port), cluster.servers()))
     });
     opened.expect("the server runs")
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use fatbtree_remote_memory::{KeyRange, Order};
 
-use crate::engine::{Change, Left};
+use crate::engine::Change;
 use crate::scan::Scan;
 use crate::service::{Answer, Ask, Shared};
 use crate::{Error, Stats};
@@ -142,13 +143,13 @@ impl Client {
     /// The pairs of a range of keys in ascending order, as a stream. Not of a hash table, which has no order of keys: see
     /// [`pairs`](Self::pairs).
     pub fn scan(&self, range: impl RangeBounds<u64>) -> Scan {
-        Scan::new(self.clone(), range, Left::Keys)
+        Scan::of(self.clone(), KeyRange::of(range), Order::Forward)
     }
 
     /// The pairs of a range of keys in descending order, as a stream: the last ones first. Not of a hash table, and not over
     /// [`Protocol::Query`](crate::Protocol::Query).
     pub fn scan_backward(&self, range: impl RangeBounds<u64>) -> Scan {
-        Scan::new(self.clone(), range, Left::Backward)
+        Scan::of(self.clone(), KeyRange::of(range), Order::Backward)
     }
 
     /// All pairs, as a stream: in ascending order of keys, or in no order where the structure has none, as a hash table.

@@ -2,15 +2,14 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fatbtree_blink_client::QueryClient;
 use fatbtree_port::Waker;
-use fatbtree_processes::{NodeError, QueryClientProcess, StructureClient, StructureProcess};
-use fatbtree_remote_memory::{Answer, KeyRange, Portion, Stepped, Structure};
+use fatbtree_processes::{NodeError, QueryClientProcess, Reached, StructureProcess};
+use fatbtree_remote_memory::{Answer, KeyRange, Order, Portion, Stepped, Structure};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
@@ -48,7 +47,7 @@ pub(crate) trait Process: 'static {
     fn lacks(operation: &'static str) -> Error;
 }
 
-impl<C: StructureClient> Process for StructureProcess<C> {
+impl<C: Reached> Process for StructureProcess<C> {
     type Structure = C;
 
     fn waker(&self) -> Waker {
@@ -107,10 +106,8 @@ pub(crate) enum Change {
 /// What is left of a scan.
 #[derive(Debug)]
 pub(crate) enum Left {
-    /// Keys in ascending order.
-    Keys(RangeInclusive<u64>),
-    /// Keys in descending order.
-    Backward(RangeInclusive<u64>),
+    /// Keys of a range.
+    Keys(KeyRange, Order),
     /// All pairs, in the structure's order.
     All,
     /// What an export has left: the structure's cursor.
@@ -204,22 +201,11 @@ impl<P: Process> Store<P> {
         let cursor = match left {
             Left::All => None,
             Left::Rest(cursor) => cursor.downcast().ok(),
-            Left::Keys(keys) => {
-                Self::check("scan")?;
-                let last = *keys.end();
-                let pairs = Self::result(self.0.scan(KeyRange::of(keys), most).await)?;
-                let Portion { pairs, rest } = Portion::in_order(pairs, most);
-                let rest = rest.map(|next| next..=last).filter(|keys| !keys.is_empty()).map(Left::Keys);
-                return Ok(Part { pairs, rest });
-            }
-            Left::Backward(keys) => {
-                Self::check("scan_backward")?;
-                let first = *keys.start();
-                let pairs = Self::result(self.0.scan_backward(KeyRange::of(keys), most).await)?;
-                let last = pairs.last().filter(|_| pairs.len() >= most);
-                let rest = last.and_then(|(key, _)| key.checked_sub(1)).map(|next| first..=next);
-                let rest = rest.filter(|keys| !keys.is_empty()).map(Left::Backward);
-                return Ok(Part { pairs, rest });
+            Left::Keys(keys, order) => {
+                Self::check(order.operation())?;
+                let pairs = Self::result(self.0.scan(keys, order, most).await)?;
+                let Portion { pairs, rest } = Portion::of(pairs, most, keys, order);
+                return Ok(Part { pairs, rest: rest.map(|rest| Left::Keys(rest, order)) });
             }
         };
         let exported = self.0.export(cursor.map_or_else(Default::default, |cursor| *cursor), most).await;

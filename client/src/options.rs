@@ -3,15 +3,14 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_blink::{EntryCache, IndexCache};
 use fatbtree_processes::{
-    Adapter, ClientOptions, NicSpec, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
-    SpreadClient, StructureClient, StructureProcess, at_free_seat, trust_of,
+    ClientOptions, NicSpec, NodeError, QueryClientOptions, QueryClientProcess, QueryWay, StructureProcess,
+    at_free_seat, trust_of,
 };
-use fatbtree_registry::{Kind, Remembered, with_kind};
+use fatbtree_registry::{Kind, with_kind};
+use fatbtree_remote_memory::{Remembered, StructureClient as _};
 use fatbtree_topology::{Cluster, Host, Named, Structure};
 use fatbtree_trust::Trust;
 use fatbtree_wire::query::WINDOW;
@@ -190,17 +189,7 @@ impl Options {
             return self.open_queries(&site);
         }
         let structure = self.structure.unwrap_or(site.cluster.structure());
-        if let Some(engine) = with_kind!(structure, K => self.open_kind::<K>(&site)) {
-            return engine;
-        }
-        self.open_structure(&site, |client: &fatbtree_blink_client::Client<_>| {
-            if self.cache_bytes > 0 {
-                client.set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
-            }
-            if self.entry_cache_bytes > 0 {
-                client.set_entry_cache(Some(Arc::new(EntryCache::new(self.entry_cache_bytes))));
-            }
-        })
+        with_kind!(structure, K => self.open_kind::<K>(&site))
     }
 
     /// Reads the cluster file, and finds the client in it.
@@ -249,45 +238,28 @@ impl Options {
         Ok(Engine::new(process.map_err(Error::connect)?, Rc::default()))
     }
 
-    /// Opens the client process of a structure over all memory servers.
-    fn open_kind<K: Kind>(&self, site: &Site) -> Result<Engine, Error> {
-        let bytes = match K::REMEMBERS {
-            Remembered::Places => self.entry_cache_bytes,
-            Remembered::Nodes => self.cache_bytes,
-        };
-        self.open_structure(site, |client: &SpreadClient<K::Client<Adapter>>| {
-            if bytes > 0 {
-                client.remember(bytes);
-            }
-        })
-    }
-
     /// Opens the client process of a structure, and sets its caches.
-    fn open_structure<C: StructureClient>(
-        &self,
-        site: &Site,
-        remember: impl FnOnce(&C),
-    ) -> Result<Engine, Error> {
+    fn open_kind<K: Kind>(&self, site: &Site) -> Result<Engine, Error> {
         let controllers = if self.root_to_leaf { &[] } else { site.cluster.controllers() };
         let first = site.cluster.tree().host(site.described.host).ip;
         let open = |host: Host, nic| {
-            StructureProcess::open_without_absent(&ClientOptions {
+            StructureProcess::<K::Client<_>>::open_without_absent(&ClientOptions {
                 // There is one address for metrics.
                 metrics: site.metrics().filter(|_| host.ip == first),
-                host,
-                nic,
-                servers: site.cluster.servers().to_vec(),
                 lanes: self.lanes,
                 controllers: controllers.to_vec(),
                 trust: site.trust.clone(),
                 patience: self.patience,
-                contention: fatbtree_blink::Contention::default(),
+                ..ClientOptions::new(host, nic, site.cluster.servers())
             })
         };
         let mut process = self.at_seat(site, open).map_err(Error::connect)?;
         let few = Rc::<Cell<bool>>::default();
         process.poll_before_sleep(self.poll, Rc::clone(&few));
-        remember(process.client());
+        let caches = [(Remembered::Places, self.entry_cache_bytes), (Remembered::Nodes, self.cache_bytes)];
+        for (kind, bytes) in caches.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            process.client().remember(kind, bytes);
+        }
         Ok(Engine::new(process, few))
     }
 

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
-use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use fatbtree_remote_memory::{KeyRange, Order};
 use futures_core::Stream;
 
 use crate::engine::{Left, Part};
@@ -42,32 +42,17 @@ impl fmt::Debug for Scan {
 }
 
 impl Scan {
-    /// The keys of a range, as `left` wants them.
-    pub(crate) fn new(
-        client: Client,
-        range: impl RangeBounds<u64>,
-        left: impl FnOnce(RangeInclusive<u64>) -> Left,
-    ) -> Self {
-        let low = match range.start_bound() {
-            Bound::Included(low) => Some(*low),
-            Bound::Excluded(below) => below.checked_add(1),
-            Bound::Unbounded => Some(0),
-        };
-        let high = match range.end_bound() {
-            Bound::Included(high) => Some(*high),
-            Bound::Excluded(above) => above.checked_sub(1),
-            Bound::Unbounded => Some(u64::MAX),
-        };
-        let keys = low.zip(high).map(|(low, high)| low..=high).filter(|keys| !keys.is_empty());
-        Self::of(client, keys.map(left))
+    /// The pairs of some keys.
+    pub(crate) fn of(client: Client, keys: KeyRange, order: Order) -> Self {
+        Self::begin(client, Some(Left::Keys(keys, order)).filter(|_| !keys.is_empty()))
     }
 
     /// All pairs.
     pub(crate) fn all(client: Client) -> Self {
-        Self::of(client, Some(Left::All))
+        Self::begin(client, Some(Left::All))
     }
 
-    fn of(client: Client, left: Option<Left>) -> Self {
+    fn begin(client: Client, left: Option<Left>) -> Self {
         Self { client, left, most: FIRST, part: None, found: VecDeque::new() }
     }
 

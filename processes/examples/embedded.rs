@@ -5,27 +5,21 @@
 #![allow(clippy::print_stdout, reason = "an example prints what it finds")]
 
 use std::error::Error;
-use std::time::Duration;
 
-use fatbtree_blink::Contention;
 use fatbtree_processes::{ClientOptions, ClientProcess, NicSpec, host_port};
 use fatbtree_topology::Cluster;
-use fatbtree_trust::Trust;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::args().nth(1).ok_or("expected the name of a cluster file")?;
     let cluster = Cluster::from_toml(&std::fs::read_to_string(file)?)?;
     let me = cluster.clients().first().ok_or("the cluster file has no [[client]]")?;
+    let host = cluster.tree().host(me.host).clone();
+    let nic = NicSpec::Software(host_port(&cluster, me.host)?);
     let mut process = ClientProcess::open(&ClientOptions {
-        host: cluster.tree().host(me.host).clone(),
-        nic: NicSpec::Software(host_port(&cluster, me.host)?),
-        servers: cluster.servers().to_vec(),
-        lanes: 2,
         controllers: cluster.controllers().to_vec(),
-        trust: Trust::default(), // plaintext; `Trust::read` takes the certificates of a folder
         metrics: cluster.metrics(&me.name).map(str::to_owned),
-        patience: Duration::from_secs(10),
-        contention: Contention::default(), // or `Contention::SMART`, where clients compete for few keys
+        // `trust` has the certificates of a folder, `contention` is for clients that compete for few keys, and so on.
+        ..ClientOptions::new(host, nic, cluster.servers())
     })?;
 
     // A clone shares the connections. `run` drives any future that uses it.

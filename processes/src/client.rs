@@ -2,9 +2,6 @@
 
 mod link;
 mod reporter;
-mod spread;
-mod structure;
-mod tree;
 mod vigil;
 
 use std::cell::Cell;
@@ -17,14 +14,15 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fatbtree_blink::{Contention, Limits};
-use fatbtree_blink_client::Client;
 use fatbtree_controller::grpc::{ClientReport, Controllers};
 use fatbtree_memserver::ServerInfo;
+use fatbtree_memserver::grpc::Describe;
 use fatbtree_port::{Counters, Waiter, Waker};
-use fatbtree_remote_memory::Shortage;
 use fatbtree_remote_memory::session_keeper::{
     Call, CallId, Denied, Granted, KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper,
+};
+use fatbtree_remote_memory::{
+    Believed, ClientConfig, Contention, Infos, OpenError, Report, Shortage, SpreadClient, StructureClient,
 };
 use fatbtree_topology::{Host, MemoryServer};
 use fatbtree_trust::{CONTROLLER, Trust};
@@ -41,9 +39,6 @@ use crate::metrics::{Metrics, Questions, serve_client};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use link::{Answer, Link, Out};
 use vigil::Vigil;
-
-pub use spread::SpreadClient;
-pub use structure::{DoubtOthers, Infos, StructureClient};
 
 /// Options of a client process.
 #[derive(Clone, PartialEq, Debug)]
@@ -70,7 +65,7 @@ pub struct ClientOptions {
 }
 
 /// The process of a client of trees.
-pub type ClientProcess = StructureProcess<Client<Adapter>>;
+pub type ClientProcess = StructureProcess<fatbtree_blink_client::Client<Adapter>>;
 
 /// The process of a client of a structure over all memory servers.
 pub type SpreadProcess<S> = StructureProcess<SpreadClient<S>>;
@@ -79,7 +74,8 @@ pub type SpreadProcess<S> = StructureProcess<SpreadClient<S>>;
 ///
 /// A connection that breaks is made anew, in a new session where the old one has ended; a server that comes back with another structure of
 /// the kind is believed.
-pub struct StructureProcess<C: StructureClient> {
+pub struct StructureProcess<C: Reached> {
+    options: ClientOptions,
     client: C,
     watch: Watch,
     /// Last description of each server, by partition.
@@ -101,13 +97,13 @@ pub struct StructureProcess<C: StructureClient> {
     control: Runtime,
 }
 
-impl<C: StructureClient> fmt::Debug for StructureProcess<C> {
+impl<C: Reached> fmt::Debug for StructureProcess<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StructureProcess").field("memory", self.client.remote()).finish_non_exhaustive()
     }
 }
 
-impl<C: StructureClient> Drop for StructureProcess<C> {
+impl<C: Reached> Drop for StructureProcess<C> {
     /// Frees the port, even if a clone of the client still exists.
     fn drop(&mut self) {
         self.client.remote().reactor().with(Adapter::close);
@@ -135,21 +131,61 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Longest time for which a process that ends waits for its sessions to close.
 const CLOSING: Duration = Duration::from_secs(2);
 
+/// A client that a process can run: of any structure that memory servers describe.
+pub trait Reached: StructureClient<Verbs = Adapter, Info: Describe> {}
+
+impl<C: StructureClient<Verbs = Adapter, Info: Describe>> Reached for C {}
+
+impl ClientOptions {
+    /// Options of a client that knows no controller, has no certificate and serves no metrics: two queue pairs to each server, 10 s of
+    /// patience, contention as by default.
+    #[must_use]
+    pub fn new(host: Host, nic: NicSpec, servers: &[MemoryServer]) -> Self {
+        Self {
+            host,
+            nic,
+            servers: servers.to_vec(),
+            lanes: 2,
+            controllers: Vec::new(),
+            trust: Trust::default(),
+            metrics: None,
+            patience: Duration::from_secs(10),
+            contention: Contention::default(),
+        }
+    }
+
+    /// The client's part of them.
+    fn config(&self) -> ClientConfig {
+        ClientConfig {
+            lanes: self.lanes,
+            contention: self.contention,
+            patience: in_nanos(self.patience),
+            silence: in_nanos(SILENCE),
+            is_led: !self.controllers.is_empty(),
+        }
+    }
+
+    /// The same refusal with the names of servers in place of their numbers.
+    fn refused(&self, error: OpenError) -> NodeError {
+        let name = |server| {
+            let known = self.servers.iter().find(|known| known.partition == server);
+            known.map_or_else(|| format!("of partition {server}"), |known| known.name.clone())
+        };
+        match error {
+            OpenError::Parts { structure, server } => NodeError::Parts { structure, server: name(server) },
+            OpenError::Shapes(one, other) => NodeError::Shapes(name(one), name(other)),
+            OpenError::Apart(error) => NodeError::Roots(error),
+            OpenError::Connect(error) => error.into(),
+            OpenError::Structure(error) => NodeError::Structure(error),
+        }
+    }
+}
+
 fn in_nanos(time: Duration) -> fatbtree_verbs::time::Duration {
     fatbtree_verbs::time::Duration::from_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Limits of an operation: it may reconnect once more for each unanswered queue pair's life that fits into `patience`.
-///
-/// For example, a server accepts each new queue pair, but a frozen switch on the way to it lets the queue pair fail again.
-fn limits(patience: Duration) -> Limits {
-    let least = Limits::default();
-    let breaks = patience.as_millis() / SILENCE.as_millis();
-    let reconnects = least.reconnects.saturating_add(u32::try_from(breaks).unwrap_or(u32::MAX));
-    Limits { reconnects, ..least }
-}
-
-impl<C: StructureClient> StructureProcess<C> {
+impl<C: Reached> StructureProcess<C> {
     /// Opens a session with every memory server, and connects all queue pairs. Signals keep their meaning: see
     /// [`stop_at_signals`](Self::stop_at_signals).
     ///
@@ -199,9 +235,11 @@ impl<C: StructureClient> StructureProcess<C> {
         let links: BTreeMap<u16, Arc<Link<C::Info>>> = options.servers.iter().map(link).collect();
         let infos = control.block_on(descriptions(&links, waits))?;
         control.block_on(channels.compare_present(infos.keys().copied().collect(), options.patience))?;
-        let client = C::open(adapter, &infos, &options.servers, options, rand::random())?;
-        let is_reported = !options.controllers.is_empty() && client.begin_reports(SAMPLE, rand::random());
-        let reports = is_reported.then(|| {
+        let servers: Vec<u16> = options.servers.iter().map(|server| server.partition).collect();
+        let client = C::open(adapter, &infos, &servers, &options.config(), rand::random())
+            .map_err(|error| options.refused(error))?;
+        let reports = (C::IS_LED && !options.controllers.is_empty()).then(|| {
+            client.begin_reports(SAMPLE, rand::random());
             let (to, reports) = reports::channel(1);
             let peer = |address: &String| options.trust.to(address, CONTROLLER);
             let controllers = Controllers::new(options.controllers.iter().map(peer));
@@ -217,6 +255,7 @@ impl<C: StructureClient> StructureProcess<C> {
             keeper.expect_by(*server, watch.now() + in_nanos(until_given_up));
         }
         let mut process = Self {
+            options: options.clone(),
             client,
             watch,
             infos,
@@ -393,7 +432,8 @@ impl<C: StructureClient> StructureProcess<C> {
         }
         reports.next = now + REPORT;
         if let Ok(place) = reports.to.try_reserve() {
-            place.send(self.client.report());
+            let Report { keys, index_reads, stale_hints, hot_keys } = self.client.report();
+            place.send(ClientReport { keys, index_reads, stale_hints, hot_keys });
         }
     }
 
@@ -409,7 +449,8 @@ impl<C: StructureClient> StructureProcess<C> {
                     let is_new = !self.infos.contains_key(&server);
                     let refused = match &answer {
                         Ok(Granted::Opened(opened)) if is_new => {
-                            client.admit(&opened.info).err().map(|error| (opened.session, error))
+                            let refused = client.admit(&opened.info).err();
+                            refused.map(|error| (opened.session, self.options.refused(error)))
                         }
                         _ => None,
                     };
@@ -489,9 +530,14 @@ impl<C: StructureClient> StructureProcess<C> {
     fn believe(&mut self, server: u16) {
         let Some(info) = self.keeper.info(server) else { return };
         self.infos.insert(server, *info);
-        if let Err(DoubtOthers) = self.client.believe(server, &self.infos) {
-            for other in self.links.keys().filter(|other| **other != server) {
-                self.keeper.doubt(*other);
+        match self.client.believe(server, &self.infos) {
+            Believed::Fits => {}
+            Believed::Another(what) => tracing::warn!(server, "memory server: {what}"),
+            Believed::DoubtOthers(why) => {
+                tracing::info!(server, why, "the other servers are asked for their ranges");
+                for other in self.links.keys().filter(|other| **other != server) {
+                    self.keeper.doubt(*other);
+                }
             }
         }
     }
@@ -504,7 +550,7 @@ impl<C: StructureClient> StructureProcess<C> {
 ///
 /// # Errors
 /// When a server refuses, or none answers.
-async fn descriptions<S: fatbtree_memserver::grpc::Describe + Send + 'static>(
+async fn descriptions<S: Describe + Send + 'static>(
     links: &BTreeMap<u16, Arc<Link<S>>>,
     waits: Option<[Duration; 2]>,
 ) -> Result<Infos<S>, NodeError> {
@@ -538,7 +584,7 @@ fn port(remote: &fatbtree_remote_memory::RemoteMemory<Adapter>) -> Option<Counte
     remote.reactor().with(|adapter| adapter.counters()).map(|(port, _)| port)
 }
 
-fn metrics<C: StructureClient>(client: &C) -> Metrics {
+fn metrics<C: Reached>(client: &C) -> Metrics {
     let (mut metrics, counters) = (Metrics::default(), client.remote().counters());
     metrics.ports(&port(client.remote()).map(|port| (0, port)).into_iter().collect::<Vec<_>>());
     for (name, help, value) in [
@@ -549,6 +595,9 @@ fn metrics<C: StructureClient>(client: &C) -> Metrics {
     ] {
         metrics.counter(name, help, value);
     }
-    client.metrics(&mut metrics);
+    for (name, help, value) in client.counted() {
+        metrics.counter(name, help, value);
+    }
+    metrics.operations(&client.latencies());
     metrics
 }

@@ -143,7 +143,7 @@ pub enum NodeError {
         "the memory servers do not fit together: {0}; one was started anew without what it held, or a load was broken off: \
          `fatbtree load --replace` fills them all"
     )]
-    Roots(#[from] fatbtree_blink::SuperRootError),
+    Roots(Box<dyn std::error::Error + Send + Sync>),
     /// The memory servers' trees have different shapes.
     #[error(
         "memory servers {0} and {1} have trees of different shapes: start them alike, all with --checksums where one has a device that \
@@ -164,9 +164,9 @@ pub enum NodeError {
     /// The device or the connections cannot be used.
     #[error("connecting to a memory server: {0}")]
     Memory(#[from] fatbtree_remote_memory::ConnectError),
-    /// A queue pair cannot be connected.
+    /// The structure cannot be used.
     #[error("connecting to a memory server: {0}")]
-    Connect(#[from] fatbtree_blink::PoolError),
+    Structure(Box<dyn std::error::Error + Send + Sync>),
     /// The folder of a memory server is an older copy than what another one has worked with.
     #[error(
         "memory server {server} was restored from an older copy: its folder is of {found}, but memory server {by} has worked with what it held on \

@@ -64,10 +64,7 @@ mod up;
 mod wires;
 
 pub use adapter::{Adapter, NicSpec};
-pub use client::{
-    ClientOptions, ClientProcess, DoubtOthers, Infos, SpreadClient, SpreadProcess, StructureClient,
-    StructureProcess,
-};
+pub use client::{ClientOptions, ClientProcess, Reached, SpreadProcess, StructureProcess};
 pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
 pub use live_page::LivePage;

@@ -9,8 +9,8 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use fatbtree_blink_client::{LatencyBuckets, OperationLatencies};
 use fatbtree_port::{Counters, Waker};
+use fatbtree_remote_memory::{LatencyBuckets, OperationLatencies};
 use fatbtree_trust::Refused;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -46,7 +46,7 @@ type Labels = Vec<(&'static str, String)>;
 
 /// Metrics of a role.
 #[derive(Debug, Default)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     all: Vec<Metric>,
     /// Reason for which the role cannot do its work now.
     unready: Option<String>,

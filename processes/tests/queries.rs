@@ -226,17 +226,10 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
             drop((process, client));
             (log.into_inner(), calls)
         });
-        let options = ClientOptions {
-            host: cluster.tree().host(client.host).clone(),
-            nic: NicSpec::Software(PortSpec::Udp { local: here, remote: there }),
-            servers: vec![described.clone()],
-            lanes: 2,
-            controllers: Vec::new(),
-            trust: Trust::default(),
-            metrics: None,
-            patience,
-            contention: fatbtree_blink::Contention::default(),
-        };
+        let (host, nic) =
+            (cluster.tree().host(client.host).clone(), PortSpec::Udp { local: here, remote: there });
+        let servers = std::slice::from_ref(&described);
+        let options = ClientOptions { patience, ..ClientOptions::new(host, NicSpec::Software(nic), servers) };
         let mut process = ClientProcess::open(&options).unwrap();
         let (client, log) = (process.client().clone(), Log::default());
         let tasks = (0..TASKS).map(|seed| by_rdma(&client, &log, seed));

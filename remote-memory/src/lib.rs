@@ -57,6 +57,7 @@ mod address;
 mod allocator;
 mod chain;
 mod checks;
+mod client;
 mod config;
 mod conflict;
 mod connection;
@@ -64,6 +65,7 @@ mod header;
 mod info;
 mod kept;
 mod keys;
+mod latencies;
 mod locks;
 mod members;
 mod memory;
@@ -72,19 +74,25 @@ mod operation;
 pub mod record;
 mod session;
 pub mod session_keeper;
+mod spread_client;
 mod structure;
 pub mod structures;
+mod troubles;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use allocator::{Allocator, Block, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
 pub use chain::Part;
 pub use checks::Check;
+pub use client::{
+    Believed, CacheUse, ClientConfig, Counted, Infos, OpenError, Remembered, Report, StructureClient,
+};
 pub use config::{Combine, Contention, Locking, RemoteConfig};
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
 pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
 pub use info::{LockTable, Origin, ServerInfo};
 pub use kept::Kept;
 pub use keys::KeyRange;
+pub use latencies::{LatencyBuckets, OperationLatencies};
 pub use locks::{HAND_OVERS, LockError, LockGuard, OWNER_NAMES, Owner, SessionId, Writer, restructure_all};
 pub use members::{Awaited, Members, ServerSet, members, name_of};
 pub use memory::{
@@ -93,6 +101,9 @@ pub use memory::{
 };
 pub use mix::mix;
 pub use operation::{Attempts, Backoff, CommonError, Growth, Lane, Op, Path, Spare, Stop, Suspicion, Taken};
+pub use spread_client::SpreadClient;
 pub use structure::{
-    Answer, Change, Item, Pairs, Portion, Spread, Step, Stepped, Structure, Wanted, copied, export_in_order,
+    Answer, Change, Item, Order, Pairs, Portion, Spread, Step, Stepped, Structure, Wanted, copied,
+    export_in_order,
 };
+pub use troubles::Troubles;

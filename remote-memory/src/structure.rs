@@ -9,6 +9,7 @@ use bytes::Bytes;
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 
+use crate::client::{CacheUse, Remembered};
 use crate::keys::KeyRange;
 use crate::memory::RemoteMemory;
 
@@ -45,11 +46,36 @@ pub struct Portion<V, C> {
     pub rest: Option<C>,
 }
 
-impl<V> Portion<V, u64> {
-    /// The first `most` pairs of some keys, in ascending order: fewer are the last ones. The rest begins at the next key.
-    pub fn in_order(pairs: Vec<(u64, V)>, most: usize) -> Self {
-        let last = pairs.last().filter(|_| pairs.len() >= most);
-        Self { rest: last.and_then(|(key, _)| key.checked_add(1)), pairs }
+impl<V> Portion<V, KeyRange> {
+    /// The first `most` pairs of some keys in an order: fewer are the last ones. The rest are the keys beyond.
+    pub fn of(pairs: Vec<(u64, V)>, most: usize, keys: KeyRange, order: Order) -> Self {
+        let last = pairs.last().filter(|_| pairs.len() >= most).map(|(key, _)| *key);
+        let rest = last.and_then(|last| match order {
+            Order::Forward => Some(KeyRange { low: last.checked_add(1)?, ..keys }),
+            Order::Backward => Some(KeyRange { high: Some(last), ..keys }),
+        });
+        Self { rest: rest.filter(|rest| !rest.is_empty()), pairs }
+    }
+}
+
+/// Order of the keys in a scan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// Ascending.
+    #[default]
+    Forward,
+    /// Descending.
+    Backward,
+}
+
+impl Order {
+    /// The operation's name in the library.
+    #[must_use]
+    pub const fn operation(self) -> &'static str {
+        match self {
+            Self::Forward => "scan",
+            Self::Backward => "scan_backward",
+        }
     }
 }
 
@@ -192,12 +218,13 @@ pub trait Structure {
     /// Changes a key. Says whether the change applied.
     fn change(&self, key: u64, change: Change<'_>) -> impl Future<Output = Answer<bool, Self::Error>>;
 
-    /// Finds up to `most` keys of a range with their values, in ascending order.
-    fn scan(&self, range: KeyRange, most: usize) -> impl Future<Output = Answer<Pairs, Self::Error>>;
-
-    /// The same in descending order: the last keys of the range.
-    fn scan_backward(&self, range: KeyRange, most: usize)
-    -> impl Future<Output = Answer<Pairs, Self::Error>>;
+    /// Finds up to `most` keys of a range with their values, from the end of the range at which the order begins.
+    fn scan(
+        &self,
+        range: KeyRange,
+        order: Order,
+        most: usize,
+    ) -> impl Future<Output = Answer<Pairs, Self::Error>>;
 
     /// Finds the next pairs of the whole structure, about `most` of them, in an order of its own. A key that is there during the whole export
     /// is found exactly once, and no key is found twice.
@@ -240,7 +267,11 @@ pub async fn export_in_order<S: Structure<Cursor = u64>>(
     most: usize,
 ) -> Answer<Portion<Bytes, u64>, S::Error> {
     let most = most.max(1);
-    structure.scan(KeyRange::of(from..), most).await.map(|pairs| Portion::in_order(pairs, most))
+    let keys = KeyRange::of(from..);
+    structure.scan(keys, Order::Forward, most).await.map(|pairs| {
+        let Portion { pairs, rest } = Portion::of(pairs, most, keys, Order::Forward);
+        Portion { pairs, rest: rest.map(|rest| rest.low) }
+    })
 }
 
 /// A structure that lies over all memory servers and begins on one of them. It is opened on a memory whose sessions are kept, and
@@ -255,7 +286,10 @@ pub trait Spread: Structure + Sized + 'static {
     /// A fault that such a walk finds.
     type Fault: Error + Send + Sync + 'static;
 
-    /// Bytes of the client's memory for what it remembers of the structure, if nothing else is asked for.
+    /// What a client remembers of the structure.
+    const REMEMBERS: Remembered;
+
+    /// Bytes of the client's memory for that, if nothing else is asked for.
     const REMEMBERED: u64;
 
     /// Servers of the structure, a bit for each number.
@@ -270,6 +304,9 @@ pub trait Spread: Structure + Sized + 'static {
         server: u16,
         remembered: u64,
     ) -> impl Future<Output = Result<Self, Self::Error>>;
+
+    /// Use of what the client remembers.
+    fn cache_use(&self) -> CacheUse;
 
     /// The memory that the structure lies in.
     fn memory(&self) -> &Rc<RemoteMemory<Self::Verbs>>;

@@ -1,6 +1,6 @@
 //! A scan in parts that are asked for at the same time (Fat-B+Tree section IV-C).
 
-use fatbtree_remote_memory::{Answer, KeyRange, Pairs, Structure};
+use fatbtree_remote_memory::{Answer, KeyRange, Order, Pairs, Structure};
 use futures_buffered::join_all;
 
 /// Division of a scan into parts, each of which is looked up on its own. A part is found from the root like any other
@@ -25,14 +25,17 @@ impl ScanParts {
         most: usize,
     ) -> Answer<Pairs, S::Error> {
         if self.count <= 1 {
-            return store.scan(KeyRange::of(from..), most).await;
+            return store.scan(KeyRange::of(from..), Order::Forward, most).await;
         }
         let mut round_trips = 0;
         let parts = self.of(from, most);
         let end = parts.last().map_or(u64::MAX, |(_, last)| *last);
-        let answers =
-            join_all(parts.into_iter().map(|(first, last)| store.scan(KeyRange::of(first..=last), most)))
-                .await;
+        let answers = join_all(
+            parts
+                .into_iter()
+                .map(|(first, last)| store.scan(KeyRange::of(first..=last), Order::Forward, most)),
+        )
+        .await;
         let mut found = Vec::with_capacity(most);
         let mut result = Ok(());
         for answer in answers {
@@ -47,7 +50,7 @@ impl ScanParts {
             && found.len() < most
             && let Some(next) = end.checked_add(1)
         {
-            let answer = store.scan(KeyRange::of(next..), most - found.len()).await;
+            let answer = store.scan(KeyRange::of(next..), Order::Forward, most - found.len()).await;
             round_trips += answer.round_trips;
             result = answer.result.map(|rest| found.extend(rest));
         }
@@ -111,14 +114,10 @@ mod tests {
             unreachable!("it is scanned")
         }
 
-        async fn scan(&self, range: KeyRange, most: usize) -> Answer<Pairs, Infallible> {
+        async fn scan(&self, range: KeyRange, _: Order, most: usize) -> Answer<Pairs, Infallible> {
             let last = range.high.map_or(u64::MAX, |high| high - 1);
             let found = self.0.range(range.low..=last).take(most).map(|(key, value)| (*key, value.clone()));
             Answer { result: Ok(found.collect()), round_trips: 1 }
-        }
-
-        async fn scan_backward(&self, _: KeyRange, _: usize) -> Answer<Pairs, Infallible> {
-            unreachable!("it is scanned forward")
         }
 
         async fn export(&self, _: u64, _: usize) -> Answer<Portion<Bytes, u64>, Infallible> {

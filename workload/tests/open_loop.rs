@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use fatbtree_blink::value;
-use fatbtree_remote_memory::{Answer, KeyRange, Pairs, Portion};
+use fatbtree_remote_memory::{Answer, KeyRange, Order, Pairs, Portion};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
 use fatbtree_workload::{Change, LoadGenerator, Pace, Structure, Values};
@@ -86,11 +86,7 @@ impl Structure for Queue {
         unreachable!("it is read only")
     }
 
-    async fn scan(&self, _: KeyRange, _: usize) -> Answer<Pairs, Infallible> {
-        unreachable!("it is not scanned")
-    }
-
-    async fn scan_backward(&self, _: KeyRange, _: usize) -> Answer<Pairs, Infallible> {
+    async fn scan(&self, _: KeyRange, _: Order, _: usize) -> Answer<Pairs, Infallible> {
         unreachable!("it is not scanned")
     }
 

@@ -3,17 +3,15 @@
 use std::fmt;
 
 use anyhow::{Result, bail};
-use fatbtree_blink::EntryCacheStats;
-use fatbtree_registry::CacheUse;
+use fatbtree_blink::EntryCache;
+use fatbtree_remote_memory::CacheUse;
 use serde::Serialize;
-
-/// Bytes of the smallest cache of a client of trees.
-const LEAST: u64 = 96;
 
 /// Refuses a cache of a client of trees that has no place.
 pub(super) fn check(bytes: u64) -> Result<()> {
-    if bytes < LEAST {
-        bail!("--entry-cache {bytes}: four places take {LEAST} bytes, and fewer cannot be kept");
+    let least = EntryCache::LEAST_BYTES;
+    if bytes < least {
+        bail!("--entry-cache {bytes}: four places take {least} bytes, and fewer cannot be kept");
     }
     Ok(())
 }
@@ -31,13 +29,6 @@ pub(super) struct EntryCacheResult {
     misses: u64,
     /// Lookups that the named place did not answer.
     stale: u64,
-}
-
-impl From<EntryCacheStats> for EntryCacheResult {
-    fn from(stats: EntryCacheStats) -> Self {
-        let EntryCacheStats { hits, misses, stale, starts: _, bytes, entries } = stats;
-        Self { bytes, entries, hits, misses, stale }
-    }
 }
 
 impl From<CacheUse> for EntryCacheResult {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fatbtree_registry::CacheUse;
+use fatbtree_remote_memory::CacheUse;
 use serde::Serialize;
 
 /// Use of the cache.
@@ -18,13 +18,6 @@ pub(super) struct NodeCacheResult {
     misses: u64,
     /// Attempts that the cache led to a wrong place.
     stale: u64,
-}
-
-impl From<fatbtree_blink::CacheStats> for NodeCacheResult {
-    fn from(stats: fatbtree_blink::CacheStats) -> Self {
-        let fatbtree_blink::CacheStats { hits, misses, stale, evicted: _, bytes, entries: nodes } = stats;
-        Self { bytes, nodes, hits, misses, stale }
-    }
 }
 
 impl From<CacheUse> for NodeCacheResult {

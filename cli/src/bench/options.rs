@@ -1,7 +1,9 @@
 //! Options that a structure does not have.
 
 use anyhow::{Result, bail};
-use fatbtree_registry::{Kind as _, Remembered, with_kind};
+use fatbtree_processes::Adapter;
+use fatbtree_registry::{Kind, with_kind};
+use fatbtree_remote_memory::{Remembered, StructureClient as _};
 use fatbtree_topology::Structure;
 
 use super::{Arguments, Protocol};
@@ -13,14 +15,19 @@ pub(super) fn check(structure: Structure, arguments: &Arguments) -> Result<()> {
     let refuse = |is_given, option, instead| refuse_without_tree(structure, is_given, option, instead);
     refuse(*protocol == Protocol::Query, "--protocol query", "its clients use RDMA alone")?;
     refuse(*scan_parts > 1, "--scan-parts", "a scan of it has one part, if it has ranges at all")?;
-    match with_kind!(structure, K => (K::REMEMBERS, K::NAME)) {
-        Some((Remembered::Nodes, name)) if entry_cache.is_some() => bail!(
+    let (name, remembers) = with_kind!(structure, K => (K::NAME, <K as Kind>::Client::<Adapter>::REMEMBERS));
+    if entry_cache.is_some() && !remembers.contains(&Remembered::Places) {
+        bail!(
             "--entry-cache is for trees and hash tables: a client of a {name} remembers inner nodes, in as many bytes as --cache says"
-        ),
-        Some((Remembered::Places, name)) if cache.is_some() => {
-            bail!("--cache is for trees and Dolphin indexes: a {name} has no inner nodes; see --entry-cache")
+        );
+    }
+    if cache.is_some() && !remembers.contains(&Remembered::Nodes) {
+        bail!("--cache is for trees and Dolphin indexes: a {name} has no inner nodes; see --entry-cache");
+    }
+    match entry_cache {
+        Some(bytes) if structure == Structure::Tree && *protocol == Protocol::Roce => {
+            super::entry_cache::check(*bytes)
         }
-        None if *protocol == Protocol::Roce => entry_cache.map_or(Ok(()), super::entry_cache::check),
         _ => Ok(()),
     }
 }

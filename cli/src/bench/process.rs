@@ -1,19 +1,17 @@
 //! The client that is measured.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use fatbtree_blink::{EntryCache, IndexCache, Start};
 use fatbtree_blink_client::RequesterStats;
-use fatbtree_memserver::ServerInfo;
 use fatbtree_processes::{
-    Adapter, ClientOptions, ClientProcess, NicSpec, NodeError, QueryClientOptions, QueryClientProcess,
-    QueryWay, SpreadClient, SpreadProcess, StructureClient, StructureProcess, at_free_seat,
+    Adapter, ClientOptions, NodeError, QueryClientOptions, QueryClientProcess, QueryWay, Reached,
+    StructureProcess, at_free_seat,
 };
-use fatbtree_registry::{Kind, Remembered, with_kind};
-use fatbtree_remote_memory::Structure as _;
+use fatbtree_registry::{Kind, with_kind};
+use fatbtree_remote_memory::{CacheUse, Remembered, Structure as _, StructureClient as _};
 use fatbtree_topology::{Client, Cluster, Host, Structure};
+use fatbtree_trust::Trust;
 use fatbtree_wire::query::WINDOW;
 use fatbtree_workload::measure::{Recorder, Troubles};
 use fatbtree_workload::ycsb::WorkloadError;
@@ -115,119 +113,65 @@ pub(super) fn open(
         process.stop_at_signals()?;
         return Ok(Box::new(process));
     }
-    let controllers = if arguments.root_to_leaf { &[] } else { cluster.controllers() };
-    let first = cluster.tree().host(described.host).ip;
-    let options = |host: Host, nic| ClientOptions {
-        servers: cluster.servers().to_vec(),
-        lanes: arguments.lanes,
-        controllers: controllers.to_vec(),
-        // There is one address for metrics.
-        metrics: cluster.metrics(&described.name).map(str::to_owned).filter(|_| host.ip == first),
-        host,
-        nic,
-        trust: trust.clone(),
-        patience,
-        contention: arguments.contention.into(),
-    };
-    let kind =
-        with_kind!(structure, K => spread::<K>(arguments, rdma(arguments, cluster, described, options)?));
-    if let Some(process) = kind {
-        return Ok(process);
-    }
-    let process: ClientProcess = rdma(arguments, cluster, described, options)?;
-    let entries = arguments.entry_cache.map(|bytes| Arc::new(EntryCache::new(bytes)));
-    let nodes = arguments.cache.map(|bytes| Arc::new(IndexCache::new(bytes)));
-    let is_led = cluster.controller().is_some() && !arguments.root_to_leaf;
-    // Without a controller, an operation begins at the root where no cache knows more.
-    let start = match is_led {
-        true => Start::CachedOrIndexRead,
-        false if entries.is_none() && nodes.is_none() => Start::Root,
-        false => Start::Cached,
-    };
-    let [client, looks] = [start, Start::Root].map(|start| process.client().starting(start));
-    let (has_nodes, has_entries) = (nodes.is_some(), entries.is_some());
-    Ok(Box::new(Rdma {
-        process,
-        client,
-        looks,
-        loaded: |infos| Some(infos.map(|info| info.counts.keys).sum()),
-        remember: Box::new(move |client| {
-            client.set_entry_cache(entries.clone());
-            client.set_cache(nodes.clone());
-        }),
-        registered_in: (is_led && !arguments.at_once).then_some(arguments.patience),
-        counted: Box::new(move |client| Counted {
-            troubles: client.pool().stats().into(),
-            cache: has_nodes.then(|| client.cache_stats().into()),
-            entry_cache: has_entries.then(|| client.entry_cache_stats().into()),
-            ..Counted::default()
-        }),
-    }))
+    with_kind!(structure, K => rdma::<K>(arguments, cluster, described, &trust))
 }
 
 /// Opens a client by RDMA at a free seat of its host.
-fn rdma<C: StructureClient>(
+fn rdma<K: Kind>(
     arguments: &Arguments,
     cluster: &Cluster,
     described: &Client,
-    options: impl Fn(Host, NicSpec) -> ClientOptions,
-) -> Result<StructureProcess<C>> {
+    trust: &Trust,
+) -> Result<Box<dyn Measured>> {
+    let controllers = if arguments.root_to_leaf { &[] } else { cluster.controllers() };
     let (nic, patience) = (&arguments.nic, Duration::from_secs(arguments.patience));
-    let open = |host, nic| StructureProcess::open(&options(host, nic));
+    let first = cluster.tree().host(described.host).ip;
+    let open = |host: Host, nic| {
+        StructureProcess::<K::Client<Adapter>>::open(&ClientOptions {
+            lanes: arguments.lanes,
+            controllers: controllers.to_vec(),
+            // There is one address for metrics.
+            metrics: cluster.metrics(&described.name).map(str::to_owned).filter(|_| host.ip == first),
+            trust: trust.clone(),
+            patience,
+            contention: arguments.contention.into(),
+            ..ClientOptions::new(host, nic, cluster.servers())
+        })
+    };
     let process = open_client(nic, cluster, described, patience, open)?;
     process.stop_at_signals()?;
-    Ok(process)
+    let is_led = K::Client::<Adapter>::IS_LED && !controllers.is_empty();
+    let caches = [(Remembered::Places, arguments.entry_cache), (Remembered::Nodes, arguments.cache)];
+    let caches = caches.into_iter().filter_map(|(kind, bytes)| Some((kind, bytes?))).collect();
+    let registered_in = (is_led && !arguments.at_once).then_some(arguments.patience);
+    Ok(Box::new(Rdma { process, caches, registered_in }))
 }
-
-/// Client of a structure over all memory servers.
-fn spread<K: Kind>(arguments: &Arguments, process: SpreadProcess<K::Client<Adapter>>) -> Box<dyn Measured> {
-    let (client, looks) = (process.client().clone(), process.client().clone());
-    let entry_cache = arguments.entry_cache;
-    let bytes = match K::REMEMBERS {
-        Remembered::Places => entry_cache,
-        Remembered::Nodes => arguments.cache,
-    };
-    if let Some(bytes) = bytes {
-        client.remember(bytes);
-    }
-    let counted = Box::new(move |client: &SpreadClient<_>| {
-        let used = client.opened().map(|open| K::cache_use(&open));
-        match K::REMEMBERS {
-            Remembered::Places => {
-                let entry_cache = used.filter(|_| entry_cache.is_some()).map(Into::into);
-                Counted { entry_cache, ..Counted::default() }
-            }
-            Remembered::Nodes => Counted { cache: used.map(Into::into), ..Counted::default() },
-        }
-    });
-    let remember = Box::new(|_: &_| ());
-    Box::new(Rdma { process, client, looks, loaded: |_| None, remember, registered_in: None, counted })
-}
-
-/// Number of keys that memory servers were loaded with, by their descriptions; `None` if these do not tell it.
-type Loaded<C> = fn(&mut dyn Iterator<Item = &ServerInfo<<C as StructureClient>::Info>>) -> Option<u64>;
 
 /// A client of any structure by RDMA.
-struct Rdma<C: StructureClient> {
+struct Rdma<C: Reached> {
     process: StructureProcess<C>,
-    /// The client whose operations are measured.
-    client: C,
-    /// The same client, looking for keys before.
-    looks: C,
-    loaded: Loaded<C>,
-    /// Sets its caches.
-    remember: Box<dyn Fn(&C)>,
+    /// What it is told to remember in so many bytes.
+    caches: Vec<(Remembered, u64)>,
     /// Seconds within which the controller must have registered its connections, if it does.
     registered_in: Option<u64>,
-    counted: Box<dyn Fn(&C) -> Counted>,
 }
 
-impl<C: StructureClient> Measured for Rdma<C> {
+impl<C: Reached> Rdma<C> {
+    /// Use of what it remembers of a kind, if it was told to, or does by itself.
+    fn cache_use(&self, kind: Remembered) -> Option<CacheUse> {
+        let used = self.process.client().cache_use(kind);
+        let is_told = self.caches.iter().any(|(told, _)| *told == kind);
+        Some(used).filter(|used| is_told || used.entries > 0)
+    }
+}
+
+impl<C: Reached> Measured for Rdma<C> {
     fn records(&mut self, keys: &Keys) -> Result<u64> {
-        let loaded = (self.loaded)(&mut self.process.infos());
+        let loaded: Option<u64> = self.process.infos().map(|info| C::loaded(&info.structure)).sum();
+        let client = self.process.client().clone();
         match loaded {
             Some(loaded) => Ok(records_of(loaded, keys)),
-            None => self.process.run(search(&self.looks, keys))?,
+            None => self.process.run(search(&client, keys))?,
         }
     }
 
@@ -240,14 +184,17 @@ impl<C: StructureClient> Measured for Rdma<C> {
     }
 
     fn value_of(&mut self, key: u64) -> Result<Option<Option<Vec<u8>>>> {
-        let found = self.process.run(self.looks.get(key))?.result;
+        let client = self.process.client().clone();
+        let found = self.process.run(client.get(key))?.result;
         Ok(found.map(|value| value.map(|value| value.as_ref().to_vec())).ok())
     }
 
     fn begin(&mut self) -> Result<()> {
-        (self.remember)(&self.client);
+        for (kind, bytes) in &self.caches {
+            self.process.client().remember(*kind, *bytes);
+        }
         let (Some(patience), began) = (self.registered_in, Instant::now()) else { return Ok(()) };
-        while !self.client.is_registered() {
+        while !self.process.client().is_registered() {
             if began.elapsed() >= Duration::from_secs(patience) {
                 bail!(
                     "the controller has not registered all connections in {patience} s: `fatbtree control status` says why; --at-once does \
@@ -261,13 +208,20 @@ impl<C: StructureClient> Measured for Rdma<C> {
 
     fn run(&mut self, done: &mut LoadGenerator, load: Load<'_>) -> Result<bool> {
         let Load { operations, count, pace, values, shown } = load;
-        let watch = |recorder: &Recorder| shown(recorder, self.client.is_registered());
-        ended(self.process.run(done.run_on(&self.client, operations, count, pace, values, watch)))
+        let client = self.process.client().clone();
+        let watch = |recorder: &Recorder| shown(recorder, client.is_registered());
+        ended(self.process.run(done.run_on(&client, operations, count, pace, values, watch)))
     }
 
     fn counted(&self) -> Counted {
-        let attempts = AttemptsAtLocks::of(&self.client.remote().attempts());
-        Counted { attempts, ..(self.counted)(&self.client) }
+        let client = self.process.client();
+        Counted {
+            troubles: client.troubles(),
+            attempts: AttemptsAtLocks::of(&client.remote().attempts()),
+            cache: self.cache_use(Remembered::Nodes).map(Into::into),
+            entry_cache: self.cache_use(Remembered::Places).map(Into::into),
+            ..Counted::default()
+        }
     }
 
     fn log_port(&self) {

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use anyhow::Result;
-use fatbtree_blink_client::Report;
 use fatbtree_controller::FollowOptions;
+use fatbtree_remote_memory::Report;
 use fatbtree_workload::ycsb::WorkloadSpec;
 
 use super::control::Control;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fatbtree_blink::{EntryCache, IndexCache, Start};
-use fatbtree_blink_client::{KeySample, Report};
+use fatbtree_blink_client::KeySample;
+use fatbtree_remote_memory::Report;
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
 use fatbtree_workload::{LoadGenerator, LoopOptions, Values};
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use fatbtree_blink::Contention;
 use fatbtree_memserver::grpc::LoadData as _;
 use fatbtree_processes::{Adapter, ClientOptions, NodeError, SpreadProcess};
-use fatbtree_registry::Kind;
+use fatbtree_registry::{Kind as _, SpreadKind};
 use fatbtree_remote_memory::{Change, Portion, Structure};
 use fatbtree_topology::Cluster;
 
@@ -24,7 +24,7 @@ const DEPTH: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Inserts all keys into an empty structure.
-pub(super) fn insert<K: Kind>(
+pub(super) fn insert<K: SpreadKind>(
     arguments: &Arguments,
     cluster: &Cluster,
     data: &Input,
@@ -33,17 +33,13 @@ pub(super) fn insert<K: Kind>(
     let described = client_of(cluster, client.as_deref())?;
     let trust = crate::topology::trust(cluster, file, &described.name)?;
     let options = |host, nic| ClientOptions {
-        host,
-        nic,
-        servers: cluster.servers().to_vec(),
         lanes: 4,
-        controllers: Vec::new(),
         trust: trust.clone(),
-        metrics: None,
         patience: PATIENCE,
         contention: Contention::SMART,
+        ..ClientOptions::new(host, nic, cluster.servers())
     };
-    let open = |host, nic| SpreadProcess::<K::Client<Adapter>>::open(&options(host, nic));
+    let open = |host, nic| SpreadProcess::<K::Structure<Adapter>>::open(&options(host, nic));
     let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
     process.stop_at_signals()?;
     if !arguments.replace {
@@ -68,14 +64,14 @@ pub(super) fn insert<K: Kind>(
                 match answer.result {
                     Ok(_) => break,
                     // Once more does no harm.
-                    Err(error) if K::Client::<Adapter>::is_unknown(&error) => {}
+                    Err(error) if K::Structure::<Adapter>::is_unknown(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
             done.set(done.get() + 1);
             bar.set_position(done.get());
         }
-        Ok::<_, <K::Client<Adapter> as Structure>::Error>(())
+        Ok::<_, <K::Structure<Adapter> as Structure>::Error>(())
     };
     let all = futures_buffered::join_all((0..DEPTH).map(|_| insert()));
     let ran = process.run(all);
@@ -104,7 +100,7 @@ pub(super) fn insert<K: Kind>(
 }
 
 /// Refuses to load a structure that holds keys, for one without chunks.
-fn refuse_keys<K: Kind>(process: &mut SpreadProcess<K::Client<Adapter>>) -> Result<()> {
+fn refuse_keys<K: SpreadKind>(process: &mut SpreadProcess<K::Structure<Adapter>>) -> Result<()> {
     let client = process.client().clone();
     let mut next = Some(Default::default());
     while let Some(cursor) = next {

@@ -17,7 +17,7 @@ use fatbtree_blink::KeyRange;
 use fatbtree_blink_host::grpc::{load_empty, load_servers};
 use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
 use fatbtree_memserver::grpc::{Client, ClientError, LoadData as _};
-use fatbtree_registry::with_kind;
+use fatbtree_registry::with_spread;
 use fatbtree_topology::{Cluster, MemoryServer, Named};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
@@ -124,7 +124,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let structure = arguments.structure.of(&cluster);
-    let filled = with_kind!(structure, K => spread::load::<K>(arguments, &cluster)?);
+    let filled = with_spread!(structure, K => spread::load::<K>(arguments, &cluster)?);
     if let Some(result) = filled {
         let json = serde_json::to_string_pretty(&result)?;
         match to_stdout {

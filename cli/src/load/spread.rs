@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use fatbtree_memserver::grpc::{Client, LoadData as _, LoadPartsError, Plan, empty, load_parts};
 use fatbtree_memserver::{LayError, Part as _, Tenant};
-use fatbtree_registry::Kind;
+use fatbtree_registry::{Kind as _, SpreadKind};
 use fatbtree_remote_memory::ServerInfo;
 use fatbtree_topology::{Cluster, MemoryServer};
 use fatbtree_trust::{OPERATOR, Trust};
@@ -20,7 +20,7 @@ use crate::count;
 use crate::structure::numbers;
 
 /// A server's description of its part of a structure.
-type InfoOf<K> = <<K as Kind>::Part as Tenant>::Description;
+type InfoOf<K> = <<K as SpreadKind>::Part as Tenant>::Description;
 
 /// The result, as `--json` writes it.
 #[derive(Serialize)]
@@ -53,7 +53,7 @@ impl fmt::Display for SpreadResult {
 }
 
 /// Fills the structure of a cluster: by a bulk load, or by inserts where the structure knows none, or a client is named.
-pub(super) fn load<K: Kind>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult> {
+pub(super) fn load<K: SpreadKind>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult> {
     if arguments.empty.is_some() {
         bail!(
             "--empty is for trees, and the memory servers hold a {}: it is emptied on all servers at once, by --keys with --replace",
@@ -71,7 +71,7 @@ pub(super) fn load<K: Kind>(arguments: &Arguments, cluster: &Cluster) -> Result<
 }
 
 /// Loads the structure; or empties it, if a client shall insert the keys, and returns `None`.
-async fn fill<K: Kind>(
+async fn fill<K: SpreadKind>(
     arguments: &Arguments,
     cluster: &Cluster,
     trust: &Trust,
@@ -95,7 +95,7 @@ async fn fill<K: Kind>(
 }
 
 /// Sends every server its part.
-async fn bulk_load<K: Kind>(
+async fn bulk_load<K: SpreadKind>(
     plan: Plan<K::Part>,
     servers: Vec<Server<'_, K>>,
     data: &Input,
@@ -119,14 +119,14 @@ async fn bulk_load<K: Kind>(
 }
 
 /// A server that is to be filled.
-struct Server<'c, K: Kind> {
+struct Server<'c, K: SpreadKind> {
     described: &'c MemoryServer,
     client: Client,
     info: ServerInfo<InfoOf<K>>,
 }
 
 /// Connects to all servers. Without `replace` they must be empty.
-async fn connect_to_fill<'c, K: Kind>(
+async fn connect_to_fill<'c, K: SpreadKind>(
     cluster: &'c Cluster,
     trust: &Trust,
     replace: bool,
@@ -151,7 +151,7 @@ async fn connect_to_fill<'c, K: Kind>(
 }
 
 /// Has all servers begin anew, that on which the structure begins last: until then no client opens it.
-async fn make_empty<K: Kind>(mut servers: Vec<Server<'_, K>>) -> Result<()> {
+async fn make_empty<K: SpreadKind>(mut servers: Vec<Server<'_, K>>) -> Result<()> {
     servers
         .sort_by_key(|server| K::Part::begin(&server.info.structure).server() == server.described.partition);
     for Server { described, client, .. } in servers {

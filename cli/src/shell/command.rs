@@ -4,6 +4,7 @@ use std::iter::Peekable;
 use std::str::Chars;
 
 use anyhow::{Result, anyhow, bail, ensure};
+use fatbtree_remote_memory::{KeyRange, Order};
 
 use crate::count;
 
@@ -39,7 +40,7 @@ pub(super) enum Command {
     Update(u64, Vec<u8>),
     CompareAndSet(u64, Vec<u8>, Vec<u8>),
     Delete(u64),
-    Scan { first: u64, last: u64, limit: u64, backward: bool },
+    Scan { keys: KeyRange, limit: u64, order: Order },
     Len,
     Verify,
     Begin,
@@ -78,12 +79,15 @@ impl Command {
             ("update", [key, value]) => Self::Update(number(key)?, bytes(value)?),
             ("cas", [key, old, new]) => Self::CompareAndSet(number(key)?, bytes(old)?, bytes(new)?),
             ("delete", [key]) => Self::Delete(number(key)?),
-            ("scan" | "rscan", [first, last, limit @ ..]) if limit.len() < 2 => Self::Scan {
-                first: number(first)?,
-                last: number(last)?,
-                limit: limit.first().map_or(Ok(u64::MAX), number)?,
-                backward: name == "rscan",
-            },
+            ("scan" | "rscan", [first, last, limit @ ..]) if limit.len() < 2 => {
+                let (first, last) = (number(first)?, number(last)?);
+                ensure!(first <= last, "the first key, {first}, is above the last, {last}");
+                Self::Scan {
+                    keys: KeyRange::of(first..=last),
+                    limit: limit.first().map_or(Ok(u64::MAX), number)?,
+                    order: if name == "rscan" { Order::Backward } else { Order::Forward },
+                }
+            }
             ("len", []) => Self::Len,
             ("verify", []) => Self::Verify,
             ("begin", []) => Self::Begin,

@@ -13,9 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::error::ErrorKind;
 use fatbtree_blink::{Allocation, TreeConfig, ValueLayout};
-use fatbtree_blink_client::Client;
-use fatbtree_processes::{SpreadClient, StructureClient};
-use fatbtree_registry::{Kind, with_kind};
+use fatbtree_registry::{Kind, SpreadKind, with_kind, with_spread};
 use fatbtree_topology::Cluster;
 
 use crate::nic::Nic;
@@ -93,10 +91,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some((_, cluster)) => arguments.structure.of(cluster),
         None => arguments.structure.given().unwrap_or_default(),
     };
-    let lines = match (with_kind!(structure, K => on_kind::<K>(arguments, cluster)), cluster) {
-        (Some(lines), _) => lines,
-        (None, Some(cluster)) => on_cluster::<Client<_>>(arguments, cluster),
-        (None, None) => own_tree(arguments).and_then(serve_all),
+    let lines = match cluster {
+        Some(cluster) => with_kind!(structure, K => on_cluster::<K>(arguments, cluster)),
+        None => with_spread!(structure, K => own::<K>(arguments))
+            .unwrap_or_else(|| own_tree(arguments).and_then(serve_all)),
     }?;
     match lines {
         Ok(Lines { failed: 0, .. }) => Ok(()),
@@ -111,22 +109,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Carries out all lines on a structure over all memory servers, of a cluster or in this process.
-fn on_kind<K: Kind>(arguments: &Arguments, cluster: Option<(&Path, &Cluster)>) -> Result<io::Result<Lines>> {
-    if let Some(cluster) = cluster {
-        return on_cluster::<SpreadClient<K::Client<_>>>(arguments, cluster);
-    }
+/// Carries out all lines on a structure over memory servers of this process.
+fn own<K: SpreadKind>(arguments: &Arguments) -> Result<io::Result<Lines>> {
     let mut shell = Shell::new(place::own::<K>(arguments.servers)?, arguments.trips, Out);
     shell.load(arguments.keys)?;
     serve_all(shell)
 }
 
 /// Carries out all lines on the structure of a cluster.
-fn on_cluster<C: StructureClient>(
-    arguments: &Arguments,
-    cluster: (&Path, &Cluster),
-) -> Result<io::Result<Lines>> {
-    let place = place::connect::<C>(cluster, arguments.client.as_deref(), &arguments.nic)?;
+fn on_cluster<K: Kind>(arguments: &Arguments, cluster: (&Path, &Cluster)) -> Result<io::Result<Lines>> {
+    let place = place::connect::<K::Client<_>>(cluster, arguments.client.as_deref(), &arguments.nic)?;
     exit_when_interrupted()?;
     let mut shell = Shell::new(place, false, Out);
     let lines = serve(&mut shell, io::stdin().lock(), io::stdin().is_terminal());

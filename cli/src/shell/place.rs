@@ -5,10 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use fatbtree_blink::Contention;
 use fatbtree_memserver::{Part, PartOptions, make};
-use fatbtree_processes::{ClientOptions, StructureClient, StructureProcess};
-use fatbtree_registry::{Kind, MAX_SERVERS};
+use fatbtree_processes::{ClientOptions, Reached, StructureProcess};
+use fatbtree_registry::{MAX_SERVERS, SpreadKind};
 use fatbtree_remote_memory::{Spread, Structure};
 use fatbtree_topology::Cluster;
 use fatbtree_verbs::plain::PlainDevice;
@@ -54,7 +53,7 @@ pub(super) trait Place {
 }
 
 /// The structure is opened again where a server has begun anew.
-impl<C: StructureClient> Place for StructureProcess<C> {
+impl<C: Reached> Place for StructureProcess<C> {
     type Structure = C;
 
     const PUTS_AT_ONCE: usize = 32;
@@ -81,7 +80,7 @@ impl<C: StructureClient> Place for StructureProcess<C> {
 }
 
 /// Connects as a client of the cluster file, by default the first one.
-pub(super) fn connect<C: StructureClient>(
+pub(super) fn connect<C: Reached>(
     (file, cluster): (&Path, &Cluster),
     client: Option<&str>,
     nic: &Nic,
@@ -89,15 +88,11 @@ pub(super) fn connect<C: StructureClient>(
     let described = client_of(cluster, client)?;
     let trust = crate::topology::trust(cluster, file, &described.name)?;
     let options = |host, nic| ClientOptions {
-        host,
-        nic,
-        servers: cluster.servers().to_vec(),
         lanes: 1,
         controllers: cluster.controllers().to_vec(),
         trust: trust.clone(),
-        metrics: None,
         patience: PATIENCE,
-        contention: Contention::default(),
+        ..ClientOptions::new(host, nic, cluster.servers())
     };
     let open = |host, nic| StructureProcess::open_without_absent(&options(host, nic));
     open_client(nic, cluster, described, PATIENCE, open)
@@ -125,37 +120,36 @@ impl<S: Spread<Verbs = PlainDevice>, P: Part> Place for InProcess<S, P> {
 }
 
 /// A structure in this process on `count` memory servers, empty.
-pub(super) fn own<K: Kind>(count: u16) -> Result<InProcess<K::Client<PlainDevice>, K::Part>> {
+pub(super) fn own<K: SpreadKind>(count: u16) -> Result<InProcess<K::Structure<PlainDevice>, K::Part>> {
     let numbers = 0..count.min(MAX_SERVERS);
     let shape = K::shape(numbers.clone().fold(0, |all, number| all | 1 << number));
     let part =
         |number| make::<K::Part>(&PartOptions { spare_bytes: SPARE, ..PartOptions::new(number, shape) });
     let parts = numbers.map(part).collect::<Result<Vec<_>, _>>()?;
-    InProcess::serve(parts, K::Client::<PlainDevice>::REMEMBERED)
+    InProcess::serve(parts, K::Structure::<PlainDevice>::REMEMBERED)
 }
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_registry::{WORDS, with_kind};
-    use fatbtree_remote_memory::Change;
-    use fatbtree_remote_memory::KeyRange;
+    use fatbtree_registry::{Kind as _, WORDS, with_spread};
+    use fatbtree_remote_memory::{Change, KeyRange, Order};
 
     use super::*;
 
     /// What a structure says to lack fails and changes nothing, and all else works.
-    fn check<K: Kind>() {
+    fn check<K: SpreadKind>() {
         let mut own = own::<K>(1).expect("there is memory");
         let structure = own.structure();
-        let lacks = |operation| K::Client::<PlainDevice>::LACKS.contains(&operation);
+        let lacks = |operation| K::Structure::<PlainDevice>::LACKS.contains(&operation);
         assert!(own.drive(structure.change(7, Change::Upsert(b"one"))).result.expect("there is room"));
         let swap = Change::CompareAndSwap { expected: b"one", value: b"two" };
         let swapped = own.drive(structure.change(7, swap)).result;
         assert_eq!(swapped.is_err(), lacks("compare_and_swap"), "{}", K::NAME);
-        let scanned = own.drive(structure.scan(KeyRange::ALL, 10)).result;
-        assert_eq!(scanned.map(|pairs| pairs.len()).ok(), (!lacks("scan")).then_some(1), "{}", K::NAME);
-        let scanned = own.drive(structure.scan_backward(KeyRange::ALL, 10)).result;
-        let has_order = !lacks("scan_backward");
-        assert_eq!(scanned.map(|pairs| pairs.len()).ok(), has_order.then_some(1), "{}", K::NAME);
+        for order in [Order::Forward, Order::Backward] {
+            let scanned = own.drive(structure.scan(KeyRange::ALL, order, 10)).result;
+            let found = (!lacks(order.operation())).then_some(1);
+            assert_eq!(scanned.map(|pairs| pairs.len()).ok(), found, "{}", K::NAME);
+        }
         let found = own.drive(structure.get(7)).result.expect("it is there").expect("it is there");
         assert_eq!(found.as_ref(), if lacks("compare_and_swap") { b"one" } else { b"two" });
         assert!(own.drive(structure.change(7, Change::Delete)).result.expect("it is there"));
@@ -164,7 +158,7 @@ mod tests {
     #[test]
     fn operations_that_a_structure_lacks_are_refused() {
         for word in WORDS {
-            with_kind!(word, K => check::<K>());
+            with_spread!(word, K => check::<K>());
         }
     }
 }

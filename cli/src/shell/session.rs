@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 
 use anyhow::{Result, anyhow, bail};
-use fatbtree_remote_memory::{Answer, Change, KeyRange, Pairs, Portion, Structure};
+use fatbtree_remote_memory::{Answer, Change, KeyRange, Order, Pairs, Portion, Structure};
 use futures_buffered::join_all;
 
 use super::command::{Command, show};
@@ -114,7 +114,7 @@ impl<P: Place, W: Write> Shell<P, W> {
     }
 
     /// Reads the next pairs of a range, and what that took.
-    fn pairs(&mut self, range: KeyRange, most: usize, backward: bool) -> Result<(Pairs, u32)> {
+    fn pairs(&mut self, range: KeyRange, most: usize, order: Order) -> Result<(Pairs, u32)> {
         if P::Structure::LACKS.contains(&"scan") {
             bail!(
                 "a {} has no order of keys: `fatbtree scan` without a range prints all pairs",
@@ -122,10 +122,7 @@ impl<P: Place, W: Write> Shell<P, W> {
             );
         }
         let structure = self.place.structure();
-        let Answer { result, round_trips } = match backward {
-            true => self.place.run(structure.scan_backward(range, most))?,
-            false => self.place.run(structure.scan(range, most))?,
-        };
+        let Answer { result, round_trips } = self.place.run(structure.scan(range, order, most))?;
         Ok((result?, round_trips))
     }
 
@@ -142,22 +139,17 @@ impl<P: Place, W: Write> Shell<P, W> {
     }
 
     /// Prints the pairs of a range, some at a time: a long scan is printed as it goes.
-    fn scan(&mut self, (first, last): (u64, u64), limit: u64, backward: bool) -> Result<(), Trouble> {
-        let (mut left, mut found, mut all) = (Some(first..=last), 0, 0);
-        while let Some(range) = left.filter(|_| found < limit) {
+    fn scan(&mut self, keys: KeyRange, limit: u64, order: Order) -> Result<(), Trouble> {
+        let (mut left, mut found, mut all) = (Some(keys), 0, 0);
+        while let Some(keys) = left.filter(|_| found < limit) {
             let most = (limit - found).min(PAIRS_AT_ONCE as u64) as usize;
-            let (pairs, round_trips) = self.pairs(KeyRange::of(range.clone()), most, backward)?;
+            let (pairs, round_trips) = self.pairs(keys, most, order)?;
             all += u64::from(round_trips);
-            found += pairs.len() as u64;
+            let Portion { pairs, rest } = Portion::of(pairs, most, keys, order);
+            (left, found) = (rest, found + pairs.len() as u64);
             for (key, value) in &pairs {
                 writeln!(self.out, "{key} {}", show(value))?;
             }
-            let end = pairs.last().filter(|_| pairs.len() == most);
-            let rest = |(end, _): &(u64, _)| match backward {
-                true => Some(*range.start()..=end.checked_sub(1)?),
-                false => Some(end.checked_add(1)?..=*range.end()),
-            };
-            left = end.and_then(rest).filter(|rest| !rest.is_empty());
         }
         self.cost(all)
     }
@@ -201,10 +193,7 @@ impl<P: Place, W: Write> Shell<P, W> {
                 }
                 Ok(())
             }
-            Command::Scan { first, last, .. } if first > last => {
-                Err(anyhow!("the first key, {first}, is above the last, {last}").into())
-            }
-            Command::Scan { first, last, limit, backward } => self.scan((first, last), limit, backward),
+            Command::Scan { keys, limit, order } => self.scan(keys, limit, order),
             Command::Len => {
                 let before = self.place.reads();
                 let count = self.count()?;

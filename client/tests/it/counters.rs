@@ -1,14 +1,11 @@
 //! A structure that no part of the program names, the smallest one: served by a memory server with a data folder, used by the library,
-//! measured as `fatbtree bench` does, and verified. [`Kind`] is all that joins it.
-
-use std::time::Duration;
+//! measured as `fatbtree bench` does, and verified. [`SpreadKind`] is all that joins it.
 
 use fatbtree::Error;
 use fatbtree_processes::{Adapter, ClientOptions, NicSpec, SpreadProcess, host_port};
-use fatbtree_registry::{CacheUse, Kind, Remembered};
+use fatbtree_registry::SpreadKind;
 use fatbtree_remote_memory::Spread as _;
 use fatbtree_topology::Cluster;
-use fatbtree_trust::Trust;
 use fatbtree_verbs::Verbs;
 use fatbtree_workload::measure::Troubles;
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
@@ -25,15 +22,9 @@ const COUNTERS: u32 = 200;
 /// The line of the registry.
 struct Toy;
 
-impl Kind for Toy {
-    type Client<V: Verbs + 'static> = Counters<V>;
+impl SpreadKind for Toy {
+    type Structure<V: Verbs + 'static> = Counters<V>;
     type Part = Array;
-
-    const REMEMBERS: Remembered = Remembered::Places;
-
-    fn cache_use<V: Verbs + 'static>(_: &Counters<V>) -> CacheUse {
-        CacheUse::default()
-    }
 
     fn shape(servers: u32) -> Shape {
         Shape { servers, counters: COUNTERS }
@@ -77,18 +68,9 @@ fn a_structure_of_ones_own_is_measured_and_verified() {
     let file = std::fs::read_to_string(running.folder.path().join("cluster.toml")).unwrap();
     let cluster = Cluster::from_toml(&file).unwrap();
     let host = cluster.clients()[0].host;
-    let mut process = SpreadProcess::<Counters<Adapter>>::open(&ClientOptions {
-        host: cluster.tree().host(host).clone(),
-        nic: NicSpec::Software(host_port(&cluster, host).unwrap()),
-        servers: cluster.servers().to_vec(),
-        lanes: 2,
-        controllers: Vec::new(),
-        trust: Trust::default(),
-        metrics: None,
-        patience: Duration::from_secs(20),
-        contention: fatbtree_blink::Contention::default(),
-    })
-    .unwrap();
+    let nic = NicSpec::Software(host_port(&cluster, host).unwrap());
+    let options = ClientOptions::new(cluster.tree().host(host).clone(), nic, cluster.servers());
+    let mut process = SpreadProcess::<Counters<Adapter>>::open(&options).unwrap();
     let client = process.client().clone();
     let mut properties = builtin("a").unwrap();
     properties.set("recordcount", &COUNTERS.to_string());

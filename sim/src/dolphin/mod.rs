@@ -25,6 +25,7 @@ mod run;
 mod tests;
 
 use fatbtree_dolphin::Shape;
+use fatbtree_remote_memory::Order;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use serde::Serialize;
@@ -94,7 +95,7 @@ pub struct Scenario {
     /// Whether switches lead to leaves that no node leads to, too.
     unlinked: bool,
     /// Whether scans go from the highest key down.
-    is_backward: bool,
+    order: Order,
     /// Mishaps for which a server that died stays away, at most.
     away: u32,
     /// Time for which operations try.
@@ -163,7 +164,7 @@ impl Scenario {
     /// The same with scans from the highest key down.
     #[must_use]
     pub fn backward(self) -> Self {
-        Self { is_backward: true, ..self }
+        Self { order: Order::Backward, ..self }
     }
 
     /// The same with switches that lead clients, by keys without so many low bits.
@@ -235,7 +236,7 @@ impl Scenario {
             cache: *pick(draw, &[0, 2_000, 1 << 20, 1 << 20]),
             led: None,
             unlinked: false,
-            is_backward: false,
+            order: Order::Forward,
             away,
             patience: Duration::from_micros(patience),
             chunks,

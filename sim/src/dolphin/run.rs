@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use fatbtree_dolphin::host::HybridIndex;
 use fatbtree_dolphin::{Index, IndexError, NodeCache, Verified};
-use fatbtree_remote_memory::{CommonError, Contention, RemoteConfig};
+use fatbtree_remote_memory::{CommonError, Contention, Order, RemoteConfig};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
@@ -110,13 +110,13 @@ impl Living {
             let (key, act) = scenario.draw(ebbs, &mut random);
             drop(match act {
                 Act::Scan => {
-                    let is_backward = scenario.is_backward;
-                    let range = match is_backward {
-                        true => (*scenario.keys.first().unwrap_or(&key), key),
-                        false => (key, *scenario.keys.last().unwrap_or(&key)),
+                    let order = scenario.order;
+                    let range = match order {
+                        Order::Backward => (*scenario.keys.first().unwrap_or(&key), key),
+                        Order::Forward => (key, *scenario.keys.last().unwrap_or(&key)),
                     };
                     let most = random.random_range(1..40);
-                    recorder.scan(&self.machine, &*index, range, most, is_backward).await.map(drop)
+                    recorder.scan(&self.machine, &*index, range, most, order).await.map(drop)
                 }
                 act => recorder.operate(&self.machine, &*index, key, act).await,
             });
@@ -141,8 +141,8 @@ impl Living {
     async fn verify(self) -> Result<Verified, String> {
         let index = self.open().await.map_err(|error| error.to_string())?;
         let verified = index.verify().await.map_err(|fault| fault.to_string())?;
-        let (all, is_backward) = ((0, u64::MAX), self.setting.scenario.is_backward);
-        let found = self.setting.recorder.scan(&self.machine, &*index, all, usize::MAX, is_backward).await;
+        let (all, order) = ((0, u64::MAX), self.setting.scenario.order);
+        let found = self.setting.recorder.scan(&self.machine, &*index, all, usize::MAX, order).await;
         match found.map_err(|error| error.to_string())? as u64 {
             found if found == verified.keys => Ok(verified),
             found => Err(format!("{} keys are there, a scan finds {found}", verified.keys)),

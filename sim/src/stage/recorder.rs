@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use fatbtree_remote_memory::{Change, CommonError, KeyRange, Portion, Structure};
+use fatbtree_remote_memory::{Change, CommonError, KeyRange, Order, Portion, Structure};
 
 use crate::history::{Answer, Call, History};
 use crate::world::Machine;
@@ -213,22 +213,19 @@ impl Recorder {
         structure: &S,
         (from, last): (u64, u64),
         most: usize,
-        is_backward: bool,
+        order: Order,
     ) -> Result<usize, S::Error> {
         let asked = self.history.ask_scan(&machine.name(), machine.now(), from..=last);
         let range = KeyRange::of(from..=last);
-        let scanned = match is_backward {
-            true => structure.scan_backward(range, most).await,
-            false => structure.scan(range, most).await,
-        };
-        let found = scanned.result?;
+        let is_backward = order == Order::Backward;
+        let found = structure.scan(range, order, most).await.result?;
         let count = found.len();
         let mut pairs = self.opened(found);
         if is_backward {
             pairs.reverse();
         }
         if !pairs.is_sorted_by(|one, other| one.0 < other.0) {
-            self.wrong(format!("a scan from {from:#x} is out of order: {pairs:x?}, backward: {is_backward}"));
+            self.wrong(format!("a scan from {from:#x} is out of order: {pairs:x?}, {order:?}"));
         }
         let is_cut = count >= most;
         let seen = match is_backward {

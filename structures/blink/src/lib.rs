@@ -95,14 +95,15 @@ pub use config::{
 };
 pub use fatbtree_remote_memory::{
     Attempts, BreakReason, Change, Check, Combine, CommonError, ConnectError, ConnectionId, Contention,
-    Event, GlobalAddress, HAND_OVERS, HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory,
-    RemoteSide, RemoteStats, ReturnedBlocks, SURPLUS, SessionId, Shortage, SizeClass, Writer, record,
+    Event, GlobalAddress, HAND_OVERS, HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Order, Owner,
+    RemoteMemory, RemoteSide, RemoteStats, ReturnedBlocks, SURPLUS, SessionId, Shortage, SizeClass, Writer,
+    record,
 };
 pub use limits::Limits;
 pub use lookup::{Lookup, Value};
 pub use operation::{OperationError, Start, Trips, ValueBytes};
 pub use pool::{Pool, PoolConfig, PoolError, PoolStats};
-pub use scan::{Order, Scan, ScanOptions, ScanTrips};
+pub use scan::{Scan, ScanOptions, ScanTrips};
 pub use separator::{cut_keys, cut_nodes, separator};
 pub use speculation::{EntryCache, EntryCacheStats, EntryPlace};
 pub use super_root::{Partition, SuperRoot, SuperRootError};

@@ -23,6 +23,7 @@ mod histogram;
 
 use serde::{Deserialize, Serialize};
 
+pub use fatbtree_remote_memory::Troubles;
 pub use histogram::{CdfPoint, LatencyHistogram};
 
 /// Outcome of an operation.
@@ -40,45 +41,6 @@ pub enum Outcome {
     Failed,
     /// The outcome of a write is unknown, because its server was started anew meanwhile.
     Unknown,
-}
-
-/// Counts of events that cost time, from the client's own counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Troubles {
-    /// Lookups that read a node again, because it was torn, locked or stale.
-    pub retries: u64,
-    /// Index reads whose node failed its checks, so that the lookup began again at the root.
-    pub fallbacks: u64,
-    /// Lookups that asked for an index read and were walked ordinarily, because the connection is not
-    /// registered.
-    pub unregistered: u64,
-    /// Queue pairs that went into error.
-    pub broken_connections: u64,
-    /// Lookups begun again because of a broken queue pair.
-    pub restarts: u64,
-}
-
-impl Troubles {
-    /// Adds the counts of another client.
-    pub fn merge(&mut self, other: &Troubles) {
-        self.retries += other.retries;
-        self.fallbacks += other.fallbacks;
-        self.unregistered += other.unregistered;
-        self.broken_connections += other.broken_connections;
-        self.restarts += other.restarts;
-    }
-}
-
-impl From<fatbtree_blink::PoolStats> for Troubles {
-    fn from(stats: fatbtree_blink::PoolStats) -> Self {
-        Troubles {
-            retries: stats.retries,
-            fallbacks: stats.fallbacks,
-            unregistered: stats.unregistered,
-            broken_connections: stats.remote.broken_connections,
-            restarts: stats.restarts,
-        }
-    }
 }
 
 /// Round trips per operation counted one by one up to here, together beyond.

@@ -168,16 +168,11 @@ pub(crate) fn client_options(file: &Path, name: Option<&str>) -> ClientOptions {
     let mut clients = cluster.clients().iter();
     let client = clients.find(|client| name.is_none_or(|name| client.name == name));
     let host = client.expect("it is in the file").host;
+    let nic = NicSpec::Software(host_port(&cluster, host).expect("it has a wire"));
     ClientOptions {
-        host: cluster.tree().host(host).clone(),
-        nic: NicSpec::Software(host_port(&cluster, host).expect("it has a wire")),
-        servers: cluster.servers().to_vec(),
-        controllers: Vec::new(),
-        trust: fatbtree_trust::Trust::default(),
-        metrics: None,
         lanes: 1,
         patience: Duration::from_secs(30),
-        contention: fatbtree_blink::Contention::default(),
+        ..ClientOptions::new(cluster.tree().host(host).clone(), nic, cluster.servers())
     }
 }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use fatbtree_processes::{Adapter, SpreadClient, SpreadProcess, StructureClient};
+use fatbtree_memserver::grpc::Describe;
+use fatbtree_processes::{Adapter, SpreadProcess};
 use fatbtree_remote_memory::Spread;
 use fatbtree_topology::Cluster;
 
@@ -22,10 +23,7 @@ pub(crate) fn structure_file(folder: &Path, structure: &str) -> PathBuf {
 }
 
 /// A client in this process, at the wire that the file has for it.
-pub(crate) fn client<S: Spread<Verbs = Adapter>>(file: &Path) -> SpreadProcess<S>
-where
-    SpreadClient<S>: StructureClient,
-{
+pub(crate) fn client<S: Spread<Verbs = Adapter, Info: Describe>>(file: &Path) -> SpreadProcess<S> {
     SpreadProcess::open(&client_options(file, None)).expect("the servers run")
 }
 

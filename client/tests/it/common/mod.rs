@@ -11,7 +11,7 @@ use fatbtree_processes::{
     Hosted, MemoryServerOptions, MemoryServerProcess, NicSpec, PartSource, QueryOptions, Stopper, TreeSource,
     roster_of, switch_ports,
 };
-use fatbtree_registry::Kind;
+use fatbtree_registry::SpreadKind;
 use fatbtree_topology::{Cluster, MemoryServer};
 use fatbtree_trust::Trust;
 
@@ -89,12 +89,12 @@ impl Running {
     }
 
     /// With an empty structure of this kind in place of a tree.
-    pub(crate) fn with<K: Kind>() -> Self {
+    pub(crate) fn with<K: SpreadKind>() -> Self {
         Self::serve(1, None, |_| PartSource::<K::Part> { shape: K::shape(1), spare_bytes: SPARE })
     }
 
     /// The same, with what lies in this folder.
-    pub(crate) fn with_data<K: Kind>(data: &Path) -> Self {
+    pub(crate) fn with_data<K: SpreadKind>(data: &Path) -> Self {
         let part = PartSource::<K::Part> { shape: K::shape(1), spare_bytes: SPARE };
         Self::serve(1, Some(data.to_owned()), |_| part)
     }

@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fatbtree_remote_memory::{
-    Answer, Change, CommonError, GlobalAddress, HEADER_BYTES, KeyRange, Lane, LockError, LockGuard, Members,
-    Op, Pairs, Part, Portion, RemoteMemory, Spread, Stop, Structure, Trouble, Want, export_in_order, members,
+    Answer, CacheUse, Change, CommonError, GlobalAddress, HEADER_BYTES, KeyRange, Lane, LockError, LockGuard,
+    Members, Op, Order, Pairs, Part, Portion, Remembered, RemoteMemory, Spread, Stop, Structure, Trouble,
+    Want, export_in_order, members,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
@@ -229,12 +230,12 @@ impl<V: Verbs + 'static> Structure for Counters<V> {
         changed.map(|changed| changed.flatten().is_some())
     }
 
-    async fn scan(&self, range: KeyRange, most: usize) -> Answer<Pairs, CommonError> {
-        self.pairs(self.keys_of(range).take(most)).await
-    }
-
-    async fn scan_backward(&self, range: KeyRange, most: usize) -> Answer<Pairs, CommonError> {
-        self.pairs(self.keys_of(range).rev().take(most)).await
+    async fn scan(&self, range: KeyRange, order: Order, most: usize) -> Answer<Pairs, CommonError> {
+        let keys = self.keys_of(range);
+        match order {
+            Order::Forward => self.pairs(keys.take(most)).await,
+            Order::Backward => self.pairs(keys.rev().take(most)).await,
+        }
     }
 
     fn export(
@@ -257,6 +258,7 @@ impl<V: Verbs + 'static> Spread for Counters<V> {
     type Verified = String;
     type Fault = CommonError;
 
+    const REMEMBERS: Remembered = Remembered::Places;
     const REMEMBERED: u64 = 0;
 
     fn servers(shape: &Shape) -> u32 {
@@ -269,6 +271,10 @@ impl<V: Verbs + 'static> Spread for Counters<V> {
 
     async fn open(memory: Rc<RemoteMemory<V>>, server: u16, _: u64) -> Result<Self, CommonError> {
         Self::open(memory, server).await
+    }
+
+    fn cache_use(&self) -> CacheUse {
+        CacheUse::default()
     }
 
     fn memory(&self) -> &Rc<RemoteMemory<V>> {

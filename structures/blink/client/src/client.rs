@@ -14,14 +14,15 @@ use fatbtree_blink::{
     OperationError, Order, Pool, PoolConfig, Scan, ScanOptions, Start, SuperRoot, Value, Verified,
     VerifyError,
 };
-use fatbtree_remote_memory::{Answer, Pairs, Portion, Structure, export_in_order};
+use fatbtree_remote_memory::{
+    Answer, LatencyBuckets, OperationLatencies, Pairs, Portion, Report, Structure, export_in_order,
+};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
-use crate::latencies::{LatencyBuckets, OperationLatencies};
-use crate::sample::{KeySample, Report, Sampling};
+use crate::sample::{KeySample, Sampling};
 
 /// A database client: reads and writes the records of a memory pool, many at a time.
 ///
@@ -348,12 +349,8 @@ impl<V: Verbs> Structure for Client<V> {
         Answer { result, round_trips: trips.round_trips }
     }
 
-    async fn scan(&self, range: KeyRange, most: usize) -> Answer<Pairs, OperationError> {
-        self.first_of(self.scan_from(range, Order::Forward), most).await
-    }
-
-    async fn scan_backward(&self, range: KeyRange, most: usize) -> Answer<Pairs, OperationError> {
-        self.first_of(self.scan_from(range, Order::Backward), most).await
+    async fn scan(&self, range: KeyRange, order: Order, most: usize) -> Answer<Pairs, OperationError> {
+        self.first_of(self.scan_from(range, order), most).await
     }
 
     fn export(

@@ -15,7 +15,7 @@
 //! * Both are [structures](fatbtree_remote_memory::Structure). [`NoAnswer`]: errors of queries.
 //! * [`KeySample`], [`Report`]: report of a client to planners of switch caches, with the keys that it is asked for, and the number of
 //!   stale hints from switches.
-//! * [`OperationLatencies`]: latencies of a client's operations, for monitoring.
+//! * [`OperationLatencies`](fatbtree_remote_memory::OperationLatencies): latencies of a client's operations, for monitoring.
 //!
 //! Workloads, load generation and measurement are in the crate `fatbtree-workload`, which builds on this one.
 //!
@@ -81,14 +81,13 @@
 mod answer;
 mod client;
 mod compute_server;
-mod latencies;
 mod query;
 mod sample;
+mod structure;
 
 pub use answer::NoAnswer;
 pub use client::Client;
 pub use compute_server::ComputeServer;
 pub use fatbtree_query::RequesterStats;
-pub use latencies::{LatencyBuckets, OperationLatencies};
 pub use query::QueryClient;
-pub use sample::{KeySample, Report};
+pub use sample::KeySample;

@@ -9,12 +9,13 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use fatbtree_query::{Answer, Ask, Identity, Requester, RequesterOptions, RequesterStats, ToServer};
-use fatbtree_remote_memory::{Change, KeyRange, Pairs, Portion, Structure, export_in_order};
+use fatbtree_remote_memory::{
+    Change, KeyRange, LatencyBuckets, OperationLatencies, Order, Pairs, Portion, Structure, export_in_order,
+};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Query, Status, records};
 
 use crate::answer::NoAnswer;
-use crate::latencies::{LatencyBuckets, OperationLatencies};
 
 /// Result and cost of an operation.
 type Cost<T> = fatbtree_remote_memory::Answer<T, NoAnswer>;
@@ -356,7 +357,10 @@ impl Structure for QueryClient {
         self.answered(|latencies| &mut latencies.writes, began, 1, result)
     }
 
-    async fn scan(&self, range: KeyRange, most: usize) -> Cost<Pairs> {
+    async fn scan(&self, range: KeyRange, order: Order, most: usize) -> Cost<Pairs> {
+        if order == Order::Backward {
+            return Cost { result: Err(NoAnswer::Server("queries have no scan_backward")), round_trips: 0 };
+        }
         let began = self.now();
         let last = range.high.map_or(u64::MAX, |high| high.saturating_sub(1));
         let (mut found, mut trips) = (Vec::with_capacity(most), 0);
@@ -380,10 +384,6 @@ impl Structure for QueryClient {
             }
         }
         self.answered(|latencies| &mut latencies.scans, began, trips, result.map(|()| found))
-    }
-
-    async fn scan_backward(&self, _: KeyRange, _: usize) -> Cost<Pairs> {
-        Cost { result: Err(NoAnswer::Server("queries have no scan_backward")), round_trips: 0 }
     }
 
     fn export(&self, from: u64, most: usize) -> impl Future<Output = Cost<Portion<Bytes, u64>>> {

@@ -1,6 +1,7 @@
 //! Observations of clients for planners of switch caches: the keys that clients are asked for, and the number of stale hints from switches.
 
 use fatbtree_blink::PoolStats;
+use fatbtree_remote_memory::Report;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -56,19 +57,6 @@ impl KeySample {
     pub fn seen(&self) -> u64 {
         self.seen
     }
-}
-
-/// News of a client for planners since the last report: see [`Client::report`](crate::Client::report).
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Report {
-    /// A sample of the keys that it was asked for.
-    pub keys: Vec<u64>,
-    /// Index reads.
-    pub index_reads: u64,
-    /// Index reads among them that led to a node to which the key belonged no longer.
-    pub stale_hints: u64,
-    /// Index reads among them that returned the record of their key: the entry of a hot key led there.
-    pub hot_keys: u64,
 }
 
 /// Sample of a client, and the counts that it has reported already.

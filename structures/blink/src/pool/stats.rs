@@ -1,6 +1,6 @@
 //! Counters of a client.
 
-use fatbtree_remote_memory::RemoteStats;
+use fatbtree_remote_memory::{RemoteStats, Troubles};
 
 /// Counters of a client since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,4 +40,16 @@ pub struct PoolStats {
     pub merges_below_others: u64,
     /// Nodes whose unfinished split or merge, begun by another operation, was completed.
     pub settled: u64,
+}
+
+impl From<PoolStats> for Troubles {
+    fn from(stats: PoolStats) -> Self {
+        Self {
+            retries: stats.retries,
+            fallbacks: stats.fallbacks,
+            unregistered: stats.unregistered,
+            broken_connections: stats.remote.broken_connections,
+            restarts: stats.restarts,
+        }
+    }
 }

@@ -43,22 +43,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use fatbtree_remote_memory::KeyRange;
+use fatbtree_remote_memory::{KeyRange, Order};
 use fatbtree_verbs::Verbs;
 use futures_core::Stream;
 
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 use leaves::{Leaves, Pairs};
-
-/// The order in which a scan gives out its pairs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Order {
-    /// Ascending keys.
-    Forward,
-    /// Descending keys.
-    Backward,
-}
 
 /// Options of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

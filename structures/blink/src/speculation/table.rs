@@ -115,10 +115,13 @@ impl Slot {
 }
 
 impl EntryCache {
-    /// An empty cache that occupies at most `limit` bytes: 24 a place. Below the 96 bytes of a set it is switched off.
+    /// Bytes of the smallest cache: one set.
+    pub const LEAST_BYTES: u64 = size_of::<Set>() as u64;
+
+    /// An empty cache that occupies at most `limit` bytes: 24 a place. Below [`LEAST_BYTES`](Self::LEAST_BYTES) it is switched off.
     #[must_use]
     pub fn new(limit: u64) -> Self {
-        let sets = usize::try_from(limit / size_of::<Set>() as u64).unwrap_or(usize::MAX);
+        let sets = usize::try_from(limit / Self::LEAST_BYTES).unwrap_or(usize::MAX);
         Self { limit, sets: (0..sets).map(|_| Set::default()).collect(), tree: AtomicU32::new(0) }
     }
 

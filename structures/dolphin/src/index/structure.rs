@@ -5,13 +5,14 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fatbtree_remote_memory::{
-    CommonError, KeyRange, Pairs, Portion, RemoteMemory, Spread, Structure, copied, export_in_order,
+    CacheUse, CommonError, KeyRange, Order, Pairs, Portion, Remembered, RemoteMemory, Spread, Structure,
+    copied, export_in_order,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 
 use super::{Answer, Change, Index, Value};
-use crate::cache::NodeCache;
+use crate::cache::{CacheStats, NodeCache};
 use crate::error::IndexError;
 use crate::layout::Shape;
 use crate::verify::{Fault, Verified};
@@ -44,12 +45,11 @@ impl<V: Verbs + 'static> Structure for Index<V> {
         self.change(key, change)
     }
 
-    async fn scan(&self, range: KeyRange, most: usize) -> Answer<Pairs> {
-        self.scan(range, most).await.map(copied)
-    }
-
-    async fn scan_backward(&self, range: KeyRange, most: usize) -> Answer<Pairs> {
-        self.scan_backward(range, most).await.map(copied)
+    async fn scan(&self, range: KeyRange, order: Order, most: usize) -> Answer<Pairs> {
+        match order {
+            Order::Forward => self.scan(range, most).await.map(copied),
+            Order::Backward => self.scan_backward(range, most).await.map(copied),
+        }
     }
 
     fn export(&self, from: u64, most: usize) -> impl Future<Output = Answer<Portion<Bytes, u64>>> {
@@ -67,6 +67,8 @@ impl<V: Verbs + 'static> Spread for Index<V> {
     type Verified = Verified;
     type Fault = Fault;
 
+    const REMEMBERS: Remembered = Remembered::Nodes;
+
     /// Inner nodes of 100 million dense keys.
     const REMEMBERED: u64 = 64 << 20;
 
@@ -80,6 +82,11 @@ impl<V: Verbs + 'static> Spread for Index<V> {
 
     async fn open(memory: Rc<RemoteMemory<V>>, server: u16, remembered: u64) -> Result<Self, IndexError> {
         Self::open(memory, server, Rc::new(NodeCache::new(remembered))).await
+    }
+
+    fn cache_use(&self) -> CacheUse {
+        let CacheStats { hits, misses, stale, nodes: entries, bytes, .. } = self.cache().stats();
+        CacheUse { hits, misses, stale, bytes, entries }
     }
 
     fn memory(&self) -> &Rc<RemoteMemory<V>> {

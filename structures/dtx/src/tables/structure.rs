@@ -7,13 +7,13 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fatbtree_remote_memory::{
-    Answer, Change, CommonError, GlobalAddress, KeyRange, Pairs, Portion, RemoteMemory, Spread, Step,
-    Stepped, Structure, Wanted,
+    Answer, CacheUse, Change, CommonError, GlobalAddress, KeyRange, Order, Pairs, Portion, Remembered,
+    RemoteMemory, Spread, Step, Stepped, Structure, Wanted,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 
-use super::{ASK, Addresses, Fault, Tables, Transaction, Verdict, Verified, Want};
+use super::{ASK, AddressStats, Addresses, Fault, Tables, Transaction, Verdict, Verified, Want};
 use crate::error::DtxError;
 use crate::layout::Shape;
 use crate::value::{pack, unpack};
@@ -142,18 +142,9 @@ impl<V: Verbs + 'static> Structure for Tables<V> {
         self.change_pair(key, change)
     }
 
-    async fn scan(&self, _: KeyRange, _: usize) -> Answer<Pairs, DtxError> {
-        Answer {
-            result: Err(CommonError::Lacks { structure: NAME, operation: "scan" }.into()),
-            round_trips: 0,
-        }
-    }
-
-    async fn scan_backward(&self, _: KeyRange, _: usize) -> Answer<Pairs, DtxError> {
-        Answer {
-            result: Err(CommonError::Lacks { structure: NAME, operation: "scan_backward" }.into()),
-            round_trips: 0,
-        }
+    async fn scan(&self, _: KeyRange, order: Order, _: usize) -> Answer<Pairs, DtxError> {
+        let lacks = CommonError::Lacks { structure: NAME, operation: order.operation() };
+        Answer { result: Err(lacks.into()), round_trips: 0 }
     }
 
     async fn export(&self, from: u32, most: usize) -> Answer<Portion<Bytes, u32>, DtxError> {
@@ -223,6 +214,8 @@ impl<V: Verbs + 'static> Spread for Tables<V> {
     type Verified = Verified;
     type Fault = Fault;
 
+    const REMEMBERS: Remembered = Remembered::Places;
+
     /// 65536 addresses.
     const REMEMBERED: u64 = 512 << 10;
 
@@ -237,6 +230,11 @@ impl<V: Verbs + 'static> Spread for Tables<V> {
     async fn open(memory: Rc<RemoteMemory<V>>, server: u16, remembered: u64) -> Result<Self, DtxError> {
         let addresses = Addresses::new((remembered / ADDRESS_BYTES) as usize);
         Self::open_knowing(memory, server, Rc::new(addresses)).await
+    }
+
+    fn cache_use(&self) -> CacheUse {
+        let AddressStats { hits, misses, stale, bytes, known: entries } = self.addresses().stats();
+        CacheUse { hits, misses, stale, bytes, entries }
     }
 
     fn memory(&self) -> &Rc<RemoteMemory<V>> {

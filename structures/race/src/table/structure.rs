@@ -5,11 +5,13 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fatbtree_remote_memory::{
-    CommonError, KeyRange, Pairs, Portion, RemoteMemory, Spread, Structure, copied,
+    CacheUse, CommonError, KeyRange, Order, Pairs, Portion, Remembered, RemoteMemory, Spread, Structure,
+    copied,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 
+use super::speculate::PlaceStats;
 use super::{Answer, Change, Cursor, Table, Value};
 use crate::error::TableError;
 use crate::layout::TableInfo;
@@ -44,18 +46,9 @@ impl<V: Verbs + 'static> Structure for Table<V> {
         self.change(key, change)
     }
 
-    async fn scan(&self, _: KeyRange, _: usize) -> Answer<Pairs> {
-        Answer {
-            result: Err(CommonError::Lacks { structure: NAME, operation: "scan" }.into()),
-            round_trips: 0,
-        }
-    }
-
-    async fn scan_backward(&self, _: KeyRange, _: usize) -> Answer<Pairs> {
-        Answer {
-            result: Err(CommonError::Lacks { structure: NAME, operation: "scan_backward" }.into()),
-            round_trips: 0,
-        }
+    async fn scan(&self, _: KeyRange, order: Order, _: usize) -> Answer<Pairs> {
+        let lacks = CommonError::Lacks { structure: NAME, operation: order.operation() };
+        Answer { result: Err(lacks.into()), round_trips: 0 }
     }
 
     async fn export(&self, from: Cursor, most: usize) -> Answer<Portion<Bytes, Cursor>> {
@@ -74,6 +67,8 @@ impl<V: Verbs + 'static> Spread for Table<V> {
     type Verified = Verified;
     type Fault = Fault;
 
+    const REMEMBERS: Remembered = Remembered::Places;
+
     /// [Places of keys](Self::remember_places).
     const REMEMBERED: u64 = 0;
 
@@ -89,6 +84,11 @@ impl<V: Verbs + 'static> Spread for Table<V> {
         let table = Self::open(memory, server).await?;
         table.remember_places(remembered);
         Ok(table)
+    }
+
+    fn cache_use(&self) -> CacheUse {
+        let PlaceStats { hits, misses, stale, bytes, places: entries } = self.place_stats();
+        CacheUse { hits, misses, stale, bytes, entries }
     }
 
     fn memory(&self) -> &Rc<RemoteMemory<V>> {

@@ -3,7 +3,7 @@
 /// Latencies by bucket, since the beginning.
 ///
 /// ```
-/// use fatbtree_blink_client::LatencyBuckets;
+/// use fatbtree_remote_memory::LatencyBuckets;
 ///
 /// let mut latencies = LatencyBuckets::default();
 /// latencies.record(7_000); // 7 µs
@@ -75,7 +75,7 @@ pub struct OperationLatencies {
     pub reads: LatencyBuckets,
     /// Inserts, updates, deletes.
     pub writes: LatencyBuckets,
-    /// Scans; of a client by RDMA those of [`Structure::scan`](fatbtree_remote_memory::Structure::scan).
+    /// Scans; of a client by RDMA those of [`Structure::scan`](crate::Structure::scan).
     pub scans: LatencyBuckets,
 }
 

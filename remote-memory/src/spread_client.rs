@@ -1,30 +1,29 @@
-//! The client of a structure that lies over all memory servers, in its process: a hash table, a Dolphin index.
+//! The client of a structure that lies over all memory servers: a hash table, a Dolphin index. It opens the structure when it is first
+//! asked, and anew after a server has begun anew.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use fatbtree_memserver::grpc::Describe;
-use fatbtree_remote_memory::{
-    Answer, Awaited, Change, KeyRange, Pairs, Portion, RemoteConfig, RemoteMemory, ServerSet, Spread, Step,
-    Stepped, Structure,
-};
-use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
 
-use super::structure::{DoubtOthers, Infos, StructureClient};
-use super::{ClientOptions, in_nanos};
-use crate::NodeError;
-use crate::adapter::Adapter;
+use crate::client::{Believed, CacheUse, ClientConfig, Infos, OpenError, Remembered, StructureClient};
+use crate::config::RemoteConfig;
+use crate::keys::KeyRange;
+use crate::latencies::{LatencyBuckets, OperationLatencies};
+use crate::members::{Awaited, ServerSet};
+use crate::memory::RemoteMemory;
+use crate::structure::{Answer, Change, Order, Pairs, Portion, Spread, Step, Stepped, Structure};
 
-/// A client of a structure over all memory servers, with memory that its process keeps connected. A clone is the same client.
-pub struct SpreadClient<S: Spread<Verbs = Adapter>>(Rc<Inner<S>>);
+/// A client of a structure over all memory servers, whose memory is kept connected. A clone is the same client.
+pub struct SpreadClient<S: Spread>(Rc<Inner<S>>);
 
-struct Inner<S> {
-    memory: Rc<RemoteMemory<Adapter>>,
+struct Inner<S: Spread> {
+    memory: Rc<RemoteMemory<S::Verbs>>,
     /// Server on which the structure begins.
     home: u16,
     /// Generation of each server's region when its last session was opened.
@@ -32,21 +31,22 @@ struct Inner<S> {
     open: RefCell<Option<Rc<S>>>,
     /// Bytes for what the client remembers of the structure.
     remembered: Cell<u64>,
+    latencies: RefCell<OperationLatencies>,
 }
 
-impl<S: Spread<Verbs = Adapter>> Clone for SpreadClient<S> {
+impl<S: Spread> Clone for SpreadClient<S> {
     fn clone(&self) -> Self {
         Self(Rc::clone(&self.0))
     }
 }
 
-impl<S: Spread<Verbs = Adapter>> std::fmt::Debug for SpreadClient<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<S: Spread> fmt::Debug for SpreadClient<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SpreadClient").field("memory", &self.0.memory).finish_non_exhaustive()
     }
 }
 
-impl<S: Spread<Verbs = Adapter>> SpreadClient<S> {
+impl<S: Spread> SpreadClient<S> {
     /// The structure, opened when it is first asked for, and again after a server has begun anew.
     ///
     /// # Errors
@@ -74,24 +74,23 @@ impl<S: Spread<Verbs = Adapter>> SpreadClient<S> {
         self.0.open.borrow().clone()
     }
 
-    /// Remembers so many bytes of the structure from its next opening on, which this call brings about. By default
-    /// [`Spread::REMEMBERED`].
-    pub fn remember(&self, bytes: u64) {
-        if self.0.remembered.replace(bytes) != bytes {
-            self.0.open.take();
-        }
-    }
-
     /// Works on the structure, opened if it was not.
-    async fn on<T>(&self, work: impl AsyncFnOnce(&S) -> Answer<T, S::Error>) -> Answer<T, S::Error> {
-        match self.structure().await {
+    async fn on<T>(
+        &self,
+        kind: impl FnOnce(&mut OperationLatencies) -> &mut LatencyBuckets,
+        work: impl AsyncFnOnce(&S) -> Answer<T, S::Error>,
+    ) -> Answer<T, S::Error> {
+        let since = self.now();
+        let answer = match self.structure().await {
             Ok(structure) => work(&structure).await,
             Err(error) => Answer { result: Err(error), round_trips: 0 },
-        }
+        };
+        kind(&mut self.0.latencies.borrow_mut()).record((self.now() - since).as_nanos());
+        answer
     }
 }
 
-impl<S: Spread<Verbs = Adapter>> Structure for SpreadClient<S> {
+impl<S: Spread> Structure for SpreadClient<S> {
     type Value = S::Value;
     type Error = S::Error;
     type Cursor = S::Cursor;
@@ -108,23 +107,19 @@ impl<S: Spread<Verbs = Adapter>> Structure for SpreadClient<S> {
     }
 
     async fn get(&self, key: u64) -> Answer<Option<S::Value>, S::Error> {
-        self.on(async |structure| structure.get(key).await).await
+        self.on(|all| &mut all.reads, async |structure| structure.get(key).await).await
     }
 
     async fn change(&self, key: u64, change: Change<'_>) -> Answer<bool, S::Error> {
-        self.on(async |structure| structure.change(key, change).await).await
+        self.on(|all| &mut all.writes, async |structure| structure.change(key, change).await).await
     }
 
-    async fn scan(&self, range: KeyRange, most: usize) -> Answer<Pairs, S::Error> {
-        self.on(async |structure| structure.scan(range, most).await).await
-    }
-
-    async fn scan_backward(&self, range: KeyRange, most: usize) -> Answer<Pairs, S::Error> {
-        self.on(async |structure| structure.scan_backward(range, most).await).await
+    async fn scan(&self, range: KeyRange, order: Order, most: usize) -> Answer<Pairs, S::Error> {
+        self.on(|all| &mut all.scans, async |structure| structure.scan(range, order, most).await).await
     }
 
     async fn export(&self, from: S::Cursor, most: usize) -> Answer<Portion<Bytes, S::Cursor>, S::Error> {
-        self.on(async |structure| structure.export(from, most).await).await
+        self.on(|all| &mut all.scans, async |structure| structure.export(from, most).await).await
     }
 
     fn is_unknown(error: &S::Error) -> bool {
@@ -152,37 +147,38 @@ impl<S: Spread<Verbs = Adapter>> Structure for SpreadClient<S> {
     }
 }
 
-impl<S: Spread<Verbs = Adapter, Info: Describe>> StructureClient for SpreadClient<S> {
+impl<S: Spread> StructureClient for SpreadClient<S> {
+    type Verbs = S::Verbs;
     type Info = S::Info;
-    type Kept = RemoteMemory<Adapter>;
+    type Kept = RemoteMemory<S::Verbs>;
+
+    const REMEMBERS: &'static [Remembered] = &[S::REMEMBERS];
 
     fn open(
-        adapter: Adapter,
+        verbs: S::Verbs,
         infos: &Infos<S::Info>,
-        servers: &[MemoryServer],
-        options: &ClientOptions,
+        servers: &[u16],
+        config: &ClientConfig,
         seed: u64,
-    ) -> Result<Self, NodeError> {
+    ) -> Result<Self, OpenError> {
+        let parts = |server| OpenError::Parts { structure: S::NAME, server };
         let mut known = infos.iter();
-        let parts = |server: String| NodeError::Parts { structure: S::NAME, server };
-        let (_, first) = known.next().ok_or_else(|| parts(String::new()))?;
-        let all = servers.iter().map(|server| server.partition);
-        let ServerSet(numbers) = all.clone().collect();
+        let (_, first) = known.next().ok_or_else(|| parts(servers.first().copied().unwrap_or_default()))?;
+        let ServerSet(numbers) = servers.iter().copied().collect();
         let other = known.find(|(_, info)| info.structure != first.structure).map(|(server, _)| *server);
         if S::servers(&first.structure) != numbers || other.is_some() {
-            let server = other.unwrap_or(first.server);
-            let name = servers.iter().find(|known| known.partition == server).map(|known| known.name.clone());
-            return Err(parts(name.unwrap_or_default()));
+            return Err(parts(other.unwrap_or(first.server)));
         }
-        let config = RemoteConfig {
-            lanes: options.lanes,
-            contention: options.contention,
-            patience: in_nanos(options.patience),
+        let remote = RemoteConfig {
+            lanes: config.lanes,
+            contention: config.contention,
+            patience: config.patience,
             ..RemoteConfig::default()
         };
-        let memory = RemoteMemory::new(adapter, all.clone(), config, seed)?;
+        let memory = RemoteMemory::new(verbs, servers.iter().copied(), remote, seed)?;
         let awaited = memory.shared::<Awaited>();
-        all.filter(|server| !infos.contains_key(server)).for_each(|server| awaited.wait_for(server));
+        let absent = servers.iter().filter(|server| !infos.contains_key(server));
+        absent.for_each(|server| awaited.wait_for(*server));
         let generations = infos.iter().map(|(server, info)| (*server, info.generation)).collect();
         Ok(Self(Rc::new(Inner {
             memory: Rc::new(memory),
@@ -190,10 +186,11 @@ impl<S: Spread<Verbs = Adapter, Info: Describe>> StructureClient for SpreadClien
             generations: RefCell::new(generations),
             open: RefCell::default(),
             remembered: Cell::new(S::REMEMBERED),
+            latencies: RefCell::default(),
         })))
     }
 
-    fn kept(&self) -> &RemoteMemory<Adapter> {
+    fn kept(&self) -> &RemoteMemory<S::Verbs> {
         &self.0.memory
     }
 
@@ -202,8 +199,8 @@ impl<S: Spread<Verbs = Adapter, Info: Describe>> StructureClient for SpreadClien
     }
 
     /// A server that has begun anew, as an operator had it do, ends the structure that is open.
-    fn believe(&self, server: u16, infos: &Infos<S::Info>) -> Result<(), DoubtOthers> {
-        let Some(info) = infos.get(&server) else { return Ok(()) };
+    fn believe(&self, server: u16, infos: &Infos<S::Info>) -> Believed {
+        let Some(info) = infos.get(&server) else { return Believed::Fits };
         let known = self.0.generations.borrow_mut().insert(server, info.generation);
         let is_same = match known {
             Some(known) => known == info.generation,
@@ -213,10 +210,10 @@ impl<S: Spread<Verbs = Adapter, Info: Describe>> StructureClient for SpreadClien
             }
         };
         if !is_same && let Some(open) = self.0.open.borrow_mut().take() {
-            tracing::warn!(server, "the memory server may have begun anew: the {} is opened again", S::NAME);
             open.leave(server);
+            return Believed::Another(format!("it may have begun anew: the {} is opened again", S::NAME));
         }
-        Ok(())
+        Believed::Fits
     }
 
     async fn ready(&self) -> Result<(), S::Error> {
@@ -234,5 +231,21 @@ impl<S: Spread<Verbs = Adapter, Info: Describe>> StructureClient for SpreadClien
 
     async fn verify(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
         Ok(self.structure().await?.verify().await?.to_string())
+    }
+
+    /// The next opening, which this call brings about, takes so many bytes. By default [`Spread::REMEMBERED`].
+    fn remember(&self, kind: Remembered, bytes: u64) {
+        if kind == S::REMEMBERS && self.0.remembered.replace(bytes) != bytes {
+            self.0.open.take();
+        }
+    }
+
+    fn cache_use(&self, kind: Remembered) -> CacheUse {
+        let open = self.opened().filter(|_| kind == S::REMEMBERS);
+        open.map(|open| open.cache_use()).unwrap_or_default()
+    }
+
+    fn latencies(&self) -> OperationLatencies {
+        *self.0.latencies.borrow()
     }
 }
