@@ -388,7 +388,7 @@ impl<C: Reached> StructureProcess<C> {
 
     /// Closes the sessions. A server that does not answer needs nothing.
     pub fn close(mut self) {
-        self.keeper.close(self.client.kept());
+        self.keeper.close(&self.client);
         let until = self.watch.now() + in_nanos(CLOSING);
         while !self.keeper.is_closed() && self.watch.now() < until {
             self.turn();
@@ -464,7 +464,7 @@ impl<C: Reached> StructureProcess<C> {
                         }
                         None => answer,
                     };
-                    keeper.handle_answer(now, client.kept(), call, answer);
+                    keeper.handle_answer(now, client, call, answer);
                 }
                 Answer::Registered { partition, queue_pair } => {
                     self.registered.insert((partition, queue_pair));
@@ -472,7 +472,7 @@ impl<C: Reached> StructureProcess<C> {
                 }
             }
         }
-        while let Some((id, call)) = self.keeper.poll_call(now, self.client.kept()) {
+        while let Some((id, call)) = self.keeper.poll_call(now, &self.client) {
             self.carry(id, call);
         }
         self.take_notices()

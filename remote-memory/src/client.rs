@@ -4,7 +4,7 @@
 //!   process: device, port, sessions over gRPC            StructureClient: a client of trees, SpreadClient
 //!   ──────────────────────────────────────────────────────────────────────────────────────────────────
 //!   the servers' descriptions, at the start ───────────► open
-//!   sessions and connections ──────────────────────────► kept
+//!   sessions and connections ──────────────────────────► Kept
 //!   completions have come ─────────────────────────────► turn
 //!   a server's next session, with its description ─────► believe
 //!   reports to the controller ◄───────────────────────── report
@@ -14,15 +14,13 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::future::Future;
 
-use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 
-use crate::config::Contention;
+use crate::config::{Contention, RemoteConfig};
 use crate::connection::{ConnectError, ConnectionId};
 use crate::info::ServerInfo;
 use crate::kept::Kept;
 use crate::latencies::OperationLatencies;
-use crate::memory::RemoteMemory;
 use crate::structure::Structure;
 use crate::troubles::Troubles;
 
@@ -42,6 +40,14 @@ pub struct ClientConfig {
     pub silence: Duration,
     /// Whether there is a controller, which has switches lead index reads.
     pub is_led: bool,
+}
+
+impl Default for ClientConfig {
+    /// One queue pair per server, a second of patience, which one silent queue pair takes; no controller.
+    fn default() -> Self {
+        let RemoteConfig { lanes, patience, contention, .. } = RemoteConfig::default();
+        Self { lanes, contention, patience, silence: patience, is_led: false }
+    }
 }
 
 /// Reasons for which a client cannot be opened.
@@ -121,13 +127,9 @@ pub struct Report {
 pub type Counted = (&'static str, &'static str, u64);
 
 /// A client of a structure, as a process or a simulation runs it. A clone is the same client.
-pub trait StructureClient: Structure + Clone + 'static {
-    /// Device by which the servers are reached.
-    type Verbs: Verbs;
+pub trait StructureClient: Structure + Kept + Clone + 'static {
     /// A server's description of the structure.
     type Info: Send + Copy + 'static;
-    /// Memory whose sessions are kept.
-    type Kept: Kept<Verbs = Self::Verbs>;
 
     /// What a client remembers, if it is [told to](Self::remember).
     const REMEMBERS: &'static [Remembered];
@@ -149,14 +151,6 @@ pub trait StructureClient: Structure + Clone + 'static {
         seed: u64,
     ) -> Result<Self, OpenError>;
 
-    /// The memory, for its keeper.
-    fn kept(&self) -> &Self::Kept;
-
-    /// The memory of all servers.
-    fn remote(&self) -> &RemoteMemory<Self::Verbs> {
-        self.kept().remote()
-    }
-
     /// Takes what has come by `now`.
     fn turn(&self, now: Instant);
 
@@ -176,7 +170,7 @@ pub trait StructureClient: Structure + Clone + 'static {
     ///
     /// # Errors
     /// When it cannot be opened.
-    fn ready(&self) -> impl Future<Output = Result<(), Self::Error>>;
+    fn ready(&self) -> impl Future<Output = Result<(), <Self as Structure>::Error>>;
 
     /// Releases what dropped operations have left.
     fn finish(&self) -> impl Future<Output = ()> + 'static;

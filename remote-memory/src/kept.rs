@@ -13,7 +13,7 @@ pub trait Kept {
     /// The device.
     type Verbs: Verbs;
     /// Reason for which a step was refused.
-    type Error: Error + Send + Sync + From<ConnectError> + 'static;
+    type Refusal: Error + Send + Sync + From<ConnectError> + 'static;
 
     /// The memory.
     fn remote(&self) -> &RemoteMemory<Self::Verbs>;
@@ -22,7 +22,7 @@ pub trait Kept {
     ///
     /// # Errors
     /// Also when the index can only be read.
-    fn let_write(&self, server: u16, writer: Writer) -> Result<(), Self::Error> {
+    fn let_write(&self, server: u16, writer: Writer) -> Result<(), Self::Refusal> {
         Ok(self.remote().set_writer(server, writer)?)
     }
 
@@ -30,7 +30,7 @@ pub trait Kept {
     ///
     /// # Errors
     /// Also when the index cannot use the queue pair.
-    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), Self::Error> {
+    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), Self::Refusal> {
         self.remote().connected(id, remote)?;
         Ok(())
     }
@@ -38,7 +38,7 @@ pub trait Kept {
 
 impl<V: Verbs> Kept for RemoteMemory<V> {
     type Verbs = V;
-    type Error = ConnectError;
+    type Refusal = ConnectError;
 
     fn remote(&self) -> &Self {
         self

@@ -13,6 +13,8 @@ use fatbtree_verbs::time::Instant;
 
 use crate::client::{Believed, CacheUse, ClientConfig, Infos, OpenError, Remembered, StructureClient};
 use crate::config::RemoteConfig;
+use crate::connection::ConnectError;
+use crate::kept::Kept;
 use crate::keys::KeyRange;
 use crate::latencies::{LatencyBuckets, OperationLatencies};
 use crate::members::{Awaited, ServerSet};
@@ -147,10 +149,17 @@ impl<S: Spread> Structure for SpreadClient<S> {
     }
 }
 
-impl<S: Spread> StructureClient for SpreadClient<S> {
+impl<S: Spread> Kept for SpreadClient<S> {
     type Verbs = S::Verbs;
+    type Refusal = ConnectError;
+
+    fn remote(&self) -> &RemoteMemory<S::Verbs> {
+        &self.0.memory
+    }
+}
+
+impl<S: Spread> StructureClient for SpreadClient<S> {
     type Info = S::Info;
-    type Kept = RemoteMemory<S::Verbs>;
 
     const REMEMBERS: &'static [Remembered] = &[S::REMEMBERS];
 
@@ -188,10 +197,6 @@ impl<S: Spread> StructureClient for SpreadClient<S> {
             remembered: Cell::new(S::REMEMBERED),
             latencies: RefCell::default(),
         })))
-    }
-
-    fn kept(&self) -> &RemoteMemory<S::Verbs> {
-        &self.0.memory
     }
 
     fn turn(&self, now: Instant) {

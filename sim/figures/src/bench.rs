@@ -433,7 +433,7 @@ struct Memory(Client<SimDevice>);
 
 impl Kept for Memory {
     type Verbs = SimDevice;
-    type Error = PoolError;
+    type Refusal = PoolError;
 
     fn remote(&self) -> &RemoteMemory<SimDevice> {
         self.0.pool()

@@ -74,7 +74,7 @@ pub(super) struct Registered {
 
 impl Kept for Registered {
     type Verbs = SimDevice;
-    type Error = ConnectError;
+    type Refusal = ConnectError;
 
     fn remote(&self) -> &RemoteMemory<SimDevice> {
         &self.memory

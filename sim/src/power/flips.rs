@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use fatbtree_remote_memory::Change;
+use fatbtree_remote_memory::{Change, StructureClient as _};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::kinds::{Dolphin, Hash, Structure, Tree};
+use super::kinds::{Dolphin, Hash, Structure, Tree, change, get};
 use super::run::{self, Left, client, value};
 use super::{Kind, Scenario};
 use crate::world::{Random, random};
@@ -156,20 +156,19 @@ fn start<S: Structure>(folder: &Path, seed: u64, left: &Left) -> Result<Found, S
     };
     let world = run::world(seed);
     let server = run::Server::<S>::start(&world, content)?;
-    let (machine, memory) = client(&world, &[server], seed, |_| ());
+    let (machine, client) = client(&world, &[server], seed, |_| ());
     let (keys, clock) = (run::keys(), machine.clone());
     let task = machine.spawn(async move {
         let mut answers = Vec::new();
-        let structure = match S::open(memory).await {
-            Ok(structure) => structure,
-            Err(error) => return vec![(0, Asked::Opened, Err(error), Duration::ZERO)],
-        };
+        if let Err(error) = client.ready().await {
+            return vec![(0, Asked::Opened, Err(error.to_string()), Duration::ZERO)];
+        }
         for asked in [Asked::Read, Asked::Written, Asked::ReadAgain] {
             for &key in &keys {
                 let began = clock.now();
                 let answer = match asked {
-                    Asked::Written => structure.change(key, Change::Upsert(&value(key))).await.map(|()| None),
-                    _ => structure.get(key).await,
+                    Asked::Written => change(&client, key, Change::Upsert(&value(key))).await.map(|()| None),
+                    _ => get(&client, key).await,
                 };
                 answers.push((key, asked, answer, clock.now().saturating_since(began)));
             }

@@ -1,23 +1,22 @@
-//! The structures: how their servers' parts are made and found, and how a client uses them.
+//! The structures: how their servers' parts are made and found in folders, and what their clients are.
 
+use std::marker::PhantomData;
 use std::path::Path;
-use std::rc::Rc;
 
-use fatbtree_blink::{
-    Integrity, KeyRange, Partition, Pool, PoolConfig, Start, SuperRoot, TreeConfig, ValueLayout,
-};
+use fatbtree_blink::{Integrity, KeyRange, TreeConfig, ValueLayout};
+use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{Blink, LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
 use fatbtree_dolphin::Index;
 use fatbtree_dolphin::host::HybridIndex;
 use fatbtree_memserver::{
-    Counts, Folder, FolderError, FolderOwner, Keeping, Load as _, Loaded, Part, PartOptions, ServerInfo,
-    Storage, Tenant, kept, make_in, part_in,
+    Counts, Folder, FolderError, FolderOwner, Keeping, Load as _, Loaded, Part, PartOptions, Storage, Tenant,
+    kept, make_in, part_in,
 };
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
-use fatbtree_remote_memory::{Change, Kept, RemoteConfig, RemoteMemory, Spread};
+use fatbtree_remote_memory::{Change, Spread, SpreadClient, StructureClient};
 
-use crate::world::{Machine, SimDevice};
+use crate::world::{Driven, SimDevice};
 
 /// Bytes of a server's chunks.
 pub(super) const CHUNK: u64 = 32 << 10;
@@ -31,8 +30,7 @@ pub(super) const LONGEST: u64 = 1200;
 /// A structure on memory servers.
 pub(super) trait Structure: Sized + 'static {
     type Tenant: Tenant;
-    /// What a client's sessions belong to.
-    type Memory: Kept<Verbs = SimDevice> + 'static;
+    type Client: StructureClient<Verbs = SimDevice, Info = <Self::Tenant as Tenant>::Description> + Driven;
 
     /// Makes the part of one of `servers` servers in a new folder, and keeps it.
     fn make(path: &Path, server: u16, servers: u16, keeping: Keeping) -> Loaded<Self::Tenant>;
@@ -42,22 +40,22 @@ pub(super) trait Structure: Sized + 'static {
 
     /// Brings everything into the files of the folder of a server whose process has ended, and leaves checksums if it was a `stop`.
     fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError>;
-
-    /// The memory of these servers, as a new client reaches it.
-    fn memory(machine: &Machine, servers: &[Info<Self>], seed: u64) -> Rc<Self::Memory>;
-
-    /// The structure, when all sessions are there.
-    async fn open(memory: Rc<Self::Memory>) -> Result<Self, String>;
-
-    async fn get(&self, key: u64) -> Result<Option<Vec<u8>>, String>;
-
-    async fn change(&self, key: u64, change: Change<'_>) -> Result<(), String>;
-
-    async fn verify(&self) -> Result<(), String>;
 }
 
-/// What a server says of itself.
-pub(super) type Info<S> = ServerInfo<<<S as Structure>::Tenant as Tenant>::Description>;
+/// The value of a key.
+pub(super) async fn get(client: &impl StructureClient, key: u64) -> Result<Option<Vec<u8>>, String> {
+    let found = client.get(key).await.result;
+    Ok(found.map_err(text)?.map(|value| value.as_ref().to_vec()))
+}
+
+/// Changes a key.
+pub(super) async fn change(
+    client: &impl StructureClient,
+    key: u64,
+    change: Change<'_>,
+) -> Result<(), String> {
+    client.change(key, change).await.result.map(drop).map_err(text)
+}
 
 fn owner(server: u16) -> FolderOwner {
     FolderOwner { server: format!("server-{server}"), partition: server, address: [127, 0, 0, 1].into() }
@@ -72,18 +70,18 @@ fn end<C: Counts>(folder: &Folder<C>, is_stop: bool) -> Result<(), FolderError> 
     if is_stop { folder.seal().write(generation) } else { Ok(()) }
 }
 
-fn text(error: impl std::fmt::Display) -> String {
+pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 /// A structure that lies over all servers.
-pub(super) struct Whole<K>(K);
+pub(super) struct Whole<K>(PhantomData<K>);
 
 pub(super) type Hash = Whole<Table<SimDevice>>;
 pub(super) type Dolphin = Whole<Index<SimDevice>>;
 
 /// A client's view with the part that its servers have.
-pub(super) trait Parts: Spread<Verbs = SimDevice> {
+pub(super) trait Parts: Spread {
     type Part: Part;
 
     fn shape(servers: u32) -> <Self::Part as Part>::Shape;
@@ -106,9 +104,12 @@ impl Parts for Index<SimDevice> {
     }
 }
 
-impl<K: Parts> Structure for Whole<K> {
+impl<K> Structure for Whole<K>
+where
+    K: Parts + Spread<Verbs = SimDevice, Info = <<K as Parts>::Part as Tenant>::Description>,
+{
     type Tenant = K::Part;
-    type Memory = RemoteMemory<SimDevice>;
+    type Client = SpreadClient<K>;
 
     fn make(path: &Path, server: u16, servers: u16, keeping: Keeping) -> Loaded<K::Part> {
         let folder = Folder::open_with(path, owner(server), CHUNK, keeping).expect("it is new");
@@ -130,34 +131,10 @@ impl<K: Parts> Structure for Whole<K> {
     fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError> {
         end(&Folder::<<K::Part as Part>::Counts>::open(path, owner(server), CHUNK)?, is_stop)
     }
-
-    fn memory(machine: &Machine, servers: &[Info<Self>], seed: u64) -> Rc<Self::Memory> {
-        let numbers = servers.iter().map(|info| info.server);
-        let memory = RemoteMemory::new(machine.device(), numbers, RemoteConfig::default(), seed);
-        let memory = Rc::new(memory.expect("there are lanes"));
-        machine.set_driven(Rc::clone(&memory) as _);
-        memory
-    }
-
-    async fn open(memory: Rc<Self::Memory>) -> Result<Self, String> {
-        K::open(memory, 0, 1 << 20).await.map(Self).map_err(text)
-    }
-
-    async fn get(&self, key: u64) -> Result<Option<Vec<u8>>, String> {
-        Ok(self.0.get(key).await.result.map_err(text)?.map(|value| value.as_ref().to_vec()))
-    }
-
-    async fn change(&self, key: u64, change: Change<'_>) -> Result<(), String> {
-        self.0.change(key, change).await.result.map(drop).map_err(text)
-    }
-
-    async fn verify(&self) -> Result<(), String> {
-        self.0.verify().await.map(drop).map_err(text)
-    }
 }
 
 /// A tree with a partition for each server.
-pub(super) struct Tree(Rc<Pool<SimDevice>>);
+pub(super) struct Tree;
 
 fn tree_config() -> TreeConfig {
     // Small nodes, so that they split and merge.
@@ -166,7 +143,7 @@ fn tree_config() -> TreeConfig {
 
 impl Structure for Tree {
     type Tenant = Blink;
-    type Memory = Pool<SimDevice>;
+    type Client = Client<SimDevice>;
 
     fn make(path: &Path, server: u16, servers: u16, keeping: Keeping) -> Loaded<Blink> {
         let folder = Folder::open_with(path, owner(server), CHUNK, keeping).expect("it is new");
@@ -190,31 +167,5 @@ impl Structure for Tree {
 
     fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError> {
         end(&TreeFolder::open(path, owner(server), CHUNK)?, is_stop)
-    }
-
-    fn memory(machine: &Machine, servers: &[Info<Self>], seed: u64) -> Rc<Pool<SimDevice>> {
-        let partitions: Vec<Partition> = servers.iter().map(|info| info.partition).collect();
-        let roots = SuperRoot::new(partitions).expect("one partition has all keys");
-        let config = PoolConfig { tree: tree_config(), ..PoolConfig::default() };
-        let pool = Rc::new(Pool::new(machine.device(), config, roots, seed).expect("there are lanes"));
-        machine.set_driven(Rc::clone(&pool) as _);
-        pool
-    }
-
-    async fn open(pool: Rc<Pool<SimDevice>>) -> Result<Self, String> {
-        Ok(Self(pool))
-    }
-
-    async fn get(&self, key: u64) -> Result<Option<Vec<u8>>, String> {
-        let found = self.0.lookup(key, Start::Root).await.result.map_err(text)?;
-        Ok(found.map(|value| value.to_vec()))
-    }
-
-    async fn change(&self, key: u64, change: Change<'_>) -> Result<(), String> {
-        self.0.mutate(key, change, Start::Root).await.result.map(drop).map_err(text)
-    }
-
-    async fn verify(&self) -> Result<(), String> {
-        self.0.verify().await.map(drop).map_err(text)
     }
 }

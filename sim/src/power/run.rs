@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use fatbtree_memserver::{ClientId, Keeping, Loaded, MemoryServer, ServerOptions};
 use fatbtree_remote_memory::session_keeper::{Call, Denied};
-use fatbtree_remote_memory::{Change, Kept as _};
+use fatbtree_remote_memory::{Change, ClientConfig, Kept as _, StructureClient};
 use fatbtree_verbs::Memory;
 use fatbtree_verbs::journal::{Cut, Disk, Journal, LossyDisk, Pace};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use tempfile::TempDir;
 
-use super::kinds::{CHUNK, GROUP, LONGEST, Structure};
+use super::kinds::{self, CHUNK, GROUP, LONGEST, Structure, get, text};
 use super::{Outcome, Scenario};
 use crate::stage::{keeper, options};
 use crate::world::{Machine, MachineOptions, Options, Random, SimDevice, Task, Tearing, World, random};
@@ -103,10 +103,14 @@ pub(super) fn client<S: Structure>(
     servers: &[Rc<Server<S>>],
     seed: u64,
     asked: impl Fn(u16) + 'static,
-) -> (Machine, Rc<S::Memory>) {
+) -> (Machine, S::Client) {
     let machine = world.machine(MachineOptions::named(format!("client {seed}")));
     let infos: Vec<_> = servers.iter().map(|server| *server.process.borrow().info()).collect();
-    let memory = S::memory(&machine, &infos, seed);
+    let numbers: Vec<u16> = infos.iter().map(|info| info.server).collect();
+    let infos = infos.into_iter().map(|info| (info.server, info)).collect();
+    let client = S::Client::open(machine.device(), &infos, &numbers, &ClientConfig::default(), seed);
+    let client = client.expect("they were made together");
+    machine.set_driven(Rc::new(client.clone()));
     let (servers, caller) = (servers.to_vec(), machine.clone());
     let roce = machine.reactor().with(|card| card.address());
     let id = ClientId { host: roce.into(), roce };
@@ -119,8 +123,8 @@ pub(super) fn client<S: Structure>(
             servers.iter().find(|of| of.process.borrow().info().server == server).expect("it is one of them");
         server.process.borrow_mut().carry_out(caller.now(), id, call).map_err(Denied::from)
     };
-    machine.keep_sessions(Rc::clone(&memory), keeper(memory.remote()), carry, drop);
-    (machine, memory)
+    machine.keep_sessions(Rc::new(client.clone()), keeper(client.remote()), carry, drop);
+    (machine, client)
 }
 
 /// Values of all keys in their order, as numbers of changes; `None`: deleted. The first one: never there.
@@ -374,19 +378,19 @@ fn begin_client<S: Structure>(
     history: &Rc<RefCell<History>>,
     asked: impl Fn(u16) + 'static,
 ) -> Task<Result<(), String>> {
-    let (machine, memory) = client(world, servers, seed ^ number, asked);
+    let (machine, client) = client(world, servers, seed ^ number, asked);
     let (draw, first) = (random(seed, 130 + number), seed / 9 % GROUPS);
-    machine.spawn(change_keys::<S>(memory, (number, first), draw, Rc::clone(history)))
+    machine.spawn(change_keys(client, (number, first), draw, Rc::clone(history)))
 }
 
 /// A client: changes its keys.
-async fn change_keys<S: Structure>(
-    memory: Rc<S::Memory>,
+async fn change_keys(
+    client: impl StructureClient,
     (number, first): (u64, u64),
     mut draw: Random,
     history: Rc<RefCell<History>>,
 ) -> Result<(), String> {
-    let structure = S::open(memory).await?;
+    client.ready().await.map_err(text)?;
     for count in 0..CHANGES {
         let phase = count / PHASE;
         // A part of the structure grows in two phases, and shrinks in two.
@@ -407,8 +411,8 @@ async fn change_keys<S: Structure>(
             (change, values.len() - 1)
         };
         match deletes {
-            true => structure.change(key, Change::Delete).await?,
-            false => structure.change(key, Change::Upsert(&value(change))).await?,
+            true => kinds::change(&client, key, Change::Delete).await?,
+            false => kinds::change(&client, key, Change::Upsert(&value(change))).await?,
         }
         history.borrow_mut().acknowledged.insert(key, index);
     }
@@ -496,26 +500,25 @@ fn start_again<S: Structure>(
         let found = found.ok_or("a server was kept, and its folder is empty")?;
         servers.push(Server::<S>::start(&world, found)?);
     }
-    let (machine, memory) = client(&world, &servers, number, |_| ());
+    let (machine, client) = client(&world, &servers, number, |_| ());
     let asked = keys();
     let task = machine.spawn(async move {
-        let structure = S::open(memory).await?;
-        structure.verify().await?;
+        client.verify().await.map_err(text)?;
         let mut found = BTreeMap::new();
         for &key in &asked {
-            found.insert(key, structure.get(key).await.map_err(|error| format!("key {key}: {error}"))?);
+            found.insert(key, get(&client, key).await.map_err(|error| format!("key {key}: {error}"))?);
         }
         for &key in &asked {
-            let written = structure.change(key, Change::Upsert(&value(key))).await;
+            let written = kinds::change(&client, key, Change::Upsert(&value(key))).await;
             written.map_err(|error| format!("writing {key}: {error}"))?;
         }
         for &key in &asked {
-            let is = structure.get(key).await.map_err(|error| format!("key {key}: {error}"))?;
+            let is = get(&client, key).await.map_err(|error| format!("key {key}: {error}"))?;
             if is != Some(value(key)) {
                 return Err(format!("key {key} was written, and has another value"));
             }
         }
-        structure.verify().await?;
+        client.verify().await.map_err(text)?;
         Ok(found)
     });
     let ended = world.run_until(|| task.has_ended(), SOON);

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use fatbtree_blink::{Pool, RemoteMemory};
 use fatbtree_blink_client::Client;
+use fatbtree_remote_memory::{Kept as _, Spread, SpreadClient};
 use fatbtree_verbs::Reactor;
 use fatbtree_verbs::time::Instant;
 
@@ -48,6 +49,16 @@ impl Driven for Pool<SimDevice> {
 
     fn turn(&self, now: Instant) {
         RemoteMemory::turn(self, now);
+    }
+}
+
+impl<S: Spread<Verbs = SimDevice>> Driven for SpreadClient<S> {
+    fn reactor(&self) -> &Reactor<SimDevice> {
+        RemoteMemory::reactor(self.remote())
+    }
+
+    fn turn(&self, now: Instant) {
+        RemoteMemory::turn(self.remote(), now);
     }
 }
 

@@ -374,7 +374,7 @@ struct Memory {
 
 impl Kept for Memory {
     type Verbs = SimDevice;
-    type Error = PoolError;
+    type Refusal = PoolError;
 
     fn remote(&self) -> &RemoteMemory<SimDevice> {
         self.living.client.pool()

@@ -104,7 +104,7 @@ struct Registered(Client);
 
 impl Kept for Registered {
     type Verbs = SimDevice;
-    type Error = ConnectError;
+    type Refusal = ConnectError;
 
     fn remote(&self) -> &RemoteMemory<SimDevice> {
         &self.0

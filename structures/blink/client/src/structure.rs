@@ -5,13 +5,13 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    CacheStats, EntryCache, EntryCacheStats, IndexCache, Limits, OperationError, Pool, PoolConfig, PoolError,
+    CacheStats, EntryCache, EntryCacheStats, IndexCache, Limits, OperationError, PoolConfig, PoolError,
     Start, SuperRoot, SuperRootError,
 };
 use fatbtree_blink_host::TreeInfo;
 use fatbtree_remote_memory::{
-    Believed, CacheUse, ClientConfig, ConnectionId, Counted, Infos, OpenError, OperationLatencies,
-    Remembered, Report, ServerInfo, StructureClient, Troubles,
+    Believed, CacheUse, ClientConfig, ConnectionId, Counted, Infos, Kept, OpenError, OperationLatencies,
+    Remembered, RemoteMemory, RemoteSide, Report, ServerInfo, StructureClient, Troubles, Writer,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
@@ -35,10 +35,25 @@ fn limits(config: &ClientConfig) -> Limits {
     Limits { reconnects, ..least }
 }
 
-impl<V: Verbs + 'static> StructureClient for Client<V> {
+impl<V: Verbs> Kept for Client<V> {
     type Verbs = V;
+    type Refusal = PoolError;
+
+    fn remote(&self) -> &RemoteMemory<V> {
+        self.pool()
+    }
+
+    fn let_write(&self, server: u16, writer: Writer) -> Result<(), PoolError> {
+        self.pool().let_write(server, writer)
+    }
+
+    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), PoolError> {
+        self.pool().join(id, remote)
+    }
+}
+
+impl<V: Verbs + 'static> StructureClient for Client<V> {
     type Info = TreeInfo;
-    type Kept = Pool<V>;
 
     const REMEMBERS: &'static [Remembered] = &[Remembered::Places, Remembered::Nodes];
     const IS_LED: bool = true;
@@ -80,10 +95,6 @@ impl<V: Verbs + 'static> StructureClient for Client<V> {
             return Ok(());
         }
         Err(OpenError::Shapes(info.server, other.map_or(info.server, |other| other.id)))
-    }
-
-    fn kept(&self) -> &Pool<V> {
-        self.pool()
     }
 
     fn turn(&self, now: Instant) {

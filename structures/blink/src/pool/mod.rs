@@ -150,7 +150,7 @@ pub enum PoolError {
 
 impl<V: Verbs> Kept for Pool<V> {
     type Verbs = V;
-    type Error = PoolError;
+    type Refusal = PoolError;
 
     fn remote(&self) -> &RemoteMemory<V> {
         self
