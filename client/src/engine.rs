@@ -228,8 +228,7 @@ impl<P: Process> Store<P> {
     }
 
     pub(crate) async fn sleep(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.0.sleep_until(self.0.now() + fatbtree_verbs::time::Duration::from_nanos(nanos)).await;
+        self.0.sleep_until(self.0.now() + time.into()).await;
     }
 }
 

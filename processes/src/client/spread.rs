@@ -15,8 +15,8 @@ use fatbtree_remote_memory::{
 use fatbtree_topology::MemoryServer;
 use fatbtree_verbs::time::Instant;
 
+use super::ClientOptions;
 use super::structure::{DoubtOthers, Infos, StructureClient};
-use super::{ClientOptions, in_nanos};
 use crate::NodeError;
 use crate::adapter::Adapter;
 
@@ -177,7 +177,7 @@ impl<S: Spread<Verbs = Adapter, Info: Describe>> StructureClient for SpreadClien
         let config = RemoteConfig {
             lanes: options.lanes,
             contention: options.contention,
-            patience: in_nanos(options.patience),
+            patience: options.patience.into(),
             ..RemoteConfig::default()
         };
         let memory = RemoteMemory::new(adapter, all.clone(), config, seed)?;
