@@ -4,13 +4,13 @@ use std::any::Any;
 use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use fatbtree_blink_client::QueryClient;
 use fatbtree_port::Waker;
 use fatbtree_processes::{NodeError, QueryClientProcess, StructureClient, StructureProcess};
 use fatbtree_remote_memory::{Answer, KeyRange, Portion, Stepped, Structure};
+use fatbtree_verbs::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
@@ -228,7 +228,7 @@ impl<P: Process> Store<P> {
     }
 
     pub(crate) async fn sleep(&self, time: Duration) {
-        self.0.sleep_until(self.0.now() + time.into()).await;
+        self.0.sleep_until(self.0.now() + time).await;
     }
 }
 

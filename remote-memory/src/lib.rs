@@ -92,7 +92,9 @@ pub use memory::{
     bytes_of, word_at, word_of,
 };
 pub use mix::mix;
-pub use operation::{Attempts, Backoff, CommonError, Growth, Lane, Op, Path, Spare, Stop, Suspicion, Taken};
+pub use operation::{
+    Attempts, Backoff, CommonError, Growth, Lane, Op, Path, Pauses, Spare, Stop, Suspicion, Taken,
+};
 pub use structure::{
     Answer, Change, Item, Pairs, Portion, Spread, Step, Stepped, Structure, Wanted, copied, export_in_order,
 };
