@@ -110,7 +110,7 @@ fn pace(text: &str) -> Result<Pace, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Ok(Pace::Each),
         Ok(seconds) if (SHORTEST_SYNC..=LONGEST_SYNC).contains(&seconds) => {
-            Ok(Pace::Every(Duration::from_secs_f64(seconds)))
+            Ok(Pace::Every(Duration::from_secs_f64(seconds).into()))
         }
         _ => Err(format!("expected 0, {SHORTEST_SYNC} to {LONGEST_SYNC} seconds, or never")),
     }

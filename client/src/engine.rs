@@ -3,13 +3,13 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use fatbtree_blink_client::QueryClient;
 use fatbtree_port::Waker;
 use fatbtree_processes::{NodeError, QueryClientProcess, Reached, StructureProcess};
 use fatbtree_remote_memory::{Answer, KeyRange, Order, Portion, Stepped, Structure};
+use fatbtree_verbs::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
@@ -214,8 +214,7 @@ impl<P: Process> Store<P> {
     }
 
     pub(crate) async fn sleep(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.0.sleep_until(self.0.now() + fatbtree_verbs::time::Duration::from_nanos(nanos)).await;
+        self.0.sleep_until(self.0.now() + time).await;
     }
 }
 

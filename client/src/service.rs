@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fatbtree_port::Waker;
+use fatbtree_verbs::time;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -44,7 +45,7 @@ pub(crate) enum Ask {
         steps: mpsc::Receiver<Asked>,
         begun: Answer<()>,
     },
-    Pause(Duration, Answer<()>),
+    Pause(time::Duration, Answer<()>),
 }
 
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Error>>;
@@ -235,7 +236,7 @@ impl Limit {
         if left.is_zero() {
             return Err(timed_out(false));
         }
-        let (mut operation, mut end) = (pin!(operation), pin!(store.sleep(left)));
+        let (mut operation, mut end) = (pin!(operation), pin!(store.sleep(left.into())));
         poll_fn(|context| match operation.as_mut().poll(context) {
             Poll::Ready(result) => Poll::Ready(result),
             Poll::Pending => end.as_mut().poll(context).map(|()| Err(timed_out(is_change))),

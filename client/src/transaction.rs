@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fatbtree_remote_memory::{Step, Stepped, Wanted};
+use fatbtree_remote_memory::{Backoff, Pauses, Step, Stepped, Wanted};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::service::Ask;
@@ -15,11 +15,6 @@ use crate::{Client, Error};
 
 /// Place of a value that transactions see: a key, which is one of table 0, or `(table, key)`. [`Client::get`] and [`Client::put`] see table 0.
 pub use fatbtree_remote_memory::Item;
-
-/// Shortest pause after a conflict.
-const SHORTEST: Duration = Duration::from_micros(20);
-/// Longest one.
-const LONGEST: Duration = Duration::from_millis(5);
 
 /// Number of an attempt that is not one of many: a lock in its way is asked after at once.
 const ALONE: u32 = u32::MAX;
@@ -236,14 +231,14 @@ pub struct Attempts {
     since: Instant,
     /// Number of attempts that have begun.
     begun: u32,
-    pause: Duration,
+    pauses: Pauses,
 }
 
 impl Attempts {
     /// Attempts until the client's time limit.
     #[must_use]
     pub fn new(client: &Client) -> Self {
-        Self { client: client.clone(), since: Instant::now(), begun: 0, pause: SHORTEST }
+        Self { client: client.clone(), since: Instant::now(), begun: 0, pauses: Pauses::new(rand::random()) }
     }
 
     /// What is left of the time limit.
@@ -291,14 +286,12 @@ impl Attempts {
     /// # Errors
     /// When the client is closed.
     pub async fn pause(&mut self) -> Result<bool, Error> {
-        if self.pause >= self.left() {
+        let pause = self.pauses.draw(&Backoff::TRANSACTIONS, self.begun.saturating_sub(1), 0);
+        if Duration::from(pause) >= self.left() {
             tracing::debug!(attempts = self.begun, "a transaction is given up");
             return Ok(false);
         }
-        // Twice as long each time, and of two clients not the same: half of it is drawn.
-        let drawn = self.pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
-        self.client.ask(false, |answer| Ask::Pause(drawn, answer)).await?;
-        self.pause = (self.pause * 2).min(LONGEST);
+        self.client.ask(false, |answer| Ask::Pause(pause, answer)).await?;
         Ok(true)
     }
 }

@@ -21,11 +21,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 use fatbtree_p4runtime::Mastership;
 use fatbtree_p4runtime::client::KEEP_ALIVE;
 use fatbtree_topology::SwitchId;
+use fatbtree_verbs::time::{Duration, Instant};
 
 /// A controller by its gRPC address, and a number that tells two processes at one address apart. Fits in 64 bits, so that switches
 /// can pass it on to the other controllers.
@@ -187,13 +187,13 @@ pub struct Election {
     last: Option<Bid>,
     /// `None` for a switch that has not been heard of.
     seen: BTreeMap<SwitchId, Option<Seen>>,
-    began: Duration,
+    began: Instant,
     /// Time of the last question.
-    asked: Duration,
+    asked: Instant,
     /// Since when most switches have had no primary.
-    vacant_since: Option<Duration>,
+    vacant_since: Option<Instant>,
     /// Since when a switch has had one.
-    led_since: Option<Duration>,
+    led_since: Option<Instant>,
 }
 
 impl Election {
@@ -203,17 +203,17 @@ impl Election {
         way: Way,
         last: Option<Bid>,
         switches: impl IntoIterator<Item = SwitchId>,
-        now: Duration,
+        now: Instant,
     ) -> Self {
         let seen = switches.into_iter().map(|switch| (switch, None)).collect();
         Self { candidate, way, last, seen, began: now, asked: now, vacant_since: None, led_since: None }
     }
 
     /// A switch has said something, or does not answer.
-    pub fn saw(&mut self, switch: SwitchId, seen: Seen, now: Duration) {
+    pub fn saw(&mut self, switch: SwitchId, seen: Seen, now: Instant) {
         self.seen.insert(switch, Some(seen));
         let (led, vacant) = (self.leaders().count(), self.vacant());
-        let since = |is_so: bool, before: Option<Duration>| is_so.then(|| before.unwrap_or(now));
+        let since = |is_so: bool, before: Option<Instant>| is_so.then(|| before.unwrap_or(now));
         self.vacant_since = since(vacant > led, self.vacant_since);
         self.led_since = since(led > 0, self.led_since);
     }
@@ -235,12 +235,12 @@ impl Election {
     }
 
     /// The decision.
-    pub fn verdict(&mut self, now: Duration) -> Verdict {
+    pub fn verdict(&mut self, now: Instant) -> Verdict {
         if now > self.asked + STALL {
             return Verdict::LookAnew;
         }
         self.asked = now;
-        let passed = |since: Option<Duration>, time| since.is_some_and(|since| now >= since + time);
+        let passed = |since: Option<Instant>, time| since.is_some_and(|since| now >= since + time);
         let has_looked = self.seen.values().all(Option::is_some) || passed(Some(self.began), LOOK);
         let leads = match self.way {
             Way::Start => has_looked && self.vacant() > 0 && self.led_since.is_none(),

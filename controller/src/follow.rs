@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  clients ── keys, index reads, how many stale hints─▶ report()
-//!                                                            │  due(): from then on it may be worth it
+//!                                                            │  poll_timeout(): from then on it may be worth it
 //!  memory servers ── TreeTop ──┐                             ▼
 //!  switches ── counters ───────┴────────────────────────▶ replan() ──▶ Replanned { plan } ──▶ Controller::load
 //!                                                            ▲                                          │
@@ -20,10 +20,10 @@
 //! fewer levels. That is seen from the sampled keys alone; whether another plan would save round trips, the tops and counters say.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
 
 use fatbtree_blink::TreeTop;
 use fatbtree_topology::{Network, SwitchId};
+use fatbtree_verbs::time::{Duration, Instant};
 
 use crate::frequency::Frequencies;
 use crate::plan::{HotKeys, Located, Placement, Plan, PlanError, diff, next_epoch};
@@ -87,8 +87,8 @@ pub enum FollowError {
     Plan(#[from] PlanError),
 }
 
-/// Decides when to plan anew. It knows no clock and no network: time is counted from any moment the caller likes, and the caller
-/// reads tops and counters when [`due`](Self::due) says so, loads what [`replan`](Self::replan) gives, and tells when that is done.
+/// Decides when to plan anew. It knows no clock and no network: the caller
+/// reads tops and counters when [`poll_timeout`](Self::poll_timeout) says so, loads what [`replan`](Self::replan) gives, and tells when that is done.
 ///
 /// Whatever comes in, the changes that it asks for stay below [`FollowOptions::entries_per_s`], but for the first reload.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ pub struct Follower {
     /// Keys that were known at the last look.
     known: usize,
     /// The next attempt is made then at the earliest.
-    not_before: Duration,
+    not_before: Instant,
 }
 
 impl Follower {
@@ -125,7 +125,7 @@ impl Follower {
             fresh: 0,
             usual_levels: None,
             known: 0,
-            not_before: Duration::ZERO,
+            not_before: Instant::ZERO,
         }
     }
 
@@ -179,7 +179,7 @@ impl Follower {
 
     /// From when on it may be worth to read tops and counters and to [plan anew](Self::replan); none as long as clients are led right, as
     /// far as they were, and no hot key waits for its record to stay where it is.
-    pub fn due(&self) -> Option<Duration> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         let enough = self.stale_hints >= EVIDENCE.max((self.options.worth * self.index_reads as f64) as u64);
         (enough || self.has_drifted() || self.may_have_settled()).then_some(self.not_before)
     }
@@ -194,13 +194,13 @@ impl Follower {
 
     /// Plans the next epoch, if that is worth it now. `tops` are the trees' as the memory servers have read them of late, `counters` what
     /// [`Fleet::read_counters`](crate::Fleet::read_counters) says, or nothing; `located` where the
-    /// [candidates](Self::hot_candidates) lie. Asked without being [`due`](Self::due), it decides by tops and places alone.
+    /// [candidates](Self::hot_candidates) lie. Asked without being [due](Self::poll_timeout), it decides by tops and places alone.
     ///
     /// # Errors
     /// When there can be no plan. The next attempt is as far off as if there had been one.
     pub fn replan(
         &mut self,
-        now: Duration,
+        now: Instant,
         tops: &[TreeTop],
         counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>,
         located: &[Located],
@@ -243,13 +243,12 @@ impl Follower {
     }
 
     /// A reload took so many changes, fewer than from epoch to epoch if it was [a difference](Plan::difference_to): the next one may come the earlier.
-    pub fn spent(&mut self, now: Duration, changes: usize) {
+    pub fn spent(&mut self, now: Instant, changes: usize) {
         self.wait(now, changes);
     }
 
-    fn wait(&mut self, now: Duration, changes: usize) {
-        let pause = Duration::try_from_secs_f64(changes as f64 / self.options.entries_per_s);
-        self.not_before = now.saturating_add(pause.unwrap_or(Duration::MAX));
+    fn wait(&mut self, now: Instant, changes: usize) {
+        self.not_before = now + Duration::from_secs_f64(changes as f64 / self.options.entries_per_s);
     }
 }
 
@@ -346,13 +345,14 @@ mod tests {
     fn a_tree_that_has_grown_is_followed() {
         let mut tops = tops();
         let mut follower = follower(&tops, FollowOptions::default());
-        assert_eq!(follower.due(), None);
+        assert_eq!(follower.poll_timeout(), None);
         follower.report(10_000, 15, &keys()[..100]);
-        assert_eq!(follower.due(), None, "too few to say anything");
+        assert_eq!(follower.poll_timeout(), None, "too few to say anything");
         (0..40_000).step_by(1000).for_each(|key| split(&mut tops, key));
         follower.report(10_000, 1_000, &keys());
-        assert_eq!(follower.due(), Some(Duration::ZERO));
-        let next = follower.replan(SECOND, &tops, [], &[]).unwrap().expect("many hints are stale");
+        assert_eq!(follower.poll_timeout(), Some(Instant::ZERO));
+        let next =
+            follower.replan(Instant::ZERO + SECOND, &tops, [], &[]).unwrap().expect("many hints are stale");
         assert!((0.01..0.05).contains(&next.stale_hints), "{}", next.stale_hints);
         assert_eq!(next.plan.epoch(), 2);
         for key in keys() {
@@ -360,7 +360,7 @@ mod tests {
         }
         assert_eq!(follower.active().epoch(), 255, "it is not loaded yet");
         follower.loaded(next.plan);
-        assert_eq!((follower.active().epoch(), follower.due()), (2, None));
+        assert_eq!((follower.active().epoch(), follower.poll_timeout()), (2, None));
     }
 
     /// The paper's figure 6: other keys become hot.
@@ -375,12 +375,12 @@ mod tests {
             let keys = asked[..500].iter();
             keys.map(|key| Located { key: *key, address: 1 << 47 | times << 40 | key << 4 }).collect()
         };
-        let mut now = SECOND;
+        let mut now = Instant::ZERO + SECOND;
         let mut look = |follower: &mut Follower, stale_hints, times| {
             follower.report(asked.len() as u64, stale_hints, &asked);
-            now = now.max(follower.due()?);
+            now = now.max(follower.poll_timeout()?);
             let next = follower.replan(now, &tops, [], &located(times)).unwrap()?;
-            now += 100 * SECOND;
+            now += SECOND * 100;
             follower.loaded(next.plan);
             Some(follower.active().hot_keys().len())
         };
@@ -401,17 +401,17 @@ mod tests {
         let tops = vec![top(0, 0, &lows, &[8])];
         let mut follower = follower(&tops, FollowOptions::default());
         let hot = |first: u64| -> Vec<u64> { (0..RECENT as u64).map(|n| first + n * 7 % 4_000).collect() };
-        let mut now = Duration::ZERO;
+        let mut now = Instant::ZERO;
         for first in [400_000, 130_000] {
             for _ in 0..SAMPLES / RECENT {
                 follower.report(1_000, 0, &hot(first));
             }
-            now = now.max(follower.due().expect("other keys are asked for, or none were known"));
+            now = now.max(follower.poll_timeout().expect("other keys are asked for, or none were known"));
             let next = follower.replan(now, &tops, [], &[]).unwrap().expect("it saves round trips");
             assert!(next.trips.1 < 0.97 * next.trips.0, "{:?}", next.trips);
             follower.loaded(next.plan);
             follower.report(1_000, 0, &hot(first));
-            assert_eq!(follower.due(), None, "they are what was planned for");
+            assert_eq!(follower.poll_timeout(), None, "they are what was planned for");
         }
     }
 
@@ -420,16 +420,19 @@ mod tests {
         let tops = tops();
         let mut follower = follower(&tops, FollowOptions::default());
         follower.report(1_000, 500, &keys());
-        assert!(follower.replan(SECOND, &tops, [], &[]).unwrap().is_none(), "the parents know of no split");
-        assert_eq!(follower.due(), None, "what was told was looked into");
+        assert!(
+            follower.replan(Instant::ZERO + SECOND, &tops, [], &[]).unwrap().is_none(),
+            "the parents know of no split"
+        );
+        assert_eq!(follower.poll_timeout(), None, "what was told was looked into");
         follower.report(1_000, 500, &keys());
-        let due = follower.due().expect("again");
-        assert!(due > SECOND, "tops are not read all the time: {due:?}");
+        let due = follower.poll_timeout().expect("again");
+        assert!(due > Instant::ZERO + SECOND, "tops are not read all the time: {due:?}");
         // Tops that cannot be are told; and asked for again as late as others.
         let error = follower.replan(due, &[], [], &[]).unwrap_err();
         assert_eq!(error, FollowError::Snapshot(SnapshotError::Empty));
         follower.report(1_000, 500, &keys());
-        assert!(follower.due().expect("once more") > due);
+        assert!(follower.poll_timeout().expect("once more") > due);
     }
 
     /// Leaves are split all the time, and clients complain all the time.
@@ -444,7 +447,8 @@ mod tests {
                 split(&mut tops, u64::from(second * 7919 + leaf * 2003) % 40_000);
             }
             follower.report(1_000, 900, &keys());
-            if let Some(next) = follower.replan(second * SECOND, &tops, [], &[]).unwrap() {
+            let now = Instant::ZERO + SECOND * u64::from(second);
+            if let Some(next) = follower.replan(now, &tops, [], &[]).unwrap() {
                 let changes = diff(&follower.active().entries(), &next.plan.entries());
                 let changes = changes.values().map(Vec::len).sum::<usize>();
                 written += changes;

@@ -38,9 +38,9 @@ mod probe;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 use fatbtree_topology::SwitchId;
+use fatbtree_verbs::time::{Duration, Instant};
 
 pub use cables::{Cable, CableEnd, Outages, cables};
 use damped::Damped;
@@ -98,27 +98,27 @@ pub struct Probe {
 
 /// Watches the cables between switches.
 ///
-/// Times are counted from any moment that stays the same, and never go back.
+/// Time never goes back.
 ///
 /// ```
-/// use std::time::Duration;
 /// use fatbtree_controller::links::{Cable, CableEnd, Channel, LinkMonitor};
 /// use fatbtree_topology::SwitchId;
+/// use fatbtree_verbs::time::{Duration, Instant};
 ///
 /// let end = |switch, port| CableEnd { switch: SwitchId(switch), port };
 /// let cable = Cable { a: end(0, 3), b: end(1, 0) };
-/// let mut monitor = LinkMonitor::new([cable], [SwitchId(0), SwitchId(1)], 0x7a3f_0001, Duration::ZERO);
+/// let mut monitor = LinkMonitor::new([cable], [SwitchId(0), SwitchId(1)], 0x7a3f_0001, Instant::ZERO);
 /// for switch in 0..2 {
-///     monitor.set_channel(Duration::ZERO, SwitchId(switch), Channel::Open { has_packets: true });
+///     monitor.set_channel(Instant::ZERO, SwitchId(switch), Channel::Open { has_packets: true });
 /// }
 /// // Every probe is lost.
-/// let mut now = Duration::ZERO;
+/// let mut now = Instant::ZERO;
 /// while monitor.outages().cables.is_empty() {
-///     now = monitor.next_deadline().expect("there is always a next probe");
+///     now = monitor.poll_timeout().expect("there is always a next probe");
 ///     monitor.handle_timeout(now);
 ///     while monitor.poll_transmit().is_some() {}
 /// }
-/// assert!(now < Duration::from_millis(600));
+/// assert!(now < Instant::ZERO + Duration::from_millis(600));
 /// ```
 #[derive(Debug)]
 pub struct LinkMonitor {
@@ -147,7 +147,7 @@ struct Reached {
     /// Directions that begin or end here.
     directions: Vec<usize>,
     /// Time at which the direction is down, if it has no channel.
-    down_at: Duration,
+    down_at: Instant,
     state: Damped,
 }
 
@@ -156,10 +156,10 @@ struct Direction {
     from: CableEnd,
     to: CableEnd,
     /// Regular probes go out at this time and every interval later.
-    phase: Duration,
+    phase: Instant,
     is_probed: bool,
     /// Time of the next probe.
-    next: Duration,
+    next: Instant,
     /// Number of the last probe that was sent.
     sequence: u32,
     outstanding: VecDeque<Sent>,
@@ -169,14 +169,14 @@ struct Direction {
 #[derive(Debug)]
 struct Sent {
     sequence: u32,
-    at: Duration,
+    at: Instant,
     is_missed: bool,
 }
 
 #[derive(Debug)]
 enum Life {
-    Alive { since: Duration, missed: u32 },
-    Dead { arrived: u32, first_at: Duration, last: u32 },
+    Alive { since: Instant, missed: u32 },
+    Dead { arrived: u32, first_at: Instant, last: u32 },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -189,12 +189,12 @@ enum Timer {
 /// One time for each timer.
 #[derive(Debug, Default)]
 struct Timers {
-    by_time: BTreeSet<(Duration, Timer)>,
-    times: BTreeMap<Timer, Duration>,
+    by_time: BTreeSet<(Instant, Timer)>,
+    times: BTreeMap<Timer, Instant>,
 }
 
 impl Timers {
-    fn set(&mut self, timer: Timer, at: Option<Duration>) {
+    fn set(&mut self, timer: Timer, at: Option<Instant>) {
         let before = match at {
             Some(at) => self.times.insert(timer, at),
             None => self.times.remove(&timer),
@@ -205,11 +205,11 @@ impl Timers {
         self.by_time.extend(at.map(|at| (at, timer)));
     }
 
-    fn first(&self) -> Option<Duration> {
+    fn first(&self) -> Option<Instant> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    fn pop(&mut self, now: Duration) -> Option<Timer> {
+    fn pop(&mut self, now: Instant) -> Option<Timer> {
         let (at, timer) = *self.by_time.first().filter(|(at, _)| *at <= now)?;
         self.by_time.remove(&(at, timer));
         self.times.remove(&timer);
@@ -224,7 +224,7 @@ impl LinkMonitor {
         cables: impl IntoIterator<Item = Cable>,
         switches: impl IntoIterator<Item = SwitchId>,
         token: u64,
-        now: Duration,
+        now: Instant,
     ) -> Self {
         let reached = || Reached {
             channel: Channel::Lost,
@@ -263,7 +263,7 @@ impl LinkMonitor {
             }
             monitor.cables.push(Watched { cable, state: Damped::default() });
         }
-        let count = monitor.directions.len().max(1) as u32;
+        let count = monitor.directions.len().max(1) as u64;
         for (direction, number) in monitor.directions.iter_mut().zip(0..) {
             direction.phase = now + PROBE_INTERVAL * number / count;
         }
@@ -276,7 +276,7 @@ impl LinkMonitor {
     // ---- what happens outside ----
 
     /// A switch's control channel is there, or is gone. Any channel that there was before is another one.
-    pub fn set_channel(&mut self, now: Duration, switch: SwitchId, channel: Channel) {
+    pub fn set_channel(&mut self, now: Instant, switch: SwitchId, channel: Channel) {
         let Some(reached) = self.switches.get_mut(&switch) else { return };
         if channel == Channel::Lost && reached.channel == Channel::Lost {
             return;
@@ -296,7 +296,7 @@ impl LinkMonitor {
     }
 
     /// A frame that came from the switch's port `port` to the controller as a probe. Says whether it was one that was waited for.
-    pub fn handle_probe(&mut self, now: Duration, switch: SwitchId, port: u16, frame: &[u8]) -> bool {
+    pub fn handle_probe(&mut self, now: Instant, switch: SwitchId, port: u16, frame: &[u8]) -> bool {
         let found = probe::read(frame, self.token);
         let direction = found.and_then(|found| Some((*self.by_sender.get(&found.from)?, found.sequence)));
         let arrived = direction.filter(|(number, sequence)| {
@@ -310,11 +310,9 @@ impl LinkMonitor {
         arrived.is_some()
     }
 
-    /// Handles what is due at [`next_deadline`](Self::next_deadline), or later. Hand over what has arrived by then first.
-    pub fn handle_timeout(&mut self, now: Duration) {
-        if let Some(late) =
-            self.timers.first().and_then(|due| now.checked_sub(due)).filter(|late| *late > LATE)
-        {
+    /// Handles what is due at [`poll_timeout`](Self::poll_timeout), or later. Hand over what has arrived by then first.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let Some(late) = self.timers.first().map(|due| now - due).filter(|late| *late > LATE) {
             let all = self.directions.iter_mut().flat_map(|direction| &mut direction.outstanding);
             all.for_each(|sent| sent.at = (sent.at + late).min(now));
         }
@@ -330,7 +328,7 @@ impl LinkMonitor {
     // ---- results ----
 
     /// Time at which there is something to do next.
-    pub fn next_deadline(&self) -> Option<Duration> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first()
     }
 
@@ -366,7 +364,7 @@ impl LinkMonitor {
     }
 
     /// Another channel: what was on its way is lost.
-    fn begin_anew(&mut self, number: usize, now: Duration) {
+    fn begin_anew(&mut self, number: usize, now: Instant) {
         let ends = [self.directions[number].from, self.directions[number].to];
         let is_probed = ends.iter().all(|end| self.has_packets(*end));
         let is_lost = ends.iter().any(|end| self.is_lost(*end));
@@ -381,7 +379,7 @@ impl LinkMonitor {
         self.direction(number, now);
     }
 
-    fn direction(&mut self, number: usize, now: Duration) {
+    fn direction(&mut self, number: usize, now: Instant) {
         let direction = &mut self.directions[number];
         if direction.is_probed {
             direction.find_missed(now);
@@ -393,12 +391,12 @@ impl LinkMonitor {
                 }
             }
         }
-        let due = self.directions[number].due();
+        let due = self.directions[number].poll_timeout();
         self.timers.set(Timer::Direction(number), due);
         self.cable(number / 2, now);
     }
 
-    fn cable(&mut self, number: usize, now: Duration) {
+    fn cable(&mut self, number: usize, now: Instant) {
         let both = &self.directions[2 * number..2 * number + 2];
         let is_lost = both.iter().any(|direction| self.is_lost(direction.from));
         let Watched { cable, state } = &mut self.cables[number];
@@ -411,23 +409,23 @@ impl LinkMonitor {
             Some(_) if is_lost => state.pause(),
             Some((one, other)) => state.good(one.max(other)),
         }
-        state.at(now);
-        self.timers.set(Timer::Cable(number), state.due());
+        state.handle_timeout(now);
+        self.timers.set(Timer::Cable(number), state.poll_timeout());
         self.is_news |= match state.is_down() {
             true => self.outages.cables.insert(*cable),
             false => self.outages.cables.remove(cable),
         };
     }
 
-    fn switch(&mut self, switch: SwitchId, now: Duration) {
+    fn switch(&mut self, switch: SwitchId, now: Instant) {
         let Some(reached) = self.switches.get_mut(&switch) else { return };
         let is_lost = reached.channel == Channel::Lost;
         if is_lost && reached.down_at <= now {
             reached.state.bad(now);
         }
-        reached.state.at(now);
+        reached.state.handle_timeout(now);
         let is_down = reached.state.is_down();
-        let due = if is_lost && !is_down { Some(reached.down_at) } else { reached.state.due() };
+        let due = if is_lost && !is_down { Some(reached.down_at) } else { reached.state.poll_timeout() };
         self.timers.set(Timer::Switch(switch), due);
         self.is_news |= match is_down {
             true => self.outages.switches.insert(switch),
@@ -437,7 +435,7 @@ impl LinkMonitor {
 }
 
 impl Direction {
-    fn new(from: CableEnd, to: CableEnd, now: Duration) -> Self {
+    fn new(from: CableEnd, to: CableEnd, now: Instant) -> Self {
         Self {
             from,
             to,
@@ -451,21 +449,20 @@ impl Direction {
     }
 
     /// The first regular time after this one.
-    fn next_regular(&self, now: Duration) -> Duration {
-        let passed = now.saturating_sub(self.phase);
+    fn next_regular(&self, now: Instant) -> Instant {
         if now < self.phase {
             return self.phase;
         }
-        let into = passed.as_nanos() % PROBE_INTERVAL.as_nanos();
-        now + PROBE_INTERVAL - Duration::from_nanos(into as u64) // less than an interval
+        let passed = (now - self.phase).as_nanos() / PROBE_INTERVAL.as_nanos();
+        self.phase + PROBE_INTERVAL * (passed + 1)
     }
 
-    fn due(&self) -> Option<Duration> {
+    fn poll_timeout(&self) -> Option<Instant> {
         let waited_for = self.outstanding.iter().find(|sent| !sent.is_missed).map(|sent| sent.at + OVERDUE);
         self.is_probed.then(|| waited_for.map_or(self.next, |at| at.min(self.next)))
     }
 
-    fn find_missed(&mut self, now: Duration) {
+    fn find_missed(&mut self, now: Instant) {
         for sent in self.outstanding.iter_mut().filter(|sent| !sent.is_missed && sent.at + OVERDUE <= now) {
             sent.is_missed = true;
             if let Life::Alive { missed, .. } = &mut self.life {
@@ -480,7 +477,7 @@ impl Direction {
         }
     }
 
-    fn send(&mut self, now: Duration, token: u64) -> Probe {
+    fn send(&mut self, now: Instant, token: u64) -> Probe {
         self.sequence = self.sequence.wrapping_add(1);
         if self.outstanding.len() >= OUTSTANDING {
             self.outstanding.pop_front();
@@ -493,7 +490,7 @@ impl Direction {
     }
 
     /// Says whether it was waited for.
-    fn arrived(&mut self, sequence: u32, now: Duration) -> bool {
+    fn arrived(&mut self, sequence: u32, now: Instant) -> bool {
         let Some(place) = self.outstanding.iter().position(|sent| sent.sequence == sequence) else {
             return false;
         };

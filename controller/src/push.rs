@@ -31,7 +31,7 @@ use crate::tables::{Change, Entry, TableError};
 /// Updates of a switch that are lowered and written in one go.
 const CHUNK: usize = 20_000;
 /// No time passes for keepers of a fleet that nothing else uses: they do not look again at what a switch runs.
-const NOW: Duration = Duration::ZERO;
+const NOW: fatbtree_verbs::time::Instant = fatbtree_verbs::time::Instant::ZERO;
 /// Time after which a switch that says nothing is asked for a sign of life.
 const ASK: Duration = Duration::from_secs(1);
 

@@ -2,10 +2,10 @@
 #![no_main]
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use fatbtree_fuzz::{Counting, Input, held};
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
+use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Op, Query, QueryHeader, Status, WINDOW, records};
 use libfuzzer_sys::fuzz_target;
 
@@ -39,12 +39,12 @@ fuzz_target!(|bytes: &[u8]| {
     }
     lab.wait(RequesterOptions::default().patience);
     assert!(lab.asked.is_empty(), "without an end: {:?}", lab.asked);
-    assert_eq!((lab.client.under_way(), lab.client.next_deadline()), (0, None));
+    assert_eq!((lab.client.under_way(), lab.client.poll_timeout()), (0, None));
 });
 
 struct Lab {
     client: Requester,
-    now: Duration,
+    now: Instant,
     number: u64,
     /// What has not ended.
     asked: BTreeMap<u64, (Op, u64)>,
@@ -62,12 +62,12 @@ impl Lab {
         };
         let mut client = Requester::new(options, 1);
         let mut asked = BTreeMap::new();
-        asked.extend(client.ask(Duration::ZERO, Ask::get(7)).map(|id| (id, (Op::Get, 7))));
+        asked.extend(client.ask(Instant::ZERO, Ask::get(7)).map(|id| (id, (Op::Get, 7))));
         let number =
             client.poll_transmit().and_then(|sent| Some(Query::parse(&sent.bytes).ok()?.header.client));
         let number = number.expect("a get is sent at once");
         let sent = vec![QueryHeader::request(Op::Get, 7, number, 1)];
-        Self { client, now: Duration::ZERO, number, asked, sent }
+        Self { client, now: Instant::ZERO, number, asked, sent }
     }
 
     fn ask(&mut self, input: &mut Input<'_>) {
@@ -135,7 +135,7 @@ impl Lab {
     /// Everything that is due by then, in order.
     fn wait(&mut self, time: Duration) {
         let end = self.now + time;
-        while let Some(due) = self.client.next_deadline().filter(|due| *due <= end) {
+        while let Some(due) = self.client.poll_timeout().filter(|due| *due <= end) {
             assert!(due >= self.now, "time does not go back");
             self.now = due;
             self.client.handle_timeout(due);

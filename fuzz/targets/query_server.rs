@@ -38,7 +38,7 @@ const BOUNDS: ResponderOptions = ResponderOptions {
     clients: 6,
     waiting_per_host: 4096,
     waiting: 8192,
-    lease: std::time::Duration::from_secs(60),
+    lease: Duration::from_secs(60),
     part: 200,
 };
 /// Bytes that datagrams may make a worker hold: all its bounds together, and what the tree's operations need.
@@ -231,7 +231,7 @@ impl Lab {
             if self.worker.under_way() == 0 {
                 return;
             }
-            self.now = self.worker.next_deadline().max(self.now + Duration::from_nanos(1));
+            self.now = self.worker.poll_timeout().max(self.now + Duration::from_nanos(1));
             self.settle();
         }
         panic!("{} requests have no end", self.worker.under_way());

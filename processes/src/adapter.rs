@@ -101,7 +101,7 @@ impl Watch {
     /// Time since the watch was made, without time in which the process was suspended.
     pub(crate) fn now(&self) -> Instant {
         let mut running = self.running.get();
-        let now = running.at(Instant::from_nanos(self.began.elapsed().as_nanos() as u64));
+        let now = running.at(Instant::ZERO + self.began.elapsed().into());
         self.running.set(running);
         now
     }
@@ -120,7 +120,7 @@ impl Watch {
     /// Longest time to wait before the clock is read again.
     fn patience(&self, due: Option<Instant>) -> Duration {
         let wait = due.map_or(RunningTime::LONGEST_WAIT, |due| due - self.now());
-        Duration::from_nanos(wait.min(RunningTime::LONGEST_WAIT).as_nanos())
+        wait.min(RunningTime::LONGEST_WAIT).into()
     }
 }
 

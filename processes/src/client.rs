@@ -159,8 +159,8 @@ impl ClientOptions {
         ClientConfig {
             lanes: self.lanes,
             contention: self.contention,
-            patience: in_nanos(self.patience),
-            silence: in_nanos(SILENCE),
+            patience: self.patience.into(),
+            silence: SILENCE.into(),
             is_led: !self.controllers.is_empty(),
         }
     }
@@ -179,10 +179,6 @@ impl ClientOptions {
             OpenError::Structure(error) => NodeError::Structure(error),
         }
     }
-}
-
-fn in_nanos(time: Duration) -> fatbtree_verbs::time::Duration {
-    fatbtree_verbs::time::Duration::from_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl<C: Reached> StructureProcess<C> {
@@ -247,12 +243,12 @@ impl<C: Reached> StructureProcess<C> {
             Reports { to, next: watch.now() + REPORT }
         });
         let connections = client.remote().connections();
-        let patience = Some(in_nanos(options.patience));
+        let patience = Some(options.patience.into());
         let mut keeper =
             SessionKeeper::new(connections, KeeperOptions { patience, ..KeeperOptions::default() });
         let until_given_up = (options.patience / 4 * 3).saturating_sub(began.elapsed());
         for server in links.keys().filter(|server| !infos.contains_key(server)) {
-            keeper.expect_by(*server, watch.now() + in_nanos(until_given_up));
+            keeper.expect_by(*server, watch.now() + until_given_up.into());
         }
         let mut process = Self {
             options: options.clone(),
@@ -283,7 +279,7 @@ impl<C: Reached> StructureProcess<C> {
                 return Err(NodeError::OutOfReach(process.denied.take().unwrap_or_else(|| NoAnswer.into())));
             }
             if !process.has_begun() {
-                let until = process.watch.now() + in_nanos(left);
+                let until = process.watch.now() + left.into();
                 process.wait(Some(until));
             }
         }
@@ -335,7 +331,7 @@ impl<C: Reached> StructureProcess<C> {
     /// sleeps finds more frames at a time. A machine with one processor has none to spare.
     pub fn poll_before_sleep(&mut self, most: Duration, wanted: Rc<Cell<bool>>) {
         let has_more = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
-        let most = if has_more { in_nanos(most) } else { fatbtree_verbs::time::Duration::ZERO };
+        let most = if has_more { most.into() } else { fatbtree_verbs::time::Duration::ZERO };
         self.poll = (most, wanted);
     }
 
@@ -365,7 +361,7 @@ impl<C: Reached> StructureProcess<C> {
                 self.client.turn(self.watch.now());
             } else if !alarm.rings() {
                 let report = self.reports.as_ref().map(|reports| reports.next);
-                let deadline = self.client.remote().next_deadline();
+                let deadline = self.client.remote().poll_timeout();
                 self.wait(deadline.into_iter().chain(report).min());
                 // The future may have been woken from outside: what it begins now is timed from now.
                 self.client.turn(self.watch.now());
@@ -380,16 +376,15 @@ impl<C: Reached> StructureProcess<C> {
     /// When it is told to stop before.
     pub fn run_for(&mut self, time: Duration) -> Result<(), NodeError> {
         let client = self.client.clone();
-        let time = in_nanos(time);
         // The reactor's time stands still between two runs.
         client.turn(self.watch.now());
-        self.run(async { client.remote().reactor().sleep(time).await })
+        self.run(async { client.remote().reactor().sleep(time.into()).await })
     }
 
     /// Closes the sessions. A server that does not answer needs nothing.
     pub fn close(mut self) {
         self.keeper.close(&self.client);
-        let until = self.watch.now() + in_nanos(CLOSING);
+        let until = self.watch.now() + CLOSING.into();
         while !self.keeper.is_closed() && self.watch.now() < until {
             self.turn();
             if !self.keeper.is_closed() {

@@ -53,7 +53,7 @@ const RECLAIM: time::Duration = time::Duration::from_secs(30);
 const NODES: usize = 256;
 
 /// Time at which acknowledged writes reach the disk by default: a machine that fails loses at most the last second.
-pub const SYNC: Pace = Pace::Every(Duration::from_secs(1));
+pub const SYNC: Pace = Pace::Every(time::Duration::from_secs(1));
 
 /// How the data folder is kept.
 fn keeping(sync: Option<Pace>, is_software: bool) -> Result<Keeping, NodeError> {
@@ -172,9 +172,8 @@ impl<S: Hosted> MemoryServerProcess<S> {
         let mut services = opened.services;
         let server = MemoryServer::new(adapter, opened.content, &opened.options, rand::random())?;
         if server.is_undecided() {
-            let patience = Duration::from_nanos(UNDECIDED.as_nanos());
             tracing::info!(
-                ?patience,
+                patience = %UNDECIDED,
                 "the structure is empty; no session is opened before a controller has said whether there was another one"
             );
         }
@@ -263,7 +262,7 @@ impl<S: Hosted> MemoryServerProcess<S> {
     /// When the disk of the data folder fails: what was written since the last sync may be lost, and nothing is acknowledged any more.
     pub fn run(mut self, mut tell: impl FnMut(EventOf<S>)) -> Result<MemoryServerReport, NodeError> {
         let Self { server, mailbox, watch, stopper, limit, registrar, .. } = &mut self;
-        let end = limit.map(|limit| Instant::from_nanos(limit.as_nanos() as u64));
+        let end = limit.map(|limit| Instant::ZERO + limit.into());
         while !stopper.is_told() && end.is_none_or(|end| watch.now() < end) {
             let more_frames = server.device_mut().receive(watch.now());
             let now = watch.now();

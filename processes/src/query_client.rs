@@ -177,7 +177,7 @@ impl QueryClientProcess {
         }
         let requests = RequesterOptions {
             servers: partitions,
-            patience: *patience,
+            patience: (*patience).into(),
             // The longest value, and what is with it.
             longest_answer: 2 << 20,
             ..RequesterOptions::default()
@@ -294,7 +294,7 @@ impl QueryClientProcess {
 
     fn wait(&mut self) {
         let Self { client, lanes, watch, .. } = self;
-        watch.wait(lanes, client.next_deadline());
+        watch.wait(lanes, client.poll_timeout());
     }
 }
 

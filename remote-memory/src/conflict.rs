@@ -30,7 +30,7 @@ const MOST_TASKS: u32 = 32;
 /// Quiet windows of which more would change nothing: from the shortest rein to the longest.
 const QUIET: u64 = (MOST_GROWTH + MOST_TASKS.ilog2() + 1) as u64;
 
-/// What one thread does about conflicts. It has no clock: time comes with [`tick`](Self::tick).
+/// What one thread does about conflicts. It has no clock: time comes with [`handle_timeout`](Self::handle_timeout).
 #[derive(Debug)]
 pub(crate) struct Conflicts {
     /// Whether the number of tasks is bounded.
@@ -83,7 +83,7 @@ impl Conflicts {
 
     /// Adapts the bounds to what was noted, if a window has ended. Then tasks may go on: see [`call`](Self::call).
     #[inline]
-    pub(crate) fn tick(&mut self, now: Instant) {
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
         let elapsed = now - self.since;
         if elapsed < WINDOW {
             return;
@@ -158,7 +158,7 @@ mod tests {
     fn run(conflicts: &mut Conflicts, windows: u32, percent: u64) -> Rein {
         for _ in 0..windows {
             (0..100).for_each(|at| conflicts.note(at < percent));
-            conflicts.tick(conflicts.since + WINDOW);
+            conflicts.handle_timeout(conflicts.since + WINDOW);
         }
         conflicts.rein()
     }
@@ -189,10 +189,10 @@ mod tests {
         let mut conflicts = Conflicts::new(true);
         conflicts.competing = 4;
         run(&mut conflicts, 40, 90);
-        conflicts.tick(conflicts.since + Duration::from_secs(1));
+        conflicts.handle_timeout(conflicts.since + Duration::from_secs(1));
         assert_eq!(conflicts.rein(), Rein { growth: 0, tasks: None });
         run(&mut conflicts, 40, 90);
-        conflicts.tick(conflicts.since + WINDOW);
+        conflicts.handle_timeout(conflicts.since + WINDOW);
         assert_eq!(conflicts.rein(), Rein { growth: 10, tasks: Some(2) }, "one quiet window");
     }
 

@@ -100,7 +100,9 @@ pub use memory::{
     bytes_of, word_at, word_of,
 };
 pub use mix::mix;
-pub use operation::{Attempts, Backoff, CommonError, Growth, Lane, Op, Path, Spare, Stop, Suspicion, Taken};
+pub use operation::{
+    Attempts, Backoff, CommonError, Growth, Lane, Op, Path, Pauses, Spare, Stop, Suspicion, Taken,
+};
 pub use spread_client::SpreadClient;
 pub use structure::{
     Answer, Change, Item, Order, Pairs, Portion, Spread, Step, Stepped, Structure, Wanted, copied,

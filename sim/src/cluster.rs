@@ -26,7 +26,7 @@ pub trait Clock {
 ///
 /// **Driving contract.** The owner calls [`step`](Self::step) until it returns `false`: nothing has arrived. It polls
 /// the clients' futures and looks at their events through [`with_client`](Self::with_client). It calls
-/// [`handle_timeouts`](Self::handle_timeouts) when [`next_timeout`](Self::next_timeout) is due. The cluster never
+/// [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) is due. The cluster never
 /// waits and never reads a clock of its own.
 ///
 /// **Full wires.** A host sends only while its wire [has room](Wires::has_room). Until then its NIC holds requests,
@@ -176,17 +176,16 @@ impl<W: Wires> Cluster<W> {
     }
 
     /// Earliest time at which something is due at a host.
-    pub fn next_timeout(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         let of_server = |server: &MemoryServer| [server.poll_timeout(), server.device().poll_timeout()];
-        let of_client = |client: &Client| {
-            [client.next_deadline(), client.pool().reactor().with(|nic| nic.poll_timeout())]
-        };
+        let of_client =
+            |client: &Client| [client.poll_timeout(), client.pool().reactor().with(|nic| nic.poll_timeout())];
         let servers = self.servers.iter().flat_map(of_server);
         servers.chain(self.clients.iter().flat_map(of_client)).flatten().min()
     }
 
     /// Lets all hosts do what is due, and what servers do between frames.
-    pub fn handle_timeouts(&mut self, clock: &impl Clock) {
+    pub fn handle_timeout(&mut self, clock: &impl Clock) {
         let now = clock.now();
         for host in 0..self.host_links.len() {
             match self.servers.get_mut(host) {

@@ -4,6 +4,7 @@ use fatbtree_controller::{Controller, Keeper, Pace, Registration};
 use fatbtree_memserver::FirstHop;
 use fatbtree_switch::service::{StreamId, Switch};
 use fatbtree_topology::{Cluster, HostId, Network as Topology, SwitchId};
+use fatbtree_verbs::time::Instant;
 
 use crate::network::{COOKIE, Network, WriteRefused};
 
@@ -16,7 +17,7 @@ pub struct Control {
 }
 
 /// No time passes for keepers: they never look again at what a switch runs.
-const NOW: std::time::Duration = std::time::Duration::ZERO;
+const NOW: Instant = Instant::ZERO;
 const SESSION: StreamId = StreamId(1);
 
 impl Control {

@@ -127,7 +127,7 @@ impl Setup {
             stretches,
             allocations,
         } = self;
-        let elapsed = || Instant::from_nanos(start.elapsed().as_nanos() as u64);
+        let elapsed = || Instant::ZERO + start.elapsed().into();
         let mut network = |nic: &mut Nic| {
             let now = elapsed();
             while nic.poll_transmit(now, frame) {

@@ -97,7 +97,7 @@ struct Clock(std::time::Instant);
 
 impl Clock {
     fn now(self) -> Instant {
-        Instant::from_nanos(self.0.elapsed().as_nanos() as u64)
+        Instant::ZERO + self.0.elapsed().into()
     }
 }
 

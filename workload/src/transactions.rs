@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use fatbtree_dtx::Want;
 use fatbtree_dtx::workloads::smallbank::{Account, CHECKING, Customers, INITIAL, SAVINGS};
 use fatbtree_dtx::workloads::{Writes, smallbank, tatp};
-use fatbtree_remote_memory::{Item, Step, Stepped, Structure, Wanted, mix};
+use fatbtree_remote_memory::{Backoff, Item, Pauses, Step, Stepped, Structure, Wanted};
 use fatbtree_verbs::time::Duration;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -212,10 +212,6 @@ pub enum Program {
 
 /// Time after which a conflict is no longer followed by another attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Shortest pause after a conflict, in nanoseconds.
-const SHORTEST: u64 = 20_000;
-/// Number of times that the pause doubles.
-const DOUBLINGS: u32 = 8;
 
 impl Program {
     fn numbered(self, number: u64) -> Operation {
@@ -332,16 +328,14 @@ impl Program {
         number: u64,
         trips: &mut u32,
     ) -> Result<Outcome, S::Error> {
-        let began = structure.now();
+        let (began, mut pauses) = (structure.now(), Pauses::new(number));
         for attempt in 0.. {
             match self.attempt(structure, number, attempt, trips).await {
                 Err(error) if S::is_conflict(&error) && structure.now() - began < PATIENCE => {}
                 result => return result,
             }
-            // Each pause is twice as long as the one before. Half of it is drawn, so that two transactions part.
-            let longest = SHORTEST << attempt.min(DOUBLINGS);
-            let drawn = mix(number ^ mix(attempt.into())) % (longest / 2);
-            structure.sleep_until(structure.now() + Duration::from_nanos(longest / 2 + drawn)).await;
+            let pause = pauses.draw(&Backoff::TRANSACTIONS, attempt, 0);
+            structure.sleep_until(structure.now() + pause).await;
         }
         unreachable!("it ends when patience does")
     }

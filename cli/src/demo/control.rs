@@ -12,6 +12,7 @@ use fatbtree_controller::{
 };
 use fatbtree_memserver::grpc;
 use fatbtree_topology::Cluster;
+use fatbtree_verbs::time;
 
 use super::data_path::DataPathThreads;
 use super::sessions::Carrier;
@@ -104,12 +105,13 @@ impl Control {
     /// Loads the next plan, if the follower finds it worth its entries. Says how many changes that took, in all switches. Time is
     /// counted from `since` on.
     pub(super) async fn follow(&mut self, follower: &mut Follower, since: Instant) -> Result<usize> {
-        let Some(due) = follower.due() else { return Ok(0) };
-        tokio::time::sleep(due.saturating_sub(since.elapsed())).await;
+        let now = || time::Instant::ZERO + since.elapsed().into();
+        let Some(due) = follower.poll_timeout() else { return Ok(0) };
+        tokio::time::sleep((due - now()).into()).await;
         let (tops, counters) = (self.tops().await?, self.fleet.read_counters().await?);
         let tree = Tree::new(&tops)?;
         let located = self.locate(&tree, &follower.hot_candidates(&tree)).await?;
-        let Some(next) = follower.replan(since.elapsed(), &tops, counters, &located)? else { return Ok(0) };
+        let Some(next) = follower.replan(now(), &tops, counters, &located)? else { return Ok(0) };
         self.controller.load(next.plan, self.controller.trees())?;
         let report = self.fleet.settle(&mut self.controller, &mut self.keepers, None).await?;
         follower.loaded(self.active().cloned().context("no plan is loaded")?);

@@ -52,7 +52,7 @@ impl RunningClock {
 impl Clock for RunningClock {
     fn now(&self) -> Instant {
         let mut running = self.running.get();
-        let now = running.at(Instant::from_nanos(self.began.elapsed().as_nanos() as u64));
+        let now = running.at(Instant::ZERO + self.began.elapsed().into());
         self.running.set(running);
         now
     }
@@ -95,7 +95,7 @@ impl DataPath {
             // Nobody here follows events: the connections are there as long as the demo is.
             while server.poll_event().is_some() {}
         }
-        self.cluster.handle_timeouts(&self.clock);
+        self.cluster.handle_timeout(&self.clock);
         self.keep_sessions();
     }
 
@@ -183,7 +183,7 @@ impl DataPath {
             std::hint::spin_loop();
         } else {
             self.idle = 0;
-            self.cluster.handle_timeouts(&self.clock);
+            self.cluster.handle_timeout(&self.clock);
             std::thread::yield_now();
         }
         false

@@ -179,7 +179,7 @@ impl Network {
         if moved || woken {
             return Ok(());
         }
-        let deadline = client.next_deadline().into_iter().chain([self.keeper.poll_timeout()]).min();
+        let deadline = client.poll_timeout().into_iter().chain([self.keeper.poll_timeout()]).min();
         self.now = self.now.max(deadline.unwrap_or_default());
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! The pages for readers of the code name what is there, all of it: folders, crates, campaigns, formats of structures. The lists of files
-//! in CONTRIBUTING.md are those of their examples.
+//! in CONTRIBUTING.md are those of their examples. And code without I/O has one type of time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::fs;
 use fatbtree_sim::campaigns;
 
 use crate::common::repository::{read, root};
-use crate::pages::paths;
+use crate::pages::{files_below, paths};
 
 /// The folders of a folder that hold something of the repository.
 fn folders(path: &str) -> BTreeSet<String> {
@@ -58,6 +58,44 @@ fn the_architecture_is_short_and_has_every_folder_and_crate() {
         let has_it = [format!("`{name}`"), format!("`{package}`")].iter().any(|name| row.contains(name));
         assert!(has_it, "ARCHITECTURE.md: the row of {top}/ has no crate {name}");
     }
+}
+
+/// Drivers: folders and files in which the system's time may be named. All other code is given time as [`fatbtree_verbs::time`].
+const DRIVERS: [&str; 16] = [
+    "cli/src/",
+    "client/src/",
+    "controller/src/grpc/",
+    "controller/src/push.rs",
+    "fabric/dpdk/src/",
+    "fabric/ibverbs/src/",
+    "fabric/port/src/",
+    "fabric/trust/src/",
+    "fabric/verbs/src/journal/disk.rs",
+    "fabric/verbs/src/time.rs",
+    "memserver/src/grpc/",
+    "processes/src/",
+    "sim/src/seeds.rs",
+    "sim/src/threads/",
+    "structures/blink/host/src/grpc/",
+    "switch/p4runtime/src/",
+];
+
+#[test]
+fn the_time_of_the_system_is_named_by_drivers_only() {
+    let (mut sources, mut unused) = (Vec::new(), BTreeSet::from(DRIVERS));
+    members().iter().for_each(|member| files_below(&root().join(member).join("src"), ".rs", &mut sources));
+    for source in sources {
+        let text = read(&source);
+        if ["std::time", "core::time", "tokio::time"].iter().any(|module| text.contains(module)) {
+            let file = source.strip_prefix(root()).expect("a file of the repository").display().to_string();
+            let driver = DRIVERS.iter().find(|driver| file.starts_with(**driver));
+            let driver = driver.unwrap_or_else(|| {
+                panic!("{file} names the system's time, and is no driver: take an Instant of fatbtree_verbs::time")
+            });
+            unused.remove(driver);
+        }
+    }
+    assert!(unused.is_empty(), "these do not name the system's time any more: {unused:?}");
 }
 
 #[test]

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use crate::common::repository::{read, root};
 
-/// The `.md` files below a folder. What is built or fetched is left out.
-fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+/// The files below a folder whose names end so. What is built or fetched is left out.
+pub(crate) fn files_below(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.expect("a readable folder").path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if path.is_dir() && name != "target" && !name.starts_with('.') {
-            pages(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
+            files_below(&path, ending, found);
+        } else if name.ends_with(ending) {
             found.push(path);
         }
     }
@@ -58,7 +58,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
 #[test]
 fn every_link_between_pages_leads_somewhere() {
     let (mut files, mut bad, mut followed) = (Vec::new(), Vec::new(), 0);
-    pages(&root(), &mut files);
+    files_below(&root(), ".md", &mut files);
     for file in &files {
         for link in links(&read(file)) {
             if link.contains("://") {
@@ -97,7 +97,7 @@ pub(crate) fn paths(page: &str) -> BTreeSet<String> {
 fn every_path_that_the_map_names_is_there() {
     let tops = ["ARCHITECTURE.md", "CONTRIBUTING.md", "GLOSSARY.md", "README.md"];
     let mut files: Vec<PathBuf> = tops.iter().map(|name| root().join(name)).collect();
-    pages(&root().join("docs/src"), &mut files);
+    files_below(&root().join("docs/src"), ".md", &mut files);
     let named: BTreeSet<(String, PathBuf)> = files
         .iter()
         .flat_map(|file| paths(&read(file)).into_iter().map(|path| (path, file.clone())).collect::<Vec<_>>())
@@ -122,7 +122,7 @@ fn the_book_has_every_page_once() {
     let source = root().join("docs/src");
     let listed = links(&read(source.join("SUMMARY.md")));
     let mut files = Vec::new();
-    pages(&source, &mut files);
+    files_below(&source, ".md", &mut files);
     let name = |path: &PathBuf| path.strip_prefix(&source).expect("below it").display().to_string();
     let there: BTreeSet<String> = files.iter().map(name).filter(|name| name != "SUMMARY.md").collect();
     assert_eq!(listed.len(), there.len(), "each page once: {listed:?}");
@@ -133,7 +133,7 @@ fn the_book_has_every_page_once() {
 #[test]
 fn the_built_book_has_no_links_out_of_it() {
     let mut files = Vec::new();
-    pages(&root().join("docs/src"), &mut files);
+    files_below(&root().join("docs/src"), ".md", &mut files);
     let chapter = |content: String| json!({ "Chapter": { "content": content, "sub_items": [] } });
     let [inner, outer] = ["see [`a.rs`](../../x/a.rs#b), [x](y.md)", "[`x/`](../../x/)"];
     let mut chapters: Vec<Value> = files.iter().map(|file| chapter(read(file))).collect();

@@ -14,18 +14,20 @@ const A: SwitchId = SwitchId(0);
 const B: SwitchId = SwitchId(1);
 const C: SwitchId = SwitchId(2);
 
-fn at(millis: u64) -> Duration {
-    Duration::from_millis(millis)
+fn at(millis: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(millis)
 }
 
 fn election(way: Way) -> Election {
     Election::new(candidate(1), way, Some(bid(3, 1)), [A, B, C], at(0))
 }
 
+const HALF: Duration = Duration::from_millis(500);
+
 /// The verdict at this time, after it was asked for twice a second until then.
-fn verdict_at(election: &mut Election, now: Duration) -> Verdict {
-    while now > election.asked + at(500) {
-        let between = election.asked + at(500);
+fn verdict_at(election: &mut Election, now: Instant) -> Verdict {
+    while now > election.asked + HALF {
+        let between = election.asked + HALF;
         match election.verdict(between) {
             Verdict::LookOn => {}
             sooner => panic!("{sooner:?} at {between:?}"),
@@ -93,7 +95,7 @@ fn one_that_starts_beside_a_primary_gives_up() {
 fn one_that_starts_in_the_place_of_a_primary_that_is_dying_waits_until_switches_notice() {
     let mut election = election(Way::Start);
     [A, B, C].iter().for_each(|switch| election.saw(*switch, Seen::Led(bid(3, 2)), at(10)));
-    let notice = 2 * KEEP_ALIVE + at(500);
+    let notice = Instant::ZERO + Duration::from(KEEP_ALIVE) * 2 + HALF;
     assert_eq!(verdict_at(&mut election, notice), Verdict::LookOn);
     [A, B, C].iter().for_each(|switch| election.saw(*switch, Seen::Vacant(Some(bid(3, 2))), notice));
     assert_eq!(leads(election.verdict(notice)), Some((4, false)), "plans of its own are not active");

@@ -1,7 +1,6 @@
 //! The monitor in a network of virtual time, with seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use fatbtree_topology::SwitchId;
 use proptest::prelude::*;
@@ -17,6 +16,10 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+fn at(millis: u64) -> Instant {
+    Instant::ZERO + ms(millis)
+}
+
 fn end(switch: u32, port: u16) -> CableEnd {
     CableEnd { switch: SwitchId(switch), port }
 }
@@ -30,7 +33,7 @@ fn cables() -> Vec<Cable> {
 
 struct Network {
     monitor: LinkMonitor,
-    now: Duration,
+    now: Instant,
     random: ChaCha8Rng,
     /// Of probes that are lost by chance.
     loss: f64,
@@ -39,21 +42,21 @@ struct Network {
     dead: BTreeSet<SwitchId>,
     others: BTreeMap<CableEnd, CableEnd>,
     /// Frames on their way: when they are there, where, and what.
-    flying: BTreeMap<(Duration, u64), (CableEnd, Vec<u8>)>,
+    flying: BTreeMap<(Instant, u64), (CableEnd, Vec<u8>)>,
     sent: u64,
     /// What was told, and when.
-    told: Vec<(Duration, Outages)>,
+    told: Vec<(Instant, Outages)>,
 }
 
 impl Network {
     fn new(seed: u64, loss: f64) -> Self {
-        let mut monitor = LinkMonitor::new(cables(), (0..6).map(SwitchId), TOKEN, Duration::ZERO);
+        let mut monitor = LinkMonitor::new(cables(), (0..6).map(SwitchId), TOKEN, Instant::ZERO);
         for switch in 0..6 {
-            monitor.set_channel(Duration::ZERO, SwitchId(switch), OPEN);
+            monitor.set_channel(Instant::ZERO, SwitchId(switch), OPEN);
         }
         Self {
             monitor,
-            now: Duration::ZERO,
+            now: Instant::ZERO,
             random: ChaCha8Rng::seed_from_u64(seed),
             loss,
             cut: BTreeSet::new(),
@@ -65,10 +68,10 @@ impl Network {
         }
     }
 
-    fn run_until(&mut self, end: Duration) {
+    fn run_until(&mut self, end: Instant) {
         loop {
             let arrival = self.flying.first_key_value().map(|((at, _), _)| *at);
-            let next = self.monitor.next_deadline().into_iter().chain(arrival).min();
+            let next = self.monitor.poll_timeout().into_iter().chain(arrival).min();
             let Some(next) = next.filter(|next| *next <= end) else { break };
             self.now = self.now.max(next);
             if arrival.is_some_and(|at| at <= self.now) {
@@ -130,7 +133,7 @@ fn probes_are_spread_and_few() {
     // Of sixteen directions none at the same time as another.
     let mut times = BTreeSet::new();
     for _ in 0..16 {
-        let due = network.monitor.next_deadline().unwrap();
+        let due = network.monitor.poll_timeout().unwrap();
         network.monitor.handle_timeout(due);
         assert!(network.monitor.poll_transmit().is_some() && network.monitor.poll_transmit().is_none());
         times.insert(due);
@@ -217,7 +220,7 @@ proptest! {
             prop_assert!(!network.monitor.handle_probe(now, cable.b.switch, cable.b.port + 1, &ours));
         }
         prop_assert_eq!(network.told.len(), 1);
-        prop_assert!(network.told[0].0 <= ms(1600));
+        prop_assert!(network.told[0].0 <= at(1600));
         prop_assert_eq!(network.monitor.outages(), &network.only(cable));
     }
 
@@ -330,7 +333,7 @@ fn without_packets_nothing_is_sent_and_nothing_is_judged() {
     }
     network.run(Duration::from_secs(100));
     assert_eq!((network.sent, network.told.len()), (0, 0));
-    assert_eq!(network.monitor.next_deadline(), None);
+    assert_eq!(network.monitor.poll_timeout(), None);
     // With packets again, a cable is found down; without them, its state is unknown.
     for switch in 0..6 {
         network.set(switch, OPEN);
@@ -347,12 +350,12 @@ fn without_packets_nothing_is_sent_and_nothing_is_judged() {
 
 #[test]
 fn switches_that_were_never_reached_get_five_seconds() {
-    let mut monitor = LinkMonitor::new(cables(), (0..6).map(SwitchId), TOKEN, ms(100));
-    monitor.handle_timeout(ms(5099));
+    let mut monitor = LinkMonitor::new(cables(), (0..6).map(SwitchId), TOKEN, at(100));
+    monitor.handle_timeout(at(5099));
     assert!(monitor.poll_outages().is_none());
-    monitor.set_channel(ms(5099), SwitchId(4), OPEN);
-    assert_eq!(monitor.next_deadline(), Some(ms(5100)));
-    monitor.handle_timeout(ms(5100));
+    monitor.set_channel(at(5099), SwitchId(4), OPEN);
+    assert_eq!(monitor.poll_timeout(), Some(at(5100)));
+    monitor.handle_timeout(at(5100));
     let down: BTreeSet<_> = [0, 1, 2, 3, 5].map(SwitchId).into();
     assert_eq!(monitor.poll_outages().map(|outages| outages.switches.clone()), Some(down));
 }
@@ -377,16 +380,16 @@ fn a_monitor_that_was_held_up_blames_nobody() {
 #[test]
 fn slow_is_not_dead() {
     let cable = cables()[0];
-    let mut monitor = LinkMonitor::new([cable], [cable.a.switch, cable.b.switch], TOKEN, Duration::ZERO);
+    let mut monitor = LinkMonitor::new([cable], [cable.a.switch, cable.b.switch], TOKEN, Instant::ZERO);
     for end in [cable.a, cable.b] {
-        monitor.set_channel(Duration::ZERO, end.switch, OPEN);
+        monitor.set_channel(Instant::ZERO, end.switch, OPEN);
     }
     let mut flying = BTreeMap::new();
-    let mut now = Duration::ZERO;
+    let mut now = Instant::ZERO;
     let mut sent = 0;
-    while now < Duration::from_secs(60) {
+    while now < at(60_000) {
         let arrival = flying.first_key_value().map(|((at, _), _)| *at);
-        now = monitor.next_deadline().into_iter().chain(arrival).min().unwrap();
+        now = monitor.poll_timeout().into_iter().chain(arrival).min().unwrap();
         if arrival == Some(now) {
             let (_, Probe { switch, port, frame }) = flying.pop_first().unwrap();
             let to = if (CableEnd { switch, port }) == cable.a { cable.b } else { cable.a };

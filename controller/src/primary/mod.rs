@@ -17,9 +17,9 @@ mod plans;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_verbs::time::Instant;
 
 pub use news::ControllerNews;
 pub use operators::{Answer, Ticket};
@@ -94,14 +94,14 @@ pub struct Outdated;
 /// A controller in the term in which it is primary.
 ///
 /// Its driver says [what time it is](Self::at) and then what has happened, by one of the other methods with `&mut self`. Then, and four
-/// times a second in any case, it calls [`turn`](Self::turn), carries out [orders](Self::poll_order) until there are none, and only then
+/// times a second in any case, it calls [`handle_timeout`](Self::handle_timeout), carries out [orders](Self::poll_order) until there are none, and only then
 /// gives what is [desired](Controller::desired) to the keepers.
 #[derive(Debug)]
 pub struct Primary {
     controller: Controller,
     placement: Placement,
     follow: FollowOptions,
-    now: Duration,
+    now: Instant,
     outages: Outages,
     /// Purpose of the plan that is being made.
     planning: Option<Purpose>,
@@ -128,7 +128,7 @@ pub struct Primary {
     sync: u64,
     syncs: Vec<Sync>,
     /// After a plan that could not be made, the next one comes then at the earliest.
-    not_before: Duration,
+    not_before: Instant,
     orders: VecDeque<Order>,
 }
 
@@ -139,7 +139,7 @@ impl Primary {
             placement: Placement::of(controller.cluster()),
             controller,
             follow,
-            now: Duration::ZERO,
+            now: Instant::ZERO,
             outages: Outages::default(),
             planning: None,
             follower: None,
@@ -157,7 +157,7 @@ impl Primary {
             waiting: Vec::new(),
             sync: 0,
             syncs: Vec::new(),
-            not_before: Duration::ZERO,
+            not_before: Instant::ZERO,
             orders: VecDeque::new(),
         }
     }
@@ -237,14 +237,15 @@ impl Primary {
 
     // ---- what the driver calls each time ----
 
-    /// Time, counted from any moment on. It never goes back.
-    pub fn at(&mut self, now: Duration) {
+    /// Takes note of the time. It never goes back.
+    pub fn at(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.controller.at(now);
     }
 
-    /// Decides what follows from what was told since the last turn.
-    pub fn turn(&mut self) {
+    /// Decides what follows from the time, and from what was told since the last call.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.at(now);
         while let Some(notice) = self.controller.poll_notice() {
             self.noticed(notice);
         }

@@ -1,7 +1,8 @@
 //! News of a running controller, for people.
 
 use std::fmt;
-use std::time::Duration;
+
+use fatbtree_verbs::time::Duration;
 
 /// News of a running controller.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,8 @@
 //! Plans of a primary: when one is made, and how it is loaded or given up.
 
 use std::sync::Arc;
-use std::time::Duration;
+
+use fatbtree_verbs::time::Duration;
 
 use super::{Answer, ControllerNews, Order, Primary, Ticket};
 use crate::follow::{Follower, Replanned};
@@ -47,7 +48,11 @@ impl Primary {
         if self.controller.wants_plan() {
             return self.make_plan(Purpose::Start);
         }
-        let due = self.follower.as_ref().and_then(Follower::due).filter(|_| self.missing_server().is_none());
+        let due = self
+            .follower
+            .as_ref()
+            .and_then(Follower::poll_timeout)
+            .filter(|_| self.missing_server().is_none());
         if due.is_some_and(|due| due <= self.now)
             && let Some(follower) = self.follower.clone()
         {

@@ -6,9 +6,9 @@ mod servers;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use fatbtree_topology::{Cluster, Outages, Role, Switch, SwitchId};
+use fatbtree_verbs::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::roots::Roots;
@@ -112,7 +112,7 @@ pub struct Controller {
     /// Connections that are told of when the client's first switch and the fat roots hold this version.
     pending: BTreeMap<(u16, Ipv4Addr, u32), (u64, SwitchId)>,
     notices: VecDeque<Notice>,
-    now: Duration,
+    now: Instant,
     connections_per_switch: usize,
     refused_connections: u64,
 }
@@ -144,7 +144,7 @@ impl Controller {
             previous: None,
             pending: BTreeMap::new(),
             notices: VecDeque::new(),
-            now: Duration::ZERO,
+            now: Instant::ZERO,
             connections_per_switch,
             refused_connections: 0,
             cluster: cluster.clone(),
@@ -167,8 +167,8 @@ impl Controller {
         self.left_out.as_ref()
     }
 
-    /// Time, counted from any moment on. It never goes back.
-    pub fn at(&mut self, now: Duration) {
+    /// Takes note of the time. It never goes back.
+    pub fn at(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
 

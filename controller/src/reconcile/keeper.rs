@@ -8,9 +8,9 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use fatbtree_topology::SwitchId;
+use fatbtree_verbs::time::{Duration, Instant};
 
 use super::{Desired, Observed, Pace, Serving, Wanted};
 use crate::tables::Change;
@@ -78,7 +78,7 @@ pub enum KeeperNotice {
 #[derive(Clone, Debug)]
 enum Doing {
     /// No session until then.
-    Pausing(Duration),
+    Pausing(Instant),
     Opening,
     Looking,
     Loading,
@@ -99,7 +99,7 @@ enum Runs {
 /// Keeps one switch at what is desired. It does no I/O and knows no clock: time is counted from any moment, the same for all keepers that
 /// share a [`Pace`].
 ///
-/// After each call of a `handle_` method, when something else is desired, and at [`next_deadline`](Self::next_deadline), its driver calls
+/// After each call of a `handle_` method, when something else is desired, and at [`poll_timeout`](Self::poll_timeout), its driver calls
 /// [`poll_request`](Self::poll_request), then [`poll_notice`](Self::poll_notice) until there is none, and then carries the request out.
 #[derive(Clone, Debug)]
 pub struct Keeper {
@@ -111,7 +111,7 @@ pub struct Keeper {
     /// Whether a notice has said in this session that the program runs.
     told_runs: bool,
     /// Time at which the program is looked at again.
-    look_at: Duration,
+    look_at: Instant,
     is_read: bool,
     held: Observed,
     /// Last target that the switch was seen to hold. A new version mostly concerns another switch.
@@ -120,7 +120,7 @@ pub struct Keeper {
     seen: Option<u64>,
     pieces: VecDeque<Vec<Change>>,
     /// Time from which some changes may be written. It stays when others come first.
-    turn: Option<Duration>,
+    turn: Option<Instant>,
     /// The version that was told as settled.
     told: Option<u64>,
     /// The newest request to read the switch back, and that which the last read was for.
@@ -138,10 +138,10 @@ impl Keeper {
             switch,
             cookie,
             piece: PIECE,
-            doing: Doing::Pausing(Duration::ZERO),
+            doing: Doing::Pausing(Instant::ZERO),
             runs: Runs::Unknown,
             told_runs: false,
-            look_at: Duration::ZERO,
+            look_at: Instant::ZERO,
             is_read: false,
             held: Observed::default(),
             settled: None,
@@ -173,7 +173,7 @@ impl Keeper {
     }
 
     /// Time at which there may be a request though nothing has happened.
-    pub fn next_deadline(&self) -> Option<Duration> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         match self.doing {
             Doing::Pausing(until) => Some(until),
             Doing::Ready if self.pieces.is_empty() => Some(self.look_at),
@@ -190,14 +190,14 @@ impl Keeper {
     }
 
     /// The session has ended, the switch refuses a request, or does not answer, for this reason.
-    pub fn handle_lost(&mut self, now: Duration, reason: String) {
+    pub fn handle_lost(&mut self, now: Instant, reason: String) {
         self.notices.push_back(KeeperNotice::Lost(reason));
         (self.doing, self.runs, self.told_runs) = (Doing::Pausing(now + PAUSE), Runs::Unknown, false);
         self.forget();
     }
 
     /// A request was answered. An answer to none, of a session before, changes nothing.
-    pub fn handle_answer(&mut self, now: Duration, answer: KeeperAnswer) {
+    pub fn handle_answer(&mut self, now: Instant, answer: KeeperAnswer) {
         let doing = std::mem::replace(&mut self.doing, Doing::Ready);
         match (answer, doing) {
             (KeeperAnswer::Opened, Doing::Opening) => {}
@@ -240,7 +240,7 @@ impl Keeper {
     /// The next request. `desired` is what all switches should hold now, with its version.
     pub fn poll_request(
         &mut self,
-        now: Duration,
+        now: Instant,
         desired: (u64, &Desired),
         pace: &mut Pace,
     ) -> Option<KeeperRequest> {
@@ -256,7 +256,7 @@ impl Keeper {
 
     fn next_request(
         &mut self,
-        now: Duration,
+        now: Instant,
         desired: (u64, &Desired),
         pace: &mut Pace,
     ) -> Option<KeeperRequest> {
@@ -349,7 +349,7 @@ mod tests {
 
     /// A keeper and its switch, which answers at once.
     struct World {
-        now: Duration,
+        now: Instant,
         controller: Controller,
         keeper: Keeper,
         pace: Pace,
@@ -363,7 +363,7 @@ mod tests {
             let cluster = Cluster::example();
             let switch = cluster.tree().switches()[0].id;
             Self {
-                now: Duration::ZERO,
+                now: Instant::ZERO,
                 controller: Controller::new(&cluster, 100, 0),
                 keeper: Keeper::new(switch, Some(OURS)).with_piece(piece),
                 pace: Pace::new(per_second),
@@ -435,10 +435,11 @@ mod tests {
         assert!(told.contains(&settled) && (told.contains(&synced) || told.len() == 4), "{told:?}");
 
         // It is looked at each second, and is not read without need.
-        assert_eq!(world.keeper.next_deadline(), Some(LOOK));
-        world.now = LOOK;
+        assert_eq!(world.keeper.poll_timeout(), Some(Instant::ZERO + LOOK));
+        world.now += LOOK;
         assert_eq!(world.settle(), [KeeperRequest::Cookie]);
-        (world.runs, world.holds, world.now) = (None, Observed::default(), 2 * LOOK);
+        (world.runs, world.holds) = (None, Observed::default());
+        world.now += LOOK;
         assert_eq!(world.settle()[..3], [KeeperRequest::Cookie, KeeperRequest::Load, KeeperRequest::Read]);
         assert!(world.is_right());
         assert!(!world.told().contains(&KeeperNotice::Runs), "its packets are carried already");
@@ -467,9 +468,9 @@ mod tests {
         world.told();
         world.keeper.handle_lost(world.now, "it hangs".to_owned());
         world.keeper.handle_answer(world.now, KeeperAnswer::Holds(Observed::default()));
-        assert_eq!((world.poll(), world.keeper.next_deadline()), (None, Some(PAUSE)));
+        assert_eq!((world.poll(), world.keeper.poll_timeout()), (None, Some(Instant::ZERO + PAUSE)));
         assert_eq!(world.told(), [KeeperNotice::Lost("it hangs".to_owned())]);
-        world.now = PAUSE;
+        world.now += PAUSE;
         assert_eq!(world.settle(), [KeeperRequest::Open, KeeperRequest::Cookie, KeeperRequest::Read]);
         assert_eq!(world.told()[0], KeeperNotice::Runs, "its packets come in this session");
     }
@@ -511,16 +512,16 @@ mod tests {
         world.controller.server_joined(0, tree, &some(100..180));
         world.settle();
         assert!(!world.is_right());
-        let turn = world.keeper.next_deadline();
+        let turn = world.keeper.poll_timeout();
         assert!(turn > Some(began), "{turn:?}");
         world.controller.rerooted(1, 1 << 48 | 64);
         world.settle();
-        assert_eq!(world.keeper.next_deadline(), turn, "the turn stays");
+        assert_eq!(world.keeper.poll_timeout(), turn, "the turn stays");
         world.now = turn.unwrap();
         world.settle();
         // What goes and what comes are two groups of changes.
         while !world.is_right() {
-            world.now = world.keeper.next_deadline().unwrap();
+            world.now = world.keeper.poll_timeout().unwrap();
             world.settle();
         }
         assert!(world.now >= began + Duration::from_millis(800), "{:?}", world.now);

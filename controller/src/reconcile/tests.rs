@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use fatbtree_blink::{TopNode, TreeTop};
 use fatbtree_topology::{Cluster, Outages, PATHS, Peer, Routing, SwitchId};
+use fatbtree_verbs::time::Instant;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -333,7 +333,7 @@ impl World {
 
     fn rough_step(&mut self) {
         self.now += 1;
-        self.controller.at(Duration::from_millis(self.now));
+        self.controller.at(Instant::from_nanos(self.now * 1_000_000));
         let ids: Vec<SwitchId> = self.switches.keys().copied().collect();
         let id = ids[self.random.random_range(0..ids.len())];
         match self.random.random_range(0..400) {

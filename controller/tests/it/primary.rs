@@ -3,7 +3,6 @@
 use crate::common;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use common::{plan, top};
 use fatbtree_blink::TreeTop;
@@ -14,6 +13,7 @@ use fatbtree_controller::{
     Made, Observed, Order, Outdated, Primary, Registration, Ticket,
 };
 use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_verbs::time::{Duration, Instant};
 
 type Answers = Vec<(Ticket, Result<Answer, String>)>;
 
@@ -27,7 +27,7 @@ struct World {
     primary: Primary,
     switches: BTreeMap<SwitchId, Observed>,
     tops: Vec<TreeTop>,
-    now: Duration,
+    now: Instant,
     /// Orders that were carried out.
     done: Vec<Order>,
     /// Plans cannot be made, for this reason.
@@ -43,7 +43,7 @@ impl World {
         let tops =
             cluster.servers().iter().map(|server| top(server.partition, server.low, LEAVES, 13)).collect();
         let primary = Primary::new(Controller::new(&cluster, 100, 0), FollowOptions::default());
-        Self { primary, switches, tops, now: Duration::ZERO, done: Vec::new(), trouble: None }
+        Self { primary, switches, tops, now: Instant::ZERO, done: Vec::new(), trouble: None }
     }
 
     /// Primary with servers, and all switches read.
@@ -80,8 +80,7 @@ impl World {
 
     /// Carries out orders but those of plans, which it returns.
     fn obey(&mut self) -> Vec<Order> {
-        self.primary.at(self.now);
-        self.primary.turn();
+        self.primary.handle_timeout(self.now);
         let mut plans = Vec::new();
         while let Some(order) = self.primary.poll_order() {
             match order {
@@ -334,7 +333,7 @@ fn reports_reach_a_follower_that_is_being_asked() {
     world.primary.client_reported(1, &report(1_000));
     let mut asked = *follower;
     assert!(asked.replan(world.now, &world.tops, [], &[]).unwrap().is_none(), "the tree is the same");
-    assert_eq!(asked.due(), None);
+    assert_eq!(asked.poll_timeout(), None);
     world.primary.followed(asked, Ok(None));
     world.now += Duration::from_secs(60);
     assert_eq!(world.obey().len(), 1, "what was reported meanwhile is looked into");

@@ -1,8 +1,8 @@
 //! State that a server keeps of a client: its address and the outcomes of its last writes.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
+use fatbtree_verbs::time::Instant;
 use fatbtree_wire::query::{Assembly, QueryHeader, WINDOW};
 
 use crate::checks::Check;
@@ -13,7 +13,7 @@ pub(crate) struct Known {
     pub(crate) address: SocketAddr,
     /// Left edge of the window: writes with lower ids are not executed. It never decreases.
     floor: u64,
-    pub(crate) last_seen: Duration,
+    pub(crate) last_seen: Instant,
     /// Slots of the window, by the write's id modulo their count.
     slots: Vec<Slot>,
 }
@@ -51,7 +51,7 @@ pub(crate) enum Seen {
 }
 
 impl Known {
-    pub(crate) fn new(address: SocketAddr, floor: u64, now: Duration) -> Self {
+    pub(crate) fn new(address: SocketAddr, floor: u64, now: Instant) -> Self {
         let slots = (0..WINDOW).map(|_| Slot::default()).collect();
         Self { address, floor, last_seen: now, slots }
     }

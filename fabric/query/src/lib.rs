@@ -12,15 +12,15 @@
 //!   memory. What one host may have in it is [bounded](ResponderOptions).
 //! * [`Secret`], [`Key`]: of servers that answer only clients with keys. Both ends then believe only datagrams with a right tag.
 //!
-//! Time is a [`Duration`](std::time::Duration) since any moment that stays the same; it never goes back. Randomness is a seed.
+//! Time is an [`Instant`](fatbtree_verbs::time::Instant), which never goes back. Randomness is a seed.
 //!
 //! # Example
 //!
 //! ```
-//! use std::time::Duration;
 //! use fatbtree_query::{Answer, Ask, Outcome, Requester, RequesterOptions, Responder, ResponderOptions};
+//! use fatbtree_verbs::time::Instant;
 //!
-//! let now = Duration::ZERO;
+//! let now = Instant::ZERO;
 //! let mut client = Requester::new(RequesterOptions::default(), 1);
 //! let mut server = Responder::new(ResponderOptions::default(), 2);
 //! let from = "10.0.0.2:40000".parse()?;

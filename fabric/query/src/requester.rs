@@ -1,8 +1,8 @@
 //! Client end of the query protocol.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
+use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, WINDOW};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -148,8 +148,8 @@ struct Pending {
     /// Whether a redirect chose this server: a switch that sends the request elsewhere knows less.
     direct: bool,
     pause: Duration,
-    again_at: Duration,
-    given_up_at: Duration,
+    again_at: Instant,
+    given_up_at: Instant,
     redirects: u32,
     answer: Option<Part>,
     /// Whether an unauthenticated refusal says that a server wants another key than this client's.
@@ -157,7 +157,7 @@ struct Pending {
 }
 
 impl Pending {
-    fn due(&self) -> Duration {
+    fn due(&self) -> Instant {
         self.again_at.min(self.given_up_at)
     }
 }
@@ -177,7 +177,7 @@ struct Opened {
     /// Lower limit of the ids of writes that the server carries out.
     floor: u64,
     /// Time at which the last Open was sent.
-    asked_at: Option<Duration>,
+    asked_at: Option<Instant>,
     /// Requests to send again when the Open is answered.
     waiting: BTreeSet<u64>,
 }
@@ -192,7 +192,7 @@ pub struct Requester {
     next: u64,
     pending: BTreeMap<u64, Pending>,
     /// Earliest time at which a request can be due. The request in question may have been answered meanwhile.
-    due: Option<Duration>,
+    due: Option<Instant>,
     /// State by partition.
     opened: BTreeMap<u16, Opened>,
     transmit: VecDeque<ToServer>,
@@ -242,7 +242,7 @@ impl Requester {
     }
 
     /// Starts a request. Returns its number, by which its answer is known; `None` if the window of requests is full.
-    pub fn ask(&mut self, now: Duration, ask: Ask) -> Option<u64> {
+    pub fn ask(&mut self, now: Instant, ask: Ask) -> Option<u64> {
         if !self.has_room() {
             return None;
         }
@@ -289,12 +289,12 @@ impl Requester {
 
     /// Time at which to call [`handle_timeout`](Self::handle_timeout) next, if ever. That call may find nothing to
     /// do.
-    pub fn next_deadline(&self) -> Option<Duration> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         self.due
     }
 
     /// Sends unanswered requests again, and gives up those that have waited too long.
-    pub fn handle_timeout(&mut self, now: Duration) {
+    pub fn handle_timeout(&mut self, now: Instant) {
         // Asked all the time: it must cost nothing while nothing is due.
         if self.due.is_none_or(|due| now < due) {
             return;
@@ -316,19 +316,19 @@ impl Requester {
     }
 
     /// Processes a received datagram.
-    pub fn handle(&mut self, now: Duration, datagram: &[u8]) {
+    pub fn handle(&mut self, now: Instant, datagram: &[u8]) {
         self.handle_parsed(now, Query::parse(datagram).ok());
     }
 
     /// Processes a received datagram that is already parsed; `None` if it is not one of the protocol.
-    pub fn handle_parsed(&mut self, now: Duration, query: Option<Query<'_>>) {
+    pub fn handle_parsed(&mut self, now: Instant, query: Option<Query<'_>>) {
         if !query.is_some_and(|query| self.take(now, query)) {
             self.stats.stray += 1;
         }
     }
 
     /// Processes a response; returns false if it answers nothing.
-    fn take(&mut self, now: Duration, Query { header, part }: Query<'_>) -> bool {
+    fn take(&mut self, now: Instant, Query { header, part }: Query<'_>) -> bool {
         let Some(status) = header.status.filter(|_| header.client == self.client) else { return false };
         if let Some(key) = self.key
             && key.tag(&header, part) != header.tag
@@ -409,7 +409,7 @@ impl Requester {
 
     /// Handles the response of a server that does not know this client, and gives it a cookie. However many parts and
     /// requests are answered so, one Open is sent in a while.
-    fn open(&mut self, now: Duration, header: &QueryHeader) -> bool {
+    fn open(&mut self, now: Instant, header: &QueryHeader) -> bool {
         let (partition, cookie, id) = (header.walk.partition, header.range_end, header.request);
         let known = self.opened.get(&partition).map(|opened| opened.cookie);
         if known != Some(cookie) {
@@ -445,7 +445,7 @@ impl Requester {
     }
 
     /// Handles the answer to an Open: the requests that wait for it are sent again, once.
-    fn opened(&mut self, now: Duration, header: &QueryHeader, status: Status) -> bool {
+    fn opened(&mut self, now: Instant, header: &QueryHeader, status: Status) -> bool {
         let opened = self.opened.get_mut(&header.walk.partition);
         let opened = opened.filter(|opened| opened.floor == header.request);
         let Some(opened) = opened.filter(|_| status == Status::Done) else {
@@ -458,10 +458,10 @@ impl Requester {
         true
     }
 
-    fn send(&mut self, now: Duration, id: u64) {
+    fn send(&mut self, now: Instant, id: u64) {
         let Some(pending) = self.pending.get_mut(&id) else { return };
         // Not all clients at the same time.
-        let spread = self.random.next_u64() % (pending.pause.as_nanos() as u64 / 4).max(1);
+        let spread = self.random.next_u64() % (pending.pause.as_nanos() / 4).max(1);
         pending.again_at = now + pending.pause + Duration::from_nanos(spread);
         pending.pause = (pending.pause * 2).min(self.options.longest_pause);
         self.due = self.due.into_iter().chain([pending.due()]).min();

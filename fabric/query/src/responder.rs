@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
+use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::host_of;
 use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status};
 use rand::{Rng as _, SeedableRng as _};
@@ -222,7 +222,7 @@ impl Responder {
     }
 
     /// Processes a received datagram. Returns the request to execute, if the datagram completes one.
-    pub fn handle(&mut self, now: Duration, from: SocketAddr, datagram: &[u8]) -> Option<Request> {
+    pub fn handle(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) -> Option<Request> {
         let (header, part) = match Query::parse(datagram) {
             Ok(Query { header, part }) if header.status.is_none() => (header, part),
             _ => {
@@ -284,7 +284,7 @@ impl Responder {
         }
     }
 
-    fn open(&mut self, now: Duration, from: SocketAddr, header: &QueryHeader) -> Status {
+    fn open(&mut self, now: Instant, from: SocketAddr, header: &QueryHeader) -> Status {
         // 0 is the number of many that read only.
         if header.client == 0 {
             return Status::Refused;
@@ -311,14 +311,14 @@ impl Responder {
     }
 
     /// Host of a client that has opened from this address, and therefore receives what is sent there.
-    fn proven(&mut self, now: Duration, from: SocketAddr, client: u64) -> Option<IpAddr> {
+    fn proven(&mut self, now: Instant, from: SocketAddr, client: u64) -> Option<IpAddr> {
         let known = self.clients.get_mut(&client).filter(|known| known.address == from)?;
         known.last_seen = now;
         Some(host_of(from.ip()))
     }
 
     /// Processes a part of a write.
-    fn receive(&mut self, now: Duration, from: SocketAddr, header: &QueryHeader, part: &[u8]) -> Received {
+    fn receive(&mut self, now: Instant, from: SocketAddr, header: &QueryHeader, part: &[u8]) -> Received {
         if header.total > self.options.longest_value {
             return Received::Told(Status::TooLarge);
         }
@@ -456,13 +456,13 @@ impl Responder {
     }
 
     /// Forgets clients whose lease has ended.
-    pub fn handle_timeout(&mut self, now: Duration) {
+    pub fn handle_timeout(&mut self, now: Instant) {
         let lease = self.options.lease;
-        self.forget(|_, known| now.saturating_sub(known.last_seen) >= lease);
+        self.forget(|_, known| now - known.last_seen >= lease);
     }
 
     /// Makes room for another client of a host. Returns whether there is room.
-    fn make_room(&mut self, now: Duration, host: IpAddr) -> bool {
+    fn make_room(&mut self, now: Instant, host: IpAddr) -> bool {
         let own = self.hosts.of(Some(host)).clients;
         if own >= self.options.clients_per_host {
             return self.forget_quietest(now, QUIET, |other| other == host);
@@ -480,10 +480,10 @@ impl Responder {
 
     /// Forgets the client of some hosts that has been silent for longest, if that is at least `quiet`. Returns
     /// whether there was one.
-    fn forget_quietest(&mut self, now: Duration, quiet: Duration, of: impl Fn(IpAddr) -> bool) -> bool {
+    fn forget_quietest(&mut self, now: Instant, quiet: Duration, of: impl Fn(IpAddr) -> bool) -> bool {
         let candidates = self.clients.iter().filter(|(_, known)| of(host_of(known.address.ip())));
         let quietest = candidates.min_by_key(|(client, known)| (known.last_seen, **client));
-        let goes = quietest.filter(|(_, known)| now.saturating_sub(known.last_seen) >= quiet);
+        let goes = quietest.filter(|(_, known)| now - known.last_seen >= quiet);
         let Some(goes) = goes.map(|(client, _)| *client) else { return false };
         self.forget(|client, _| client == goes);
         true
@@ -521,7 +521,7 @@ impl Responder {
     }
 
     /// Time at which to call [`handle_timeout`](Self::handle_timeout) next, if ever.
-    pub fn next_deadline(&self) -> Option<Duration> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         self.clients.values().map(|known| known.last_seen + self.options.lease).min()
     }
 

@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps nothing fails, as it should
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use fatbtree_query::{
     Answer, Ask, Outcome, Requester, RequesterOptions, Responder, ResponderOptions, ToClient,
 };
+use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Op, Query, QueryHeader, Status};
 use proptest::prelude::*;
 
-const NOW: Duration = Duration::ZERO;
+const NOW: Instant = Instant::ZERO;
 
 fn at(host: u8, port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host], port))
@@ -79,7 +79,7 @@ fn a_host_has_so_many_clients_and_another_has_its_own() {
     assert_eq!(open(&mut server, at(1, 8), 8), Some(Status::Busy));
     assert_eq!(open(&mut server, at(4, 9), 9), Some(Status::Done), "a host that has none");
     // Those that are silent make room.
-    server.handle_timeout(options.lease);
+    server.handle_timeout(NOW + options.lease);
     assert_eq!(open(&mut server, at(1, 8), 8), Some(Status::Done));
 }
 
@@ -383,7 +383,7 @@ fn a_write_at_work_ends_no_other() {
         Some(Some(Status::Forgotten))
     );
     // The client is forgotten, and opens again: another of its writes is at work in the same place when the first one ends.
-    server.handle_timeout(options.lease);
+    server.handle_timeout(NOW + options.lease);
     assert_eq!(open(&mut server, at(1, 1), 1), Some(Status::Done));
     let second = server.handle(NOW, at(1, 1), &delete(5 + WINDOW).to_bytes()).unwrap();
     server.finish(first.ticket, Outcome::Done);
@@ -449,8 +449,8 @@ proptest! {
             }
             while server.poll_transmit().is_some() {}
         }
-        server.handle_timeout(Duration::from_secs(100));
-        client.handle_timeout(Duration::from_secs(100));
+        server.handle_timeout(NOW + Duration::from_secs(100));
+        client.handle_timeout(NOW + Duration::from_secs(100));
         prop_assert_eq!(client.under_way(), 0);
     }
 }

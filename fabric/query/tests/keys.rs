@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps nothing fails, as it should
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use fatbtree_query::{
     Answer, Ask, Identity, Outcome, Requester, RequesterOptions, Responder, ResponderOptions, Secret,
 };
+use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Op, Query, QueryHeader, Status, datagram};
 
 const SECRET: Secret = Secret::new(*b"known to servers");
-const NOW: Duration = Duration::ZERO;
+const NOW: Instant = Instant::ZERO;
 const PART: usize = 100;
 
 fn at(host: u8, port: u16) -> SocketAddr {
@@ -124,7 +124,7 @@ fn without_a_key_or_with_anothers_nothing_is_done() {
                 Some(_) => {
                     // A server that may be none has told it: it is told when nothing else has come.
                     assert_eq!(answer, None);
-                    world.client.handle_timeout(Duration::from_secs(100));
+                    world.client.handle_timeout(NOW + Duration::from_secs(100));
                     let (_, answer) = world.client.poll_answer().unwrap();
                     let expected = if is_write { Answer::Unknown } else { Answer::Refused(Status::NoKey) };
                     assert_eq!(answer, expected);
@@ -197,7 +197,7 @@ fn what_was_captured_brings_nothing_elsewhere_and_changes_nothing() {
     }
     assert_eq!(world.written, written);
     // Nor when the server has forgotten the client, or begins anew.
-    world.server.handle_timeout(Duration::from_secs(1000));
+    world.server.handle_timeout(NOW + Duration::from_secs(1000));
     for begins_anew in [false, true] {
         if begins_anew {
             let options = ResponderOptions { secret: Some(SECRET), ..ResponderOptions::default() };

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use fatbtree_query::{
     Answer, Ask, Check, Outcome, Request, Requester, RequesterOptions, Responder, ResponderOptions,
 };
+use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Op, Query, QueryHeader, records};
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -51,14 +51,14 @@ const CALM: Faults = Faults {
 };
 
 /// A value, and since when.
-type Since = (Duration, Option<Vec<u8>>);
+type Since = (Instant, Option<Vec<u8>>);
 
 /// The values of each key.
 #[derive(Default)]
 struct History(BTreeMap<u64, Vec<Since>>);
 
 impl History {
-    fn set(&mut self, now: Duration, key: u64, value: Option<Vec<u8>>) {
+    fn set(&mut self, now: Instant, key: u64, value: Option<Vec<u8>>) {
         self.0.entry(key).or_default().push((now, value));
     }
 
@@ -67,7 +67,7 @@ impl History {
     }
 
     /// Whether the key had this value at any moment of a time.
-    fn had(&self, key: u64, value: Option<&Vec<u8>>, from: Duration, to: Duration) -> bool {
+    fn had(&self, key: u64, value: Option<&Vec<u8>>, from: Instant, to: Instant) -> bool {
         let Some(all) = self.0.get(&key) else { return value.is_none() };
         let before = all.iter().rfind(|(at, _)| *at <= from).is_none_or(|(_, found)| found.as_ref() == value)
             && (value.is_none() || all.iter().any(|(at, _)| *at <= from));
@@ -77,18 +77,18 @@ impl History {
 
 struct World {
     random: ChaCha8Rng,
-    now: Duration,
+    now: Instant,
     clients: Vec<Requester>,
     servers: Vec<Responder>,
     /// By arrival; the second is the number that keeps their order.
-    wire: BTreeMap<(Duration, u64), (To, Vec<u8>)>,
+    wire: BTreeMap<(Instant, u64), (To, Vec<u8>)>,
     sent: u64,
     /// At work, until when, at which server.
-    at_work: Vec<(Duration, usize, Request)>,
+    at_work: Vec<(Instant, usize, Request)>,
     history: History,
     /// How often each write was carried out, by its value or its key.
     carried_out: HashMap<Vec<u8>, u32>,
-    asked: HashMap<(usize, u64), (Duration, Ask)>,
+    asked: HashMap<(usize, u64), (Instant, Ask)>,
     ended: Vec<(Ask, Answer)>,
 }
 
@@ -136,7 +136,7 @@ impl World {
         let servers = (0..2).map(|number| new_server(number, faults, random.next_u64())).collect();
         Self {
             random,
-            now: Duration::ZERO,
+            now: Instant::ZERO,
             clients,
             servers,
             wire: BTreeMap::new(),
@@ -219,8 +219,8 @@ impl World {
 
     /// Up to the next thing that happens.
     fn step(&mut self, faults: &Faults) {
-        let deadlines = self.clients.iter().filter_map(Requester::next_deadline);
-        let leases = self.servers.iter().filter_map(Responder::next_deadline);
+        let deadlines = self.clients.iter().filter_map(Requester::poll_timeout);
+        let leases = self.servers.iter().filter_map(Responder::poll_timeout);
         let work = self.at_work.iter().map(|(end, ..)| *end);
         let arrival = self.wire.keys().next().map(|(at, _)| *at);
         let next = deadlines.chain(leases).chain(work).chain(arrival).min();
@@ -232,7 +232,7 @@ impl World {
             let (under_way, rest) =
                 std::mem::take(&mut self.at_work).into_iter().partition(|(_, at, _)| *at == server);
             self.at_work = rest;
-            let under_way: Vec<(Duration, usize, Request)> = under_way;
+            let under_way: Vec<(Instant, usize, Request)> = under_way;
             for (_, server, request) in under_way {
                 if self.random.random() {
                     self.carry_out(server, &request);
@@ -253,7 +253,7 @@ impl World {
         let now = self.now;
         let (done, rest) = std::mem::take(&mut self.at_work).into_iter().partition(|(end, ..)| *end <= now);
         self.at_work = rest;
-        let done: Vec<(Duration, usize, Request)> = done;
+        let done: Vec<(Instant, usize, Request)> = done;
         for (_, server, request) in done {
             let outcome = match self.random.random_range(0..100) < faults.failed {
                 true => Outcome::Failed,
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    fn check(&self, asked_at: Duration, ask: &Ask, answer: &Answer) {
+    fn check(&self, asked_at: Instant, ask: &Ask, answer: &Answer) {
         let had = |key: u64, value: Option<&Vec<u8>>| self.history.had(key, value, asked_at, self.now);
         match (ask.op, answer) {
             (Op::Get, Answer::Value(value)) => assert!(had(ask.key, Some(value)), "{ask:?}: {value:?}"),
@@ -432,7 +432,7 @@ fn a_long_first_write_is_sent_twice_however_many_parts_it_has() {
     let part = 100;
     let mut client = Requester::new(RequesterOptions { part, ..RequesterOptions::default() }, 1);
     let mut server = Responder::new(ResponderOptions { part, ..ResponderOptions::default() }, 2);
-    let (now, from) = (Duration::from_millis(1), address(0));
+    let (now, from) = (Instant::ZERO, address(0));
     let value = vec![7; part * PARTS];
     let id = client.ask(now, Ask::put(3, value.clone())).unwrap();
     let (mut sent, mut carried_out) = (0, 0);
@@ -462,26 +462,26 @@ fn a_long_first_write_is_sent_twice_however_many_parts_it_has() {
 fn answers_of_a_server_before_and_after_it_began_anew_are_never_mixed() {
     let part = 4;
     let mut client = Requester::new(RequesterOptions { part, ..RequesterOptions::default() }, 1);
-    let id = client.ask(Duration::ZERO, Ask::get(3)).unwrap();
+    let id = client.ask(Instant::ZERO, Ask::get(3)).unwrap();
     let asked = client.poll_transmit().unwrap().bytes;
     let answers = |value: &[u8], seed| {
         let mut server = Responder::new(ResponderOptions { part, ..ResponderOptions::default() }, seed);
         // The client has opened with it: long answers are for those.
         let open = QueryHeader::request(Op::Open, 3, Query::parse(&asked).unwrap().header.client, id);
-        assert!(server.handle(Duration::ZERO, address(0), &open.to_bytes()).is_none());
+        assert!(server.handle(Instant::ZERO, address(0), &open.to_bytes()).is_none());
         let cookie = Query::parse(&server.poll_transmit().unwrap().bytes).unwrap().header.range_end;
         let open = QueryHeader { range_end: cookie, ..open };
-        assert!(server.handle(Duration::ZERO, address(0), &open.to_bytes()).is_none());
+        assert!(server.handle(Instant::ZERO, address(0), &open.to_bytes()).is_none());
         assert!(server.poll_transmit().is_some());
-        let request = server.handle(Duration::ZERO, address(0), &asked).unwrap();
+        let request = server.handle(Instant::ZERO, address(0), &asked).unwrap();
         server.finish(request.ticket, Outcome::Value(value.to_vec()));
         [server.poll_transmit().unwrap().bytes, server.poll_transmit().unwrap().bytes]
     };
     let (before, after) = (answers(b"old, old", 2), answers(b"new, new", 3));
     for part in [&before[0], &after[1], &before[0], &after[1]] {
-        client.handle(Duration::ZERO, part);
+        client.handle(Instant::ZERO, part);
         assert_eq!(client.poll_answer(), None);
     }
-    client.handle(Duration::ZERO, &after[0]);
+    client.handle(Instant::ZERO, &after[0]);
     assert_eq!(client.poll_answer(), Some((id, Answer::Value(b"new, new".to_vec()))));
 }

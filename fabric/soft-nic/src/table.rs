@@ -194,7 +194,7 @@ impl Table {
             place.queued = true;
             self.ready.push_back(slot);
         }
-        let deadline = core.deadline();
+        let deadline = core.poll_timeout();
         self.timers.arm(core.handle, deadline, &mut core.timer_entry);
         if self.timers.len() > 2 * self.live + 64 {
             self.sweep();
@@ -223,7 +223,7 @@ impl Table {
         self.timers.settle(|handle, at| {
             match places.get_mut(slot_of(handle) as usize).and_then(|place| place.queue_pair.as_deref_mut()) {
                 Some(core) if core.handle == handle && core.timer_entry == Some(at) => {
-                    let deadline = core.deadline();
+                    let deadline = core.poll_timeout();
                     if deadline == Some(at) {
                         return Entry::Exact;
                     }

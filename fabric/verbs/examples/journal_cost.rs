@@ -89,7 +89,7 @@ fn main() {
         for (name, pace) in [
             ("mapped, no journal", None),
             ("--sync never", Some(Pace::Never)),
-            ("--sync 1", Some(Pace::Every(Duration::from_secs(1)))),
+            ("--sync 1", Some(Pace::Every(Duration::from_secs(1).into()))),
             ("--sync 0", Some(Pace::Each)),
         ] {
             let [write, passes, read] = measure(folder, pace, batch);

@@ -1,4 +1,16 @@
-//! Time as integers of nanoseconds, given by the driver of a device. `std::time` is for drivers only.
+//! Time as integers of nanoseconds: the one type of time in all code without I/O. `std::time` is for drivers only, which
+//! convert at their edge by [`From`].
+//!
+//! ```
+//! use fatbtree_verbs::time::{Duration, Instant};
+//!
+//! let began = std::time::Instant::now();
+//! // What a driver gives to what it drives.
+//! let now = Instant::ZERO + began.elapsed().into();
+//! // How long it may sleep.
+//! let due = now + Duration::from_millis(5);
+//! assert_eq!(std::time::Duration::from(due - now).as_millis(), 5);
+//! ```
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
@@ -55,9 +67,24 @@ impl Duration {
         Duration(secs.saturating_mul(1_000_000_000))
     }
 
+    /// Seconds, to the nearest nanosecond; the longest time if no span of time has that length.
+    pub fn from_secs_f64(secs: f64) -> Duration {
+        std::time::Duration::try_from_secs_f64(secs).map_or(Duration(u64::MAX), Duration::from)
+    }
+
     /// Length in nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
+    }
+
+    /// Whole seconds.
+    pub const fn as_secs(self) -> u64 {
+        self.0 / 1_000_000_000
+    }
+
+    /// Length in seconds.
+    pub const fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
     }
 
     /// The rest when `part` is taken off; zero if it is longer.
@@ -104,6 +131,19 @@ impl RunningTime {
         self.now += (clock - self.seen).min(Self::LONGEST_STEP);
         self.seen = self.seen.max(clock);
         self.now
+    }
+}
+
+impl From<std::time::Duration> for Duration {
+    /// Saturates at 584 years.
+    fn from(time: std::time::Duration) -> Duration {
+        Duration(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Duration> for std::time::Duration {
+    fn from(Duration(nanos): Duration) -> std::time::Duration {
+        std::time::Duration::from_nanos(nanos)
     }
 }
 
@@ -182,5 +222,15 @@ mod tests {
         assert_eq!(late + Duration::from_secs(1), Instant::from_nanos(u64::MAX));
         assert_eq!(Instant::ZERO - late, Duration::ZERO);
         assert_eq!(Duration::from_micros(1_500).to_string(), "1.500 ms");
+    }
+
+    #[test]
+    fn conversions_saturate() {
+        assert_eq!(Duration::from(std::time::Duration::MAX), Duration(u64::MAX));
+        assert_eq!(std::time::Duration::from(Duration(u64::MAX)).as_nanos(), u128::from(u64::MAX));
+        assert_eq!([0.25, 6e-10, 4e-10].map(Duration::from_secs_f64), [250_000_000, 1, 0].map(Duration));
+        for none in [-1.0, f64::NAN, f64::INFINITY, 1e30] {
+            assert_eq!(Duration::from_secs_f64(none), Duration(u64::MAX), "{none}");
+        }
     }
 }

@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
 
 use fatbtree_verbs::journal::{Disk, Journal, OsDisk, Pace};
+use fatbtree_verbs::time::Duration;
 use nix::sys::statvfs::statvfs;
 
 use super::{FolderError, failed};
@@ -89,7 +89,7 @@ fn sync(journal: &Journal, interval: Duration) {
         }
         let took = Duration::from_micros(journal.counts().sync_micros - before.sync_micros);
         if took > interval / 2 {
-            tracing::warn!(?took, ?interval, "the disk is slow: changes wait for it, and clients with them");
+            tracing::warn!(%took, %interval, "the disk is slow: changes wait for it, and clients with them");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use fatbtree_controller::election::{Bid, Election, Leadership, Seen, Verdict, Way};
 use fatbtree_controller::{Ballot, FleetOptions};
 use fatbtree_topology::SwitchId;
+use fatbtree_verbs::time;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -48,9 +49,10 @@ impl Office {
         tell: &mut impl FnMut(ControllerNews),
     ) -> Result<Option<Leadership>, NodeError> {
         let began = Instant::now();
+        let now = || time::Instant::ZERO + began.elapsed().into();
         let last = self.state.as_deref().and_then(StateFolder::last_bid);
         let ids = self.cluster.tree().switches().iter().map(|switch| switch.id);
-        let mut election = Election::new(self.candidate, way, last, ids.clone(), began.elapsed());
+        let mut election = Election::new(self.candidate, way, last, ids.clone(), now());
         let (seen, mut coming) = mpsc::channel(WAITING);
         let mut fleet = self.fleet.clone();
         fleet.election_id = Bid::to_look_on(self.candidate).election_id(0);
@@ -63,12 +65,12 @@ impl Office {
         let mut ticks = tokio::time::interval(TICK);
         loop {
             tokio::select! {
-                Some((switch, seen)) = coming.recv() => election.saw(switch, seen, began.elapsed()),
+                Some((switch, seen)) = coming.recv() => election.saw(switch, seen, now()),
                 // What came in before is of no use: the peer is told, and tries another controller.
                 Some(input) = self.inputs.recv() => drop(input),
                 _ = ticks.tick() => {}
             }
-            match election.verdict(began.elapsed()) {
+            match election.verdict(now()) {
                 Verdict::Lead(leadership) => return Ok(Some(leadership)),
                 Verdict::LookAnew => return Ok(None),
                 Verdict::GiveUp { by } => {

@@ -12,6 +12,7 @@ use fatbtree_controller::{
     Answer, ControllerNews, Desired, Follower, Made, Order, Primary, Replanned, Ticket,
 };
 use fatbtree_topology::SwitchId;
+use fatbtree_verbs::time;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -118,7 +119,7 @@ impl Driver {
                 }
                 _ = ticks.tick() => {}
             }
-            self.now().turn();
+            self.primary.handle_timeout(self.time());
             while let Some(order) = self.primary.poll_order() {
                 self.obey(order, &mut tell);
             }
@@ -126,9 +127,14 @@ impl Driver {
         }
     }
 
+    /// Time since the term began.
+    fn time(&self) -> time::Instant {
+        time::Instant::ZERO + self.began.elapsed().into()
+    }
+
     /// The primary, with its clock set to the present time.
     fn now(&mut self) -> &mut Primary {
-        self.primary.at(self.began.elapsed());
+        self.primary.at(self.time());
         &mut self.primary
     }
 
@@ -213,7 +219,7 @@ impl Driver {
                 self.think(async move { Thought::Planned(made.await) });
             }
             Order::Follow(follower) => {
-                let followed = self.planner.clone().follow(*follower, self.began.elapsed());
+                let followed = self.planner.clone().follow(*follower, self.time());
                 self.think(async move {
                     let (follower, replanned) = followed.await;
                     Thought::Followed(Box::new(follower), replanned)

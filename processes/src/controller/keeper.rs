@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use fatbtree_controller::election::Bid;
 use fatbtree_controller::{
@@ -10,6 +9,7 @@ use fatbtree_controller::{
     PushError,
 };
 use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_verbs::time;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -69,8 +69,8 @@ impl SharedPace {
         Self { began: Instant::now(), pace: Arc::new(Mutex::new(Pace::new(per_second))) }
     }
 
-    fn now(&self) -> Duration {
-        self.began.elapsed()
+    fn now(&self) -> time::Instant {
+        time::Instant::ZERO + self.began.elapsed().into()
     }
 
     fn poll_request(&self, keeper: &mut Keeper, version: u64, desired: &Desired) -> Option<KeeperRequest> {
@@ -196,8 +196,10 @@ impl KeeperTask {
             }
         };
         let due = async {
-            match keeper.next_deadline() {
-                Some(at) => tokio::time::sleep_until(self.pace.began + at).await,
+            match keeper.poll_timeout() {
+                Some(at) => {
+                    tokio::time::sleep_until(self.pace.began + (at - time::Instant::ZERO).into()).await;
+                }
                 None => std::future::pending().await,
             }
         };
@@ -257,6 +259,7 @@ impl KeeperTask {
 mod tests {
     use std::sync::mpsc as requests;
     use std::thread;
+    use std::time::Duration;
 
     use fatbtree_controller::election::Candidate;
     use fatbtree_controller::{Controller, Generation, Registration};

@@ -12,11 +12,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fatbtree_controller::links::{Cable, Channel, LinkMonitor, Outages, Probe, is_probe};
 use fatbtree_controller::{Packet, PacketReceiver, PacketSender};
 use fatbtree_topology::SwitchId;
+use fatbtree_verbs::time;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -122,14 +123,14 @@ impl Watch {
         outages: watch::Sender<Outages>,
         samples: Samples,
     ) -> Self {
-        let monitor = LinkMonitor::new(cables, switches, token, Duration::ZERO);
+        let monitor = LinkMonitor::new(cables, switches, token, time::Instant::ZERO);
         Self { monitor, began: Instant::now(), ways: BTreeMap::new(), news, outages, samples }
     }
 
     /// Watches until all senders of news are dropped.
     pub(super) async fn watch(mut self) {
         loop {
-            let due = self.monitor.next_deadline().map(|due| self.began + due);
+            let due = self.monitor.poll_timeout().map(|due| self.began + (due - time::Instant::ZERO).into());
             tokio::select! {
                 news = self.news.recv() => match news {
                     Some(news) => self.take(news),
@@ -141,7 +142,7 @@ impl Watch {
                         let Ok(news) = self.news.try_recv() else { break };
                         self.take(news);
                     }
-                    self.monitor.handle_timeout(self.began.elapsed());
+                    self.monitor.handle_timeout(self.now());
                 }
             }
             while let Some(probe) = self.monitor.poll_transmit() {
@@ -156,8 +157,12 @@ impl Watch {
         }
     }
 
+    fn now(&self) -> time::Instant {
+        time::Instant::ZERO + self.began.elapsed().into()
+    }
+
     fn take(&mut self, news: LinkNews) {
-        let now = self.began.elapsed();
+        let now = self.now();
         match news {
             LinkNews::Open(switch, way) => {
                 self.monitor.set_channel(now, switch, Channel::Open { has_packets: way.is_some() });

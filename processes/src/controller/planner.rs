@@ -16,6 +16,7 @@ use fatbtree_memserver::grpc;
 use fatbtree_memserver::grpc::Deadlines;
 use fatbtree_topology::{Cluster, SwitchId};
 use fatbtree_trust::Trust;
+use fatbtree_verbs::time::Instant;
 use tokio::task::JoinSet;
 
 use super::keeper::Reachable;
@@ -195,7 +196,7 @@ impl Planner {
     pub(super) async fn follow(
         self,
         follower: Follower,
-        now: Duration,
+        now: Instant,
     ) -> (Follower, Result<Option<Replanned>, String>) {
         let tops = match self.tops().await {
             Ok(tops) => tops,

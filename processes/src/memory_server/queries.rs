@@ -395,7 +395,7 @@ fn work(
             begin.board.tell(begin.number, done);
         }
         if waits {
-            watch.wait(&mut lanes, Some(worker.next_deadline()));
+            watch.wait(&mut lanes, Some(worker.poll_timeout()));
         }
     }
     begin.board.tell(begin.number, (worker.stats(), lanes.counts()));

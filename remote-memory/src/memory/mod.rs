@@ -38,7 +38,7 @@ use crate::session::Session;
 ///
 /// **Driving contract.** The memory has no clock, thread or executor.
 /// * Operations are futures: poll them in any executor of its thread.
-/// * Call [`turn`](Self::turn) when completions may have come, and at [`next_deadline`](Self::next_deadline). Time never goes back.
+/// * Call [`turn`](Self::turn) when completions may have come, and at [`poll_timeout`](Self::poll_timeout). Time never goes back.
 /// * After each turn the client's [`SessionKeeper`] takes all [events](Self::poll_event): it opens sessions, connects, and brings memory.
 ///   Nothing else takes events. Code without a keeper, such as a test of verbs, does what each [`Event`] says.
 /// * On [`Notice::Unfinished`] of the keeper run [`finish`](Self::finish), or [`Spread::finish`] of the structure.
@@ -130,14 +130,14 @@ impl<V: Verbs> RemoteMemory<V> {
         while let Some(broken) = self.reactor.poll_broken() {
             self.broke(broken);
         }
-        self.state.borrow_mut().conflicts.tick(self.reactor.now());
+        self.state.borrow_mut().conflicts.handle_timeout(self.reactor.now());
         self.call_competitors();
         any
     }
 
     /// Time at which [`turn`](Self::turn) is due for an operation that pauses.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.reactor.next_deadline()
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.reactor.poll_timeout()
     }
 
     /// The next event, for the session keeper.

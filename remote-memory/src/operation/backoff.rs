@@ -68,6 +68,14 @@ impl Backoff {
         growth: Growth::FailureRate,
     };
 
+    /// For whole transactions, after a conflict: a pause after each attempt, from 20 µs to 5 ms.
+    pub const TRANSACTIONS: Self = Self {
+        round: 1,
+        unit: Duration::from_micros(20),
+        limit: Duration::from_millis(5),
+        growth: Growth::Doubling,
+    };
+
     /// The same pauses for an operation that gives up after `left`: each lasts an eighth of it at most. `None` if it never gives up.
     pub(crate) fn within(&self, left: Option<Duration>) -> Self {
         let limit = left.map_or(self.limit, |left| self.limit.min(left / HURRY));
@@ -93,19 +101,20 @@ impl Backoff {
     }
 }
 
-/// The random part of a client's pauses, drawn from one seed.
+/// The random part of pauses, drawn from one seed.
 #[derive(Debug)]
-pub(crate) struct Pauses {
+pub struct Pauses {
     random: ChaCha8Rng,
 }
 
 impl Pauses {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Pauses of one client or task: others have another seed, so that they part.
+    pub fn new(seed: u64) -> Self {
         Self { random: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// Draws the next pause. The growth is `most` at most where it follows the rate of failures.
-    pub(crate) fn draw(&mut self, backoff: &Backoff, attempt: u32, most: u32) -> Duration {
+    /// Draws the pause after an attempt; the first one is number 0. The growth is `most` at most where it follows the rate of failures.
+    pub fn draw(&mut self, backoff: &Backoff, attempt: u32, most: u32) -> Duration {
         let span = backoff.span(attempt, most);
         let range = match backoff.growth {
             Growth::None | Growth::Doubling => span / 2..=span,

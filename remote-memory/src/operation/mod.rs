@@ -23,8 +23,7 @@ mod suspicion;
 
 pub use attempt::{Op, Stop};
 pub use attempts::Attempts;
-pub(crate) use backoff::Pauses;
-pub use backoff::{Backoff, Growth};
+pub use backoff::{Backoff, Growth, Pauses};
 pub use blocks::{Spare, Taken};
 pub use error::CommonError;
 pub use lane::{Lane, Path};

@@ -283,7 +283,7 @@ impl<S> SessionKeeper<S> {
     /// Time at which [`poll_call`](Self::poll_call) is due, if nothing else happens before.
     pub fn poll_timeout(&self) -> Instant {
         let has_ended = |server: &&Server<S>| self.is_closing && server.is_closed();
-        let dues = self.servers.values().filter(|server| !has_ended(server)).filter_map(Server::due);
+        let dues = self.servers.values().filter(|server| !has_ended(server)).filter_map(Server::poll_timeout);
         let surplus = if self.is_closing { Instant::from_nanos(u64::MAX) } else { self.surplus_due };
         dues.fold(surplus, Instant::min)
     }

@@ -152,7 +152,7 @@ impl<S> Server<S> {
         self.session.is_none() && self.under_way.is_none()
     }
 
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let renewal = self.session.filter(|_| self.renewing.is_none()).map(|session| session.renew);
         let gives_back = |session: Session| session.settling.is_some_and(|settling| settling.era.is_none());
         match (self.under_way, self.retry, self.session) {

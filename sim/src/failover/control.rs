@@ -42,14 +42,6 @@ pub(super) struct Control {
     pub(super) refused: (u64, String),
 }
 
-fn std(at: Instant) -> std::time::Duration {
-    std::time::Duration::from_nanos(at.as_nanos())
-}
-
-fn instant(at: std::time::Duration) -> Instant {
-    Instant::from_nanos(at.as_nanos() as u64)
-}
-
 impl Control {
     pub(super) fn new(cluster: &Cluster, writes_per_s: u64, draw: u8, token: u64, is_blind: bool) -> Self {
         let ids: Vec<SwitchId> = cluster.tree().switches().iter().map(|switch| switch.id).collect();
@@ -62,7 +54,7 @@ impl Control {
         Self {
             primary: Primary::new(Controller::new(cluster, 1_000, draw), FollowOptions::default()),
             stations: ids.iter().map(station).collect(),
-            monitor: LinkMonitor::new(cables(cluster), ids.iter().copied(), token, std(Instant::ZERO)),
+            monitor: LinkMonitor::new(cables(cluster), ids.iter().copied(), token, Instant::ZERO),
             pace: Pace::new(writes_per_s as f64),
             asks: Vec::new(),
             is_blind,
@@ -80,17 +72,17 @@ impl Control {
     }
 
     /// Time at which the monitor or a keeper has something to do.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let of = |station: &Station| station.answers_by.or(station.keeper.next_deadline().map(instant));
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let of = |station: &Station| station.answers_by.or(station.keeper.poll_timeout());
         let stations = self.stations.iter().filter_map(of);
-        stations.chain(self.monitor.next_deadline().map(instant)).min()
+        stations.chain(self.monitor.poll_timeout()).min()
     }
 
     /// Does what is due and what follows from answers heard. The caller carries out the primary's orders.
-    pub(super) fn turn(&mut self, now: Instant) {
-        self.primary.at(std(now));
-        if self.monitor.next_deadline().is_some_and(|at| at <= std(now)) {
-            self.monitor.handle_timeout(std(now));
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        self.primary.at(now);
+        if self.monitor.poll_timeout().is_some_and(|at| at <= now) {
+            self.monitor.handle_timeout(now);
         }
         while let Some(probe) = self.monitor.poll_transmit() {
             let station = &self.stations[probe.switch.0 as usize];
@@ -113,7 +105,7 @@ impl Control {
             for number in 0..self.stations.len() {
                 has_news |= self.poll(now, number);
             }
-            self.primary.turn();
+            self.primary.handle_timeout(now);
         }
     }
 
@@ -151,7 +143,7 @@ impl Control {
         match answer {
             Answer::Packet { port, reason, frame } => {
                 if reason == 0 && is_probe(&frame) {
-                    self.monitor.handle_probe(std(now), switch, port, &frame);
+                    self.monitor.handle_probe(now, switch, port, &frame);
                 }
             }
             Answer::Closed => self.lost(now, number, "the channel is closed"),
@@ -163,7 +155,7 @@ impl Control {
             Answer::Kept(answer) => {
                 let station = &mut self.stations[number];
                 station.answers_by = None;
-                station.keeper.handle_answer(std(now), answer);
+                station.keeper.handle_answer(now, answer);
             }
         }
     }
@@ -173,14 +165,14 @@ impl Control {
         let station = &mut self.stations[number];
         let (version, desired) = self.primary.controller().desired();
         let desired = (version, &*Arc::clone(desired));
-        let request = station.keeper.poll_request(std(now), desired, &mut self.pace);
+        let request = station.keeper.poll_request(now, desired, &mut self.pace);
         let switch = station.keeper.switch();
         let mut has_news = request.is_some();
         while let Some(notice) = station.keeper.poll_notice() {
             has_news = true;
             if notice == KeeperNotice::Runs {
                 station.has_packets = true;
-                self.monitor.set_channel(std(now), switch, Channel::Open { has_packets: true });
+                self.monitor.set_channel(now, switch, Channel::Open { has_packets: true });
             }
             self.primary.switch_noticed(switch, &notice);
         }
@@ -199,8 +191,8 @@ impl Control {
         // Later messages of this session are ignored.
         station.session += 1;
         (station.answers_by, station.has_packets) = (None, false);
-        station.keeper.handle_lost(std(now), why.to_owned());
-        self.monitor.set_channel(std(now), switch, Channel::Lost);
+        station.keeper.handle_lost(now, why.to_owned());
+        self.monitor.set_channel(now, switch, Channel::Lost);
         self.asks.push((switch, session, Ask::Close));
     }
 }

@@ -262,7 +262,7 @@ impl<'s, S: Structure> Run<'s, S> {
         for ((number, folder), of) in (0..).zip(&folders).zip(disks) {
             let disk = Arc::clone(&of) as Arc<dyn Disk>;
             // The disk's clock stands still: of itself the journal never syncs, and clients are told that it does some time.
-            let pace = Pace::Every(std::time::Duration::from_secs(1));
+            let pace = Pace::Every(Duration::from_secs(1));
             let keeping = Keeping { pace, disk, ..Keeping::default() };
             let content = S::make(folder, number, scenario.servers, keeping);
             servers.push((Server::<S>::start(&world, content)?, of));

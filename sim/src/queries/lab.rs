@@ -122,9 +122,9 @@ impl Lab {
         let server = MemoryServer::new(nic(0, scenario.seed)?, tree, &options, scenario.seed)
             .map_err(|error| error.to_string())?;
         let requests = RequesterOptions {
-            first_pause: std::time::Duration::from_micros(200),
-            longest_pause: std::time::Duration::from_millis(2),
-            patience: std::time::Duration::from_millis(60),
+            first_pause: Duration::from_micros(200),
+            longest_pause: Duration::from_millis(2),
+            patience: Duration::from_millis(60),
             part: scenario.part,
             ..RequesterOptions::default()
         };
@@ -286,7 +286,7 @@ impl Lab {
         let links = [self.datagrams.next_arrival(), self.frames.next_arrival()];
         let workers = self.workers.iter().map(|worker| worker.due(now));
         let rdma = self.rdma.iter().flat_map(Rdma::dues);
-        let queries = self.queries.iter().map(QueryClient::next_deadline);
+        let queries = self.queries.iter().map(QueryClient::poll_timeout);
         // (one that is due waits for a worker that has something to do)
         let mishap = (now < self.next_mishap && now < Instant::ZERO + FAULTS).then_some(self.next_mishap);
         let reloads = self.shared.scenario.reloads.is_some() && now < Instant::ZERO + FAULTS;

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use fatbtree_controller::election::{Bid, Candidate, Election, Seen, Way};
 use fatbtree_controller::{Generations, Keeper, Plan, Primary};
 use fatbtree_p4runtime::Mastership;
 use fatbtree_switch::service::StreamId;
 use fatbtree_topology::SwitchId;
+use fatbtree_verbs::time::{Duration, Instant};
 
 /// Time after which all standbys know of a controller that leads.
 const KNOWN: Duration = Duration::from_secs(1);
@@ -18,9 +18,9 @@ const KNOWN: Duration = Duration::from_secs(1);
 pub(super) enum Life {
     Runs,
     /// Frozen since this time. Messages to it wait.
-    Frozen(Duration),
+    Frozen(Instant),
     /// Dead until this time; it is started again as a standby, as `fatbtree up` does it.
-    Dead(Duration),
+    Dead(Instant),
 }
 
 /// A session with a switch.
@@ -38,7 +38,7 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub(super) enum Office {
     LooksOn(Election),
-    Leads { bid: Bid, since: Duration, primary: Box<Primary>, keepers: BTreeMap<SwitchId, Keeper> },
+    Leads { bid: Bid, since: Instant, primary: Box<Primary>, keepers: BTreeMap<SwitchId, Keeper> },
 }
 
 /// State that survives a restart of a process.
@@ -63,7 +63,7 @@ pub(super) struct Process {
     /// Sessions that the process has opened under one bid, with any switch.
     pub(super) opened: u64,
     /// Times before which a standby does not try again to reach a switch.
-    pub(super) retry: BTreeMap<SwitchId, Duration>,
+    pub(super) retry: BTreeMap<SwitchId, Instant>,
     pub(super) disk: Disk,
     /// Whether it was told to start, and has given up.
     pub(super) has_ended: bool,
@@ -77,7 +77,7 @@ impl Process {
         way: Way,
         disk: Disk,
         switches: &[SwitchId],
-        now: Duration,
+        now: Instant,
     ) -> Self {
         let candidate = Candidate::new(address, draw);
         let election = Election::new(candidate, way, disk.bid, switches.iter().copied(), now);
@@ -97,13 +97,13 @@ impl Process {
     }
 
     /// Replaces the process by another one with the same files, at the same address.
-    pub(super) fn again(&mut self, draw: u16, way: Way, switches: &[SwitchId], now: Duration) {
+    pub(super) fn again(&mut self, draw: u16, way: Way, switches: &[SwitchId], now: Instant) {
         let disk = std::mem::take(&mut self.disk);
         *self = Self::new(self.address, draw, way, disk, switches, now);
     }
 
     /// Forgets all that switches have said.
-    pub(super) fn looks_anew(&mut self, way: Way, switches: &[SwitchId], now: Duration) {
+    pub(super) fn looks_anew(&mut self, way: Way, switches: &[SwitchId], now: Instant) {
         self.way = way;
         let election = Election::new(self.candidate, way, self.disk.bid, switches.iter().copied(), now);
         self.office = Office::LooksOn(election);
@@ -118,7 +118,7 @@ impl Process {
     }
 
     /// Whether all switches say that this process is primary, and have had time to say so to all controllers.
-    pub(super) fn has_led_all(&self, switches: &[SwitchId], now: Duration) -> bool {
+    pub(super) fn has_led_all(&self, switches: &[SwitchId], now: Instant) -> bool {
         let says = |switch| {
             let session: Option<&Session> = self.sessions.get(switch);
             // Messages that it has not read yet may say otherwise.
@@ -144,7 +144,7 @@ impl Process {
     }
 
     /// Handles a session that has ended, or a switch that cannot be reached.
-    pub(super) fn lost(&mut self, switch: SwitchId, now: Duration) {
+    pub(super) fn lost(&mut self, switch: SwitchId, now: Instant) {
         self.sessions.remove(&switch);
         self.retry.insert(switch, now + Duration::from_millis(100));
         let why = "the session has ended".to_owned();

@@ -5,7 +5,6 @@ mod leader;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_controller::election::{Bid, Seen, Verdict, Way};
@@ -20,6 +19,7 @@ use fatbtree_p4runtime::tonic::Code;
 use fatbtree_p4runtime::v1::stream_message_response::Update;
 use fatbtree_switch::service::{StreamId, StreamOutput, Switch};
 use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_verbs::time::{Duration, Instant};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -42,7 +42,7 @@ const PIECE: usize = 40;
 
 /// A write on its way.
 struct Write {
-    arrives: Duration,
+    arrives: Instant,
     from: usize,
     switch: SwitchId,
     stream: StreamId,
@@ -52,14 +52,14 @@ struct Write {
 
 pub(super) struct World {
     random: ChaCha8Rng,
-    now: Duration,
+    now: Instant,
     described: Cluster,
     network: Network,
     ids: Vec<SwitchId>,
     switches: Vec<Switch>,
     processes: Vec<Process>,
     /// Pairs of controller and switch that do not reach each other.
-    cuts: Vec<(usize, SwitchId, Duration)>,
+    cuts: Vec<(usize, SwitchId, Instant)>,
     writes: Vec<Write>,
     /// Pace of writes. Writes of at most [`PIECE`] changes are never slowed by it.
     pace: Pace,
@@ -96,11 +96,11 @@ impl World {
         let ip = ips[random.random_range(0..2usize)];
         let processes = (0..controllers).map(|number| {
             let address = SocketAddr::new(ip, 9690 + number as u16);
-            Process::new(address, random.random(), ways(number), Disk::default(), &ids, Duration::ZERO)
+            Process::new(address, random.random(), ways(number), Disk::default(), &ids, Instant::ZERO)
         });
         let processes: Vec<Process> = processes.collect();
         Ok(Self {
-            now: Duration::ZERO,
+            now: Instant::ZERO,
             network: Network::new(tree, Placement::of(&described)),
             switches: ids.iter().map(|id| blank(*id)).collect(),
             processes,
@@ -120,7 +120,7 @@ impl World {
     }
 
     pub(super) fn finish(mut self) -> Result<Outcome, String> {
-        while self.now < ROUGH {
+        while self.now < Instant::ZERO + ROUGH {
             self.goes_wrong();
             self.turn()?;
         }
@@ -165,7 +165,7 @@ impl World {
             format!("{:?} bids {:?}, {:?}", process.life, process.bid(), switches.collect::<Vec<_>>())
         };
         let all: Vec<String> = self.processes.iter().map(of).collect();
-        format!("at {:?}, homes {:?}: {}", self.now, self.homes, all.join("; "))
+        format!("at {}, homes {:?}: {}", self.now, self.homes, all.join("; "))
     }
 
     /// The controller that leads, if it is the only one.
@@ -203,7 +203,7 @@ impl World {
         for number in 0..self.processes.len() {
             match self.processes[number].life {
                 Life::Frozen(since) => {
-                    if now >= since + 2 * KEEP_ALIVE {
+                    if now >= since + Duration::from(KEEP_ALIVE) * 2 {
                         self.ids.clone().into_iter().for_each(|switch| self.close(number, switch));
                     }
                     if self.random.random_bool(0.002) {

@@ -148,7 +148,7 @@ impl<'s> Run<'s> {
             }
             let next = [
                 self.cluster.wires().next_arrival(),
-                self.cluster.next_timeout(),
+                self.cluster.poll_timeout(),
                 self.reload_at,
                 self.calls.iter().map(|(at, ..)| *at).min(),
                 Some(self.keeper.poll_timeout()),
@@ -167,8 +167,8 @@ impl<'s> Run<'s> {
                     self.outcome.lookups, self.scenario.lookups
                 ));
             }
-            if self.cluster.next_timeout().is_some_and(|at| at <= now) {
-                self.cluster.handle_timeouts(&self.clock);
+            if self.cluster.poll_timeout().is_some_and(|at| at <= now) {
+                self.cluster.handle_timeout(&self.clock);
                 self.drive_client()?;
             }
             if self.reload_at.is_some_and(|at| at <= now) {

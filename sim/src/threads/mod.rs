@@ -119,7 +119,7 @@ impl Clock {
     }
 
     fn now(self) -> Instant {
-        Instant::from_nanos(self.0.elapsed().as_nanos() as u64)
+        Instant::ZERO + self.0.elapsed().into()
     }
 }
 

@@ -214,7 +214,7 @@ impl Shared {
                 desk.stirred = false;
                 desk.reactor.clone()
             });
-            if let Some(deadline) = reactor.and_then(|driven| driven.reactor().next_deadline()) {
+            if let Some(deadline) = reactor.and_then(|driven| driven.reactor().poll_timeout()) {
                 self.fabric.borrow_mut().wake_at(machine, deadline);
             }
         }

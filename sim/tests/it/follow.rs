@@ -34,7 +34,7 @@ fn living() -> (Living, Follower) {
 fn follow(living: &mut Living, follower: &mut Follower) -> bool {
     let report = living.clients[0].report();
     follower.report(report.index_reads, report.stale_hints, &report.keys);
-    if follower.due().is_none_or(|due| due > living.now()) {
+    if follower.poll_timeout().is_none_or(|due| due > living.now()) {
         return false;
     }
     let (now, tops) = (living.now(), living.tops());

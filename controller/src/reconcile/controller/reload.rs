@@ -1,8 +1,8 @@
 //! Reloads: from one plan to the next, in stages that wait for the switches.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use fatbtree_verbs::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{Controller, Generations, Notice};
@@ -30,7 +30,7 @@ pub(super) struct Reload {
     pub(super) stage: Stage,
     /// The version of what is desired in this stage.
     pub(super) version: u64,
-    pub(super) began: Duration,
+    pub(super) began: Instant,
 }
 
 /// Reasons for which a plan is not loaded.
@@ -185,7 +185,7 @@ impl Controller {
 
     fn finish_reload(&mut self) {
         if let Some(Reload { new, changes, began, .. }) = self.reload.take() {
-            let took = self.now.saturating_sub(began);
+            let took = self.now - began;
             self.notices.push_back(Notice::Reloaded { epoch: new.plan().epoch(), changes, took });
         }
     }

@@ -185,8 +185,8 @@ impl QueuePairCore {
 
     /// Time at which [`handle_timeout`](Self::handle_timeout) is due.
     #[inline]
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.connection.as_ref().and_then(|connection| connection.requester.deadline())
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.connection.as_ref().and_then(|connection| connection.requester.poll_timeout())
     }
 
     /// Whether [`transmit`](Self::transmit) has a frame.

@@ -5,9 +5,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::time::Duration;
 
 use crate::room::{ReserveError, reserve};
+use crate::time::Instant;
 
 /// File system under data folders. Each method does what the operating system does.
 ///
@@ -71,7 +71,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     }
 
     /// Time of a clock that never goes back.
-    fn now(&self) -> Duration;
+    fn now(&self) -> Instant;
 }
 
 /// The operating system's files.
@@ -87,7 +87,7 @@ impl Default for OsDisk {
 }
 
 impl Disk for OsDisk {
-    fn now(&self) -> Duration {
-        self.began.elapsed()
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.began.elapsed().into()
     }
 }

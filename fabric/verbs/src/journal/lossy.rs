@@ -15,10 +15,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::{Disk, OsDisk};
 use crate::room::ReserveError;
+use crate::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 const SECTOR: u64 = 512;
@@ -50,7 +50,7 @@ struct State {
     renaming: Vec<Change>,
     operations: u64,
     /// Time that operations take, and the time that has passed.
-    now: Duration,
+    now: Instant,
     wanted: BTreeSet<u64>,
     failing: Option<(u64, &'static str)>,
     lying: Option<&'static str>,
@@ -359,7 +359,7 @@ impl Disk for LossyDisk {
         Ok(())
     }
 
-    fn now(&self) -> Duration {
+    fn now(&self) -> Instant {
         self.state().now
     }
 }

@@ -64,11 +64,11 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use batch::{BATCH_HEAD, BatchHead, Header, RECORD_HEAD, Record, Records, SECTOR};
 
 use crate::room::ReserveError;
+use crate::time::{Duration, Instant};
 
 pub use disk::{Disk, OsDisk};
 pub use lossy::{Cut, LossyDisk};
@@ -230,9 +230,9 @@ struct Place {
     /// The other half, while it is not applied.
     sealed: Option<Sealed>,
     /// Time of the first batch that no sync has begun for.
-    since: Option<Duration>,
+    since: Option<Instant>,
     /// Time of the first batch for which a sync is under way.
-    syncing_since: Option<Duration>,
+    syncing_since: Option<Instant>,
     /// Whether threads that wait shall end.
     is_closed: bool,
 }
@@ -546,7 +546,7 @@ impl Journal {
     }
 
     /// Time of the oldest change that is not on the disk.
-    fn oldest(&self) -> Option<Duration> {
+    fn oldest(&self) -> Option<Instant> {
         let place = lock(&self.place);
         place.syncing_since.or(place.since)
     }
@@ -653,7 +653,7 @@ impl Journal {
         lock(&self.place).syncing_since = None;
         self.synced.store(target, Ordering::Relaxed);
         self.counts.syncs.fetch_add(1, Ordering::Relaxed);
-        let took = self.disk.now().saturating_sub(began).as_micros() as u64;
+        let took = (self.disk.now() - began).as_nanos() / 1_000;
         self.counts.sync_micros.fetch_add(took, Ordering::Relaxed);
         Ok(true)
     }
@@ -725,7 +725,7 @@ impl Journal {
 
     /// Waits for a time. Returns whether the journal is still open.
     pub fn pause(&self, time: Duration) -> bool {
-        let waited = self.bell.wait_timeout_while(lock(&self.place), time, |place| !place.is_closed);
+        let waited = self.bell.wait_timeout_while(lock(&self.place), time.into(), |place| !place.is_closed);
         let (place, _) = waited.unwrap_or_else(PoisonError::into_inner);
         !place.is_closed
     }
@@ -748,7 +748,7 @@ impl Journal {
     #[must_use]
     pub fn counts(&self) -> JournalCounts {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let age = self.oldest().map_or(Duration::ZERO, |since| self.disk.now().saturating_sub(since));
+        let age = self.oldest().map_or(Duration::ZERO, |since| self.disk.now() - since);
         JournalCounts {
             bytes: get(&self.counts.bytes),
             batches: get(&self.counts.batches),
@@ -756,7 +756,7 @@ impl Journal {
             sync_micros: get(&self.counts.sync_micros),
             applied: get(&self.counts.applied),
             waits: get(&self.counts.waits),
-            unsynced_micros: age.as_micros() as u64,
+            unsynced_micros: age.as_nanos() / 1_000,
         }
     }
 

@@ -28,7 +28,7 @@ pub use throttle::Throttling;
 /// Turns the operations of one device into futures, any number of them at a time, for one thread.
 ///
 /// The reactor starts nothing and reads no clock. Its owner runs the futures in an executor of its choice. It calls
-/// [`turn`](Self::turn) whenever completions may have come or [`next_deadline`](Self::next_deadline) is reached.
+/// [`turn`](Self::turn) whenever completions may have come or [`poll_timeout`](Self::poll_timeout) is reached.
 ///
 /// In steady state nothing is allocated: each waiting future has a slot, and slots are used again.
 ///
@@ -186,7 +186,7 @@ impl<V: Verbs> Reactor<V> {
             inner = self.wake(inner, woken);
         }
         let now = inner.now;
-        inner.throttle.tick(now);
+        inner.throttle.handle_timeout(now);
         inner = self.call(inner);
         // With nothing in flight they would never be woken again: they end with an error.
         while inner.slots.posted() == 0
@@ -240,7 +240,7 @@ impl<V: Verbs> Reactor<V> {
     }
 
     /// Time at which [`turn`](Self::turn) is due for a sleeping future; `None` if none sleeps.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         let mut inner = self.inner.borrow_mut();
         while let Some(&Reverse((at, tag))) = inner.timers.peek() {
             if inner.slots.is_waiting(tag) {
@@ -279,7 +279,7 @@ impl<V: Verbs> Reactor<V> {
                 return output;
             }
             if !self.turn(self.now()) {
-                let deadline = self.next_deadline();
+                let deadline = self.poll_timeout();
                 self.turn(deadline.expect("a future over a plain device waits for completions or for time"));
             }
         }

@@ -259,10 +259,10 @@ fn sleepers_wake_in_the_order_of_their_deadlines() {
     poll_all();
     let mut gone = lab.reactor.sleep(Duration::from_micros(1));
     assert!(poll_once(&mut gone, &woken).is_pending());
-    assert_eq!(lab.reactor.next_deadline(), Some(Instant::from_nanos(1_000)));
+    assert_eq!(lab.reactor.poll_timeout(), Some(Instant::from_nanos(1_000)));
     drop(gone);
     let mut deadlines = Vec::new();
-    while let Some(deadline) = lab.reactor.next_deadline() {
+    while let Some(deadline) = lab.reactor.poll_timeout() {
         deadlines.push(deadline.as_nanos());
         lab.reactor.turn(deadline);
         poll_all();
@@ -287,7 +287,7 @@ fn sleepers_give_their_slots_back() {
         let mut broken_off = lab.reactor.sleep(Duration::from_nanos(1));
         assert!(poll_once(&mut broken_off, &woken).is_pending());
         drop(broken_off);
-        assert_eq!(lab.reactor.next_deadline(), None);
+        assert_eq!(lab.reactor.poll_timeout(), None);
     }
     assert!(lab.reactor.inner.borrow().slots.len() <= 2);
     // Each slot was given back once: two chains have two.
@@ -315,7 +315,7 @@ fn a_completion_of_an_earlier_generation_is_nobodys() {
     }
     let mut sleeper = lab.reactor.sleep(Duration::from_nanos(1));
     assert!(poll_once(&mut sleeper, &Arc::default()).is_pending());
-    assert_eq!(lab.reactor.next_deadline(), Some(Instant::from_nanos(1)));
+    assert_eq!(lab.reactor.poll_timeout(), Some(Instant::from_nanos(1)));
 }
 
 /// Why a chain failed does not explain the failure of another that has its slot.

@@ -38,7 +38,7 @@ const STABLE: Duration = Duration::from_millis(60 * 8);
 /// Percent that "no limit" must be better than the best limit: with few threads all are alike, and the limit does no harm.
 const MARGIN: u64 = 5;
 
-/// Requests under way, and their limit. It has no clock: time comes with [`tick`](Self::tick).
+/// Requests under way, and their limit. It has no clock: time comes with [`handle_timeout`](Self::handle_timeout).
 #[derive(Debug)]
 pub(super) struct Throttle {
     limit: u32,
@@ -111,9 +111,9 @@ impl Throttle {
 
     /// Goes on to the next limit, when it is time. A thread that was idle in all trials returns to the limit that it had.
     #[inline]
-    pub(super) fn tick(&mut self, now: Instant) {
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
         if let Some(tuner) = &mut self.tuner
-            && let Some(limit) = tuner.tick(now)
+            && let Some(limit) = tuner.handle_timeout(now)
         {
             self.limit = limit;
         }
@@ -128,7 +128,7 @@ impl Default for Tuner {
 
 impl Tuner {
     /// The limit from now on, if it changes.
-    fn tick(&mut self, now: Instant) -> Option<u32> {
+    fn handle_timeout(&mut self, now: Instant) -> Option<u32> {
         let Some(since) = self.since else {
             self.since = Some(now);
             return None;
@@ -173,14 +173,14 @@ mod tests {
     fn tuned(rate: impl Fn(u32) -> u64) -> Throttle {
         let mut throttle = Throttle::new(Throttling::Adaptive);
         let mut now = Instant::ZERO;
-        throttle.tick(now);
+        throttle.handle_timeout(now);
         for _ in CANDIDATES {
             for _ in 0..8 {
                 let requests = rate(throttle.limit) as u32;
                 throttle.take(requests);
                 throttle.done(requests);
                 now += Duration::from_millis(1);
-                throttle.tick(now);
+                throttle.handle_timeout(now);
             }
         }
         throttle
@@ -191,9 +191,9 @@ mod tests {
         let mut throttle = tuned(|limit| if limit == 8 { 1_000 } else { 900 });
         assert_eq!(throttle.limit(), Some(8));
         let since = throttle.tuner.as_ref().unwrap().since.unwrap();
-        throttle.tick(since + Duration::from_nanos(STABLE.as_nanos() - 1));
+        throttle.handle_timeout(since + Duration::from_nanos(STABLE.as_nanos() - 1));
         assert_eq!(throttle.limit(), Some(8));
-        throttle.tick(since + STABLE);
+        throttle.handle_timeout(since + STABLE);
         assert_eq!(throttle.limit(), None, "the next trial");
     }
 

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use fatbtree_controller::packets;
 use fatbtree_p4runtime::{P4InfoIndex, P4RuntimeClient, PacketFormat};

@@ -243,9 +243,9 @@ impl<'s> Run<'s> {
             }
             let next = [
                 self.cluster.wires().next_arrival(),
-                self.cluster.next_timeout(),
+                self.cluster.poll_timeout(),
                 self.agenda.next_at(),
-                self.control.next_deadline(),
+                self.control.poll_timeout(),
                 self.askers.iter().map(|asker| asker.keeper.poll_timeout()).min(),
             ];
             let next = next.into_iter().flatten().min().ok_or("nothing is under way")?;
@@ -267,8 +267,8 @@ impl<'s> Run<'s> {
     /// Handles everything that happens at one time.
     fn turn(&mut self) -> Step {
         let now = self.clock.now();
-        if self.cluster.next_timeout().is_some_and(|at| at <= now) {
-            self.cluster.handle_timeouts(&self.clock);
+        if self.cluster.poll_timeout().is_some_and(|at| at <= now) {
+            self.cluster.handle_timeout(&self.clock);
         }
         while self.cluster.step(&self.clock) {}
         self.hear_switches();
@@ -278,7 +278,7 @@ impl<'s> Run<'s> {
         self.drive_clients()?;
         self.hear_servers();
         let is_first = self.control.controller().outages().is_empty();
-        self.control.turn(now);
+        self.control.handle_timeout(now);
         let hears = is_first && !self.control.controller().outages().is_empty();
         if hears && self.control.controller().reload().is_some() {
             self.outcome.during_reload = 1;

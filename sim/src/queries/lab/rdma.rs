@@ -57,7 +57,7 @@ impl Rdma {
     /// Times at which something is due.
     pub(super) fn dues(&self) -> [Option<Instant>; 3] {
         let nic = self.client.pool().reactor().with(|nic| nic.poll_timeout());
-        [nic, self.client.next_deadline(), Some(self.keeper.poll_timeout())]
+        [nic, self.client.poll_timeout(), Some(self.keeper.poll_timeout())]
     }
 
     pub(super) fn count(&self, outcome: &mut Outcome) {

@@ -78,7 +78,7 @@ impl Worker {
 
     /// Time of the next turn.
     pub(super) fn due(&self, now: Instant) -> Instant {
-        if self.wakes > now { self.wakes } else { self.worker.next_deadline() }
+        if self.wakes > now { self.wakes } else { self.worker.poll_timeout() }
     }
 
     pub(super) fn count(&self, outcome: &mut Outcome) {

@@ -1,12 +1,11 @@
 //! Faults: processes that end, freeze or come back, cut connections, empty switches.
 
-use std::time::Duration;
-
 use fatbtree_controller::Registration;
 use fatbtree_controller::election::Way;
 use fatbtree_controller::grpc::ServerNews;
 use fatbtree_switch::service::{Request, StreamEvent};
 use fatbtree_topology::SwitchId;
+use fatbtree_verbs::time::Duration;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 

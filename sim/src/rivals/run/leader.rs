@@ -1,13 +1,12 @@
 //! Work of a controller that leads: the requests of its keepers, and the orders of its primary.
 
-use std::time::Duration;
-
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::{
     Budget, ControllerNews, Frequencies, Generations, KeeperNotice, KeeperRequest, Loaded, Made, Order, Plan,
     Tree,
 };
 use fatbtree_topology::SwitchId;
+use fatbtree_verbs::time::Duration;
 use rand::RngExt;
 
 use super::{World, Write};
@@ -69,8 +68,7 @@ impl World {
         loop {
             let now = self.now;
             let Office::Leads { primary, .. } = &mut self.processes[number].office else { return Ok(()) };
-            primary.at(now);
-            primary.turn();
+            primary.handle_timeout(now);
             let Some(order) = primary.poll_order() else { return Ok(()) };
             match order {
                 Order::Plan { active, source, epoch, .. } => {

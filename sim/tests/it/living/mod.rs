@@ -221,8 +221,8 @@ impl Living {
         &self.network
     }
 
-    pub fn now(&self) -> std::time::Duration {
-        std::time::Duration::from_nanos((self.clock.now() - Instant::ZERO).as_nanos())
+    pub fn now(&self) -> Instant {
+        self.clock.now()
     }
 
     /// Begins a reload: it goes on while clients work, a request at a time, until [`finish_reload`](Self::finish_reload).
@@ -356,11 +356,11 @@ impl Living {
                 return;
             }
             let reload = self.reload_is_under_way().then_some(self.write_at);
-            let next = [self.cluster.wires().next_arrival(), self.cluster.next_timeout(), reload];
+            let next = [self.cluster.wires().next_arrival(), self.cluster.poll_timeout(), reload];
             let next = next.into_iter().flatten().min().expect("something is under way");
             self.clock.advance_to(next);
-            if self.cluster.next_timeout().is_some_and(|at| at <= self.clock.now()) {
-                self.cluster.handle_timeouts(&self.clock);
+            if self.cluster.poll_timeout().is_some_and(|at| at <= self.clock.now()) {
+                self.cluster.handle_timeout(&self.clock);
             }
             if reload.is_some_and(|at| at <= self.clock.now()) {
                 self.write();

@@ -285,8 +285,8 @@ impl<V: Verbs> Client<V> {
     }
 
     /// Time at which [`turn`](Self::turn) is due for a lookup that pauses.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.pool.next_deadline()
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.pool.poll_timeout()
     }
 
     /// The next connection that broke.

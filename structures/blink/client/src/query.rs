@@ -28,7 +28,7 @@ type Cost<T> = fatbtree_remote_memory::Answer<T, NoAnswer>;
 /// sockets; a server answers all of one socket in one thread. Requests take turns on lanes in bursts.
 ///
 /// **Driving contract.** Time never goes back. The owner of the sockets hands in datagrams ([`handle`](Self::handle)), and calls
-/// [`turn`](Self::turn) then and when [`next_deadline`](Self::next_deadline) has come. It also runs the futures that are woken, and sends
+/// [`turn`](Self::turn) then and when [`poll_timeout`](Self::poll_timeout) has come. It also runs the futures that are woken, and sends
 /// the datagrams of [`poll_transmit`](Self::poll_transmit).
 #[derive(Clone)]
 pub struct QueryClient {
@@ -70,10 +70,6 @@ impl std::fmt::Debug for QueryClient {
 /// Requests that go by one lane before the next has its turn: they leave, and come, with one system call.
 const BURST: usize = 32;
 
-fn since(now: Instant) -> std::time::Duration {
-    std::time::Duration::from_nanos(now.as_nanos())
-}
-
 impl QueryClient {
     /// A client with as many lanes as there are seeds, which others must not be able to guess.
     pub fn new(options: &RequesterOptions, seeds: impl IntoIterator<Item = u64>) -> Self {
@@ -114,7 +110,7 @@ impl QueryClient {
     /// Handles a received datagram, which says for which lane it is.
     pub fn handle(&self, datagram: &[u8]) {
         let mut state = self.state.borrow_mut();
-        let now = since(state.now);
+        let now = state.now;
         let query = Query::parse(datagram).ok();
         let client = query.as_ref().map(|query| query.header.client);
         let lane = state.lanes.iter().position(|lane| Some(lane.requester.client()) == client);
@@ -128,15 +124,14 @@ impl QueryClient {
     pub fn turn(&self, now: Instant) {
         let mut state = self.state.borrow_mut();
         state.now = state.now.max(now);
-        let now = since(state.now);
-        let State { now: at, lanes, waiting, sleeping, .. } = &mut *state;
+        let State { now, lanes, waiting, sleeping, .. } = &mut *state;
         while let Some(sleeper) = sleeping.first_entry()
-            && sleeper.key().0 <= *at
+            && sleeper.key().0 <= *now
         {
             sleeper.remove().wake();
         }
         for lane in &mut *lanes {
-            lane.requester.handle_timeout(now);
+            lane.requester.handle_timeout(*now);
             while let Some((id, answer)) = lane.requester.poll_answer() {
                 // One that nobody waits for any more is dropped.
                 if let Some(asked) = lane.asked.get_mut(&id)
@@ -157,10 +152,9 @@ impl QueryClient {
     }
 
     /// Latest time at which [`turn`](Self::turn) is due.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         let state = self.state.borrow();
-        let all = state.lanes.iter().filter_map(|lane| lane.requester.next_deadline());
-        let all = all.map(|at| Instant::from_nanos(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)));
+        let all = state.lanes.iter().filter_map(|lane| lane.requester.poll_timeout());
         all.chain(state.sleeping.first_key_value().map(|((at, _), _)| *at)).min()
     }
 
@@ -203,7 +197,7 @@ impl QueryClient {
             let Lane { requester, asked } = &mut lanes[lane];
             if requester.has_room()
                 && let Some(ask) = ask.take()
-                && let Some(id) = requester.ask(since(*now), ask)
+                && let Some(id) = requester.ask(*now, ask)
             {
                 asked.insert(id, Asked::Waiting(None));
                 *given = if lane == *next { *given + 1 } else { 1 };

@@ -56,7 +56,7 @@ fn run<T>(lab: &mut Lab, client: &Client, work: impl Future<Output = T>) -> T {
         }
         let now = client.reactor().now();
         if !client.turn(now) {
-            client.turn(client.next_deadline().unwrap_or(now));
+            client.turn(client.poll_timeout().unwrap_or(now));
         }
     }
     panic!("it never ends");

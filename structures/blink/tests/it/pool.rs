@@ -85,7 +85,7 @@ fn a_connection_that_breaks_in_silence_is_told_as_well() {
     let [Event::ConnectionBroken { reason, .. }] = events[..] else { panic!("{events:?}") };
     assert_eq!(reason, BreakReason::Failed(Failure::Flushed));
     assert_eq!(pool.reactor().with(|verbs| verbs.state(queue_pair)), None, "it goes at once");
-    assert_eq!(pool.next_deadline(), None);
+    assert_eq!(pool.poll_timeout(), None);
 }
 
 /// Counts how often it is woken.

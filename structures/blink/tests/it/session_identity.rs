@@ -211,7 +211,7 @@ fn restart_at(config: TreeConfig, keeps_tree: bool, moment: u32, unknown: &mut u
             _ => lab.serve(&client),
         }
         if !client.turn(now) {
-            now = client.next_deadline().unwrap_or(now);
+            now = client.poll_timeout().unwrap_or(now);
         }
     }
     if turns == moment {

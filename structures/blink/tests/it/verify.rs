@@ -68,7 +68,7 @@ fn what_stopped_writers_leave_is_counted() {
             }
             lab.serve(&writer);
             if !writer.turn(writer.reactor().now()) {
-                writer.turn(writer.next_deadline().unwrap_or(writer.reactor().now()));
+                writer.turn(writer.poll_timeout().unwrap_or(writer.reactor().now()));
             }
         }
         drop(work);

@@ -180,7 +180,7 @@ impl Lab {
 
 /// Time of a run that began then.
 fn now(began: std::time::Instant) -> Instant {
-    Instant::from_nanos(began.elapsed().as_nanos() as u64)
+    Instant::ZERO + began.elapsed().into()
 }
 
 /// Runs `work` to its end. Connections that break meanwhile are made anew.

@@ -88,7 +88,7 @@ impl Requester {
     }
 
     #[inline]
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.deadline
     }
 

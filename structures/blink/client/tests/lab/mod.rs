@@ -324,7 +324,7 @@ impl Lab {
         self.settle();
         let timeouts = self.servers.iter().map(|server| server.nic.poll_timeout());
         let timeouts =
-            timeouts.chain([self.client_nic(|nic, _| nic.poll_timeout()), self.client.next_deadline()]);
+            timeouts.chain([self.client_nic(|nic, _| nic.poll_timeout()), self.client.poll_timeout()]);
         let arrival = self.queue.first_key_value().map(|(&(at, _), _)| at);
         let Some(next) = arrival.into_iter().chain(timeouts.flatten()).min() else { return false };
         self.now = self.now.max(next);

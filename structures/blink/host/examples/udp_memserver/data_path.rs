@@ -64,7 +64,7 @@ impl DataPath {
     }
 
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.began.elapsed().as_nanos() as u64)
+        Instant::ZERO + self.began.elapsed().into()
     }
 
     /// Drives `server` until it is dropped; `tell` is given its events.
@@ -137,7 +137,7 @@ impl DataPath {
 /// Until a point in time of the data path; for ever where there is none.
 async fn sleep(due: Option<Instant>, now: Instant) {
     match due {
-        Some(due) => tokio::time::sleep(std::time::Duration::from_nanos((due - now).as_nanos())).await,
+        Some(due) => tokio::time::sleep((due - now).into()).await,
         None => std::future::pending().await,
     }
 }

@@ -90,7 +90,7 @@ enum Ended {
 /// everything that [`poll_transmit`](Self::poll_transmit) has is sent, and each call of [`poll_call`](Self::poll_call) is carried to the
 /// memory server as one of a [local](fatbtree_memserver::ClientId::local) client, and answered by [`handle_answer`](Self::handle_answer),
 /// at once or later. While a step says that there may be more, the socket is looked at and another step follows. Otherwise there is one
-/// when [`next_deadline`](Self::next_deadline) has come, or the memory server has answered.
+/// when [`poll_timeout`](Self::poll_timeout) has come, or the memory server has answered.
 ///
 /// What it holds is bounded: requests at work by [`ResponderOptions::running`], what clients hold by the others of them.
 pub struct QueryWorker {
@@ -147,10 +147,6 @@ const ENDED_AT_ONCE: usize = 64;
 
 /// Chores beside the requests.
 const CHORES: usize = 2;
-
-fn since(now: Instant) -> std::time::Duration {
-    std::time::Duration::from_nanos(now.as_nanos())
-}
 
 /// The partition, and two beside it that are never used: a super-root has all keys.
 fn roots(partition: &Partition) -> Result<SuperRoot, SuperRootError> {
@@ -210,7 +206,7 @@ impl QueryWorker {
 
     /// A datagram has come.
     pub fn handle(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
-        let Some(request) = self.responder.handle(since(now), from, datagram) else { return };
+        let Some(request) = self.responder.handle(now, from, datagram) else { return };
         let (ticket, key, range) = (request.ticket, request.key, self.info.partition.range);
         if (key < range.low || range.is_below(key)) && !self.is_linked() {
             // The session has ended, perhaps because the server has another tree, with other keys: no client
@@ -272,7 +268,7 @@ impl QueryWorker {
     }
 
     /// Goes on with everything, as far as it goes in a bounded number of steps: for tests and tools, which have no socket to look at between
-    /// two. If there is more to do, the [next turn](Self::next_deadline) is due at once.
+    /// two. If there is more to do, the [next turn](Self::poll_timeout) is due at once.
     pub fn turn(&mut self, now: Instant) {
         self.more_since = (0..STEPS).all(|_| self.step(now)).then_some(now);
     }
@@ -315,7 +311,7 @@ impl QueryWorker {
     fn responder_timeout(&mut self, now: Instant) {
         if now >= self.look_due {
             self.look_due = now + LOOK;
-            self.responder.handle_timeout(since(now));
+            self.responder.handle_timeout(now);
         }
     }
 
@@ -407,8 +403,8 @@ impl QueryWorker {
     }
 
     /// Latest time of the next turn.
-    pub fn next_deadline(&self) -> Instant {
-        let due = [self.pool.next_deadline(), self.more_since, Some(self.keeper.poll_timeout())];
+    pub fn poll_timeout(&self) -> Instant {
+        let due = [self.pool.poll_timeout(), self.more_since, Some(self.keeper.poll_timeout())];
         due.into_iter().flatten().fold(self.look_due, Instant::min)
     }
 

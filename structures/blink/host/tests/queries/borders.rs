@@ -23,8 +23,7 @@ fn a_scan_over_which_the_border_moves_ends_at_the_new_one() {
         // The client is open from then on: a scan begins as soon as it comes.
         let first = ask(&mut lab, &mut worker, &mut client, 1, Ask::scan(1000, 1010, 1), |_| ());
         assert!(matches!(first, Answer::Records { .. }));
-        let now = |lab: &Lab| std::time::Duration::from_nanos(lab.now.as_nanos());
-        let id = client.ask(now(&lab), Ask::scan(1000, border + 100, 1000)).unwrap();
+        let id = client.ask(lab.now, Ask::scan(1000, border + 100, 1000)).unwrap();
         while let Some(datagram) = client.poll_transmit() {
             worker.worker.handle(lab.now, address(1), &datagram.bytes);
         }
@@ -46,14 +45,14 @@ fn a_scan_over_which_the_border_moves_ends_at_the_new_one() {
         for _ in 0..10_000 {
             worker.settle(&mut lab);
             while let Some(datagram) = worker.worker.poll_transmit() {
-                client.handle(now(&lab), &datagram.bytes);
+                client.handle(lab.now, &datagram.bytes);
             }
             match client.poll_answer() {
                 Some((answered, Answer::Records { payload, next })) => {
                     assert_eq!(Some(answered), asked);
                     found.extend(records::read(&payload).map(|record| record.unwrap().0));
                     asked =
-                        next.map(|next| client.ask(now(&lab), Ask::scan(next, border + 100, 1000)).unwrap());
+                        next.map(|next| client.ask(lab.now, Ask::scan(next, border + 100, 1000)).unwrap());
                     // One that had read all before says rightly where that ends. For the others that border is none any more.
                     answers += 1;
                     asked_again += u32::from(is_half && next.is_none() && answers == 1);
@@ -68,7 +67,7 @@ fn a_scan_over_which_the_border_moves_ends_at_the_new_one() {
                 worker.worker.handle(lab.now, address(1), &datagram.bytes);
             }
             lab.now += Duration::from_millis(1);
-            client.handle_timeout(now(&lab));
+            client.handle_timeout(lab.now);
         }
         assert_eq!(found, after, "after {steps} steps");
     }

@@ -103,8 +103,7 @@ pub(crate) fn ask(
     ask: Ask,
     touch: impl Fn(&mut [u8]),
 ) -> Answer {
-    let now = |lab: &Lab| std::time::Duration::from_nanos(lab.now.as_nanos());
-    let id = client.ask(now(lab), ask).unwrap();
+    let id = client.ask(lab.now, ask).unwrap();
     for _ in 0..2000 {
         while let Some(mut datagram) = client.poll_transmit() {
             touch(&mut datagram.bytes);
@@ -113,14 +112,14 @@ pub(crate) fn ask(
         worker.settle(lab);
         while let Some(datagram) = worker.worker.poll_transmit() {
             assert_eq!(datagram.to, address(port));
-            client.handle(now(lab), &datagram.bytes);
+            client.handle(lab.now, &datagram.bytes);
         }
         if let Some((answered, answer)) = client.poll_answer() {
             assert_eq!(answered, id);
             return answer;
         }
         lab.now += Duration::from_millis(1);
-        client.handle_timeout(now(lab));
+        client.handle_timeout(lab.now);
     }
     panic!("no answer");
 }

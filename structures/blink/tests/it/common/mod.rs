@@ -216,7 +216,7 @@ impl Lab {
             }
             self.serve(client);
             if !client.turn(now) {
-                now = client.next_deadline().unwrap_or(now);
+                now = client.poll_timeout().unwrap_or(now);
             }
         }
     }

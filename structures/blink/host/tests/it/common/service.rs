@@ -53,7 +53,7 @@ impl Service {
                     let freeze = frozen.0.load(Ordering::Relaxed);
                     frozen.1.store(freeze, Ordering::Relaxed);
                     if !freeze {
-                        let now = Instant::from_nanos(clock.elapsed().as_nanos() as u64);
+                        let now = Instant::ZERO + clock.elapsed().into();
                         while let Some(request) = mail.take() {
                             server.handle(now, slowly(request, slowness.load(Ordering::Relaxed)));
                         }
