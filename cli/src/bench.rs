@@ -86,7 +86,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME|FILE", default_value = "c")]
     workload: String,
     /// Customers of --workload smallbank, 2 or more, or subscribers of tatp. Those that are not there yet are made first.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = count::positive)]
+    #[arg(long, value_name = "N", default_value_t = CUSTOMERS, value_parser = count::positive)]
     customers: u64,
     /// Do the operations of a cache trace instead of a workload's: lines of timestamp,key,key size,value size,client,operation,TTL.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "keys", "scan_parts", "ramp", "value_bytes"])]
@@ -119,10 +119,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     draw_seed: u64,
     /// Seed from which values were made: --seed of `fatbtree load`.
-    #[arg(long, value_name = "N", default_value_t = 42)]
+    #[arg(long, value_name = "N", default_value_t = SEED)]
     seed: u64,
     /// Bytes of a value: --value-bytes of `fatbtree load`.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = VALUE_BYTES)]
     value_bytes: u32,
     /// File for the result as JSON; - for standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
@@ -148,6 +148,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     patience: u64,
 }
+
+/// Seed of values, and their bytes, as `fatbtree load` makes them.
+const SEED: u64 = 42;
+const VALUE_BYTES: u32 = 100;
+/// Customers of SmallBank, subscribers of TATP.
+const CUSTOMERS: u64 = 10_000;
 
 /// Operations under way at once.
 const MOST: u16 = 1024;

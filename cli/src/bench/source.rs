@@ -10,7 +10,7 @@ use fatbtree_workload::transactions::{Filling, Mix, Transactions};
 use fatbtree_workload::ycsb::{Properties, Workload, WorkloadSpec};
 use fatbtree_workload::{LoadGenerator, Operations, Pace, ScanParts, Values};
 
-use super::Arguments;
+use super::{Arguments, CUSTOMERS, SEED, VALUE_BYTES};
 use super::keys::Keys;
 use super::process::{Load, Measured};
 use crate::interrupted::Interrupted;
@@ -39,15 +39,36 @@ impl Files {
         Ok(match &arguments.trace {
             Some(path) => Self::Trace(crate::trace::read(path)?, path.clone()),
             None if let Some(mix) = Mix::of(&arguments.workload) => {
+                refuse_with_transactions(arguments)?;
                 let customers = arguments.customers;
                 mix.check(customers).map_err(|why| anyhow!("--customers {customers}: {why}"))?;
                 Self::Transactions(mix)
             }
             None => {
+                if arguments.customers != CUSTOMERS {
+                    bail!("--customers is for --workload smallbank or tatp, whose records they are");
+                }
                 let properties = crate::workload::properties(&arguments.workload)?;
                 Self::Workload(properties, Keys::read(arguments.keys.as_deref())?)
             }
         })
+    }
+}
+
+/// Refuses options of keys and values: transactions bring their records.
+fn refuse_with_transactions(arguments: &Arguments) -> Result<()> {
+    let Arguments { workload, keys, scan_parts, value_bytes, seed, .. } = arguments;
+    let given = [
+        ("--keys", keys.is_some()),
+        ("--scan-parts", *scan_parts != 1),
+        ("--value-bytes", *value_bytes != VALUE_BYTES),
+        ("--seed", *seed != SEED),
+    ];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => bail!(
+            "{option} is for workloads of keys and values: --workload {workload} brings its records, of which --customers says how many"
+        ),
+        None => Ok(()),
     }
 }
 
