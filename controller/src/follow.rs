@@ -87,8 +87,8 @@ pub enum FollowError {
     Plan(#[from] PlanError),
 }
 
-/// Decides when to plan anew. It knows no clock and no network: the caller
-/// reads tops and counters when [`poll_timeout`](Self::poll_timeout) says so, loads what [`replan`](Self::replan) gives, and tells when that is done.
+/// Decides when to plan anew. It knows no clock and no network: the caller reads tops and counters when
+/// [`poll_timeout`](Self::poll_timeout) says so, loads what [`replan`](Self::replan) gives, and tells when that is done.
 ///
 /// Whatever comes in, the changes that it asks for stay below [`FollowOptions::entries_per_s`], but for the first reload.
 #[derive(Clone, Debug)]
@@ -340,6 +340,7 @@ mod tests {
     }
 
     const SECOND: Duration = Duration::from_secs(1);
+    const START: Instant = Instant::from_nanos(SECOND.as_nanos());
 
     #[test]
     fn a_tree_that_has_grown_is_followed() {
@@ -351,8 +352,7 @@ mod tests {
         (0..40_000).step_by(1000).for_each(|key| split(&mut tops, key));
         follower.report(10_000, 1_000, &keys());
         assert_eq!(follower.poll_timeout(), Some(Instant::ZERO));
-        let next =
-            follower.replan(Instant::ZERO + SECOND, &tops, [], &[]).unwrap().expect("many hints are stale");
+        let next = follower.replan(START, &tops, [], &[]).unwrap().expect("many hints are stale");
         assert!((0.01..0.05).contains(&next.stale_hints), "{}", next.stale_hints);
         assert_eq!(next.plan.epoch(), 2);
         for key in keys() {
@@ -375,7 +375,7 @@ mod tests {
             let keys = asked[..500].iter();
             keys.map(|key| Located { key: *key, address: 1 << 47 | times << 40 | key << 4 }).collect()
         };
-        let mut now = Instant::ZERO + SECOND;
+        let mut now = START;
         let mut look = |follower: &mut Follower, stale_hints, times| {
             follower.report(asked.len() as u64, stale_hints, &asked);
             now = now.max(follower.poll_timeout()?);
@@ -420,14 +420,11 @@ mod tests {
         let tops = tops();
         let mut follower = follower(&tops, FollowOptions::default());
         follower.report(1_000, 500, &keys());
-        assert!(
-            follower.replan(Instant::ZERO + SECOND, &tops, [], &[]).unwrap().is_none(),
-            "the parents know of no split"
-        );
+        assert!(follower.replan(START, &tops, [], &[]).unwrap().is_none(), "the parents know of no split");
         assert_eq!(follower.poll_timeout(), None, "what was told was looked into");
         follower.report(1_000, 500, &keys());
         let due = follower.poll_timeout().expect("again");
-        assert!(due > Instant::ZERO + SECOND, "tops are not read all the time: {due:?}");
+        assert!(due > START, "tops are not read all the time: {due:?}");
         // Tops that cannot be are told; and asked for again as late as others.
         let error = follower.replan(due, &[], [], &[]).unwrap_err();
         assert_eq!(error, FollowError::Snapshot(SnapshotError::Empty));

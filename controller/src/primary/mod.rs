@@ -94,8 +94,8 @@ pub struct Outdated;
 /// A controller in the term in which it is primary.
 ///
 /// Its driver says [what time it is](Self::at) and then what has happened, by one of the other methods with `&mut self`. Then, and four
-/// times a second in any case, it calls [`handle_timeout`](Self::handle_timeout), carries out [orders](Self::poll_order) until there are none, and only then
-/// gives what is [desired](Controller::desired) to the keepers.
+/// times a second in any case, it calls [`handle_timeout`](Self::handle_timeout), carries out [orders](Self::poll_order) until there are
+/// none, and only then gives what is [desired](Controller::desired) to the keepers.
 #[derive(Debug)]
 pub struct Primary {
     controller: Controller,

@@ -48,12 +48,9 @@ impl Primary {
         if self.controller.wants_plan() {
             return self.make_plan(Purpose::Start);
         }
-        let due = self
-            .follower
-            .as_ref()
-            .and_then(Follower::poll_timeout)
-            .filter(|_| self.missing_server().is_none());
+        let due = self.follower.as_ref().and_then(Follower::poll_timeout);
         if due.is_some_and(|due| due <= self.now)
+            && self.missing_server().is_none()
             && let Some(follower) = self.follower.clone()
         {
             self.planning = Some(Purpose::Follow(self.controller.trees()));
