@@ -305,6 +305,7 @@ fn serve_structure<S: Hosted>(
     let Arguments { cluster: file, nic, serve, data, sync, end, .. } = arguments;
     let options = MemoryServerOptions {
         described: described.clone(),
+        servers: cluster.servers().to_vec(),
         host: cluster.tree().host(described.host).clone(),
         nic: nic.spec(cluster, described.host)?,
         controllers: cluster.controllers().to_vec(),

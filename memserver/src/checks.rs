@@ -1,4 +1,6 @@
 //! The checks that keep memory safe that a server takes for lost, by name.
+//!
+//! Those from [`SweepAsks`](Check::SweepAsks) on are of structures over several servers: see `fellows`.
 
 fatbtree_remote_memory::named_checks! {
     /// A sweep waits until all sessions have ended that may have what it has noted.
@@ -11,4 +13,16 @@ fatbtree_remote_memory::named_checks! {
     SweepMarksTwice,
     /// Blocks that a client has given back before it settled, and that come later, are not taken.
     SettleLate,
+    /// A sweep asks all other servers of the structure what their parts lead to.
+    SweepAsks,
+    /// A sweep makes sure that all servers stood still at one moment.
+    SweepConfirms,
+    /// A server answers others only while it has no session.
+    AnswersAlone,
+    /// A server asks others only while it has no session.
+    AsksAlone,
+    /// A server answers others of its structure only.
+    AnswersFellows,
+    /// What a part leads to is on its server's disk before others rely on it.
+    AnswersSynced,
 }

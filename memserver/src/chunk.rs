@@ -506,6 +506,12 @@ impl ChunkTable {
         found.map(|(part, _)| part)
     }
 
+    /// All memory of a class that is the structure's, in the order of offsets.
+    pub(crate) fn parts(&self, class: SizeClass) -> Vec<Range<u64>> {
+        let next = |from: u64| self.blocks_after(class, from);
+        std::iter::successors(next(0), |part| next(part.end)).collect()
+    }
+
     /// Begin of the part of a chunk of that class that holds all of these bytes, if it was given out.
     fn given_out_around(&self, offset: u64, bytes: u64, class: SizeClass) -> Option<u64> {
         let (&from, piece) = self.pieces.range(..=offset).next_back()?;

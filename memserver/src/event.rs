@@ -7,6 +7,8 @@ use std::net::Ipv4Addr;
 use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::QueuePairNumber;
 
+use crate::fellows::Ask;
+
 /// Data of a connection with which a client's edge switch admits its index reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FirstHop {
@@ -64,10 +66,13 @@ pub enum Event<S> {
         /// Its partition.
         partition: u16,
     },
+    /// The server has a question to another one of its structure. The owner brings it there ([`Request::Ask`](crate::Request::Ask)), and the
+    /// answer back ([`Request::Answered`](crate::Request::Answered)).
+    Ask(Ask),
 }
 
 /// A line for people: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024`, `closed …` with the same words,
-/// `root …` and `reloaded … generation=2` with the words of the structure, or `lost partition=0`. The rkey is not in it: its holder can write
+/// `root …` and `reloaded … generation=2` with the words of the structure, `lost partition=0`, or `asks partition=1 sweep=…`. The rkey is not in it: its holder can write
 /// to the region.
 impl<S: fmt::Display> fmt::Display for Event<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,6 +81,7 @@ impl<S: fmt::Display> fmt::Display for Event<S> {
             Self::Closed(hop) => ("closed", hop),
             Self::NewRoot(structure) => return write!(f, "root {structure}"),
             Self::Lost { partition } => return write!(f, "lost partition={partition}"),
+            Self::Ask(Ask { of, sweep, .. }) => return write!(f, "asks partition={of} sweep={sweep}"),
             Self::Reloaded { structure, generation } => {
                 return write!(f, "reloaded {structure} generation={generation}");
             }
@@ -116,7 +122,7 @@ impl<S> Events<S> {
             Event::NewRoot(_) => [self.root.replace(number), None],
             // The root of a former structure is not reported any more.
             Event::Reloaded { .. } => [self.root.take(), self.reloaded.replace(number)],
-            Event::Opened(_) | Event::Closed(_) | Event::Lost { .. } => [None, None],
+            Event::Opened(_) | Event::Closed(_) | Event::Lost { .. } | Event::Ask(_) => [None, None],
         };
         for old in old.into_iter().flatten() {
             self.queue.remove(&old);

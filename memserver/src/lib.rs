@@ -24,7 +24,7 @@
 //!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
 //! * [`Storage`], [`Folder`]: memory that outlives the server, in mapped files.
 //! * [`Part`]: one server's part of a structure that lies over several, made empty, and filled by clients or [laid out](Part::lay) from keys.
-//! * [`Event`]: what the first-hop switches must know.
+//! * [`Event`]: what the first-hop switches must know. [`Fellows`], [`Ask`]: what servers of one structure ask each other.
 //! * [`grpc`]: the service and its client.
 //!
 //! # Example
@@ -97,6 +97,7 @@ mod checks;
 mod chunk;
 mod chunk_classes;
 mod event;
+mod fellows;
 mod find;
 mod folder;
 mod free_blocks;
@@ -121,6 +122,7 @@ pub use chunk_classes::{DamagedClasses, note_chunk_class};
 pub use event::{Event, FirstHop};
 pub use fatbtree_remote_memory::session_keeper::{Attached, BLOCKS_AT_ONCE, Chunk, FreeBlocks, Grant};
 pub use fatbtree_remote_memory::{LockTable, Origin, ServerInfo, SizeClass};
+pub use fellows::{Answer, Ask, Fellows, Question, Unanswered};
 pub use find::{find_block, find_slot, first_byte};
 pub use folder::{
     Counts, Folder, FolderError, FolderOwner, FoundRegion, Keeping, KeptRegion, MomentsFile, Seal,

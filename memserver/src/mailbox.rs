@@ -9,6 +9,7 @@ use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::fellows::{Answer, Ask, Unanswered};
 use crate::limits::ClientId;
 use crate::moments::{Moment, Moments, OlderCopy};
 use crate::refusal::Refusal;
@@ -150,6 +151,24 @@ impl<T: Tenant> Handle<T> {
     /// When the server is gone.
     pub async fn heard(&self, former: Option<u64>) -> Result<bool, ServerGone> {
         self.ask(|reply| Request::Heard { former, reply }).await
+    }
+
+    /// Asks for another server of the structure; see [`Request::Ask`].
+    ///
+    /// # Errors
+    /// When the server is gone; inside, when it does not answer.
+    pub async fn asked(&self, ask: Ask) -> Result<Result<Answer, Unanswered>, ServerGone> {
+        self.ask(|reply| Request::Ask { ask, reply }).await
+    }
+
+    /// Brings the answer to a question of the server; see [`Request::Answered`].
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub async fn answered(&self, ask: Ask, answer: Option<Answer>) -> Result<(), ServerGone> {
+        self.requests.send(Request::Answered { ask, answer }).await.map_err(|_| ServerGone)?;
+        (self.wake)();
+        Ok(())
     }
 
     /// Reserves a place in the mailbox for another structure. One that is put into it reaches the data path.

@@ -22,7 +22,9 @@ use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, Origin, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::chunk_classes::ChunkClasses;
+use crate::fellows::Fellows;
 use crate::layout::{Class, Layout};
+use crate::marked::Marked;
 use crate::server::Counter;
 
 /// The structure in a region, as its memory server needs to know it. Nothing here is on the data path.
@@ -61,8 +63,9 @@ pub trait Tenant: Sized + fmt::Debug {
     /// Classes of blocks of which the structure can tell whether anything leads to them. What clients lose of other classes stays lost.
     ///
     /// Then a server sweeps, see [`ServerOptions::reclaim_every`](crate::ServerOptions::reclaim_every). Four things must hold. What leads to
-    /// a block lies on this server. A client links a block in the session in which it has taken or unlinked it, or not at all. Each writing
-    /// of a block changes its stamp. An operation that links blocks or frees them holds [`RemoteMemory::begin`] from its begin to its end.
+    /// a block lies on this server, or on [others](Self::fellows). A client links a block in the session in which it has taken or unlinked it,
+    /// or not at all. Each writing of a block changes its stamp. An operation that links blocks or frees them holds [`RemoteMemory::begin`]
+    /// from its begin to its end.
     ///
     /// [`RemoteMemory::begin`]: fatbtree_remote_memory::RemoteMemory::begin
     fn swept(&self) -> &[SizeClass] {
@@ -70,22 +73,36 @@ pub trait Tenant: Sized + fmt::Debug {
     }
 
     /// Whether the structure can tell only while no session is open. Then a server sweeps at its start, and after its last session has ended.
-    /// Of the four things, only the first must hold.
+    /// Of the four things, only the first two must hold.
     fn sweeps_alone(&self) -> bool {
         false
     }
 
-    /// Begins a walk over everything that leads to blocks.
-    fn begin_marks(&mut self) {}
+    /// Other servers whose parts of the structure may lead to blocks here. Where there are any, all of them sweep alone, and ask each other.
+    ///
+    /// Then a client links a block on another server only if it had a session there before the session in which it took the block has ended.
+    /// One that links new blocks on their own server, and copies pointers under locks of its sessions, does so.
+    fn fellows(&self) -> Fellows {
+        Fellows::default()
+    }
+
+    /// Begins a walk over everything here that leads to blocks of server `of`, whose region has `bytes` bytes: its own, or a
+    /// [fellow](Self::fellows)'s. `parts` tells where blocks of a class may lie here.
+    fn begin_marks(&mut self, _of: u16, _bytes: u64, _parts: &dyn Fn(SizeClass) -> Vec<Range<u64>>) {}
 
     /// Walks on, reading up to `budget` blocks. Returns whether there is more.
     fn mark(&mut self, _budget: usize) -> bool {
         false
     }
 
-    /// Whether the walk has met anything that leads into this range, or cannot tell.
-    fn is_marked(&self, _class: SizeClass, _block: Range<u64>) -> bool {
-        true
+    /// What the walk has met.
+    fn take_marks(&mut self) -> Marked {
+        Marked::default()
+    }
+
+    /// Whether walks have met anything that leads into this range, or cannot tell. By default as the marks say.
+    fn is_marked(&self, marks: &Marked, _class: SizeClass, block: Range<u64>) -> bool {
+        marks.is_marked(block)
     }
 
     /// Whether the structure holds nothing, as far as can be read now: then it may be in the place of one that was lost. `in_use` are the

@@ -2,6 +2,7 @@
 //! beside it.
 
 mod counted;
+mod fellows;
 mod part;
 mod queries;
 mod registrar;
@@ -16,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fatbtree_controller::grpc::Controllers;
 use fatbtree_memserver::{
-    Event, Keeping, Mailbox, MemoryServer, Moment, Moments, Seal, ServerInfo, Tenant, mailbox_with_waker,
+    Ask, Event, Keeping, Mailbox, MemoryServer, Moment, Moments, Seal, ServerInfo, Tenant, mailbox_with_waker,
 };
 use fatbtree_port::{Counters, Waiter};
 use fatbtree_soft_nic::NicStats;
@@ -31,6 +32,7 @@ use crate::NodeError;
 use crate::adapter::{Adapter, NicSpec, Side, Watch};
 use crate::stop::{Stopper, control_runtime, listen, stopper_of};
 use counted::counted;
+use fellows::Messenger;
 use queries::Workers;
 use registrar::Registrar;
 use structure::Site;
@@ -71,6 +73,8 @@ fn keeping(sync: Option<Pace>, is_software: bool) -> Result<Keeping, NodeError> 
 pub struct MemoryServerOptions<S = TreeSource> {
     /// Its description in the cluster file.
     pub described: Described,
+    /// All memory servers of the cluster file: of a structure over several, they ask each other.
+    pub servers: Vec<Described>,
     /// Its host's addresses.
     pub host: Host,
     /// Its device.
@@ -102,6 +106,8 @@ pub struct MemoryServerProcess<S: Hosted = TreeSource> {
     limit: Option<Duration>,
     grpc: SocketAddr,
     registrar: Option<mpsc::UnboundedSender<EventOf<S>>>,
+    /// Questions to other servers, of which there are never more than servers.
+    asks: mpsc::UnboundedSender<Ask>,
     workers: Option<Workers>,
     moments: Arc<Moments>,
     /// What leaves checksums in the data folder.
@@ -144,6 +150,7 @@ impl<S: Hosted> MemoryServerProcess<S> {
     pub fn open(options: MemoryServerOptions<S>) -> Result<Self, NodeError> {
         let MemoryServerOptions {
             described,
+            servers,
             host,
             nic,
             controllers,
@@ -219,6 +226,8 @@ impl<S: Hosted> MemoryServerProcess<S> {
             control.spawn(Registrar::<S>::new(controllers, server.info(), handle.clone()).serve(coming));
             events
         });
+        let (asks, coming) = mpsc::unbounded_channel();
+        control.spawn(Messenger::new(&servers, &trust, handle.clone()).serve(coming));
         let door = Door { listener, trust, roster: roster.into(), refused };
         control.spawn(S::serve(services, door, handle));
         Ok(Self {
@@ -229,6 +238,7 @@ impl<S: Hosted> MemoryServerProcess<S> {
             limit,
             grpc,
             registrar,
+            asks,
             workers,
             moments,
             seal,
@@ -261,7 +271,7 @@ impl<S: Hosted> MemoryServerProcess<S> {
     /// # Errors
     /// When the disk of the data folder fails: what was written since the last sync may be lost, and nothing is acknowledged any more.
     pub fn run(mut self, mut tell: impl FnMut(EventOf<S>)) -> Result<MemoryServerReport, NodeError> {
-        let Self { server, mailbox, watch, stopper, limit, registrar, .. } = &mut self;
+        let Self { server, mailbox, watch, stopper, limit, registrar, asks, .. } = &mut self;
         let end = limit.map(|limit| Instant::ZERO + limit.into());
         while !stopper.is_told() && end.is_none_or(|end| watch.now() < end) {
             let more_frames = server.device_mut().receive(watch.now());
@@ -276,6 +286,10 @@ impl<S: Hosted> MemoryServerProcess<S> {
             server.commit()?;
             server.device_mut().send(watch.now());
             while let Some(event) = server.poll_event() {
+                if let Event::Ask(ask) = event {
+                    let _ = asks.send(ask);
+                    continue;
+                }
                 if let Some(registrar) = registrar {
                     // It takes them as long as the control plane runs.
                     let _ = registrar.send(event);

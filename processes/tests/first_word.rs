@@ -29,6 +29,7 @@ fn empty_server(cluster: &Cluster, controller: String) -> MemoryServerOptions {
     let described = cluster.servers()[0].clone();
     let [here, there] = [own_address(), own_address()].map(|address| address.parse().unwrap());
     MemoryServerOptions {
+        servers: cluster.servers().to_vec(),
         host: cluster.tree().host(described.host).clone(),
         nic: NicSpec::Software(PortSpec::Udp { local: there, remote: here }),
         controllers: vec![controller],

@@ -174,6 +174,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
     let [here, there] = [own_address(), own_address()].map(|address| address.parse().unwrap());
     let patience = Duration::from_secs(30);
     let options = MemoryServerOptions {
+        servers: cluster.servers().to_vec(),
         host: cluster.tree().host(described.host).clone(),
         nic: NicSpec::Software(PortSpec::Udp { local: there, remote: here }),
         controllers: Vec::new(),

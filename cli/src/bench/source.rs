@@ -10,9 +10,9 @@ use fatbtree_workload::transactions::{Filling, Mix, Transactions};
 use fatbtree_workload::ycsb::{Properties, Workload, WorkloadSpec};
 use fatbtree_workload::{LoadGenerator, Operations, Pace, ScanParts, Values};
 
-use super::{Arguments, CUSTOMERS, SEED, VALUE_BYTES};
 use super::keys::Keys;
 use super::process::{Load, Measured};
+use super::{Arguments, CUSTOMERS, SEED, VALUE_BYTES};
 use crate::interrupted::Interrupted;
 use crate::progress;
 

@@ -38,5 +38,6 @@ mod shell;
 mod simulate;
 mod spines;
 mod suspended;
+mod swept;
 mod trust;
 mod up;

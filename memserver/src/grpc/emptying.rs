@@ -1,4 +1,4 @@
-//! The services by which an operator fills a server of a [part](Part), or has it begin anew.
+//! The services by which an operator fills a server of a [part](Part), or has it begin anew, and by which other servers ask it.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use super::installing::Replacing;
 use super::loading::{LOAD_MESSAGE_BYTES, LoadService};
 use super::part_load::{PartIncoming, PartLoading, of_make};
-use super::{Client, ClientError, Describe, ServiceOptions, proto, serve};
+use super::{Client, ClientError, Describe, ServiceOptions, fellows, proto, serve};
 use crate::mailbox::Handle;
 use crate::part::{Part, PartOptions, kept, make_in};
 use crate::storage::Storage;
@@ -35,7 +35,7 @@ pub struct Emptying<P: Part> {
 }
 
 /// Serves the requests that come through `door` until `stop` is done. Where there are certificates, only the operator empties the part, and
-/// loads it.
+/// loads it; and a memory server asks for its own partition what the part leads to.
 ///
 /// # Errors
 /// When the transport fails.
@@ -49,6 +49,7 @@ pub async fn serve_part<P: Part>(
     let Emptying { storage, shape, spare_bytes, chunk_bytes } = emptying;
     let loading = PartLoading { shape, spare_bytes, chunk_bytes };
     let replacing = Replacing::new(handle.clone(), storage, options.answer);
+    let fellow = handle.clone();
     let loads = LoadService::<PartIncoming<P>>::new(replacing.clone(), loading, STALL);
     let service = Service { replacing, loading };
     let services = move |door: &Door<()>| {
@@ -58,8 +59,12 @@ pub async fn serve_part<P: Part>(
             proto::loader_server::LoaderServer::new(loads).max_decoding_message_size(LOAD_MESSAGE_BYTES);
         let admits =
             |door: Door<()>| move |request: Request<()>| door.admit(&request, &[OPERATOR]).map(|()| request);
+        let fellows = fellows::Service { handle: fellow, door: door.clone() };
+        let fellows =
+            proto::fellow_server::FellowServer::new(fellows).max_decoding_message_size(options.message_bytes);
         Routes::new(InterceptedService::new(service, admits(door.clone())))
             .add_service(InterceptedService::new(loads, admits(door.clone())))
+            .add_service(fellows)
     };
     serve(options, door, handle, services, stop).await
 }

@@ -12,6 +12,7 @@
 mod client;
 mod convert;
 mod emptying;
+mod fellows;
 mod installing;
 mod loader;
 mod loading;
@@ -22,6 +23,7 @@ mod service;
 pub use client::{Client, ClientError, Deadlines};
 pub use convert::MessageError;
 pub use emptying::{Emptying, empty, serve_part};
+pub use fellows::{WALK, ask};
 pub use installing::Replacing;
 pub use loader::{Content, KeysAndValues, LoadData, LoadProgress, LoadServersError, load_all};
 pub use loading::{Built, Incoming, LOAD_MESSAGE_BYTES, LoadService};

@@ -120,10 +120,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     pub fn sync_session(&mut self, now: Instant, session: SessionKey) -> Result<(), Refusal> {
         self.advance(now);
         self.session(session)?;
-        let Some(journal) = self.region.journal() else { return Ok(()) };
-        let synced = journal.commit().and_then(|()| journal.sync());
         let failed = |error: JournalError| ConnectError::Driver { what: "sync", reason: error.to_string() };
-        Ok(synced.map_err(failed)?)
+        Ok(self.sync_journal().map_err(failed)?)
     }
 
     /// Ends a session: takes back everything it holds.

@@ -2,6 +2,7 @@
 
 mod calls;
 mod clients;
+mod fellows;
 mod local;
 mod reclaim;
 mod request;
@@ -32,6 +33,7 @@ use crate::refusal::PathMtu;
 use crate::session::{SessionKey, Sessions};
 use crate::tenant::{Load, Loaded, Seen, Tenant};
 
+use fellows::{Answering, Asking};
 use reclaim::Reclaim;
 
 pub use request::{Reply, Request};
@@ -175,6 +177,8 @@ pub struct MemoryServer<D, T: Tenant> {
     places: FreeLists,
     /// Sweeps for blocks that clients have lost.
     reclaim: Reclaim,
+    asking: Asking,
+    answering: Answering,
     accounts: Accounts,
     events: Events<T::Description>,
     counters: Counters,
@@ -276,6 +280,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             chunks,
             places: FreeLists::new(server, options.limits.places),
             reclaim: Reclaim::default(),
+            asking: Asking::default(),
+            answering: Answering::default(),
             accounts: Accounts::new(&options.limits, options.chunk_bytes),
             events: Events::default(),
             counters: Counters::default(),
@@ -341,6 +347,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ("chunks_published", chunks.given.into()),
             ("blocks_reclaimed", self.reclaim.blocks),
             ("sweeps", self.reclaim.sweeps),
+            ("sweeps_void", self.reclaim.void),
             ("events_not_taken", self.events.len() as u64),
             ("generation", self.info.generation),
             ("owners", owners.into()),
@@ -428,7 +435,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         for (client, bytes) in relieved {
             self.accounts.subtract(client, Resource::Chunks, bytes);
         }
-        more | self.reclaim(budget) | self.tenant.work(budget)
+        more | self.reclaim(budget) | self.answer_others(budget) | self.tenant.work(budget)
     }
 
     /// Serves another structure in another region instead, if it [may follow](Tenant::may_follow). All sessions end, and the former
@@ -458,7 +465,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let former = std::mem::replace(&mut self.tenant, tenant);
         self.tenant.succeed(former);
         self.places = FreeLists::new(id, self.options.limits.places);
-        self.reclaim = Reclaim::default();
+        (self.reclaim, self.asking, self.answering) = Default::default();
         // Chunks that were charged to clients lay in the former region.
         self.accounts = Accounts::new(&self.options.limits, self.options.chunk_bytes);
         // A structure that is installed is meant, empty or not.
@@ -474,7 +481,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
 
     /// The next thing the owner must know.
     pub fn poll_event(&mut self) -> Option<Event<T::Description>> {
-        self.events.pop()
+        self.events.pop().or_else(|| self.asking.next().map(Event::Ask))
     }
 
     /// Hands everything that was written to the operating system, and waits for the disk, as the pace of the region's journal demands. The

@@ -38,7 +38,15 @@
 //!
 //! **Without sessions.** Where no session is open from the first walk until all blocks are noted, no client has anything. What nothing
 //! leads to is free at once. So is what a server finds in memory that was served before: it sweeps before the first session. A tenant may be
-//! able to tell only then: [`Tenant::sweeps_alone`].
+//! able to tell only then: [`Tenant::sweeps_alone`]. Where other servers have parts of the structure, all of them are asked after the first walk,
+//! and none may have a session: see [`fellows`](crate::fellows).
+//!
+//! ```text
+//!   mark      walk over this server's part
+//!   ask       what do other parts lead to? do their quiet times go on?       no session is open, here or there
+//!   note      each written block that nothing leads to
+//!   collect   what is on no list: it is free
+//! ```
 
 use std::collections::BTreeMap;
 
@@ -47,7 +55,9 @@ use fatbtree_verbs::Device;
 use fatbtree_verbs::time::{Duration, Instant};
 
 use super::MemoryServer;
+use super::fellows::Asking;
 use crate::checks::Check;
+use crate::marked::Marked;
 use crate::tenant::{Found, Tenant};
 
 /// Blocks that one sweep notes at most; others are found by the next one.
@@ -55,6 +65,9 @@ const MOST: usize = 1 << 20;
 
 /// Blocks that are looked at in one step before the first session.
 const AT_START: usize = 1 << 12;
+
+/// Pause after a sweep that has ended without effect; after each further one it is twice as long, up to the time between two sweeps.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A block that nothing led to, by its offset.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +86,8 @@ enum Step {
     Mark {
         is_second: bool,
     },
+    /// Waits for other servers of the structure.
+    Ask,
     /// Looks for written blocks of a class from this offset on. Classes are numbered as the tenant names them.
     Note {
         class: usize,
@@ -97,11 +112,19 @@ pub(super) struct Reclaim {
     is_alone: bool,
     /// Time of the next sweep at the earliest.
     not_before: Instant,
+    /// Pause after the last sweep, if that has ended without effect.
+    pause: Duration,
     /// Number of the present wait: sessions that are opened in it have it.
     wait: u64,
     noted: BTreeMap<u64, Noted>,
+    /// What something leads to.
+    marks: Marked,
+    /// Number of the present quiet time, if another server was told.
+    pub(super) quiet: Option<u64>,
     /// Sweeps that have ended.
     pub(super) sweeps: u64,
+    /// Sweeps that have ended without effect.
+    pub(super) void: u64,
     /// Blocks that were found.
     pub(super) blocks: u64,
     /// Bytes that belong to no client that lives and that no sweep has found, as far as is known.
@@ -113,7 +136,7 @@ pub(super) struct Reclaim {
 impl Reclaim {
     /// A session has ended, or the server has just begun.
     pub(super) fn note_loss(&mut self) {
-        (self.is_due, self.has_ended) = (true, true);
+        (self.is_due, self.has_ended, self.pause) = (true, true, Duration::ZERO);
     }
 
     /// Bytes were lost, perhaps.
@@ -123,7 +146,22 @@ impl Reclaim {
 
     /// A session was opened.
     pub(super) fn note_session(&mut self) {
-        self.is_alone = false;
+        (self.is_alone, self.quiet) = (false, None);
+    }
+
+    /// Whether other servers are asked.
+    pub(super) fn is_asking(&self) -> bool {
+        self.step == Step::Ask
+    }
+
+    /// Whether the tenant walks.
+    pub(super) fn is_walking(&self) -> bool {
+        matches!(self.step, Step::Mark { .. })
+    }
+
+    /// Takes what another server's part leads to. Says whether that is of this region.
+    pub(super) fn join(&mut self, marks: &Marked) -> bool {
+        self.marks.join(marks)
     }
 
     /// Number for a session that is opened now.
@@ -160,7 +198,38 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Time at which the next sweep begins, if one is due.
     pub(super) fn sweep_due(&self) -> Option<Instant> {
         let Reclaim { step, is_due, not_before, .. } = self.reclaim;
-        (self.sweeps() && is_due && step == Step::Idle).then_some(not_before)
+        match step {
+            Step::Idle => (self.sweeps() && is_due).then_some(not_before),
+            Step::Ask => Some(self.asking.until),
+            _ => None,
+        }
+    }
+
+    /// Whether the structure can tell only while no session is open.
+    fn sweeps_alone(&self) -> bool {
+        self.tenant.sweeps_alone() || self.tenant.fellows().servers != 0
+    }
+
+    /// Ends a sweep without effect: another one begins after a time.
+    pub(super) fn give_up_sweep(&mut self) {
+        self.reclaim.step = Step::Idle;
+        (self.reclaim.marks, self.asking) = (Marked::default(), Asking::default());
+        self.reclaim.void += 1;
+        self.reclaim.is_due = true;
+        // Sessions of one client end within moments on all servers.
+        self.reclaim.pause = (self.reclaim.pause * 2).max(RETRY).min(self.options.reclaim_every);
+        self.reclaim.not_before = self.now + self.reclaim.pause;
+    }
+
+    /// Whether no session was opened since the sweep began.
+    fn was_alone(&self) -> bool {
+        self.reclaim.is_alone || self.tenant.fellows().servers != 0 && !Check::AsksAlone.on()
+    }
+
+    fn begin_walk(&mut self, is_second: bool) {
+        let Self { tenant, chunks, info, .. } = self;
+        tenant.begin_marks(info.server, info.region.len, &|class| chunks.parts(class));
+        self.reclaim.step = Step::Mark { is_second };
     }
 
     /// Finds what is free in memory that was served before: what was never written, and, where the structure can tell, blocks to which
@@ -170,7 +239,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         if self.chunks.outlives() {
             // Where no chunk was given out yet, clients may have freed loaded blocks: that can wait.
             self.reclaim.note_loss();
-            while self.chunks.has_former() && self.reclaim(AT_START) {}
+            // Other servers cannot be asked yet.
+            let is_only = self.tenant.fellows().servers == 0;
+            while is_only && self.chunks.has_former() && self.reclaim(AT_START) {}
         }
     }
 
@@ -181,34 +252,51 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         }
         match self.reclaim.step {
             Step::Idle => {
-                if !self.reclaim.is_due || self.now < self.reclaim.not_before {
+                let is_due = self.reclaim.is_due && self.now >= self.reclaim.not_before;
+                if !is_due || self.answering.is_walking() {
                     return false;
                 }
                 (self.reclaim.is_due, self.reclaim.left) = (false, 0);
                 self.reclaim.is_alone = self.sessions.is_empty();
-                if self.tenant.sweeps_alone() && !self.reclaim.is_alone {
-                    // The end of the last session makes it due again.
+                let fellows = self.tenant.fellows();
+                // The end of the last session makes it due again. Where no client has opened the structure, none has lost anything.
+                if self.sweeps_alone() && !self.reclaim.is_alone
+                    || fellows.servers != 0 && fellows.members == 0
+                {
                     return false;
                 }
                 self.reclaim.noted.clear();
-                self.tenant.begin_marks();
-                self.reclaim.step = Step::Mark { is_second: false };
+                self.begin_walk(false);
             }
             Step::Mark { is_second } => {
                 if self.tenant.mark(budget) {
                     return true;
                 }
+                self.reclaim.marks = self.tenant.take_marks();
                 if is_second {
-                    let Self { reclaim, tenant, .. } = self;
+                    let Self { reclaim: Reclaim { noted, marks, .. }, tenant, .. } = self;
                     let is_lost = |at: u64, noted: &Noted| {
-                        !tenant.is_marked(noted.class, at..at + u64::from(noted.bytes))
+                        !tenant.is_marked(marks, noted.class, at..at + u64::from(noted.bytes))
                             || !Check::SweepMarksTwice.on()
                     };
-                    reclaim.noted.retain(|&at, noted| is_lost(at, noted));
+                    noted.retain(|&at, noted| is_lost(at, noted));
                     self.begin_wait(true);
+                } else if self.begin_asking() {
+                    self.reclaim.step = Step::Ask;
+                    return false;
                 } else {
                     self.reclaim.step = Step::Note { class: 0, from: 0 };
                 }
+            }
+            Step::Ask => {
+                if !self.was_alone() || self.now >= self.asking.until {
+                    self.give_up_sweep();
+                    return false;
+                }
+                if !self.have_answered() {
+                    return false;
+                }
+                self.reclaim.step = Step::Note { class: 0, from: 0 };
             }
             Step::Note { class, from } => self.note_blocks(class, from, budget),
             Step::Wait { is_second } => {
@@ -219,7 +307,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 self.reclaim.step = if is_second {
                     Step::Collect
                 } else {
-                    self.tenant.begin_marks();
+                    self.begin_walk(true);
                     Step::Mark { is_second: true }
                 };
             }
@@ -237,11 +325,12 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Notes written blocks that nothing leads to.
     fn note_blocks(&mut self, number: usize, mut from: u64, budget: usize) {
         let Some(&class) = self.tenant.swept().get(number) else {
-            return match self.reclaim.is_alone {
+            self.reclaim.marks = Marked::default();
+            return match self.was_alone() {
                 true => self.reclaim.step = Step::Collect,
-                false if self.tenant.sweeps_alone() => {
+                false if self.sweeps_alone() => {
                     self.reclaim.noted.clear();
-                    self.reclaim.step = Step::Idle;
+                    self.give_up_sweep();
                 }
                 false => self.begin_wait(false),
             };
@@ -260,7 +349,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             from = end.clamp(at + 1, blocks.end);
             let Some(stamp) = stamp else { continue };
             let bytes = (from - at) as u32;
-            let is_known = self.tenant.is_marked(class, at..from) || self.places.is_listed(at, bytes);
+            let is_known = self.tenant.is_marked(&self.reclaim.marks, class, at..from)
+                || self.places.is_listed(at, bytes);
             if !is_known && self.reclaim.noted.len() < MOST {
                 self.reclaim.noted.insert(at, Noted { class, bytes, stamp });
             }

@@ -7,6 +7,7 @@ use fatbtree_verbs::time::Instant;
 use tokio::sync::oneshot;
 
 use super::{Counter, MemoryServer, RegionBytes, ServerError};
+use crate::fellows::{Answer, Ask, Unanswered};
 use crate::limits::ClientId;
 use crate::moments::OlderCopy;
 use crate::refusal::Refusal;
@@ -49,6 +50,20 @@ pub enum Request<T: Tenant> {
         /// The way back.
         reply: Reply<()>,
     },
+    /// A question of another server of the structure.
+    Ask {
+        /// The question.
+        ask: Ask,
+        /// The way back.
+        reply: Reply<Result<Answer, Unanswered>>,
+    },
+    /// The answer to a question of this server; `None` if there is none.
+    Answered {
+        /// The question.
+        ask: Ask,
+        /// The answer.
+        answer: Option<Answer>,
+    },
     /// Another structure.
     Install {
         /// The structure with its region.
@@ -87,6 +102,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 self.advance(now);
                 self.found_older(older);
                 let _ = reply.send(());
+            }
+            Request::Ask { ask, reply } => self.asked(now, ask, reply),
+            Request::Answered { ask, answer } => {
+                self.advance(now);
+                self.answered(&ask, answer);
             }
             Request::Call { client, call, reply } => self.handle_call(now, client, call, reply),
             Request::Install { loaded, begun, reply } => {

@@ -17,9 +17,14 @@ enum Kind {
 
 use Kind::{Counter as Counts, Gauge, Name};
 
-const KNOWN: [(&str, Kind, &str); 56] = [
+const KNOWN: [(&str, Kind, &str); 57] = [
     ("blocks_reclaimed", Counts, "Blocks that clients had lost, and that a sweep has found"),
     ("sweeps", Counts, "Sweeps for blocks that clients had lost"),
+    (
+        "sweeps_void",
+        Counts,
+        "Sweeps that have ended without effect, because clients or other servers were in the way",
+    ),
     ("chunks", Gauge, "Chunks of the region's spare memory, given out or not"),
     ("chunks_free_again", Gauge, "Chunks that have come back and wait to be given out again"),
     ("chunks_held", Gauge, "Parts of chunks that open sessions have been given"),

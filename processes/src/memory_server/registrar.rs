@@ -137,6 +137,7 @@ impl<S: Hosted> Registrar<S> {
     fn note(&mut self, event: EventOf<S>) -> Option<ServerNews> {
         Some(match event {
             Event::Opened(_) | Event::Closed(_) if !self.is_led => return None,
+            Event::Ask(_) => return None,
             Event::Opened(hop) => {
                 let opened = registration(&hop);
                 self.connections.insert((opened.client, opened.queue_pair), opened);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use fatbtree_dolphin::host::{self, HybridIndex, MakeOptions};
 use fatbtree_dolphin::{LEAF_BYTES, Shape};
-use fatbtree_memserver::{Loaded, make};
+use fatbtree_memserver::{Loaded, ServerOptions, make};
 use fatbtree_remote_memory::{ConnectError, ConnectionId, GlobalAddress, Kept, RemoteMemory, RemoteSide};
 use fatbtree_verbs::Remote;
 use fatbtree_verbs::time::Duration;
@@ -25,7 +25,9 @@ pub type Server = stage::Server<HybridIndex>;
 pub fn serve(world: &World, shape: Shape, spare_bytes: u64, lease: Duration) -> Vec<Rc<Server>> {
     let part = |server| MakeOptions { spare_bytes, chunk_bytes: CHUNK, ..MakeOptions::new(server, shape) };
     let make = |server| make(&part(server)).expect("the shape is possible");
-    stage::serve(world, shape.servers, &options(CHUNK, lease), make)
+    let reclaim_every = Duration::from_micros(200);
+    let options = ServerOptions { reclaim_every, ..options(CHUNK, lease) };
+    stage::serve(world, shape.servers, &options, make)
 }
 
 /// Leaves in a server's memory with their keys, whatever their state is.

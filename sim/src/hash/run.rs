@@ -195,6 +195,20 @@ fn verified(ended: &Ended<'_, Scene<Users>>) -> Result<(), String> {
     Ok(())
 }
 
+/// Where the table lies over several servers, they sweep when no client is left: no block is free that a key needs. What is written then lies in
+/// blocks that were lost.
+fn swept(ended: &Ended<'_, Scene<Users>>) -> Result<(), String> {
+    let (scene, users) = (ended.stage, &ended.stage.clients);
+    if scene.servers.len() == 1 {
+        return Ok(());
+    }
+    scene.sweep(ended.world)?;
+    let tasks = users.end(scene, &mut random(users.setting.scenario.seed, 73));
+    scene.work_once_more(ended.world, tasks)?;
+    verified(ended)?;
+    users.setting.recorder.linearizable()
+}
+
 /// A machine that can write the longest value: with few buffers for so much, so that READs of it wait for each other's.
 fn with_buffers(mut options: MachineOptions, aim: Aim) -> MachineOptions {
     if aim == Aim::Long {
@@ -239,6 +253,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
             Box::new(|ended: &Ended<'_, Scene<Users>>| ended.stage.clients.setting.recorder.linearizable()),
             Box::new(Alive),
             Box::new(verified),
+            Box::new(swept),
         ],
     };
     trial.run(&world, &scene)?;

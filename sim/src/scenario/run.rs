@@ -316,7 +316,8 @@ impl<'s> Run<'s> {
                     }
                     memserver::Event::NewRoot(_)
                     | memserver::Event::Reloaded { .. }
-                    | memserver::Event::Lost { .. } => {
+                    | memserver::Event::Lost { .. }
+                    | memserver::Event::Ask(_) => {
                         return Err("a tree without writers has a new root".into());
                     }
                 }

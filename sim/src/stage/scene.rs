@@ -109,6 +109,31 @@ impl<C: Clients> Scene<C> {
         task.take().ok_or("the machine that walks over the structure died")?
     }
 
+    /// Lets the last client die, waits until all servers have swept without any, and boots its machine again.
+    pub(crate) fn sweep(&self, world: &World) -> Result<(), String> {
+        self.last.kill();
+        let sweeps = || self.servers.iter().map(|server| server.count("sweeps"));
+        let before: Vec<u64> = sweeps().collect();
+        let have_swept = || sweeps().zip(&before).all(|(now, before)| now > *before);
+        world.run_until(have_swept, SOON).map_err(|stuck| format!("servers do not sweep: {stuck}"))?;
+        self.last.boot();
+        Ok(())
+    }
+
+    /// Works with the last client, to the end of each task.
+    pub(crate) fn work_once_more(
+        &self,
+        world: &World,
+        tasks: Vec<FinalOperation<String>>,
+    ) -> Result<(), String> {
+        let has_ended = || tasks.iter().all(|(_, task)| task.has_ended());
+        world.run_until(has_ended, SOON).map_err(|stuck| format!("after a sweep: {stuck}"))?;
+        tasks.iter().try_for_each(|(what, task)| {
+            let ended = task.take().ok_or("the last client died")?;
+            ended.map_err(|error| format!("after a sweep, {what}: {error}"))
+        })
+    }
+
     fn revive(&self, draw: &mut Random) {
         for server in self.servers.iter().filter(|server| !server.machine.is_up()) {
             server.revive(draw.random_range(0..=u64::MAX));

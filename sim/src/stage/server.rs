@@ -1,17 +1,18 @@
 //! A memory server in all its lives.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use fatbtree_memserver::{
-    Bounds, ClientId, FolderError, Limits, Loaded, MemoryServer, Part, PartOptions, ServerOptions, Tenant,
-    chunk_classes_bytes, found_again, make,
+    Answer, Ask, Bounds, ClientId, Event, FolderError, Limits, Loaded, MemoryServer, Part, PartOptions,
+    Request, ServerOptions, Tenant, Unanswered, chunk_classes_bytes, found_again, make,
 };
 use fatbtree_remote_memory::Origin;
 use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, NoAnswer};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::LOOK;
 use crate::world::{Machine, MachineOptions, SimDevice, World};
@@ -42,7 +43,11 @@ pub fn serve<P: Part + Clone>(
     make: impl Fn(u16) -> Loaded<P>,
 ) -> Vec<Rc<Server<P>>> {
     let numbers = (0..32_u16).filter(|number| servers >> number & 1 == 1);
-    numbers.map(|number| Server::start(world, make(number), options.clone())).collect()
+    let all: Vec<_> = numbers.map(|number| Server::start(world, make(number), options.clone())).collect();
+    for server in &all {
+        server.fellows.replace(all.iter().map(Rc::downgrade).collect());
+    }
+    all
 }
 
 /// A memory server of production with its part of a structure, in all its lives. Its process is asked directly, as if the network for calls
@@ -57,7 +62,14 @@ pub struct Server<P: Part> {
     process: RefCell<Option<MemoryServer<SimDevice, P>>>,
     syncs: Cell<bool>,
     damage: RefCell<Option<String>>,
+    /// All servers of the structure.
+    fellows: RefCell<Vec<Weak<Self>>>,
+    /// Questions of the process to other servers that are on their way.
+    asked: RefCell<Vec<(Ask, Answering)>>,
 }
+
+/// The way on which an answer to a question comes.
+type Answering = oneshot::Receiver<Result<Answer, Unanswered>>;
 
 impl<P: Part> std::fmt::Debug for Server<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -78,6 +90,8 @@ impl<P: Part + Clone> Server<P> {
             process: RefCell::default(),
             syncs: Cell::default(),
             damage: RefCell::default(),
+            fellows: RefCell::default(),
+            asked: RefCell::default(),
         });
         server.begin(u64::from(number) + 1);
         let (worked, operator) = (Rc::clone(&server), world.operator().clone());
@@ -98,10 +112,45 @@ impl<P: Part + Clone> Server<P> {
     }
 
     fn work(&self) {
+        let mut asks = Vec::new();
         if let Some(process) = &mut *self.process.borrow_mut() {
             process.work(self.machine.now(), BUDGET);
-            while process.poll_event().is_some() {}
+            while let Some(event) = process.poll_event() {
+                asks.extend(match event {
+                    Event::Ask(ask) => Some(ask),
+                    _ => None,
+                });
+            }
         }
+        asks.into_iter().for_each(|ask| self.carry(ask));
+        self.take_answers();
+    }
+
+    /// Carries a question of this process to another one. A server that is away does not answer.
+    fn carry(&self, ask: Ask) {
+        let (reply, answer) = oneshot::channel();
+        let fellows = self.fellows.borrow();
+        if let Some(of) = fellows.iter().filter_map(Weak::upgrade).find(|of| of.number == ask.of)
+            && let Some(process) = &mut *of.process.borrow_mut()
+        {
+            process.handle(self.machine.now(), Request::Ask { ask, reply });
+        }
+        self.asked.borrow_mut().push((ask, answer));
+    }
+
+    /// Brings answers to the process.
+    fn take_answers(&self) {
+        let mut process = self.process.borrow_mut();
+        self.asked.borrow_mut().retain_mut(|(ask, answer)| {
+            let answer = match answer.try_recv() {
+                Err(TryRecvError::Empty) => return true,
+                answer => answer.ok().and_then(Result::ok),
+            };
+            if let Some(process) = &mut *process {
+                process.handle(self.machine.now(), Request::Answered { ask: *ask, answer });
+            }
+            false
+        });
     }
 
     /// Says to the clients of sessions that begin from now on that a sync of the server's disk has to be asked for.

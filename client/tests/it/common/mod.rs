@@ -114,6 +114,7 @@ impl Running {
         let port = ports.into_iter().find(|(port, _)| *port == cluster.tree().host(client.host).index);
         let (_, port) = port.expect("the client has a wire");
         let options = MemoryServerOptions {
+            servers: cluster.servers().to_vec(),
             host: cluster.tree().host(described.host).clone(),
             nic: NicSpec::Software(port),
             controllers: Vec::new(),

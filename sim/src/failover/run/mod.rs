@@ -371,7 +371,10 @@ impl<'s> Run<'s> {
                 let news = ServerNews::Closed { client: hop.client, queue_pair: hop.queue_pair.0 };
                 self.control.primary.server_news(STREAM, hop.partition, news);
             }
-            TreeEvent::NewRoot(_) | TreeEvent::Reloaded { .. } | TreeEvent::Lost { .. } => {
+            TreeEvent::NewRoot(_)
+            | TreeEvent::Reloaded { .. }
+            | TreeEvent::Lost { .. }
+            | TreeEvent::Ask(_) => {
                 return Err("a tree without writers has a new root".into());
             }
         }

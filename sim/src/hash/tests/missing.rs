@@ -93,12 +93,17 @@ fn each_check_that_is_not_made_is_found() {
         );
         (format!("{check:?}"), failure)
     });
-    // That of a server that takes blocks for lost. For the others there must be more sessions one after the other than a seed has, or calls
-    // that come late: `structures/race/tests/table/` has a story for each, in `sweep.rs` and `settle.rs`.
-    let of_sweeps = [SweepCheck::SweepWaits].map(|check| {
+    // Those of servers that take blocks for lost. For the others there must be more sessions one after the other than a seed has, or calls
+    // that come late: `structures/race/tests/table/` has a story for each, in `sweep.rs`, `settle.rs` and `quiet.rs`.
+    let of_sweeps = [
+        (SweepCheck::SweepWaits, 0b010, Aim::Blocks),
+        // Splits lead to other servers.
+        (SweepCheck::SweepAsks, 0b110, Aim::Splits),
+    ];
+    let of_sweeps = of_sweeps.map(|(check, servers, aim)| {
         let failure = first_failure(
             |scenario| check.without(|| scenario.run()),
-            |seed| Scenario { servers: 0b010, ..Scenario::aimed(seed, Aim::Blocks) },
+            |seed| Scenario { servers, ..Scenario::aimed(seed, aim) },
         );
         (format!("{check:?}"), failure)
     });

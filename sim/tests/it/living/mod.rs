@@ -155,7 +155,9 @@ impl Living {
                     memserver::Event::NewRoot(tree) | memserver::Event::Reloaded { structure: tree, .. } => {
                         controller.rerooted(tree.partition.id, tree.partition.root.raw());
                     }
-                    memserver::Event::Lost { .. } => unreachable!("no server is started again"),
+                    memserver::Event::Lost { .. } | memserver::Event::Ask(_) => {
+                        unreachable!("no server is started again, and a tree lies on one server")
+                    }
                 }
                 self.settle_first_hops();
             }

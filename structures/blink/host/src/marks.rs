@@ -87,6 +87,11 @@ impl Blink {
         self.marks.next.is_some()
     }
 
+    /// What the walk has met.
+    pub(super) fn take_walk(&mut self) -> Marked {
+        std::mem::take(&mut self.marks).units
+    }
+
     /// Marks what the leaf of one key leads to. Returns where to go on.
     fn step(&mut self, Next { key, leaf }: Next) -> Result<Option<Next>, Trouble> {
         let config = self.info.config;
@@ -157,10 +162,10 @@ impl Blink {
     }
 
     /// Whether a leaf leads to the record of a block, as far as the walk can tell.
-    pub(super) fn is_record_marked(&self, block: &Range<u64>) -> bool {
+    pub(super) fn is_record_marked(&self, marks: &Marked, block: &Range<u64>) -> bool {
         let of_partition = record_at(&self.region, block.start)
             .is_some_and(|head| self.info.partition.range.contains(head.key()));
-        !of_partition || self.marks.units.is_marked(block.start..block.start + 1)
+        !of_partition || marks.is_marked(block.start..block.start + 1)
     }
 
     /// Whether the header of a node says that it is free, of this class, and here.

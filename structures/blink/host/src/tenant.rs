@@ -16,7 +16,8 @@ use fatbtree_blink::{
     Superblock, Tree, TreeConfig, TreeTop,
 };
 use fatbtree_memserver::{
-    Class, Counter, Found, Load, Loaded, Reply, Seen, ServerGone, Shape, Tenant, find_block, find_slot,
+    Class, Counter, Found, Load, Loaded, Marked, Reply, Seen, ServerGone, Shape, Tenant, find_block,
+    find_slot,
 };
 use fatbtree_verbs::{Device, Memory};
 
@@ -201,7 +202,7 @@ impl Tenant for Blink {
         &size_class::CLASSES
     }
 
-    fn begin_marks(&mut self) {
+    fn begin_marks(&mut self, _of: u16, _bytes: u64, _parts: &dyn Fn(SizeClass) -> Vec<Range<u64>>) {
         self.begin_walk();
     }
 
@@ -209,9 +210,13 @@ impl Tenant for Blink {
         self.walk(budget)
     }
 
-    fn is_marked(&self, class: SizeClass, block: Range<u64>) -> bool {
+    fn take_marks(&mut self) -> Marked {
+        self.take_walk()
+    }
+
+    fn is_marked(&self, marks: &Marked, class: SizeClass, block: Range<u64>) -> bool {
         match class {
-            RECORDS => self.is_record_marked(&block),
+            RECORDS => self.is_record_marked(marks, &block),
             _ => !self.is_free_node(class, block.start),
         }
     }

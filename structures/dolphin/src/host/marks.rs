@@ -1,11 +1,14 @@
 //! Which records leaves lead to, as far as that can be told without clients: what a memory server must know before it takes a record for lost.
 //!
-//! Only words of leaves lead to records. A record of one server's index lies beside its leaves, so all of them are at hand. The walk asks
-//! neither whether a leaf is in use nor where in it a word lies: whatever lies in memory of leaves and looks like a pointer counts as one. So a
-//! leaf that is being changed, or was left half-changed by a client that died, needs no thought; and what only a retired leaf leads to
-//! stays lost until that is written anew.
+//! Only words of leaves lead to records. The walk goes over all memory of leaves on this server. It asks neither whether a leaf is in use nor
+//! where in it a word lies: whatever lies there and looks like a pointer counts as one. So a leaf that is being changed, or was left half-changed
+//! by a client that died, needs no thought; and what only a retired leaf leads to stays lost until that is written anew.
 //!
-//! Clients that write meanwhile could move a word past the walk, so it is right only without sessions.
+//! A burst moves leaves to other servers, and leaves their records behind. So each server walks over its own leaves, for its own records and for
+//! those of the others.
+//!
+//! Clients that write meanwhile could move a word past the walk, so it is right only without sessions. A client writes a pointer that it has read
+//! from another leaf under a lock, into memory that it has taken before: in sessions that it had before the record's session could end.
 
 use std::ops::Range;
 
@@ -13,31 +16,28 @@ use fatbtree_memserver::Marked;
 
 use super::HybridIndex;
 use crate::entry::UNIT;
-use crate::layout::LEAVES;
 use crate::leaf::LEAF_BYTES;
 use crate::word::Word;
 
-/// Units of the region that records cover to which leaves lead, and what is left to be walked over.
+/// Units of a region that records cover to which leaves lead, and what is left to be walked over.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Marks {
     units: Marked,
+    /// The server of the region.
+    of: u16,
     /// Parts of chunks of leaves.
     left: Vec<Range<u64>>,
 }
 
-impl Marks {
-    /// Whether a unit of a record is marked.
-    pub(super) fn is_marked(&self, record: Range<u64>) -> bool {
-        self.units.is_marked(record)
-    }
-}
-
 impl HybridIndex {
-    /// Begins a walk over all memory of leaves.
-    pub(super) fn begin_walk(&mut self) {
-        let Some(layout) = &self.layout else { return };
-        self.marks =
-            Marks { units: Marked::none(self.region.len(), UNIT), left: layout.chunks(LEAVES).collect() };
+    /// Begins a walk over all memory of leaves, for records in a region of `bytes` bytes.
+    pub(super) fn begin_walk(&mut self, of: u16, bytes: u64, left: Vec<Range<u64>>) {
+        self.marks = Marks { units: Marked::none(bytes, UNIT), of, left };
+    }
+
+    /// What the walk has met.
+    pub(super) fn take_walk(&mut self) -> Marked {
+        std::mem::take(&mut self.marks).units
     }
 
     /// Walks over so many leaves. Returns whether there is more.
@@ -46,8 +46,10 @@ impl HybridIndex {
             let Some(part) = self.marks.left.last_mut() else { return false };
             let at = part.start;
             part.start += LEAF_BYTES as u64;
-            if part.start >= part.end {
+            if part.start > part.end {
+                // Less than a leaf is left of a chunk.
                 self.marks.left.pop();
+                continue;
             }
             let Some(bytes) = self.bytes::<LEAF_BYTES>(at) else {
                 self.marks.units.mark_all();
@@ -55,7 +57,7 @@ impl HybridIndex {
             };
             for word in bytes.as_chunks::<8>().0 {
                 let pointer = Word(u64::from_le_bytes(*word)).pointer();
-                if let Some(pointer) = pointer.filter(|pointer| pointer.at.server() == self.server) {
+                if let Some(pointer) = pointer.filter(|pointer| pointer.at.server() == self.marks.of) {
                     let record = pointer.at.offset();
                     self.marks.units.mark(record..record + u64::from(pointer.bytes));
                 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fatbtree_memserver::{
-    Found, Layout, Loaded, PartOptions, Seen, Tenant, find_block, find_slot, first_byte,
+    Fellows, Found, Loaded, Marked, PartOptions, Seen, Tenant, find_block, find_slot, first_byte,
 };
 use fatbtree_remote_memory::record::{RECORD_HEAD, RecordHead, is_record};
 use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
@@ -32,7 +32,7 @@ use fatbtree_verbs::Memory;
 use crate::entry::{Entry, NodeSize, UNIT};
 use crate::inner::{self, HEAD_BYTES, Node, NodeState};
 use crate::key::Prefix;
-use crate::layout::{BadShape, LEAVES, LINES_BYTES, NODES, RECORDS, Shape, line_offset};
+use crate::layout::{BadShape, LEAVES, LINES_BYTES, NODES, RECORDS, Shape, line_offset, members_offset};
 use crate::leaf::{Header, LEAF_BYTES, LOCK, LeafState, LockLine};
 use crate::word::place_bytes;
 
@@ -81,8 +81,6 @@ pub struct HybridIndex {
     /// Whether the region was served before.
     served: Arc<AtomicBool>,
     is_seen: bool,
-    /// Where leaves lie, if that outlives the server.
-    layout: Option<Layout>,
     marks: marks::Marks,
 }
 
@@ -171,26 +169,29 @@ impl Tenant for HybridIndex {
         }
     }
 
-    /// Leaves on other servers lead here, too, where there are any: then nothing can be told.
     fn swept(&self) -> &[SizeClass] {
-        let is_only = self.shape.servers.count_ones() == 1 && !self.shape.fixed();
-        if is_only && self.layout.is_some() { &[RECORDS] } else { &[] }
+        if self.shape.fixed() { &[] } else { &[RECORDS] }
     }
 
     fn sweeps_alone(&self) -> bool {
         true
     }
 
-    fn begin_marks(&mut self) {
-        self.begin_walk();
+    fn fellows(&self) -> Fellows {
+        let members = self.bytes(members_offset()).map_or(0, u64::from_le_bytes);
+        Fellows::of(self.server, self.shape.servers, members)
+    }
+
+    fn begin_marks(&mut self, of: u16, bytes: u64, parts: &dyn Fn(SizeClass) -> Vec<Range<u64>>) {
+        self.begin_walk(of, bytes, parts(LEAVES));
     }
 
     fn mark(&mut self, budget: usize) -> bool {
         self.walk(budget)
     }
 
-    fn is_marked(&self, _class: SizeClass, block: Range<u64>) -> bool {
-        self.marks.is_marked(block)
+    fn take_marks(&mut self) -> Marked {
+        self.take_walk()
     }
 
     /// The first server's part is empty if the root has no child; another part if no client has written there.

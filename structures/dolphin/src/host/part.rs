@@ -121,9 +121,8 @@ impl Part for HybridIndex {
         found.check_header(&header, spare_from(&shape, server), &shape)?;
         let (layout, region) = (found.layout(classes()), Arc::clone(&found.region));
         let served = Arc::new(AtomicBool::new(true));
-        let mut tenant = Self::of(server, shape, region, served);
+        let tenant = Self::of(server, shape, region, served);
         tenant.check(&layout).map_err(|reason| found.damaged(reason))?;
-        tenant.layout = Some(layout);
         Ok(found.into_loaded(server, served_as(), tenant))
     }
 
@@ -134,7 +133,7 @@ impl Part for HybridIndex {
 
 impl HybridIndex {
     fn of(server: u16, shape: Shape, region: Arc<Memory>, served: Arc<AtomicBool>) -> Self {
-        Self { server, shape, region, served, is_seen: false, layout: None, marks: Marks::default() }
+        Self { server, shape, region, served, is_seen: false, marks: Marks::default() }
     }
 
     /// Checks the part while nothing changes it, whatever clients have left of it that are dead by now: before it is served.

@@ -13,3 +13,4 @@ mod model;
 mod room;
 mod servers;
 mod stale;
+mod sweep;

@@ -1,6 +1,9 @@
 //! What a memory server does for tables: it makes empty ones, or memory to be filled from other servers.
 //!
-//! It reads no table. Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
+//! It reads no table. Nothing of a table is ever lost with a client: each item has its slot, tables have no chunks, and no client takes blocks. So a
+//! server sweeps nothing ([`Tenant::swept`]).
+//!
+//! Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
 //! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): locks are taken by atomics.
 
 mod part;

@@ -19,13 +19,13 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Found, Loaded, Seen, Tenant, find_block, find_slot, first_byte};
+use fatbtree_memserver::{Fellows, Found, Loaded, Marked, Seen, Tenant, find_block, find_slot, first_byte};
 use fatbtree_remote_memory::record::{RECORD_HEAD, RecordHead, is_record};
 use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
 
 use crate::block::block_bytes;
-use crate::layout::{BLOCKS, PAIRS, SUCCESSORS, Shape, TableInfo, slot_offsets};
+use crate::layout::{BLOCKS, MEMBERS, PAIRS, SUCCESSORS, Shape, TableInfo, slot_offsets};
 use crate::slot::{Place, UNIT};
 
 pub use lay::LoadError;
@@ -61,6 +61,11 @@ impl HashTable {
     /// Whether the server has the directory.
     fn is_first(&self) -> bool {
         self.server == self.info.directory.server()
+    }
+
+    /// Whether no other server has a part of the table.
+    fn is_only(&self) -> bool {
+        self.info.shape.servers.count_ones() == 1
     }
 
     /// Offset of the first subtable, after the directory.
@@ -111,21 +116,26 @@ impl Tenant for HashTable {
         class == BLOCKS && block.start.is_multiple_of(UNIT) && self.block_end(block.start) == Some(block.end)
     }
 
-    /// Slots on other servers lead here, too, where there are any: then nothing can be told.
     fn swept(&self) -> &[SizeClass] {
-        if self.info.shape.servers.count_ones() == 1 { &[BLOCKS] } else { &[] }
+        &[BLOCKS]
     }
 
-    fn begin_marks(&mut self) {
-        self.begin_walk();
+    /// Slots on other servers lead here, too.
+    fn fellows(&self) -> Fellows {
+        let members = self.word(self.info.directory.offset() + MEMBERS);
+        Fellows::of(self.server, self.info.shape.servers, members)
+    }
+
+    fn begin_marks(&mut self, of: u16, bytes: u64, parts: &dyn Fn(SizeClass) -> Vec<Range<u64>>) {
+        self.begin_walk(of, bytes, || parts(PAIRS));
     }
 
     fn mark(&mut self, budget: usize) -> bool {
         self.walk(budget)
     }
 
-    fn is_marked(&self, _class: SizeClass, block: Range<u64>) -> bool {
-        self.marks.is_marked(block)
+    fn take_marks(&mut self) -> Marked {
+        self.take_walk()
     }
 
     /// The first server's part is empty if its first subtable has neither slot nor successors; another part if no client has written there.

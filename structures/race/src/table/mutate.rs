@@ -127,10 +127,6 @@ impl<V: Verbs> Table<V> {
         let Some(fresh) = fresh.filter(|fresh| !fresh.is_written) else {
             return self.read_buckets(leaf, op).await;
         };
-        if fresh.at.server() != server {
-            self.write_block(fresh, op).await?;
-            return self.read_buckets(leaf, op).await;
-        }
         let path = op.lane.to(server);
         let chain = |rkey| {
             let [one, other] = Self::bucket_reads(&self.shape, leaf, op.state.hash, rkey);
@@ -148,11 +144,7 @@ impl<V: Verbs> Table<V> {
         let server = hit.pointer.place.address().server();
         let writer = self.writer(server, &op.lane).await?;
         let at = leaf.place.address().behind(hit.seen.offset);
-        let is_there = |fresh: &&Fresh| fresh.at.server() == at.server() && Check::LinkedInSession.on();
-        let filled_in = filled.filter(is_there).map(|fresh| fresh.writer);
-        if let Some(fresh) = filled {
-            self.synced_before(fresh.at.server(), at.server()).await?;
-        }
+        let filled_in = filled.filter(|_| Check::LinkedInSession.on()).map(|fresh| fresh.writer);
         match self.swing_in(at, hit.seen.slot, new, filled_in.as_ref(), op).await? {
             Swung::Yes => {
                 self.remember(op.key, at, new);

@@ -54,7 +54,6 @@ impl<V: Verbs> Table<V> {
             Some(offset) => (offset, &buckets),
             None => {
                 let Some(offset) = buckets.free() else { return self.make_room(buckets, op).await };
-                self.synced_before(fresh.at.server(), buckets.leaf.place.address().server()).await?;
                 again = self.put(&buckets, offset, fresh, op).await?;
                 (offset, &again)
             }
@@ -93,8 +92,7 @@ impl<V: Verbs> Table<V> {
                 }
             }
         }
-        let is_there = fresh.at.server() == at.server() && Check::LinkedInSession.on();
-        let writer = Some(&fresh.writer).filter(|_| is_there);
+        let writer = Some(&fresh.writer).filter(|_| Check::LinkedInSession.on());
         match self.swing_in(at, tentative, fresh.slot, writer, op).await? {
             Swung::Yes => {
                 self.remember(op.key, at, fresh.slot);
@@ -114,8 +112,8 @@ impl<V: Verbs> Table<V> {
             let [one, other] = Self::bucket_reads(&self.shape, leaf, op.state.hash, rkey);
             [Operation::CompareSwap { at, compare: 0, swap: fresh.slot.tentative().0 }, one, other]
         };
-        // A block on this server is linked in its session: the next one may be with another region.
-        let writer = match fresh.at.server() == at.server() && Check::LinkedInSession.on() {
+        // A block is linked in its session: the next one may be with another region.
+        let writer = match Check::LinkedInSession.on() {
             true => fresh.writer,
             false => self.writer(at.server(), &op.lane).await?,
         };

@@ -36,7 +36,10 @@ impl Fresh {
 
 impl<V: Verbs> Table<V> {
     /// Takes a block for a value and fills it in this client's memory. A block that was taken before, for the same operation, is kept as
-    /// long as its session lasts.
+    /// long as its session lasts, and a slot of its server is to lead to it.
+    ///
+    /// A block is linked on its own server, in the session in which it was taken. So nothing links a block whose sessions have ended, also
+    /// where other servers have sessions: a sweep over several servers relies on that. Only splits let slots lead to other servers.
     pub(super) async fn prepare(
         &self,
         fresh: &mut Option<Fresh>,
@@ -47,11 +50,12 @@ impl<V: Verbs> Table<V> {
         if let Some(kept) = fresh {
             let present = self.memory.writer(kept.at.server());
             let is_kept = present.is_ok_and(|present| present.owner == kept.writer.owner);
-            if is_kept || !Check::KeptSession.on() {
-                return Ok(());
+            match is_kept || !Check::KeptSession.on() {
+                true if kept.at.server() == server => return Ok(()),
+                true if kept.is_written => self.discard(fresh.take()),
+                // Nothing more is known of this block: a WRITE may be under way still, or the next session may have another region.
+                _ => self.recycle(fresh.take()),
             }
-            // Nothing more is known of this block: the next session may have another region.
-            self.recycle(fresh.take());
         }
         let too_long = || CommonError::TooLong { found: value.len(), most: self.shape.max_value };
         let length = u32::try_from(value.len()).map_err(|_| too_long())?;
@@ -76,16 +80,6 @@ impl<V: Verbs> Table<V> {
         block::write(&mut data, op.key, version, value);
         let Taken { writer, bytes, .. } = spare.keep();
         *fresh = Some(Fresh { writer, at, slot, version, bytes, data, is_written: false });
-        Ok(())
-    }
-
-    /// Writes the block, if that was not done: a round trip.
-    pub(super) async fn write_block(&self, fresh: &mut Fresh, op: &mut Op) -> Result<(), Stop> {
-        if !fresh.is_written {
-            let path = op.lane.to(fresh.at.server());
-            self.memory.chain(path, &fresh.writer, |rkey| [fresh.write(rkey)]).await?;
-            fresh.is_written = true;
-        }
         Ok(())
     }
 

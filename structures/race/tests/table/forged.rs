@@ -89,23 +89,30 @@ proptest! {
 
     /// What a server does for a table ends, too, whatever lies in its region.
     #[test]
-    fn a_sweep_of_a_forged_region_ends(words in prop::collection::vec((offset(), word()), 1..40), from in 0..REGION) {
-        let shape = Shape { groups: 1, ..SMALL };
+    fn a_sweep_of_a_forged_region_ends(
+        words in prop::collection::vec((offset(), word()), 1..40),
+        from in 0..REGION,
+        (servers, of) in prop_oneof![Just((1, 0)), Just((0b11, 0)), Just((0b11, 1))],
+    ) {
+        let shape = Shape { groups: 1, servers, ..SMALL };
         let Loaded { region, spare, mut tenant, .. } = HashTable::make(0, shape, REGION).expect("there is memory");
+        let all = spare.start..spare.start + REGION;
         for (offset, word) in words {
             region.write(64 + offset, &word.to_le_bytes()).expect("it lies in the region");
         }
-        tenant.begin_marks();
+        tenant.begin_marks(of, region.len(), &|_| vec![all.clone()]);
         let mut steps = 0;
         while tenant.mark(64) {
             steps += 1;
             prop_assert!(steps < REGION, "the walk has no end");
         }
+        let marks = tenant.take_marks();
         let chunk = spare.start..spare.start + (64 << 10);
         let block = from / 64 * 64..from / 64 * 64 + 128;
         for class in [BLOCKS, PAIRS] {
             let _found = tenant.find(class, block.clone());
-            let (_free, _marked) = (tenant.is_free(class, block.clone()), tenant.is_marked(class, block.clone()));
+            let _free = tenant.is_free(class, block.clone());
+            let _marked = tenant.is_marked(&marks, class, block.clone());
         }
         let _empty = tenant.is_empty(&mut std::iter::once(chunk));
     }

@@ -1,5 +1,6 @@
 //! The hash table on memory servers of production, in a simulated network.
 
+mod asked;
 mod away;
 mod damage;
 mod export;
@@ -9,6 +10,7 @@ mod load;
 mod long;
 mod memory;
 mod model;
+mod quiet;
 mod rivals;
 mod room;
 mod settle;

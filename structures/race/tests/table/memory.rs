@@ -115,13 +115,15 @@ struct Left {
 
 /// Lets clients live one after the other. Each puts [`LIVE`] keys with values of six sizes and deletes them, `rounds` times, and dies with all
 /// that it has freed. `beside` them another one lives all the time, and works.
-fn lives(number: u64, rounds: u64, beside: bool) -> Left {
+fn lives(servers: u32, number: u64, rounds: u64, beside: bool) -> Left {
     let world = World::new(1, Options::default());
     let lease = Duration::from_millis(1);
-    // No subtable is ever full: subtables that were split keep their memory.
-    let shape = Shape { groups: 64, ..SMALL };
+    // On one server no subtable is ever full: subtables that were split keep their memory. Over several, slots lead to other servers by splits.
+    let groups = if servers.count_ones() == 1 { 64 } else { 4 };
+    let shape = Shape { groups, servers, ..SMALL };
     let servers = serve(&world, shape, 64 << 20, lease);
-    let before = servers[0].count("region_bytes_used");
+    let count = |name| servers.iter().map(|server| server.count(name)).sum::<u64>();
+    let before = count("region_bytes_used");
     if beside {
         let machine = world.machine(MachineOptions::named("the client beside them"));
         let memory = begin(&machine, &servers, Contention::SMART, &mut random(1, 2));
@@ -157,29 +159,37 @@ fn lives(number: u64, rounds: u64, beside: bool) -> Left {
         machine.kill();
         world.run_for(lease * 4);
     }
-    let [used, reclaimed] = ["region_bytes_used", "blocks_reclaimed"].map(|name| servers[0].count(name));
+    let [used, reclaimed] = ["region_bytes_used", "blocks_reclaimed"].map(count);
     Left { bytes: used - before, reclaimed, inserts: number * rounds * LIVE }
 }
 
 /// Clients that die take blocks with them. The server finds these, and clients after them use them: memory does not grow.
 #[test]
 fn memory_of_clients_that_died_is_used_again() {
-    let left = lives(30, 1, false);
+    let left = lives(1, 30, 1, false);
     println!("{left:?}, at most {} bytes; live were {}", bound(), live_bytes());
     assert!(left.reclaimed > 20 * LIVE && left.bytes <= bound(), "{left:?}");
+}
+
+/// The same for a table over three servers, which sweep together after each death.
+#[test]
+fn memory_of_clients_that_died_is_used_again_over_several_servers() {
+    let left = lives(0b111, 30, 1, false);
+    println!("{left:?}, at most {} bytes; live were {}", 3 * bound(), live_bytes());
+    assert!(left.reclaimed > 20 * LIVE && left.bytes <= 3 * bound(), "{left:?}");
 }
 
 /// The same beside a client that lives on: the sweeps of the server do not wait for its end.
 #[test]
 fn memory_is_found_again_beside_a_client_that_lives() {
-    let left = lives(30, 1, true);
+    let left = lives(1, 30, 1, true);
     println!("{left:?}, at most {} bytes; live were {}", bound(), live_bytes());
     assert!(left.reclaimed > 20 * LIVE && left.bytes <= bound(), "{left:?}");
 }
 
 #[test]
 fn a_hundred_thousand_inserts_and_deletes_take_bounded_memory() {
-    let left = lives(10, 20, true);
+    let left = lives(1, 10, 20, true);
     println!("{left:?}, at most {} bytes; live were {}", bound(), live_bytes());
     assert!(left.inserts == 100_000 && left.bytes <= bound(), "{left:?}");
 }
@@ -189,7 +199,7 @@ fn a_hundred_thousand_inserts_and_deletes_take_bounded_memory() {
 #[test]
 #[ignore = "minutes of processor time; a_hundred_thousand_inserts_and_deletes_take_bounded_memory is its small variant"]
 fn ten_million_inserts_and_deletes_take_bounded_memory() {
-    let left = lives(20, 1_000, true);
+    let left = lives(1, 20, 1_000, true);
     println!("{left:?}, at most {} bytes; live were {}", bound(), live_bytes());
     assert!(left.inserts == 10_000_000 && left.bytes <= bound(), "{left:?}");
 }

@@ -172,6 +172,27 @@ fn a_split_needs_no_server_that_is_away() {
     assert_eq!(changing.verify(&world).servers, 0b11);
 }
 
+/// An insertion splits a subtable, and its key comes to another server: it leaves the block that it has written, and links one there. A block is
+/// linked on its own server only: sweeps over several servers rely on it.
+#[test]
+fn an_insertion_that_comes_to_another_server_takes_a_block_there() {
+    let world = World::new(1, Options::default());
+    let servers = serve(&world, TWO_SERVERS, 16 << 20, SOON);
+    let client = Client::new(&world, &servers, "client", 1);
+    let left = client.run(&world, async |table| {
+        for key in 0..400 {
+            assert!(done(table.insert(key, &value(key, 0, 20)).await));
+            // Nothing else frees a block.
+            if table.memory().kept_bytes(0) > 0 {
+                return Some(key);
+            }
+        }
+        None
+    });
+    assert!(left.is_some(), "no insertion came to the other server");
+    assert_eq!(client.verify(&world).servers, 0b11);
+}
+
 /// Two clients of a server with three chunks: one of blocks for each client, and one for pairs.
 fn two_clients() -> (World, [Client; 2]) {
     let world = World::new(1, Options::default());

@@ -230,8 +230,11 @@ impl Model {
                 TreeEvent::Closed(hop) => {
                     assert!(self.open.remove(&hop.queue_pair.0), "{hop:?} was not open")
                 }
-                TreeEvent::NewRoot(_) | TreeEvent::Reloaded { .. } | TreeEvent::Lost { .. } => {
-                    panic!("nobody splits the root or loads")
+                TreeEvent::NewRoot(_)
+                | TreeEvent::Reloaded { .. }
+                | TreeEvent::Lost { .. }
+                | TreeEvent::Ask(_) => {
+                    panic!("no client splits the root, no operator loads, and a tree lies on one server")
                 }
             }
         }
