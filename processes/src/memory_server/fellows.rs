@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 enum NoWord {
     #[error("the cluster file has no memory server of partition {0}")]
     Unknown(u16),
+    #[error("memory server of partition {0} does not answer: it is busy, or it hangs")]
+    Late(u16),
     #[error(transparent)]
     Client(#[from] ClientError),
     #[error(transparent)]
@@ -58,7 +60,9 @@ impl<T: Tenant<Description: Send, Request: Send> + Send + 'static> Messenger<T> 
         let mut client = Client::connect_with(peer.clone(), deadlines).await?;
         if let Question::Marks { .. } = question.question {
             // An older copy of its folder does not know what leads here by now.
-            let compared = client.moments().await?;
+            // A server that stands still is not waited for as long as one that walks.
+            let moments = tokio::time::timeout(Deadlines::default().call, client.moments());
+            let compared = moments.await.map_err(|_| NoWord::Late(of))??;
             if let Some(heard) = self.handle.moments().heard().get(&of) {
                 compared.own.agrees(by, heard)?;
             }
