@@ -158,11 +158,14 @@ pub(crate) async fn start(
         (engine.serve)(asked, &counters);
         drop(end);
     };
-    let thread = std::thread::Builder::new().name("fatbtree-client".to_owned());
+    let thread = std::thread::Builder::new().name("fatbtree-client".to_owned()).stack_size(STACK);
     thread.spawn(serve).map_err(|source| Error::Thread { source })?;
     let shared = is_ready.await.unwrap_or(Err(Error::Closed { may_have_happened: false }))?;
     Ok(Client::new(Arc::new(shared), limit))
 }
+
+/// Stack of a connection's thread. A program that is not optimised moves whole operations over it, and the usual 2 MiB are too few.
+const STACK: usize = 16 << 20;
 
 /// Serves requests by a connected process to their end.
 pub(crate) fn run<P: Process>(

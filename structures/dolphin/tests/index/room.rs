@@ -21,17 +21,18 @@ struct Lab(MemoryServer<PlainDevice, HybridIndex>);
 const SHAPE: Shape = Shape { servers: 1, max_value: MAX_VALUE };
 
 impl Lab {
+    /// A server without sweeps: they would find records that nothing leads to.
     fn new(spare_bytes: u64) -> Self {
-        Self::of(HybridIndex::make(0, SHAPE, spare_bytes).expect("nothing is in the way"))
+        Self::of(HybridIndex::make(0, SHAPE, spare_bytes).expect("nothing is in the way"), Duration::ZERO)
     }
 
-    fn of(content: Loaded<HybridIndex>) -> Self {
+    fn of(content: Loaded<HybridIndex>, reclaim_every: Duration) -> Self {
         let bounds = Bounds { sessions: 4096, queue_pairs: 1, chunks: 1024, attempts: 1 << 20 };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
         let options = ServerOptions {
             access: Access::ALL,
             limits,
-            reclaim_every: Duration::from_nanos(1),
+            reclaim_every,
             ..ServerOptions::writable()
         };
         Self(MemoryServer::new(PlainNetwork::new().device(), content, &options, 1).expect("it can be served"))
@@ -128,7 +129,7 @@ fn a_server_that_starts_anew_finds_lost_records() {
     let options = PartOptions { spare_bytes: 4 * CHUNK, chunk_bytes: CHUNK, ..PartOptions::new(0, SHAPE) };
     let made = make_in::<HybridIndex>(&mut storage, &options).expect("there is room");
     storage.keep(kept(&made)).expect("there is room");
-    let mut lab = Lab::of(made);
+    let mut lab = Lab::of(made, Duration::from_nanos(1));
     let session = lab.open();
     let (first, bytes) = lab.part(session, RECORDS, place as u32);
     assert!(bytes >= 10 * place, "{bytes}");
@@ -148,7 +149,7 @@ fn a_server_that_starts_anew_finds_lost_records() {
     drop((lab, storage));
 
     let found = part_in::<HybridIndex>(&folder(path.path()), CHUNK).expect("it is whole");
-    let mut lab = Lab::of(found.expect("it was kept"));
+    let mut lab = Lab::of(found.expect("it was kept"), Duration::from_nanos(1));
     let session = lab.open();
     let mut given = BTreeSet::new();
     while let Grant::Blocks(blocks) =
