@@ -57,10 +57,9 @@ impl Files {
 
 /// Refuses options of keys and values: transactions bring their records.
 fn refuse_with_transactions(arguments: &Arguments) -> Result<()> {
-    let Arguments { workload, keys, scan_parts, value_bytes, seed, .. } = arguments;
+    let Arguments { workload, keys, value_bytes, seed, .. } = arguments;
     let given = [
         ("--keys", keys.is_some()),
-        ("--scan-parts", *scan_parts != 1),
         ("--value-bytes", *value_bytes != VALUE_BYTES),
         ("--seed", *seed != SEED),
     ];

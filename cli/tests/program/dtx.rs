@@ -76,7 +76,6 @@ fn tables_are_loaded_measured_and_typed_into() {
         ("tatp", "--keys", "keys.txt", "brings its records"),
         ("tatp", "--value-bytes", "8", "brings its records"),
         ("tatp", "--seed", "1", "brings its records"),
-        ("smallbank", "--scan-parts", "2", "brings its records"),
         ("a", "--customers", "5", "smallbank or tatp"),
     ] {
         let bench = ["bench", "--cluster", cluster, "--operations", "1", "--workload", workload];

@@ -29,12 +29,8 @@ impl Lab {
     fn of(content: Loaded<HybridIndex>, reclaim_every: Duration) -> Self {
         let bounds = Bounds { sessions: 4096, queue_pairs: 1, chunks: 1024, attempts: 1 << 20 };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
-        let options = ServerOptions {
-            access: Access::ALL,
-            limits,
-            reclaim_every,
-            ..ServerOptions::writable()
-        };
+        let options =
+            ServerOptions { access: Access::ALL, limits, reclaim_every, ..ServerOptions::writable() };
         Self(MemoryServer::new(PlainNetwork::new().device(), content, &options, 1).expect("it can be served"))
     }
 
