@@ -13,8 +13,8 @@
 //! * [`ComputeServer`]: several threads in one process, each with its own client, and one index cache.
 //! * [`QueryClient`]: a client without RDMA, which asks memory servers.
 //! * Both are [structures](fatbtree_remote_memory::Structure). [`NoAnswer`]: errors of queries.
-//! * [`KeySample`], [`Report`]: report of a client to planners of switch caches, with the keys that it is asked for, and the number of
-//!   stale hints from switches.
+//! * [`KeySample`], [`Report`](fatbtree_remote_memory::Report): report of a client to planners of switch caches, with the keys that it is
+//!   asked for, and the number of stale hints from switches.
 //! * [`OperationLatencies`](fatbtree_remote_memory::OperationLatencies): latencies of a client's operations, for monitoring.
 //!
 //! Workloads, load generation and measurement are in the crate `fatbtree-workload`, which builds on this one.
