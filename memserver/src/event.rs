@@ -72,8 +72,8 @@ pub enum Event<S> {
 }
 
 /// A line for people: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024`, `closed …` with the same words,
-/// `root …` and `reloaded … generation=2` with the words of the structure, `lost partition=0`, or `asks partition=1 sweep=…`. The rkey is not in it: its holder can write
-/// to the region.
+/// `root …` and `reloaded … generation=2` with the words of the structure, `lost partition=0`, or `asks partition=1 sweep=…`. The rkey is not in
+/// it: its holder can write to the region.
 impl<S: fmt::Display> fmt::Display for Event<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, hop) = match self {

@@ -24,6 +24,8 @@
 //! The servers of a structure know each other by the word of all [generations](fatbtree_remote_memory::name_of), which lies in each part. One
 //! that has begun anew has another word or none, and neither asks nor answers.
 
+use fatbtree_remote_memory::ServerSet;
+
 use crate::marked::Marked;
 
 /// Bytes of the largest region of which a server is asked: pointers of no structure reach farther.
@@ -32,8 +34,8 @@ const MOST_BYTES: u64 = 64 << 30;
 /// Other servers of a structure, as one of them knows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fellows {
-    /// A bit for each number below 32; none if the structure lies on one server.
-    pub servers: u32,
+    /// None if the structure lies on one server.
+    pub servers: ServerSet,
     /// Word of the generations of all servers of the structure; 0 while no client has opened it.
     pub members: u64,
 }
@@ -42,22 +44,8 @@ impl Fellows {
     /// Fellows of server `own` in a structure over `servers`, a bit for each number.
     #[must_use]
     pub fn of(own: u16, servers: u32, members: u64) -> Self {
-        Self { servers: servers & !bit(own), members }
+        Self { servers: ServerSet(servers).without(own), members }
     }
-
-    /// Numbers of the servers.
-    pub(crate) fn numbers(self) -> impl Iterator<Item = u16> {
-        (0..32).filter(move |&server| self.has(server))
-    }
-
-    pub(crate) const fn has(self, server: u16) -> bool {
-        self.servers & bit(server) != 0
-    }
-}
-
-/// The bit of a server.
-pub(crate) const fn bit(server: u16) -> u32 {
-    if server < 32 { 1 << server } else { 0 }
 }
 
 /// A question of one memory server to another one of its structure.
@@ -146,7 +134,7 @@ impl Ask {
     pub(crate) fn check(&self, own: u16, fellows: Fellows, checks_members: bool) -> Result<(), Unanswered> {
         let Self { by, of, members, question, .. } = *self;
         let is_same = members == fellows.members && members != 0 || !checks_members;
-        if of != own || !fellows.has(by) || !is_same {
+        if of != own || !fellows.servers.has(by) || !is_same {
             return Err(Unanswered::Stranger { by });
         }
         match question {

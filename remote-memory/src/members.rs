@@ -51,7 +51,7 @@ pub async fn members<V: Verbs>(
     if servers.count_ones() == 1 {
         return Ok(Members::Whole);
     }
-    let numbers = || (0..32_u16).filter(|server| servers >> server & 1 == 1);
+    let numbers = || ServerSet(servers).numbers();
     let awaited = memory.shared::<Awaited>();
     if let Some(found) = without_awaited(memory, (kind, servers), word, lane, &is_part, &awaited).await? {
         return Ok(found);
@@ -129,9 +129,34 @@ impl Awaited {
     }
 }
 
-/// Servers in words for people, from a bit for each number: `memory servers 0, 2`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Servers, a bit for each number below 32; in words for people `memory servers 0, 2`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServerSet(pub u32);
+
+impl ServerSet {
+    /// Their numbers, in ascending order.
+    pub fn numbers(self) -> impl Iterator<Item = u16> {
+        (0..32).filter(move |&server| self.has(server))
+    }
+
+    /// Whether a server is among them.
+    #[must_use]
+    pub const fn has(self, server: u16) -> bool {
+        self.0 & bit(server) != 0
+    }
+
+    /// All but one.
+    #[must_use]
+    pub const fn without(self, server: u16) -> Self {
+        Self(self.0 & !bit(server))
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
 
 impl FromIterator<u16> for ServerSet {
     /// The servers of these numbers. One from 32 on is left out: it is of no structure.
@@ -142,17 +167,14 @@ impl FromIterator<u16> for ServerSet {
 
 impl fmt::Display for ServerSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let numbers: Vec<String> = (0..32_u16)
-            .filter(|server| self.0 & bit(*server) != 0)
-            .map(|server| server.to_string())
-            .collect();
+        let numbers: Vec<String> = self.numbers().map(|server| server.to_string()).collect();
         let of = if numbers.len() == 1 { "memory server" } else { "memory servers" };
         write!(f, "{of} {}", numbers.join(", "))
     }
 }
 
-fn bit(server: u16) -> u32 {
-    1_u32.checked_shl(server.into()).unwrap_or(0)
+const fn bit(server: u16) -> u32 {
+    if server < 32 { 1 << server } else { 0 }
 }
 
 /// Compares the servers that are not awaited. `None` if all must be compared: none is awaited, or the others have no word yet.
@@ -169,7 +191,7 @@ async fn without_awaited<V: Verbs>(
         return Ok(None);
     }
     let mut name = None;
-    for server in (0..32_u16).filter(|server| present & bit(*server) != 0) {
+    for server in ServerSet(present).numbers() {
         let line = memory.read(lane, GlobalAddress::new(server, 0), HEADER_BYTES as u32).await?;
         let Some(line) = line.first_chunk().filter(|line| RegionHeader::parse(line, &kind).is_some()) else {
             return Ok(Some(Members::Missing(server)));
@@ -192,6 +214,9 @@ mod tests {
     fn servers_are_told_by_their_numbers() {
         assert_eq!(ServerSet(0b101).to_string(), "memory servers 0, 2");
         assert_eq!(ServerSet(2).to_string(), "memory server 1");
+        let set = ServerSet(0b101);
+        assert!(set.has(2) && !set.has(1) && !set.has(99) && set.numbers().eq([0, 2]));
+        assert!(set.without(2) == ServerSet(1) && set.without(99) == set && ServerSet(0).is_empty());
         assert_eq!([2, 0, 99].into_iter().collect::<ServerSet>(), ServerSet(0b101));
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fatbtree_remote_memory::Origin;
+use fatbtree_remote_memory::{Origin, ServerSet};
 use fatbtree_verbs::Device;
 use fatbtree_verbs::journal::JournalError;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use rand::RngExt;
 
 use super::{MemoryServer, Reply};
 use crate::checks::Check;
-use crate::fellows::{Answer, Ask, Question, Unanswered, bit};
+use crate::fellows::{Answer, Ask, Question, Unanswered};
 use crate::tenant::Tenant;
 
 /// Longest time for which a sweep waits for answers: each server walks over its part meanwhile.
@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub(super) struct Asking {
     /// Number of the sweep: an answer to another one counts for nothing.
     sweep: u64,
-    /// Servers that have not answered the present question, a bit each.
-    left: u32,
+    /// Servers that have not answered the present question.
+    left: ServerSet,
     /// Quiet times that the servers have told; all of them are asked for once more.
     quiet: BTreeMap<u16, u64>,
     is_confirming: bool,
@@ -67,7 +67,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Asks all other servers of the structure what their parts lead to. Says whether there are any: otherwise this walk was all.
     pub(super) fn begin_asking(&mut self) -> bool {
         let fellows = self.tenant.fellows();
-        if fellows.servers == 0 || !Check::SweepAsks.on() {
+        if fellows.servers.is_empty() || !Check::SweepAsks.on() {
             return false;
         }
         self.asking = Asking {
@@ -77,7 +77,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ..Asking::default()
         };
         let bytes = self.info.region.len;
-        for of in fellows.numbers() {
+        for of in fellows.servers.numbers() {
             self.push_ask(of, Question::Marks { bytes });
         }
         true
@@ -96,15 +96,15 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
 
     /// Whether all servers have answered, and stood still at one moment. Asks once more before.
     pub(super) fn have_answered(&mut self) -> bool {
-        if self.asking.left != 0 {
+        if !self.asking.left.is_empty() {
             return false;
         }
         if self.asking.is_confirming || !Check::SweepConfirms.on() {
             return true;
         }
         self.asking.is_confirming = true;
+        self.asking.left = self.asking.quiet.keys().copied().collect();
         for (of, quiet) in self.asking.quiet.clone() {
-            self.asking.left |= bit(of);
             self.push_ask(of, Question::IsQuiet(quiet));
         }
         false
@@ -113,7 +113,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Takes the answer of another server to a question of this one.
     pub(super) fn answered(&mut self, ask: &Ask, answer: Option<Answer>) {
         let asking = &mut self.asking;
-        if !self.reclaim.is_asking() || ask.sweep != asking.sweep || asking.left & bit(ask.of) == 0 {
+        if !self.reclaim.is_asking() || ask.sweep != asking.sweep || !asking.left.has(ask.of) {
             return;
         }
         let is_taken = match (answer, asking.is_confirming) {
@@ -124,7 +124,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             (Some(Answer::Quiet), true) => true,
             _ => false,
         };
-        self.asking.left &= !bit(ask.of);
+        self.asking.left = self.asking.left.without(ask.of);
         if !is_taken {
             self.give_up_sweep();
         }

@@ -207,7 +207,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
 
     /// Whether the structure can tell only while no session is open.
     fn sweeps_alone(&self) -> bool {
-        self.tenant.sweeps_alone() || self.tenant.fellows().servers != 0
+        self.tenant.sweeps_alone() || !self.tenant.fellows().servers.is_empty()
     }
 
     /// Ends a sweep without effect: another one begins after a time.
@@ -223,7 +223,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
 
     /// Whether no session was opened since the sweep began.
     fn was_alone(&self) -> bool {
-        self.reclaim.is_alone || self.tenant.fellows().servers != 0 && !Check::AsksAlone.on()
+        self.reclaim.is_alone || !self.tenant.fellows().servers.is_empty() && !Check::AsksAlone.on()
     }
 
     fn begin_walk(&mut self, is_second: bool) {
@@ -240,7 +240,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             // Where no chunk was given out yet, clients may have freed loaded blocks: that can wait.
             self.reclaim.note_loss();
             // Other servers cannot be asked yet.
-            let is_only = self.tenant.fellows().servers == 0;
+            let is_only = self.tenant.fellows().servers.is_empty();
             while is_only && self.chunks.has_former() && self.reclaim(AT_START) {}
         }
     }
@@ -261,7 +261,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 let fellows = self.tenant.fellows();
                 // The end of the last session makes it due again. Where no client has opened the structure, none has lost anything.
                 if self.sweeps_alone() && !self.reclaim.is_alone
-                    || fellows.servers != 0 && fellows.members == 0
+                    || !fellows.servers.is_empty() && fellows.members == 0
                 {
                     return false;
                 }
@@ -304,12 +304,10 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 if !looks || !self.sessions.all_since(self.reclaim.wait) && Check::SweepWaits.on() {
                     return false;
                 }
-                self.reclaim.step = if is_second {
-                    Step::Collect
-                } else {
-                    self.begin_walk(true);
-                    Step::Mark { is_second: true }
-                };
+                match is_second {
+                    true => self.reclaim.step = Step::Collect,
+                    false => self.begin_walk(true),
+                }
             }
             Step::Collect => self.collect(budget),
         }

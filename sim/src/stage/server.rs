@@ -8,8 +8,8 @@ use fatbtree_memserver::{
     Answer, Ask, Bounds, ClientId, Event, FolderError, Limits, Loaded, MemoryServer, Part, PartOptions,
     Request, ServerOptions, Tenant, Unanswered, chunk_classes_bytes, found_again, make,
 };
-use fatbtree_remote_memory::Origin;
 use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, NoAnswer};
+use fatbtree_remote_memory::{Origin, ServerSet};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Memory};
 use tokio::sync::oneshot::{self, error::TryRecvError};
@@ -42,8 +42,10 @@ pub fn serve<P: Part + Clone>(
     options: &ServerOptions,
     make: impl Fn(u16) -> Loaded<P>,
 ) -> Vec<Rc<Server<P>>> {
-    let numbers = (0..32_u16).filter(|number| servers >> number & 1 == 1);
-    let all: Vec<_> = numbers.map(|number| Server::start(world, make(number), options.clone())).collect();
+    let all: Vec<_> = ServerSet(servers)
+        .numbers()
+        .map(|number| Server::start(world, make(number), options.clone()))
+        .collect();
     for server in &all {
         server.fellows.replace(all.iter().map(Rc::downgrade).collect());
     }

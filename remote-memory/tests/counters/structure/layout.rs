@@ -37,7 +37,7 @@ impl fmt::Display for Shape {
 impl Shape {
     /// Numbers of its servers.
     pub(crate) fn numbers(self) -> impl Iterator<Item = u16> {
-        (0..32_u16).filter(move |server| self.servers >> server & 1 == 1)
+        ServerSet(self.servers).numbers()
     }
 
     /// Server on which it begins.

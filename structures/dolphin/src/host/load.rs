@@ -20,7 +20,7 @@ use fatbtree_memserver::grpc::LoadData;
 use fatbtree_memserver::{
     LaidOut, LayError, Laying, Loaded, Rooms, Writes, chunk_classes_bytes, note_chunk_class,
 };
-use fatbtree_remote_memory::{GlobalAddress, SizeClass, mix};
+use fatbtree_remote_memory::{GlobalAddress, ServerSet, SizeClass, mix};
 use fatbtree_verbs::Memory;
 
 use super::part::spare_from;
@@ -229,12 +229,6 @@ fn check(options: &LoadOptions, keys: &[u64]) -> Result<(), LoadError> {
     }
 }
 
-/// Servers of a shape, by number.
-fn servers(shape: &Shape) -> impl Iterator<Item = u16> + use<> {
-    let servers = shape.servers;
-    (0..32_u16).filter(move |server| servers >> server & 1 == 1)
-}
-
 /// A child of a node that is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Child {
@@ -329,7 +323,7 @@ impl<'w> Walk<'w> {
         write: Option<&'w mut Writes<'w>>,
     ) -> Result<Self, LoadError> {
         let &LoadOptions { shape, fill, chunk_bytes, generation, .. } = options;
-        let froms = servers(&shape).map(|server| (server, spare_from(&shape, server)));
+        let froms = ServerSet(shape.servers).numbers().map(|server| (server, spare_from(&shape, server)));
         let mut walk = Self {
             shape,
             full: ((SLOTS as f64 * fill) as usize).max(1),

@@ -12,7 +12,7 @@
 
 use fatbtree_memserver::grpc::LoadData;
 use fatbtree_memserver::{LaidOut, LayError, Laying, Rooms, Writes};
-use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, ServerSet, SizeClass};
 
 use super::make::{classes, spare_from};
 use crate::block::{self, block_bytes};
@@ -83,7 +83,7 @@ pub(super) fn lay(
 ) -> Result<LaidOut, LayError> {
     let &Laying { shape, chunk_bytes, .. } = of;
     check(&shape, chunk_bytes, data)?;
-    let servers = (0..32_u16).filter(|server| shape.servers >> server & 1 == 1);
+    let servers = ServerSet(shape.servers).numbers();
     let home = GlobalAddress::new(shape.server(0), HEADER_BYTES as u64);
     let froms = servers.map(|server| (server, spare_from(&shape, server == home.server())));
     let mut layout = Layout {
