@@ -22,6 +22,7 @@ use fatbtree_workload::{LoadGenerator, OperationKind, Pace};
 use serde::Serialize;
 
 use crate::interrupted::Interrupted;
+use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::structure::{StructureArgument, client_of};
@@ -119,10 +120,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     draw_seed: u64,
     /// Seed from which values were made: --seed of `fatbtree load`.
-    #[arg(long, value_name = "N", default_value_t = SEED)]
+    #[arg(long, value_name = "N", default_value_t = MadeValues::SEED)]
     seed: u64,
     /// Bytes of a value: --value-bytes of `fatbtree load`.
-    #[arg(long, value_name = "N", default_value_t = VALUE_BYTES)]
+    #[arg(long, value_name = "N", default_value_t = MadeValues::BYTES)]
     value_bytes: u32,
     /// File for the result as JSON; - for standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
@@ -149,9 +150,6 @@ pub(crate) struct Arguments {
     patience: u64,
 }
 
-/// Seed of values, and their bytes, as `fatbtree load` makes them.
-const SEED: u64 = 42;
-const VALUE_BYTES: u32 = 100;
 /// Customers of SmallBank, subscribers of TATP.
 const CUSTOMERS: u64 = 10_000;
 

@@ -186,11 +186,18 @@ pub(crate) struct Begin {
 #[derive(Args, Clone, Copy)]
 pub(crate) struct MadeValues {
     /// Bytes of a value.
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=65_536))]
+    #[arg(long, value_name = "N", default_value_t = Self::BYTES, value_parser = clap::value_parser!(u32).range(8..=65_536))]
     pub(crate) value_bytes: u32,
     /// Seed from which values are made.
-    #[arg(long, value_name = "N", default_value_t = 42)]
+    #[arg(long, value_name = "N", default_value_t = Self::SEED)]
     pub(crate) seed: u64,
+}
+
+impl MadeValues {
+    /// Bytes of a value, where nothing else is asked for.
+    pub(crate) const BYTES: u32 = 100;
+    /// Seed of values, where nothing else is asked for.
+    pub(crate) const SEED: u64 = 42;
 }
 
 impl Begin {

@@ -12,8 +12,9 @@ use fatbtree_workload::{LoadGenerator, Operations, Pace, ScanParts, Values};
 
 use super::keys::Keys;
 use super::process::{Load, Measured};
-use super::{Arguments, CUSTOMERS, SEED, VALUE_BYTES};
+use super::{Arguments, CUSTOMERS};
 use crate::interrupted::Interrupted;
+use crate::memserver::MadeValues;
 use crate::progress;
 
 /// Operations to do, and what is needed to check their answers.
@@ -60,8 +61,8 @@ fn refuse_with_transactions(arguments: &Arguments) -> Result<()> {
     let Arguments { workload, keys, value_bytes, seed, .. } = arguments;
     let given = [
         ("--keys", keys.is_some()),
-        ("--value-bytes", *value_bytes != VALUE_BYTES),
-        ("--seed", *seed != SEED),
+        ("--value-bytes", *value_bytes != MadeValues::BYTES),
+        ("--seed", *seed != MadeValues::SEED),
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => bail!(
