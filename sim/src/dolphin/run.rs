@@ -246,9 +246,7 @@ fn swept(ended: &Ended<'_, Scene<Users>>) -> Result<(), String> {
     if scenario.shape.fixed() {
         return Ok(());
     }
-    scene.sweep(ended.world)?;
-    let tasks = users.end(scene, &mut random(scenario.seed, 86));
-    scene.work_once_more(ended.world, tasks)?;
+    scene.sweep(ended.world, &mut random(scenario.seed, 86))?;
     verified(ended)?;
     nothing_wrong(ended)?;
     recorder.linearizable()

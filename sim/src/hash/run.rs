@@ -202,9 +202,7 @@ fn swept(ended: &Ended<'_, Scene<Users>>) -> Result<(), String> {
     if scene.servers.len() == 1 {
         return Ok(());
     }
-    scene.sweep(ended.world)?;
-    let tasks = users.end(scene, &mut random(users.setting.scenario.seed, 73));
-    scene.work_once_more(ended.world, tasks)?;
+    scene.sweep(ended.world, &mut random(users.setting.scenario.seed, 73))?;
     verified(ended)?;
     users.setting.recorder.linearizable()
 }

@@ -109,23 +109,16 @@ impl<C: Clients> Scene<C> {
         task.take().ok_or("the machine that walks over the structure died")?
     }
 
-    /// Lets the last client die, waits until all servers have swept without any, and boots its machine again.
-    pub(crate) fn sweep(&self, world: &World) -> Result<(), String> {
+    /// Lets the last client die, waits until all servers have swept without any, and has it begin its last operations again: what they write
+    /// lies in blocks that were lost.
+    pub(crate) fn sweep(&self, world: &World, draw: &mut Random) -> Result<(), String> {
         self.last.kill();
         let sweeps = || self.servers.iter().map(|server| server.count("sweeps"));
         let before: Vec<u64> = sweeps().collect();
         let have_swept = || sweeps().zip(&before).all(|(now, before)| now > *before);
         world.run_until(have_swept, SOON).map_err(|stuck| format!("servers do not sweep: {stuck}"))?;
         self.last.boot();
-        Ok(())
-    }
-
-    /// Works with the last client, to the end of each task.
-    pub(crate) fn work_once_more(
-        &self,
-        world: &World,
-        tasks: Vec<FinalOperation<String>>,
-    ) -> Result<(), String> {
+        let tasks = self.clients.end(self, draw);
         let has_ended = || tasks.iter().all(|(_, task)| task.has_ended());
         world.run_until(has_ended, SOON).map_err(|stuck| format!("after a sweep: {stuck}"))?;
         tasks.iter().try_for_each(|(what, task)| {
