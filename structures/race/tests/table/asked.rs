@@ -19,9 +19,9 @@ use fatbtree_verbs::time::Instant;
 use tokio::net::TcpListener;
 use tonic::Code;
 
+use crate::quiet::{FIRST_SLOT, MEMBERS};
+
 const SHAPE: Shape = Shape { groups: 64, directory_bits: 4, servers: 0b111, max_value: 1_000 };
-const MEMBERS: u64 = 64 + 8;
-const FIRST_SLOT: u64 = 64 + 8;
 
 /// The server that is asked; those that ask.
 const LEFT: u16 = 1;

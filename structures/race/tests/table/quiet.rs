@@ -18,10 +18,10 @@ use tokio::sync::oneshot;
 const SHAPE: Shape = Shape { groups: 1, directory_bits: 4, servers: 0b111, max_value: 1_000 };
 
 /// Offset of the word of members, on each server.
-const MEMBERS: u64 = 64 + 8;
+pub(crate) const MEMBERS: u64 = 64 + 8;
 
 /// Offset of the first slot of a subtable.
-const FIRST_SLOT: u64 = 64 + 8;
+pub(crate) const FIRST_SLOT: u64 = 64 + 8;
 
 /// Server whose blocks are looked for; those whose slots lead there.
 const OWN: u16 = 0;
@@ -97,12 +97,17 @@ impl Lab {
         self.work();
     }
 
+    /// Carries the present questions of the first server to both others, and their answers to it.
+    fn carry_to_both(&mut self) {
+        [LEFT, RIGHT].into_iter().for_each(|number| self.carry_to(number));
+        self.bring_answers();
+    }
+
     /// Carries all questions of the first server, and all answers to it: of one sweep, or of several that end without effect.
     fn carry_all(&mut self) {
         self.work();
         for _ in 0..6 {
-            [LEFT, RIGHT].into_iter().for_each(|number| self.carry_to(number));
-            self.bring_answers();
+            self.carry_to_both();
         }
     }
 
@@ -319,10 +324,7 @@ fn each_check_that_is_not_made_is_found() {
         sessions.into_iter().for_each(|(number, session)| lab.close(number, session));
         lab.carry_to(RIGHT);
         lab.bring_answers();
-        for number in [LEFT, RIGHT] {
-            lab.carry_to(number);
-        }
-        lab.bring_answers();
+        lab.carry_to_both();
         lab.reclaimed()
     };
     // The same, by a client that was there before, and stays.
@@ -336,10 +338,7 @@ fn each_check_that_is_not_made_is_found() {
         lab.link(right, None);
         lab.carry_to(RIGHT);
         lab.bring_answers();
-        for number in [LEFT, RIGHT] {
-            lab.carry_to(number);
-        }
-        lab.bring_answers();
+        lab.carry_to_both();
         lab.reclaimed()
     };
     // A client comes to the server that asks, and has written a block that it is about to link. The first one is linked.
@@ -351,8 +350,7 @@ fn each_check_that_is_not_made_is_found() {
         let at = lab.take(OWN, session, BLOCKS);
         lab.write_block(at);
         for _ in 0..2 {
-            [LEFT, RIGHT].into_iter().for_each(|number| lab.carry_to(number));
-            lab.bring_answers();
+            lab.carry_to_both();
         }
         lab.reclaimed()
     };
