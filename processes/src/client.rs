@@ -75,7 +75,7 @@ pub type SpreadProcess<S> = StructureProcess<SpreadClient<S>>;
 /// A connection that breaks is made anew, in a new session where the old one has ended; a server that comes back with another structure of
 /// the kind is believed.
 pub struct StructureProcess<C: Reached> {
-    options: ClientOptions,
+    servers: Vec<MemoryServer>,
     client: C,
     watch: Watch,
     /// Last description of each server, by partition.
@@ -164,20 +164,20 @@ impl ClientOptions {
             is_led: !self.controllers.is_empty(),
         }
     }
+}
 
-    /// The same refusal with the names of servers in place of their numbers.
-    fn refused(&self, error: OpenError) -> NodeError {
-        let name = |server| {
-            let known = self.servers.iter().find(|known| known.partition == server);
-            known.map_or_else(|| format!("of partition {server}"), |known| known.name.clone())
-        };
-        match error {
-            OpenError::Parts { structure, server } => NodeError::Parts { structure, server: name(server) },
-            OpenError::Shapes(one, other) => NodeError::Shapes(name(one), name(other)),
-            OpenError::Apart(error) => NodeError::Roots(error),
-            OpenError::Connect(error) => error.into(),
-            OpenError::Structure(error) => NodeError::Structure(error),
-        }
+/// The same refusal with the names of servers in place of their numbers.
+fn refused(error: OpenError, servers: &[MemoryServer]) -> NodeError {
+    let name = |server| {
+        let known = servers.iter().find(|known| known.partition == server);
+        known.map_or_else(|| format!("of partition {server}"), |known| known.name.clone())
+    };
+    match error {
+        OpenError::Parts { structure, server } => NodeError::Parts { structure, server: name(server) },
+        OpenError::Shapes(one, other) => NodeError::Shapes(name(one), name(other)),
+        OpenError::Apart(error) => NodeError::Roots(error),
+        OpenError::Connect(error) => error.into(),
+        OpenError::Structure(error) => NodeError::Structure(error),
     }
 }
 
@@ -233,7 +233,7 @@ impl<C: Reached> StructureProcess<C> {
         control.block_on(channels.compare_present(infos.keys().copied().collect(), options.patience))?;
         let servers: Vec<u16> = options.servers.iter().map(|server| server.partition).collect();
         let client = C::open(adapter, &infos, &servers, &options.config(), rand::random())
-            .map_err(|error| options.refused(error))?;
+            .map_err(|error| refused(error, &options.servers))?;
         let reports = (C::IS_LED && !options.controllers.is_empty()).then(|| {
             client.begin_reports(SAMPLE, rand::random());
             let (to, reports) = reports::channel(1);
@@ -251,7 +251,7 @@ impl<C: Reached> StructureProcess<C> {
             keeper.expect_by(*server, watch.now() + until_given_up.into());
         }
         let mut process = Self {
-            options: options.clone(),
+            servers: options.servers.clone(),
             client,
             watch,
             infos,
@@ -442,14 +442,14 @@ impl<C: Reached> StructureProcess<C> {
                     let (server, links) = (call.server(), &self.links);
                     // A server that was away in the beginning is looked at before it is used.
                     let is_new = !self.infos.contains_key(&server);
-                    let refused = match &answer {
+                    let misfit = match &answer {
                         Ok(Granted::Opened(opened)) if is_new => {
-                            let refused = client.admit(&opened.info).err();
-                            refused.map(|error| (opened.session, self.options.refused(error)))
+                            let error = client.admit(&opened.info).err();
+                            error.map(|error| (opened.session, refused(error, &self.servers)))
                         }
                         _ => None,
                     };
-                    let answer = match refused {
+                    let answer = match misfit {
                         Some((session, error)) => {
                             if let Some(link) = links.get(&server) {
                                 self.control.spawn(Arc::clone(link).leave(session));
