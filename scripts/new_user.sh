@@ -131,10 +131,10 @@ block() { awk -v begin="\`\`\`$1" '$0 == "```" { inside = 0 } inside { print } $
 block rust README.md >"$folder/mine/src/main.rs"
 grep -q "path = \"$PWD/client\"" "$folder/mine/Cargo.toml" || fail "docs/src/embed.md does not name the crate's path"
 grep -q 'fatbtree::connect' "$folder/mine/src/main.rs" || fail "README.md has no program"
-# What was compiled with the repository's versions and profile is not compiled again.
+# What was compiled with the repository's versions and profile is not compiled again: cargo takes the profile from .cargo/config.toml here.
 cp Cargo.lock "$folder/mine/"
 echo "+ cargo run, in a crate of its own"
-CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_NET_OFFLINE=true CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target} \
+CARGO_NET_OFFLINE=true CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target} \
     cargo run --manifest-path "$folder/mine/Cargo.toml"
 
 kill -INT $up
