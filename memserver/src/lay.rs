@@ -61,18 +61,52 @@ impl LaidOut {
 /// Receiver of the bytes of a structure: each byte comes once, with its address. An error of it ends the layout.
 pub type Writes<'w> = dyn FnMut(GlobalAddress, &[u8]) -> Result<(), LayError> + 'w;
 
+/// Keys out of order, or a key twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "key {key:#x} at position {position} is not larger than the key before it: sort the keys first, and remove those that occur twice"
+)]
+pub struct OutOfOrder {
+    /// The key.
+    pub key: u64,
+    /// Its place among the keys.
+    pub position: usize,
+}
+
+/// Whether keys are ascending, and none occurs twice.
+///
+/// # Errors
+/// The first key that is not larger than the one before it.
+pub fn check_order(keys: &[u64]) -> Result<(), OutOfOrder> {
+    let wrong = keys.windows(2).position(|pair| pair[0] >= pair[1]).map(|before| before + 1);
+    wrong.map_or(Ok(()), |position| Err(OutOfOrder { key: keys[position], position }))
+}
+
 /// Errors from laying a structure out.
 #[derive(Debug, thiserror::Error)]
 pub enum LayError {
-    /// The structure cannot be laid out.
-    #[error("a structure of kind {0} is not bulk loaded: insert its keys by a client")]
-    Unknown(&'static str),
+    /// The keys are not ascending.
+    #[error(transparent)]
+    Order(#[from] OutOfOrder),
     /// The receiver of the bytes has ended.
     #[error("the load was given up")]
     Stopped,
     /// The structure does not take the pairs.
     #[error(transparent)]
     Refused(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Checks the order of the keys, and counts what a structure of them takes: `each` is told of every byte that is to be written.
+pub(crate) fn count<P: Part>(
+    of: &Laying<P::Shape>,
+    data: &dyn LoadData,
+    mut each: impl FnMut(GlobalAddress, &[u8]),
+) -> Result<LaidOut, LayError> {
+    check_order(data.keys())?;
+    P::lay(of, data, &mut |at, bytes| {
+        each(at, bytes);
+        Ok(())
+    })
 }
 
 /// Lays a structure out in the memory of this process, for servers that begin with it here. Its parts have so many spare bytes beside what is
@@ -86,7 +120,7 @@ pub fn lay_in_memory<P: Part>(
     data: &dyn LoadData,
 ) -> Result<Vec<Loaded<P>>, LayError> {
     let refused = |error: Box<dyn std::error::Error + Send + Sync>| LayError::Refused(error);
-    let laid = P::lay(of, data, &mut |_, _| Ok(()))?;
+    let laid = count::<P>(of, data, |_, _| {})?;
     let mut parts = Vec::new();
     for &(server, generation) in &of.generations {
         let chunks = laid.of(server);

@@ -128,7 +128,7 @@ pub use folder::{
     Counts, Folder, FolderError, FolderOwner, FoundRegion, Keeping, KeptRegion, MomentsFile, Seal,
 };
 pub use free_blocks::{GivenBack, TooManyBlocks};
-pub use lay::{LaidOut, LayError, Laying, Rooms, Writes, lay_in_memory};
+pub use lay::{LaidOut, LayError, Laying, OutOfOrder, Rooms, Writes, check_order, lay_in_memory};
 pub use layout::{Class, Layout};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};

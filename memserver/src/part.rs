@@ -1,7 +1,7 @@
 //! Parts of structures that lie over several memory servers: made empty, kept in a folder, found there again.
 //!
-//! Clients fill such a structure. Its servers begin with empty parts, and an operator has them [begin anew](crate::grpc::empty). A structure that
-//! can be [laid out](Part::lay) from keys is bulk loaded, see [`load_parts`](crate::grpc::load_parts).
+//! Clients fill such a structure. Its servers begin with empty parts, and an operator has them [begin anew](crate::grpc::empty), or loads a
+//! structure that is [laid out](Part::lay) from keys, see [`load_parts`](crate::grpc::load_parts).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -88,18 +88,16 @@ pub trait Part:
         chunk_bytes: u64,
     ) -> Result<Loaded<Self>, FolderError>;
 
-    /// Lays out a structure of these pairs over all of its servers, as if clients had inserted them. It is called twice: to count what the
-    /// structure takes, and to write it. Both times it gives the same.
+    /// Lays out a structure of these pairs over all of its servers, as if clients had inserted them. Keys are ascending. It is called twice: to
+    /// count what the structure takes, and to write it. Both times it gives the same.
     ///
     /// # Errors
-    /// When the structure does not take the pairs. By default [`LayError::Unknown`]: clients have to insert them.
+    /// When the structure does not take the pairs, or `write` refuses.
     fn lay(
-        _of: &Laying<Self::Shape>,
-        _data: &dyn LoadData,
-        _write: &mut Writes<'_>,
-    ) -> Result<LaidOut, LayError> {
-        Err(LayError::Unknown(Self::Description::STRUCTURE))
-    }
+        of: &Laying<Self::Shape>,
+        data: &dyn LoadData,
+        write: &mut Writes<'_>,
+    ) -> Result<LaidOut, LayError>;
 }
 
 /// Errors from making a part in a storage.

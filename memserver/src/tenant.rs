@@ -111,6 +111,11 @@ pub trait Tenant: Sized + fmt::Debug {
         false
     }
 
+    /// Whether a load would replace anything. By default clients have got chunks, or still hold them.
+    fn is_used(&self, chunks: u64) -> bool {
+        chunks > 0
+    }
+
     /// Takes a request, to be answered now or in [`work`](Self::work).
     fn handle(&mut self, request: Self::Request);
 

@@ -8,7 +8,7 @@ use fatbtree_blink::Contention;
 use fatbtree_memserver::grpc::LoadData as _;
 use fatbtree_processes::{Adapter, ClientOptions, NodeError, SpreadProcess};
 use fatbtree_registry::{Kind as _, SpreadKind};
-use fatbtree_remote_memory::{Change, Portion, Structure};
+use fatbtree_remote_memory::{Change, Structure};
 use fatbtree_topology::Cluster;
 
 use super::Arguments;
@@ -42,9 +42,6 @@ pub(super) fn insert<K: SpreadKind>(
     let open = |host, nic| SpreadProcess::<K::Structure<Adapter>>::open(&options(host, nic));
     let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
     process.stop_at_signals()?;
-    if !arguments.replace {
-        refuse_keys::<K>(&mut process)?;
-    }
     let (count, began) = (data.keys().len() as u64, Instant::now());
     let bar = progress::bar("keys inserted", count);
     // Keys are sorted. In that order all inserts at once would be for one leaf.
@@ -97,23 +94,6 @@ pub(super) fn insert<K: SpreadKind>(
         round_trips: Some(trips.get() as f64 / count.max(1) as f64),
         servers: cluster.servers().len(),
     })
-}
-
-/// Refuses to load a structure that holds keys, for one without chunks.
-fn refuse_keys<K: SpreadKind>(process: &mut SpreadProcess<K::Structure<Adapter>>) -> Result<()> {
-    let client = process.client().clone();
-    let mut next = Some(Default::default());
-    while let Some(cursor) = next {
-        let Portion { pairs, rest } = process.run(client.export(cursor, 1))?.result?;
-        if !pairs.is_empty() {
-            bail!(
-                "the {} holds keys: repeat the command with --replace to empty it first, or insert by `fatbtree put` or `fatbtree shell`",
-                K::NAME
-            );
-        }
-        next = rest;
-    }
-    Ok(())
 }
 
 /// Step by which all of `count` places are visited, far apart from one another.

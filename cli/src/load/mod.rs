@@ -48,8 +48,9 @@ Each memory server gets as many keys as the others: the partitions' borders foll
 that holds a tree refuses the load (1), unless --replace is given. Its tree is replaced when all servers have built their new trees; a load
 that is stopped before (exit code 130), or fails (1), changes nothing. Clients lose their sessions and connect anew.
 
-A hash table or a Dolphin index is loaded in the same way; its keys lie on all servers, in no ranges. With --client a client of the cluster
-file inserts them one by one instead, over the data path: such a load that is stopped leaves what it has inserted.")]
+A hash table, a Dolphin index and tables of transactions are loaded in the same way; their keys lie on all servers, in no ranges. With
+--client a client of the cluster file inserts them one by one instead, over the data path: such a load that is stopped leaves what it has
+inserted.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -69,7 +70,7 @@ pub(crate) struct Arguments {
     replace: bool,
     #[command(flatten)]
     structure: StructureArgument,
-    /// Client of the cluster file that inserts into the hash table or Dolphin index, key by key, instead of a bulk load.
+    /// Client of the cluster file that inserts into the structure, key by key, instead of a bulk load; not for trees.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
     #[command(flatten)]
@@ -163,8 +164,8 @@ async fn connect(server: &MemoryServer, trust: &Trust) -> Result<Client> {
 
 /// What a server's region is used for.
 struct Use {
-    /// Chunks that it has given out.
-    chunks: u64,
+    /// Whether a load would replace anything.
+    is_used: bool,
     /// Bytes in use.
     bytes: u64,
 }
@@ -172,7 +173,7 @@ struct Use {
 async fn use_of(client: &mut Client) -> Result<Use, ClientError> {
     let counters = client.statistics().await?;
     let counter = |name| counters.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
-    Ok(Use { chunks: counter("chunks_published"), bytes: counter("region_bytes_used") })
+    Ok(Use { is_used: counter("used") > 0, bytes: counter("region_bytes_used") })
 }
 
 /// Connects to a server whose tree shall be replaced.
@@ -186,9 +187,8 @@ async fn connect_to_fill(server: &MemoryServer, trust: &Trust, replace: bool) ->
     }
     let asking = || format!("memory server {}", server.name);
     let info = client.info::<TreeInfo>().await.with_context(asking)?;
-    let Use { chunks, bytes } = use_of(&mut client).await.with_context(asking)?;
-    // Clients that insert need chunks, which the count of loaded keys leaves out.
-    if info.counts.keys > 0 || chunks > 0 {
+    let Use { is_used, bytes } = use_of(&mut client).await.with_context(asking)?;
+    if is_used {
         bail!(
             "memory server {} holds a tree of {} (generation {}), and a load would replace it: repeat the command with --replace if that is \
              meant",

@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use fatbtree_memserver::grpc::{Client, LoadData as _, LoadPartsError, Plan, empty, load_parts};
-use fatbtree_memserver::{LayError, Part as _, Tenant};
+use fatbtree_memserver::grpc::{Client, LoadData as _, Plan, empty, load_parts};
+use fatbtree_memserver::{Part as _, Tenant};
 use fatbtree_registry::{Kind as _, SpreadKind};
 use fatbtree_remote_memory::ServerInfo;
 use fatbtree_topology::{Cluster, MemoryServer};
@@ -52,7 +52,7 @@ impl fmt::Display for SpreadResult {
     }
 }
 
-/// Fills the structure of a cluster: by a bulk load, or by inserts where the structure knows none, or a client is named.
+/// Fills the structure of a cluster: by a bulk load, or by inserts where a client is named.
 pub(super) fn load<K: SpreadKind>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult> {
     if arguments.empty.is_some() {
         bail!(
@@ -82,11 +82,8 @@ async fn fill<K: SpreadKind>(
     let servers = connected(connecting, &mut signalled).await?;
     if arguments.client.is_none() {
         let infos: Vec<_> = servers.iter().map(|server| server.info).collect();
-        let plan = Plan::<K::Part>::new(K::shape(numbers(cluster)?), &infos, Arc::clone(data) as _);
-        match plan {
-            Err(LoadPartsError::Lay(LayError::Unknown(_))) => {}
-            plan => return bulk_load::<K>(plan?, servers, data, signalled).await.map(Some),
-        }
+        let plan = Plan::<K::Part>::new(K::shape(numbers(cluster)?), &infos, Arc::clone(data) as _)?;
+        return bulk_load::<K>(plan, servers, data, signalled).await.map(Some);
     }
     if arguments.replace {
         make_empty::<K>(servers).await?;
@@ -136,7 +133,7 @@ async fn connect_to_fill<'c, K: SpreadKind>(
         let mut client: Client = connect(described, trust).await?;
         let asking = || format!("memory server {}", described.name);
         let info = client.info::<InfoOf<K>>().await.with_context(asking)?;
-        if !replace && let Use { bytes, chunks: 1.. } = use_of(&mut client).await.with_context(asking)? {
+        if !replace && let Use { bytes, is_used: true } = use_of(&mut client).await.with_context(asking)? {
             bail!(
                 "memory server {} holds a part of a {} of {}: repeat the command with --replace to replace it, or insert by `fatbtree put` or \
                  `fatbtree shell`",

@@ -29,10 +29,10 @@ fn generations(data: &Path, server: &str) -> usize {
 }
 
 /// A load of so many keys that it lasts, in the middle: both servers have begun to take their parts. It begins when the one before has ended.
-fn in_the_middle(cluster: &str, data: &Path) -> Child {
+fn in_the_middle(cluster: &str, data: &Path, keys: &str) -> Child {
     let begun = || {
         let mut command = fatbtree();
-        command.args(["load", "--cluster", cluster, "--keys", "500000", "--replace"]);
+        command.args(["load", "--cluster", cluster, "--keys", keys, "--replace"]);
         command.stderr(Stdio::piped()).spawn().expect("it starts")
     };
     let (mut loader, began) = (begun(), Instant::now());
@@ -57,7 +57,7 @@ fn verified(cluster: &str) -> String {
 }
 
 /// Loads that end before their commit leave what was there; one that has ended is there after kills and stops.
-fn loads_are_whole_or_not_there(structure: &str) {
+fn loads_are_whole_or_not_there(structure: &str, many: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = structure_file(folder.path(), structure);
     let (cluster, data) = (file.to_str().expect("a plain path"), folder.path().join("data"));
@@ -69,7 +69,7 @@ fn loads_are_whole_or_not_there(structure: &str) {
     has_two(cluster);
 
     // The loader is killed.
-    let mut loader = in_the_middle(cluster, &data);
+    let mut loader = in_the_middle(cluster, &data, many);
     assert!(kill("KILL", loader.id()));
     assert!(!loader.wait().expect("it ends").success());
     has_two(cluster);
@@ -80,7 +80,7 @@ fn loads_are_whole_or_not_there(structure: &str) {
     }
 
     // A server is killed.
-    let loader = in_the_middle(cluster, &data);
+    let loader = in_the_middle(cluster, &data, many);
     assert!(kill("KILL", server));
     let output = loader.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -99,7 +99,7 @@ fn loads_are_whole_or_not_there(structure: &str) {
     );
     let again = |what: &str| {
         let verified = verified(cluster);
-        assert!(verified.starts_with("whole: 20000 keys in "), "{what}: {verified}");
+        assert!(verified.starts_with("whole: 20000 keys "), "{what}: {verified}");
         let result = bench(cluster, &["--workload", "c"]);
         assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{what}: {result}");
     };
@@ -121,16 +121,21 @@ fn loads_are_whole_or_not_there(structure: &str) {
     let result = load(cluster, &["--client", "client", "--keys", "500", "--replace"]);
     assert!(result["round_trips"].as_f64() > Some(2.0), "{result}");
     let verified = verified(cluster);
-    assert!(verified.starts_with("whole: 500 keys in "), "{verified}");
+    assert!(verified.starts_with("whole: 500 keys "), "{verified}");
     assert!(up.stop("INT").success());
 }
 
 #[test]
 fn loads_of_a_hash_table_are_whole_or_not_there() {
-    loads_are_whole_or_not_there("hash");
+    loads_are_whole_or_not_there("hash", "500000");
 }
 
 #[test]
 fn loads_of_a_dolphin_index_are_whole_or_not_there() {
-    loads_are_whole_or_not_there("dolphin");
+    loads_are_whole_or_not_there("dolphin", "500000");
+}
+
+#[test]
+fn loads_of_transactional_tables_are_whole_or_not_there() {
+    loads_are_whole_or_not_there("dtx", "120000");
 }

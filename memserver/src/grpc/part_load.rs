@@ -19,7 +19,7 @@ use super::loading::{Built, Incoming};
 use super::proto;
 use crate::chunk::chunk_classes_bytes;
 use crate::folder::FolderError;
-use crate::lay::{LaidOut, LayError, Laying};
+use crate::lay::{self, LaidOut, LayError, Laying};
 use crate::part::{MakeInError, Part, PartOptions, begin_in, finish, kept};
 use crate::storage::Storage;
 use crate::tenant::Loaded;
@@ -204,7 +204,7 @@ impl<P: Part> Plan<P> {
     /// Counts what the structure takes on these servers, whose present descriptions are given.
     ///
     /// # Errors
-    /// When the structure does not take the pairs, or is [not bulk loaded](LayError::Unknown).
+    /// When the structure does not take the pairs, or the servers do not fit together.
     pub fn new(
         shape: P::Shape,
         servers: &[ServerInfo<P::Description>],
@@ -219,13 +219,11 @@ impl<P: Part> Plan<P> {
         generations.sort_unstable();
         let laying = Laying { shape, chunk_bytes, generations };
         let mut bytes = vec![0; laying.generations.len()];
-        let mut count = |at: GlobalAddress, piece: &[u8]| {
+        let laid = lay::count::<P>(&laying, &*data, |at, piece| {
             if let Ok(server) = laying.generations.binary_search_by_key(&at.server(), |(server, _)| *server) {
                 bytes[server] += piece.len() as u64;
             }
-            Ok(())
-        };
-        let laid = P::lay(&laying, &*data, &mut count)?;
+        })?;
         Ok(Self { laying, laid, bytes, data })
     }
 

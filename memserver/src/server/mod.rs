@@ -378,6 +378,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
             ("region_older", u64::from(self.older.is_some())),
             ("reloads", counters.reloads),
             ("undecided", u64::from(self.is_undecided())),
+            ("used", u64::from(self.tenant.is_used(chunks.given.into()))),
         ]
         .map(|(name, count)| (name.to_owned(), count))
         .into();

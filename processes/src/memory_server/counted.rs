@@ -17,7 +17,7 @@ enum Kind {
 
 use Kind::{Counter as Counts, Gauge, Name};
 
-const KNOWN: [(&str, Kind, &str); 57] = [
+const KNOWN: [(&str, Kind, &str); 58] = [
     ("blocks_reclaimed", Counts, "Blocks that clients had lost, and that a sweep has found"),
     ("sweeps", Counts, "Sweeps for blocks that clients had lost"),
     (
@@ -103,6 +103,7 @@ const KNOWN: [(&str, Kind, &str); 57] = [
         Gauge,
         "1 while the server waits for a controller to say whether its empty tree is the first one",
     ),
+    ("used", Gauge, "1 if the structure holds anything that a load would replace"),
 ];
 
 /// Counters of the device by reason begin with this.

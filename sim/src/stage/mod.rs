@@ -12,6 +12,7 @@
 //! ```
 
 mod client;
+mod parts;
 mod recorder;
 mod scene;
 mod server;
@@ -20,6 +21,7 @@ use fatbtree_verbs::time::Duration;
 
 pub use client::{Client, begin, config};
 pub(crate) use client::{any_contention, client, keep, keeper};
+pub use parts::with_parts;
 pub(crate) use recorder::{Act, InCommon, Recorder};
 pub(crate) use scene::{Clients, Restarts, SHARES, SOON, Scene, add, nothing_wrong};
 pub use server::{Server, options, serve};

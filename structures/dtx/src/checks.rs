@@ -39,6 +39,8 @@ fatbtree_remote_memory::named_checks! {
     NoneWhole,
     /// Tables that an operator has emptied on some servers only take no transaction.
     EmptiedAll,
+    /// Servers whose items are of different bulk loads take no transaction.
+    OneLoad,
     /// A server is filled only when no transaction on it is under way.
     ResolvedFirst,
     /// A key that a transaction wants twice is fetched once.

@@ -7,10 +7,11 @@
 //!   ├───────────────┤ 64     ┌────────────────────┐ 0           ┌──────────────────────┐ 0
 //!   │ tables        │        │ head: lock, version│             │ lock                 │
 //!   ├───────────────┤ 128    ├────────────────────┤ 64          │ version              │ 8
-//!   │ state, era    │        │ item               │             │ key                  │ 16
-//!   ├───────────────┤ 192    │ item               │             │ checksum, presence   │ 24
-//!   │ seats         │        │ …                  │             │ value                │ 32
-//!   ├───────────────┤        └────────────────────┘             └──────────────────────┘
+//!   │ state, era,   │        │ item               │             │ key                  │ 16
+//!   │ load          │        │ item               │             │ checksum, presence   │ 24
+//!   ├───────────────┤ 192    │ …                  │             │ value                │ 32
+//!   │ seats         │        └────────────────────┘             └──────────────────────┘
+//!   ├───────────────┤
 //!   │ nodes: for each table, and each rank of replica, one array
 //!   └───────────────┘
 //! ```
@@ -49,6 +50,9 @@ pub const MAX_NODE_BYTES: u64 = 4096;
 /// Maximum number of items that a transaction writes.
 pub const MAX_WRITES: u8 = 15;
 
+/// Table of the pairs, where tables are one of several structures of keys and values.
+pub(crate) const PAIRS: u8 = 0;
+
 /// Tables of [`Shape::of_servers`].
 pub const TABLES_OF_SERVERS: usize = 4;
 
@@ -72,6 +76,9 @@ pub(crate) const NEW: u64 = 0x7765_6e21;
 
 /// Offset of the era's word: a name that changes each time that another server is filled.
 pub(crate) const ERA: u64 = STATE + 8;
+
+/// Offset of the word that names the bulk load whose items the server has; 0 where clients have made the tables. All whole servers have the same.
+pub(crate) const LOAD: u64 = STATE + 16;
 
 /// Seats of a server beside those of the shape, for recoveries only. No log ever lies in one, so a dead client's is free for others at once.
 /// The number bounds the clients that recover transactions at one time and have no other seat.

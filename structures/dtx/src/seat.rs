@@ -23,6 +23,9 @@ pub(crate) const ROSTER: u64 = 16;
 
 const ROSTER_HEAD: usize = 16;
 const MEMBER: usize = 16;
+/// Offset in a log of its checksum and the length of its entries. They stay when the log is closed.
+pub(crate) const LOG_SUM: u64 = 8;
+
 /// Bytes of a log before its entries: sequence, checksum, bytes of the entries.
 pub(crate) const LOG_HEAD: usize = 16;
 const ENTRY_HEAD: usize = 24;

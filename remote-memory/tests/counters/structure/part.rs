@@ -5,9 +5,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_memserver::grpc::{Describe, MessageError};
+use fatbtree_memserver::grpc::{Describe, LoadData, MessageError};
 use fatbtree_memserver::{
-    Class, Counts, FolderError, Found, FoundRegion, Loaded, Part, PartOptions, Seen, Shape as Classes, Tenant,
+    Class, Counts, FolderError, Found, FoundRegion, LaidOut, LayError, Laying, Loaded, Part, PartOptions,
+    Seen, Shape as Classes, Tenant, Writes,
 };
 use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, SizeClass};
 use fatbtree_verbs::Memory;
@@ -135,6 +136,11 @@ impl Part for Array {
             return Err(found.damaged("no array can lie where its header says"));
         }
         Ok(found.into_loaded(server, Classes { classes: classes(), ..Classes::default() }, tenant))
+    }
+
+    /// A client makes the array, and writes into the header where it is.
+    fn lay(_: &Laying<Shape>, _: &dyn LoadData, _: &mut Writes<'_>) -> Result<LaidOut, LayError> {
+        Err(LayError::Refused("counters are made by their first client: set them by updates".into()))
     }
 }
 

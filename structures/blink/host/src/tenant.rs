@@ -197,6 +197,11 @@ impl Tenant for Blink {
         record.is_some_and(|head| block.start + u64::from(place_bytes(head.length())) == block.end)
     }
 
+    /// Keys that were loaded need no chunks.
+    fn is_used(&self, chunks: u64) -> bool {
+        chunks > 0 || self.info.counts.keys > 0
+    }
+
     /// Freed nodes, and records: see `marks`.
     fn swept(&self) -> &[SizeClass] {
         &size_class::CLASSES

@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use fatbtree_memserver::grpc::LoadData;
 use fatbtree_memserver::{
-    LaidOut, LayError, Laying, Loaded, Rooms, Writes, chunk_classes_bytes, note_chunk_class,
+    LaidOut, LayError, Laying, Loaded, OutOfOrder, Rooms, Writes, check_order, chunk_classes_bytes,
+    note_chunk_class,
 };
 use fatbtree_remote_memory::{GlobalAddress, ServerSet, SizeClass, mix};
 use fatbtree_verbs::Memory;
@@ -95,16 +96,9 @@ pub enum LoadError {
     /// A part cannot be made.
     #[error(transparent)]
     Make(#[from] MakeError),
-    /// Keys out of order, or a key twice.
-    #[error(
-        "key {key:#x} at position {position} is not larger than the key before it: sort the keys first, and remove those that occur twice"
-    )]
-    Order {
-        /// The key.
-        key: u64,
-        /// Its place among the keys.
-        position: usize,
-    },
+    /// The keys are not ascending.
+    #[error(transparent)]
+    Order(#[from] OutOfOrder),
     /// Fill factor.
     #[error("fill factor {found}: expected a number above 0 and at most 1")]
     Fill {
@@ -223,10 +217,7 @@ fn check(options: &LoadOptions, keys: &[u64]) -> Result<(), LoadError> {
     if chunk_bytes < least || !chunk_bytes.is_multiple_of(UNIT) {
         return Err(LoadError::Chunks { found: chunk_bytes, least });
     }
-    match keys.windows(2).position(|pair| pair[0] >= pair[1]) {
-        Some(at) => Err(LoadError::Order { key: keys[at + 1], position: at + 1 }),
-        None => Ok(()),
-    }
+    Ok(check_order(keys)?)
 }
 
 /// A child of a node that is made.
@@ -476,7 +467,7 @@ mod tests {
         let eight = |key: u64, value: &mut Vec<u8>| value.extend(key.to_le_bytes());
         let options = LoadOptions::new(Shape::default());
         let order = load(&options, &[1, 2, 2], eight).unwrap_err();
-        assert!(matches!(order, LoadError::Order { key: 2, position: 2 }), "{order}");
+        assert!(matches!(order, LoadError::Order(OutOfOrder { key: 2, position: 2 })), "{order}");
         let fill = load(&LoadOptions { fill: 0.0, ..options }, &[1], eight).unwrap_err();
         assert!(matches!(fill, LoadError::Fill { .. }), "{fill}");
         let chunks = load(&LoadOptions { chunk_bytes: 1024, ..options }, &[1], eight).unwrap_err();

@@ -2,19 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
 use fatbtree_dolphin::host::{HybridIndex, LoadOptions, load};
-use fatbtree_dolphin::{Index, IndexError, NodeCache, Shape, Verified};
+use fatbtree_dolphin::{Index, IndexError, Shape, Verified};
 use fatbtree_memserver::grpc::KeysAndValues;
-use fatbtree_memserver::{ClientId, Laying, Loaded, MemoryServer, ServerOptions, lay_in_memory};
-use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
-use fatbtree_remote_memory::{CommonError, KeyRange, RemoteConfig, RemoteMemory};
-use fatbtree_verbs::Access;
-use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_memserver::{Laying, Loaded, lay_in_memory};
+use fatbtree_remote_memory::{CommonError, KeyRange};
+use fatbtree_sim::stage::with_parts;
+use fatbtree_verbs::plain::PlainDevice;
 use proptest::prelude::*;
 
 /// Small, so that an index takes several.
@@ -29,40 +25,8 @@ pub(crate) fn with_loaded<F: Future>(
     let keys: Vec<u64> = content.keys().copied().collect();
     let loaded = load(options, &keys, |key, value| value.extend(&content[&key])).expect("it can be loaded");
     assert_eq!(loaded.counts.keys, keys.len() as u64);
-    with_parts(loaded.parts, options.chunk_bytes, |index| work(Rc::new(index.expect("it is there"))))
-}
-
-/// Serves parts, and runs something with their index.
-fn with_parts<F: Future>(
-    parts: Vec<Loaded<HybridIndex>>,
-    chunk_bytes: u64,
-    work: impl FnOnce(Result<Index<PlainDevice>, IndexError>) -> F,
-) -> F::Output {
-    let network = PlainNetwork::new();
-    let served = ServerOptions { access: Access::ALL, chunk_bytes, ..ServerOptions::writable() };
-    let serve = |part| MemoryServer::<PlainDevice, HybridIndex>::new(network.device(), part, &served, 1);
-    let mut servers: BTreeMap<u16, _> =
-        parts.into_iter().map(|part| (part.server, serve(part).expect("it can be served"))).collect();
-    let memory = RemoteMemory::new(network.device(), servers.keys().copied(), RemoteConfig::default(), 1);
-    let memory = Rc::new(memory.expect("there are lanes"));
-    let mut keeper = SessionKeeper::new(memory.connections(), KeeperOptions::default());
-    let roce = std::net::Ipv4Addr::from_bits(servers.len() as u32);
-    let home = *servers.keys().next().expect("there is a server");
-    let of = Rc::clone(&memory);
-    let mut running =
-        pin!(async move { work(Index::open(of, home, Rc::new(NodeCache::new(1 << 20))).await).await });
-    let mut now = Instant::ZERO;
-    loop {
-        memory.turn(now);
-        let client = ClientId { host: [127, 0, 0, 1].into(), roce };
-        keeper.pump(now, &*memory, |server, call| {
-            servers.get_mut(&server).expect("it is one of them").carry_out(now, client, call)
-        });
-        if let Poll::Ready(done) = running.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return done;
-        }
-        now += Duration::from_micros(1);
-    }
+    let work = |index: Result<_, IndexError>| work(Rc::new(index.expect("it is there")));
+    with_parts(loaded.parts, options.chunk_bytes, work)
 }
 
 /// The same content as a loader lays it out for servers of this generation.
@@ -87,12 +51,14 @@ fn parts_of_two_loads_are_no_index() {
         [later[0].clone(), empty(1)],
         [empty(0), later[1].clone()],
     ] {
-        with_parts(halves.into(), CHUNK, |index| async move {
+        with_parts(halves.into(), CHUNK, |index: Result<Index<PlainDevice>, _>| async move {
             let parted = index.map(|_| ()).expect_err("the parts are of two loads");
             assert_eq!(parted, IndexError::Common(CommonError::Parted));
         });
     }
-    with_parts(later, CHUNK, |index| async move { compare(&index.expect("one load"), &content).await });
+    with_parts(later, CHUNK, |index: Result<_, IndexError>| async move {
+        compare(&index.expect("one load"), &content).await
+    });
 }
 
 /// Compares the whole index with a map.

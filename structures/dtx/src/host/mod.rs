@@ -6,11 +6,13 @@
 //! Clients need [`Access::ALL`](fatbtree_verbs::Access::ALL) in
 //! [`ServerOptions::access`](fatbtree_memserver::ServerOptions::access): locks are taken by atomics.
 
+mod lay;
 mod part;
 
 use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
 use fatbtree_memserver::{Class, Found, Loaded, Origin, Seen, Shape as Classes, Tenant};
 use fatbtree_remote_memory::{CommonError, GlobalAddress, HEADER_BYTES, RegionHeader, SizeClass};
@@ -18,7 +20,8 @@ use fatbtree_verbs::Memory;
 
 use crate::error::DtxError;
 use crate::item::{BODY, Presence, next_version, write_body};
-use crate::layout::{BEGUN, BadShape, EMPTIED, Place, STATE, STRUCTURE, Shape, WHOLE};
+use crate::layout::{BEGUN, BadShape, EMPTIED, ERA, LOAD, Place, STATE, STRUCTURE, Shape, WHOLE};
+use crate::seat::LOG_SUM;
 
 pub use part::TableCounts;
 
@@ -68,10 +71,11 @@ pub enum MakeError {
 }
 
 /// One server's part of the tables.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct HostTables {
     server: u16,
     shape: Shape,
+    region: Arc<Memory>,
 }
 
 impl HostTables {
@@ -103,7 +107,7 @@ impl HostTables {
             return Err(MakeError::Server(server).into());
         }
         let bytes = shape.region_bytes();
-        let region = region(bytes)?;
+        let region: Arc<Memory> = region(bytes)?.into();
         let write = |offset: u64, bytes: &[u8]| {
             region.write(offset, bytes).expect("the region has room for its first lines");
         };
@@ -111,14 +115,14 @@ impl HostTables {
         write(STATE, &content.state().to_le_bytes());
         Ok(Loaded {
             server,
-            region: region.into(),
+            region: Arc::clone(&region),
             spare: bytes..bytes,
             generation,
             // Whether there were other tables before is no question of the server's: its clients fill it, if there were.
             origin: Origin::Meant,
             chunk_classes: None,
             shape: classes(),
-            tenant: Self { server, shape },
+            tenant: Self { server, shape, region },
         })
     }
 }
@@ -165,8 +169,18 @@ impl HostTables {
     /// Whether a region has all of its items. One that was made as [`Content::Lost`] has when clients have filled it.
     #[must_use]
     pub fn is_whole(loaded: &Loaded<Self>) -> bool {
+        loaded.tenant.state() == WHOLE
+    }
+
+    /// Word of the state.
+    fn state(&self) -> u64 {
+        self.word(STATE)
+    }
+
+    fn word(&self, at: u64) -> u64 {
         let mut word = [0; 8];
-        loaded.region.read(STATE, &mut word).is_ok() && word == WHOLE.to_le_bytes()
+        self.region.read(at, &mut word).expect("the region has room for its first lines and its seats");
+        u64::from_le_bytes(word)
     }
 }
 
@@ -192,13 +206,22 @@ impl Tenant for HostTables {
         Found::Nothing(within.end)
     }
 
+    /// What was loaded has a name, and what was filled, an era on another server. All else came by a transaction, which has left a log in its
+    /// seat.
+    fn is_used(&self, _chunks: u64) -> bool {
+        let log = self.shape.seat_layout().log();
+        let mut logs = (0..self.shape.seats).map(|seat| self.shape.seat(seat) + log + LOG_SUM);
+        self.state() == WHOLE
+            && (self.word(LOAD) != 0 || self.word(ERA) != 0 || logs.any(|at| self.word(at) != 0))
+    }
+
     fn handle(&mut self, request: Infallible) {
         match request {}
     }
 
     /// Tables of the same shape.
     fn may_follow(&self, former: &Self) -> bool {
-        self == former
+        (self.server, self.shape) == (former.server, former.shape)
     }
 }
 

@@ -6,9 +6,12 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
-use fatbtree_memserver::grpc::{Describe, MessageError};
-use fatbtree_memserver::{Counts, FolderError, FoundRegion, Loaded, Origin, Part, PartOptions};
+use fatbtree_memserver::grpc::{Describe, LoadData, MessageError};
+use fatbtree_memserver::{
+    Counts, FolderError, FoundRegion, LaidOut, LayError, Laying, Loaded, Origin, Part, PartOptions, Writes,
+};
 use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, RegionHeader, ServerSet};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
@@ -146,7 +149,11 @@ impl Part for HostTables {
         if !is_read || ![0, WHOLE, BEGUN, EMPTIED, NEW].contains(&u64::from_le_bytes(state)) {
             return Err(found.damaged(format_args!("offset {STATE}: no state of a server")));
         }
-        let tenant = Self { server, shape };
+        let tenant = Self { server, shape, region: Arc::clone(&found.region) };
         Ok(found.into_loaded(server, classes(), tenant))
+    }
+
+    fn lay(of: &Laying<Shape>, data: &dyn LoadData, write: &mut Writes<'_>) -> Result<LaidOut, LayError> {
+        super::lay::lay(of, data, write)
     }
 }

@@ -17,7 +17,7 @@ use super::recover::Job;
 use super::{Keep, Left, Tables};
 use crate::checks::Check;
 use crate::error::DtxError;
-use crate::layout::{ERA, MAX_SERVERS, STATE};
+use crate::layout::{ERA, LOAD, MAX_SERVERS, STATE};
 use crate::seat::{Member, ROSTER, Roster, Seat, transaction_number, write_roster};
 use crate::word::Word;
 
@@ -30,6 +30,8 @@ pub(super) struct Identity {
     whole: Cell<u32>,
     /// Era of each of these, from the same READ. So an era was read before the first transaction of the identity began.
     eras: [Cell<u64>; MAX_SERVERS],
+    /// Name of the bulk load whose items these have.
+    load: Cell<u64>,
 }
 
 impl Identity {
@@ -44,9 +46,20 @@ impl Identity {
         self.whole.get() >> position & 1 == 1
     }
 
-    pub(super) fn set_whole(&self, position: usize, era: u64) {
-        self.whole.set(self.whole.get() | 1 << position);
-        self.eras[position].set(era);
+    /// Notes that a server has all of its items, unless these are of another bulk load than the other servers'. Says which.
+    pub(super) fn set_whole(&self, position: usize, era: u64, load: u64) -> bool {
+        let is_same = self.whole.get() == 0 || self.load.get() == load || !Check::OneLoad.on();
+        if is_same {
+            self.whole.set(self.whole.get() | 1 << position);
+            self.eras[position].set(era);
+            self.load.set(load);
+        }
+        is_same
+    }
+
+    /// Name of the bulk load whose items the servers have that are whole.
+    pub(super) fn load(&self) -> u64 {
+        self.load.get()
     }
 
     /// Servers, by position, that have all of their items as far as is known.
@@ -115,7 +128,7 @@ impl<V: Verbs> Tables<V> {
             writers.push((server, self.memory.writer(server)?));
         }
         let eras = std::array::from_fn(|_| Cell::new(0));
-        let identity = Rc::new(Identity { writers, whole: Cell::new(0), eras });
+        let identity = Rc::new(Identity { writers, whole: Cell::new(0), eras, load: Cell::new(0) });
         let former = self.state.borrow_mut().identity.replace(Rc::clone(&identity));
         if let Some(former) = former {
             self.give_up_seats(&former);
@@ -374,6 +387,11 @@ impl<V: Verbs> Tables<V> {
     /// Address of a server's state.
     pub(super) fn state_at(&self, position: usize) -> GlobalAddress {
         GlobalAddress::new(self.shape.server(position), STATE)
+    }
+
+    /// Address of the word that names a server's bulk load.
+    pub(super) fn load_at(&self, position: usize) -> GlobalAddress {
+        GlobalAddress::new(self.shape.server(position), LOAD)
     }
 
     /// Address of a server's era.

@@ -15,14 +15,11 @@ use fatbtree_verbs::time::Instant;
 
 use super::{ASK, AddressStats, Addresses, Fault, Tables, Transaction, Verdict, Verified, Want};
 use crate::error::DtxError;
-use crate::layout::Shape;
+use crate::layout::{PAIRS, Shape};
 use crate::value::{pack, unpack};
 
 /// Name for people.
 const NAME: &str = "transactional table";
-
-/// Table of the pairs.
-const PAIRS: u8 = 0;
 
 /// Bytes of an address.
 const ADDRESS_BYTES: u64 = 8;

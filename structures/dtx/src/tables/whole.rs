@@ -6,6 +6,7 @@
 //!   none whole, or some new                       makes new tables: each server new, and then each whole
 //!   some whole, none new; one begun or lost       fills it from the others
 //!   some whole, none new; one emptied             refuses: an operator has not emptied the others yet
+//!   some whole, of different bulk loads           refuses: a load has not come to all servers
 //! ```
 //!
 //! A server that begins without items cannot know whether it has lost any. While a server is new no transaction was ever begun: a client
@@ -127,7 +128,7 @@ impl<V: Verbs> Tables<V> {
         Ok(guard.release(lane).await?)
     }
 
-    /// State of each server, by position. Those that are whole are noted with their eras.
+    /// State of each server, by position. Those that are whole are noted with their eras and their bulk load.
     async fn states(
         &self,
         identity: &Identity,
@@ -139,7 +140,7 @@ impl<V: Verbs> Tables<V> {
             (0..self.shape.server_count()).filter(|&position| !identity.is_whole(position)).collect();
         plan.clear();
         for &position in &unknown {
-            plan.read(self.state_at(position), 16);
+            plan.read(self.state_at(position), 24);
         }
         if !plan.is_empty() {
             self.carry_out(identity, lane, plan).await?;
@@ -147,8 +148,9 @@ impl<V: Verbs> Tables<V> {
         let mut states: ArrayVec<u64, MAX_SERVERS> = (0..self.shape.server_count()).map(|_| WHOLE).collect();
         for (step, &position) in unknown.iter().enumerate() {
             states[position] = word_at(plan.bytes(step), 0);
-            if states[position] == WHOLE {
-                identity.set_whole(position, word_at(plan.bytes(step), 8));
+            let [era, load] = [8, 16].map(|at| word_at(plan.bytes(step), at));
+            if states[position] == WHOLE && !identity.set_whole(position, era, load) {
+                return Err(CommonError::Parted.into());
             }
         }
         Ok(states)

@@ -4,6 +4,7 @@ mod begun;
 mod deaths;
 mod fills;
 mod forged;
+mod laid;
 mod missing;
 mod model;
 mod older;

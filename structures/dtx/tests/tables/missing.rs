@@ -11,6 +11,7 @@ use crate::begun::{
 };
 use crate::deaths::{a_recovery_stands_still, moments_to_stand_still};
 use crate::fills::{a_log_comes_late, moments_to_be_late};
+use crate::laid::parts_of_two_loads;
 use crate::older::{IN_RECOVERY, an_older_log_is_open, moments_of_an_older_log};
 use crate::once::{
     a_deleted_key_comes_back, a_lock_is_broken_under_a_transaction, a_read_is_changed_before_it_is_locked,
@@ -80,6 +81,7 @@ fn failure(check: Check) -> Option<String> {
         }
         Check::AskedLocks => first(moments_to_lose_an_answer(), an_answer_is_lost),
         Check::NoneWhole => first([0, 1, 2], a_server_that_begins_is_filled),
+        Check::OneLoad => first([()], |()| parts_of_two_loads()),
         Check::EmptiedAll => first([()], |()| an_emptied_server_waits_for_the_others()),
         Check::ExportWaits => {
             first(moments_of_a_commit(), |(moment, seed)| an_export_meets_a_dead_commit(moment, seed))

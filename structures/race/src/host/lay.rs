@@ -36,16 +36,6 @@ pub enum LoadError {
     /// Such a table cannot be.
     #[error(transparent)]
     Shape(#[from] BadShape),
-    /// Keys out of order, or a key twice.
-    #[error(
-        "key {key:#x} at position {position} is not larger than the key before it: sort the keys first, and remove those that occur twice"
-    )]
-    Order {
-        /// The key.
-        key: u64,
-        /// Its place among the keys.
-        position: usize,
-    },
     /// Chunks that blocks of the table do not fit into.
     #[error("chunks of {found} bytes: expected a multiple of {UNIT}, at least {least}")]
     Chunks {
@@ -115,9 +105,6 @@ fn check(shape: &Shape, chunk_bytes: u64, data: &dyn LoadData) -> Result<(), Loa
         return Err(LoadError::Chunks { found: chunk_bytes, least });
     }
     let keys = data.keys();
-    if let Some(at) = keys.windows(2).position(|pair| pair[0] >= pair[1]) {
-        return Err(LoadError::Order { key: keys[at + 1], position: at + 1 });
-    }
     let most = shape.max_value;
     match (0..keys.len()).find(|&at| data.length(at) > most) {
         Some(at) => Err(LoadError::Value { key: keys[at], found: data.length(at), most }),

@@ -2,22 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::net::Ipv4Addr;
-use std::pin::pin;
-use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
 use fatbtree_memserver::grpc::{Incoming as _, KeysAndValues, PartIncoming, PartLoading, proto};
 use fatbtree_memserver::{
-    ClientId, LayError, Laying, Loaded, MemoryServer, Part as _, ServerOptions, Storage, lay_in_memory,
+    LayError, Laying, Loaded, MemoryServer, Part as _, ServerOptions, Storage, lay_in_memory,
 };
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{Shape, Table, TableError, Verified};
-use fatbtree_remote_memory::session_keeper::{KeeperOptions, SessionKeeper};
-use fatbtree_remote_memory::{CommonError, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::CommonError;
+use fatbtree_sim::stage;
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::time::{Duration, Instant};
 use proptest::prelude::*;
 use prost::Message as _;
 
@@ -49,32 +44,7 @@ fn with_parts<F: Future>(
     parts: Vec<Loaded<HashTable>>,
     work: impl FnOnce(Result<Table<PlainDevice>, TableError>) -> F,
 ) -> F::Output {
-    let network = PlainNetwork::new();
-    let options = ServerOptions { access: Access::ALL, chunk_bytes: CHUNK, ..ServerOptions::writable() };
-    let serve = |part| MemoryServer::new(network.device(), part, &options, 1).expect("it can be served");
-    let mut servers: BTreeMap<u16, _> = parts.into_iter().map(|part| (part.server, serve(part))).collect();
-    let memory = RemoteMemory::new(network.device(), servers.keys().copied(), RemoteConfig::default(), 1);
-    let memory = Rc::new(memory.expect("there are lanes"));
-    let mut keeper = SessionKeeper::new(memory.connections(), KeeperOptions::default());
-    let roce = Ipv4Addr::from_bits(servers.len() as u32);
-    let client = ClientId { host: [127, 0, 0, 1].into(), roce };
-    let home = *servers.keys().next().expect("there is a server");
-    let of = Rc::clone(&memory);
-    let mut running = pin!(async move { work(Table::open(of, home).await).await });
-    let mut now = Instant::ZERO;
-    loop {
-        memory.turn(now);
-        keeper.pump(now, &*memory, |server, call| {
-            servers.get_mut(&server).expect("it is one of them").carry_out(now, client, call)
-        });
-        for server in servers.values_mut() {
-            server.work(now, 64);
-        }
-        if let Poll::Ready(done) = running.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return done;
-        }
-        now += Duration::from_micros(1);
-    }
+    stage::with_parts(parts, CHUNK, work)
 }
 
 /// Compares the whole table with a map.
