@@ -23,7 +23,7 @@ const DEPTH: usize = 64;
 /// Time limit for memory servers to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Inserts all keys into an empty structure.
+/// Inserts all keys into an empty structure, or those that are missing.
 pub(super) fn insert<K: SpreadKind>(
     arguments: &Arguments,
     cluster: &Cluster,
@@ -46,7 +46,7 @@ pub(super) fn insert<K: SpreadKind>(
     let bar = progress::bar("keys inserted", count);
     // Keys are sorted. In that order all inserts at once would be for one leaf.
     let stride = stride(data.keys().len());
-    let (next, done, trips) = (Cell::new(0), Cell::new(0_u64), Cell::new(0_u64));
+    let (next, done, trips, there) = (Cell::new(0), Cell::new(0_u64), Cell::new(0_u64), Cell::new(0_u64));
     let client = process.client().clone();
     let insert = async || {
         let structure = client.structure().await?;
@@ -56,10 +56,14 @@ pub(super) fn insert<K: SpreadKind>(
             value.clear();
             data.append(at, &mut value);
             loop {
-                let answer = structure.change(data.keys()[at], Change::Upsert(&value)).await;
+                let change = if arguments.resume { Change::Insert(&value) } else { Change::Upsert(&value) };
+                let answer = structure.change(data.keys()[at], change).await;
                 trips.set(trips.get() + u64::from(answer.round_trips));
                 match answer.result {
-                    Ok(_) => break,
+                    Ok(is_new) => {
+                        there.set(there.get() + u64::from(arguments.resume && !is_new));
+                        break;
+                    }
                     // Once more does no harm.
                     Err(error) if K::Structure::<Adapter>::is_unknown(&error) => {}
                     Err(error) => return Err(error),
@@ -78,7 +82,7 @@ pub(super) fn insert<K: SpreadKind>(
         Ok(results) => results.into_iter().collect::<Result<(), _>>().context("inserting")?,
         Err(NodeError::Stopped) => {
             bail!(Interrupted(format!(
-                "{} of {count} keys were inserted, and stay there; --replace begins anew",
+                "{} of {count} keys were inserted, and stay there; --resume goes on, --replace begins anew",
                 done.get()
             )));
         }
@@ -92,6 +96,7 @@ pub(super) fn insert<K: SpreadKind>(
         seconds,
         keys_per_s: count as f64 / seconds,
         round_trips: Some(trips.get() as f64 / count.max(1) as f64),
+        there: arguments.resume.then(|| there.get()),
         servers: cluster.servers().len(),
     })
 }

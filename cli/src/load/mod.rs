@@ -50,7 +50,7 @@ that is stopped before (exit code 130), or fails (1), changes nothing. Clients l
 
 A hash table, a Dolphin index and tables of transactions are loaded in the same way; their keys lie on all servers, in no ranges. With
 --client a client of the cluster file inserts them one by one instead, over the data path: such a load that is stopped leaves what it has
-inserted.")]
+inserted, and --resume goes on with it.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -73,6 +73,9 @@ pub(crate) struct Arguments {
     /// Client of the cluster file that inserts into the structure, key by key, instead of a bulk load; not for trees.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
+    /// Go on with a load by --client that was stopped: keys that are there keep their values, the others are inserted.
+    #[arg(long, requires = "client", conflicts_with = "replace")]
+    resume: bool,
     #[command(flatten)]
     nic: Nic,
     #[command(flatten)]

@@ -36,19 +36,23 @@ pub(super) struct SpreadResult {
     /// Round trips of an insert. `None`: no client has inserted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) round_trips: Option<f64>,
+    /// Keys that were there before, of a load that went on with another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) there: Option<u64>,
     pub(super) servers: usize,
 }
 
 impl fmt::Display for SpreadResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, keys, value_bytes, seconds, keys_per_s, round_trips, servers } = self;
+        let Self { name, keys, value_bytes, seconds, keys_per_s, round_trips, there, servers } = self;
         write!(
             f,
             "{} with values of {value_bytes} bytes in all in a {name} over {}, in {seconds:.2} s, {keys_per_s:.0}/s",
             count::of(*keys, "key"),
             count::of(*servers as u64, "memory server")
         )?;
-        round_trips.map_or(Ok(()), |trips| write!(f, ", {trips:.2} round trips each"))
+        round_trips.map_or(Ok(()), |trips| write!(f, ", {trips:.2} round trips each"))?;
+        there.map_or(Ok(()), |there| write!(f, "; {there} of them were there"))
     }
 }
 
@@ -78,7 +82,7 @@ async fn fill<K: SpreadKind>(
     data: &Arc<Input>,
 ) -> Result<Option<SpreadResult>> {
     let mut signalled = pin!(fatbtree_processes::stop_signal().context("listening for signals")?);
-    let connecting = connect_to_fill::<K>(cluster, trust, arguments.replace);
+    let connecting = connect_to_fill::<K>(cluster, trust, arguments.replace || arguments.resume);
     let servers = connected(connecting, &mut signalled).await?;
     if arguments.client.is_none() {
         let infos: Vec<_> = servers.iter().map(|server| server.info).collect();
@@ -111,6 +115,7 @@ async fn bulk_load<K: SpreadKind>(
         seconds,
         keys_per_s,
         round_trips: None,
+        there: None,
         servers: infos.len(),
     })
 }

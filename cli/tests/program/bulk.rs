@@ -120,8 +120,20 @@ fn loads_are_whole_or_not_there(structure: &str, many: &str) {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("repeat the command with --replace"));
     let result = load(cluster, &["--client", "client", "--keys", "500", "--replace"]);
     assert!(result["round_trips"].as_f64() > Some(2.0), "{result}");
-    let verified = verified(cluster);
-    assert!(verified.starts_with("whole: 500 keys "), "{verified}");
+    let verified_500 = verified(cluster);
+    assert!(verified_500.starts_with("whole: 500 keys "), "{verified_500}");
+
+    // Going on leaves what is there as it is.
+    let (answers, all) = shell(&["--cluster", cluster], "put 77 mine\n");
+    assert!(all, "{answers}");
+    let more: String = (70..90).map(|key| format!("{key},its\n")).collect();
+    let csv = folder.path().join("more.csv");
+    std::fs::write(&csv, format!("key,value\n{more}")).expect("written");
+    let on = ["--client", "client", "--keys", csv.to_str().expect("plain"), "--resume"];
+    let result = load(cluster, &on);
+    assert_eq!((&result["keys"], &result["there"]), (&20.into(), &1.into()), "{result}");
+    let (answers, _) = shell(&["--cluster", cluster], "get 77\nget 78\nlen\n");
+    assert_eq!(answers, "mine\nits\n520\n");
     assert!(up.stop("INT").success());
 }
 
