@@ -275,7 +275,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         config: TreeConfig::with_integrity(
             16,
             1024,
-            ValueLayout::OutOfLine,
+            ValueLayout::ByLength,
             Integrity::for_device(!checksums),
         )?,
         spare_bytes,

@@ -32,7 +32,7 @@ pub struct Simulation {
 }
 
 /// All simulations that take a seed.
-pub static ALL: [Simulation; 14] = [
+pub static ALL: [Simulation; 15] = [
     Simulation {
         name: "reads",
         about: "the whole path frame by frame: switches, plans, reloads; frames are lost, doubled, late and damaged",
@@ -50,6 +50,12 @@ pub static ALL: [Simulation; 14] = [
         about: "many writers of one tree; clients and memory servers die and start anew, trees are loaded meanwhile",
         ci: 2_000..12_000,
         run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::from_seed(seed).run()),
+    },
+    Simulation {
+        name: "short-values",
+        about: "both kinds on trees that keep short values in entries and longer ones in records: values grow and shrink",
+        ci: 1_000..7_000,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::by_length(seed).run()),
     },
     Simulation {
         name: "hostile-writes",

@@ -361,7 +361,7 @@ impl<'a> Target<'a> {
         for number in 0..self.config.leaf_capacity() as u64 {
             let (key, record) = entry(number);
             match self.config.values() {
-                ValueLayout::OutOfLine => builder.push_record(key, record),
+                ValueLayout::OutOfLine | ValueLayout::ByLength => builder.push_record(key, record),
                 ValueLayout::Inline(_) => builder.push_inline(key).fill(0xee),
             }
         }

@@ -133,7 +133,7 @@ fn serve_all(mut shell: Shell<impl Place, Out>) -> Result<io::Result<Lines>> {
 }
 
 fn own_tree(arguments: &Arguments) -> Result<Shell<Tree, Out>> {
-    let values = arguments.value_size.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
+    let values = arguments.value_size.map_or(ValueLayout::ByLength, ValueLayout::Inline);
     let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
         .unwrap_or_else(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit());
     let Arguments { servers, keys, cache: cache_bytes, spare: spare_bytes, trips, round_robin, .. } =

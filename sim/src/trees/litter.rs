@@ -150,7 +150,7 @@ impl Builder<'_> {
         let mut bytes = vec![0; self.config.leaf_bytes() as usize];
         let word = self.poison();
         let shape = *self.config.leaf_shape();
-        let record = if shape.is_inline() { None } else { Some(self.record(key, word)?) };
+        let record = if shape.has_records() { Some(self.record(key, word)?) } else { None };
         let mut leaf = LeafBuilder::new(&mut bytes, &shape, spec);
         match record {
             Some(record) => leaf.push_record(key, record),
@@ -166,7 +166,7 @@ impl Builder<'_> {
         let word = self.poison();
         let mut value = [0; 64];
         let size = match self.config.values() {
-            ValueLayout::OutOfLine => {
+            ValueLayout::OutOfLine | ValueLayout::ByLength => {
                 let record = self.record(key, word)?;
                 value[..RecordPointer::BYTES].copy_from_slice(&record.to_bytes());
                 RecordPointer::BYTES as u8

@@ -32,7 +32,8 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use fatbtree_blink::{
-    Combine, Integrity, KeyRange, Limits, OperationError, Techniques, TreeConfig, Trips, Value, ValueLayout,
+    Combine, Integrity, KeyRange, Limits, MAX_SHORT_VALUE, OperationError, Techniques, TreeConfig, Trips,
+    Value, ValueLayout,
 };
 use fatbtree_remote_memory::{Backoff, Contention};
 use fatbtree_verbs::Throttling;
@@ -224,6 +225,9 @@ impl Outcome {
     }
 }
 
+/// Longest value of trees that keep values by their length: about as many are longer than an entry holds as are not.
+const LONGEST_BY_LENGTH: usize = 2 * MAX_SHORT_VALUE as usize - 7;
+
 impl Scenario {
     /// The scenario of a seed.
     #[must_use]
@@ -321,6 +325,18 @@ impl Scenario {
             scenario.limits.patience = Duration::from_millis(2);
         }
         scenario
+    }
+
+    /// The scenario of a seed in which trees keep values by their length: entries have short ones, and each change may make a longer one of
+    /// it, or the other way round. In half of the scenarios most operations are lookups.
+    #[must_use]
+    pub fn by_length(seed: u64) -> Self {
+        let scenario = if seed.is_multiple_of(2) { Self::reading(seed) } else { Self::from_seed(seed) };
+        let config = &scenario.config;
+        let (fan_out, leaf, integrity) = (config.fan_out(), config.leaf_bytes(), config.integrity());
+        let config = TreeConfig::with_integrity(fan_out, leaf, ValueLayout::ByLength, integrity)
+            .expect("entries of this layout are among the smaller ones");
+        Self { config, longest: LONGEST_BY_LENGTH, ..scenario }
     }
 
     /// The scenario of a seed with a hostile writer, which damages the structure of trees. Everything else

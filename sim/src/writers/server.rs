@@ -118,7 +118,9 @@ impl Server {
         let length = |key| match config.values() {
             ValueLayout::Inline(bytes) => bytes.into(),
             // The same whenever it is asked for, and so the same as other values have.
-            ValueLayout::OutOfLine => 8 + (word(key) % (self.scenario.longest as u64 - 7)) as u32,
+            ValueLayout::OutOfLine | ValueLayout::ByLength => {
+                8 + (word(key) % (self.scenario.longest as u64 - 7)) as u32
+            }
         };
         let mut made = varying(length, |key, room: &mut [u8]| values::fill(key, word(key), room));
         let options = LoadOptions { range, spare_bytes: SPARE, ..LoadOptions::new(config, self.id) };

@@ -9,6 +9,8 @@ use crate::writers::{Outcome, Scenario};
 
 /// Seeds of each test run; `fatbtree simulate writes` runs others.
 const SEEDS: u64 = 2_000;
+/// Seeds with values by their length; `fatbtree simulate short-values` runs others.
+const BY_LENGTH: u64 = 1_000;
 /// Seeds with a hostile writer; `fatbtree simulate hostile-writes` runs others.
 const HOSTILE: u64 = 400;
 
@@ -29,6 +31,16 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
     assert!(total.second_restarts > 100, "{total:?}");
     assert!(total.cache_hits > 10_000 && total.stale_starts > 1_000, "{total:?}");
     assert!(total.speculated > 5_000 && total.stale_places > 200, "{total:?}");
+}
+
+#[test]
+fn values_grow_into_records_and_shrink_into_entries() {
+    let command = "fatbtree simulate short-values --seed";
+    let campaign = Campaign { command, most_failures: 3, ..Campaign::default() };
+    let report = campaign.run(Seeds::fixed(BY_LENGTH), |seed| Scenario::by_length(seed).run());
+    let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
+    assert!(total.records > 200 && total.stale_records > 100, "{total:?}");
+    assert!(total.speculated > 2_000 && total.stale_places > 300, "{total:?}");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use fatbtree_blink::node::{LeafBuilder, NodeSpec, write_internal};
 use fatbtree_blink::plain::PlainClient;
 use fatbtree_blink::record::{RecordPointer, published, record_bytes, write_record};
 use fatbtree_blink::{
-    EntryCache, EntryPlace, GlobalAddress, IndexCache, Integrity, KeyRange, Partition, Regions, Start,
-    SuperRoot, TreeConfig, ValueLayout,
+    EntryCache, EntryPart, EntryPlace, GlobalAddress, IndexCache, Integrity, KeyRange, Partition, Regions,
+    Start, SuperRoot, TreeConfig, ValueLayout,
 };
 use fatbtree_verbs::Memory;
 
@@ -41,7 +41,7 @@ fn client(config: &TreeConfig) -> (PlainClient, u64) {
         let mut builder = LeafBuilder::new(room, config.leaf_shape(), spec);
         for number in leaf * per_leaf..(leaf + 1) * per_leaf {
             let key = number * 2;
-            if config.leaf_shape().is_inline() {
+            if config.leaf_shape().has_values() {
                 builder.push_inline(key).fill(key as u8);
                 continue;
             }
@@ -99,7 +99,8 @@ fn table(c: &mut Criterion) {
     let mut group = c.benchmark_group("entry cache");
     for keys in [1_000, 100_000, 1_000_000_u64] {
         let cache = EntryCache::new(keys * 2 * 24);
-        let place = |key: u64| EntryPlace { address: GlobalAddress::new(0, 64 + key * 64), part: 1 };
+        let place =
+            |key: u64| EntryPlace { address: GlobalAddress::new(0, 64 + key * 64), part: EntryPart::Slot(1) };
         (0..keys).for_each(|key| cache.put(key, place(key), cache.tree()));
         let mut draw = 0_u64;
         let mut key = || {

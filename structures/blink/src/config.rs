@@ -15,9 +15,14 @@ pub use fatbtree_remote_memory::record::MAX_VALUE;
 pub enum ValueLayout {
     /// In the leaf entry; every value has exactly this many bytes, 1 to 64.
     Inline(u8),
-    /// In a record of its own (see [`crate::record`]); values may have any length up to 4 GiB.
+    /// In a record of its own (see [`crate::record`]); values may have any length up to [`MAX_VALUE`].
     OutOfLine,
+    /// In the leaf entry up to [`MAX_SHORT_VALUE`] bytes, where there would be the address of a record; in a record of its own otherwise.
+    ByLength,
 }
+
+/// The largest value in the entry of a leaf of [`ValueLayout::ByLength`], in bytes.
+pub const MAX_SHORT_VALUE: u8 = 11;
 
 /// Means by which a reader detects that a node was written during the read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]

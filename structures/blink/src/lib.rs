@@ -91,7 +91,8 @@ mod write;
 pub use allocation::Allocation;
 pub use cache::{CacheStats, IndexCache};
 pub use config::{
-    ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
+    ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_SHORT_VALUE, MAX_VALUE, TreeConfig,
+    ValueLayout,
 };
 pub use fatbtree_remote_memory::{
     Attempts, BreakReason, Change, Check, Combine, CommonError, ConnectError, ConnectionId, Contention,
@@ -105,7 +106,7 @@ pub use operation::{OperationError, Start, Trips, ValueBytes};
 pub use pool::{Pool, PoolConfig, PoolError, PoolStats};
 pub use scan::{Scan, ScanOptions, ScanTrips};
 pub use separator::{cut_keys, cut_nodes, separator};
-pub use speculation::{EntryCache, EntryCacheStats, EntryPlace};
+pub use speculation::{EntryCache, EntryCacheStats, EntryPart, EntryPlace};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use techniques::Techniques;

@@ -13,6 +13,7 @@ use crate::descent::{Descent, HintResult, Reason};
 use crate::node::{EntryValue, Node, NodeFault};
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
+use crate::speculation::EntryPart;
 
 /// A value in the registered buffer that it was read into, which goes back to its pool when the value is dropped. A long one is in memory of
 /// its own.
@@ -106,7 +107,7 @@ impl<V: Verbs> Descent<'_, V> {
         let key = self.key();
         let mut first = None;
         let may_be_led_to_record =
-            start == Start::IndexRead && !self.pool().config().tree.leaf_shape().is_inline();
+            start == Start::IndexRead && self.pool().config().tree.leaf_shape().has_records();
         if may_be_led_to_record && !self.pool().avoids_record(key) {
             match self.ask_switches().await? {
                 HintResult::Record { record, value } => return Ok(Some(Value::within(record, value))),
@@ -119,7 +120,7 @@ impl<V: Verbs> Descent<'_, V> {
         match place {
             Place::Nowhere => Ok(None),
             Place::Inline { leaf: address, slot, value } => {
-                self.note_place(address, slot);
+                self.note_place(address, EntryPart::Slot(slot));
                 Ok(Some(Value::within(leaf, value)))
             }
             Place::Record(pointer) => {
@@ -136,7 +137,7 @@ impl<V: Verbs> Descent<'_, V> {
     fn note_record(&self, pointer: RecordPointer, value: &Value) {
         let head = value.bytes.first_chunk().map(RecordHead::parse);
         if head.is_some_and(|head| head.is_published(self.key(), pointer)) {
-            self.note_place(pointer.address, pointer.length);
+            self.note_place(pointer.address, EntryPart::Record(pointer.length));
         }
     }
 

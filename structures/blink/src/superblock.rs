@@ -20,7 +20,7 @@
 use fatbtree_remote_memory::{CONFIGURATION_BYTES, Check, GlobalAddress, KeyRange, RegionHeader};
 
 use crate::config::{ConfigError, Integrity, TreeConfig, ValueLayout};
-use crate::node::{FORMAT_OUT_OF_LINE, LINE, MAX_LEVEL, NodeFault};
+use crate::node::{FORMAT_BY_LENGTH, FORMAT_OUT_OF_LINE, LINE, MAX_LEVEL, NodeFault};
 use crate::super_root::Partition;
 
 /// Bytes of a superblock: one line.
@@ -88,8 +88,11 @@ impl Superblock {
             |at: usize| configuration[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let half = |at: usize| u16::from_le_bytes([configuration[at], configuration[at + 1]]);
         let [.., root_level, format, flags, version] = configuration;
-        let values =
-            if format == FORMAT_OUT_OF_LINE { ValueLayout::OutOfLine } else { ValueLayout::Inline(format) };
+        let values = match format {
+            FORMAT_OUT_OF_LINE => ValueLayout::OutOfLine,
+            FORMAT_BY_LENGTH => ValueLayout::ByLength,
+            bytes => ValueLayout::Inline(bytes),
+        };
         let integrity = if flags & CHECKSUMS != 0 { Integrity::Checksums } else { Integrity::LineVersions };
         let leaf_bytes = (word(16) >> 32) as u32;
         Ok(Self {

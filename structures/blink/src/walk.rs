@@ -167,7 +167,7 @@ impl<'m> Tree<'m> {
         Ok(RecordHead::parse(&head).is_published(key, pointer).then_some(pointer))
     }
 
-    /// Address to which switches may lead index reads for `key`: its record or, where values are in line, its
+    /// Address to which switches may lead index reads for `key`: its record or, where its value is in line, its
     /// leaf. `None` if the key has no record that counts, or one that is longer than an index read. Adds the
     /// nodes that were read to `nodes`, also where it fails: at most [`MAX_LEVEL`](crate::node::MAX_LEVEL)
     /// and some siblings.
@@ -180,11 +180,15 @@ impl<'m> Tree<'m> {
             *nodes += 1;
             leaf = Some(step.address);
         })?;
-        if self.config.leaf_shape().is_inline() {
+        if !self.config.leaf_shape().has_records() {
             return Ok(leaf);
         }
         let fits = |pointer: &RecordPointer| record_bytes(pointer.length) <= self.config.max_node_bytes();
-        let record = self.published(key, self.entry_in(&bytes, key)?)?;
+        let entry = self.entry_in(&bytes, key)?;
+        if let Some(Entry::Inline(_)) = entry {
+            return Ok(leaf);
+        }
+        let record = self.published(key, entry)?;
         Ok(record.filter(fits).map(|pointer| pointer.address))
     }
 

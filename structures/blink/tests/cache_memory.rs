@@ -3,7 +3,7 @@
 
 use fatbtree_blink::node::{Node, NodeSpec, write_internal};
 use fatbtree_blink::{
-    EntryCache, EntryPlace, GlobalAddress, IndexCache, Integrity, KeyRange, Partition, TreeConfig,
+    EntryCache, EntryPart, EntryPlace, GlobalAddress, IndexCache, Integrity, KeyRange, Partition, TreeConfig,
     ValueLayout,
 };
 
@@ -39,7 +39,11 @@ fn an_entry_cache_takes_its_memory_at_once() {
     assert!(cache.bytes() <= 1 << 20 && cache.bytes() > (1 << 20) - 96);
     let used = allocation_counter::measure(|| {
         for key in 0..200_000 {
-            cache.put(key, EntryPlace { address: GlobalAddress::new(0, 64), part: 1 }, cache.tree());
+            cache.put(
+                key,
+                EntryPlace { address: GlobalAddress::new(0, 64), part: EntryPart::Slot(1) },
+                cache.tree(),
+            );
             assert!(cache.get(key).is_some());
             cache.clear();
         }

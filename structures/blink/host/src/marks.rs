@@ -59,7 +59,7 @@ impl Blink {
     /// Begins a walk at the first key.
     pub(super) fn begin_walk(&mut self) {
         self.marks = Marks::default();
-        if self.info.config.leaf_shape().is_inline() {
+        if !self.info.config.leaf_shape().has_records() {
             return;
         }
         self.marks.units = Marked::none(self.region.len(), UNIT);

@@ -157,10 +157,10 @@ impl<V: Verbs> Descent<'_, V> {
         let tree = &self.pool.config().tree;
         match step {
             Step::Index => {
-                // Where values are in line there are no records, and all that switches know are nodes.
-                let target = match tree.leaf_shape().is_inline() {
-                    true => IndexTarget::NodeOrRecord,
-                    false => IndexTarget::Node,
+                // Where there are no records, all that switches know are nodes.
+                let target = match tree.leaf_shape().has_records() {
+                    false => IndexTarget::NodeOrRecord,
+                    true => IndexTarget::Node,
                 };
                 self.pool.index_read(self.path(), self.key, tree.max_node_bytes(), target).await
             }

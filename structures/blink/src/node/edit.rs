@@ -16,7 +16,7 @@ use crate::config::Integrity;
 /// Content of an entry beside its key, for writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewValue<'v> {
-    /// The value itself, of the leaf's value size.
+    /// The value itself, which the leaf's entries [hold](LeafShape::holds).
     Inline(&'v [u8]),
     /// A record, written before.
     Record(RecordPointer),
@@ -83,16 +83,7 @@ impl<'a> LeafEditor<'a> {
         let at = self.shape.entry_offset(slot);
         let entry = &mut self.bytes[at..at + self.shape.entry_bytes()];
         entry[KEY..VALUE].copy_from_slice(&key.to_le_bytes());
-        match value {
-            NewValue::Inline(value) => {
-                assert!(self.shape.is_inline(), "this leaf keeps values out of line");
-                entry[VALUE..].copy_from_slice(value);
-            }
-            NewValue::Record(pointer) => {
-                assert!(!self.shape.is_inline(), "this leaf keeps values in line");
-                entry[VALUE..].copy_from_slice(&pointer.to_bytes());
-            }
-        }
+        self.shape.write(entry, value);
         self.set_state(slot, state)
     }
 

@@ -6,7 +6,7 @@
 //!      1    1 level; leaves are 0
 //!      2    2 magic 0xFB7E
 //!      4    1 flags: bit 0 free, bit 1 last (no high fence: every key from the low fence up), bit 2 lines have checksums
-//!      5    1 format: 0 internal; 1..=64 leaf with in-line values of that many bytes; 255 leaf with pointers
+//!      5    1 format: 0 internal; 1..=64 leaf with in-line values of that many bytes; 255 leaf with pointers; 254 with short values or pointers
 //!      6    2 count: children of an internal node; in a leaf, entries when it was last written whole
 //!      8    4 node version, one more with every whole write; its low byte is in every line
 //!     12    4 the line's checksum, or zero
@@ -31,6 +31,9 @@ pub const FORMAT_INTERNAL: u8 = 0;
 
 /// Format code of leaves whose entries point to records.
 pub const FORMAT_OUT_OF_LINE: u8 = 255;
+
+/// Format code of a leaf whose entries have short values, or point to records.
+pub const FORMAT_BY_LENGTH: u8 = 254;
 
 /// Offset of the first child of an internal node.
 pub const FIRST_CHILD: usize = offsets::FIRST_CHILD;

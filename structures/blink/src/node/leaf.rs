@@ -6,10 +6,11 @@
 //!   in line   offset 9, n bytes   value (n = 1..=64)
 //!   pointer   offset 9, 8 bytes   address of the record (see crate::record)
 //!             offset 17, 4 bytes  21 bits: bytes of the value, so that one READ fetches the whole record; 11 bits: its version
+//!   by length offset 9, 12 bytes  a short value, or the pointer in another order: see `short`
 //!
 //! line 0      the header
 //! line 1..    offset 0, 1 byte    version, then as many entries as fit in the 63 bytes left:
-//!             3 of 21 bytes with pointers, 3 of 17 bytes with values of 8 bytes
+//!             3 of 21 bytes with pointers or short values, 3 of 17 bytes with values of 8 bytes
 //!
 //! values of 55 to 64 bytes: an entry takes two lines, 2k+1 and 2k+2, and both its ends carry its state
 //!             offset   0, 1 byte  version of the first line
@@ -22,12 +23,15 @@
 //! checksum of 4 bytes after its version (before it in the second line of a wide entry), and entries begin at offset 5:
 //! 2 with pointers or 3 with values of 8 bytes in the 59 bytes left.
 
+use std::ops::Range;
+
 use fatbtree_remote_memory::record::RecordPointer;
 use fatbtree_remote_memory::{Check, GlobalAddress};
 
+use super::edit::NewValue;
 use super::line::{CHECKSUM, Marks};
-use super::{FORMAT_OUT_OF_LINE, LINE, NodeFault, NodeHeader, NodeSpec, word};
-use crate::config::{Integrity, ValueLayout};
+use super::{FORMAT_BY_LENGTH, FORMAT_OUT_OF_LINE, LINE, NodeFault, NodeHeader, NodeSpec, short, word};
+use crate::config::{Integrity, MAX_SHORT_VALUE, ValueLayout};
 
 pub(super) const OCCUPIED: u8 = 1 << 7;
 pub(super) const KEY: usize = 1;
@@ -59,6 +63,7 @@ impl LeafShape {
         let (format, entry) = match values {
             ValueLayout::Inline(n) => (n, VALUE + n as usize),
             ValueLayout::OutOfLine => (FORMAT_OUT_OF_LINE, POINTER_ENTRY),
+            ValueLayout::ByLength => (FORMAT_BY_LENGTH, POINTER_ENTRY),
         };
         let first = match integrity {
             Integrity::LineVersions => 1,
@@ -115,10 +120,61 @@ impl LeafShape {
         self.format
     }
 
-    /// Whether entries hold values, not pointers to records.
+    /// Whether entries may point to records.
     #[must_use]
-    pub const fn is_inline(&self) -> bool {
+    pub const fn has_records(&self) -> bool {
+        matches!(self.format, FORMAT_OUT_OF_LINE | FORMAT_BY_LENGTH)
+    }
+
+    /// Whether entries may hold values.
+    #[must_use]
+    pub const fn has_values(&self) -> bool {
         self.format != FORMAT_OUT_OF_LINE
+    }
+
+    /// Whether an entry holds a value of so many bytes, which the tree takes.
+    #[must_use]
+    pub const fn holds(&self, length: usize) -> bool {
+        match self.format {
+            FORMAT_OUT_OF_LINE => false,
+            FORMAT_BY_LENGTH => length <= MAX_SHORT_VALUE as usize,
+            _ => true,
+        }
+    }
+
+    /// Place of an entry's value in its bytes. `None` if it points to a record.
+    #[inline]
+    pub(super) fn value_in(&self, entry: &[u8]) -> Option<Range<usize>> {
+        match self.format {
+            FORMAT_OUT_OF_LINE => None,
+            FORMAT_BY_LENGTH => {
+                let length = short::length(entry.get(VALUE..)?.first_chunk()?)?;
+                Some(VALUE + 1..VALUE + 1 + length)
+            }
+            _ => Some(VALUE..self.entry.into()),
+        }
+    }
+
+    /// Fills the bytes of an entry after its key.
+    ///
+    /// # Panics
+    /// When the value is not one that an entry of this leaf has.
+    pub(super) fn write(&self, entry: &mut [u8], value: NewValue<'_>) {
+        let room = &mut entry[VALUE..];
+        match value {
+            NewValue::Inline(value) if self.format == FORMAT_BY_LENGTH => {
+                short::begin(room, value.len()).copy_from_slice(value);
+            }
+            NewValue::Inline(value) => {
+                assert!(self.has_values(), "this leaf keeps values out of line");
+                room.copy_from_slice(value);
+            }
+            NewValue::Record(pointer) => {
+                assert!(self.has_records(), "this leaf keeps values in line");
+                let bytes = pointer.to_bytes();
+                room.copy_from_slice(&if self.has_values() { short::pointer(bytes) } else { bytes });
+            }
+        }
     }
 
     /// Whether an entry takes two lines.
@@ -261,10 +317,16 @@ impl<'a> LeafNode<'a> {
             return Err(NodeFault::TornEntry { slot });
         }
         let entry = &bytes[..self.shape.entry_bytes()];
-        if self.shape.is_inline() {
-            return Ok(EntryValue::Inline(&entry[VALUE..]));
+        if let Some(value) = self.shape.value_in(entry) {
+            return Ok(EntryValue::Inline(&entry[value]));
         }
-        let pointer = entry[VALUE..].first_chunk().map(RecordPointer::from_bytes);
+        let pointer = entry[VALUE..].first_chunk().map(|bytes| {
+            RecordPointer::from_bytes(&if self.shape.has_values() {
+                short::of_pointer(*bytes)
+            } else {
+                *bytes
+            })
+        });
         match pointer.filter(|pointer| !pointer.address.is_null() || !Check::NullPointer.on()) {
             Some(pointer) => Ok(EntryValue::Record(pointer)),
             None => Err(NodeFault::NullPointer { slot }),
@@ -306,13 +368,22 @@ impl<'a> LeafBuilder<'a> {
         Self { bytes, shape: *shape, spec, count: 0 }
     }
 
-    /// Adds an entry and gives out the bytes of its value to be filled.
+    /// Adds an entry and gives out the bytes of its value to be filled: all values of the leaf have as many.
     ///
     /// # Panics
-    /// When the leaf is full, or keeps values out of line.
+    /// When the leaf is full, or its values have no such length.
     pub fn push_inline(&mut self, key: u64) -> &mut [u8] {
-        assert_ne!(self.shape.format, FORMAT_OUT_OF_LINE, "values are out of line");
-        self.push(key)
+        assert!(!self.shape.has_records(), "values have no length in common");
+        &mut self.push(key)[VALUE..]
+    }
+
+    /// Adds an entry and gives out the bytes of its value, so many, to be filled.
+    ///
+    /// # Panics
+    /// When the leaf is full, or its entries [hold](LeafShape::holds) no such value.
+    pub fn push_short(&mut self, key: u64, length: usize) -> &mut [u8] {
+        assert_eq!(self.shape.format, FORMAT_BY_LENGTH, "values have all the same length, or none is here");
+        short::begin(&mut self.push(key)[VALUE..], length)
     }
 
     /// Adds an entry that points to a record.
@@ -320,8 +391,16 @@ impl<'a> LeafBuilder<'a> {
     /// # Panics
     /// When the leaf is full, or keeps values in line.
     pub fn push_record(&mut self, key: u64, record: RecordPointer) {
-        assert_eq!(self.shape.format, FORMAT_OUT_OF_LINE, "values are in line");
-        self.push(key).copy_from_slice(&record.to_bytes());
+        self.push_value(key, NewValue::Record(record));
+    }
+
+    /// Adds an entry.
+    ///
+    /// # Panics
+    /// When the leaf is full, or the value is not one that its entries have.
+    pub fn push_value(&mut self, key: u64, value: NewValue<'_>) {
+        let shape = self.shape;
+        shape.write(self.push(key), value);
     }
 
     /// Writes header and line versions; returns the number of entries.
@@ -345,6 +424,6 @@ impl<'a> LeafBuilder<'a> {
         let entry = &mut self.bytes[at..at + usize::from(self.shape.entry)];
         entry[0] = state;
         entry[KEY..VALUE].copy_from_slice(&key.to_le_bytes());
-        &mut entry[VALUE..]
+        entry
     }
 }

@@ -30,10 +30,13 @@ mod header;
 mod internal;
 mod leaf;
 mod line;
+mod short;
 mod speculated;
 
 pub use edit::{LeafEditor, NewValue};
-pub use header::{FIRST_CHILD, FORMAT_INTERNAL, FORMAT_OUT_OF_LINE, MAGIC, NodeHeader, NodeSpec, offsets};
+pub use header::{
+    FIRST_CHILD, FORMAT_BY_LENGTH, FORMAT_INTERNAL, FORMAT_OUT_OF_LINE, MAGIC, NodeHeader, NodeSpec, offsets,
+};
 pub use internal::{CHILDREN_PER_LINE, InternalNode, internal_bytes, write_internal};
 pub(crate) use leaf::each_key_once;
 pub use leaf::{EntryValue, LeafBuilder, LeafNode, LeafShape};

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use fatbtree_remote_memory::{Check, GlobalAddress};
 
-use super::leaf::{KEY, LeafShape, OCCUPIED, VALUE};
+use super::leaf::{KEY, LeafShape, OCCUPIED};
 use super::line::Marks;
 use super::{LINE, MAGIC, NodeFault, NodeHeader};
 use crate::config::{Integrity, TreeConfig};
@@ -79,7 +79,9 @@ pub fn read_entry(
     {
         return Err(NodeFault::TornEntry { slot });
     }
-    Ok(at + VALUE..at + shape.entry_bytes())
+    // A pointer: the key has a longer value by now.
+    let value = shape.value_in(entry).ok_or(NodeFault::OtherEntry { slot })?;
+    Ok(at + value.start..at + value.end)
 }
 
 /// Whether a header is that of a leaf of this tree, at this address, that is responsible for the key.

@@ -138,7 +138,7 @@ fn copy(tree: &TreeConfig, node: &Node<'_>, bytes: &[u8], ask: &Ask) -> Result<C
     };
     let bytes = &bytes[..tree.leaf_bytes() as usize];
     // One copy, which all values share.
-    let shared = if ask.values && tree.leaf_shape().is_inline() {
+    let shared = if ask.values && tree.leaf_shape().has_values() {
         Bytes::copy_from_slice(bytes)
     } else {
         Bytes::new()

@@ -58,6 +58,12 @@
 //! record has as long as an entry leads to it ([`record`](crate::record), "By a switch"). So a lookup takes one round trip instead of
 //! two, and no bytes of a leaf are read. To lead to the entry's line instead would save bytes, but no round trip.
 //!
+//! # Values by length
+//!
+//! A key's value may lie in its entry now, and in a record after its next change, or the other way round. A place says which of the two it
+//! names. An entry that points to a record has no value that could be taken for the key's, and a record that was given up has no mark: so
+//! such a place does not answer.
+//!
 //! # Other trees
 //!
 //! A region can get another tree, where other things lie at the same addresses; a user's value there may look like a leaf. So places
@@ -77,7 +83,7 @@ use crate::lookup::Value;
 use crate::node::{LINE, entry_lines, read_entry};
 use crate::operation::Start;
 
-pub use table::{EntryCache, EntryCacheStats, EntryPlace};
+pub use table::{EntryCache, EntryCacheStats, EntryPart, EntryPlace};
 
 impl<V: Verbs> Descent<'_, V> {
     /// Reads the place that the entry cache names for the key. `None` if there is none, or if it does not answer.
@@ -87,10 +93,9 @@ impl<V: Verbs> Descent<'_, V> {
             return Ok(None);
         }
         let Some(place) = self.place_of_entry() else { return Ok(None) };
-        let value = if self.pool().config().tree.leaf_shape().is_inline() {
-            self.read_entry_at(place).await?
-        } else {
-            self.read_record_at(place).await?
+        let value = match place.part {
+            EntryPart::Slot(slot) => self.read_entry_at(place.address, slot as usize).await?,
+            EntryPart::Record(length) => self.read_record_at(place.address, length).await?,
         };
         let key = self.key();
         match &value {
@@ -114,24 +119,22 @@ impl<V: Verbs> Descent<'_, V> {
             self.pool().count_entries(|stats| stats.misses += 1);
         }
         let shape = self.pool().config().tree.leaf_shape();
-        let parts = if shape.is_inline() { shape.capacity() } else { MAX_VALUE as usize + 1 };
-        found.filter(|place| {
-            (place.part as usize) < parts && self.pool().link(self.path_to(*place).id).is_ok()
-        })
+        let may_be = |part| match part {
+            EntryPart::Slot(slot) => shape.has_values() && (slot as usize) < shape.capacity(),
+            EntryPart::Record(length) => shape.has_records() && length <= MAX_VALUE,
+        };
+        found.filter(|place| may_be(place.part) && self.pool().link(self.path_to(place.address).id).is_ok())
     }
 
-    fn path_to(&self, place: EntryPlace) -> Path<'_> {
-        self.lane().to(place.address.server())
+    fn path_to(&self, address: GlobalAddress) -> Path<'_> {
+        self.lane().to(address.server())
     }
 
-    async fn read_entry_at(
-        &mut self,
-        EntryPlace { address, part }: EntryPlace,
-    ) -> Result<Option<Value>, Reason> {
-        let (pool, tree, slot) = (self.pool(), &self.pool().config().tree, part as usize);
+    async fn read_entry_at(&mut self, address: GlobalAddress, slot: usize) -> Result<Option<Value>, Reason> {
+        let (pool, tree) = (self.pool(), &self.pool().config().tree);
         let lines = entry_lines(tree.leaf_shape(), slot);
         let at = GlobalAddress(address.raw() + lines.start as u64);
-        let path = self.path_to(EntryPlace { address, part });
+        let path = self.path_to(address);
         let (queue_pair, rkey) = pool.link(path.id)?;
         let read = |at: GlobalAddress, len: usize| Operation::Read {
             from: Remote { address: at.raw(), rkey },
@@ -148,11 +151,8 @@ impl<V: Verbs> Descent<'_, V> {
         Ok(found.map(|value| Value::within(lines, value)))
     }
 
-    async fn read_record_at(
-        &mut self,
-        EntryPlace { address, part }: EntryPlace,
-    ) -> Result<Option<Value>, Reason> {
-        let bytes = self.pool().read(self.lane(), address, record_bytes(part)).await?;
+    async fn read_record_at(&mut self, address: GlobalAddress, length: u32) -> Result<Option<Value>, Reason> {
+        let bytes = self.pool().read(self.lane(), address, record_bytes(length)).await?;
         let found = read_hinted(&bytes, self.key()).ok().map(|value| RECORD_HEAD..RECORD_HEAD + value.len());
         Ok(found.map(|value| Value::within(bytes, value)))
     }
@@ -160,12 +160,12 @@ impl<V: Verbs> Descent<'_, V> {
     /// Start of a change: at the leaf that the entry cache names, if the index cache does not know the leaf.
     pub(crate) fn start_of_change(&self, start: Start) -> Start {
         let asks_caches = matches!(start, Start::Cached | Start::CachedOrIndexRead);
-        if !asks_caches || !self.pool().config().tree.leaf_shape().is_inline() {
+        if !asks_caches || !self.pool().config().tree.leaf_shape().has_values() {
             return start;
         }
         let place = self.pool().entries(|entries| entries.get(self.key())).flatten();
         match place {
-            Some(EntryPlace { address, .. })
+            Some(EntryPlace { address, part: EntryPart::Slot(_) })
                 if self.pool().cached(|cache| cache.leaf_of(self.key())).is_none() =>
             {
                 self.pool().count_entries(|stats| stats.starts += 1);
@@ -177,7 +177,7 @@ impl<V: Verbs> Descent<'_, V> {
 
     /// Notes where the key's entry or record lies.
     #[inline]
-    pub(crate) fn note_place(&self, address: GlobalAddress, part: u32) {
+    pub(crate) fn note_place(&self, address: GlobalAddress, part: EntryPart) {
         let (key, tree) = (self.key(), self.entry_tree());
         self.pool().entries(|entries| entries.put(key, EntryPlace { address, part }, tree));
     }

@@ -7,10 +7,38 @@ use fatbtree_remote_memory::{Check, GlobalAddress, mix};
 /// Place that the [`EntryCache`] names for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntryPlace {
-    /// Address of the key's leaf where values are in line; address of the key's record where they are out of line.
+    /// Address of the key's leaf or record.
     pub address: GlobalAddress,
-    /// Slot of the key's entry in the leaf; bytes of the value in the record.
-    pub part: u32,
+    /// What lies there, and where in it the value is.
+    pub part: EntryPart,
+}
+
+/// What lies at a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EntryPart {
+    /// A leaf with the value in the entry of this slot.
+    Slot(u32),
+    /// A record with a value of so many bytes.
+    Record(u32),
+}
+
+impl EntryPart {
+    /// Bit that tells a slot from a length.
+    const SLOT: u32 = 1 << 31;
+
+    const fn word(self) -> u32 {
+        match self {
+            Self::Slot(slot) => slot | Self::SLOT,
+            Self::Record(length) => length & !Self::SLOT,
+        }
+    }
+
+    const fn of(word: u32) -> Self {
+        match word & Self::SLOT {
+            0 => Self::Record(word),
+            _ => Self::Slot(word & !Self::SLOT),
+        }
+    }
 }
 
 /// Content of an [`EntryCache`], and counters of a pool's use of it.
@@ -90,7 +118,7 @@ impl std::fmt::Debug for EntryCache {
 impl Slot {
     /// The words of a place, all but the used bit.
     fn words(key: u64, tree: u32, place: EntryPlace) -> [u64; 3] {
-        let detail = u64::from(place.part) | (u64::from(tree) & TREE) << PART_BITS;
+        let detail = u64::from(place.part.word()) | (u64::from(tree) & TREE) << PART_BITS;
         let address = place.address.raw();
         [key ^ address ^ mix(detail), address, detail]
     }
@@ -100,7 +128,7 @@ impl Slot {
         let (check, address) = (self.check.load(Relaxed), self.address.load(Relaxed));
         let detail = self.detail.load(Relaxed);
         let key = check ^ address ^ mix(detail & !USED);
-        (key, EntryPlace { address: GlobalAddress(address), part: detail as u32 }, detail)
+        (key, EntryPlace { address: GlobalAddress(address), part: EntryPart::of(detail as u32) }, detail)
     }
 
     fn write(&self, [check, address, detail]: [u64; 3]) {

@@ -13,6 +13,7 @@ use crate::descent::{Descent, LockedPlace, Reason};
 use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
 use crate::operation::Start;
 use crate::size_class::{RECORDS, of_level};
+use crate::speculation::EntryPart;
 use fatbtree_remote_memory::Change;
 
 /// A node that is locked, where it is, and what it held when it was locked.
@@ -110,8 +111,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         written?;
         match &record {
-            Some(record) => self.note_place(record.pointer.address, record.pointer.length),
-            None => self.note_place(address, slot as u32),
+            Some(record) => self.note_place(record.pointer.address, EntryPart::Record(record.pointer.length)),
+            None => self.note_place(address, EntryPart::Slot(slot as u32)),
         }
         Ok(Outcome::Done(true))
     }
@@ -230,9 +231,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Ok(NewNode { place, version })
     }
 
-    /// The record of a value, where values are out of line.
+    /// The record of a value that no entry holds.
     async fn new_record(&mut self, server: u16, value: &[u8]) -> Result<Option<NewRecord<'p, V>>, Reason> {
-        if self.pool().config().tree.leaf_shape().is_inline() {
+        if self.pool().config().tree.leaf_shape().holds(value.len()) {
             return Ok(None);
         }
         let (pool, length) = (self.pool(), value.len() as u32);

@@ -70,10 +70,7 @@ impl<'a> Whole<'a> {
             Self::Leaf(entries) => {
                 let mut leaf = LeafBuilder::new(&mut bytes, tree.leaf_shape(), *spec);
                 for &(key, value) in within(entries, &spec.range) {
-                    match value {
-                        NewValue::Inline(value) => leaf.push_inline(key).copy_from_slice(value),
-                        NewValue::Record(pointer) => leaf.push_record(key, pointer),
-                    }
+                    leaf.push_value(key, value);
                 }
                 leaf.finish();
             }

@@ -21,5 +21,6 @@ mod scan;
 mod session_identity;
 mod speculation;
 mod top;
+mod values_by_length;
 mod verify;
 mod write;

@@ -139,7 +139,9 @@ fn an_internal_node_is_checked_whole() {
 /// Where a device may tear lines, no mixture of two states of a node passes, wherever the one ends and the other begins.
 #[test]
 fn with_checksums_half_a_line_is_noticed() {
-    for values in [ValueLayout::OutOfLine, ValueLayout::Inline(8), ValueLayout::Inline(64)] {
+    for values in
+        [ValueLayout::OutOfLine, ValueLayout::ByLength, ValueLayout::Inline(8), ValueLayout::Inline(64)]
+    {
         let config = TreeConfig::with_integrity(16, 512, values, Integrity::Checksums).unwrap();
         let leaf = |version, byte| {
             let mut bytes = vec![0; 512];
@@ -148,7 +150,7 @@ fn with_checksums_half_a_line_is_noticed() {
             for key in 0..config.leaf_capacity() as u64 {
                 match values {
                     ValueLayout::Inline(_) => leaf.push_inline(key).fill(byte),
-                    ValueLayout::OutOfLine => {
+                    ValueLayout::OutOfLine | ValueLayout::ByLength => {
                         let address = GlobalAddress(byte.into());
                         leaf.push_record(key, RecordPointer { address, length: 9, version: 1 });
                     }

@@ -8,8 +8,8 @@ use common::{Client, Lab, configs, value_of};
 use fatbtree_blink::node::{LINE, NodeHeader, entry_lines, mark_free, offsets, read_entry, set_partner};
 use fatbtree_blink::record::{MARK_BYTES, UNPUBLISHED, record_bytes};
 use fatbtree_blink::{
-    Change, Check, EntryCache, EntryPlace, GlobalAddress, Integrity, Owner, SessionId, Start, TreeConfig,
-    Trips, ValueLayout,
+    Change, Check, EntryCache, EntryPart, EntryPlace, GlobalAddress, Integrity, Owner, SessionId, Start,
+    TreeConfig, Trips, ValueLayout,
 };
 use proptest::prelude::*;
 
@@ -74,6 +74,14 @@ impl Two {
         self.entries.get(key).unwrap()
     }
 
+    /// The same where the value is in line: leaf and slot.
+    fn learn_slot(&self, key: u64) -> (GlobalAddress, usize) {
+        match self.learn(key) {
+            EntryPlace { address, part: EntryPart::Slot(slot) } => (address, slot as usize),
+            place => panic!("{place:?} is a record"),
+        }
+    }
+
     /// Without `check` the known place of [`KEY`] answers with a value of the number `wrong`. With it, the lookup notices, costs one round
     /// trip more, and finds the value of the number `right`.
     fn assert_needed(&self, check: Check, wrong: u64, right: Option<u64>) {
@@ -136,11 +144,11 @@ impl Two {
 }
 
 fn inline() -> impl Iterator<Item = TreeConfig> {
-    configs().into_iter().filter(|config| config.leaf_shape().is_inline())
+    configs().into_iter().filter(|config| config.leaf_shape().has_values())
 }
 
 fn out_of_line() -> impl Iterator<Item = TreeConfig> {
-    configs().into_iter().filter(|config| !config.leaf_shape().is_inline())
+    configs().into_iter().filter(|config| config.values() == ValueLayout::OutOfLine)
 }
 
 #[test]
@@ -156,7 +164,7 @@ fn a_known_place_is_the_answer_in_one_round_trip() {
         assert_eq!(found, Some(two.value(7)));
         assert_eq!(trips, Trips { round_trips: 1, speculated: true, ..Trips::default() });
         let bytes = match config.values() {
-            ValueLayout::Inline(8) => 128,
+            ValueLayout::Inline(8) | ValueLayout::ByLength => 128,
             ValueLayout::Inline(_) => 192,
             ValueLayout::OutOfLine => u64::from(record_bytes(24)),
         };
@@ -213,7 +221,7 @@ fn own_changes_keep_places_right() {
         // Where it leads to leaves, a change begins there: it locks and reads, then writes and unlocks.
         assert_eq!(
             (starts, trips == 2),
-            if config.leaf_shape().is_inline() { (1, true) } else { (0, false) }
+            if config.leaf_shape().has_values() { (1, true) } else { (0, false) }
         );
         change(Change::Delete);
         assert_eq!(two.entries.get(5), None);
@@ -268,8 +276,8 @@ fn a_header_of_another_leaf_in_the_same_memory_is_noticed() {
     for config in inline() {
         let two = Two::new(config);
         let right = two.split();
-        let EntryPlace { part, .. } = two.learn(KEY);
-        let lines = entry_lines(config.leaf_shape(), part as usize);
+        let (_, slot) = two.learn_slot(KEY);
+        let lines = entry_lines(config.leaf_shape(), slot);
         two.merge();
         // The line is read here,
         let old = two.leaf(right);
@@ -284,7 +292,7 @@ fn a_header_of_another_leaf_in_the_same_memory_is_noticed() {
         let new = two.leaf(right);
         assert!(two.header(right).range().contains(KEY) && !two.header(right).is_free());
         let read = |header: &[u8], line: &[u8]| {
-            read_entry(&config, right, part as usize, KEY, &header[..LINE], &line[lines.clone()])
+            read_entry(&config, right, slot, KEY, &header[..LINE], &line[lines.clone()])
         };
         let wrong = without(Check::SpeculatedVersion, || read(&new, &old));
         if let Some(wrong) = wrong {
@@ -345,8 +353,8 @@ fn a_torn_line_does_not_match_its_checksum() {
     for config in inline().filter(|config| config.integrity() == Integrity::Checksums) {
         let two = Two::new(config);
         two.put(KEY, 1);
-        let EntryPlace { address, part } = two.learn(KEY);
-        let (slot, mut leaf) = (part as usize, two.leaf(address));
+        let (address, slot) = two.learn_slot(KEY);
+        let mut leaf = two.leaf(address);
         let lines = entry_lines(config.leaf_shape(), slot);
         let read = |leaf: &[u8]| {
             let value = read_entry(&config, address, slot, KEY, &leaf[..LINE], &leaf[lines.clone()]);
@@ -371,13 +379,13 @@ fn halves_of_two_entries_are_noticed() {
     for config in inline().filter(wide) {
         let two = Two::new(config);
         two.put(KEY, 1);
-        let EntryPlace { address, part } = two.learn(KEY);
-        let lines = entry_lines(config.leaf_shape(), part as usize);
+        let (address, slot) = two.learn_slot(KEY);
+        let lines = entry_lines(config.leaf_shape(), slot);
         let old = two.leaf(address);
         two.put(KEY, 2);
         let mut mixed = two.leaf(address);
         mixed[lines.start..lines.start + LINE].copy_from_slice(&old[lines.start..lines.start + LINE]);
-        let read = || read_entry(&config, address, part as usize, KEY, &mixed[..LINE], &mixed[lines.clone()]);
+        let read = || read_entry(&config, address, slot, KEY, &mixed[..LINE], &mixed[lines.clone()]);
         if let Some(torn) = without(Check::SpeculatedEntryVersion, read) {
             let value = &mixed[lines.clone()][torn.unwrap()];
             assert!(value != two.value(1) && value != two.value(2), "some of both");
@@ -441,7 +449,7 @@ fn a_record_that_was_replaced_or_is_another_keys_is_noticed() {
         // Longer than what is read.
         two.mutate(KEY, Change::Upsert(&[9; 40]));
         let now = two.learn(KEY);
-        two.entries.put(KEY, EntryPlace { part: 3, ..now }, two.entries.tree());
+        two.entries.put(KEY, EntryPlace { part: EntryPart::Slot(3), ..now }, two.entries.tree());
         assert_eq!(two.get(KEY).0.unwrap(), [9; 40]);
         assert_ne!(place, now);
     }

@@ -8,6 +8,9 @@ use super::proto;
 use crate::load::LoadCounts;
 use crate::tenant::TreeInfo;
 
+/// Stands for [`ValueLayout::ByLength`] where a number of bytes is expected, which releases without it refuse.
+const BY_LENGTH: u32 = 255;
+
 impl Describe for TreeInfo {
     const STRUCTURE: &'static str = "blink";
 
@@ -24,6 +27,7 @@ impl Describe for TreeInfo {
             inline_value_bytes: match config.values() {
                 ValueLayout::Inline(bytes) => bytes.into(),
                 ValueLayout::OutOfLine => 0,
+                ValueLayout::ByLength => BY_LENGTH,
             },
             checksums: config.integrity() == Integrity::Checksums,
             keys: counts.keys,
@@ -38,6 +42,7 @@ impl Describe for TreeInfo {
         let tree = proto::TreeDescription::decode(description).map_err(MessageError::structure)?;
         let values = match tree.inline_value_bytes {
             0 => ValueLayout::OutOfLine,
+            BY_LENGTH => ValueLayout::ByLength,
             bytes => ValueLayout::Inline(MessageError::bits_8("inline_value_bytes", bytes)?),
         };
         let integrity = if tree.checksums { Integrity::Checksums } else { Integrity::LineVersions };

@@ -82,10 +82,14 @@ impl Builder<'_> {
             let spec = self.spec(0, offset, low, next_low);
             let mut leaf = LeafBuilder::new(&mut self.nodes[offset as usize..][..size], &shape, spec);
             for &key in &keys[from..to] {
-                if shape.is_inline() {
+                if !shape.has_records() {
                     values.fill(key, leaf.push_inline(key));
+                    continue;
+                }
+                let length = values.length(key);
+                if shape.holds(length as usize) {
+                    values.fill(key, leaf.push_short(key, length as usize));
                 } else {
-                    let length = values.length(key);
                     let address = GlobalAddress::new(self.server, plan.records_from + record_at);
                     let bytes = &mut records[record_at as usize..][..record_bytes(length) as usize];
                     let version = if self.refill { next_record_version(bytes) } else { 1 };

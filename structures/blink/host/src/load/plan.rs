@@ -78,8 +78,10 @@ fn bytes_of_records<S: ValueSource>(
             }
             Ok(0)
         }
-        ValueLayout::OutOfLine => {
-            Ok(keys.iter().fold(0, |sum: u64, &key| sum.saturating_add(stride(values.length(key)))))
+        ValueLayout::OutOfLine | ValueLayout::ByLength => {
+            let lengths = keys.iter().map(|&key| values.length(key));
+            let longer = lengths.filter(|&length| !config.leaf_shape().holds(length as usize));
+            Ok(longer.fold(0, |sum: u64, length| sum.saturating_add(stride(length))))
         }
     }
 }

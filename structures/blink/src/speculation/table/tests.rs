@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn place(number: u64) -> EntryPlace {
-    EntryPlace { address: GlobalAddress::new(3, 64 * (number + 1)), part: number as u32 }
+    EntryPlace { address: GlobalAddress::new(3, 64 * (number + 1)), part: EntryPart::of(number as u32) }
 }
 
 /// Bytes of so many sets.
@@ -113,7 +113,7 @@ fn threads_get_only_what_was_put_for_the_key() {
             for key in 0..16 {
                 if let Some(EntryPlace { address, part }) = cache.get(key) {
                     let number = address.offset() / 64 - 1;
-                    assert_eq!((number >> 20, number as u32), (key, part));
+                    assert_eq!((number >> 20, number as u32), (key, part.word()));
                     found += 1;
                 }
             }

@@ -319,11 +319,13 @@ impl Lab {
     }
 }
 
-/// Tiny nodes: values in line, wide and out of line, with line versions and with checksums.
+/// Tiny nodes: values in line, wide, out of line and by their length, with line versions and with checksums.
 pub(crate) fn configs() -> Vec<TreeConfig> {
     let mut all = Vec::new();
     for integrity in [Integrity::LineVersions, Integrity::Checksums] {
-        for values in [ValueLayout::Inline(8), ValueLayout::Inline(60), ValueLayout::OutOfLine] {
+        let layouts =
+            [ValueLayout::Inline(8), ValueLayout::Inline(60), ValueLayout::OutOfLine, ValueLayout::ByLength];
+        for values in layouts {
             let leaf_bytes = if values == ValueLayout::Inline(60) { 64 * 7 } else { 64 * 3 };
             all.push(TreeConfig::with_integrity(4, leaf_bytes, values, integrity).unwrap());
         }
@@ -335,7 +337,7 @@ pub(crate) fn configs() -> Vec<TreeConfig> {
 pub(crate) fn value_of(config: &TreeConfig, number: u64) -> Vec<u8> {
     let len = match config.values() {
         ValueLayout::Inline(len) => usize::from(len),
-        ValueLayout::OutOfLine => (number % 50) as usize,
+        ValueLayout::OutOfLine | ValueLayout::ByLength => (number % 50) as usize,
     };
     number.to_le_bytes().into_iter().cycle().take(len).collect()
 }
