@@ -4,7 +4,6 @@ use crate::common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::device::WatchedDevice;
 use fatbtree_blink::node::{LINE, Node, NodeHeader, NodeSpec, next_version, write_internal};
 use fatbtree_blink::{
     GlobalAddress, KeyRange, Partition, Superblock, Tree, TreeConfig, TreeTop, ValueLayout, WalkError,
@@ -12,7 +11,7 @@ use fatbtree_blink::{
 use fatbtree_blink_host::{LoadOptions, LoadedTree, SnapshotError, TreeRequest, TreeServer, WalkLimits};
 use fatbtree_memserver::{MemoryServer, Request, ServerOptions};
 use fatbtree_verbs::Memory;
-use fatbtree_verbs::plain::PlainNetwork;
+use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Instant;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -27,25 +26,25 @@ fn config() -> TreeConfig {
     TreeConfig::new(5, 256, ValueLayout::Inline(8)).unwrap()
 }
 
-fn server(keys: u64, options: ServerOptions) -> TreeServer<WatchedDevice> {
+fn server(keys: u64, options: ServerOptions) -> TreeServer<PlainDevice> {
     bounded_server(keys, options, WalkLimits::default())
 }
 
-fn bounded_server(keys: u64, options: ServerOptions, walks: WalkLimits) -> TreeServer<WatchedDevice> {
+fn bounded_server(keys: u64, options: ServerOptions, walks: WalkLimits) -> TreeServer<PlainDevice> {
     let load = LoadOptions { spare_bytes: 1 << 20, ..LoadOptions::new(config(), 2) };
     let tree = common::load(&load, &(0..keys).map(|key| key * 10).collect::<Vec<_>>());
     let tree = LoadedTree { walks, ..tree };
-    MemoryServer::new(WatchedDevice::new(PlainNetwork::new().device()), tree, &options, 1).unwrap()
+    MemoryServer::new(PlainNetwork::new().device(), tree, &options, 1).unwrap()
 }
 
-fn ask(server: &mut TreeServer<WatchedDevice>) -> Answer {
+fn ask(server: &mut TreeServer<PlainDevice>) -> Answer {
     let (reply, answer) = oneshot::channel();
     server.handle(NOW, Request::Tenant(TreeRequest::Snapshot(reply)));
     answer
 }
 
 /// Lets the server work until it has nothing more to read.
-fn finish(server: &mut TreeServer<WatchedDevice>) -> u32 {
+fn finish(server: &mut TreeServer<PlainDevice>) -> u32 {
     let mut turns = 0;
     while server.work(NOW, 7) {
         turns += 1;
@@ -72,7 +71,7 @@ struct Parsed {
 }
 
 impl Writer {
-    fn new(server: &TreeServer<WatchedDevice>, seed: u64) -> Self {
+    fn new(server: &TreeServer<PlainDevice>, seed: u64) -> Self {
         let memory = Arc::clone(server.memory());
         let free = memory.len() - (1 << 20) - 256;
         Self {

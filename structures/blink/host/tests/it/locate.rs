@@ -147,8 +147,7 @@ fn circles_of_siblings_take_no_more_of_a_turn_than_other_trees() {
     let mut places = ask(&mut lab, first.low..last.low + 500);
     let (reply, mut top) = oneshot::channel();
     lab.server.handle(lab.now, Request::Tenant(TreeRequest::Snapshot(reply)));
-    let client = lab.client();
-    let session = lab.open(&client).unwrap();
+    let session = lab.open().unwrap();
     let (mut read, mut most, mut rounds) = (0, 0, 0);
     const BUDGET: usize = 10;
     while lab.server.work(lab.now, BUDGET) {

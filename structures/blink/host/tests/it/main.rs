@@ -1,4 +1,4 @@
-//! Tests of the memory server through its public interface. One binary: each more would link the whole crate again.
+//! Tests of what a memory server does for a tree, through its public interface. One binary: each more would link the whole crate again.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,26 +7,18 @@
 )]
 
 mod bulk_load;
-mod chunks;
 mod commits;
 mod common;
-mod connections;
 mod folder;
-mod free_blocks;
 mod hostile_peers;
 mod index_reads;
 mod living_tree;
 mod loading;
 mod locate;
 mod lost_tree;
-mod model;
-mod owners;
 mod refill;
-mod room;
 mod separators;
-mod server;
 mod service;
-mod session_keeper;
-mod sessions;
+mod superblock;
 mod sweep;
 mod torn;

@@ -1,7 +1,6 @@
 //! Helpers of several test files: trees from key sets, values of every layout, clients without a network.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
-pub mod device;
 pub mod lab;
 pub mod service;
 

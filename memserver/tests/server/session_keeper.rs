@@ -6,15 +6,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use common::lab::{config, options};
-use fatbtree_blink::size_class::{CLASSES, INTERNAL_NODES, LEAVES, RECORDS};
-use fatbtree_blink::{GlobalAddress, RemoteMemory, Shortage, SizeClass};
-use fatbtree_blink_host::{LoadOptions, TreeInfo, TreeServer};
-use fatbtree_memserver::{ClientId, MemoryServer, NoOwner, Refusal, ServerOptions};
+use common::blocks::{self, Blocks, CLASSES, Info, LARGE, RECORDS, SMALL, Shape};
+use common::lab::options;
+use fatbtree_memserver::{ClientId, MemoryServer, NoOwner, PartOptions, Refusal, ServerOptions, SizeClass};
 use fatbtree_remote_memory::session_keeper::{
     Call, CallId, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper,
 };
-use fatbtree_remote_memory::{RESTING, RemoteConfig, Spare, Trouble, Want, Writer};
+use fatbtree_remote_memory::{
+    ConnectionId, GlobalAddress, RESTING, RemoteConfig, RemoteMemory, Shortage, Spare, Trouble, Want, Writer,
+};
 use fatbtree_verbs::Endpoint;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -29,9 +29,9 @@ const RECORD: Want = Want { server: 1, class: RECORDS, bytes: 64, is_fresh: fals
 type Waits = Pin<Box<dyn Future<Output = Result<(), Shortage>>>>;
 
 struct Lab {
-    servers: Vec<TreeServer<PlainDevice>>,
+    servers: Vec<MemoryServer<PlainDevice, Blocks>>,
     memory: Rc<RemoteMemory<PlainDevice>>,
-    keeper: SessionKeeper<TreeInfo>,
+    keeper: SessionKeeper<Info>,
     client: ClientId,
     now: Instant,
     under_way: BTreeMap<CallId, Call>,
@@ -50,7 +50,7 @@ enum Fate {
     Answered,
     RequestLost,
     AnswerLost,
-    TreeLost,
+    StructureLost,
     Undecided,
     Refused,
     /// Answered as if it had been another call.
@@ -61,11 +61,11 @@ impl Lab {
     fn new(kept: KeeperOptions) -> Self {
         let network = PlainNetwork::new();
         let serve = |id| {
-            let load = LoadOptions { spare_bytes: 10 * 4096 + 64, ..LoadOptions::new(config(), id) };
-            let tree = common::load(&load, &(0..100).collect::<Vec<_>>());
+            let part =
+                PartOptions { spare_bytes: 10 * 4096 + 64, ..PartOptions::new(id, Shape { loaded: 3 }) };
             let options = ServerOptions { lock_table_bytes: 64, ..ServerOptions::writable() };
             let options = ServerOptions { chunk_bytes: 4096, lease: self::options().lease, ..options };
-            MemoryServer::new(network.device(), tree, &options, 1).unwrap()
+            MemoryServer::new(network.device(), blocks::part(&part), &options, 1).unwrap()
         };
         let config = RemoteConfig { lanes: LANES, ..RemoteConfig::default() };
         let memory = RemoteMemory::new(network.device(), 0..SERVERS, config, 1).unwrap();
@@ -123,7 +123,7 @@ impl Lab {
                 let _ = carry_out();
                 return self.tell(id, Err(NoAnswer));
             }
-            Fate::TreeLost => Err(Refusal::Lost { partition }),
+            Fate::StructureLost => Err(Refusal::Lost { partition }),
             Fate::Undecided => Err(Refusal::Undecided { partition }),
             Fate::Refused => Err(Refusal::NoOwner(NoOwner::InUse)),
             Fate::Senseless if is_open => Ok(Granted::Done),
@@ -138,7 +138,7 @@ impl Lab {
     fn tell(
         &mut self,
         id: CallId,
-        answer: Result<Granted<TreeInfo>, impl Into<fatbtree_remote_memory::session_keeper::Denied>>,
+        answer: Result<Granted<Info>, impl Into<fatbtree_remote_memory::session_keeper::Denied>>,
     ) {
         self.keeper.handle_answer(self.now, &*self.memory, id, answer);
     }
@@ -245,7 +245,7 @@ impl Lab {
     }
 
     fn trouble(&self, server: u16) -> Option<Trouble> {
-        let id = fatbtree_blink::ConnectionId { server, lane: 1 };
+        let id = ConnectionId { server, lane: 1 };
         self.memory.link(id).err()
     }
 
@@ -436,7 +436,7 @@ fn a_session_that_has_ended_is_replaced_at_once_with_all_its_connections() {
 fn memory_is_brought_or_refused_with_the_reason() {
     let mut lab = Lab::new(KeeperOptions::default());
     lab.settle(Fate::Answered);
-    for class in [LEAVES, RECORDS] {
+    for class in [LARGE, RECORDS] {
         lab.want(1, class);
     }
     lab.settle(Fate::Answered);
@@ -447,27 +447,27 @@ fn memory_is_brought_or_refused_with_the_reason() {
 
     // All that is left.
     let session = lab.keeper.session(1).unwrap();
-    let all = Call::Allocate { session, class: LEAVES, bytes: 0 };
+    let all = Call::Allocate { session, class: LARGE, bytes: 0 };
     while lab.servers[1].carry_out(lab.now, lab.client, all.clone()).is_ok() {}
-    lab.want(1, INTERNAL_NODES);
+    lab.want(1, SMALL);
     lab.settle(Fate::Answered);
     lab.poll();
     assert_eq!(lab.ended.pop(), Some(Err(Shortage::Region)));
 }
 
 #[test]
-fn a_lost_tree_fails_operations_until_there_is_another() {
+fn a_lost_structure_fails_operations_until_there_is_another() {
     let mut lab = Lab::new(KeeperOptions::default());
     lab.settle(Fate::Answered);
     lab.end_session(0);
     lab.keeper.doubt(0);
     lab.poll();
     lab.answer(0, Fate::Answered);
-    lab.run(Duration::from_secs(2), Fate::TreeLost);
+    lab.run(Duration::from_secs(2), Fate::StructureLost);
     assert!(matches!(lab.trouble(0), Some(Trouble::Lost(0))), "{:?}", lab.trouble(0));
     assert_eq!(lab.count(|notice| matches!(notice, Notice::Lost { server: 0 })), 1);
-    lab.want(0, LEAVES);
-    lab.settle(Fate::TreeLost);
+    lab.want(0, LARGE);
+    lab.settle(Fate::StructureLost);
     lab.poll();
     assert_eq!(lab.ended.pop(), Some(Err(Shortage::Lost)));
     lab.run(Duration::from_secs(2), Fate::Answered);
@@ -553,7 +553,7 @@ fn op() -> impl Strategy<Value = Op> {
         Fate::Answered,
         Fate::RequestLost,
         Fate::AnswerLost,
-        Fate::TreeLost,
+        Fate::StructureLost,
         Fate::Undecided,
         Fate::Refused,
         Fate::Senseless,

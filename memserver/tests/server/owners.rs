@@ -2,8 +2,8 @@
 use crate::common;
 
 use common::lab::{Client, Lab, Pair, options};
-use fatbtree_blink::{Owner, SessionId, Writer};
-use fatbtree_memserver::{Bounds, Lease, Limits, NoOwner, Refusal, ServerOptions};
+use fatbtree_memserver::{Bounds, Lease, Limits, NoOwner, Refusal, ServerInfo, ServerOptions};
+use fatbtree_remote_memory::{Owner, SessionId, Writer};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Failure, Operation, Output, Remote};
 
@@ -77,15 +77,15 @@ fn what_a_client_needs_to_write_comes_from_one_place() {
     assert_eq!(info.writer(lease.owner, true), Some(expected));
     assert_eq!(info.writer(lease.owner, false), Some(Writer { masked_atomics: false, ..expected }));
     assert_eq!(info.writer(None, true), None);
-    let poor = fatbtree_blink_host::TreeServerInfo { masked_atomics: false, ..info };
+    let poor = ServerInfo { masked_atomics: false, ..info };
     assert_eq!(poor.writer(lease.owner, true), Some(Writer { masked_atomics: false, ..expected }));
     assert_eq!((table.owners.len, table.on_device), (8192 + 65_536 * 8, true), "a bit and a name for each");
     assert_eq!(lab.server.renew_session(lab.now, lease.session).unwrap().owner, lease.owner);
 
-    // Tree memory is written; the table of owners is only read.
+    // The region is written; the table of owners is only read.
     let pair = lab.connect(&mut client, lease.session).unwrap();
     let to = Remote { address: info.region.iova + 64, rkey: info.region.rkey };
-    client.post(pair, Operation::Write { to, data: b"node" }).unwrap();
+    client.post(pair, Operation::Write { to, data: b"data" }).unwrap();
     let write = Operation::Write { to: expected.owners, data: &[0; 8] };
     assert_eq!(client.post(pair, write).unwrap_err(), Failure::RemoteAccess);
 

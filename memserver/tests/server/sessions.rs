@@ -5,12 +5,11 @@ use crate::common;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
+use common::blocks::{LARGE, RECORDS, SMALL};
 use common::lab::{Lab, SERVER, options};
-use fatbtree_blink::SessionId;
-use fatbtree_blink::size_class::{INTERNAL_NODES, LEAVES, RECORDS};
-use fatbtree_blink_host::TreeEvent;
-use fatbtree_memserver::{Bounds, ClientId, Limits, Payer, Refusal, Request, Resource, ServerOptions};
+use fatbtree_memserver::{Bounds, ClientId, Event, Limits, Payer, Refusal, Request, Resource, ServerOptions};
 use fatbtree_remote_memory::session_keeper::Call;
+use fatbtree_remote_memory::{GlobalAddress, SessionId};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{ConnectError, Endpoint, Mtu, Operation, QueuePairNumber, Remote};
 
@@ -36,17 +35,17 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     let mut client = lab.client();
     let session = lab.open(&client).unwrap();
     let pairs: Vec<_> = (0..3).map(|_| lab.connect(&mut client, session).unwrap()).collect();
-    let leaves = lab.allocate(session, LEAVES).unwrap();
-    let inner = lab.allocate(session, INTERNAL_NODES).unwrap();
-    let last = fatbtree_blink::GlobalAddress(inner.address.raw() + 4096 / 384 * 384 - 384);
-    lab.put_node(last, 1, false);
+    let large = lab.allocate(session, LARGE).unwrap();
+    let small = lab.allocate(session, SMALL).unwrap();
+    let last = GlobalAddress(small.address.raw() + 4096 / 384 * 384 - 384);
+    lab.put(last, SMALL, false);
     let opened = lab.events();
     assert_eq!((opened.len(), lab.watch().queue_pairs.len()), (3, 3));
     for (event, pair) in opened.iter().zip(&pairs) {
-        let TreeEvent::Opened(hop) = event else { panic!("{event:?}") };
+        let Event::Opened(hop) = event else { panic!("{event:?}") };
         let info = lab.server.info();
         assert_eq!((hop.client, hop.queue_pair, hop.partition), (client.roce, pair.there, SERVER));
-        assert_eq!((hop.rkey, hop.root), (info.region.rkey, info.partition.root));
+        assert_eq!((hop.rkey, hop.root), (info.region.rkey, info.structure.root));
     }
 
     lab.pass(Duration::from_secs(9));
@@ -57,7 +56,7 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     lab.pass(SECOND);
 
     let closed = opened.iter().map(|event| match event {
-        TreeEvent::Opened(hop) => TreeEvent::Closed(*hop),
+        Event::Opened(hop) => Event::Closed(*hop),
         other => *other,
     });
     let closed: Vec<_> = closed.collect();
@@ -68,11 +67,11 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     assert_eq!(counters.map(|name| lab.counter(name)), [0, 1, 0, 0, 1]);
     assert_eq!(lab.server.renew_session(lab.now, session), Err(Refusal::UnknownSession(session)));
     // Nothing that was posted before can be written into the chunk that another client gets now.
-    let to = Remote { address: leaves.address.raw(), rkey: lab.server.info().region.rkey };
+    let to = Remote { address: large.address.raw(), rkey: lab.server.info().region.rkey };
     assert!(client.post(pairs[0], Operation::Write { to, data: b"late" }).is_err());
     let other = lab.client();
     let session = lab.open(&other).unwrap();
-    assert_eq!(lab.allocate(session, LEAVES), Ok(leaves));
+    assert_eq!(lab.allocate(session, LARGE), Ok(large));
 }
 
 #[test]
@@ -95,7 +94,7 @@ fn closing_and_disconnecting_give_back_at_once() {
     let counters = ["sessions", "queue_pairs", "chunks_held", "chunks_free_again"];
     assert_eq!(counters.map(|name| lab.counter(name)), [1, 1, 0, 1]);
     let left: Vec<_> = lab.events();
-    assert!(matches!(left[..], [TreeEvent::Opened(hop)] if hop.queue_pair == kept.there), "{left:?}");
+    assert!(matches!(left[..], [Event::Opened(hop)] if hop.queue_pair == kept.there), "{left:?}");
     let Lab { server, watch, .. } = lab;
     let (_, memory) = server.stop();
     assert!(watch.borrow().queue_pairs.is_empty() && watch.borrow().regions.is_empty());
@@ -115,7 +114,7 @@ fn a_queue_pair_that_breaks_is_destroyed_and_makes_room() {
     let server = &mut lab.server;
     server.work(lab.now, 1);
     let events = lab.events();
-    assert!(matches!(events[..], [TreeEvent::Closed(hop)] if hop.queue_pair == pairs[1].there), "{events:?}");
+    assert!(matches!(events[..], [Event::Closed(hop)] if hop.queue_pair == pairs[1].there), "{events:?}");
     assert_eq!((lab.watch().queue_pairs.len(), lab.counter("queue_pairs_broken")), (4, 1));
     // A client that reconnects need not wait until the server has been driven.
     lab.connect(&mut client, session).unwrap();
@@ -289,7 +288,7 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     let mut client = lab.client().on_host(1);
     let session = lab.open(&client).unwrap();
     let pair = lab.connect(&mut client, session).unwrap();
-    lab.allocate(session, LEAVES).unwrap();
+    lab.allocate(session, LARGE).unwrap();
     let mut stolen = session;
     stolen.host = lab.client().on_host(2).id().host;
     let unknown = Refusal::UnknownSession(stolen);
@@ -297,7 +296,7 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     assert_eq!(server.renew_session(lab.now, stolen), Err(unknown.clone()));
     assert_eq!(server.connect(lab.now, stolen, &pair.local, None), Err(unknown.clone()));
     assert_eq!(server.disconnect(lab.now, stolen, pair.there), Err(unknown.clone()));
-    assert_eq!(server.allocate(lab.now, stolen, LEAVES, 0), Err(unknown.clone()));
+    assert_eq!(server.allocate(lab.now, stolen, LARGE, 0), Err(unknown.clone()));
     assert_eq!(server.close_session(lab.now, stolen), Err(unknown));
     assert_eq!(["sessions", "queue_pairs", "chunks_held"].map(|name| lab.counter(name)), [1, 1, 1]);
 
@@ -326,12 +325,12 @@ fn events_that_nobody_takes_are_bounded() {
     }
     assert_eq!(lab.counter("events_not_taken"), 0, "nobody heard of them");
     let pairs: Vec<_> = (0..4).map(|_| lab.connect(&mut client, session).unwrap()).collect();
-    assert_eq!(lab.server.poll_event().map(|event| matches!(event, TreeEvent::Opened(_))), Some(true));
+    assert_eq!(lab.server.poll_event().map(|event| matches!(event, Event::Opened(_))), Some(true));
     for pair in &pairs {
         lab.server.disconnect(lab.now, session, pair.there).unwrap();
     }
     let left = lab.events();
-    assert!(matches!(left[..], [TreeEvent::Closed(hop)] if hop.queue_pair == pairs[0].there), "{left:?}");
+    assert!(matches!(left[..], [Event::Closed(hop)] if hop.queue_pair == pairs[0].there), "{left:?}");
 }
 
 /// A grant to a client that has gone meanwhile is taken back at once.
@@ -350,7 +349,7 @@ fn an_answer_that_nobody_waits_for_is_taken_back() {
     let local = hostile_endpoint(&mut client);
     let connect = Call::Connect { session: session.id, local, replaces: None };
     dropped(&mut lab, connect.clone());
-    dropped(&mut lab, Call::Allocate { session: session.id, class: LEAVES, bytes: 0 });
+    dropped(&mut lab, Call::Allocate { session: session.id, class: LARGE, bytes: 0 });
     let counters = ["queue_pairs", "queue_pairs_opened", "chunks_held", "chunks_free_again"];
     assert_eq!(counters.map(|name| lab.counter(name)), [0, 1, 0, 1]);
     let (reply, mut answer) = tokio::sync::oneshot::channel();

@@ -1,14 +1,12 @@
 //! What sessions cost: no more than what they write, and a stated share.
 use crate::common;
 
+use common::blocks::{self, Blocks, CLASSES, LARGE, RECORDS, Shape};
 use common::lab::SERVER;
-use fatbtree_blink::record::{UNPUBLISHED, place_bytes, record_bytes, write_record};
-use fatbtree_blink::size_class::{CLASSES, LEAVES, RECORDS};
-use fatbtree_blink::{MAX_VALUE, TreeConfig, ValueLayout};
-use fatbtree_blink_host::{LoadOptions, TreeServer};
 use fatbtree_memserver::{
-    Bounds, ClientId, Grant, Limits, MemoryServer, ServerOptions, SessionKey, SizeClass,
+    Bounds, ClientId, Grant, Limits, MemoryServer, PartOptions, ServerOptions, SessionKey, SizeClass,
 };
+use fatbtree_remote_memory::record::{MAX_VALUE, UNPUBLISHED, place_bytes, record_bytes, write_record};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Instant;
 
@@ -17,17 +15,15 @@ const NOW: Instant = Instant::ZERO;
 /// Bytes of a session that are lost to the border of a line, for each class.
 const SHARE: u64 = 64;
 
-struct Lab(TreeServer<PlainDevice>);
+struct Lab(MemoryServer<PlainDevice, Blocks>);
 
 impl Lab {
     fn new(spare_bytes: u64) -> Self {
-        let config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
-        let load = LoadOptions { spare_bytes, ..LoadOptions::new(config, SERVER) };
-        let tree = common::load(&load, &[1, 2, 3]);
+        let part = PartOptions { spare_bytes, ..PartOptions::new(SERVER, Shape { loaded: 1 }) };
         let bounds = Bounds { sessions: 4096, queue_pairs: 1, chunks: 1024, attempts: 1 << 20 };
         let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
         let options = ServerOptions { limits, ..ServerOptions::writable() };
-        Self(MemoryServer::new(PlainNetwork::new().device(), tree, &options, 1).unwrap())
+        Self(MemoryServer::new(PlainNetwork::new().device(), blocks::part(&part), &options, 1).unwrap())
     }
 
     fn open(&mut self) -> SessionKey {
@@ -116,6 +112,6 @@ fn a_thousand_writers_fit_a_server_of_four_gibibytes() {
 fn parts_grow_with_use_up_to_a_chunk() {
     let mut lab = Lab::new(256 << 20);
     let session = lab.open();
-    let parts: Vec<_> = (0..10).map(|_| lab.part(session, LEAVES, 0).1 >> 10).collect();
+    let parts: Vec<_> = (0..10).map(|_| lab.part(session, LARGE, 0).1 >> 10).collect();
     assert_eq!(parts, [64, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 8192]);
 }

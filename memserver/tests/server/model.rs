@@ -3,13 +3,12 @@ use crate::common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use common::blocks::CLASSES;
 use common::lab::{Client, Lab, Pair, options};
-use fatbtree_blink::GlobalAddress;
-use fatbtree_blink::size_class::CLASSES;
-use fatbtree_blink_host::TreeEvent;
 use fatbtree_memserver::{
-    Bounds, ClientId, Limits, Payer, Refusal, Resource, ServerOptions, SessionKey, SizeClass,
+    Bounds, ClientId, Event, Limits, Payer, Refusal, Resource, ServerOptions, SessionKey, SizeClass,
 };
+use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::time::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -224,17 +223,14 @@ impl Model {
     fn take_events(&mut self) {
         for event in self.lab.events() {
             match event {
-                TreeEvent::Opened(hop) => {
+                Event::Opened(hop) => {
                     assert!(self.open.insert(hop.queue_pair.0), "{hop:?} was opened twice")
                 }
-                TreeEvent::Closed(hop) => {
+                Event::Closed(hop) => {
                     assert!(self.open.remove(&hop.queue_pair.0), "{hop:?} was not open")
                 }
-                TreeEvent::NewRoot(_)
-                | TreeEvent::Reloaded { .. }
-                | TreeEvent::Lost { .. }
-                | TreeEvent::Ask(_) => {
-                    panic!("no client splits the root, no operator loads, and a tree lies on one server")
+                Event::NewRoot(_) | Event::Reloaded { .. } | Event::Lost { .. } | Event::Ask(_) => {
+                    panic!("no client moves the root, no operator loads, and the blocks lie on one server")
                 }
             }
         }

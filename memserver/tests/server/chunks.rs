@@ -1,13 +1,13 @@
-//! Chunks keep their class for ever; what was written to stays the tree's, the rest comes back.
+//! Chunks keep their class for ever; what was written to stays the structure's, the rest comes back.
 use crate::common;
 
+use common::blocks::{CLASSES, LARGE, LARGE_BYTES, RECORDS, SMALL, SMALL_BYTES};
 use common::lab::{Lab, SERVER, options};
-use fatbtree_blink::record::{UNPUBLISHED, place_bytes, record_bytes, write_record};
-use fatbtree_blink::size_class::{CLASSES, INTERNAL_NODES, LEAVES, RECORDS};
-use fatbtree_blink::{GlobalAddress, MAX_VALUE};
 use fatbtree_memserver::{
     Bounds, Chunk, Grant, Limits, NoChunk, OverBound, Payer, Refusal, Resource, ServerOptions,
 };
+use fatbtree_remote_memory::GlobalAddress;
+use fatbtree_remote_memory::record::{MAX_VALUE, UNPUBLISHED, place_bytes, record_bytes, write_record};
 use fatbtree_verbs::time::Duration;
 
 /// A region of ten chunks, and limits above ten for all clients.
@@ -28,18 +28,18 @@ fn chunks_lie_side_by_side_in_the_spare_memory_and_not_in_the_padding() {
             Err(refusal) => break refusal,
         }
     };
-    let full = NoChunk { class: "internal nodes", chunks: 10, used: 10 };
+    let full = NoChunk { class: "small blocks", chunks: 10, used: 10 };
     assert_eq!((chunks.len(), refusal), (10, Refusal::NoChunk(full)));
     // A chunk that is not to be had costs nothing, however often it is asked for.
     for _ in 0..2000 {
-        let refused = lab.allocate(session, INTERNAL_NODES);
+        let refused = lab.allocate(session, SMALL);
         assert_eq!(refused, Err(Refusal::NoChunk(full)));
     }
     lab.server.close_session(lab.now, session).unwrap();
     lab.pass(Duration::ZERO);
     let session = lab.open(&client).unwrap();
-    assert_eq!(lab.allocate(session, LEAVES), Ok(chunks[0]));
-    let end = lab.server.memory().len() - u64::from(lab.server.info().config.max_node_bytes());
+    assert_eq!(lab.allocate(session, LARGE), Ok(chunks[0]));
+    let end = lab.server.memory().len() - LARGE_BYTES;
     for (at, chunk) in chunks.iter().enumerate() {
         let address = chunk.address;
         assert_eq!((chunk.bytes, address.server(), address.offset() % 64), (4096, SERVER, 0));
@@ -48,7 +48,7 @@ fn chunks_lie_side_by_side_in_the_spare_memory_and_not_in_the_padding() {
     }
 }
 
-/// A stale pointer to a node must meet a node of the same size for ever.
+/// A stale pointer to a block must meet a block of the same size for ever.
 #[test]
 fn a_chunk_never_changes_its_kind() {
     let mut lab = lab();
@@ -76,20 +76,20 @@ fn a_chunk_never_changes_its_kind() {
 }
 
 #[test]
-fn chunks_that_were_written_to_stay_the_trees() {
+fn chunks_that_were_written_to_stay_the_structures() {
     let mut lab = lab();
     let client = lab.client();
     let session = lab.open(&client).unwrap();
-    let [written, kept, last] = [(); 3].map(|()| lab.allocate(session, LEAVES).unwrap().address);
-    lab.fill(written, LEAVES);
+    let [written, kept, last] = [(); 3].map(|()| lab.allocate(session, LARGE).unwrap().address);
+    lab.fill(written, LARGE);
     lab.server.close_session(lab.now, session).unwrap();
     lab.pass(Duration::ZERO);
 
     let other = lab.client();
     let session = lab.open(&other).unwrap();
-    let again: Vec<_> = (0..2).map(|_| lab.allocate(session, LEAVES).unwrap().address).collect();
+    let again: Vec<_> = (0..2).map(|_| lab.allocate(session, LARGE).unwrap().address).collect();
     assert_eq!(again, [kept, last], "chunks that were not written to are given out again");
-    let fresh = lab.allocate(session, LEAVES).unwrap().address;
+    let fresh = lab.allocate(session, LARGE).unwrap().address;
     assert!(fresh > last && fresh != written);
 }
 
@@ -104,20 +104,20 @@ fn who_takes_chunks_without_end_is_refused() {
     let over = |payer, limit| Refusal::OverBound(OverBound { payer, what: Resource::Chunks, limit });
     for _ in 0..3 {
         let session = lab.open(&hostile).unwrap();
-        let chunk = lab.allocate(session, LEAVES).unwrap();
-        (0..4).for_each(|at| lab.put_node(GlobalAddress(chunk.address.raw() + at * 1024), 0, true));
+        let chunk = lab.allocate(session, LARGE).unwrap();
+        (0..4).for_each(|at| lab.put(GlobalAddress(chunk.address.raw() + at * 1024), LARGE, true));
         lab.server.close_session(lab.now, session).unwrap();
     }
     let session = lab.open(&hostile).unwrap();
-    let refused = lab.allocate(session, LEAVES);
+    let refused = lab.allocate(session, LARGE);
     assert_eq!(refused, Err(over(Payer::Client(hostile.id()), 3)));
     // Under another address it gets what its host may have, and no more.
     let second = lab.client().on_host(1);
     let session = lab.open(&second).unwrap();
     for _ in 0..2 {
-        lab.allocate(session, LEAVES).unwrap();
+        lab.allocate(session, LARGE).unwrap();
     }
-    let refused = lab.allocate(session, LEAVES);
+    let refused = lab.allocate(session, LARGE);
     assert_eq!(refused, Err(over(Payer::Host(hostile.id().host), 5)));
     let other = lab.client().on_host(2);
     let session = lab.open(&other).unwrap();
@@ -129,7 +129,7 @@ fn who_takes_chunks_without_end_is_refused() {
     assert_eq!((lab.counter("chunks_published"), lab.counter("chunks_held")), (3, 0));
     let session = lab.open(&second).unwrap();
     for _ in 0..2 {
-        lab.allocate(session, LEAVES).unwrap();
+        lab.allocate(session, LARGE).unwrap();
     }
     let other = lab.client().on_host(3);
     let session = lab.open(&other).unwrap();
@@ -151,13 +151,11 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
         let client = lab.client();
         let session = lab.open(&client).unwrap();
         let mut take = |class| lab.allocate(session, class).unwrap();
-        let [leaves, inner, fresh, records] =
-            [LEAVES, INTERNAL_NODES, INTERNAL_NODES, RECORDS].map(&mut take);
-        let inner_bytes = u64::from(lab.server.info().config.internal_bytes());
+        let [large, small, fresh, records] = [LARGE, SMALL, SMALL, RECORDS].map(&mut take);
         // A gap comes back, too: what was taken and never written to is known to no client.
-        lab.put_node(leaves.address, 0, false);
-        lab.put_node(at(leaves, 2048), 0, true);
-        lab.put_node(inner.address, 1, false);
+        lab.put(large.address, LARGE, false);
+        lab.put(at(large, 2048), LARGE, true);
+        lab.put(small.address, SMALL, false);
         let mut record = vec![0; record_bytes(13) as usize];
         write_record(&mut record, 7, 1, UNPUBLISHED, |value| value.fill(1));
         lab.server.memory().write(records.address.offset(), &record).unwrap();
@@ -176,22 +174,22 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
         let other = lab.client();
         let session = lab.open(&other).unwrap();
         let mut take = |class| lab.allocate(session, class).unwrap();
-        let gap = Chunk { address: at(leaves, 1024), bytes: 1024, ..leaves };
-        let rest = Chunk { address: at(leaves, 3072), bytes: 1024, ..leaves };
-        assert_eq!([take(LEAVES), take(LEAVES)], [gap, rest]);
-        let rest = Chunk { address: at(inner, inner_bytes), bytes: 4096 - inner_bytes, ..inner };
-        assert_eq!([take(INTERNAL_NODES), take(INTERNAL_NODES)], [rest, fresh]);
+        let gap = Chunk { address: at(large, 1024), bytes: 1024, ..large };
+        let rest = Chunk { address: at(large, 3072), bytes: 1024, ..large };
+        assert_eq!([take(LARGE), take(LARGE)], [gap, rest]);
+        let rest = Chunk { address: at(small, SMALL_BYTES), bytes: 4096 - SMALL_BYTES, ..small };
+        assert_eq!([take(SMALL), take(SMALL)], [rest, fresh]);
         let next = take(RECORDS);
         assert_eq!((next.address, next.bytes), (at(records, 64), 4096 - 64));
         // A part that is not written to goes back as it is; another one is cut once more.
-        lab.put_node(rest.address, 1, false);
+        lab.put(rest.address, SMALL, false);
         lab.server.close_session(lab.now, session).unwrap();
         lab.server.work(lab.now, 1000);
         let session = lab.open(&other).unwrap();
         let mut take = |class| lab.allocate(session, class).unwrap();
-        assert_eq!(take(LEAVES), gap);
-        assert_eq!(take(INTERNAL_NODES).address, at(inner, 2 * inner_bytes));
-        assert_eq!(take(INTERNAL_NODES), fresh);
+        assert_eq!(take(LARGE), gap);
+        assert_eq!(take(SMALL).address, at(small, 2 * SMALL_BYTES));
+        assert_eq!(take(SMALL), fresh);
     }
 }
 
@@ -235,18 +233,18 @@ fn a_client_that_crashes_again_and_again_uses_up_what_it_uses() {
     let mut places = vec![];
     for _ in 0..8 {
         let session = lab.open(&client).unwrap();
-        let chunk = lab.allocate(session, LEAVES).unwrap();
-        lab.put_node(chunk.address, 0, false);
+        let chunk = lab.allocate(session, LARGE).unwrap();
+        lab.put(chunk.address, LARGE, false);
         places.push(chunk.address);
         lab.pass(Duration::from_secs(10));
     }
     places.sort_unstable();
     assert!(places.windows(2).all(|pair| pair[1].raw() == pair[0].raw() + 1024), "{places:?}");
     let session = lab.open(&client).unwrap();
-    lab.allocate(session, LEAVES).unwrap();
-    let refused = lab.allocate(session, LEAVES);
+    lab.allocate(session, LARGE).unwrap();
+    let refused = lab.allocate(session, LARGE);
     assert!(
         matches!(refused, Err(Refusal::OverBound(_))),
-        "eight nodes are two chunks, and this was the third"
+        "eight blocks are two chunks, and this was the third"
     );
 }
