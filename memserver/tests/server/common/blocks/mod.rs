@@ -12,4 +12,4 @@ mod layout;
 mod part;
 
 pub use layout::{Block, CLASSES, Info, LARGE, LARGE_BYTES, RECORDS, SMALL, SMALL_BYTES, Shape, bytes_of};
-pub use part::{Blocks, part, place};
+pub use part::{Blocks, LoadedBlocks, part, place};

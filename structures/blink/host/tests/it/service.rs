@@ -1,34 +1,11 @@
-//! The service over loopback: a data-path thread with a mailbox on one side, gRPC clients on the other.
+//! The services of a tree over loopback: a data-path thread with a mailbox on one side, gRPC clients on the other.
 use crate::common;
 
-use std::net::Ipv4Addr;
-use std::time::Duration;
-
 use common::lab::options;
-use common::service::{Service, soon};
-use fatbtree_blink::size_class::{CLASSES, LEAVES};
-use fatbtree_blink::{GlobalAddress, Owner, ReturnedBlocks, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
+use common::service::Service;
+use fatbtree_blink::{TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_blink_host::grpc::{TreeCalls, TreeServiceOptions};
-use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeEvent, TreeInfo};
-use fatbtree_memserver::grpc::ClientError;
-use fatbtree_memserver::{Grant, ServerOptions, grpc};
-use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, Meaning, Opened};
-use fatbtree_verbs::{Access, Endpoint, Mtu, QueuePairNumber};
-use tonic::Code;
-
-const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
-
-fn client_end(mtu: Mtu) -> Endpoint {
-    Endpoint {
-        mac: [2, 0, 0, 0, 0, 9],
-        ip: HERE,
-        queue_pair: QueuePairNumber(0x12_3456),
-        psn: 0xff_fffe,
-        mtu,
-        responder_reads: 16,
-        initiator_reads: 9,
-    }
-}
+use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeInfo};
 
 fn tree(keys: u64) -> LoadedTree {
     let config = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).unwrap();
@@ -52,153 +29,19 @@ fn top(tree: &LoadedTree) -> TreeTop {
     TreeTop { partition: tree.partition, nodes }
 }
 
-async fn open(client: &mut grpc::Client) -> Opened<TreeInfo> {
-    match client.call(HERE, Call::Open { known: None }).await.unwrap() {
-        Granted::Opened(opened) => *opened,
-        other => panic!("a session is opened: {other:?}"),
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_trip_over_loopback() {
     let tree = tree(500_000);
     let expected = top(&tree);
     assert!(expected.nodes.len() > 1200, "several messages");
-    let (partition, counts, config, bytes) = (tree.partition, tree.counts, tree.config, tree.region.len());
-    let server = ServerOptions { access: Access::ALL, lock_table_bytes: 4096, ..options() };
-    let mut service = Service::start(tree, server, TreeServiceOptions::default()).await;
+    let (partition, counts, config) = (tree.partition, tree.counts, tree.config);
+    let service = Service::start(tree, options(), TreeServiceOptions::default()).await;
     let mut client = service.client().await;
 
     let info = client.info::<TreeInfo>().await.unwrap();
     assert_eq!((info.partition, info.counts, info.config), (partition, counts, config));
-    assert_eq!((info.region.iova, info.region.len, info.generation), (4 << 48, bytes, 1));
-    let locks = info.locks.unwrap();
-    assert_eq!((locks.on_device, locks.region.iova, locks.region.len), (true, 0, 4096));
-    assert_ne!(locks.region.rkey, info.region.rkey);
-    assert!(info.masked_atomics && info.line_atomicity);
-    assert_eq!((info.path_mtu, info.chunk_bytes), (Mtu::B4096, 4096));
     assert_eq!(service.handle.info().await.unwrap(), info, "nothing is lost on the wire");
     assert_eq!(fatbtree_blink_host::grpc::super_root([&info]).unwrap().partitions(), [partition]);
 
     assert_eq!(client.snapshot().await.unwrap(), expected);
-
-    let opened = open(&mut client).await;
-    let session = opened.session;
-    assert_eq!((opened.lease, opened.info), (options().lease, info));
-    assert_eq!(opened.owner, Some(Owner { session, number: 1 }));
-    let mut call = async |call| client.call::<TreeInfo>(HERE, call).await;
-    let renew = Call::Renew { session, settled: 0, keeps: 0 };
-    assert!(matches!(call(renew.clone()).await, Ok(Granted::Renewed { wait: 0 })));
-    let connect = |local| Call::Connect { session, local, replaces: None };
-    let Granted::Connected(end) = call(connect(client_end(Mtu::B1024))).await.unwrap() else {
-        panic!("a queue pair is connected")
-    };
-    assert_eq!((end.mtu, end.responder_reads, end.initiator_reads), (Mtu::B4096, 255, 255));
-    let refused = call(connect(client_end(Mtu::B512))).await.unwrap_err();
-    assert_eq!(refused.code(), Some(Code::FailedPrecondition));
-    assert!(refused.to_string().contains("index reads of 1024 bytes exceed path MTU 512"), "{refused}");
-    let other = Endpoint { ip: Ipv4Addr::new(10, 0, 0, 8), ..client_end(Mtu::B1024) };
-    let refused = call(connect(other)).await.unwrap_err();
-    assert_eq!(refused.code(), Some(Code::PermissionDenied), "{refused}");
-    assert!(refused.is_final());
-
-    let allocate = |class| Call::Allocate { session, class, bytes: 0 };
-    for class in CLASSES {
-        let Granted::Supplied(Grant::Chunk(chunk)) = call(allocate(class)).await.unwrap() else {
-            panic!("nothing was given back")
-        };
-        assert_eq!((chunk.address.server(), chunk.bytes, chunk.class), (4, 4096, class));
-    }
-    let full = call(allocate(LEAVES)).await.unwrap_err();
-    assert_eq!(full.code(), Some(Code::ResourceExhausted));
-    assert!(full.to_string().contains("no chunk is free for leaves: of 3 chunks 3 were given out"), "{full}");
-
-    // A leaf of the loaded tree is not free.
-    let give_back = |addresses| {
-        let places = ReturnedBlocks { server: 4, session, class: LEAVES, bytes: 0, addresses };
-        Call::GiveBack { places, settled: 0 }
-    };
-    assert!(matches!(call(give_back(vec![GlobalAddress::new(4, 64)])).await, Ok(Granted::Done)));
-    let refused = call(give_back(vec![GlobalAddress::NULL; 257])).await.unwrap_err();
-    assert_eq!(refused.code(), Some(Code::InvalidArgument), "{refused}");
-    assert!(matches!(call(Call::Sync { session }).await, Ok(Granted::Done)));
-
-    let counters = service.client().await.statistics().await.unwrap();
-    let counter = |name: &str| counters.iter().find(|(found, _)| found == name).unwrap().1;
-    assert_eq!((counter("nic_reads"), counter("queue_pairs"), counter("refused")), (12, 1, 4));
-    assert_eq!(counter("free_blocks_refused"), 1);
-    assert!(matches!(call(Call::Close { session }).await, Ok(Granted::Done)));
-    for ended in [Call::Close { session }, renew, allocate(LEAVES)] {
-        let ended = call(ended).await.unwrap_err();
-        assert!(ended.session_has_ended(), "{ended}");
-        assert_eq!(Denied::from(ended).meaning, Meaning::Ended);
-    }
-
-    // The data path stops: clients are told, not kept waiting.
-    let events = service.stop_data_path();
-    assert!(
-        matches!(events[..], [TreeEvent::Opened(open), TreeEvent::Closed(closed)] if open == closed && open.client == HERE)
-    );
-    let gone = client.info::<TreeInfo>().await.unwrap_err();
-    assert!(gone.to_string().contains("memory server has stopped"), "{gone}");
-    service.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_lasts_as_long_as_it_is_renewed() {
-    let server = ServerOptions { lease: fatbtree_verbs::time::Duration::from_millis(400), ..options() };
-    let service = Service::start(tree(10), server, TreeServiceOptions::default()).await;
-    let mut client = service.client().await;
-    let session = open(&mut client).await.session;
-    let renew = Call::Renew { session, settled: 0, keeps: 0 };
-    let connect = Call::Connect { session, local: client_end(Mtu::B1024), replaces: None };
-    client.call::<TreeInfo>(HERE, connect).await.unwrap();
-    for _ in 0..9 {
-        tokio::time::sleep(Duration::from_millis(130)).await;
-        client.call::<TreeInfo>(HERE, renew.clone()).await.expect("it lasts as long as it is renewed");
-    }
-    let counter = async |name: &str| {
-        let counters = service.client().await.statistics().await.unwrap();
-        counters.into_iter().find(|(found, _)| found == name).unwrap().1
-    };
-    soon(async || (counter("queue_pairs").await == 0).then_some(())).await;
-    // A client that renews a session which has ended is told.
-    let ended = client.call::<TreeInfo>(HERE, renew).await.unwrap_err();
-    assert!(ended.session_has_ended(), "{ended}");
-}
-
-#[tokio::test]
-async fn nobody_there_is_an_error() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
-    let error = grpc::Client::connect(&address).await.unwrap_err();
-    assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
-    let error = grpc::Client::connect("not an address").await.unwrap_err();
-    assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_gone_is_not_taken_for_one_that_refuses() {
-    // It was there, and is gone when it is asked again.
-    let mut service = Service::start(tree(10), options(), TreeServiceOptions::default()).await;
-    let mut client = service.client().await;
-    client.info::<TreeInfo>().await.unwrap();
-    service.stop().await;
-    let gone = client.info::<TreeInfo>().await.unwrap_err();
-    assert!(matches!(gone, ClientError::Lost { .. }), "{gone:?}");
-    assert!(gone.to_string().ends_with("is it running?"), "{gone}");
-    assert!(gone.code().is_none() && !gone.session_has_ended());
-
-    // It goes while it is asked.
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    let connect = tokio::spawn(async move { grpc::Client::connect(&address).await });
-    let (peer, _) = listener.accept().await.unwrap();
-    let mut client = connect.await.unwrap().unwrap();
-    let session =
-        tokio::spawn(async move { client.call::<TreeInfo>(HERE, Call::Open { known: None }).await });
-    drop((peer, listener));
-    let gone = session.await.unwrap().unwrap_err();
-    assert!(matches!(gone, ClientError::Lost { .. }), "{gone:?}");
 }
