@@ -5,7 +5,9 @@
 mod chunks;
 mod common;
 mod connections;
+mod folder;
 mod free_blocks;
+mod full_disk;
 mod hostile_peers;
 mod model;
 mod owners;
