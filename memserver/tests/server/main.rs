@@ -16,3 +16,4 @@ mod server;
 mod service;
 mod session_keeper;
 mod sessions;
+mod sweep;
