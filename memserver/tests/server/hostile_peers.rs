@@ -322,7 +322,7 @@ async fn lie(liar: Liar) -> grpc::Client {
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
     let server = tonic::transport::Server::builder().add_service(service);
     tokio::spawn(server.serve_with_incoming(incoming));
-    grpc::Client::connect_with(&address, hasty()).await.unwrap()
+    grpc::Client::connect(&address).await.unwrap()
 }
 
 #[tokio::test]

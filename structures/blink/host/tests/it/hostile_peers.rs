@@ -182,6 +182,10 @@ impl tree_proto::tree_server::Tree for Liar {
 }
 
 async fn lie(liar: Liar) -> grpc::Client {
+    lie_within(Deadlines::default(), liar).await
+}
+
+async fn lie_within(deadlines: Deadlines, liar: Liar) -> grpc::Client {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let tree = tree_proto::tree_server::TreeServer::new(liar.clone());
@@ -189,7 +193,7 @@ async fn lie(liar: Liar) -> grpc::Client {
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
     let server = tonic::transport::Server::builder().add_service(service).add_service(tree);
     tokio::spawn(server.serve_with_incoming(incoming));
-    grpc::Client::connect_with(&address, hasty()).await.unwrap()
+    grpc::Client::connect_with(&address, deadlines).await.unwrap()
 }
 
 #[tokio::test]
@@ -239,7 +243,7 @@ async fn a_server_that_lies_is_not_believed() {
     let error = lie(Liar { snapshot: endless, ..honest.clone() }).await.snapshot().await.unwrap_err();
     assert!(matches!(error, ClientError::Incomplete { expected: 5, found: 6, .. }), "{error}");
     let silent = Liar { snapshot: vec![chunk(Some(header(5)), vec![])], hangs: true, ..honest.clone() };
-    let error = lie(silent).await.snapshot().await.unwrap_err();
+    let error = lie_within(hasty(), silent).await.snapshot().await.unwrap_err();
     assert!(matches!(error, ClientError::Deadline { .. }), "{error}");
 
     let trees: [fn(&mut tree_proto::TreeDescription); 6] = [
