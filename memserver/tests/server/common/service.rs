@@ -16,12 +16,15 @@ use tonic::service::Routes;
 
 use super::blocks::{Blocks, Info, LoadedBlocks};
 
+/// The word to stop, and the thread, which returns the events of its life.
+type DataPath = (Arc<AtomicBool>, std::thread::JoinHandle<Vec<Event<Info>>>);
+
 pub struct Service {
     pub address: SocketAddr,
     pub handle: Handle<Blocks>,
     /// The data path shall do nothing, and does nothing.
     frozen: Arc<(AtomicBool, AtomicBool)>,
-    data_path: Option<(Arc<AtomicBool>, std::thread::JoinHandle<Vec<Event<Info>>>)>,
+    data_path: Option<DataPath>,
     stop: Option<oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<Result<(), tonic::transport::Error>>,
 }
