@@ -23,7 +23,7 @@ pub const CLASSES: [SizeClass; 3] = [LARGE, SMALL, RECORDS];
 /// Bytes of a large block: an index read brings one.
 pub const LARGE_BYTES: u64 = 1024;
 
-/// Bytes of a small block: no divisor of a chunk's.
+/// Bytes of a small block. No chunk is a multiple of it.
 pub const SMALL_BYTES: u64 = 384;
 
 /// Name of the structure in a region's header.
