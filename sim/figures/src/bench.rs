@@ -11,17 +11,19 @@ use fatbtree_blink::{
 use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{Blink, Cluster, LoadOptions, fixed, load_cluster};
 use fatbtree_memserver::{MemoryServer, ServerOptions};
-use fatbtree_remote_memory::{Attempts, Contention, GlobalAddress, Kept, Lane, LockGuard};
+use fatbtree_remote_memory::{Contention, GlobalAddress, Kept, Lane, LockGuard};
 use fatbtree_verbs::time::Duration;
 use fatbtree_workload::ycsb::{Zipfian, fnv_hash64};
 use rand::RngExt as _;
 
 use super::card::{Calibration, Resources};
-use super::meter::{Done, Measured, percent};
+use super::column::{BUS, CACHE_BYTES, HANDED_OVER, LOCK_RETRIES, WRITTEN_BYTES};
+use super::meter::{Done, Measured, per, percent};
 use super::replay::Replay;
 use super::rig::{LEASE, Links, Rig, Servers, keep};
-use super::{Mix, Row, Size, Skew};
-use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, World, random};
+use super::table::Row;
+use super::{Mix, Size, Skew};
+use fatbtree_sim::world::{Machine, MachineOptions, Random, SimDevice, World};
 
 /// Number of clients, as in Sherman's cluster (section 5.1.1).
 pub(super) const CLIENTS: u16 = 8;
@@ -38,12 +40,12 @@ const CHUNK: u64 = 256 << 10;
 /// Step from one fresh key to the next: a prime, so that they come in no order.
 const SCATTER: u64 = 7_919;
 /// Setup of a measurement.
+#[derive(Clone)]
 pub(super) struct Setup {
     pub(super) name: String,
     pub(super) tree: TreeConfig,
     pub(super) techniques: Techniques,
-    pub(super) mix: Mix,
-    pub(super) skew: Skew,
+    pub(super) workload: Workload,
     pub(super) start: Start,
     pub(super) cache: Cache,
     /// Bytes of the entry cache that all clients share; 0: none.
@@ -57,6 +59,13 @@ pub(super) struct Setup {
     pub(super) contention: Contention,
     /// Only locks are taken and given back, in tables of this kind; otherwise operations are the tree's.
     pub(super) locks: Option<LockTable>,
+}
+
+/// Operations, and the keys that they are about.
+#[derive(Clone)]
+pub(super) struct Workload {
+    pub(super) skew: Skew,
+    pub(super) mix: Mix,
     /// Order of the keys in the key space.
     pub(super) order: KeyOrder,
     /// Lookups are scans of up to so many keys; 0: of one key.
@@ -67,15 +76,29 @@ pub(super) struct Setup {
     pub(super) replay: Option<Rc<Replay>>,
 }
 
+impl Workload {
+    /// Operations of one key each, of which popular ones lie anywhere.
+    pub(super) fn new(skew: Skew, mix: Mix) -> Self {
+        Self { skew, mix, order: KeyOrder::Scrambled, scans: 0, inserts: false, replay: None }
+    }
+
+    /// Choice of the next key of so many.
+    pub(super) fn ranks(&self, keys: u64) -> Ranks {
+        match self.inserts {
+            true => Ranks::Fresh { next: Cell::new(0), keys },
+            false => Ranks::new(self.skew, keys),
+        }
+    }
+}
+
 impl Setup {
-    /// Lookups of Sherman's clients in Sherman's cluster, with all inner nodes in their caches.
-    pub(super) fn new(name: String, tree: TreeConfig) -> Self {
+    /// Sherman's clients in Sherman's cluster, with all inner nodes in their caches.
+    pub(super) fn new(name: String, tree: TreeConfig, workload: Workload) -> Self {
         Self {
             name,
             tree,
             techniques: Techniques::ALL,
-            mix: Mix::ReadOnly,
-            skew: Skew::Skewed,
+            workload,
             start: Start::Cached,
             cache: Cache::Full,
             entries: 0,
@@ -84,10 +107,6 @@ impl Setup {
             clients: Clients::Processes,
             contention: Contention::SHERMAN,
             locks: None,
-            order: KeyOrder::Scrambled,
-            scans: 0,
-            inserts: false,
-            replay: None,
         }
     }
 }
@@ -240,8 +259,6 @@ pub(super) struct OfTrees {
     pub(super) measured: Measured,
     /// Percentage of lookups that a place of the entry cache answered.
     pub(super) speculated_percent: f64,
-    /// Attempts at locks of all clients, since they began.
-    pub(super) attempts: Attempts,
 }
 
 /// Runs one configuration; see [`measure`].
@@ -269,21 +286,20 @@ pub(super) fn measure(
     work(&rig, setup, size, &clients);
     rig.world.run_for(Duration::from_micros(size.warm_up_us));
     let (before, hits) = (stats(&clients), speculated(&clients));
-    let measured = rig.measure(Duration::from_micros(size.window_us));
+    let memories = clients.iter().map(|client| -> &RemoteMemory<SimDevice> { client.pool() });
+    let measured = rig.measure(Duration::from_micros(size.window_us), memories);
     let measured = measured.map_err(|why| format!("{}: {why}", setup.name))?;
     let (after, tally) = (stats(&clients), &measured.tally);
-    let row = Row {
-        written_bytes: per(after.written_bytes - before.written_bytes, tally.writes),
-        lock_retries: per(after.lock_retries - before.lock_retries, tally.writes),
-        handed_over_percent: 100.0 * per(after.hand_overs - before.hand_overs, tally.writes),
-        bus_percent: percent(measured.usage.bus_up, measured.window),
-        cache_bytes: clients.iter().map(|client| client.cache_stats().bytes).max().unwrap_or_default(),
-        ..Row::of(&setup.name, &measured)
-    };
+    let cache_bytes = clients.iter().map(|client| client.cache_stats().bytes).max().unwrap_or_default();
+    let row = measured.of_operations(&setup.name).with([
+        (WRITTEN_BYTES, per(after.written_bytes - before.written_bytes, tally.writes)),
+        (LOCK_RETRIES, per(after.lock_retries - before.lock_retries, tally.writes)),
+        (HANDED_OVER, 100.0 * per(after.hand_overs - before.hand_overs, tally.writes)),
+        (BUS, percent(measured.usage.bus_up, measured.window)),
+        (CACHE_BYTES, cache_bytes as f64),
+    ]);
     let speculated_percent = 100.0 * per(speculated(&clients) - hits, tally.reads);
-    let mut attempts = Attempts::default();
-    clients.iter().for_each(|client| attempts.merge(&client.pool().attempts()));
-    Ok(OfTrees { row, measured, speculated_percent, attempts })
+    Ok(OfTrees { row, measured, speculated_percent })
 }
 
 /// Starts the servers of all trees. The trees' memory is shared with the caller.
@@ -364,52 +380,14 @@ fn begin(
 
 /// Keeps all clients busy, with `size.depth` operations at once each.
 fn work(rig: &Rig, setup: &Setup, size: &Size, clients: &[Client<SimDevice>]) {
-    let ranks = match setup.inserts {
-        true => Ranks::Fresh { next: Cell::new(0), keys: size.keys },
-        false => Ranks::new(setup.skew, size.keys),
-    };
-    let ranks = Rc::new(ranks);
+    let (ranks, setup) = (Rc::new(setup.workload.ranks(size.keys)), Rc::new(setup.clone()));
     for (number, (machine, client)) in rig.clients.iter().zip(clients).enumerate() {
-        for task in 0..size.depth {
-            let mut draw = random(size.seed, 1_000 + number as u64 * 1_000 + u64::from(task));
-            let slot = rig.meter.slot(number, rig.world.now());
-            let work = Work {
-                machine: machine.clone(),
-                client: client.clone(),
-                lane: (slot % usize::from(LANES)) as u8,
-                start: setup.start,
-                own: setup.calibration.operation(),
-                locks: setup.locks.is_some(),
-                order: setup.order,
-                scans: setup.scans,
-                replay: setup.replay.clone(),
-            };
-            let (ranks, writes_percent) = (Rc::clone(&ranks), setup.mix.writes_percent());
-            let next = async move || work.next(&ranks, writes_percent, &mut draw).await;
-            drop(machine.spawn(Rc::clone(&rig.meter).keep_busy(slot, machine.clone(), next)));
-        }
-    }
-}
-
-fn per(sum: u64, of: u64) -> f64 {
-    if of == 0 { 0.0 } else { sum as f64 / of as f64 }
-}
-
-impl Row {
-    /// What all indexes have in common.
-    pub(super) fn of(name: &str, measured: &Measured) -> Self {
-        let tally = &measured.tally;
-        Self {
-            name: name.to_owned(),
-            operations: tally.operations(),
-            mops: tally.operations() as f64 / (measured.window.as_nanos() / 1_000) as f64,
-            p50_us: tally.us(0.5),
-            p90_us: tally.us(0.9),
-            p99_us: tally.us(0.99),
-            write_round_trips: per(tally.write_trips, tally.writes),
-            read_round_trips: per(tally.read_trips, tally.reads),
-            ..Self::default()
-        }
+        rig.meter.occupy((number, machine), size.depth, (size.seed, 1_000), |slot, mut draw| {
+            let (machine, client, lane) =
+                (machine.clone(), client.clone(), (slot % usize::from(LANES)) as u8);
+            let work = Work { machine, client, lane, ranks: Rc::clone(&ranks), setup: Rc::clone(&setup) };
+            async move || work.next(&mut draw).await
+        });
     }
 }
 
@@ -454,31 +432,27 @@ struct Work {
     client: Client<SimDevice>,
     /// Queue pair for locks by themselves.
     lane: u8,
-    start: Start,
-    /// The client's own time for an operation.
-    own: Duration,
-    /// Only locks are taken.
-    locks: bool,
-    order: KeyOrder,
-    /// Keys of a scan; 0: lookups.
-    scans: u32,
-    replay: Option<Rc<Replay>>,
+    ranks: Rc<Ranks>,
+    setup: Rc<Setup>,
 }
 
 impl Work {
     /// Does the next operation.
-    async fn next(&self, ranks: &Ranks, writes_percent: u32, random: &mut Random) -> Result<Done, String> {
-        let rank = ranks.draw(random);
-        let drawn = (self.order.key(rank), random.random_range(0..100) < writes_percent);
-        let (key, writes) = self.replay.as_ref().map_or(drawn, |replay| replay.next());
-        if self.own > Duration::ZERO {
-            self.machine.sleep(self.own).await;
+    async fn next(&self, random: &mut Random) -> Result<Done, String> {
+        let (setup, workload) = (&self.setup, &self.setup.workload);
+        let rank = self.ranks.draw(random);
+        let drawn = (workload.order.key(rank), random.random_range(0..100) < workload.mix.writes_percent());
+        let (key, writes) = workload.replay.as_ref().map_or(drawn, |replay| replay.next());
+        // The client's own work.
+        let own = setup.calibration.operation();
+        if own > Duration::ZERO {
+            self.machine.sleep(own).await;
         }
-        let trips = if self.locks {
+        let trips = if setup.locks.is_some() {
             self.lock(rank).await?
         } else if writes {
             self.write(key).await?
-        } else if self.scans > 0 {
+        } else if workload.scans > 0 {
             self.scan(key).await?
         } else {
             self.read(key).await?
@@ -498,17 +472,17 @@ impl Work {
     }
 
     async fn write(&self, key: u64) -> Result<u32, String> {
-        let change = self.client.pool().mutate(key, Change::Upsert(&value_of(key)), self.start).await;
+        let change = self.client.pool().mutate(key, Change::Upsert(&value_of(key)), self.setup.start).await;
         change.result.map(|_| change.trips.round_trips).map_err(|error| error.to_string())
     }
 
     /// Scans keys from one on; returns the round trips one after the other.
     async fn scan(&self, key: u64) -> Result<u32, String> {
         // As many leaves as the keys need, as Sherman's clients read them: at once.
-        let options =
-            ScanOptions { start: self.start, window: 1 + self.scans as usize / 40, ..ScanOptions::default() };
+        let (start, scans) = (self.setup.start, self.setup.workload.scans);
+        let options = ScanOptions { start, window: 1 + scans as usize / 40, ..ScanOptions::default() };
         let mut scan = self.client.pool().scan(KeyRange::of(key..), options);
-        for _ in 0..self.scans {
+        for _ in 0..scans {
             let Some(pair) = scan.next().await else { break };
             let (key, found) = pair.map_err(|error| error.to_string())?;
             if !value::check(key, VALUES, &found) {
@@ -519,7 +493,7 @@ impl Work {
     }
 
     async fn read(&self, key: u64) -> Result<u32, String> {
-        let found = self.client.lookup(key, self.start).await;
+        let found = self.client.lookup(key, self.setup.start).await;
         match found.result.map_err(|error| error.to_string())? {
             Some(found) if !value::check(key, VALUES, &found) => {
                 Err(format!("key {key} has a value that nobody wrote"))

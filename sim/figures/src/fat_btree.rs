@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use fatbtree_blink::{Start, TreeConfig, ValueLayout};
-use fatbtree_blink_host::Cluster;
-use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
+use fatbtree_controller::{Budget, Frequencies, Plan, Target, Tree};
 use fatbtree_topology::Network as Topology;
 
-use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
+use super::bench::{Cache, Ranks, SERVERS, Setup, Workload, key_of, load, run};
 use super::card::Calibration;
-use super::reads::{Planned, SAMPLES};
-use super::{Row, Size, Skew};
+use super::reads::{Planned, SAMPLES, plan};
+use super::table::Row;
+use super::{Mix, Size, Skew};
 use fatbtree_sim::world::random;
 
 /// The paper's default load: ranges of the fat root, and nodes of each of three layers below (section V-B).
@@ -28,20 +28,20 @@ const LAYERS: [usize; 3] = [5, 3, 4];
 /// Skew, nodes of each layer and layers of a plan.
 type Point = (Skew, usize, usize);
 
-/// Figure 7: how skewed lookups are.
-pub(super) fn skews(size: &Size) -> Result<Vec<Row>, String> {
-    let points = [Skew::Zipf90, Skew::Zipf95, Skew::Skewed].map(|skew| (skew, LAYER, 3));
-    measure(size, points)
+/// Figure 7: how skewed lookups are, up to `skew`.
+pub(super) fn skews(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
+    let points = [Skew::Zipf90, Skew::Zipf95, skew].map(|skew| (skew, LAYER, 3));
+    measure(size, mix, points)
 }
 
 /// Figure 8: nodes of each layer below the fat root.
-pub(super) fn nodes(size: &Size) -> Result<Vec<Row>, String> {
-    measure(size, (300..=3900).step_by(600).map(|nodes| (Skew::Skewed, nodes, 3)))
+pub(super) fn nodes(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
+    measure(size, mix, (300..=3900).step_by(600).map(|nodes| (skew, nodes, 3)))
 }
 
 /// Figure 9: layers below the fat root.
-pub(super) fn layers(size: &Size) -> Result<Vec<Row>, String> {
-    measure(size, (0..=3).map(|layers| (Skew::Skewed, LAYER, layers)))
+pub(super) fn layers(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
+    measure(size, mix, (0..=3).map(|layers| (skew, LAYER, layers)))
 }
 
 /// Measures lookups from the root and with each plan. Each client does one at a time and has no cache.
@@ -51,19 +51,18 @@ pub(super) fn layers(size: &Size) -> Result<Vec<Row>, String> {
 ///
 /// # Errors
 /// A wrong answer, an operation that failed, or a plan that cannot be made.
-fn measure(size: &Size, points: impl IntoIterator<Item = Point>) -> Result<Vec<Row>, String> {
+fn measure(size: &Size, mix: Mix, points: impl IntoIterator<Item = Point>) -> Result<Vec<Row>, String> {
     let size = Size { depth: 1, ..*size };
     let tree = TreeConfig::new(16, LEAF, ValueLayout::Inline(8)).map_err(|error| error.to_string())?;
     let cluster = load(tree, &size, true)?;
     let tops = cluster.tops().map_err(|error| error.to_string())?;
     let top = Tree::new(&tops).map_err(|error| error.to_string())?;
     let setup = |name: String, skew, start| Setup {
-        skew,
         start,
         cache: Cache::None,
         calibration: Calibration::CX5_40_EVENTS,
         switches: SWITCHES,
-        ..Setup::new(name, tree)
+        ..Setup::new(name, tree, Workload::new(skew, mix))
     };
     let mut rows = Vec::new();
     let mut last_skew = None;
@@ -72,7 +71,7 @@ fn measure(size: &Size, points: impl IntoIterator<Item = Point>) -> Result<Vec<R
             let setup = setup(format!("{}: from the root", skew.name()), skew, Start::Root);
             rows.push(run(&setup, &size, &cluster, |_, _| {})?);
         }
-        let (plan, held) = plan(&size, &cluster, &top, skew, nodes, layers)?;
+        let (plan, held) = plan_of(&size, &top, skew, nodes, layers)?;
         let setup = setup(format!("{}: {held}", skew.name()), skew, Start::IndexRead);
         rows.push(run(&setup, &size, &cluster, |world, links| {
             world.set_switches(Planned { plan, links });
@@ -82,9 +81,8 @@ fn measure(size: &Size, points: impl IntoIterator<Item = Point>) -> Result<Vec<R
 }
 
 /// A plan of this many layers, and its content.
-fn plan(
+fn plan_of(
     size: &Size,
-    cluster: &Cluster,
     top: &Tree,
     skew: Skew,
     nodes: usize,
@@ -93,15 +91,11 @@ fn plan(
     let (ranks, mut draw) = (Ranks::new(skew, size.keys), random(size.seed, 7));
     let sampled: Vec<u64> = (0..SAMPLES).map(|_| key_of(ranks.draw(&mut draw))).collect();
     let network = Topology::pair(SERVERS).map_err(|error| error.to_string())?;
-    // All servers are behind the other switch.
-    let hosts = network.hosts().iter().rev().map(|host| host.id);
-    let placement: Placement = cluster.trees.iter().map(|tree| tree.partition.id).zip(hosts).collect();
     let mut budget = Budget { fat_root_ranges: RANGES, hot_keys: 0, ..Budget::compiled(Target::Tofino1) };
     for (layer, at) in LAYERS.into_iter().enumerate() {
         budget.set_nodes[at] = if layer < layers { nodes.min(budget.set_nodes[at]) } else { 0 };
     }
-    let plan = Plan::new(&network, &placement, top, &Frequencies::from_keys(top, &sampled), &budget, 1);
-    let plan = plan.map_err(|error| error.to_string())?;
+    let plan = plan(&network, SERVERS, top, &Frequencies::from_keys(top, &sampled), &budget)?;
     let held: BTreeMap<_, _> =
         plan.summary().layers.iter().map(|layer| (layer.name.clone(), layer.nodes)).collect();
     let of = |name| held.get(name).copied().unwrap_or(0);

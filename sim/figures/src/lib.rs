@@ -15,6 +15,7 @@
 
 mod bench;
 mod card;
+mod column;
 mod dolphin;
 mod fat_btree;
 mod figures;
@@ -24,14 +25,16 @@ mod reads;
 mod replay;
 mod rig;
 mod smart;
+mod table;
 mod writes;
 
 use fatbtree_workload::ycsb::DEFAULT_THETA;
 use serde::Serialize;
 
-pub use dolphin::{MemoryRow, PUBLISHED, Published, SwitchRow};
-pub use figures::{FIGURES, Figure, Paper, Rows};
-pub use smart::{Check, SmartRow};
+pub use dolphin::published;
+pub use figures::{FIGURES, Figure, Made, Paper};
+pub use smart::Check;
+pub use table::Table;
 
 /// Size of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,38 +117,6 @@ impl Mix {
             Self::ReadOnly => 0,
         }
     }
-}
-
-/// Result of one configuration.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Row {
-    /// Name of the configuration.
-    pub name: String,
-    /// Operations that ended in the window.
-    pub operations: u64,
-    /// Millions of them in a second.
-    pub mops: f64,
-    /// Median latency in µs. An operation that has not ended when the window does counts with the time it has taken
-    /// so far.
-    pub p50_us: f64,
-    /// 90th percentile of latencies in µs, counted like `p50_us`.
-    pub p90_us: f64,
-    /// 99th percentile of latencies in µs, counted like `p50_us`.
-    pub p99_us: f64,
-    /// Round trips of a write, on average.
-    pub write_round_trips: f64,
-    /// Round trips of a lookup, on average.
-    pub read_round_trips: f64,
-    /// Bytes of nodes that a write sends, on average.
-    pub written_bytes: f64,
-    /// Attempts of a write to take a lock that found it taken, on average.
-    pub lock_retries: f64,
-    /// Percentage of writes that handed their lock over.
-    pub handed_over_percent: f64,
-    /// Percentage of the time for which the bus of the first client's card was busy towards the host.
-    pub bus_percent: f64,
-    /// Bytes of a client's index cache.
-    pub cache_bytes: u64,
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use fatbtree_blink::{Start, Techniques};
 
-use super::bench::{Cache, LockTable, Setup, load_on, run};
+use super::bench::{Cache, LockTable, Setup, Workload, load_on, run};
 use super::card::Calibration;
+use super::table::Row;
 use super::writes::sherman_tree;
-use super::{Mix, Row, Size};
+use super::{Mix, Size, Skew};
 
 /// Locks of the one server (Sherman section 5.7).
 const LOCKS: u32 = 10_240;
@@ -18,7 +19,7 @@ const THREADS: u32 = 22;
 ///
 /// # Errors
 /// An operation that failed.
-pub(super) fn locks(size: &Size) -> Result<Vec<Row>, String> {
+pub(super) fn locks(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let tree = sherman_tree()?;
     // It takes as long until the threads have gathered at the locks that all want.
     let size = Size { keys: LOCKS.into(), depth: THREADS, warm_up_us: size.window_us, ..*size };
@@ -37,12 +38,11 @@ pub(super) fn locks(size: &Size) -> Result<Vec<Row>, String> {
     .map(|(name, techniques, on_card)| {
         let setup = Setup {
             techniques,
-            mix: Mix::WriteOnly,
             start: Start::Root,
             cache: Cache::None,
             calibration: Calibration::CX5_100_IB.without_own_work(),
             locks: Some(LockTable { count: LOCKS, on_card }),
-            ..Setup::new(name.to_owned(), tree)
+            ..Setup::new(name.to_owned(), tree, Workload::new(skew, mix))
         };
         run(&setup, &size, &cluster, |_, _| {})
     })

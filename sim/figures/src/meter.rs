@@ -3,11 +3,17 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_sim::world::Machine;
+use fatbtree_remote_memory::Attempts;
+use fatbtree_sim::world::{Machine, Random, random};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::measure::LatencyHistogram;
 
 use crate::card::Usage;
+use crate::column::{
+    ATTEMPTS, BATCH, BUS, IN_QUEUE_PAIRS, IN_REGISTERS, MEMORY_BYTES, MISSED, MOPS, NAME, OFF, OPERATIONS,
+    P50, P90, P99, PAPER, READ_TRIPS, SLOWEST, THREADS, WRITE_TRIPS,
+};
+use crate::table::Row;
 
 /// An operation that has ended, with its round trips.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +63,8 @@ pub(crate) struct Measured {
     pub(crate) usage: Usage,
     /// Time for which the busiest bucket of atomics of all servers was busy.
     pub(crate) busiest_bucket: Duration,
+    /// Attempts at locks or slots of all clients, since they began.
+    pub(crate) attempts: Attempts,
 }
 
 impl Tally {
@@ -83,7 +91,7 @@ impl Meter {
     }
 
     /// A new slot of a client.
-    pub(crate) fn slot(&self, client: usize, now: Instant) -> usize {
+    fn slot(&self, client: usize, now: Instant) -> usize {
         let mut slots = self.slots.borrow_mut();
         slots.push(Slot { client, begun: now, done: 0 });
         slots.len() - 1
@@ -94,8 +102,24 @@ impl Meter {
         self.slots.borrow_mut()[slot].begun = at;
     }
 
+    /// Keeps a client busy by slots which do one operation after the other. Each has a stream of random numbers, from `first` on. `begin`
+    /// makes a slot's operations.
+    pub(crate) fn occupy<O: AsyncFnMut() -> Result<Done, String> + 'static>(
+        self: &Rc<Self>,
+        (client, machine): (usize, &Machine),
+        slots: u32,
+        (seed, first): (u64, u64),
+        begin: impl Fn(usize, Random) -> O,
+    ) {
+        for stream in 0..u64::from(slots) {
+            let draw = random(seed, first + client as u64 * 1_000 + stream);
+            let slot = self.slot(client, machine.now());
+            drop(machine.spawn(Rc::clone(self).keep_busy(slot, machine.clone(), begin(slot, draw))));
+        }
+    }
+
     /// Does one operation after the other in a slot.
-    pub(crate) async fn keep_busy(
+    async fn keep_busy(
         self: Rc<Self>,
         slot: usize,
         machine: Machine,
@@ -150,13 +174,65 @@ impl Meter {
     }
 }
 
+impl Measured {
+    /// Millions of so many operations or requests in a second.
+    pub(crate) fn mops(&self, operations: u64) -> f64 {
+        operations as f64 * 1e3 / self.window.as_nanos() as f64
+    }
+
+    /// Millions of requests of the first client in a second.
+    pub(crate) fn request_mops(&self) -> f64 {
+        self.mops(self.usage.requests)
+    }
+
+    /// What all indexes have in common.
+    pub(crate) fn of_operations(&self, name: &str) -> Row {
+        let tally = &self.tally;
+        Row::default().saying(NAME, name).with([
+            (OPERATIONS, tally.operations() as f64),
+            (MOPS, self.mops(tally.operations())),
+            (P50, tally.us(0.5)),
+            (P90, tally.us(0.9)),
+            (P99, tally.us(0.99)),
+            (WRITE_TRIPS, per(tally.write_trips, tally.writes)),
+            (READ_TRIPS, per(tally.read_trips, tally.reads)),
+        ])
+    }
+
+    /// What so many threads and their card have done and spent, with the paper's millions of operations a second; 0: it has none.
+    pub(crate) fn of_threads(&self, name: &str, threads: u32, batch: u32, mops: f64, paper: f64) -> Row {
+        let Self { usage, window, .. } = self;
+        let requests = usage.requests.max(1) as f64;
+        let of_thread = |span| percent(span, *window) / f64::from(threads);
+        let off = (paper > 0.0).then(|| (OFF, 100.0 * (mops / paper - 1.0)));
+        Row::default().saying(NAME, name).with(off).with([
+            (THREADS, threads.into()),
+            (BATCH, batch.into()),
+            (MOPS, mops),
+            (PAPER, paper),
+            (SLOWEST, slowest_percent(&self.tally.done)),
+            (ATTEMPTS, self.attempts.quantile(0.999) as f64),
+            (IN_REGISTERS, of_thread(usage.in_registers)),
+            (IN_QUEUE_PAIRS, of_thread(usage.in_queue_pairs)),
+            (BUS, percent(usage.bus_up, *window)),
+            (MISSED, 100.0 * usage.missed / requests),
+            (MEMORY_BYTES, usage.memory_bytes as f64 / requests),
+        ])
+    }
+}
+
+/// A sum by what it is of; 0 of nothing.
+pub(crate) fn per(sum: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { sum as f64 / of as f64 }
+}
+
 /// Part of a window, in percent.
 pub(crate) fn percent(span: Duration, window: Duration) -> f64 {
     100.0 * span.as_nanos() as f64 / window.as_nanos() as f64
 }
 
 /// The least of some threads' counts, in percent of their mean. 100 is fair; 0 is starvation.
-pub(crate) fn slowest_percent(counts: &[u64]) -> f64 {
+fn slowest_percent(counts: &[u64]) -> f64 {
     let (least, sum) = (counts.iter().copied().min().unwrap_or(0), counts.iter().sum::<u64>());
     100.0 * least as f64 * counts.len() as f64 / sum.max(1) as f64
 }

@@ -6,11 +6,12 @@ use fatbtree_topology::{Cores, Network as Topology};
 use fatbtree_verbs::Remote;
 use fatbtree_verbs::time::Instant;
 
-use super::bench::{Cache, Ranks, SERVERS, Setup, key_of, load, run};
+use super::bench::{Cache, Ranks, SERVERS, Setup, Workload, key_of, load, run};
 use super::card::Calibration;
 use super::rig::Links;
+use super::table::Row;
 use super::writes::sherman_tree;
-use super::{Row, Size, Skew};
+use super::{Mix, Size, Skew};
 use fatbtree_sim::world::{IndexRead, Random, Resolved, Switches, random};
 
 /// Switches of a path through a FatTree's core: those that index reads take, and the longest of the others.
@@ -38,7 +39,7 @@ impl Switches for Planned {
 ///
 /// # Errors
 /// A wrong answer, an operation that failed, or a plan that cannot be made.
-pub(super) fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
+pub(super) fn reads(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let sixteen = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).map_err(|error| error.to_string())?;
     let wide = sherman_tree()?;
     // A cold cache is measured from the first lookup on, over some lookups of each task.
@@ -51,7 +52,7 @@ pub(super) fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
             (Cache::Empty, &cold, "cold cache, first 200 µs"),
             (Cache::Percent(1.0), size, "1 % cache"),
         ] {
-            let setup = setup(format!("Sherman, {shape}, {name}"), tree, skew, Start::Cached, cache);
+            let setup = setup(format!("Sherman, {shape}, {name}"), tree, (skew, mix), Start::Cached, cache);
             rows.push(run(&setup, of, &cluster, |_, _| {})?);
         }
     }
@@ -60,19 +61,15 @@ pub(super) fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
     let top = Tree::new(&tops).map_err(|error| error.to_string())?;
     let (ranks, mut draw) = (Ranks::new(skew, size.keys), random(size.seed, 7));
     let sampled: Vec<u64> = (0..SAMPLES).map(|_| key_of(ranks.draw(&mut draw))).collect();
+    let frequencies = Frequencies::from_keys(&top, &sampled);
     let network = Topology::fat_tree(4, Cores::All).map_err(|error| error.to_string())?;
-    // The servers have one half of the hosts.
-    let hosts = network.hosts().iter().rev().map(|host| host.id);
-    let placement: Placement = (0..SERVERS).zip(hosts).collect();
-    let budget = Budget::compiled(Target::Tofino1);
-    let plan = Plan::new(&network, &placement, &top, &Frequencies::from_keys(&top, &sampled), &budget, 1);
-    let plan = plan.map_err(|error| error.to_string())?;
+    let plan = plan(&network, SERVERS, &top, &frequencies, &Budget::compiled(Target::Tofino1))?;
     for (start, cache, of, name) in [
         (Start::IndexRead, Cache::None, size, "no cache"),
         (Start::CachedOrIndexRead, Cache::Empty, &cold, "cold cache, first 200 µs"),
         (Start::CachedOrIndexRead, Cache::Percent(1.0), size, "1 % cache"),
     ] {
-        let setup = setup(format!("in-network Sherman, {name}"), sixteen, skew, start, cache);
+        let setup = setup(format!("in-network Sherman, {name}"), sixteen, (skew, mix), start, cache);
         let plan = plan.clone();
         rows.push(run(&setup, of, &cluster, |world, links| {
             world.set_switches(Planned { plan, links });
@@ -81,7 +78,20 @@ pub(super) fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn setup(name: String, tree: TreeConfig, skew: Skew, start: Start, cache: Cache) -> Setup {
+/// A plan for so many servers, which have the last hosts of a network: of a FatTree's, one half; of two switches', all behind the other one.
+pub(super) fn plan(
+    network: &Topology,
+    servers: u16,
+    top: &Tree,
+    frequencies: &Frequencies,
+    budget: &Budget,
+) -> Result<Plan, String> {
+    let hosts = network.hosts().iter().rev().map(|host| host.id);
+    let placement: Placement = (0..servers).zip(hosts).collect();
+    Plan::new(network, &placement, top, frequencies, budget, 1).map_err(|error| error.to_string())
+}
+
+fn setup(name: String, tree: TreeConfig, (skew, mix): (Skew, Mix), start: Start, cache: Cache) -> Setup {
     let calibration = Calibration::CX5_100_IB.over_ethernet();
-    Setup { skew, start, cache, calibration, switches: PATH, ..Setup::new(name, tree) }
+    Setup { start, cache, calibration, switches: PATH, ..Setup::new(name, tree, Workload::new(skew, mix)) }
 }

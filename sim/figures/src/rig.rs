@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use fatbtree_memserver::{ClientId, Loaded, MemoryServer, ServerOptions, Tenant};
 use fatbtree_remote_memory::session_keeper::{Denied, KeeperOptions, Notice, SessionKeeper};
-use fatbtree_remote_memory::{Kept, RemoteConfig, RemoteMemory};
+use fatbtree_remote_memory::{Attempts, Kept, RemoteConfig, RemoteMemory};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, Retry, SimDevice, World};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, QueuePair};
@@ -94,11 +94,15 @@ impl Rig {
         Ok(links)
     }
 
-    /// Measures all clients for a window.
+    /// Measures all clients, which have these memories, for a window.
     ///
     /// # Errors
     /// What was wrong since they have begun.
-    pub(crate) fn measure(&self, window: Duration) -> Result<Measured, String> {
+    pub(crate) fn measure<'m>(
+        &self,
+        window: Duration,
+        memories: impl IntoIterator<Item = &'m RemoteMemory<SimDevice>>,
+    ) -> Result<Measured, String> {
         let usages = |of: &[Machine]| of.iter().map(|of| self.cards.usage(of.id())).collect::<Vec<_>>();
         let (first, servers) = (self.cards.usage(self.clients[0].id()), usages(&self.servers));
         self.meter.begin_window();
@@ -106,11 +110,14 @@ impl Rig {
         let tally = self.meter.end_window(self.clients.len(), self.world.now())?;
         let busy =
             usages(&self.servers).into_iter().zip(&servers).map(|(now, then)| now.since(then).busiest_bucket);
+        let mut attempts = Attempts::default();
+        memories.into_iter().for_each(|memory| attempts.merge(&memory.attempts()));
         Ok(Measured {
             tally,
             window,
             usage: self.cards.usage(self.clients[0].id()).since(&first),
             busiest_bucket: busy.max().unwrap_or_default(),
+            attempts,
         })
     }
 }

@@ -1,10 +1,15 @@
 //! Properties that must hold for figures of any size.
 
+use super::column::{
+    HANDED_OVER, IN_REGISTERS, MOPS, NAME, OF_THREADS, OFF, P99, PAPER, READ_TRIPS, THREADS, WRITE_TRIPS,
+    WRITTEN_BYTES,
+};
 use super::fat_btree::{layers, nodes, skews};
 use super::locks::locks;
 use super::reads::reads;
+use super::table::{Row, Table};
 use super::writes::writes;
-use super::{FIGURES, Mix, Row, Size, Skew};
+use super::{FIGURES, Mix, Size, Skew};
 
 const SMALL: Size = Size { keys: 30_000, depth: 16, warm_up_us: 200, window_us: 1_500, seed: 1 };
 
@@ -14,19 +19,19 @@ fn sherman_beats_fg_where_many_write_the_same() {
     let size = Size { window_us: 4_000, ..SMALL };
     let rows = writes(&size, Skew::Skewed, Mix::WriteIntensive).unwrap();
     let [fg, combine, on_chip, hierarchical, sherman, _] = &rows[..] else { panic!("six steps: {rows:?}") };
-    assert!(sherman.mops > 2.0 * fg.mops && sherman.p99_us * 2.0 < fg.p99_us, "{rows:?}");
-    assert!(fg.mops < combine.mops && 2.0 * on_chip.mops < hierarchical.mops, "{rows:?}");
-    assert!(hierarchical.mops < sherman.mops, "{rows:?}");
+    assert!(sherman[MOPS] > 2.0 * fg[MOPS] && sherman[P99] * 2.0 < fg[P99], "{rows:?}");
+    assert!(fg[MOPS] < combine[MOPS] && 2.0 * on_chip[MOPS] < hierarchical[MOPS], "{rows:?}");
+    assert!(hierarchical[MOPS] < sherman[MOPS], "{rows:?}");
     // Of 1 KB, or of an entry.
-    assert!(hierarchical.written_bytes > 1_000.0 && sherman.written_bytes < 200.0, "{rows:?}");
-    assert!(fg.handed_over_percent == 0.0 && sherman.handed_over_percent > 1.0, "{rows:?}");
+    assert!(hierarchical[WRITTEN_BYTES] > 1_000.0 && sherman[WRITTEN_BYTES] < 200.0, "{rows:?}");
+    assert!(fg[HANDED_OVER] == 0.0 && sherman[HANDED_OVER] > 1.0, "{rows:?}");
 }
 
 /// Figure 16: the card's memory makes attempts shorter, and hierarchical locks make them few.
 #[test]
 fn locks_gain_by_the_card_and_by_a_hierarchy() {
-    let rows = locks(&Size { window_us: 8_000, ..SMALL }).unwrap();
-    let gain = |of: usize, over: usize| rows[of].mops / rows[over].mops;
+    let rows = locks(&Size { window_us: 8_000, ..SMALL }, Skew::Skewed, Mix::WriteOnly).unwrap();
+    let gain = |of: usize, over: usize| rows[of][MOPS] / rows[over][MOPS];
     assert!((2.0..4.5).contains(&gain(1, 0)) && gain(2, 1) > 3.0, "{rows:?}");
 }
 
@@ -35,7 +40,7 @@ fn locks_gain_by_the_card_and_by_a_hierarchy() {
 fn techniques_save_round_trips() {
     let size = Size { warm_up_us: 50, window_us: 200, ..SMALL };
     let rows = writes(&size, Skew::Uniform, Mix::WriteIntensive).unwrap();
-    let trips = |at: usize| rows[at].write_round_trips;
+    let trips = |at: usize| rows[at][WRITE_TRIPS];
     // A lock, a read, a write and a release; the last two of them at once; the first two, too. Some leaves are split.
     assert!(trips(0) > 4.0 && trips(0) < 5.5, "{rows:?}");
     assert!((1..5).all(|at| trips(at) > 3.0 && trips(at) < 4.0), "{rows:?}");
@@ -52,12 +57,13 @@ fn a_run_follows_from_its_seed() {
 
 #[test]
 fn switches_save_reads_where_clients_cache_little() {
-    let rows = reads(&Size { window_us: 200, warm_up_us: 50, ..SMALL }, Skew::Skewed).unwrap();
-    let of =
-        |name: &str| rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
+    let rows = reads(&Size { window_us: 200, warm_up_us: 50, ..SMALL }, Skew::Skewed, Mix::ReadOnly).unwrap();
+    let of = |name: &str| {
+        rows.iter().find(|row| row.text(NAME) == name).unwrap_or_else(|| panic!("{name}: {rows:?}"))
+    };
     let (plain, switches) = (of("Sherman, 16 branches, no cache"), of("in-network Sherman, no cache"));
-    assert!(switches.mops > plain.mops && switches.p99_us < plain.p99_us, "{rows:?}");
-    assert!(switches.read_round_trips < 2.0, "{rows:?}");
+    assert!(switches[MOPS] > plain[MOPS] && switches[P99] < plain[P99], "{rows:?}");
+    assert!(switches[READ_TRIPS] < 2.0, "{rows:?}");
 }
 
 /// Figures of the Fat-B+Tree paper: a plan saves round trips, more layers save more, and more nodes never
@@ -68,22 +74,41 @@ fn layers_and_nodes_save_round_trips() {
     let size = Size { keys: 300_000, window_us: 400, warm_up_us: 50, ..SMALL };
     // Plans of several sizes: the rest is from the root.
     let plans = |rows: &[Row]| {
-        let of = |is_root: bool| rows.iter().filter(move |row| row.name.contains("from the root") == is_root);
-        let most = of(true).map(|row| row.read_round_trips).fold(0.0, f64::max);
-        let trips: Vec<f64> = of(false).map(|row| row.read_round_trips).collect();
+        let of = |is_root: bool| {
+            rows.iter().filter(move |row| row.text(NAME).contains("from the root") == is_root)
+        };
+        let most = of(true).map(|row| row[READ_TRIPS]).fold(0.0, f64::max);
+        let trips: Vec<f64> = of(false).map(|row| row[READ_TRIPS]).collect();
         assert!(trips.iter().all(|trips| *trips < most), "{rows:?}");
         trips
     };
-    let rows = skews(&size).unwrap();
+    let rows = skews(&size, Skew::Skewed, Mix::ReadOnly).unwrap();
     assert_eq!((rows.len(), plans(&rows).len()), (6, 3), "{rows:?}");
-    let rows = [nodes(&size).unwrap(), layers(&size).unwrap()];
+    let rows = [nodes, layers].map(|figure| figure(&size, Skew::Skewed, Mix::ReadOnly).unwrap());
     for (rows, rows_of_it) in rows.iter().zip([8, 5]) {
         assert_eq!(rows.len(), rows_of_it, "{rows:?}");
         // A walk that ends where another node begins costs a trip now and then.
         assert!(plans(rows).windows(2).all(|pair| pair[1] < pair[0] + 0.05), "{rows:?}");
     }
     let [_, layers] = rows;
-    assert!(layers[4].read_round_trips < layers[1].read_round_trips, "{layers:?}");
+    assert!(layers[4][READ_TRIPS] < layers[1][READ_TRIPS], "{layers:?}");
+}
+
+#[test]
+fn a_table_has_the_columns_that_say_something() {
+    let row = |name| Row::default().saying(NAME, name).with([(THREADS, 8.0), (MOPS, 1.0)]);
+    let other = row("other").with([(PAPER, 1.0), (OFF, 0.0), (IN_REGISTERS, 0.0)]);
+    let lines = Table::new(&OF_THREADS, vec![row("one"), other]).lines();
+    let column = |heading: &str| {
+        let at = lines[0].iter().position(|found| found == heading)?;
+        Some([&lines[1][at][..], &lines[2][at]])
+    };
+    assert_eq!(column("threads"), Some(["8", "8"]));
+    assert_eq!(column("paper"), Some(["", "1.00"]));
+    assert_eq!(column("bytes of memory"), Some(["0", "0"]));
+    // A difference of 0 was measured; a time of 0 says nothing.
+    assert_eq!(column("off by %"), Some(["", "+0"]));
+    assert_eq!(column("in registers %"), None, "{lines:?}");
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use fatbtree_blink::{Techniques, TreeConfig, ValueLayout};
 
-use super::bench::{Setup, load, run};
-use super::{Mix, Row, Size, Skew};
+use super::bench::{Setup, Workload, load, run};
+use super::table::Row;
+use super::{Mix, Size, Skew};
 
 /// A tree as Sherman's: nodes of 1 KB, keys and values of 8 bytes.
 pub(super) fn sherman_tree() -> Result<TreeConfig, String> {
@@ -21,7 +22,7 @@ pub(super) fn sherman_tree() -> Result<TreeConfig, String> {
 pub(super) fn writes(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let tree = sherman_tree()?;
     let measure = |(name, techniques): (&str, Techniques)| {
-        let setup = Setup { techniques, mix, skew, ..Setup::new(name.to_owned(), tree) };
+        let setup = Setup { techniques, ..Setup::new(name.to_owned(), tree, Workload::new(skew, mix)) };
         run(&setup, size, &load(tree, size, false)?, |_, _| {})
     };
     Techniques::steps().into_iter().map(measure).collect()

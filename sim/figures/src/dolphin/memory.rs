@@ -1,42 +1,21 @@
 //! Table II: bytes of a client's cache and of all memory servers, counted in an index of fewer keys and scaled by keys.
 
-use serde::Serialize;
-
 use super::load::{Image, Parts};
 use super::{FILL, PAPER_KEYS, SERVERS};
 use crate::Size;
 use crate::bench::{KeyOrder, inner_bytes, load_keys};
+use crate::column::{
+    CACHE_EACH, CACHE_MB, KEYS, KEYS_A_LEAF, NAME, PAPER_CACHE_MB, PAPER_SERVER_GB, SERVER_EACH, SERVER_GB,
+};
 use crate::replay::trace_keys;
+use crate::table::Row;
 use crate::writes::sherman_tree;
-
-/// Bytes that an index takes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct MemoryRow {
-    /// Name of index and keys.
-    pub name: String,
-    /// Keys that were counted.
-    pub keys: u64,
-    /// Bytes of a client's cache that knows every leaf, a key.
-    pub cache_bytes: f64,
-    /// Bytes of leaves and inner nodes, a key.
-    pub server_bytes: f64,
-    /// Keys of a leaf.
-    pub keys_a_leaf: f64,
-    /// The cache for the paper's 512 million keys, in MB.
-    pub cache_mb: f64,
-    /// The same in the paper; 0: it does not say.
-    pub paper_cache_mb: f64,
-    /// All servers for the paper's 512 million keys, in GB.
-    pub server_gb: f64,
-    /// The same in the paper.
-    pub paper_server_gb: f64,
-}
 
 /// Counts bytes for dense keys, random ones and those of a made trace, of both indexes.
 ///
 /// # Errors
 /// When loading fails.
-pub(crate) fn memory(size: &Size) -> Result<Vec<MemoryRow>, String> {
+pub(crate) fn memory(size: &Size) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     let of = |order: KeyOrder| (0..size.keys).map(|rank| order.key(rank)).collect::<Vec<u64>>();
     for (name, keys) in [
@@ -67,26 +46,19 @@ pub(crate) fn memory(size: &Size) -> Result<Vec<MemoryRow>, String> {
     Ok(rows)
 }
 
-fn row(
-    name: String,
-    keys: u64,
-    cache: u64,
-    server: u64,
-    leaves: u64,
-    paper: Option<(f64, f64)>,
-) -> MemoryRow {
+/// Bytes of the cache of a client that knows every leaf, and of all servers; the paper's in MB and GB.
+fn row(name: String, keys: u64, cache: u64, server: u64, leaves: u64, paper: Option<(f64, f64)>) -> Row {
     let each = |bytes: u64| bytes as f64 / keys as f64;
     let scaled = |bytes: u64, unit: f64| each(bytes) * PAPER_KEYS as f64 / unit;
     let (paper_cache_mb, paper_server_gb) = paper.unwrap_or_default();
-    MemoryRow {
-        name,
-        keys,
-        cache_bytes: each(cache),
-        server_bytes: each(server),
-        keys_a_leaf: keys as f64 / leaves as f64,
-        cache_mb: scaled(cache, 1e6),
-        paper_cache_mb,
-        server_gb: scaled(server, 1e9),
-        paper_server_gb,
-    }
+    Row::default().saying(NAME, name).with([
+        (KEYS, keys as f64),
+        (CACHE_EACH, each(cache)),
+        (SERVER_EACH, each(server)),
+        (KEYS_A_LEAF, keys as f64 / leaves as f64),
+        (CACHE_MB, scaled(cache, 1e6)),
+        (PAPER_CACHE_MB, paper_cache_mb),
+        (SERVER_GB, scaled(server, 1e9)),
+        (PAPER_SERVER_GB, paper_server_gb),
+    ])
 }

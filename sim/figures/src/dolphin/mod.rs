@@ -23,19 +23,18 @@ use std::rc::Rc;
 
 use fatbtree_blink::Techniques;
 
-pub use memory::MemoryRow;
 pub(super) use memory::memory;
-pub use paper::{PUBLISHED, Published};
-pub use switches::SwitchRow;
+pub use paper::published;
 pub(super) use switches::switches;
 
 use self::load::{Image, Parts};
 use self::run::Setup;
-use super::bench::{self, Cache, Clients, KeyOrder, load_keys};
+use super::bench::{self, Cache, Clients, KeyOrder, Workload, load_keys};
 use super::card::Calibration;
 use super::replay::Replay;
+use super::table::Row;
 use super::writes::sherman_tree;
-use super::{Mix, Row, Rows, Size, Skew};
+use super::{Mix, Size, Skew};
 
 /// Compute servers and memory servers of the paper.
 const CLIENTS: u16 = 4;
@@ -50,34 +49,30 @@ const FILL: f64 = 0.7;
 const SCAN: u32 = 100;
 
 /// One line of a figure, by both indexes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 struct Line {
-    order: KeyOrder,
-    skew: Skew,
-    mix: Mix,
+    workload: Workload,
     /// Bytes of a client's cache as a part of the paper's 512 million keys' worth; `None`: all it wants.
     cache_mb: Option<u64>,
-    scans: u32,
-    inserts: bool,
     /// Share of `get` in a trace.
     trace: Option<f64>,
 }
 
 impl Line {
     fn of(skew: Skew, mix: Mix, order: KeyOrder) -> Self {
-        Self { order, skew, mix, cache_mb: None, scans: 0, inserts: false, trace: None }
+        Self { workload: Workload { order, ..Workload::new(skew, mix) }, cache_mb: None, trace: None }
     }
 
     fn name(&self) -> String {
         if let Some(gets) = self.trace {
             return format!("{:.0} % gets", 100.0 * gets);
         }
-        let order = match self.order {
+        let order = match self.workload.order {
             KeyOrder::Dense => "dense",
             KeyOrder::Scrambled => "scrambled",
         };
         let cache = self.cache_mb.map_or(String::new(), |mb| format!(", {mb} MB"));
-        let inserts = if self.scans > 0 && self.inserts { ", half insertions" } else { "" };
+        let inserts = if self.workload.scans > 0 && self.workload.inserts { ", half insertions" } else { "" };
         format!("{order}{cache}{inserts}")
     }
 }
@@ -85,43 +80,44 @@ impl Line {
 /// Both orders of keys.
 const ORDERS: [KeyOrder; 2] = [KeyOrder::Dense, KeyOrder::Scrambled];
 
-/// Figure 6: YCSB A, caches of several sizes.
-pub(super) fn caches(size: &Size, skew: Skew) -> Result<Rows, String> {
-    let mix = Mix::WriteIntensive;
+/// Figure 6: caches of several sizes.
+pub(super) fn caches(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let line = |mb| Line { cache_mb: Some(mb), ..Line::of(skew, mix, KeyOrder::Dense) };
-    Ok(Rows::Operations { skew, mix, rows: measure(size, [50, 100, 200, 400, 800].map(line))? })
+    measure(size, [50, 100, 200, 400, 800].map(line))
 }
 
-/// Figures 7a and 7b: YCSB A and C.
-pub(super) fn ycsb(size: &Size, mix: Mix) -> Result<Rows, String> {
-    let skew = Skew::Skewed;
-    let rows = measure(size, ORDERS.map(|order| Line::of(skew, mix, order)))?;
-    Ok(Rows::Operations { skew, mix, rows })
+/// Figures 7a and 7b: both orders of keys.
+pub(super) fn ycsb(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
+    measure(size, ORDERS.map(|order| Line::of(skew, mix, order)))
 }
 
 /// Figure 7c: LOAD.
-pub(super) fn inserts(size: &Size) -> Result<Rows, String> {
-    let (skew, mix) = (Skew::Uniform, Mix::WriteOnly);
-    let line = |order| Line { inserts: true, ..Line::of(skew, mix, order) };
-    Ok(Rows::Operations { skew, mix, rows: measure(size, ORDERS.map(line))? })
+pub(super) fn inserts(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
+    measure(
+        size,
+        ORDERS.map(|order| {
+            let line = Line::of(skew, mix, order);
+            Line { workload: Workload { inserts: true, ..line.workload }, ..line }
+        }),
+    )
 }
 
 /// Figure 8: scans of 100 keys, alone and with as many insertions.
-pub(super) fn scans(size: &Size) -> Result<Rows, String> {
-    let (skew, mix) = (Skew::Uniform, Mix::ReadOnly);
+pub(super) fn scans(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let lines = ORDERS.map(|order| {
-        let alone = Line { scans: SCAN, ..Line::of(skew, mix, order) };
-        [alone, Line { mix: Mix::WriteIntensive, inserts: true, ..alone }]
+        let mut alone = Line::of(skew, mix, order);
+        alone.workload.scans = SCAN;
+        let mut beside = alone.clone();
+        (beside.workload.mix, beside.workload.inserts) = (Mix::WriteIntensive, true);
+        [alone, beside]
     });
-    Ok(Rows::Operations { skew, mix, rows: measure(size, lines.into_iter().flatten())? })
+    measure(size, lines.into_iter().flatten())
 }
 
-/// Figure 9: traces.
-pub(super) fn traces(size: &Size) -> Result<Rows, String> {
-    let skew = Skew::Skewed;
-    let lines = [(0.5, Mix::WriteIntensive), (1.0, Mix::ReadOnly)];
+/// Figure 9: a trace of `mix`, and one of reads alone.
+pub(super) fn traces(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let line = |(gets, mix)| Line { trace: Some(gets), ..Line::of(skew, mix, KeyOrder::Scrambled) };
-    Ok(Rows::Operations { skew, mix: Mix::WriteIntensive, rows: measure(size, lines.map(line))? })
+    measure(size, [(0.5, mix), (1.0, Mix::ReadOnly)].map(line))
 }
 
 /// Measures, for each line, Sherman, Sherman as published where that takes other round trips, and Dolphin.
@@ -131,24 +127,26 @@ pub(super) fn traces(size: &Size) -> Result<Rows, String> {
 fn measure(size: &Size, lines: impl IntoIterator<Item = Line>) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for line in lines {
-        let replay =
-            || line.trace.map(|gets| Replay::make(size.keys, gets, size.seed).map(Rc::new)).transpose();
-        rows.push(sherman(size, &line, Techniques::ALL, replay()?)?);
-        if line.mix != Mix::ReadOnly {
-            rows.push(sherman(size, &line, Techniques::SHERMAN, replay()?)?);
+        let new = || {
+            let replay = line.trace.map(|gets| Replay::make(size.keys, gets, size.seed).map(Rc::new));
+            Ok::<_, String>(Workload { replay: replay.transpose()?, ..line.workload.clone() })
+        };
+        rows.push(sherman(size, &line, Techniques::ALL, new()?)?);
+        if line.workload.mix != Mix::ReadOnly {
+            rows.push(sherman(size, &line, Techniques::SHERMAN, new()?)?);
         }
-        rows.push(of_dolphin(size, &line, replay()?)?);
+        rows.push(of_dolphin(size, &line, new()?)?);
     }
     Ok(rows)
 }
 
 /// Keys that are loaded: those of a trace that are there at first; every key, or every other one if the rest is to be inserted.
-fn keys(size: &Size, line: &Line, replay: Option<&Replay>) -> Vec<u64> {
-    if let Some(replay) = replay {
+fn keys(size: &Size, of: &Workload) -> Vec<u64> {
+    if let Some(replay) = &of.replay {
         return replay.loaded.clone();
     }
-    let step = if line.inserts { 2 } else { 1 };
-    (0..size.keys).map(|rank| line.order.key(rank * step)).collect()
+    let step = if of.inserts { 2 } else { 1 };
+    (0..size.keys).map(|rank| of.order.key(rank * step)).collect()
 }
 
 /// Bytes of a client's cache.
@@ -156,44 +154,28 @@ fn cache_bytes(size: &Size, line: &Line) -> Option<u64> {
     line.cache_mb.map(|mb| (mb as f64 * 1e6 * size.keys as f64 / PAPER_KEYS as f64) as u64)
 }
 
-fn sherman(
-    size: &Size,
-    line: &Line,
-    techniques: Techniques,
-    replay: Option<Rc<Replay>>,
-) -> Result<Row, String> {
+fn sherman(size: &Size, line: &Line, techniques: Techniques, workload: Workload) -> Result<Row, String> {
     let tree = sherman_tree()?;
-    let cluster = load_keys(SERVERS, tree, FILL, keys(size, line, replay.as_deref()).into_iter())?;
+    let cluster = load_keys(SERVERS, tree, FILL, keys(size, &workload).into_iter())?;
     let name = if techniques == Techniques::SHERMAN { "Sherman, lock before read" } else { "Sherman" };
     let setup = bench::Setup {
         techniques,
-        replay,
-        mix: line.mix,
-        skew: line.skew,
         cache: cache_bytes(size, line).map_or(Cache::Full, Cache::Bytes),
         calibration: Calibration::CX5_100_IB,
         clients: Clients::Few(CLIENTS),
-        order: line.order,
-        scans: line.scans,
-        inserts: line.inserts,
-        ..bench::Setup::new(format!("{name}, {}", line.name()), tree)
+        ..bench::Setup::new(format!("{name}, {}", line.name()), tree, workload)
     };
     bench::run(&setup, &Size { depth: THREADS, ..*size }, &cluster, |_, _| {})
 }
 
-fn of_dolphin(size: &Size, line: &Line, replay: Option<Rc<Replay>>) -> Result<Row, String> {
-    let image = Image::load_keys(Parts::one(), keys(size, line, replay.as_deref()))?;
+fn of_dolphin(size: &Size, line: &Line, workload: Workload) -> Result<Row, String> {
+    let image = Image::load_keys(Parts::one(), keys(size, &workload))?;
     let setup = Setup {
         name: format!("Dolphin, {}", line.name()),
-        mix: line.mix,
-        skew: line.skew,
+        workload,
         cache: cache_bytes(size, line),
-        order: line.order,
-        scans: line.scans,
-        inserts: line.inserts,
         warm: line.cache_mb.is_none(),
         led: None,
-        replay,
     };
     run::run(&setup, size, &image, |_, _| {})
 }

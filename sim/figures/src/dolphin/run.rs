@@ -1,6 +1,5 @@
 //! Clients of an index: as many operations as they can.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use fatbtree_remote_memory::{KeyRange, RemoteConfig};
@@ -9,13 +8,14 @@ use rand::RngExt as _;
 
 use super::load::{self, Image, Opened};
 use super::{CLIENTS, SERVERS, THREADS};
-use crate::bench::{KeyOrder, Ranks, value_of};
+use crate::Size;
+use crate::bench::{Ranks, Workload, value_of};
 use crate::card::Calibration;
+use crate::column::CACHE_BYTES;
 use crate::meter::Done;
-use crate::replay::Replay;
 use crate::rig::{Client, Links, Rig, machines};
-use crate::{Mix, Row, Size, Skew};
-use fatbtree_sim::world::{Machine, Random, World, random};
+use crate::table::Row;
+use fatbtree_sim::world::{Machine, Random, World};
 
 /// Queue pairs of a client to a server.
 const LANES: u8 = 18;
@@ -23,31 +23,23 @@ const LANES: u8 = 18;
 /// A measurement.
 pub(super) struct Setup {
     pub(super) name: String,
-    pub(super) mix: Mix,
-    pub(super) skew: Skew,
+    pub(super) workload: Workload,
     /// Bytes of a client's cache; `None`: all it wants.
     pub(super) cache: Option<u64>,
-    pub(super) order: KeyOrder,
-    /// Keys of a scan; 0: lookups.
-    pub(super) scans: u32,
-    pub(super) inserts: bool,
     /// All nodes are in the cache at first. A cache with a limit begins empty.
     pub(super) warm: bool,
     /// Low bits of a key that index reads leave out, where switches lead.
     pub(super) led: Option<u8>,
-    /// Operations of a trace, instead of drawn ones.
-    pub(super) replay: Option<Rc<Replay>>,
 }
 
 /// A thread of a client.
 struct Thread {
     machine: Machine,
     index: Rc<Opened>,
-    own: Duration,
-    order: KeyOrder,
-    scans: u32,
-    inserts: bool,
-    replay: Option<Rc<Replay>>,
+    ranks: Rc<Ranks>,
+    /// Keys of scans beside insertions: what was loaded.
+    loaded: Ranks,
+    workload: Workload,
 }
 
 /// Runs a measurement. Every value that is read is checked. `switches` is told the queue pairs.
@@ -69,38 +61,23 @@ pub(super) fn run(
     }
     let links = rig.connect(memories.iter().map(|memory| &**memory))?;
     switches(&rig.world, links);
-    let ranks = match setup.inserts {
-        true => Ranks::Fresh { next: Cell::new(0), keys: size.keys },
-        false => Ranks::new(setup.skew, size.keys),
-    };
-    // Scans of what was loaded, beside insertions.
-    let ranks = Rc::new((ranks, Ranks::Uniform(size.keys)));
+    let ranks = Rc::new(setup.workload.ranks(size.keys));
     let mut opened = Vec::new();
     for (number, (machine, memory)) in rig.clients.iter().zip(&memories).enumerate() {
         let index = open(&rig.world, setup, image, machine, memory)?;
         opened.push(Rc::clone(&index));
-        for thread in 0..THREADS {
-            let mut draw = random(size.seed, 1_000 + number as u64 * 1_000 + u64::from(thread));
-            let slot = rig.meter.slot(number, rig.world.now());
-            let thread = Thread {
-                machine: machine.clone(),
-                index: Rc::clone(&index),
-                own: Calibration::CX5_100_IB.operation(),
-                order: setup.order,
-                scans: setup.scans,
-                inserts: setup.inserts,
-                replay: setup.replay.clone(),
-            };
-            let (ranks, writes_percent) = (Rc::clone(&ranks), setup.mix.writes_percent());
-            let next = async move || thread.next(&ranks, writes_percent, &mut draw).await;
-            drop(machine.spawn(Rc::clone(&rig.meter).keep_busy(slot, machine.clone(), next)));
-        }
+        rig.meter.occupy((number, machine), THREADS, (size.seed, 1_000), |_, mut draw| {
+            let (index, ranks, workload) = (Rc::clone(&index), Rc::clone(&ranks), setup.workload.clone());
+            let loaded = Ranks::Uniform(size.keys);
+            let thread = Thread { machine: machine.clone(), index, ranks, loaded, workload };
+            async move || thread.next(&mut draw).await
+        });
     }
     rig.world.run_for(Duration::from_micros(size.warm_up_us));
-    let measured = rig.measure(Duration::from_micros(size.window_us));
+    let measured = rig.measure(Duration::from_micros(size.window_us), []);
     let measured = measured.map_err(|why| format!("{}: {why}", setup.name))?;
     let cache_bytes = opened.iter().map(|index| index.cache_bytes()).max().unwrap_or_default();
-    Ok(Row { cache_bytes, ..Row::of(&setup.name, &measured) })
+    Ok(measured.of_operations(&setup.name).with([(CACHE_BYTES, cache_bytes as f64)]))
 }
 
 /// Opens the index on a client's memory.
@@ -128,20 +105,16 @@ fn open(
 
 impl Thread {
     /// Does the next operation.
-    async fn next(
-        &self,
-        (ranks, loaded): &(Ranks, Ranks),
-        writes_percent: u32,
-        random: &mut Random,
-    ) -> Result<Done, String> {
-        let writes = random.random_range(0..100) < writes_percent;
-        let rank = match (writes, self.inserts) {
-            (false, true) => 2 * loaded.draw(random),
-            _ => ranks.draw(random),
+    async fn next(&self, random: &mut Random) -> Result<Done, String> {
+        let workload = &self.workload;
+        let writes = random.random_range(0..100) < workload.mix.writes_percent();
+        let rank = match (writes, workload.inserts) {
+            (false, true) => 2 * self.loaded.draw(random),
+            _ => self.ranks.draw(random),
         };
-        let drawn = (self.order.key(rank), writes);
-        let (key, writes) = self.replay.as_ref().map_or(drawn, |replay| replay.next());
-        self.machine.sleep(self.own).await;
+        let drawn = (workload.order.key(rank), writes);
+        let (key, writes) = workload.replay.as_ref().map_or(drawn, |replay| replay.next());
+        self.machine.sleep(Calibration::CX5_100_IB.operation()).await;
         let trips = self.operate(key, writes).await?;
         Ok(if writes { Done::Write(trips) } else { Done::Read(trips) })
     }
@@ -153,8 +126,8 @@ impl Thread {
             let done = self.index.of(key).upsert(key, &value_of(key)).await;
             return done.result.map(|_| done.round_trips).map_err(|error| error.to_string());
         }
-        if self.scans > 0 {
-            let found = self.index.of(key).scan(KeyRange::of(key..), self.scans as usize).await;
+        if self.workload.scans > 0 {
+            let found = self.index.of(key).scan(KeyRange::of(key..), self.workload.scans as usize).await;
             let pairs = found.result.map_err(|error| error.to_string())?;
             let bad = pairs.iter().find(|(key, value)| value[..] != value_of(*key));
             return bad.map_or(Ok(found.round_trips), |(key, _)| wrong(*key));
@@ -163,7 +136,7 @@ impl Thread {
         match found.result.map_err(|error| error.to_string())? {
             Some(value) if value[..] == value_of(key) => Ok(found.round_trips),
             Some(_) => wrong(key),
-            None if self.replay.is_some() => Ok(found.round_trips),
+            None if self.workload.replay.is_some() => Ok(found.round_trips),
             None => Err(format!("key {key} was loaded, and is not found")),
         }
     }

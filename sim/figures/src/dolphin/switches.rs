@@ -15,21 +15,25 @@ use std::collections::{BTreeMap, HashMap};
 
 use fatbtree_blink::{Start, TreeConfig, ValueLayout};
 use fatbtree_blink_host::Cluster;
-use fatbtree_controller::{Budget, Frequencies, Pivots, Placement, Plan, SramBytes, Target, Tree};
+use fatbtree_controller::{Budget, Frequencies, Pivots, Plan, SramBytes, Target, Tree};
 use fatbtree_dolphin::host::Place;
 use fatbtree_topology::Network as Topology;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{QueuePair, Remote};
-use serde::Serialize;
 
 use super::load::{Image, Parts};
 use super::run::{self, Setup};
 use super::top::top;
 use super::{CLIENTS, FILL, SERVERS, THREADS};
-use crate::bench::{self, Cache, Clients, KeyOrder, Ranks, load_keys};
+use crate::bench::{self, Cache, Clients, KeyOrder, Ranks, Workload, load_keys};
 use crate::card::Calibration;
-use crate::reads::SAMPLES;
-use crate::{Mix, Row, Size, Skew};
+use crate::column::{
+    CACHE, ENTRIES, GET_TRIPS, LED, MOPS, NAME, P50, READ_TRIPS, ROOM, SRAM_USED, TCAM_ROWS, UPDATE_TRIPS,
+    WORKLOAD, WRITE_TRIPS,
+};
+use crate::reads::{self, SAMPLES};
+use crate::table::Row;
+use crate::{Mix, Size, Skew};
 use fatbtree_sim::world::{IndexRead, Random, Resolved, Switches, random};
 
 /// Bytes of SRAM that switches have for this. With 300,000 keys, the first is what a Tofino 1 has for each of 512 million.
@@ -49,35 +53,6 @@ const WORKLOADS: [(&str, KeyOrder, Skew); 3] = [
     ("scrambled, Zipf 0.99", KeyOrder::Scrambled, Skew::Skewed),
     ("scrambled, uniform", KeyOrder::Scrambled, Skew::Uniform),
 ];
-
-/// Round trips with what switches hold.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct SwitchRow {
-    /// Keys and how they are chosen.
-    pub keys: String,
-    /// Index, and what switches hold of it.
-    pub name: String,
-    /// Client's cache: none, cold for some time, or warm.
-    pub cache: &'static str,
-    /// Bytes of SRAM that were there.
-    pub room_bytes: u64,
-    /// Bytes of SRAM that entries take.
-    pub sram_bytes: u64,
-    /// Entries in SRAM: nodes and children, or keys.
-    pub entries: u64,
-    /// Rows of TCAM.
-    pub tcam_rows: u64,
-    /// Percentage of sampled keys that are led to their leaf.
-    pub led_percent: f64,
-    /// Round trips of a get, on average.
-    pub get_round_trips: f64,
-    /// Round trips of an update, on average.
-    pub update_round_trips: f64,
-    /// Millions of operations in a second.
-    pub mops: f64,
-    /// Median latency in µs.
-    pub p50_us: f64,
-}
 
 /// Content of switches.
 #[derive(Clone)]
@@ -234,7 +209,14 @@ impl Subject {
     }
 
     /// Half gets, half updates.
-    fn run(&self, size: &Size, of: &Line, held: Option<Held>) -> Result<Row, String> {
+    fn run(
+        &self,
+        size: &Size,
+        name: String,
+        workload: Workload,
+        cache: &str,
+        held: Option<Held>,
+    ) -> Result<Row, String> {
         let low = match held {
             Some(Held::Exact { low, .. }) => low,
             _ => 0,
@@ -243,18 +225,15 @@ impl Subject {
         match &self.of {
             Of::Blink(tree, cluster) => {
                 let setup = bench::Setup {
-                    mix: Mix::WriteIntensive,
-                    skew: of.skew,
                     start: if held.is_some() { Start::CachedOrIndexRead } else { Start::Cached },
-                    cache: match of.cache {
+                    cache: match cache {
                         "none" => Cache::None,
                         "cold" => Cache::Empty,
                         _ => Cache::Full,
                     },
                     calibration: Calibration::CX5_100_IB,
                     clients: Clients::Few(CLIENTS),
-                    order: of.order,
-                    ..bench::Setup::new(of.name(), *tree)
+                    ..bench::Setup::new(name, *tree, workload)
                 };
                 bench::run(&setup, &Size { depth: THREADS, ..*size }, cluster, |world, links| {
                     let Some(held) = held else { return };
@@ -264,16 +243,11 @@ impl Subject {
             }
             Of::Dolphin(image) => {
                 let setup = Setup {
-                    name: of.name(),
-                    mix: Mix::WriteIntensive,
-                    skew: of.skew,
-                    cache: (of.cache == "none").then_some(0),
-                    order: of.order,
-                    scans: 0,
-                    inserts: false,
-                    warm: of.cache == "warm",
+                    name,
+                    workload,
+                    cache: (cache == "none").then_some(0),
+                    warm: cache == "warm",
                     led: held.is_some().then_some(low),
-                    replay: None,
                 };
                 run::run(&setup, size, image, |world, links| {
                     let Some(held) = held else { return };
@@ -307,25 +281,7 @@ fn largest(
 
 fn plan(tree: &Tree, frequencies: &Frequencies, budget: &Budget) -> Result<Plan, String> {
     let network = Topology::pair(SERVERS).map_err(|error| error.to_string())?;
-    // All servers are behind the other switch.
-    let hosts = network.hosts().iter().rev().map(|host| host.id);
-    let placement: Placement = (0..SERVERS).zip(hosts).collect();
-    Plan::new(&network, &placement, tree, frequencies, budget, 1).map_err(|error| error.to_string())
-}
-
-/// A line of the table.
-struct Line {
-    keys: &'static str,
-    order: KeyOrder,
-    skew: Skew,
-    cache: &'static str,
-    what: String,
-}
-
-impl Line {
-    fn name(&self) -> String {
-        format!("{}, {}", self.keys, self.what)
-    }
+    reads::plan(&network, SERVERS, tree, frequencies, budget)
 }
 
 /// Low bits of a key that tell apart about as many keys as a leaf has.
@@ -340,7 +296,7 @@ fn bits_of_a_leaf(image: &Image) -> u8 {
 ///
 /// # Errors
 /// A wrong answer, an operation that failed, or a plan that cannot be made.
-pub(crate) fn switches(size: &Size) -> Result<Vec<SwitchRow>, String> {
+pub(crate) fn switches(size: &Size) -> Result<Vec<Row>, String> {
     let bytes = SramBytes::of(Target::Tofino1).ok_or("a chip without sizes")?;
     let cold = Size { warm_up_us: 0, window_us: COLD_US, ..*size };
     let mut rows = Vec::new();
@@ -353,20 +309,18 @@ pub(crate) fn switches(size: &Size) -> Result<Vec<SwitchRow>, String> {
         let Of::Dolphin(image) = &dolphin.of else { return Err("an index of another kind".to_owned()) };
         let wide = bits_of_a_leaf(image);
         let mut measure = |subject: &Subject, what: &str, cache: &'static str, held: Option<(Held, u64)>| {
-            let line = Line { keys, order, skew, cache, what: what.to_owned() };
+            let workload = Workload { order, ..Workload::new(skew, Mix::WriteIntensive) };
             let of = if cache == "cold" { &cold } else { size };
-            let mut row =
-                SwitchRow { keys: keys.to_owned(), name: what.to_owned(), cache, ..SwitchRow::default() };
+            let mut row = Row::default().saying(WORKLOAD, keys).saying(NAME, what).saying(CACHE, cache);
             if let Some((held, room)) = &held {
                 let (sram, entries, tcam) = held.takes(&bytes);
-                row.room_bytes = *room;
-                (row.sram_bytes, row.entries, row.tcam_rows) = (sram as u64, entries as u64, tcam as u64);
-                row.led_percent = subject.led_percent(held, &others);
+                row = row.with([(ROOM, *room as f64), (SRAM_USED, sram.floor()), (ENTRIES, entries as f64)]);
+                row = row.with([(TCAM_ROWS, tcam as f64), (LED, subject.led_percent(held, &others))]);
             }
-            let done = subject.run(of, &line, held.map(|(held, _)| held))?;
-            (row.get_round_trips, row.update_round_trips) = (done.read_round_trips, done.write_round_trips);
-            (row.mops, row.p50_us) = (done.mops, done.p50_us);
-            rows.push(row);
+            let held = held.map(|(held, _)| held);
+            let done = subject.run(of, format!("{keys}, {what}"), workload, cache, held)?;
+            let trips = [(GET_TRIPS, done[READ_TRIPS]), (UPDATE_TRIPS, done[WRITE_TRIPS])];
+            rows.push(row.with(trips).with([MOPS, P50].map(|column| (column, done[column]))));
             Ok::<_, String>(())
         };
         for cache in ["none", "cold", "warm"] {

@@ -5,6 +5,7 @@
 //! checks of its cause: a result that is right for another reason does not count.
 
 mod causes;
+mod clients;
 pub(super) mod hash;
 mod paper;
 mod threads;
@@ -14,64 +15,23 @@ pub(super) mod tree;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fatbtree_remote_memory::Attempts;
 use fatbtree_verbs::Throttling;
 use fatbtree_verbs::time::Duration;
 use serde::Serialize;
 
 use self::paper::{FIGURE_3_THREADS, FIGURE_4, FIGURE_4_BATCHES, FIGURE_13A, FIGURE_13B, TABLE_1};
 use self::threads::Setup;
-use super::card::{Calibration, Resources, Usage};
-use super::meter::{Measured, percent, slowest_percent};
-use super::{Rows, Size};
+use super::Size;
+use super::card::{Calibration, Resources};
+use super::column::{BUSIEST_BUCKET, P50, P99};
+use super::meter::{Measured, percent};
+use super::table::Row;
 use fatbtree_sim::world::Kind;
 
 /// Time in which the reactor has tried all limits and has chosen one (`fabric/verbs/src/reactor/throttle.rs`).
 const TRIALS: Duration = Duration::from_millis(49);
 /// Times the window in which table 1 is measured.
 const CHANGING_WINDOWS: u64 = 20;
-
-/// Result of a configuration.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct SmartRow {
-    /// Name of the configuration.
-    pub name: String,
-    /// Threads of the client.
-    pub threads: u32,
-    /// Requests that a thread posts before it waits for all of them.
-    pub batch: u32,
-    /// Millions of requests in a second.
-    pub mops: f64,
-    /// The same in the paper; 0: it has none.
-    pub paper: f64,
-    /// Work of the slowest thread in percent of the mean: 100 is fair, 0 is starvation. Where the number of threads changes, some do not
-    /// work.
-    pub slowest_thread_percent: f64,
-    /// Attempts at a lock or a slot within which 99.9 % of operations had it; 0: there are none.
-    pub attempts_p999: u64,
-    /// Median and 99th percentile of an operation's latency in µs; 0: not measured.
-    pub p50_us: f64,
-    /// See `p50_us`.
-    pub p99_us: f64,
-    /// Percentage of time for which the busiest bucket of the servers' atomics is busy.
-    pub busiest_bucket_percent: f64,
-    /// Percentage of the threads' time in queues of doorbell registers.
-    pub in_registers_percent: f64,
-    /// Percentage of the threads' time in queues of queue pairs.
-    pub in_queue_pairs_percent: f64,
-    /// Percentage of time for which the bus towards the host is busy, or waits for the card's cache.
-    pub bus_percent: f64,
-    /// Percentage of requests that the card's cache has lost.
-    pub missed_percent: f64,
-    /// Bytes that a request writes into the host's memory, or reads from it once more.
-    pub memory_bytes: f64,
-    /// Requests and doorbells of a transaction, those of attempts that fail included; 0: not measured.
-    pub requests_each: f64,
-    /// See `requests_each`.
-    pub doorbells_each: f64,
-    /// Percentage of transactions that end without a commit, for lack of money or because of a conflict; 0: not measured.
-    pub aborted_percent: f64,
-}
 
 /// A statement about the cause of a figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -84,8 +44,12 @@ pub struct Check {
     pub holds: bool,
 }
 
-/// A figure's rows, and the checks of its cause.
-type Checked = Result<(Vec<SmartRow>, Vec<Check>), String>;
+/// Rows of a figure of SMART, and the checks of its cause.
+///
+/// Each point has a warm-up and a window as `size` says; throttled points warm up for the 49 ms in which the reactor tries all limits.
+/// Table 1 and mixtures with updates of a hash table are measured for 20 windows, the former with the intervals that fit twice. `keys` are
+/// the tree's in figure 12 and, up to 100,000, the hash table's; `depth` is not used.
+pub(super) type Checked = Result<(Vec<Row>, Vec<Check>), String>;
 
 /// A configuration to be measured.
 #[derive(Clone, Debug)]
@@ -95,37 +59,26 @@ struct Point<S = Setup> {
     paper: f64,
 }
 
-/// A figure of SMART in virtual time. Each point has a warm-up and a window as `size` says; throttled points warm up for
-/// the 49 ms in which the reactor tries all limits. Table 1 and mixtures with updates of a hash table are measured for 20 windows, the former
-/// with the intervals that fit twice. `keys` are the tree's in figure 12 and, up to 100,000, the hash table's; `depth` is not used.
-///
-/// # Errors
-/// A wrong answer, or a request that failed.
-pub(super) fn figure(checked: Checked) -> Result<Rows, String> {
-    let calibration = Calibration::CX6_200_PCIE3.name;
-    checked.map(|(rows, checks)| Rows::Threads { calibration, rows, checks })
-}
-
 /// Figure 3: threads and how they share queue pairs and doorbell registers.
 pub(super) fn figure_3(size: &Size) -> Checked {
-    checked(&resources(size), causes::resources)
+    checked(of_words(&resources(size)), causes::resources)
 }
 
 /// Figure 4: threads and requests of each of them under way.
 pub(super) fn figure_4(size: &Size) -> Checked {
-    let (rows, mut checks) = checked(&batches(size), causes::batches)?;
+    let (rows, mut checks) = checked(of_words(&batches(size)), causes::batches)?;
     checks.push(causes::halved(&base(size))?);
     Ok((rows, checks))
 }
 
 /// Figure 13: throttling.
 pub(super) fn figure_13(size: &Size) -> Checked {
-    checked(&throttling(size), causes::throttling)
+    checked(of_words(&throttling(size)), causes::throttling)
 }
 
 /// Table 1: a number of threads that changes.
 pub(super) fn table_1(size: &Size) -> Checked {
-    checked(&changing(size), causes::changing)
+    checked(of_words(&changing(size)), causes::changing)
 }
 
 /// READs of one thread after the other, a doorbell a thread.
@@ -225,22 +178,28 @@ fn changing(size: &Size) -> Vec<Point> {
     points
 }
 
-/// Measures all points and checks the causes.
-fn checked(points: &[Point], checks: fn(&[SmartRow]) -> Vec<Check>) -> Checked {
-    let rows = measure(points)?;
+/// Checks the causes of rows.
+fn checked(rows: Result<Vec<Row>, String>, checks: fn(&[Row]) -> Vec<Check>) -> Checked {
+    let rows = rows?;
     let checks = checks(&rows);
     Ok((rows, checks))
 }
 
-fn measure(points: &[Point]) -> Result<Vec<SmartRow>, String> {
-    each_point(points, |point| threads::run(&point.setup).map(|measured| point.row(&measured)))
+/// Measures threads that read or write words.
+fn of_words(points: &[Point]) -> Result<Vec<Row>, String> {
+    let row = |point: &Point, measured: &Measured| {
+        let Setup { threads, batch, .. } = point.setup;
+        measured.of_threads(&point.name, threads, batch, measured.request_mops(), point.paper)
+    };
+    measure(points, threads::run, row)
 }
 
 /// Measures all points, several at a time: each is a world of its own.
-fn each_point<P: Sync>(
-    points: &[P],
-    row: impl Fn(&P) -> Result<SmartRow, String> + Sync,
-) -> Result<Vec<SmartRow>, String> {
+fn measure<S: Sync>(
+    points: &[Point<S>],
+    run: impl Fn(&S) -> Result<Measured, String> + Sync,
+    row: impl Fn(&Point<S>, &Measured) -> Row + Sync,
+) -> Result<Vec<Row>, String> {
     let next = AtomicUsize::new(0);
     let rows = Mutex::new(vec![None; points.len()]);
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -251,7 +210,8 @@ fn each_point<P: Sync>(
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     points.get(at).map(|point| (at, point))
                 } {
-                    let row = row(point);
+                    let measured = run(&point.setup).map_err(|why| format!("{}: {why}", point.name));
+                    let row = measured.map(|measured| row(point, &measured));
                     rows.lock().expect("no worker panics while it stores a row")[at] = Some(row);
                 }
             });
@@ -261,52 +221,15 @@ fn each_point<P: Sync>(
     rows.into_iter().map(|row| row.expect("each point is measured by a worker")).collect()
 }
 
-impl<S> Point<S> {
-    /// What threads have done, whose operations took so many attempts.
-    fn of_operations(&self, measured: &Measured, attempts: &Attempts, threads: u32) -> SmartRow {
-        let Measured { tally, window, usage, busiest_bucket } = measured;
-        SmartRow {
-            name: self.name.clone(),
-            mops: tally.operations() as f64 * 1e3 / window.as_nanos() as f64,
-            paper: self.paper,
-            slowest_thread_percent: slowest_percent(&tally.done),
-            attempts_p999: attempts.quantile(0.999),
-            p50_us: tally.us(0.5),
-            p99_us: tally.us(0.99),
-            busiest_bucket_percent: percent(*busiest_bucket, *window),
-            ..SmartRow::of(usage, threads, *window)
-        }
-    }
-}
-
-impl Point {
-    fn row(&self, measured: &threads::Measured) -> SmartRow {
-        let Setup { threads, batch, window, .. } = self.setup;
-        SmartRow {
-            name: self.name.clone(),
-            batch,
-            mops: measured.mops,
-            paper: self.paper,
-            slowest_thread_percent: measured.slowest_percent,
-            ..SmartRow::of(&measured.usage, threads, window)
-        }
-    }
-}
-
-impl SmartRow {
-    /// What a card and its threads have spent in a window; the rest is empty.
-    fn of(usage: &Usage, threads: u32, window: Duration) -> Self {
-        let requests = usage.requests.max(1) as f64;
-        let of_thread = |span| percent(span, window) / f64::from(threads);
-        Self {
-            threads,
-            in_registers_percent: of_thread(usage.in_registers),
-            in_queue_pairs_percent: of_thread(usage.in_queue_pairs),
-            bus_percent: percent(usage.bus_up, window),
-            missed_percent: 100.0 * usage.missed / requests,
-            memory_bytes: usage.memory_bytes as f64 / requests,
-            ..Self::default()
-        }
+impl<W> Point<clients::Setup<W>> {
+    /// Result of threads over a structure.
+    fn row(&self, measured: &Measured) -> Row {
+        let mops = measured.mops(measured.tally.operations());
+        measured.of_threads(&self.name, self.setup.threads, clients::DEPTH, mops, self.paper).with([
+            (P50, measured.tally.us(0.5)),
+            (P99, measured.tally.us(0.99)),
+            (BUSIEST_BUCKET, percent(measured.busiest_bucket, measured.window)),
+        ])
     }
 }
 

@@ -11,8 +11,8 @@ use fatbtree_verbs::{
 };
 use rand::RngExt as _;
 
-use crate::card::{Calibration, Resources, Usage};
-use crate::meter::slowest_percent;
+use crate::card::{Calibration, Resources};
+use crate::meter::{Measured, Meter};
 use crate::rig::Rig;
 use fatbtree_sim::world::{Kind, Machine, MachineOptions, Random, random};
 
@@ -43,42 +43,33 @@ pub(super) struct Setup {
     pub(super) seed: u64,
 }
 
-/// What was measured in the window.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Measured {
-    pub(super) mops: f64,
-    pub(super) usage: Usage,
-    /// Requests of the slowest thread, in percent of the mean of all.
-    pub(super) slowest_percent: f64,
-}
-
-/// Runs a measurement. Every word that is read is checked.
+/// Runs a measurement. Every word that is read is checked. Batches are tallied, and the card counts requests.
 ///
 /// # Errors
 /// A wrong answer, or a request that failed.
 pub(super) fn run(setup: &Setup) -> Result<Measured, String> {
-    let Rig { world, cards: cluster, .. } = Rig::new(setup.seed, setup.calibration, 1);
-    let server = world.machine(MachineOptions::named("server"));
+    let mut rig = Rig::new(setup.seed, setup.calibration, 1);
+    let server = rig.world.machine(MachineOptions::named("server"));
+    rig.servers.push(server.clone());
     let memory = Memory::shared(MEMORY).map_err(|error| error.to_string())?;
     for address in (0..MEMORY).step_by(8) {
         memory.write(address, &address.to_ne_bytes()).map_err(|error| error.to_string())?;
     }
     let region = server.reactor().with(|card| card.register(&memory, 0, Access::ALL));
     let region = region.map_err(|error| error.to_string())?;
-    let wrong = Rc::new(RefCell::new(None));
-    let mut threads = Vec::new();
+    let mut rounds = Vec::new();
     for number in 0..setup.threads {
         let buffers = vec![BufferClass { count: setup.batch, bytes: 64 }];
-        let machine =
-            world.machine(MachineOptions { buffers, ..MachineOptions::named(format!("thread {number}")) });
+        let options = MachineOptions { buffers, ..MachineOptions::named(format!("thread {number}")) };
+        let machine = rig.world.machine(options);
         machine.set_driven(Rc::new(Reactor::throttled(machine.device(), setup.throttling)));
-        let round = Rc::new(Round::new(setup.batch));
-        threads.push((machine, round));
+        rig.clients.push(machine);
+        rounds.push(Rc::new(Round::new(setup.batch)));
     }
-    cluster.threads(threads.iter().map(|(machine, _)| machine.id()), setup.resources);
-    for (number, (machine, round)) in (0..).zip(&threads) {
-        let (server, round) = (server.clone(), Rc::clone(round));
-        let (machine, wrong, Setup { kind, seed, batch, .. }) = (machine.clone(), Rc::clone(&wrong), *setup);
+    rig.cards.threads(rig.clients.iter().map(Machine::id), setup.resources);
+    for (number, (machine, round)) in (0..).zip(rig.clients.iter().zip(&rounds)) {
+        let (server, round, meter) = (server.clone(), Rc::clone(round), Rc::clone(&rig.meter));
+        let (machine, Setup { kind, seed, batch, .. }) = (machine.clone(), *setup);
         drop(machine.clone().spawn(async move {
             match machine.dial(&server).await {
                 Ok(queue_pair) => {
@@ -88,42 +79,32 @@ pub(super) fn run(setup: &Setup) -> Result<Measured, String> {
                     for task in 0..batch {
                         let draw = random(seed, 10_000 + number * 1_000 + u64::from(task));
                         let task = Task { machine: machine.clone(), queue_pair, rkey: region.rkey, kind };
-                        drop(machine.spawn(task.run(Rc::clone(&round), draw, Rc::clone(&wrong))));
+                        drop(machine.spawn(task.run(Rc::clone(&round), draw, Rc::clone(&meter))));
                     }
                 }
-                Err(error) => *wrong.borrow_mut() = Some(error.to_string()),
+                Err(error) => meter.fail(error.to_string()),
             }
         }));
     }
-    let client = threads[0].0.id();
     if let Some(interval) = setup.changes {
-        let (operator, cluster, mut draw) =
-            (world.operator().clone(), cluster.clone(), random(setup.seed, 7));
-        let rounds: Vec<_> = threads.iter().map(|(_, round)| Rc::clone(round)).collect();
-        drop(world.operator().spawn(async move {
+        let (operator, cards, client) =
+            (rig.world.operator().clone(), rig.cards.clone(), rig.clients[0].id());
+        let (rounds, mut draw) = (rounds.clone(), random(setup.seed, 7));
+        drop(rig.world.operator().spawn(async move {
             loop {
                 let working = draw.random_range(CHANGING);
-                cluster.set_working(client, working);
+                cards.set_working(client, working);
                 (0..).zip(&rounds).for_each(|(number, round)| round.set_working(number < working));
                 operator.sleep(interval).await;
             }
         }));
     }
-    world.run_for(CONNECTING + setup.warm_up);
-    let before = cluster.usage(client);
-    let batches = || threads.iter().map(|(_, round)| round.number.get()).collect::<Vec<_>>();
-    let begun = batches();
-    world.run_for(setup.window);
-    let done: Vec<_> = batches().iter().zip(begun).map(|(now, begun)| now - begun).collect();
-    let usage = cluster.usage(client).since(&before);
-    match wrong.borrow_mut().take() {
-        Some(why) => Err(why),
-        None => Ok(Measured {
-            mops: usage.requests as f64 * 1e3 / setup.window.as_nanos() as f64,
-            usage,
-            slowest_percent: slowest_percent(&done),
-        }),
-    }
+    rig.world.run_for(CONNECTING + setup.warm_up);
+    let batches = || rounds.iter().map(|round| round.number.get());
+    let begun: Vec<_> = batches().collect();
+    let mut measured = rig.measure(setup.window, [])?;
+    measured.tally.done = batches().zip(begun).map(|(now, begun)| now - begun).collect();
+    Ok(measured)
 }
 
 /// A batch of a thread: all of its requests are done before the next ones are posted.
@@ -179,7 +160,7 @@ struct Task {
 }
 
 impl Task {
-    async fn run(self, round: Rc<Round>, mut draw: Random, wrong: Rc<RefCell<Option<String>>>) {
+    async fn run(self, round: Rc<Round>, mut draw: Random, meter: Rc<Meter>) {
         let reactor = self.machine.reactor();
         loop {
             let address = draw.random_range(0..MEMORY / 8) * 8;
@@ -198,8 +179,7 @@ impl Task {
                 }
                 Err(error) => error.to_string(),
             };
-            wrong.borrow_mut().get_or_insert(why);
-            return;
+            return meter.fail(why);
         }
     }
 }

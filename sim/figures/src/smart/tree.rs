@@ -10,12 +10,13 @@ use fatbtree_blink::{TreeConfig, ValueLayout};
 use fatbtree_remote_memory::Contention;
 
 use super::paper::{FIGURE_12, FIGURE_12_BATCH, FIGURE_12_THREADS};
-use super::{Checked, SmartRow, TRIALS, causes};
-use crate::bench::{Clients, OfTrees, Setup, load_on, measure};
+use super::{Checked, TRIALS, causes};
+use crate::bench::{Clients, OfTrees, Setup, Workload, load_on, measure};
 use crate::card::{Calibration, Resources};
-use crate::meter::slowest_percent;
+use crate::column::{MOPS, NAME};
+use crate::table::Row;
 use crate::writes::sherman_tree;
-use crate::{Mix, Size};
+use crate::{Mix, Size, Skew};
 
 /// Time in which threads fill the entry cache, before anything is measured.
 const FILLING_US: u64 = 8_000;
@@ -64,12 +65,11 @@ pub(super) fn tree_threads(
         Line::SmartBt => (Resources::DoorbellPerThread, Contention::SMART),
     };
     let setup = Setup {
-        mix,
         entries: if line == Line::Sherman { 0 } else { PLACE * places(size.keys) },
         calibration: Calibration::CX6_200_PCIE3,
         clients: Clients::Threads(threads, resources),
         contention,
-        ..Setup::new(format!("{}, {mix:?}", line.name()), tree)
+        ..Setup::new(format!("{}, {mix:?}", line.name()), tree, Workload::new(Skew::Skewed, mix))
     };
     let warm_up_us = match line {
         Line::SmartBt => TRIALS.as_nanos() / 1_000,
@@ -95,23 +95,16 @@ pub(crate) fn speculative(size: &Size) -> Checked {
         TreeConfig::new(tree.fan_out(), 128, ValueLayout::Inline(8)).map_err(|error| error.to_string())?;
     let of_short = |line| tree_threads(size, FIGURE_12_THREADS, Mix::ReadOnly, line, short);
     let [with_short, speculating] =
-        [of_short(Line::Sherman)?, of_short(Line::Speculative)?].map(|it| it.row.mops);
+        [of_short(Line::Sherman)?, of_short(Line::Speculative)?].map(|it| it.row[MOPS]);
     let checks = causes::speculative(&rows, with_short, speculating);
     Ok((rows, checks))
 }
 
-fn row(size: &Size, of: &OfTrees, paper: f64) -> SmartRow {
+fn row(size: &Size, of: &OfTrees, paper: f64) -> Row {
     let hits = match of.speculated_percent {
         0.0 => String::new(),
         hits => format!(" ({hits:.0} % of lookups by a place)"),
     };
-    SmartRow {
-        name: format!("{}{hits}", of.row.name),
-        batch: size.depth,
-        mops: of.row.mops,
-        paper,
-        slowest_thread_percent: slowest_percent(&of.measured.tally.done),
-        attempts_p999: of.attempts.quantile(0.999),
-        ..SmartRow::of(&of.measured.usage, u32::from(FIGURE_12_THREADS), of.measured.window)
-    }
+    let name = format!("{}{hits}", of.row.text(NAME));
+    of.measured.of_threads(&name, FIGURE_12_THREADS.into(), size.depth, of.row[MOPS], paper)
 }

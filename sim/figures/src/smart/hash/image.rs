@@ -11,11 +11,11 @@ use fatbtree_verbs::time::Duration;
 
 use crate::bench::{key_of, value_of};
 use crate::rig::{Loading, Servers, serve};
+use crate::smart::clients::SERVERS;
 use fatbtree_sim::world::Machine;
 
-/// The paper's two memory blades, and subtables of 2,688 slots.
+/// Subtables of 2,688 slots.
 const SHAPE: Shape = Shape { groups: 128, directory_bits: 10, servers: 0b11, max_value: 64 };
-pub(super) const SERVERS: u16 = 2;
 /// Memory of a server beside directory and first subtable.
 const SPARE: u64 = 48 << 20;
 /// Bytes of a chunk: 96 clients have one of each size on each server.

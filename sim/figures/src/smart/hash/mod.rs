@@ -20,9 +20,12 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_workload::ycsb::{DEFAULT_THETA, Zipfian};
 
 use self::image::Image;
-use self::threads::{DEPTH, Setup};
-use super::{Check, Checked, SmartRow, TRIALS, causes, each_point};
+use self::threads::Work;
+use super::clients::Setup;
+use super::{Check, Checked, TRIALS, causes, checked, measure};
 use crate::card::{Calibration, Resources};
+use crate::column::MOPS;
+use crate::table::Row;
 use crate::{Mix, Size};
 
 /// Keys of the paper's table.
@@ -48,17 +51,15 @@ pub(super) const RACE: Contention =
 /// Times for which operations of figure 9 rest before the next one, in µs.
 const RESTS: [u64; 5] = [0, 20, 50, 100, 200];
 
-type Point = super::Point<Setup>;
+type Point = super::Point<Setup<Work>>;
 
 /// Figure 5a: updates alone. Too many threads do less than few.
 pub(crate) fn updates(size: &Size) -> Checked {
-    let rows = updates_by(size, &paper::FIGURE_5)?;
-    let checks = causes::updates(&rows);
-    Ok((rows, checks))
+    checked(updates_by(size, &paper::FIGURE_5), causes::updates)
 }
 
 /// Updates by these numbers of threads, with the paper's values.
-pub(super) fn updates_by(size: &Size, threads: &[(u32, f64)]) -> Result<Vec<SmartRow>, String> {
+pub(super) fn updates_by(size: &Size, threads: &[(u32, f64)]) -> Result<Vec<Row>, String> {
     let of = |&(threads, paper)| point(size, "RACE", Mix::WriteOnly, threads, pairs(RACE), paper);
     Bench::load(size)?.measure(&threads.iter().map(of).collect::<Vec<_>>())
 }
@@ -81,8 +82,7 @@ pub(crate) fn techniques(size: &Size) -> Checked {
         }
     }
     let bench = Bench::load(size)?;
-    let rows = bench.measure(&points)?;
-    let mut checks = causes::hash_table(&rows);
+    let (rows, mut checks) = checked(bench.measure(&points), causes::hash_table)?;
     checks.push(quick_atomics(&bench, size)?);
     Ok((rows, checks))
 }
@@ -108,9 +108,7 @@ pub(crate) fn throughput(size: &Size) -> Checked {
             }
         }
     }
-    let rows = Bench::load(size)?.measure(&points)?;
-    let checks = causes::hash_throughput(&rows);
-    Ok((rows, checks))
+    checked(Bench::load(size)?.measure(&points), causes::hash_throughput)
 }
 
 /// Figure 9: searches by 96 threads, whose operations rest for ever longer.
@@ -120,13 +118,11 @@ pub(crate) fn latencies(size: &Size) -> Checked {
     for (name, ways) in lines {
         for rest in RESTS {
             let mut point = point(size, &format!("{name}, rest {rest} µs"), Mix::ReadOnly, 96, ways, 0.0);
-            point.setup.rest = Duration::from_micros(rest);
+            point.setup.work.rest = Duration::from_micros(rest);
             points.push(point);
         }
     }
-    let rows = Bench::load(size)?.measure(&points)?;
-    let checks = causes::hash_latencies(&rows);
-    Ok((rows, checks))
+    checked(Bench::load(size)?.measure(&points), causes::hash_latencies)
 }
 
 /// Figure 14a: updates with one part of conflict avoidance after the other.
@@ -145,9 +141,7 @@ pub(crate) fn conflicts(size: &Size) -> Checked {
             points.push(point(size, name, Mix::WriteOnly, threads, doorbells(contention), paper));
         }
     }
-    let rows = Bench::load(size)?.measure(&points)?;
-    let checks = causes::conflicts(&rows);
-    Ok((rows, checks))
+    checked(Bench::load(size)?.measure(&points), causes::conflicts)
 }
 
 /// YCSB A by RACE with atomics in memory as quick as the card's pipeline: then nothing collapses. Threads have registers of their own, because 96
@@ -161,7 +155,7 @@ fn quick_atomics(bench: &Bench, size: &Size) -> Result<Check, String> {
         point
     });
     let rows = bench.measure(&points)?;
-    let [few, many, slow] = [&rows[0], &rows[1], &rows[2]].map(|row| row.mops);
+    let [few, many, slow] = [&rows[0], &rows[1], &rows[2]].map(|row| row[MOPS]);
     Ok(Check {
         claim: "cause: with a register each and atomics of 9 ns, 96 threads do at least half of what 8 do; with 0.45 µs they do not".to_owned(),
         found: format!("{few:.2} → {many:.2} Mop/s; {slow:.2} with 0.45 µs"),
@@ -197,9 +191,8 @@ fn point(
         _ => LONG_GATHERING,
     };
     let calibration = Calibration::CX6_200_PCIE3;
-    let (clients, rest, seed) = (1, Duration::ZERO, size.seed);
-    let setup =
-        Setup { calibration, resources, contention, clients, threads, rest, mix, warm_up, window, seed };
+    let (clients, seed, work) = (1, size.seed, Work { mix, rest: Duration::ZERO });
+    let setup = Setup { calibration, resources, contention, clients, threads, warm_up, window, seed, work };
     Point { name: name.to_owned(), setup, paper }
 }
 
@@ -216,13 +209,7 @@ impl Bench {
     }
 
     /// Measures all points.
-    fn measure(&self, points: &[Point]) -> Result<Vec<SmartRow>, String> {
-        each_point(points, |point| {
-            let measured = threads::run(&point.setup, &self.table, &self.ranks);
-            let (measured, attempts) = measured.map_err(|why| format!("{}: {why}", point.name))?;
-            let row =
-                SmartRow { batch: DEPTH, ..point.of_operations(&measured, &attempts, point.setup.threads) };
-            Ok(row)
-        })
+    fn measure(&self, points: &[Point]) -> Result<Vec<Row>, String> {
+        measure(points, |setup| threads::run(setup, &self.table, &self.ranks), Point::row)
     }
 }

@@ -22,8 +22,8 @@ use fatbtree_remote_memory::{GlobalAddress, Lane, Share, mix, word_at};
 use fatbtree_verbs::{Operation, Output, Remote};
 
 use super::Bench;
-use super::image::SERVERS;
 use crate::rig::Client;
+use crate::smart::clients::SERVERS;
 use fatbtree_sim::world::Machine;
 
 /// Items of a hash node.

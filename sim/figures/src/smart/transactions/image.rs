@@ -9,10 +9,9 @@ use fatbtree_memserver::{Loaded, ServerOptions};
 
 use super::{Bench, Protocol, bank, ford};
 use crate::rig::{Servers, serve};
+use crate::smart::clients::SERVERS;
 use fatbtree_sim::world::Machine;
 
-/// The paper's two memory blades.
-pub(super) const SERVERS: u16 = 2;
 /// Addresses that the threads remember: those of all items.
 const ADDRESSES: usize = 1 << 22;
 

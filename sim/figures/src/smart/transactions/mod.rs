@@ -22,11 +22,15 @@ use fatbtree_verbs::Throttling;
 use fatbtree_verbs::time::Duration;
 
 use self::image::Image;
-use self::threads::{DEPTH, Setup};
+use self::threads::Work;
+use super::clients::Setup;
 use super::hash::{RACE as AT_ONCE, Ways, doorbells, pairs};
-use super::{Checked, SmartRow, TRIALS, causes, each_point};
+use super::{Checked, TRIALS, causes, checked};
 use crate::Size;
 use crate::card::Calibration;
+use crate::column::{ABORTED, DOORBELLS, REQUESTS};
+use crate::meter::Measured;
+use crate::table::Row;
 
 /// Customers or subscribers in the paper.
 const MOST: u64 = 100_000;
@@ -36,8 +40,10 @@ const MOST_IN_ORDER: u64 = 20_000;
 const WINDOWS: u64 = 4;
 /// Time in which transactions gather at hot items.
 const GATHERING: Duration = Duration::from_millis(5);
+/// Time in which all threads claim their seats.
+const CLAIMING: Duration = Duration::from_millis(10);
 
-type Point = super::Point<Setup>;
+type Point = super::Point<Setup<Work>>;
 
 /// A benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,13 +118,12 @@ pub(crate) fn commits(size: &Size) -> Checked {
         let of = |line| paper::THREADS.map(|threads| point(size, Protocol::Ours, bench, line, threads, 0.0));
         rows.extend(measure(ours().map(of).as_flattened())?);
     }
-    let checks = causes::transactions(&rows);
-    Ok((rows, checks))
+    checked(Ok(rows), causes::transactions)
 }
 
 /// FORD+ of SmallBank by these numbers of threads, with the paper's values.
 #[cfg(test)]
-pub(super) fn ford_by(size: &Size, threads: &[(u32, f64)]) -> Result<Vec<SmartRow>, String> {
+pub(super) fn ford_by(size: &Size, threads: &[(u32, f64)]) -> Result<Vec<Row>, String> {
     let [line, ..] = lines();
     let of = |&(threads, paper)| point(size, Protocol::Ford, Bench::SmallBank, line, threads, paper);
     measure(&threads.iter().map(of).collect::<Vec<_>>())
@@ -149,38 +154,33 @@ fn point(
     paper: f64,
 ) -> Point {
     let most = if (protocol, bench) == (Protocol::Ford, Bench::Tatp) { MOST_IN_ORDER } else { MOST };
+    let gathering = if contention.throttling == Throttling::Adaptive { TRIALS } else { GATHERING };
     let setup = Setup {
-        protocol,
-        bench,
-        count: size.keys.min(most),
         calibration: Calibration::CX6_200_PCIE3,
         resources,
         contention,
+        clients: 1,
         threads,
-        warm_up: if contention.throttling == Throttling::Adaptive { TRIALS } else { GATHERING },
+        warm_up: CLAIMING + gathering,
         window: Duration::from_micros(size.window_us) * WINDOWS,
         seed: size.seed,
+        work: Work { protocol, bench, count: size.keys.min(most) },
     };
     Point { name: format!("{name}, {}", bench.name()), setup, paper }
 }
 
 /// Measures points of one protocol and one benchmark, all on the same tables.
-fn measure(points: &[Point]) -> Result<Vec<SmartRow>, String> {
-    let Some(Point { setup: Setup { protocol, bench, count, .. }, .. }) = points.first() else {
-        return Ok(Vec::new());
-    };
-    let image = Image::load(*protocol, *bench, *count)?;
-    each_point(points, |point| {
-        let measured = threads::run(&point.setup, &image);
-        let (measured, attempts) = measured.map_err(|why| format!("{}: {why}", point.name))?;
+fn measure(points: &[Point]) -> Result<Vec<Row>, String> {
+    let Some(Point { setup: Setup { work, .. }, .. }) = points.first() else { return Ok(Vec::new()) };
+    let image = Image::load(work.protocol, work.bench, work.count)?;
+    let row = |point: &Point, measured: &Measured| {
         let (usage, tally) = (&measured.usage, &measured.tally);
         let ended = (tally.operations() + tally.aborted).max(1) as f64;
-        Ok(SmartRow {
-            batch: DEPTH,
-            requests_each: usage.requests as f64 / ended,
-            doorbells_each: usage.doorbells as f64 / ended,
-            aborted_percent: 100.0 * tally.aborted as f64 / ended,
-            ..point.of_operations(&measured, &attempts, point.setup.threads)
-        })
-    })
+        point.row(measured).with([
+            (REQUESTS, usage.requests as f64 / ended),
+            (DOORBELLS, usage.doorbells as f64 / ended),
+            (ABORTED, 100.0 * tally.aborted as f64 / ended),
+        ])
+    };
+    super::measure(points, |setup| threads::run(setup, &image), row)
 }
