@@ -78,7 +78,7 @@ pub(super) fn reads(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, Strin
     Ok(rows)
 }
 
-/// A plan for so many servers, which have the last hosts of a network: of a FatTree's, one half; of two switches', all behind the other one.
+/// A plan for servers that have the last hosts of a network: one half of a FatTree, or all behind the second of two switches.
 pub(super) fn plan(
     network: &Topology,
     servers: u16,
