@@ -6,9 +6,6 @@ use crate::common::processes::{Role, bench, cluster_file, kill, process};
 use crate::common::run;
 use serde_json::Value;
 
-/// Values that lie in records: reads that switches lead to these are told from others.
-const LONG: [&str; 2] = ["--value-bytes", "100"];
-
 struct Operator {
     cluster: String,
 }
@@ -62,7 +59,7 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     assert!(operator.refused(&["status"]).contains("is it running?"));
     let refused = operator.refused(&["wait-ready", "--patience", "1"]);
     assert!(refused.contains("not whole after 1 s") && refused.contains("is it running?"), "{refused}");
-    let up = Role::start(&["up", &operator.cluster, "--keys", "20000", "--value-bytes", "100"]);
+    let up = Role::start(&["up", &operator.cluster, "--keys", "20000"]);
     let left = process(&up.until("left "));
     let core = process(&up.until("core-0 "));
     let edge = process(&up.until("edge-0-1 "));
@@ -105,7 +102,7 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
         explained["steps"].as_array().and_then(|steps| steps.last()).map(|last| &last["address"]),
         Some(&explained["address"])
     );
-    assert_eq!(bench(&operator.cluster, &LONG)["wrong"], 0);
+    assert_eq!(bench(&operator.cluster, &[])["wrong"], 0);
     let counters = operator.json(&["counters"]);
     let ended: u64 = counters["tables"]
         .as_array()
@@ -129,8 +126,7 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     let [entries, changes] = ["entries", "changes"].map(|what| second[what].as_u64().expect("a number"));
     assert!(second["epoch"].as_u64() == Some(first) && changes < 2 * entries, "{second}");
     // Keys that are asked for often are hot now: switches lead to their records at once, and these reads are a row of their own.
-    let endless = ["bench", "--cluster", &operator.cluster, "--operations", "100000000"];
-    let client = Role::start(&[&endless[..], &LONG].concat());
+    let client = Role::start(&["bench", "--cluster", &operator.cluster, "--operations", "100000000"]);
     let hot = |operator: &Operator| {
         let counters = operator.json(&["counters"]);
         assert_eq!(counters["tables"][0]["table"], "hot keys", "{counters}");

@@ -22,10 +22,10 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
         (&result["operations"], &result["wrong"], &result["failed"]),
         (&3000.into(), &0.into(), &0.into())
     );
-    // The switches lead to the leaf, which has the value.
-    assert!(result["round_trips"].as_f64().is_some_and(|trips| trips < 1.5), "{result}");
+    // The switches lead to the leaf; then its record is read.
+    assert!(result["round_trips"].as_f64().is_some_and(|trips| trips < 2.5), "{result}");
     let walking = bench(cluster, &["--root-to-leaf"]);
-    assert!(walking["round_trips"].as_f64().is_some_and(|trips| trips > 2.5), "{walking}");
+    assert!(walking["round_trips"].as_f64().is_some_and(|trips| trips > 3.0), "{walking}");
     assert!(result["ops_per_s"].as_f64().is_some_and(|rate| rate > 0.0));
     assert_eq!(result["percentiles"][0]["operation"], "READ");
     // Other values than those that were loaded: it is noticed before the first operation.
@@ -47,7 +47,7 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
         let begins_below_the_root = (0..20).any(|_| {
             let result = bench(cluster, &[]);
             assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()));
-            result["round_trips"].as_f64().is_some_and(|trips| trips < 2.5)
+            result["round_trips"].as_f64().is_some_and(|trips| trips < 3.0)
         });
         assert!(begins_below_the_root, "20 times all keys were found from the root");
     }

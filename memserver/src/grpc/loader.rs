@@ -1,6 +1,7 @@
 //! Loads, at the loader's end: several servers are filled at once, and serve what they have got at about the same time.
 
 use std::fmt;
+use std::pin::pin;
 
 use fatbtree_remote_memory::ServerInfo;
 use tokio::sync::{mpsc, watch};
@@ -217,22 +218,29 @@ impl Load {
 
     async fn send(&mut self, word: Word) -> Result<(), ClientError> {
         let request = proto::LoadRequest { what: Some(word) };
-        let patience = self.server.deadlines().call;
-        tokio::select! {
-            biased;
-            sent = tokio::time::timeout(patience, self.words.send(request)) => match sent {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(_)) => {}
-                Err(_) => return Err(self.server.late(CALL)),
-            },
-            // It says something before it is asked: mostly, that it has had enough.
-            answer = self.answers.message() => return Err(self.unexpected(answer)),
-        }
-        // The stream has ended: the server has said why.
-        match tokio::time::timeout(patience, self.answers.message()).await {
-            Ok(answer) => Err(self.unexpected(answer)),
-            Err(_) => Err(self.server.late(CALL)),
-        }
+        let (patience, words) = (self.server.deadlines().call, self.words.clone());
+        let mut sending = pin!(words.send(request));
+        let answer = loop {
+            tokio::select! {
+                biased;
+                sent = tokio::time::timeout(patience, &mut sending) => match sent {
+                    Ok(Ok(())) => return Ok(()),
+                    // The stream has ended: the server has said why.
+                    Ok(Err(_)) => match tokio::time::timeout(patience, self.answers.message()).await {
+                        Ok(answer) => break answer,
+                        Err(_) => return Err(self.server.late(CALL)),
+                    },
+                    Err(_) => return Err(self.server.late(CALL)),
+                },
+                answer = self.answers.message() => match answer {
+                    // It takes its time over what it was told before.
+                    Ok(Some(proto::LoadReply { what: Some(Answer::Building(_)) })) => {}
+                    // It says something before it is asked: mostly, that it has had enough.
+                    answer => break answer,
+                },
+            }
+        };
+        Err(self.unexpected(answer))
     }
 
     /// The server's answer when it has done its work; signs of life are passed over.

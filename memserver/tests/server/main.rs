@@ -9,6 +9,7 @@ mod folder;
 mod free_blocks;
 mod full_disk;
 mod hostile_peers;
+mod loader;
 mod model;
 mod owners;
 mod room;

@@ -197,9 +197,9 @@ impl Tenant for Blink {
         record.is_some_and(|head| block.start + u64::from(place_bytes(head.length())) == block.end)
     }
 
-    /// Keys that were loaded need no chunks.
+    /// Keys that were loaded need no chunks, nor do short values in a leaf that has room.
     fn is_used(&self, chunks: u64) -> bool {
-        chunks > 0 || self.info.counts.keys > 0
+        chunks > 0 || !self.is_empty(&mut std::iter::empty())
     }
 
     /// Freed nodes, and records: see `marks`.
