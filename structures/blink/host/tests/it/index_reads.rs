@@ -103,7 +103,12 @@ proptest! {
     #[test]
     fn landing_anywhere_else_is_harmless(
         keys in btree_set(0..300_u64, 4..80),
-        layout in prop_oneof![Just(ValueLayout::OutOfLine), Just(ValueLayout::Inline(8)), Just(ValueLayout::Inline(60))],
+        layout in prop_oneof![
+            Just(ValueLayout::OutOfLine),
+            Just(ValueLayout::ByLength),
+            Just(ValueLayout::Inline(8)),
+            Just(ValueLayout::Inline(60)),
+        ],
         offset in any::<prop::sample::Index>(),
     ) {
         let keys: Vec<u64> = keys.into_iter().collect();
@@ -135,7 +140,7 @@ proptest! {
     fn arbitrary_bytes_never_panic_nor_loop(
         bytes in prop::collection::vec(any::<u8>(), 0..1100),
         level in 0..3_u8,
-        format in prop_oneof![Just(0_u8), Just(8), Just(255), any::<u8>()],
+        format in prop_oneof![Just(0_u8), Just(8), Just(254), Just(255), any::<u8>()],
         count in any::<u16>(),
     ) {
         let mut bytes = bytes;
@@ -146,7 +151,9 @@ proptest! {
             let version = bytes[0];
             bytes.chunks_mut(64).for_each(|line| line[0] = version);
         }
-        for layout in [ValueLayout::OutOfLine, ValueLayout::Inline(8), ValueLayout::Inline(64)] {
+        let layouts =
+            [ValueLayout::OutOfLine, ValueLayout::ByLength, ValueLayout::Inline(8), ValueLayout::Inline(64)];
+        for layout in layouts {
             let config = TreeConfig::new(16, 1024, layout).unwrap();
             let padding = u64::from(config.max_node_bytes());
             let region = Memory::shared(64 + bytes.len() as u64 + padding).unwrap();

@@ -36,7 +36,11 @@ fn bytes(tree: &LoadedTree) -> Vec<u8> {
 }
 
 fn layouts() -> impl Strategy<Value = ValueLayout> {
-    prop_oneof![Just(ValueLayout::OutOfLine), (1..=64_u8).prop_map(ValueLayout::Inline)]
+    prop_oneof![
+        Just(ValueLayout::OutOfLine),
+        Just(ValueLayout::ByLength),
+        (1..=64_u8).prop_map(ValueLayout::Inline)
+    ]
 }
 
 proptest! {

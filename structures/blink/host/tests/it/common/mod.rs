@@ -15,11 +15,11 @@ use fatbtree_blink_host::{LoadOptions, LoadedTree, ValueSource, bulk_load, varyi
 
 pub const SEED: u64 = 7;
 
-/// Lengths from 0 to 2,999 bytes out of line.
+/// Lengths from 0 to 2,999 bytes where there are records.
 pub fn length(config: &TreeConfig, key: u64) -> u32 {
     match config.values() {
         ValueLayout::Inline(bytes) => bytes.into(),
-        ValueLayout::OutOfLine => match key % 5 {
+        ValueLayout::OutOfLine | ValueLayout::ByLength => match key % 5 {
             0 => 0,
             1 => (key % 3000) as u32,
             _ => (key % 40) as u32,
