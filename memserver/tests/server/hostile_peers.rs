@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::blocks::{self, Info, LoadedBlocks, Shape};
 use common::lab::options;
-use common::service::{Service, soon};
+use common::service::{self, Service, soon};
 use fatbtree_memserver::grpc::proto::call::Asked;
 use fatbtree_memserver::grpc::proto::granted::Granted as Answer;
 use fatbtree_memserver::grpc::proto::memory_server_client::MemoryServerClient;
@@ -27,7 +27,7 @@ fn part() -> LoadedBlocks {
 }
 
 async fn start(service: ServiceOptions) -> Service {
-    Service::start(part(), options(), service).await
+    service::start(part(), options(), service).await
 }
 
 /// A client without manners, at an address of its own.
@@ -134,7 +134,7 @@ async fn a_session_is_of_no_use_to_another_host() {
 async fn who_opens_without_end_is_refused_and_others_are_served() {
     let mut server = options();
     server.limits.host.sessions = 20;
-    let service = Service::start(part(), server, ServiceOptions::default()).await;
+    let service = service::start(part(), server, ServiceOptions::default()).await;
     let mut hostile = stub(&service, HOSTILE).await.unwrap();
     let mut opened = 0;
     for n in 0..200 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::blocks::{self, CLASSES, Info, LARGE, LoadedBlocks, Shape};
 use common::lab::{LOADED, options};
-use common::service::{Service, soon};
+use common::service::{self, soon};
 use fatbtree_memserver::grpc::{ClientError, ServiceOptions};
 use fatbtree_memserver::{Event, Grant, PartOptions, ServerOptions, Tenant as _, grpc};
 use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, Meaning, Opened};
@@ -44,7 +44,7 @@ async fn round_trip_over_loopback() {
     let part = part();
     let (structure, bytes) = (part.tenant.description(), part.region.len());
     let server = ServerOptions { access: Access::ALL, lock_table_bytes: 4096, ..options() };
-    let mut service = Service::start(part, server, ServiceOptions::default()).await;
+    let mut service = service::start(part, server, ServiceOptions::default()).await;
     let mut client = service.client().await;
 
     let info = client.info::<Info>().await.unwrap();
@@ -125,7 +125,7 @@ async fn round_trip_over_loopback() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_lasts_as_long_as_it_is_renewed() {
     let server = ServerOptions { lease: fatbtree_verbs::time::Duration::from_secs(2), ..options() };
-    let service = Service::start(part(), server, ServiceOptions::default()).await;
+    let service = service::start(part(), server, ServiceOptions::default()).await;
     let mut client = service.client().await;
     let session = open(&mut client).await.session;
     let renew = Call::Renew { session, settled: 0, keeps: 0 };
@@ -159,7 +159,7 @@ async fn nobody_there_is_an_error() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_gone_is_not_taken_for_one_that_refuses() {
     // It was there, and is gone when it is asked again.
-    let mut service = Service::start(part(), options(), ServiceOptions::default()).await;
+    let mut service = service::start(part(), options(), ServiceOptions::default()).await;
     let mut client = service.client().await;
     client.info::<Info>().await.unwrap();
     service.stop().await;

@@ -4,4 +4,5 @@
 pub mod blocks;
 pub mod device;
 pub mod lab;
+pub mod served;
 pub mod service;
