@@ -155,6 +155,13 @@ impl LeafShape {
         }
     }
 
+    /// Pointer to a record in the bytes of an entry without a value.
+    #[inline]
+    fn pointer_in(&self, entry: &[u8]) -> Option<RecordPointer> {
+        let bytes = *entry.get(VALUE..)?.first_chunk()?;
+        Some(RecordPointer::from_bytes(&if self.has_values() { short::of_pointer(bytes) } else { bytes }))
+    }
+
     /// Fills the bytes of an entry after its key.
     ///
     /// # Panics
@@ -320,14 +327,11 @@ impl<'a> LeafNode<'a> {
         if let Some(value) = self.shape.value_in(entry) {
             return Ok(EntryValue::Inline(&entry[value]));
         }
-        let pointer = entry[VALUE..].first_chunk().map(|bytes| {
-            RecordPointer::from_bytes(&if self.shape.has_values() {
-                short::of_pointer(*bytes)
-            } else {
-                *bytes
-            })
-        });
-        match pointer.filter(|pointer| !pointer.address.is_null() || !Check::NullPointer.on()) {
+        match self
+            .shape
+            .pointer_in(entry)
+            .filter(|pointer| !pointer.address.is_null() || !Check::NullPointer.on())
+        {
             Some(pointer) => Ok(EntryValue::Record(pointer)),
             None => Err(NodeFault::NullPointer { slot }),
         }
