@@ -90,9 +90,8 @@ impl<V: Verbs> Tables<V> {
             }
             self.copy_all(identity, position, whole, &lane, &mut plan).await?;
             plan.clear();
+            // One chain: the server is not whole before its load has its name.
             plan.write(self.load_at(position), |data| data.extend_from_slice(&identity.load().to_le_bytes()));
-            self.carry_out(identity, &lane, &mut plan).await?;
-            plan.clear();
             plan.write(at, |data| data.extend_from_slice(&WHOLE.to_le_bytes()));
             self.carry_out(identity, &lane, &mut plan).await?;
             self.keep_plan(plan);
