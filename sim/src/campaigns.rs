@@ -53,7 +53,7 @@ pub static ALL: [Simulation; 15] = [
     },
     Simulation {
         name: "short-values",
-        about: "both kinds on trees that keep short values in entries and longer ones in records: values grow and shrink",
+        about: "readers and writers of trees that keep short values in entries and longer ones in records: values grow and shrink",
         ci: 1_000..4_000,
         run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::by_length(seed).run()),
     },

@@ -1,4 +1,5 @@
-//! Short values in entries and longer ones in records, in one tree: a value grows and shrinks, and whoever knew its former place notices.
+//! Short values in entries and longer ones in records, in one tree: a value grows and shrinks, and a client or switch that
+//! knows its former place gets the present one.
 use crate::common;
 
 use std::cell::Cell;
