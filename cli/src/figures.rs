@@ -13,14 +13,16 @@ use crate::output::Output;
 use crate::progress;
 
 /// Sherman's figures 10, 11 and 16 in virtual time, and reads with switches; figures 7 to 9 of the Fat-B+Tree paper; or SMART's figures
-/// 3, 4, 5, 7 to 11, 12a to c, 13 and 14 and its table 1; or Dolphin's figures 6 to 9, its table II, and switches that lead it.
+/// 3, 4, 5, 7 to 11, 12a to c, 13 and 14 and its table 1; or Dolphin's figures 6 to 9, its table II, and switches that lead it; or all structures
+/// side by side, which no paper has.
 ///
 /// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code over modelled cards, buses, links and atomics of
 /// each paper's cluster. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
 /// clients that cache little, with and without switches. With --of fat-btree lookups by clients that cache nothing, one at a time each, through two
 /// switches: from the root and with plans of other sizes. With --of smart up to 96 threads of one client on one card, as many requests as
 /// they can post, the paper's values beside them, and checks of the causes; --keys is for figures 5, 7 to 12 and 14 then, and --depth has no effect. With --of dolphin 4 clients of 18 threads and 4 memory servers, Sherman
-/// beside Dolphin, the paper's own values, and round trips where switches lead clients; --depth has no effect. Nothing here takes real time into account.
+/// beside Dolphin, the paper's own values, and round trips where switches lead clients; --depth has no effect. With --of structures up to 100,000 keys with values of 8 bytes,
+/// all of which clients have read once; trees from the root, with all inner nodes cached, and led by switches. Nothing here takes real time into account.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
@@ -29,15 +31,16 @@ use crate::progress;
   fatbtree figures --of smart --window 1000  all of them: hours, nearly all for 7, 8, 10, 11 and 14
   fatbtree figures --of dolphin --keys 200000   figures 6 to 9 of Dolphin, its table II, and switches
   fatbtree figures --of dolphin --figure switches --keys 200000 --window 500   what leading it takes and saves
+  fatbtree figures --of structures --keys 100000   all structures beside each other
   fatbtree figures --keys 30000 --window 500   small and quick
   fatbtree figures --json figures.json       the same rows as JSON, too
   fatbtree figures --depth 32                32 operations of each client in flight instead of 16")]
 pub(crate) struct Arguments {
-    /// Paper whose figures are made.
-    #[arg(long, value_name = "sherman|fat-btree|smart|dolphin", value_parser = papers(), default_value = "sherman")]
+    /// Paper whose figures are made; structures: no paper, all structures.
+    #[arg(long, value_name = "sherman|fat-btree|smart|dolphin|structures", value_parser = papers(), default_value = "sherman")]
     of: Paper,
-    /// One figure of the paper, by its number, table-1 or table-2, reads (sherman) or switches (dolphin); otherwise all of them.
-    #[arg(long, value_name = "3|4|5|6|7|8|9|10|11|12|13|14|16|table-1|table-2|reads|switches")]
+    /// One figure of the paper, by its number, table-1 or table-2, reads (sherman), switches (dolphin), skewed or uniform (structures); otherwise all of them.
+    #[arg(long, value_name = "3|4|5|6|7|8|9|10|11|12|13|14|16|table-1|table-2|reads|switches|skewed|uniform")]
     figure: Option<String>,
     /// Keys that operations are about; two of three are in the tree at first.
     #[arg(long, default_value_t = Size::default().keys, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
@@ -57,10 +60,11 @@ pub(crate) struct Arguments {
 }
 
 fn papers() -> impl TypedValueParser<Value = Paper> {
-    PossibleValuesParser::new(["sherman", "fat-btree", "smart", "dolphin"]).map(|word| match &word[..] {
+    PossibleValuesParser::new(["sherman", "fat-btree", "smart", "dolphin", "structures"]).map(|word| match &word[..] {
         "fat-btree" => Paper::FatBtree,
         "smart" => Paper::Smart,
         "dolphin" => Paper::Dolphin,
+        "structures" => Paper::Structures,
         _ => Paper::Sherman,
     })
 }

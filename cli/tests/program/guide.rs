@@ -309,6 +309,7 @@ const ALONE: &[Line] = &[
     ("fatbtree figures --of fat-btree --keys 2000000", Ends(&[("2000000", "2000 --window 100")])),
     ("fatbtree figures --of smart --figure 3 --window 400", Ends(&[("400", "100")])),
     ("fatbtree figures --of dolphin --keys 200000", Ends(&[("200000", "2000 --window 100")])),
+    ("fatbtree figures --of structures --keys 100000", Ends(&[("100000", "2000 --window 100")])),
     (
         "fatbtree figures --of dolphin --figure switches --keys 200000 --window 500",
         Ends(&[("200000", "2000"), ("500", "100")]),

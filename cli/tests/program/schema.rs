@@ -233,6 +233,7 @@ fn each_command_prints_what_the_schema_says() {
     let rows = path("rows.json");
     for (name, of) in [
         ("figures", &["sherman"][..]),
+        ("figures", &["structures", "--figure", "skewed"]),
         ("figures_of_smart", &["smart", "--figure", "4"]),
         ("figures_of_dolphin", &["dolphin", "--figure", "8"]),
         ("figures_of_dolphin", &["dolphin", "--figure", "table-2"]),

@@ -8,6 +8,7 @@ use super::dolphin::{caches, inserts, memory, scans, switches, traces, ycsb};
 use super::fat_btree::{layers, nodes, skews};
 use super::locks::locks;
 use super::reads::reads;
+use super::structures::side_by_side;
 use super::smart::{Check, Checked, figure_3, figure_4, figure_13, hash, table_1, transactions, tree};
 use super::table::{Row, Table};
 use super::writes::writes;
@@ -24,6 +25,8 @@ pub enum Paper {
     Smart,
     /// Dolphin, and switches that lead it.
     Dolphin,
+    /// No paper: all structures side by side.
+    Structures,
 }
 
 /// A figure of a paper.
@@ -119,13 +122,13 @@ const fn of(paper: Paper, number: &'static str, title: &'static str, run: Run) -
 }
 
 use Mix::{ReadIntensive, ReadOnly, WriteIntensive, WriteOnly};
-use Paper::{Dolphin, FatBtree, Sherman, Smart};
+use Paper::{Dolphin, FatBtree, Sherman, Smart, Structures};
 use Run::{Memory, Operations, Switches, Threads};
 use Skew::{Skewed, Uniform};
 
 /// All figures, in the order of the papers.
 #[rustfmt::skip] // a line for each
-pub static FIGURES: [Figure; 33] = [
+pub static FIGURES: [Figure; 37] = [
     of(Sherman, "10", "Figure 10, skewed", Operations(Skewed, WriteOnly, writes)),
     of(Sherman, "10", "Figure 10, skewed", Operations(Skewed, WriteIntensive, writes)),
     of(Sherman, "10", "Figure 10, skewed", Operations(Skewed, ReadIntensive, writes)),
@@ -164,4 +167,8 @@ pub static FIGURES: [Figure; 33] = [
         Operations(Skewed, WriteIntensive, traces)),
     of(Dolphin, "table-2", "Table II, bytes for 512 million keys", Memory(memory)),
     of(Dolphin, "switches", "Switches that lead clients, half gets and half updates", Switches(switches)),
+    of(Structures, "skewed", "All structures, Zipf 0.99", Operations(Skewed, ReadOnly, side_by_side)),
+    of(Structures, "skewed", "All structures, Zipf 0.99", Operations(Skewed, WriteIntensive, side_by_side)),
+    of(Structures, "uniform", "All structures, uniform", Operations(Uniform, ReadOnly, side_by_side)),
+    of(Structures, "uniform", "All structures, uniform", Operations(Uniform, WriteIntensive, side_by_side)),
 ];

@@ -1,4 +1,4 @@
-//! Published figures in virtual time: those of Sherman, of the Fat-B+Tree paper, of SMART and of Dolphin.
+//! Published figures in virtual time: those of Sherman, of the Fat-B+Tree paper, of SMART and of Dolphin; and all structures side by side.
 //!
 //! Sherman's figures 10 and 11 show the effect of each technique on writes; another figure shows the effect of
 //! switches on reads. Figures 7 to 9 of the Fat-B+Tree paper show the effect of skew, nodes and layers on lookups. SMART's
@@ -25,6 +25,7 @@ mod reads;
 mod replay;
 mod rig;
 mod smart;
+mod structures;
 mod table;
 mod writes;
 
@@ -34,6 +35,7 @@ use serde::Serialize;
 pub use dolphin::published;
 pub use figures::{FIGURES, Figure, Made, Paper};
 pub use smart::Check;
+pub use structures::measured;
 pub use table::Table;
 
 /// Size of a run.

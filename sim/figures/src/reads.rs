@@ -1,6 +1,7 @@
 //! Reads: clients that cache little, against switches that cache within Tofino 1's budget.
 
 use fatbtree_blink::{Start, TreeConfig, ValueLayout};
+use fatbtree_blink_host::Cluster;
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_topology::{Cores, Network as Topology};
 use fatbtree_verbs::Remote;
@@ -57,13 +58,7 @@ pub(super) fn reads(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, Strin
         }
     }
     let cluster = load(sixteen, size, true)?;
-    let tops = cluster.tops().map_err(|error| error.to_string())?;
-    let top = Tree::new(&tops).map_err(|error| error.to_string())?;
-    let (ranks, mut draw) = (Ranks::new(skew, size.keys), random(size.seed, 7));
-    let sampled: Vec<u64> = (0..SAMPLES).map(|_| key_of(ranks.draw(&mut draw))).collect();
-    let frequencies = Frequencies::from_keys(&top, &sampled);
-    let network = Topology::fat_tree(4, Cores::All).map_err(|error| error.to_string())?;
-    let plan = plan(&network, SERVERS, &top, &frequencies, &Budget::compiled(Target::Tofino1))?;
+    let plan = plan_for(&cluster, size, skew)?;
     for (start, cache, of, name) in [
         (Start::IndexRead, Cache::None, size, "no cache"),
         (Start::CachedOrIndexRead, Cache::Empty, &cold, "cold cache, first 200 µs"),
@@ -76,6 +71,17 @@ pub(super) fn reads(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, Strin
         })?);
     }
     Ok(rows)
+}
+
+/// A plan of Tofino 1's budget for these trees in a FatTree, by a sample of the keys that clients draw.
+pub(super) fn plan_for(cluster: &Cluster, size: &Size, skew: Skew) -> Result<Plan, String> {
+    let tops = cluster.tops().map_err(|error| error.to_string())?;
+    let top = Tree::new(&tops).map_err(|error| error.to_string())?;
+    let (ranks, mut draw) = (Ranks::new(skew, size.keys), random(size.seed, 7));
+    let sampled: Vec<u64> = (0..SAMPLES).map(|_| key_of(ranks.draw(&mut draw))).collect();
+    let frequencies = Frequencies::from_keys(&top, &sampled);
+    let network = Topology::fat_tree(4, Cores::All).map_err(|error| error.to_string())?;
+    plan(&network, SERVERS, &top, &frequencies, &Budget::compiled(Target::Tofino1))
 }
 
 /// A plan for servers that have the last hosts of a network: one half of a FatTree, or all behind the second of two switches.

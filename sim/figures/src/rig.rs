@@ -185,13 +185,13 @@ pub(crate) struct Loading {
 
 impl Loading {
     /// Starts servers with empty parts, and a client that is connected.
-    pub(crate) fn begin<T: Tenant + Clone + 'static>(
-        contents: &[Loaded<T>],
+    pub(crate) fn begin<T: Tenant + 'static>(
+        contents: Vec<Loaded<T>>,
         chunk_bytes: u64,
     ) -> Result<Self, String> {
         let (world, meter) = (World::new(1, Options::default()), Rc::default());
         let machines = machines(&world, contents.len() as u16);
-        let servers = serve(&machines, contents.iter().cloned().map(Ok), chunk_bytes)?;
+        let servers = serve(&machines, contents.into_iter().map(Ok), chunk_bytes)?;
         let machine = world.machine(MachineOptions::named("loader"));
         let memory = client(&machine, &servers, RemoteConfig::default(), 1)?;
         keep(&machine, Rc::clone(&memory), &servers, &meter);
@@ -212,4 +212,34 @@ impl Loading {
         self.world.settle();
         self.meter.nothing_wrong().map(|()| loaded)
     }
+}
+
+/// Does something for each key, some of them at once.
+///
+/// # Errors
+/// The first one of them.
+pub(crate) async fn for_each(
+    machine: &Machine,
+    keys: &Rc<[u64]>,
+    at_once: u32,
+    each: impl AsyncFn(u64) -> Result<(), String> + 'static,
+) -> Result<(), String> {
+    let each = Rc::new(each);
+    let begin = |task| {
+        let (keys, each) = (Rc::clone(keys), Rc::clone(&each));
+        machine.spawn(async move {
+            for &key in keys.iter().skip(task as usize).step_by(at_once as usize) {
+                each(key).await?;
+            }
+            Ok::<_, String>(())
+        })
+    };
+    let tasks: Vec<_> = (0..at_once).map(begin).collect();
+    for task in tasks {
+        while !task.has_ended() {
+            machine.sleep(Duration::from_micros(50)).await;
+        }
+        task.take().unwrap_or(Ok(()))?;
+    }
+    Ok(())
 }

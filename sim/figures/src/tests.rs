@@ -7,6 +7,7 @@ use super::column::{
 use super::fat_btree::{layers, nodes, skews};
 use super::locks::locks;
 use super::reads::reads;
+use super::structures::side_by_side;
 use super::table::{Row, Table};
 use super::writes::writes;
 use super::{FIGURES, Mix, Size, Skew};
@@ -92,6 +93,24 @@ fn layers_and_nodes_save_round_trips() {
     }
     let [_, layers] = rows;
     assert!(layers[4][READ_TRIPS] < layers[1][READ_TRIPS], "{layers:?}");
+}
+
+/// Each structure has a row. Clients read once if switches lead them, or they know all inner nodes or keys.
+#[test]
+fn structures_stand_beside_each_other() {
+    let size = Size { keys: 10_000, warm_up_us: 50, window_us: 300, ..SMALL };
+    let rows = side_by_side(&size, Skew::Uniform, Mix::WriteIntensive).unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row.text(NAME)).collect();
+    let trees = ["tree, from the root", "tree, inner nodes cached", "tree, led by switches"];
+    assert_eq!(names[..3], trees);
+    assert_eq!(names[3..], ["hash table", "Dolphin index", "transactional table"]);
+    let reads: Vec<f64> = rows.iter().map(|row| row[READ_TRIPS]).collect();
+    assert!(reads[0] >= 2.0 && reads[3] < 2.0, "{rows:?}");
+    assert!([1, 2, 4, 5].iter().all(|at| (1.0..1.05).contains(&reads[*at])), "{rows:?}");
+    let writes: Vec<f64> = rows.iter().map(|row| row[WRITE_TRIPS]).collect();
+    // A client that knows the leaf locks it at once; one that is led reads it before.
+    assert!(writes[1] + 0.8 < writes[2] && writes[2] < writes[0] + 0.05, "{rows:?}");
+    assert!((2.0..2.1).contains(&writes[4]), "{rows:?}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use fatbtree_verbs::time::Duration;
 use super::SERVERS;
 use crate::bench::value_of;
 use crate::meter::Meter;
-use crate::rig::{Client, Loading, Servers, client, keep, serve};
+use crate::rig::{Client, Loading, Servers, client, for_each, keep, serve};
 use fatbtree_sim::world::{Machine, SimDevice};
 
 /// The index: values of eight bytes on all servers.
@@ -26,7 +26,7 @@ const CHUNK: u64 = 256 << 10;
 /// Longest time for loading.
 const LOADING: Duration = Duration::from_secs(600);
 /// Tasks that load at once.
-const LOADERS: u64 = 6;
+const LOADERS: u32 = 6;
 
 /// Indexes with a range of the keys each, in the order of their keys: one on all servers, or one on each.
 #[derive(Clone)]
@@ -131,32 +131,20 @@ impl Image {
     /// When one fails.
     pub(super) fn load_keys(parts: Parts, mut keys: Vec<u64>) -> Result<Self, String> {
         let contents = (0..SERVERS).map(|id| make(id, parts.shape_of(id))).collect::<Result<Vec<_>, _>>()?;
-        let loading = Loading::begin(&contents, CHUNK)?;
+        let loading = Loading::begin(contents.clone(), CHUNK)?;
         let (memory, of) = (Rc::clone(&loading.memory), loading.machine.clone());
         // In no order, whatever the keys are.
         keys.sort_unstable_by_key(|key| (mix(*key), *key));
         keys.dedup();
-        let (keys, own) = (Rc::new(keys), parts.clone());
+        let (keys, own) = (Rc::from(keys), parts.clone());
         let load = async move {
             let index = Rc::new(own.open(&memory, 1 << 40).await?);
-            let tasks: Vec<_> = (0..LOADERS)
-                .map(|task| {
-                    let (index, keys) = (Rc::clone(&index), Rc::clone(&keys));
-                    of.spawn(async move {
-                        for &key in keys.iter().skip(task as usize).step_by(LOADERS as usize) {
-                            let done = index.of(key).upsert(key, &value_of(key)).await.result;
-                            done.map_err(|error| error.to_string())?;
-                        }
-                        Ok::<(), String>(())
-                    })
-                })
-                .collect();
-            for task in tasks {
-                while !task.has_ended() {
-                    of.sleep(Duration::from_micros(50)).await;
-                }
-                task.take().unwrap_or(Ok(()))?;
-            }
+            let into = Rc::clone(&index);
+            let insert = async move |key| {
+                let done = into.of(key).upsert(key, &value_of(key)).await.result;
+                done.map(drop).map_err(|error| error.to_string())
+            };
+            for_each(&of, &keys, LOADERS, insert).await?;
             // A scan has read each node.
             index.warm().await?;
             let mut sum = Verified::default();

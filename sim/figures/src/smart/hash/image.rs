@@ -36,7 +36,7 @@ impl Image {
     /// When one fails.
     pub(super) fn load(keys: u64) -> Result<Self, String> {
         let contents = (0..SERVERS).map(make).collect::<Result<Vec<_>, _>>()?;
-        let loading = Loading::begin(&contents, CHUNK)?;
+        let loading = Loading::begin(contents.clone(), CHUNK)?;
         let memory = Rc::clone(&loading.memory);
         let load = async move {
             let table = Table::open(memory, 0).await.map_err(|error| error.to_string())?;
