@@ -18,7 +18,7 @@
 //!
 //! * [`MemoryServer`]: the sans-IO value that the data-path thread owns, over any [`Device`](fatbtree_verbs::Device);
 //!   [`Mailbox`] brings it requests.
-//! * [`Tenant`], [`Load`]: the seam to the structure. Its size classes are [`Class`]es, and [`Layout`] says where a block may lie.
+//! * [`Tenant`]: the seam to the structure. Its size classes are [`Class`]es, and [`Layout`] says where a block may lie.
 //! * [`ClientId`], [`Lease`], [`Limits`]: what a client may hold, and for how long. [`Chunk`]: memory for new blocks.
 //! * [`ServerOptions::writable`], [`ServerInfo::writer`], [`Lease::owner`]: what clients need to write. [`Grant`], [`FreeBlocks`],
 //!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
@@ -140,4 +140,4 @@ pub use refusal::{PathMtu, Refusal};
 pub use server::{Counter, MemoryServer, RegionBytes, Reply, Request, ServerError, ServerOptions};
 pub use session::{Lease, SessionKey, Told};
 pub use storage::Storage;
-pub use tenant::{Found, Load, Loaded, Seen, Shape, Tenant};
+pub use tenant::{Found, Loaded, Seen, Shape, Tenant};

@@ -14,7 +14,7 @@ use crate::limits::ClientId;
 use crate::moments::{Moment, Moments, OlderCopy};
 use crate::refusal::Refusal;
 use crate::server::{Counter, MemoryServer, RegionBytes, Reply, Request, ServerError};
-use crate::tenant::{Load, Tenant};
+use crate::tenant::{Loaded, Tenant};
 
 /// The data-path thread's end: looking into an empty mailbox is one atomic load, no lock.
 #[derive(Debug)]
@@ -206,10 +206,10 @@ pub struct InstallPlace<'h, T: Tenant> {
 impl<'h, T: Tenant> InstallPlace<'h, T> {
     /// See [`MemoryServer::install`].
     #[must_use]
-    pub fn install(self, content: impl Load<Tenant = T>) -> Installing<'h, T> {
+    pub fn install(self, content: impl Into<Loaded<T>>) -> Installing<'h, T> {
         let Self { handle, place } = self;
         let ((begun, begins), (reply, answer)) = (oneshot::channel(), oneshot::channel());
-        place.send(Request::Install { loaded: Box::new(content.loaded()), begun, reply });
+        place.send(Request::Install { loaded: Box::new(content.into()), begun, reply });
         (handle.wake)();
         Installing { handle, begins, answer }
     }

@@ -211,20 +211,3 @@ impl<T> Loaded<T> {
         }
     }
 }
-
-/// Content that a memory server can serve.
-pub trait Load {
-    /// The structure in it.
-    type Tenant: Tenant;
-
-    /// The region with its tenant.
-    fn loaded(self) -> Loaded<Self::Tenant>;
-}
-
-impl<T: Tenant> Load for Loaded<T> {
-    type Tenant = T;
-
-    fn loaded(self) -> Self {
-        self
-    }
-}

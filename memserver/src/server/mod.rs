@@ -31,7 +31,7 @@ use crate::moments::OlderCopy;
 use crate::owners::{Locks, Owners};
 use crate::refusal::PathMtu;
 use crate::session::{SessionKey, Sessions};
-use crate::tenant::{Load, Loaded, Seen, Tenant};
+use crate::tenant::{Loaded, Seen, Tenant};
 
 use fellows::{Answering, Asking};
 use reclaim::Reclaim;
@@ -227,11 +227,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// When the structure does not go with the device, or the device refuses.
     pub fn new(
         mut device: D,
-        content: impl Load<Tenant = T>,
+        content: impl Into<Loaded<T>>,
         options: &ServerOptions,
         seed: u64,
     ) -> Result<Self, ServerError> {
-        let mut loaded = content.loaded();
+        let mut loaded: Loaded<T> = content.into();
         let capabilities = device.capabilities();
         let local = probe(&mut device)?;
         let (header, chunks) = fit(&device, &mut loaded, options, local.mtu)?;
@@ -444,9 +444,9 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     ///
     /// # Errors
     /// When the structure does not go with the device or may not follow, or the device refuses; then nothing has changed.
-    pub fn install(&mut self, now: Instant, content: impl Load<Tenant = T>) -> Result<(), ServerError> {
+    pub fn install(&mut self, now: Instant, content: impl Into<Loaded<T>>) -> Result<(), ServerError> {
         self.advance(now);
-        let mut loaded = content.loaded();
+        let mut loaded: Loaded<T> = content.into();
         let id = self.info.server;
         if loaded.server != id || !loaded.tenant.may_follow(&self.tenant) {
             return Err(ServerError::OtherRegion { expected: id, found: loaded.server });

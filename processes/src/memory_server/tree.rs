@@ -8,7 +8,7 @@ use fatbtree_blink_host::{
     Blink, LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeServer, TreeStorage, build_in, seeded,
     sort_keys, tree_in,
 };
-use fatbtree_memserver::{Load as _, ServerOptions};
+use fatbtree_memserver::ServerOptions;
 use fatbtree_query::Secret;
 use fatbtree_topology::MemoryServer as Described;
 use fatbtree_trust::Door;
@@ -80,7 +80,7 @@ impl Hosted for TreeSource {
         let on_disk = matches!(storage, TreeStorage::Folder(_));
         let needs_sums = on_disk || queries.is_some() || !adapter.capabilities().line_atomicity;
         let tree = if needs_sums { with_checksums(self)? } else { self };
-        let content = first_tree(&mut storage, tree, site.described)?.loaded();
+        let content = first_tree(&mut storage, tree, site.described)?.into();
         let run = storage.run();
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
         Ok(Opened {

@@ -9,7 +9,7 @@ use fatbtree_blink_host::{Blink, LoadOptions, TreeFolder, TreeStorage, build_in,
 use fatbtree_dolphin::Index;
 use fatbtree_dolphin::host::HybridIndex;
 use fatbtree_memserver::{
-    Counts, Folder, FolderError, FolderOwner, Keeping, Load as _, Loaded, Part, PartOptions, Storage, Tenant,
+    Counts, Folder, FolderError, FolderOwner, Keeping, Loaded, Part, PartOptions, Storage, Tenant,
     kept, make_in, part_in,
 };
 use fatbtree_race::Table;
@@ -138,7 +138,7 @@ pub(super) struct Tree;
 
 fn tree_config() -> TreeConfig {
     // Small nodes, so that they split and merge.
-    TreeConfig::with_integrity(4, 256, ValueLayout::OutOfLine, Integrity::Checksums).expect("it can be")
+    TreeConfig::with_integrity(4, 256, ValueLayout::ByLength, Integrity::Checksums).expect("it can be")
 }
 
 impl Structure for Tree {
@@ -158,11 +158,11 @@ impl Structure for Tree {
         };
         let tree = build_in(&mut storage, &options, u64::MAX, &[], &mut seeded(1, 8)).expect("there is room");
         storage.keep(tree.kept()).expect("there is room");
-        tree.loaded()
+        tree.into()
     }
 
     fn found(path: &Path, server: u16) -> Result<Option<Loaded<Blink>>, FolderError> {
-        Ok(tree_in(&Folder::open(path, owner(server), CHUNK)?)?.map(|tree| tree.loaded()))
+        Ok(tree_in(&Folder::open(path, owner(server), CHUNK)?)?.map(Loaded::from))
     }
 
     fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError> {

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_blink::{Change, KeyRange, ScanOptions, Start};
+use fatbtree_blink::{Change, KeyRange, ScanOptions, Start, ValueLayout};
 use fatbtree_blink_client::{Client, QueryClient};
 use fatbtree_query::{Answer as Said, Ask};
 use fatbtree_soft_nic::Nic;
@@ -34,9 +34,20 @@ pub(super) fn first_word(key: u64) -> u64 {
     key | 1 << 63
 }
 
-fn word_of(bytes: &[u8]) -> Result<u64, String> {
-    let bytes = bytes.try_into().map_err(|_| format!("a value of {} bytes", bytes.len()))?;
-    Ok(u64::from_le_bytes(bytes))
+impl Shared {
+    /// The value that a word names. Where values lie by their length, half of those that are written are too long for an entry.
+    fn value(&self, word: u64) -> Vec<u8> {
+        let written = self.scenario.config.values() == ValueLayout::ByLength && word >> 63 == 0;
+        let more = if written { word % 8 } else { 0 };
+        word.to_le_bytes().into_iter().chain((0..more).map(|_| word as u8)).collect()
+    }
+
+    /// The word that names a value.
+    fn word_of(&self, value: &[u8]) -> Result<u64, String> {
+        let word = value.first_chunk().map(|word| u64::from_le_bytes(*word));
+        let word = word.filter(|word| self.value(*word) == value);
+        word.ok_or_else(|| format!("a value that no client wrote: {value:?}"))
+    }
 }
 
 /// A client of either kind.
@@ -137,12 +148,12 @@ async fn operate_rdma(
     let asked = history.ask(name, now.get(), key, call);
     if call == Call::Get {
         if let Ok(found) = client.lookup(key, Start::Root).await.result {
-            let found = found.map(|value| word_of(&value)).transpose()?;
+            let found = found.map(|value| shared.word_of(&value)).transpose()?;
             history.answer(asked, now.get(), Answer::Found(found));
         }
         return Ok(());
     }
-    let bytes = word.to_le_bytes();
+    let bytes = shared.value(word);
     let mutation = match what {
         What::Put | What::Get => Change::Upsert(&bytes),
         What::Update => Change::Update(&bytes),
@@ -165,7 +176,7 @@ async fn operate_query(
 ) -> Result<(), String> {
     let (history, now) = (&shared.history, &shared.now);
     let (call, word) = call(shared, what);
-    let value = word.to_le_bytes().to_vec();
+    let value = shared.value(word);
     let ask = match what {
         What::Get => Ask::get(key),
         What::Put => Ask::put(key, value),
@@ -174,7 +185,7 @@ async fn operate_query(
     };
     let asked = history.ask(name, now.get(), key, call);
     let answer = match (client.ask(ask).await, what) {
-        (Said::Value(value), What::Get) => Answer::Found(Some(word_of(&value)?)),
+        (Said::Value(value), What::Get) => Answer::Found(Some(shared.word_of(&value)?)),
         (Said::NotFound, What::Get) => Answer::Found(None),
         (Said::Written, What::Put | What::Update | What::Delete) => Answer::Applied,
         (Said::NotFound, What::Update | What::Delete) => Answer::NotApplied,
@@ -204,7 +215,7 @@ async fn scan_rdma(
     let mut found = Vec::new();
     while let Some(pair) = scan.next().await {
         match pair {
-            Ok((key, value)) => found.push((key, word_of(&value)?)),
+            Ok((key, value)) => found.push((key, shared.word_of(&value)?)),
             Err(_) => return Ok(()),
         }
     }
@@ -228,7 +239,7 @@ async fn scan_query(
                 let mut found = Vec::new();
                 for record in records::read(&payload) {
                     let (key, value) = record.map_err(|error| error.to_string())?;
-                    found.push((key, word_of(value)?));
+                    found.push((key, shared.word_of(value)?));
                 }
                 if next.is_some_and(|next| next <= low || next > high) {
                     return Err(format!(

@@ -132,7 +132,12 @@ impl Scenario {
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         let draw = &mut random(seed, 131);
-        let values = if draw.random_bool(0.5) { ValueLayout::Inline(8) } else { ValueLayout::OutOfLine };
+        // What servers have made of each kind: by length now, and out of line in folders of former releases.
+        let values = match (draw.random_bool(0.5), random(seed, 139).random_bool(0.5)) {
+            (true, _) => ValueLayout::Inline(8),
+            (false, true) => ValueLayout::ByLength,
+            (false, false) => ValueLayout::OutOfLine,
+        };
         let leaf = 64 * draw.random_range(3..=5);
         let config = TreeConfig::with_integrity(draw.random_range(3..=6), leaf, values, Integrity::Checksums)
             .expect("there is room for two entries");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fatbtree_memserver::{Event, Handle, Load, MemoryServer, Request, ServerOptions, Tenant, grpc, mailbox};
+use fatbtree_memserver::{Event, Handle, Loaded, MemoryServer, Request, ServerOptions, Tenant, grpc, mailbox};
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::time::Instant;
 use tokio::net::TcpListener;
@@ -32,7 +32,7 @@ impl<T: Tenant<Description: Send, Request: Send> + Send + 'static> Served<T> {
     /// Serves some content. `each` request goes to the data path as this function returns it, and `service` serves on a listener until it is
     /// told to stop.
     pub async fn start<S: Future<Output = Result<(), tonic::transport::Error>> + Send + 'static>(
-        content: impl Load<Tenant = T> + Send + 'static,
+        content: impl Into<Loaded<T>> + Send + 'static,
         options: ServerOptions,
         mut each: impl FnMut(Request<T>) -> Request<T> + Send + 'static,
         service: impl FnOnce(TcpListener, Handle<T>, oneshot::Receiver<()>) -> S,

@@ -16,7 +16,7 @@ use fatbtree_blink::{
     Superblock, Tree, TreeConfig, TreeTop,
 };
 use fatbtree_memserver::{
-    Class, Counter, Found, Load, Loaded, Marked, Reply, Seen, ServerGone, Shape, Tenant, find_block,
+    Class, Counter, Found, Loaded, Marked, Reply, Seen, ServerGone, Shape, Tenant, find_block,
     find_slot,
 };
 use fatbtree_verbs::{Device, Memory};
@@ -95,12 +95,10 @@ pub struct Blink {
     finder: Finder,
 }
 
-impl Load for LoadedTree {
-    type Tenant = Blink;
-
-    fn loaded(self) -> Loaded<Blink> {
-        let Self { region, spare, config, partition, counts, generation, origin, chunk_classes, walks } =
-            self;
+impl From<LoadedTree> for Loaded<Blink> {
+    fn from(tree: LoadedTree) -> Self {
+        let LoadedTree { region, spare, config, partition, counts, generation, origin, chunk_classes, walks } =
+            tree;
         let tenant = Blink {
             info: TreeInfo { partition, config, counts },
             generation,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fatbtree_blink::{KeyRange, MAX_VALUE};
 use fatbtree_memserver::grpc::{Built, Incoming};
-use fatbtree_memserver::{Load as _, Origin};
+use fatbtree_memserver::{Loaded, Origin};
 use prost::Message as _;
 use tonic::Status;
 
@@ -122,7 +122,7 @@ impl Incoming for TreeIncoming {
         // A load without keys is meant to leave none.
         let tree = LoadedTree { origin: Origin::Meant, ..built.map_err(refuse)? };
         let kept = tree.kept();
-        Ok((tree.loaded(), kept))
+        Ok((Loaded::from(tree), kept))
     }
 }
 
