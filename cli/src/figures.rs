@@ -40,7 +40,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "sherman|fat-btree|smart|dolphin|structures", value_parser = papers(), default_value = "sherman")]
     of: Paper,
     /// One figure of the paper, by its number, table-1 or table-2, reads (sherman), switches (dolphin), skewed or uniform (structures); otherwise all of them.
-    #[arg(long, value_name = "3|4|5|6|7|8|9|10|11|12|13|14|16|table-1|table-2|reads|switches|skewed|uniform")]
+    #[arg(
+        long,
+        value_name = "3|4|5|6|7|8|9|10|11|12|13|14|16|table-1|table-2|reads|switches|skewed|uniform"
+    )]
     figure: Option<String>,
     /// Keys that operations are about; two of three are in the tree at first.
     #[arg(long, default_value_t = Size::default().keys, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
@@ -60,12 +63,14 @@ pub(crate) struct Arguments {
 }
 
 fn papers() -> impl TypedValueParser<Value = Paper> {
-    PossibleValuesParser::new(["sherman", "fat-btree", "smart", "dolphin", "structures"]).map(|word| match &word[..] {
-        "fat-btree" => Paper::FatBtree,
-        "smart" => Paper::Smart,
-        "dolphin" => Paper::Dolphin,
-        "structures" => Paper::Structures,
-        _ => Paper::Sherman,
+    PossibleValuesParser::new(["sherman", "fat-btree", "smart", "dolphin", "structures"]).map(|word| {
+        match &word[..] {
+            "fat-btree" => Paper::FatBtree,
+            "smart" => Paper::Smart,
+            "dolphin" => Paper::Dolphin,
+            "structures" => Paper::Structures,
+            _ => Paper::Sherman,
+        }
     })
 }
 

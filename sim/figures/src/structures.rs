@@ -119,7 +119,8 @@ impl<K: SpreadKind> Image<K> {
         let (home, keys) = (image.home(), Rc::clone(keys));
         let load = async move {
             let structure = Rc::new(open::<K>(memory, home).await?);
-            for_each(&machine, &keys, AT_ONCE, async move |key| upsert::<K>(&structure, key).await.map(drop)).await
+            for_each(&machine, &keys, AT_ONCE, async move |key| upsert::<K>(&structure, key).await.map(drop))
+                .await
         };
         loading.run(load, LOADING)?;
         Ok(image)
@@ -153,7 +154,8 @@ impl<K: SpreadKind> Image<K> {
             opened.push(machine.spawn(async move {
                 let structure = Rc::new(open::<K>(memory, home).await?);
                 let knowing = Rc::clone(&structure);
-                for_each(&of, &keys, AT_ONCE, async move |key| get::<K>(&knowing, key).await.map(drop)).await?;
+                for_each(&of, &keys, AT_ONCE, async move |key| get::<K>(&knowing, key).await.map(drop))
+                    .await?;
                 Ok::<_, String>(structure)
             }));
         }

@@ -9,8 +9,8 @@ use fatbtree_blink_host::{Blink, LoadOptions, TreeFolder, TreeStorage, build_in,
 use fatbtree_dolphin::Index;
 use fatbtree_dolphin::host::HybridIndex;
 use fatbtree_memserver::{
-    Counts, Folder, FolderError, FolderOwner, Keeping, Loaded, Part, PartOptions, Storage, Tenant,
-    kept, make_in, part_in,
+    Counts, Folder, FolderError, FolderOwner, Keeping, Loaded, Part, PartOptions, Storage, Tenant, kept,
+    make_in, part_in,
 };
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;

@@ -116,7 +116,7 @@ impl<V: Verbs> Descent<'_, V> {
             }
         }
         let arrive = |node: &Node<'_>, bytes: &[u8]| place_of(node, bytes, key);
-        let (leaf, place) = self.descend_from(start, first, 0, arrive).await?;
+        let (leaf, place) = self.descend(start, first, 0, arrive).await?;
         match place {
             Place::Nowhere => Ok(None),
             Place::Inline { leaf: address, slot, value } => {

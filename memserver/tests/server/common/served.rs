@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fatbtree_memserver::{Event, Handle, Loaded, MemoryServer, Request, ServerOptions, Tenant, grpc, mailbox};
+use fatbtree_memserver::{
+    Event, Handle, Loaded, MemoryServer, Request, ServerOptions, Tenant, grpc, mailbox,
+};
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::time::Instant;
 use tokio::net::TcpListener;

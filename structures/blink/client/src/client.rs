@@ -232,16 +232,16 @@ impl<V: Verbs> Client<V> {
     ///
     /// No pair is missed that is there throughout, whatever others change meanwhile; but it is not a snapshot of one moment.
     pub fn scan(&self, range: impl RangeBounds<u64>) -> Scan<'_, V> {
-        self.scan_from(KeyRange::of(range), Order::Forward)
+        self.scan_from(KeyRange::of(range), Order::Forward, usize::MAX)
     }
 
     /// Scans as [`scan`](Self::scan) does, in descending order.
     pub fn scan_backward(&self, range: impl RangeBounds<u64>) -> Scan<'_, V> {
-        self.scan_from(KeyRange::of(range), Order::Backward)
+        self.scan_from(KeyRange::of(range), Order::Backward, usize::MAX)
     }
 
-    fn scan_from(&self, range: KeyRange, order: Order) -> Scan<'_, V> {
-        self.scan_with(range, ScanOptions { order, start: self.start, ..ScanOptions::default() })
+    fn scan_from(&self, range: KeyRange, order: Order, wanted: usize) -> Scan<'_, V> {
+        self.scan_with(range, ScanOptions { order, start: self.start, wanted, ..ScanOptions::default() })
     }
 
     /// Scans as [`scan`](Self::scan) does, with options.
@@ -350,7 +350,7 @@ impl<V: Verbs> Structure for Client<V> {
     }
 
     async fn scan(&self, range: KeyRange, order: Order, most: usize) -> Answer<Pairs, OperationError> {
-        self.first_of(self.scan_from(range, order), most).await
+        self.first_of(self.scan_from(range, order, most), most).await
     }
 
     fn export(

@@ -16,8 +16,7 @@ use fatbtree_blink::{
     Superblock, Tree, TreeConfig, TreeTop,
 };
 use fatbtree_memserver::{
-    Class, Counter, Found, Loaded, Marked, Reply, Seen, ServerGone, Shape, Tenant, find_block,
-    find_slot,
+    Class, Counter, Found, Loaded, Marked, Reply, Seen, ServerGone, Shape, Tenant, find_block, find_slot,
 };
 use fatbtree_verbs::{Device, Memory};
 

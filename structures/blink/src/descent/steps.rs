@@ -22,21 +22,10 @@ pub(crate) enum HintResult {
 }
 
 impl<V: Verbs> Descent<'_, V> {
-    /// Walks to the node at `level` that is responsible for the key. `arrive` looks at it, while it can still be read again if
-    /// it turns out to be torn. Returns the node's bytes and what `arrive` made of them.
+    /// Walks to the node at `level` that is responsible for the key. `first` is the node at the start, if it was read already. `arrive` looks at
+    /// it, while it can still be read again if it turns out to be torn. Returns the node's bytes and what `arrive` made of them.
     #[inline]
     pub(crate) async fn descend<T>(
-        &mut self,
-        start: Start,
-        level: u8,
-        arrive: impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
-    ) -> Result<(Buffer, T), Reason> {
-        self.descend_from(start, None, level, arrive).await
-    }
-
-    /// The same where the node at the start may have been read already.
-    #[inline]
-    pub(crate) async fn descend_from<T>(
         &mut self,
         start: Start,
         mut first: Option<Buffer>,
@@ -104,6 +93,11 @@ impl<V: Verbs> Descent<'_, V> {
         self.trips.landed_on_record = true;
         self.pool.count(|stats| stats.records += 1);
         Ok(HintResult::Record { record: bytes, value })
+    }
+
+    /// Lets the switches lead to a node, to be given to [`descend`](Self::descend).
+    pub(crate) async fn ask_for_node(&mut self) -> Result<Buffer, Reason> {
+        Ok(self.read_step(Step::Index).await?)
     }
 
     /// Reads a node until it is whole, and decides: what `arrive` made of it, or nothing and the next step.

@@ -7,8 +7,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use fatbtree_remote_memory::{
-    ConnectError, ConnectionId, Contention, GlobalAddress, Kept, Locking, Path, RemoteConfig, RemoteMemory,
-    RemoteSide, Trouble, Writer,
+    ConnectError, ConnectionId, Contention, GlobalAddress, Kept, KeyRange, Locking, Path, RemoteConfig,
+    RemoteMemory, RemoteSide, Trouble, Writer,
 };
 use fatbtree_verbs::{Agreed, Buffer, IndexTarget, Operation, Verbs};
 
@@ -18,6 +18,7 @@ use crate::config::{ConfigError, TreeConfig};
 use crate::descent::Child;
 use crate::limits::Limits;
 use crate::moved::MovedKeys;
+use crate::scan::Spacing;
 use crate::speculation::{EntryCache, EntryCacheStats};
 use crate::super_root::{Partition, SuperRoot};
 use crate::techniques::Techniques;
@@ -98,6 +99,8 @@ struct State {
     /// The server that got the last new node.
     last_allocated: u16,
     moved: MovedKeys,
+    /// Leaves that scans have taken.
+    spacing: Spacing,
 }
 
 impl<V> std::fmt::Debug for Pool<V> {
@@ -182,6 +185,7 @@ impl<V: Verbs> Pool<V> {
             entry_stats: EntryCacheStats::default(),
             last_allocated: u16::MAX,
             moved: MovedKeys::new(),
+            spacing: Spacing::default(),
         });
         Ok(Self { remote, config, state })
     }
@@ -361,6 +365,16 @@ impl<V: Verbs> Pool<V> {
         self.count(|stats| stats.index_reads += 1);
         let [bytes] = self.fetch(path, queue_pair, [Operation::IndexRead { key, len, target }]).await?;
         Ok(bytes)
+    }
+
+    /// How far apart leaves are, as scans have found them.
+    pub(crate) fn spacing(&self) -> Spacing {
+        self.state.borrow().spacing
+    }
+
+    /// Notes a leaf that a scan has taken, with its pairs.
+    pub(crate) fn note_leaf(&self, range: &KeyRange, pairs: usize) {
+        self.state.borrow_mut().spacing.note(range, pairs);
     }
 
     /// Whether the switches are asked for a node rather than for the record of a key, which has moved.

@@ -27,6 +27,8 @@ pub(super) struct Ask {
     pub(super) start: Start,
     /// Its level; none means the root of the key's partition.
     pub(super) level: Option<u8>,
+    /// Whether a leaf's parent does as well, if the switches lead no further.
+    pub(super) or_parent: bool,
     /// Pairs outside of it are not wanted.
     pub(super) keep: KeyRange,
     /// Whether values are wanted, or keys only.
@@ -126,7 +128,13 @@ async fn read<V: Verbs>(
         let header = node.header();
         Ok((header.address, header.low, copy(&tree, node, bytes, ask)?))
     };
-    let (buffer, (address, low, copied)) = descent.descend(start, level, copy).await?;
+    let (mut first, mut level) = (None, level);
+    if ask.or_parent && start == Start::IndexRead {
+        let bytes = descent.ask_for_node().await?;
+        let landed = Node::read(&tree, &bytes).map_or(level, |node| node.header().level);
+        (first, level) = (Some(bytes), landed.clamp(level, level + 1));
+    }
+    let (buffer, (address, low, copied)) = descent.descend(start, first, level, copy).await?;
     drop(buffer);
     Ok((address, KeyRange { low, high: descent.high() }, copied))
 }

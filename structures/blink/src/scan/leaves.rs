@@ -19,6 +19,12 @@ use crate::pool::Pool;
 /// Leaves read ahead in the beginning.
 const FIRST_WINDOW: usize = 2;
 
+/// Leaves that make up for one guess that has failed.
+const FAILURE: u32 = 4;
+
+/// Failures that are borne.
+const MOST_FAILURES: u32 = 3;
+
 /// Bytes of values that the leaves read ahead should have together, at most.
 const AHEAD_BYTES: usize = 4 << 20;
 
@@ -46,6 +52,12 @@ pub(super) struct Leaves<'p, V> {
     last_id: u64,
     /// Leaves to be read ahead.
     window: usize,
+    /// Pairs of the leaves that were taken.
+    taken: usize,
+    /// Whether the switches are asked for each leaf, at keys that are guessed.
+    guesses: bool,
+    /// Guesses that have failed lately: reads of leaves that were of no use, and leaves that no guess has met.
+    failed: u32,
     /// Place to look for a leaf that no parent has named.
     hint: Option<GlobalAddress>,
     trips: ScanTrips,
@@ -56,6 +68,8 @@ struct Slot {
     id: u64,
     /// The keys it should be responsible for.
     claim: KeyRange,
+    /// The key by which the switches are asked, where no node has named the leaf: it may be any one between this key and the one before it.
+    aim: Option<u64>,
     start: Start,
     /// None: the root.
     level: Option<u8>,
@@ -95,7 +109,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         };
         // One more than the window, for a leaf that was not expected.
         let reads = FuturesUnorderedBounded::new(options.window.max(1) + 1);
-        Self {
+        let mut leaves = Self {
             pool,
             range,
             options,
@@ -106,9 +120,36 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             slots: VecDeque::new(),
             reads,
             last_id: 0,
-            window: FIRST_WINDOW.min(options.window.max(1)),
+            window: FIRST_WINDOW,
+            taken: 0,
+            guesses: matches!(options.start, Start::IndexRead | Start::CachedOrIndexRead)
+                && options.wanted < usize::MAX,
+            failed: 0,
             hint: None,
             trips: ScanTrips::default(),
+        };
+        // As many at once as are needed, if that is known.
+        let first = if options.wanted == usize::MAX { FIRST_WINDOW } else { leaves.wanted() };
+        leaves.window = first.clamp(1, options.window.max(1));
+        leaves
+    }
+
+    /// Leaves that are still wanted, as far as is known.
+    fn wanted(&self) -> usize {
+        if self.options.wanted == usize::MAX {
+            return usize::MAX;
+        }
+        let pairs = self.options.wanted.saturating_sub(self.taken);
+        let capacity = self.pool.config().tree.leaf_capacity();
+        self.pool.spacing().leaves(pairs, self.trips.leaves == 0, capacity).max(1)
+    }
+
+    /// Notes a guess that has failed. After too many a walk goes on.
+    fn fail(&mut self) {
+        self.failed += FAILURE;
+        if self.guesses && self.failed > MOST_FAILURES * FAILURE {
+            self.guesses = false;
+            self.slots.clear();
         }
     }
 
@@ -139,12 +180,43 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         // Inner nodes are at least half full, mostly.
         let half = usize::from(self.pool.config().tree.fan_out() / 2).max(2);
         let leaves = half.saturating_pow(height.into());
-        Slot { id: self.last_id, claim, start, level, leaves, state: State::Waiting }
+        Slot { id: self.last_id, claim, aim: None, start, level, leaves, state: State::Waiting }
+    }
+
+    /// Slot of the leaf of a key, for which the switches are asked: the first one of those keys, or the last one, that it is to be of.
+    fn aimed(&mut self, aim: u64, claim: KeyRange) -> Slot {
+        let slot = self.slot(claim, self.options.start, Some(0), 0);
+        Slot { aim: Some(aim), ..slot }
+    }
+
+    /// Slot of the leaf that should follow the last slot.
+    fn guess(&mut self) -> Option<Slot> {
+        let last = self.slots.back().filter(|slot| slot.level == Some(0))?;
+        let known = match (&last.state, last.aim) {
+            (State::Done(Ok(leaf)), _) => leaf.range,
+            (_, None) => last.claim,
+            (_, Some(aim)) => {
+                let step = self.pool.spacing().step()?;
+                let (next, claim) = if self.is_backward() {
+                    let next = aim.checked_sub(step)?;
+                    (next, KeyRange { low: next, high: Some(aim) })
+                } else {
+                    let next = aim.checked_add(step)?;
+                    (next, KeyRange { low: aim + 1, high: next.checked_add(1) })
+                };
+                return self.range.contains(next).then(|| self.aimed(next, claim));
+            }
+        };
+        let next = self.after(&known)?;
+        Some(self.aimed(next, one(next)))
     }
 
     /// Slot of a leaf that no parent has named.
     fn slot_at(&mut self, at: u64) -> Slot {
-        let claim = KeyRange { low: at, high: at.checked_add(1) };
+        let claim = one(at);
+        if self.guesses {
+            return self.aimed(at, claim);
+        }
         let start = match (self.hint, self.options.start) {
             (Some(address), _) => Start::Node { address, level: 0 },
             (None, Start::Node { .. }) => Start::Root,
@@ -157,7 +229,12 @@ impl<'p, V: Verbs> Leaves<'p, V> {
     fn take(&mut self, at: u64) -> Option<Result<Pairs, OperationError>> {
         loop {
             let Some(slot) = self.slots.pop_front() else {
-                self.seed = Some(at);
+                if self.begun && self.guesses {
+                    let next = self.slot_at(at);
+                    self.slots.push_back(next);
+                } else {
+                    self.seed = Some(at);
+                }
                 return None;
             };
             let range = match &slot.state {
@@ -166,6 +243,10 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             };
             match (self.place(&range, at), slot.state) {
                 (Place::Here, State::Done(Ok(leaf))) => return Some(Ok(self.consume(at, slot.start, leaf))),
+                // Another key's error, which may be another server's.
+                (Place::Here, State::Done(Err(_))) if slot.aim.is_some_and(|aim| aim != at) => {
+                    self.ask_anew(at)
+                }
                 (Place::Here, State::Done(Err(error))) => {
                     self.at = None;
                     self.slots.clear();
@@ -177,17 +258,40 @@ impl<'p, V: Verbs> Leaves<'p, V> {
                 }
                 (Place::Ahead, state) => {
                     self.slots.push_front(Slot { state, ..slot });
-                    let missing = self.slot_at(at);
-                    self.slots.push_front(missing);
+                    self.ask_anew(at);
                     return None;
                 }
-                (Place::Behind, state) => self.trips.unused += u64::from(matches!(state, State::Done(Ok(_)))),
+                (Place::Behind, State::Done(Ok(_))) => self.unused(),
+                (Place::Behind, _) => {}
             }
         }
     }
 
+    /// A leaf was read for keys that other leaves had.
+    fn unused(&mut self) {
+        self.trips.unused += 1;
+        self.fail();
+    }
+
+    /// Looks for the leaf of the next key, which no slot is for.
+    fn ask_anew(&mut self, at: u64) {
+        self.fail();
+        if self.guesses || !self.slots.is_empty() {
+            let slot = self.slot_at(at);
+            self.slots.push_front(slot);
+        } else {
+            self.seed = Some(at);
+        }
+    }
+
     fn consume(&mut self, at: u64, start: Start, leaf: Leaf) -> Pairs {
+        // Of a leaf at an end of the range, pairs were left out.
+        let ends_within = |high| self.range.high.is_none_or(|end| high <= end);
+        if self.range.low <= leaf.range.low && leaf.range.high.is_some_and(ends_within) {
+            self.pool.note_leaf(&leaf.range, leaf.pairs.len());
+        }
         self.trips.leaves += 1;
+        self.failed = self.failed.saturating_sub(1);
         let bytes: usize = leaf.pairs.iter().map(|(_, value)| value.len()).sum();
         let most = (AHEAD_BYTES / bytes.max(1)).clamp(1, self.options.window.max(1));
         self.window = (self.window * 2).min(most);
@@ -202,14 +306,21 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         let mut pairs = leaf.pairs;
         // Keys before `at`, in the order of the scan, were in an earlier leaf.
         pairs.retain(|(key, _)| if backward { *key <= at } else { *key >= at });
+        self.taken += pairs.len();
         pairs
     }
 
     /// Reads ahead as many leaves as the window allows, and the inner nodes that lead to as many more.
     fn issue(&mut self, at: u64) {
         let (mut ahead, mut index) = (0, 0);
-        while ahead < 2 * self.window {
+        let most = self.wanted().min(2 * self.window);
+        while ahead < most {
             if index == self.slots.len() {
+                if self.begun && self.guesses {
+                    let Some(slot) = self.guess() else { return };
+                    self.slots.push_back(slot);
+                    continue;
+                }
                 let Some(key) = self.seed.take() else { return };
                 self.begin_partition(key);
                 continue;
@@ -239,13 +350,17 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             start => Some(start),
         };
         let again = self.hint.is_some() && self.slots.is_empty();
+        if self.guesses {
+            let slot = self.aimed(key, one(key));
+            self.slots.push_back(slot);
+            return;
+        }
         if partition.root_level > 0 {
             if again {
                 let slot = self.slot_at(key);
                 self.slots.push_back(slot);
             } else if let Some(start) = first {
-                let claim = KeyRange { low: key, high: key.checked_add(1) };
-                let slot = self.slot(claim, start, Some(0), 0);
+                let slot = self.slot(one(key), start, Some(0), 0);
                 self.slots.push_back(slot);
             }
         }
@@ -257,11 +372,13 @@ impl<'p, V: Verbs> Leaves<'p, V> {
     fn read(&mut self, index: usize, at: u64) {
         let slot = &mut self.slots[index];
         slot.state = State::Reading(self.trips.sequential);
-        let key = match self.options.order {
-            Order::Forward => at.max(slot.claim.low),
-            Order::Backward => at.min(last_of(&slot.claim)),
+        let key = match (slot.aim, self.options.order) {
+            (Some(aim), _) => aim,
+            (None, Order::Forward) => at.max(slot.claim.low),
+            (None, Order::Backward) => at.min(last_of(&slot.claim)),
         };
-        let ask = Ask { key, start: slot.start, level: slot.level, keep: self.range, values: self.values };
+        let (start, level, or_parent) = (slot.start, slot.level, slot.aim.is_some());
+        let ask = Ask { key, start, level, or_parent, keep: self.range, values: self.values };
         let (pool, id) = (self.pool, slot.id);
         self.reads.push(Box::pin(async move { (id, fetch(pool, ask).await) }));
     }
@@ -272,7 +389,9 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             self.trips.add(&fetched.trips);
         }
         let Some(index) = self.slots.iter().position(|slot| slot.id == id) else {
-            self.trips.unused += u64::from(matches!(result, Ok(Fetched { holds: Holds::Pairs(_), .. })));
+            if matches!(result, Ok(Fetched { holds: Holds::Pairs(_), .. })) {
+                self.unused();
+            }
             return;
         };
         let slot = &mut self.slots[index];
@@ -297,8 +416,15 @@ impl<'p, V: Verbs> Leaves<'p, V> {
     fn expand(&mut self, index: usize, level: u8, range: &KeyRange, children: &[(u64, GlobalAddress)]) {
         let Some(at) = self.at else { return };
         let backward = self.is_backward();
-        let behind = self.slots.split_off(index + 1);
-        self.slots.pop_back();
+        let mut behind = self.slots.split_off(index + 1);
+        let Some(node) = self.slots.pop_back() else { return };
+        // What lies before a guess is others'. Later guesses that are not asked for yet are leaves that are named now.
+        let at = match backward {
+            true => at.min(last_of(&node.claim)),
+            false => at.max(node.claim.low),
+        };
+        let is_named = |slot: &Slot| slot.aim.is_some_and(|aim| range.contains(aim));
+        behind.retain(|slot| !matches!(slot.state, State::Waiting) || !is_named(slot));
         let mut add = |number: usize| {
             let (low, address) = children[number];
             let high = children.get(number + 1).map_or(range.high, |(next, _)| Some(*next));
@@ -337,6 +463,11 @@ impl<V: Verbs> Stream for Leaves<'_, V> {
             }
         }
     }
+}
+
+/// One key.
+fn one(key: u64) -> KeyRange {
+    KeyRange { low: key, high: key.checked_add(1) }
 }
 
 /// The highest key of a range that has one.

@@ -25,18 +25,29 @@
 //! two keys are answered at two moments.
 //!
 //! **In-network** (Fat-B+Tree section IV-C). With [`Start::IndexRead`] the switches find the first leaf of
-//! the range, beside the walk that finds the leaves after it. A range within a leaf takes as many round trips
-//! as a lookup. In a longer range the first pairs come before the walk has ended. The paper cuts a range into
+//! the range. A scan whose end is not known has the walk beside it that finds the leaves after the first, so the first pairs come before
+//! the walk has ended. One that knows how many pairs are [wanted](ScanOptions::wanted) has no walk: it asks the switches for all leaves at
+//! once, at keys that are as far apart as leaves have been lately. An index read that lands at the leaves' parent names them all.
+//!
+//! ```text
+//!                 key            key + w         key + 2 w        w: 7/8 of the mean width of leaves
+//!   index reads    │                │                │
+//!   leaves      [  ▼     │     ]  [ ▼ │ ]     [      ▼     ]      taken if it has the next key; a gap is asked for by that key,
+//!                              └────┘   └────┘                    which is where the leaf before it ends
+//! ```
+//!
+//! Where guesses fail too often the walk goes on. The paper cuts a range into
 //! sub-ranges and asks for them in parallel; so can a caller here, with [`KeyRange::split_evenly`]: each part
 //! begins with an index read of its own, all at the same time. Borders from inner nodes would be better
 //! balanced but have to be read first; those that are read anyway are what a scan reads ahead by.
 //!
 //! **Round trips.** A range of N leaves over a tree of h levels takes h round trips until its first leaf is there, and about
 //! N/window + 3 more, one after another: [`ScanTrips::sequential`]. Where several leaves are read at once,
-//! [`ScanTrips::reads`] counts each.
+//! [`ScanTrips::reads`] counts each. With switches that hold the way to all leaves, the pairs that are wanted take one or two.
 
 mod fetch;
 mod leaves;
+mod spacing;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -51,6 +62,8 @@ use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 use leaves::{Leaves, Pairs};
 
+pub(crate) use spacing::Spacing;
+
 /// Options of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanOptions {
@@ -61,12 +74,15 @@ pub struct ScanOptions {
     pub start: Start,
     /// Leaves read ahead at most, at least 1. With values out of line fewer are, so that their values have about 4 MiB together.
     pub window: usize,
+    /// Pairs that the caller is going to take, as far as it knows; `usize::MAX`: all. No more leaves are read ahead than these need, and those
+    /// at once. The scan goes on beyond them.
+    pub wanted: usize,
 }
 
 impl Default for ScanOptions {
-    /// Forward, from the root, up to 16 leaves at a time.
+    /// Forward, from the root, up to 16 leaves at a time, all pairs.
     fn default() -> Self {
-        Self { order: Order::Forward, start: Start::Root, window: 16 }
+        Self { order: Order::Forward, start: Start::Root, window: 16, wanted: usize::MAX }
     }
 }
 

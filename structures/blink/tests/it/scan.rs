@@ -82,6 +82,11 @@ fn client_behind(lab: &mut Lab, owner: u16, switches: &Switches) -> Client {
 
 const ORDERS: [Order; 2] = [Order::Forward, Order::Backward];
 
+/// Pairs that a scan is told to be wanted.
+fn wanted() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(usize::MAX), 0..200usize]
+}
+
 fn key() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..300u64, 1 => any::<u64>(), 1 => Just(u64::MAX), 1 => u64::MAX - 50..=u64::MAX]
 }
@@ -96,7 +101,7 @@ proptest! {
         seen: bool,
         keys in prop::collection::vec(key(), 0..400),
         deleted in prop::collection::vec(0..300u64, 0..200),
-        ranges in prop::collection::vec((key(), key(), 1..20usize), 1..12),
+        ranges in prop::collection::vec((key(), key(), 1..20usize, wanted()), 1..12),
     ) {
         let config = match shape {
             6 => wide(ValueLayout::Inline(8)),
@@ -124,10 +129,10 @@ proptest! {
             model.remove(&key);
         }
         prop_assert_eq!(lab.contents(), model.clone());
-        let all = ranges.into_iter().map(|(low, high, window)| (KeyRange::of(low..high), window));
-        for (range, window) in all.chain([(KeyRange::ALL, 16)]) {
+        let all = ranges.into_iter().map(|(low, high, window, wanted)| (KeyRange::of(low..high), window, wanted));
+        for (range, window, wanted) in all.chain([(KeyRange::ALL, 16, usize::MAX), (KeyRange::ALL, 16, 1 << 10)]) {
             for (order, start) in ORDERS.into_iter().flat_map(|order| [(order, Start::Root), (order, Start::IndexRead)]) {
-                let options = ScanOptions { order, start, window };
+                let options = ScanOptions { order, start, window, wanted };
                 let client = if window % 2 == 0 { &writer } else { &reader };
                 let (found, _) = scan(&lab, client, range, options);
                 prop_assert_eq!(&found, &expected(&model, range, order), "{} {:?}", range, options);
@@ -164,7 +169,8 @@ proptest! {
         for _ in 0..3 {
             let (low, high) = (random.random_range(0..span), random.random_range(0..=span));
             let range = KeyRange::of(low.min(high)..high.max(low));
-            let options = ScanOptions { order, start, window: random.random_range(1..=8) };
+            let wanted = if random.random_bool(0.5) { random.random_range(0..100) } else { usize::MAX };
+            let options = ScanOptions { order, start, window: random.random_range(1..=8), wanted };
             let (found, _) =
                 beside_writers(&lab, &clients, &mut random, &mut now, span, &value, collect(&clients[2], range, options));
             let found = found.unwrap();
@@ -377,7 +383,7 @@ fn the_switches_find_the_first_leaf() {
     let (one, _) = scan(&lab, &client, KeyRange::of(low..low + 1), ScanOptions::default());
     assert_eq!(one.len(), 0, "separators are no keys here");
     for order in ORDERS {
-        let options = ScanOptions { order, start: Start::IndexRead, window: 16 };
+        let options = ScanOptions { order, start: Start::IndexRead, ..ScanOptions::default() };
         let (_, trips) = scan(&lab, &client, KeyRange::of(low..low + 1), options);
         assert_eq!((trips.sequential, trips.leaves), (1, 1), "one leaf, one round trip");
         let (found, trips) = scan(&lab, &client, KeyRange::ALL, options);
@@ -405,10 +411,112 @@ fn the_switches_find_the_first_leaf() {
     moved.rotate_left(3);
     *switches.borrow_mut() = lows.into_iter().zip(moved).map(|(low, (_, leaf))| (low, leaf)).collect();
     for order in ORDERS {
-        let options = ScanOptions { order, start: Start::IndexRead, window: 16 };
-        let (found, trips) = scan(&lab, &client, KeyRange::of(3_000..9_000), options);
-        assert_eq!(found, expected(&model, KeyRange::of(3_000..9_000), order));
-        assert!(trips.restarts > 0, "{trips:?}");
+        for wanted in [usize::MAX, 100] {
+            let options = ScanOptions { order, start: Start::IndexRead, wanted, ..ScanOptions::default() };
+            let (found, trips) = scan(&lab, &client, KeyRange::of(3_000..9_000), options);
+            assert_eq!(found, expected(&model, KeyRange::of(3_000..9_000), order));
+            assert!(trips.restarts > 0, "{trips:?}");
+        }
+    }
+}
+
+/// The first pairs of a range, and what they cost.
+fn first(
+    lab: &Lab,
+    client: &Client,
+    (range, order): (KeyRange, Order),
+    (start, most): (Start, usize),
+) -> (Pairs, ScanTrips) {
+    let options = ScanOptions { order, start, wanted: most, ..ScanOptions::default() };
+    lab.run(client, async {
+        let (mut scan, mut pairs) = (client.scan(range, options), Vec::new());
+        while pairs.len() < most
+            && let Some(pair) = scan.next().await
+        {
+            let (key, value) = pair.unwrap();
+            pairs.push((key, value.to_vec()));
+        }
+        (pairs, scan.trips())
+    })
+}
+
+/// Where switches lead to leaves, a client that has seen a leaf asks for all that it wants at once.
+#[test]
+fn wanted_pairs_are_asked_for_at_once() {
+    let config = TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap();
+    let mut lab = Lab::new(config);
+    let switches = Switches::default();
+    let writer = lab.client(1, true);
+    let model = large(&lab, &writer, 2_000);
+    *switches.borrow_mut() = lab.leaves();
+    let (mut sums, mut scans) = ([0, 0, 0], 0);
+    let client = client_behind(&mut lab, 2, &switches);
+    for order in ORDERS {
+        for number in 0..40 {
+            let from = 437 * number + 500;
+            let range = if order == Order::Forward { KeyRange::of(from..) } else { KeyRange::of(..from) };
+            let (found, trips) = first(&lab, &client, (range, order), (Start::IndexRead, 20));
+            let mut all = expected(&model, range, order);
+            all.truncate(20);
+            assert_eq!(found, all);
+            assert_eq!(trips.restarts, 0, "{trips:?}");
+            if number == 0 && order == Order::Forward {
+                assert!((2..=4).contains(&trips.sequential), "the first one knows no width: {trips:?}");
+                continue;
+            }
+            let (walked, walk) = first(&lab, &client, (range, order), (Start::Root, 20));
+            assert_eq!(walked, all);
+            sums = [sums[0] + trips.sequential, sums[1] + trips.reads, sums[2] + walk.sequential];
+            scans += 1;
+        }
+    }
+    let [led, reads, walked] = sums.map(|sum| sum as f64 / f64::from(scans));
+    eprintln!("{led:.2} round trips, {reads:.2} reads; {walked:.2} from the root");
+    assert!(led < 2.0 && reads < 8.0 && walked > led + 1.5, "{led} {reads} {walked}");
+}
+
+/// Switches that lead no further than to the leaves' parents: these name all leaves, which are read at once.
+#[test]
+fn a_parent_names_the_leaves() {
+    let config = TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap();
+    let mut lab = Lab::new(config);
+    let switches = Switches::default();
+    let client = client_behind(&mut lab, 1, &switches);
+    let model = large(&lab, &client, 2_000);
+    *switches.borrow_mut() = lab.parents();
+    for order in ORDERS {
+        for number in 0..20 {
+            let from = 437 * number + 500;
+            let range = if order == Order::Forward { KeyRange::of(from..) } else { KeyRange::of(..from) };
+            let (found, trips) = first(&lab, &client, (range, order), (Start::IndexRead, 8));
+            let mut all = expected(&model, range, order);
+            all.truncate(8);
+            assert_eq!((found, trips.restarts), (all, 0));
+            assert!((2..=5).contains(&trips.sequential) && trips.siblings_followed == 0, "{trips:?}");
+        }
+    }
+}
+
+/// Keys that lie far apart in one part and close together in another: guesses fail, and the walk goes on.
+#[test]
+fn guesses_that_fail_cost_no_trip_a_leaf() {
+    let config = TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap();
+    let mut lab = Lab::new(config);
+    let switches = Switches::default();
+    let client = client_behind(&mut lab, 1, &switches);
+    let mut model = BTreeMap::new();
+    for number in 0..1_000 {
+        let key = if number < 500 { number << 40 } else { (500 << 40) + number };
+        let value = value_of(&config, number);
+        put(&lab, &client, key, &value);
+        model.insert(key, value);
+    }
+    *switches.borrow_mut() = lab.leaves();
+    for order in ORDERS {
+        let (found, trips) = first(&lab, &client, (KeyRange::ALL, order), (Start::IndexRead, 1_000));
+        assert_eq!(found, expected(&model, KeyRange::ALL, order));
+        eprintln!("{order:?}: {trips:?}");
+        assert!(trips.sequential < trips.leaves / 2 && trips.reads < 3 * trips.leaves, "{trips:?}");
     }
 }
 

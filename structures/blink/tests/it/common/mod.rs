@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_blink::node::{LeafBuilder, NodeSpec};
+use fatbtree_blink::node::{InternalNode, LeafBuilder, NodeSpec};
 use fatbtree_blink::record::{RECORD_ALIGN, is_record, read_hinted};
 use fatbtree_blink::{
     Allocation, ConnectionId, Event, GlobalAddress, Integrity, KeyRange, Owner, Partition, Pool, PoolConfig,
@@ -301,6 +301,20 @@ impl Lab {
             tree.for_each_leaf(|leaf| leaves.push((leaf.header().low, leaf.header().address))).unwrap();
         });
         leaves
+    }
+
+    /// The leaves' parents, with their lowest keys.
+    pub(crate) fn parents(&self) -> Vec<(u64, GlobalAddress)> {
+        let mut parents = Vec::new();
+        self.each_tree(|_, tree| {
+            let note = |node: &InternalNode<'_>| {
+                let header = node.header();
+                parents.extend((header.level == 1).then_some((header.low, header.address)));
+            };
+            tree.for_each_internal(note).unwrap();
+        });
+        parents.sort_unstable();
+        parents
     }
 
     /// All locks are free.
