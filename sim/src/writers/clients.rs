@@ -318,8 +318,11 @@ impl Living {
         let (low, high) = (one.min(other), one.max(other));
         let order = if random.random_bool(0.5) { Order::Forward } else { Order::Backward };
         let start = self.draw_start(|_| true, random);
-        let options = ScanOptions { order, start, window: random.random_range(1..=8) };
+        let window = random.random_range(1..=8);
         let most = if random.random_bool(0.2) { random.random_range(1..8) } else { usize::MAX };
+        // Half of those that go to the end have told so many as they like.
+        let told = if one > other { (one % 40) as usize } else { usize::MAX };
+        let options = ScanOptions { order, start, window, wanted: most.min(told) };
         let asked = history.ask_scan(&self.machine.name(), self.machine.now(), low..=high);
         let mut scan = self.client.pool().scan(KeyRange::of(low..=high), options);
         let mut pairs = Vec::new();
