@@ -16,8 +16,8 @@ use crate::node::{EntryValue, Node, NodeFault, each_key_once};
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 
-/// Records of one leaf that are read at the same time.
-const RECORDS_AT_ONCE: usize = 16;
+/// Records of one leaf that are read at the same time: all of a usual one. Those for which the device has no buffer wait.
+const RECORDS_AT_ONCE: usize = 64;
 
 /// Request for a node.
 #[derive(Clone, Copy, Debug)]

@@ -204,7 +204,9 @@ impl<'p, V: Verbs> Leaves<'p, V> {
                     let next = aim.checked_add(step)?;
                     (next, KeyRange { low: aim + 1, high: next.checked_add(1) })
                 };
-                return self.range.contains(next).then(|| self.aimed(next, claim));
+                // What another server has is asked for when this one's keys have ended: it may be away.
+                let here = self.pool.partition_of(aim).range;
+                return (self.range.contains(next) && here.contains(next)).then(|| self.aimed(next, claim));
             }
         };
         let next = self.after(&known)?;
@@ -243,7 +245,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             };
             match (self.place(&range, at), slot.state) {
                 (Place::Here, State::Done(Ok(leaf))) => return Some(Ok(self.consume(at, slot.start, leaf))),
-                // Another key's error, which may be another server's.
+                // It is another key's error, perhaps of a leaf beyond.
                 (Place::Here, State::Done(Err(_))) if slot.aim.is_some_and(|aim| aim != at) => {
                     self.ask_anew(at)
                 }
@@ -418,13 +420,13 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         let backward = self.is_backward();
         let mut behind = self.slots.split_off(index + 1);
         let Some(node) = self.slots.pop_back() else { return };
-        // What lies before a guess is others'. Later guesses that are not asked for yet are leaves that are named now.
+        // What lies before a guess is others'. Later guesses for which nothing has come are leaves that are named now.
         let at = match backward {
             true => at.min(last_of(&node.claim)),
             false => at.max(node.claim.low),
         };
         let is_named = |slot: &Slot| slot.aim.is_some_and(|aim| range.contains(aim));
-        behind.retain(|slot| !matches!(slot.state, State::Waiting) || !is_named(slot));
+        behind.retain(|slot| matches!(slot.state, State::Done(_)) || !is_named(slot));
         let mut add = |number: usize| {
             let (low, address) = children[number];
             let high = children.get(number + 1).map_or(range.high, |(next, _)| Some(*next));
