@@ -146,7 +146,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
 
     /// Notes a guess that has failed. After too many a walk goes on.
     fn fail(&mut self) {
-        self.failed += FAILURE;
+        self.failed = self.failed.saturating_add(FAILURE);
         if self.guesses && self.failed > MOST_FAILURES * FAILURE {
             self.guesses = false;
             self.slots.clear();
