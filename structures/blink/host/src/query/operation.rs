@@ -102,9 +102,7 @@ async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, own: &Partition, boun
     let behind = own.range.high.filter(|&high| !wanted.is_below(high));
     let part = KeyRange { low: wanted.low, high: behind.or(wanted.high) };
     let most = request.limit.min(bounds.records);
-    // A short scan reads few leaves ahead.
-    let window = (most as usize / 16).clamp(1, ScanOptions::default().window);
-    let mut scan = pool.scan(part, ScanOptions { window, ..ScanOptions::default() });
+    let mut scan = pool.scan(part, ScanOptions { wanted: most as usize, ..ScanOptions::default() });
     let (mut payload, mut count, mut last) = (Vec::new(), 0, None);
     while count < most && payload.len() < bounds.bytes {
         match scan.next().await {
