@@ -56,6 +56,8 @@ pub(super) struct Leaves<'p, V> {
     taken: usize,
     /// Whether the switches are asked for each leaf, at keys that are guessed.
     guesses: bool,
+    /// A parent was read since the last leaf was taken, and has not named the leaf of the next key.
+    is_stuck: bool,
     /// Guesses that have failed lately: reads of leaves that were of no use, and leaves that no guess has met.
     failed: u32,
     /// Place to look for a leaf that no parent has named.
@@ -70,6 +72,8 @@ struct Slot {
     claim: KeyRange,
     /// The key by which the switches are asked, where no node has named the leaf: it may be any one between this key and the one before it.
     aim: Option<u64>,
+    /// Whether its parent does as well.
+    or_parent: bool,
     start: Start,
     /// None: the root.
     level: Option<u8>,
@@ -124,6 +128,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             taken: 0,
             guesses: matches!(options.start, Start::IndexRead | Start::CachedOrIndexRead)
                 && options.wanted < usize::MAX,
+            is_stuck: false,
             failed: 0,
             hint: None,
             trips: ScanTrips::default(),
@@ -180,13 +185,15 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         // Inner nodes are at least half full, mostly.
         let half = usize::from(self.pool.config().tree.fan_out() / 2).max(2);
         let leaves = half.saturating_pow(height.into());
-        Slot { id: self.last_id, claim, aim: None, start, level, leaves, state: State::Waiting }
+        let (aim, or_parent, state) = (None, false, State::Waiting);
+        Slot { id: self.last_id, claim, aim, or_parent, start, level, leaves, state }
     }
 
     /// Slot of the leaf of a key, for which the switches are asked: the first one of those keys, or the last one, that it is to be of.
     fn aimed(&mut self, aim: u64, claim: KeyRange) -> Slot {
         let slot = self.slot(claim, self.options.start, Some(0), 0);
-        Slot { aim: Some(aim), ..slot }
+        // One parent that does not name the leaf of the next key is enough.
+        Slot { aim: Some(aim), or_parent: !self.is_stuck, ..slot }
     }
 
     /// Slot of the leaf that should follow the last slot.
@@ -294,6 +301,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         }
         self.trips.leaves += 1;
         self.failed = self.failed.saturating_sub(1);
+        self.is_stuck = false;
         let bytes: usize = leaf.pairs.iter().map(|(_, value)| value.len()).sum();
         let most = (AHEAD_BYTES / bytes.max(1)).clamp(1, self.options.window.max(1));
         self.window = (self.window * 2).min(most);
@@ -379,7 +387,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             (None, Order::Forward) => at.max(slot.claim.low),
             (None, Order::Backward) => at.min(last_of(&slot.claim)),
         };
-        let (start, level, or_parent) = (slot.start, slot.level, slot.aim.is_some());
+        let (start, level, or_parent) = (slot.start, slot.level, slot.or_parent);
         let ask = Ask { key, start, level, or_parent, keep: self.range, values: self.values };
         let (pool, id) = (self.pool, slot.id);
         self.reads.push(Box::pin(async move { (id, fetch(pool, ask).await) }));
@@ -444,6 +452,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             false => (0..children.len()).for_each(&mut add),
         }
         self.slots.extend(behind);
+        self.is_stuck |= !self.slots.iter().any(|slot| self.at.is_some_and(|at| slot.claim.contains(at)));
     }
 }
 
