@@ -204,6 +204,9 @@ struct BenchResult {
     ops_per_s: f64,
     /// Round trips per operation.
     round_trips: f64,
+    /// Bytes that READs asked for, per operation; `None` for queries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_bytes: Option<f64>,
     /// Answers to queries that began at a node that the switches had found.
     #[serde(skip_serializing_if = "Option::is_none")]
     led: Option<u64>,
@@ -329,13 +332,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         // The reader of these lines may close the pipe.
         broken = writeln!(lines, "{line}").and_then(|()| lines.flush()).err().or(broken.take());
     };
+    let before = process.counted().read_bytes;
     let Source { operations, values, parts } = &mut source;
     let mut measure = |done: &mut LoadGenerator, count, pace, shown: &mut dyn FnMut(&Recorder, bool)| {
         let load = Load { operations: &mut **operations, count, pace, values, shown };
         let goes_on = process.run(done, load)?;
         anyhow::Ok((goes_on, process.counted()))
     };
-    let (mut goes_on, Counted { asked, calls, .. }) =
+    let (mut goes_on, Counted { asked, calls, read_bytes, .. }) =
         measure(&mut done, arguments.operations, pace, &mut shown)?;
     let mut steps = Vec::from_iter(Step::of(&done, None));
     let mut ramp = Vec::new();
@@ -372,6 +376,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let count = |outcomes: &[Outcome]| {
         all().flat_map(|done| outcomes.iter().map(|outcome| done.recorder().count(*outcome))).sum()
     };
+    let each = |all: u64| all as f64 / summary.operations.max(1) as f64;
     let result = BenchResult {
         protocol: arguments.protocol,
         operations: summary.operations,
@@ -382,11 +387,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         seconds,
         ops_per_s: summary.operations as f64 / seconds,
         round_trips: summary.round_trips,
+        read_bytes: read_bytes.zip(before).map(|(after, before)| each(after - before)),
         led: asked.map(|asked| asked.led),
         redirected: asked.map(|asked| asked.redirects),
         cache,
         entry_cache,
-        system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
+        system_calls: calls.map(each),
         percentiles: done.kinds().filter_map(|kind| percentiles(&done, kind)).collect(),
         attempts,
         load: steps,
@@ -481,6 +487,7 @@ fn print(result: &BenchResult) {
         [step] if step.share.is_none() => outln!("{}", step.explanation()),
         steps => outln!("{}\n{}", ramp::table(steps), ramp::conclusion(steps)),
     }
+    let bytes = result.read_bytes.map_or(String::new(), |bytes| format!(" and {bytes:.0} bytes read"));
     let calls = result.system_calls.map_or(String::new(), |calls| format!(", {calls:.2} system calls each"));
     let (led, redirected) = (result.led.unwrap_or(0), result.redirected.unwrap_or(0));
     let share = |count: u64| 100.0 * count as f64 / result.operations.max(1) as f64;
@@ -499,7 +506,7 @@ fn print(result: &BenchResult) {
         outln!("{cache}");
     }
     outln!(
-        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each{led}{redirected}{calls}; {} wrong, {} failed{unknown}",
+        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips{bytes} each{led}{redirected}{calls}; {} wrong, {} failed{unknown}",
         result.operations,
         result.seconds,
         result.ops_per_s,

@@ -75,6 +75,8 @@ pub(super) struct Counted {
     pub(super) entry_cache: Option<EntryCacheResult>,
     /// Statistics of queries, if it makes any.
     pub(super) asked: Option<RequesterStats>,
+    /// Bytes that READs asked for, if it makes any.
+    pub(super) read_bytes: Option<u64>,
     /// System calls of its own sockets, if it has any.
     pub(super) calls: Option<u64>,
 }
@@ -217,6 +219,7 @@ impl<C: Reached> Measured for Rdma<C> {
         let client = self.process.client();
         Counted {
             troubles: client.troubles(),
+            read_bytes: Some(client.remote().counters().read_bytes),
             attempts: AttemptsAtLocks::of(&client.remote().attempts()),
             cache: self.cache_use(Remembered::Nodes).map(Into::into),
             entry_cache: self.cache_use(Remembered::Places).map(Into::into),

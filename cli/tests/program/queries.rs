@@ -158,6 +158,7 @@ fn switches_lead_queries_while_plans_change() {
     let (led, redirected) = (count(&result, "led"), count(&result, "redirected"));
     assert!(led >= 2700 && redirected == 0, "{result}");
     assert_eq!(result.get("system_calls"), None, "it has no sockets");
+    assert_eq!(result.get("read_bytes"), None, "it makes no READs");
     // Without their help each goes to its server, and begins at the root.
     let result = query(&["--workload", "c", "--root-to-leaf"]);
     assert_eq!((count(&result, "led"), count(&result, "redirected")), (0, 0), "{result}");

@@ -26,6 +26,8 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
     assert!(result["round_trips"].as_f64().is_some_and(|trips| trips < 2.5), "{result}");
     let walking = bench(cluster, &["--root-to-leaf"]);
     assert!(walking["round_trips"].as_f64().is_some_and(|trips| trips > 3.0), "{walking}");
+    let bytes = |of: &serde_json::Value| of["read_bytes"].as_f64().expect("its client READs");
+    assert!(bytes(&result) > 1_000.0 && bytes(&walking) > bytes(&result), "{result} {walking}");
     assert!(result["ops_per_s"].as_f64().is_some_and(|rate| rate > 0.0));
     assert_eq!(result["percentiles"][0]["operation"], "READ");
     // Other values than those that were loaded: it is noticed before the first operation.

@@ -70,7 +70,7 @@ pub struct ScanOptions {
     /// Order of the scan: the end that comes first.
     pub order: Order,
     /// Start of the search for the first leaf: with [`Start::Root`] by the walk that finds all others;
-    /// otherwise beside it.
+    /// otherwise beside it. Where switches are asked for the pairs that are [wanted](Self::wanted), each leaf is looked for so.
     pub start: Start,
     /// Leaves read ahead at most, at least 1. With values out of line fewer are, so that their values have about 4 MiB together.
     pub window: usize,
