@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A scan begins with the root of the first partition. An inner node that is read is replaced by its
-//! children, so a scan knows which leaves come next and reads several at once. It reads two in the beginning,
-//! twice as many with each leaf that was taken, up to [`ScanOptions::window`]. Inner nodes count as the
+//! children, so a scan knows which leaves come next and reads several at once. It reads as many in the beginning as the pairs that are
+//! wanted need, or two if that is not known; and twice as many with each leaf that was taken, up to [`ScanOptions::window`]. Inner nodes count as the
 //! leaves that they may lead to; so a short scan reads only the way to its first leaf, and a long one reads
 //! the next level-1 nodes, which are its sub-ranges, while it still takes leaves of this one. It works
 //! backwards as well as forwards, and on into the next partition. Nothing is read until the caller asks for
@@ -27,16 +27,16 @@
 //! **In-network** (Fat-B+Tree section IV-C). With [`Start::IndexRead`] the switches find the first leaf of
 //! the range. A scan whose end is not known has the walk beside it that finds the leaves after the first, so the first pairs come before
 //! the walk has ended. One that knows how many pairs are [wanted](ScanOptions::wanted) has no walk: it asks the switches for all leaves at
-//! once, at keys that are as far apart as leaves have been lately. An index read that lands at the leaves' parent names them all.
+//! once, at keys that are as far apart as leaves have been lately. An index read that lands at the leaves' parent names them all. One that
+//! does not name the leaf of the next key is not taken again, so that a forged node holds no scan up.
 //!
 //! ```text
-//!                 key            key + w         key + 2 w        w: 7/8 of the mean width of leaves
-//!   index reads    │                │                │
-//!   leaves      [  ▼     │     ]  [ ▼ │ ]     [      ▼     ]      taken if it has the next key; a gap is asked for by that key,
-//!                              └────┘   └────┘                    which is where the leaf before it ends
+//!   index reads at   key     key + w    key + 2 w      w: 7/8 of the mean width of leaves
+//!                     │         │          │
+//!   leaves         [  ▼    ][   ▼   ][  ][ ▼     ]     no guess has met the third leaf: it is asked for by the key at which the second one ends
 //! ```
 //!
-//! Where guesses fail too often the walk goes on. The paper cuts a range into
+//! Where guesses fail too often a walk goes on. The paper cuts a range into
 //! sub-ranges and asks for them in parallel; so can a caller here, with [`KeyRange::split_evenly`]: each part
 //! begins with an index read of its own, all at the same time. Borders from inner nodes would be better
 //! balanced but have to be read first; those that are read anyway are what a scan reads ahead by.
