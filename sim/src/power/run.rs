@@ -136,11 +136,12 @@ struct History {
     changes: u64,
 }
 
-/// Value of a change: some are so short that trees keep them in their entries.
+/// Value of a change: some are so short that trees keep them in their entries. None has eight bytes, which Dolphin keeps in a leaf's word, without
+/// a checksum.
 pub(super) fn value(change: u64) -> Vec<u8> {
     let mut word = change.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let span = if word >> 62 == 0 { 8 } else { LONGEST - 8 };
-    let len = 8 + (word >> 13) % span;
+    let len = (8 + (word >> 13) % span).max(9);
     let mut bytes = change.to_le_bytes().to_vec();
     while (bytes.len() as u64) < len {
         word ^= word << 13;
