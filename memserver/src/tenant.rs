@@ -15,12 +15,14 @@
 //! The server itself keeps the [`Shape`], which never changes while a region is served.
 
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, Origin, SizeClass};
 use fatbtree_verbs::Memory;
 
+use crate::chunk::chunk_classes_bytes;
 use crate::chunk_classes::ChunkClasses;
 use crate::fellows::Fellows;
 use crate::layout::{Class, Layout};
@@ -209,5 +211,14 @@ impl<T> Loaded<T> {
             chunk_bytes,
             given_out: self.chunk_classes.as_ref().map(given_out),
         }
+    }
+
+    /// The same with a table of chunk classes that outlives its server, for chunks of so many bytes.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn with_chunk_classes(self, chunk_bytes: u64) -> io::Result<Self> {
+        let table = Memory::shared(chunk_classes_bytes(self.spare.end - self.spare.start, chunk_bytes))?;
+        Ok(Self { chunk_classes: Some(table), ..self })
     }
 }

@@ -1,35 +1,19 @@
 //! A structure that no part of the program names, the smallest one: served by a memory server with a data folder, used by the library,
-//! measured as `fatbtree bench` does, and verified. [`SpreadKind`] is all that joins it.
+//! measured as `fatbtree bench` does, and verified. Its line of the registry is all that joins it.
 
 use fatbtree::Error;
 use fatbtree_processes::{Adapter, ClientOptions, NicSpec, SpreadProcess, host_port};
-use fatbtree_registry::SpreadKind;
 use fatbtree_remote_memory::Spread as _;
 use fatbtree_topology::Cluster;
-use fatbtree_verbs::Verbs;
 use fatbtree_workload::measure::Troubles;
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
 use fatbtree_workload::{LoadGenerator, Pace, Values};
-use structure::{Array, Counters, Shape};
+use kind::{COUNTERS, Counters, Toy};
 
 use crate::common::Running;
 
-#[path = "../../../remote-memory/tests/counters/structure/mod.rs"]
-mod structure;
-
-const COUNTERS: u32 = 200;
-
-/// The line of the registry.
-struct Toy;
-
-impl SpreadKind for Toy {
-    type Structure<V: Verbs + 'static> = Counters<V>;
-    type Part = Array;
-
-    fn shape(servers: u32) -> Shape {
-        Shape { servers, counters: COUNTERS }
-    }
-}
+#[path = "../../../remote-memory/tests/counters/kind.rs"]
+mod kind;
 
 fn value(sum: u64) -> [u8; 8] {
     sum.to_le_bytes()

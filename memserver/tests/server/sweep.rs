@@ -3,13 +3,9 @@ use crate::common;
 
 use common::blocks::{self, Block, Blocks, LARGE, LARGE_BYTES, LoadedBlocks, RECORDS, Shape};
 use common::lab::SERVER;
-use fatbtree_memserver::{
-    ClientId, Grant, Loaded, MemoryServer, PartOptions, ServerOptions, SessionKey, SizeClass,
-    chunk_classes_bytes,
-};
+use fatbtree_memserver::{ClientId, Grant, MemoryServer, PartOptions, ServerOptions, SessionKey, SizeClass};
 use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_remote_memory::record::{RecordPointer, place_bytes, published, record_bytes, write_record};
-use fatbtree_verbs::Memory;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
 
@@ -34,8 +30,7 @@ impl Lab {
     fn new() -> Self {
         let spare_bytes = 10 * CHUNK;
         let part = PartOptions { spare_bytes, ..PartOptions::new(SERVER, Shape { loaded: 30 }) };
-        let classes = Memory::shared(chunk_classes_bytes(spare_bytes, CHUNK)).unwrap();
-        let part = Loaded { chunk_classes: Some(classes), ..blocks::part(&part) };
+        let part = blocks::part(&part).with_chunk_classes(CHUNK).unwrap();
         Self { server: serve(&part), part, now: Instant::ZERO }
     }
 

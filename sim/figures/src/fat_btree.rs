@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use fatbtree_blink::{Start, TreeConfig, ValueLayout};
-use fatbtree_controller::{Budget, Frequencies, Plan, Target, Tree};
+use fatbtree_controller::{Budget, Plan, Target, Tree};
 use fatbtree_topology::Network as Topology;
 
-use super::bench::{Cache, Ranks, SERVERS, Setup, Workload, key_of, load, run};
+use super::bench::{Cache, SERVERS, Setup, Workload, load, run};
 use super::card::Calibration;
-use super::reads::{Planned, SAMPLES, plan};
+use super::reads::{Planned, plan, sampled};
 use super::table::Row;
 use super::{Mix, Size, Skew};
-use fatbtree_sim::world::random;
 
 /// The paper's default load: ranges of the fat root, and nodes of each of three layers below (section V-B).
 const RANGES: usize = 600;
@@ -88,14 +87,12 @@ fn plan_of(
     nodes: usize,
     layers: usize,
 ) -> Result<(Plan, String), String> {
-    let (ranks, mut draw) = (Ranks::new(skew, size.keys), random(size.seed, 7));
-    let sampled: Vec<u64> = (0..SAMPLES).map(|_| key_of(ranks.draw(&mut draw))).collect();
     let network = Topology::pair(SERVERS).map_err(|error| error.to_string())?;
     let mut budget = Budget { fat_root_ranges: RANGES, hot_keys: 0, ..Budget::compiled(Target::Tofino1) };
     for (layer, at) in LAYERS.into_iter().enumerate() {
         budget.set_nodes[at] = if layer < layers { nodes.min(budget.set_nodes[at]) } else { 0 };
     }
-    let plan = plan(&network, SERVERS, top, &Frequencies::from_keys(top, &sampled), &budget)?;
+    let plan = plan(&network, SERVERS, top, &sampled(top, size, skew), &budget)?;
     let held: BTreeMap<_, _> =
         plan.summary().layers.iter().map(|layer| (layer.name.clone(), layer.nodes)).collect();
     let of = |name| held.get(name).copied().unwrap_or(0);

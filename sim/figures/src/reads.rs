@@ -16,7 +16,7 @@ use super::{Mix, Size, Skew};
 use fatbtree_sim::world::{IndexRead, Random, Resolved, Switches, random};
 
 /// Switches of a path through a FatTree's core: those that index reads take, and the longest of the others.
-const PATH: u32 = 5;
+pub(super) const PATH: u32 = 5;
 /// Keys that clients have sampled for the planner.
 pub(super) const SAMPLES: usize = 50_000;
 
@@ -77,11 +77,15 @@ pub(super) fn reads(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, Strin
 pub(super) fn plan_for(cluster: &Cluster, size: &Size, skew: Skew) -> Result<Plan, String> {
     let tops = cluster.tops().map_err(|error| error.to_string())?;
     let top = Tree::new(&tops).map_err(|error| error.to_string())?;
-    let (ranks, mut draw) = (Ranks::new(skew, size.keys), random(size.seed, 7));
-    let sampled: Vec<u64> = (0..SAMPLES).map(|_| key_of(ranks.draw(&mut draw))).collect();
-    let frequencies = Frequencies::from_keys(&top, &sampled);
     let network = Topology::fat_tree(4, Cores::All).map_err(|error| error.to_string())?;
-    plan(&network, SERVERS, &top, &frequencies, &Budget::compiled(Target::Tofino1))
+    plan(&network, SERVERS, &top, &sampled(&top, size, skew), &Budget::compiled(Target::Tofino1))
+}
+
+/// Frequencies by a sample of the keys that clients draw.
+pub(super) fn sampled(top: &Tree, size: &Size, skew: Skew) -> Frequencies {
+    let (ranks, mut draw) = (Ranks::new(skew, size.keys), random(size.seed, 7));
+    let keys: Vec<u64> = (0..SAMPLES).map(|_| key_of(ranks.draw(&mut draw))).collect();
+    Frequencies::from_keys(top, &keys)
 }
 
 /// A plan for servers that have the last hosts of a network: one half of a FatTree, or all behind the second of two switches.
@@ -97,7 +101,19 @@ pub(super) fn plan(
     Plan::new(network, &placement, top, frequencies, budget, 1).map_err(|error| error.to_string())
 }
 
-fn setup(name: String, tree: TreeConfig, (skew, mix): (Skew, Mix), start: Start, cache: Cache) -> Setup {
-    let calibration = Calibration::CX5_100_IB.over_ethernet();
+/// Cards at the ends of such paths.
+pub(super) fn calibration() -> Calibration {
+    Calibration::CX5_100_IB.over_ethernet()
+}
+
+/// A measurement of trees at the ends of such paths.
+pub(super) fn setup(
+    name: String,
+    tree: TreeConfig,
+    (skew, mix): (Skew, Mix),
+    start: Start,
+    cache: Cache,
+) -> Setup {
+    let calibration = calibration();
     Setup { start, cache, calibration, switches: PATH, ..Setup::new(name, tree, Workload::new(skew, mix)) }
 }

@@ -8,22 +8,19 @@
 //! A structure that lies over all memory servers has its row by its line of the registry alone.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use fatbtree_blink::{Start, TreeConfig, ValueLayout};
-use fatbtree_memserver::{Loaded, Part, PartOptions, Tenant as _, chunk_classes_bytes, found_again, make};
+use fatbtree_memserver::{Loaded, Part, PartOptions, Tenant as _, found_again, make};
 use fatbtree_registry::{Kind, SpreadKind, WORDS, with_spread};
 use fatbtree_remote_memory::{Answer, Change, RemoteConfig, Spread, Structure as _};
 use fatbtree_sim::world::{Machine, Random, SimDevice};
-use fatbtree_verbs::Memory;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
-use super::bench::{CLIENTS, Cache, Ranks, SERVERS, Setup, Workload, key_of, load, run, value_of};
-use super::card::Calibration;
+use super::bench::{CLIENTS, Cache, Ranks, SERVERS, key_of, load, run, value_of};
 use super::column::{CACHE_BYTES, OF_OPERATIONS};
 use super::meter::Done;
-use super::reads::{Planned, plan_for};
+use super::reads::{PATH, Planned, calibration, plan_for, setup};
 use super::rig::{Client, Loading, Rig, for_each, machines, serve};
 use super::table::{Row, Table};
 use super::{Mix, Size, Skew};
@@ -40,8 +37,6 @@ const REMEMBERED: u64 = 64 << 20;
 const LOADING: Duration = Duration::from_secs(600);
 /// Operations at once while a structure is loaded, and while its clients read each key once.
 const AT_ONCE: u32 = 6;
-/// Switches of a path through a FatTree's core.
-const PATH: u32 = 5;
 
 /// Trees three times, and each structure that lies over all memory servers.
 ///
@@ -66,20 +61,10 @@ pub fn measured<K: SpreadKind>(size: &Size, skew: Skew, mix: Mix, keys: &[u64]) 
     Ok(Table::new(&OF_OPERATIONS, vec![row::<K>(size, skew, mix, &keys.into())?]))
 }
 
-fn calibration() -> Calibration {
-    Calibration::CX5_100_IB.over_ethernet()
-}
-
 /// Trees as memory servers make them.
 fn trees(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
     let tree = TreeConfig::new(16, 1024, ValueLayout::ByLength).map_err(|error| error.to_string())?;
-    let of = |name: &str, start, cache| Setup {
-        start,
-        cache,
-        calibration: calibration(),
-        switches: PATH,
-        ..Setup::new(name.to_owned(), tree, Workload::new(skew, mix))
-    };
+    let of = |name: &str, start, cache| setup(name.to_owned(), tree, (skew, mix), start, cache);
     let mut rows = Vec::new();
     for (name, cache) in [("tree, from the root", Cache::None), ("tree, inner nodes cached", Cache::Full)] {
         rows.push(run(&of(name, Start::Cached, cache), size, &load(tree, size, true)?, |_, _| {})?);
@@ -99,7 +84,7 @@ fn row<K: SpreadKind>(size: &Size, skew: Skew, mix: Mix, keys: &Rc<[u64]>) -> Re
 
 /// Memory of a structure's servers, which outlives them.
 struct Image<K: SpreadKind> {
-    parts: Vec<(Loaded<K::Part>, Arc<Memory>)>,
+    parts: Vec<Loaded<K::Part>>,
 }
 
 impl<K: SpreadKind> Image<K> {
@@ -110,8 +95,7 @@ impl<K: SpreadKind> Image<K> {
             let options =
                 PartOptions { spare_bytes: SPARE, chunk_bytes: CHUNK, ..PartOptions::new(server, shape) };
             let part = make::<K::Part>(&options).map_err(|error| error.to_string())?;
-            let classes = Memory::shared(chunk_classes_bytes(SPARE, CHUNK));
-            Ok((part, classes.map_err(|error| error.to_string())?))
+            part.with_chunk_classes(CHUNK).map_err(|error| error.to_string())
         };
         let image = Self { parts: (0..SERVERS).map(part).collect::<Result<_, String>>()? };
         let loading = Loading::begin(image.contents()?, CHUNK)?;
@@ -128,13 +112,14 @@ impl<K: SpreadKind> Image<K> {
 
     /// The parts as servers find them that begin with this memory.
     fn contents(&self) -> Result<Vec<Loaded<K::Part>>, String> {
-        let found = |(part, classes): &(_, _)| found_again(part, Arc::clone(classes), CHUNK);
+        let table = |part: &Loaded<K::Part>| part.chunk_classes.clone().expect("each part was given one");
+        let found = |part| found_again(part, table(part), CHUNK);
         self.parts.iter().map(found).collect::<Result<_, _>>().map_err(|error| error.to_string())
     }
 
     /// Server on which the structure begins.
     fn home(&self) -> u16 {
-        K::Part::begin(&self.parts[0].0.tenant.description()).server()
+        K::Part::begin(&self.parts[0].tenant.description()).server()
     }
 
     /// Has clients do as many operations as they can. Each has read every key once.

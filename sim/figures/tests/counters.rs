@@ -2,26 +2,10 @@
 //! all that joins it.
 
 use fatbtree_figures::{Mix, Size, Skew, measured};
-use fatbtree_registry::SpreadKind;
-use fatbtree_verbs::Verbs;
-use structure::{Array, Counters, Shape};
+use kind::{COUNTERS, Toy};
 
-#[path = "../../../remote-memory/tests/counters/structure/mod.rs"]
-mod structure;
-
-const COUNTERS: u32 = 200;
-
-/// The line of the registry.
-struct Toy;
-
-impl SpreadKind for Toy {
-    type Structure<V: Verbs + 'static> = Counters<V>;
-    type Part = Array;
-
-    fn shape(servers: u32) -> Shape {
-        Shape { servers, counters: COUNTERS }
-    }
-}
+#[path = "../../../remote-memory/tests/counters/kind.rs"]
+mod kind;
 
 #[test]
 fn a_structure_of_ones_own_is_drawn() {

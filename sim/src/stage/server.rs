@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fatbtree_memserver::{
     Answer, Ask, Bounds, ClientId, Event, FolderError, Limits, Loaded, MemoryServer, Part, PartOptions,
-    Request, ServerOptions, Tenant, Unanswered, chunk_classes_bytes, found_again, make,
+    Request, ServerOptions, Tenant, Unanswered, found_again, make,
 };
 use fatbtree_remote_memory::session_keeper::{Call, Denied, Granted, NoAnswer};
 use fatbtree_remote_memory::{Origin, ServerSet};
@@ -19,6 +19,8 @@ use crate::world::{Machine, MachineOptions, SimDevice, World};
 
 /// Blocks and sessions that a server looks at in a turn.
 const BUDGET: usize = 64;
+
+const ROOM: &str = "there is memory for a table of chunk classes";
 
 /// Options of a server whose clients die often: it never refuses one for its predecessors.
 #[must_use]
@@ -87,7 +89,7 @@ impl<P: Part + Clone> Server<P> {
         let server = Rc::new(Self {
             machine: world.machine(MachineOptions::named(format!("server {number}"))),
             number,
-            content: RefCell::new(with_table(content, options.chunk_bytes)),
+            content: RefCell::new(content.with_chunk_classes(options.chunk_bytes).expect(ROOM)),
             options,
             process: RefCell::default(),
             syncs: Cell::default(),
@@ -178,7 +180,7 @@ impl<P: Part + Clone> Server<P> {
             ..PartOptions::new(self.number, lost.tenant.shape())
         };
         let empty = make(&options).expect("such a part was made before");
-        *lost = with_table(empty, self.options.chunk_bytes);
+        *lost = empty.with_chunk_classes(self.options.chunk_bytes).expect(ROOM);
     }
 
     /// Starts the machine and the process anew. The part is checked as one that is found in a folder.
@@ -248,11 +250,4 @@ impl<P: Part + Clone> Server<P> {
             None => Err(NoAnswer.into()),
         }
     }
-}
-
-/// The same with a table of chunk classes that outlives the process.
-fn with_table<P>(content: Loaded<P>, chunk_bytes: u64) -> Loaded<P> {
-    let bytes = chunk_classes_bytes(content.spare.end - content.spare.start, chunk_bytes);
-    let table = Memory::shared(bytes).expect("there is memory for a table");
-    Loaded { chunk_classes: Some(table), ..content }
 }

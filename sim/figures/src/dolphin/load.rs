@@ -4,11 +4,10 @@ use std::rc::Rc;
 
 use fatbtree_dolphin::host::{self, HybridIndex, Place};
 use fatbtree_dolphin::{Index, NodeCache, Shape, Verified};
-use fatbtree_memserver::{Loaded, chunk_classes_bytes};
+use fatbtree_memserver::Loaded;
 use fatbtree_remote_memory::{
     ConnectError, ConnectionId, GlobalAddress, Kept, KeyRange, RemoteConfig, RemoteMemory, RemoteSide, mix,
 };
-use fatbtree_verbs::Memory;
 use fatbtree_verbs::time::Duration;
 
 use super::SERVERS;
@@ -189,8 +188,6 @@ pub(super) fn begin(
 }
 
 fn make(id: u16, shape: Shape) -> Result<Loaded<HybridIndex>, String> {
-    let mut content = HybridIndex::make(id, shape, SPARE).map_err(|error| error.to_string())?;
-    let classes = Memory::shared(chunk_classes_bytes(SPARE, CHUNK)).map_err(|error| error.to_string())?;
-    content.chunk_classes = Some(classes);
-    Ok(content)
+    let content = HybridIndex::make(id, shape, SPARE).map_err(|error| error.to_string())?;
+    content.with_chunk_classes(CHUNK).map_err(|error| error.to_string())
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_memserver::{Loaded, chunk_classes_bytes};
+use fatbtree_memserver::Loaded;
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{Shape, Table};
 use fatbtree_verbs::Memory;
@@ -70,10 +70,8 @@ impl Image {
 }
 
 fn make(id: u16) -> Result<Loaded<HashTable>, String> {
-    let mut content = HashTable::make(id, SHAPE, SPARE).map_err(|error| error.to_string())?;
-    let classes = Memory::shared(chunk_classes_bytes(SPARE, CHUNK)).map_err(|error| error.to_string())?;
-    content.chunk_classes = Some(classes);
-    Ok(content)
+    let content = HashTable::make(id, SHAPE, SPARE).map_err(|error| error.to_string())?;
+    content.with_chunk_classes(CHUNK).map_err(|error| error.to_string())
 }
 
 /// All that outlives a server.
