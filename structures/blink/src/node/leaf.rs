@@ -327,11 +327,8 @@ impl<'a> LeafNode<'a> {
         if let Some(value) = self.shape.value_in(entry) {
             return Ok(EntryValue::Inline(&entry[value]));
         }
-        match self
-            .shape
-            .pointer_in(entry)
-            .filter(|pointer| !pointer.address.is_null() || !Check::NullPointer.on())
-        {
+        let pointer = self.shape.pointer_in(entry);
+        match pointer.filter(|pointer| !pointer.address.is_null() || !Check::NullPointer.on()) {
             Some(pointer) => Ok(EntryValue::Record(pointer)),
             None => Err(NodeFault::NullPointer { slot }),
         }

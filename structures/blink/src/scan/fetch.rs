@@ -12,7 +12,7 @@ use futures_core::Stream;
 
 use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
-use crate::node::{EntryValue, Node, NodeFault, each_key_once};
+use crate::node::{EntryValue, Node, NodeFault, NodeHeader, each_key_once};
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 
@@ -131,7 +131,8 @@ async fn read<V: Verbs>(
     let (mut first, mut level) = (None, level);
     if ask.or_parent && start == Start::IndexRead {
         let bytes = descent.ask_for_node().await?;
-        let landed = Node::read(&tree, &bytes).map_or(level, |node| node.header().level);
+        // Whether it is a node at all, and which one, the descent finds out.
+        let landed = bytes.first_chunk().map_or(level, |line| NodeHeader::parse(line).level);
         (first, level) = (Some(bytes), landed.clamp(level, level + 1));
     }
     let (buffer, (address, low, copied)) = descent.descend(start, first, level, copy).await?;

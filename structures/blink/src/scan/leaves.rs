@@ -72,8 +72,6 @@ struct Slot {
     claim: KeyRange,
     /// The key by which the switches are asked, where no node has named the leaf: it may be any one between this key and the one before it.
     aim: Option<u64>,
-    /// Whether its parent does as well.
-    or_parent: bool,
     start: Start,
     /// None: the root.
     level: Option<u8>,
@@ -185,15 +183,13 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         // Inner nodes are at least half full, mostly.
         let half = usize::from(self.pool.config().tree.fan_out() / 2).max(2);
         let leaves = half.saturating_pow(height.into());
-        let (aim, or_parent, state) = (None, false, State::Waiting);
-        Slot { id: self.last_id, claim, aim, or_parent, start, level, leaves, state }
+        Slot { id: self.last_id, claim, aim: None, start, level, leaves, state: State::Waiting }
     }
 
-    /// Slot of the leaf of a key, for which the switches are asked: the first one of those keys, or the last one, that it is to be of.
+    /// Slot of a leaf for which the switches are asked by a key: the last one of its claim, in the order of the scan.
     fn aimed(&mut self, aim: u64, claim: KeyRange) -> Slot {
         let slot = self.slot(claim, self.options.start, Some(0), 0);
-        // One parent that does not name the leaf of the next key is enough.
-        Slot { aim: Some(aim), or_parent: !self.is_stuck, ..slot }
+        Slot { aim: Some(aim), ..slot }
     }
 
     /// Slot of the leaf that should follow the last slot.
@@ -238,7 +234,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
     fn take(&mut self, at: u64) -> Option<Result<Pairs, OperationError>> {
         loop {
             let Some(slot) = self.slots.pop_front() else {
-                if self.begun && self.guesses {
+                if self.guesses {
                     let next = self.slot_at(at);
                     self.slots.push_back(next);
                 } else {
@@ -326,7 +322,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         let most = self.wanted().min(2 * self.window);
         while ahead < most {
             if index == self.slots.len() {
-                if self.begun && self.guesses {
+                if self.guesses {
                     let Some(slot) = self.guess() else { return };
                     self.slots.push_back(slot);
                     continue;
@@ -360,11 +356,6 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             start => Some(start),
         };
         let again = self.hint.is_some() && self.slots.is_empty();
-        if self.guesses {
-            let slot = self.aimed(key, one(key));
-            self.slots.push_back(slot);
-            return;
-        }
         if partition.root_level > 0 {
             if again {
                 let slot = self.slot_at(key);
@@ -387,7 +378,8 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             (None, Order::Forward) => at.max(slot.claim.low),
             (None, Order::Backward) => at.min(last_of(&slot.claim)),
         };
-        let (start, level, or_parent) = (slot.start, slot.level, slot.or_parent);
+        // One parent that does not name the leaf of the next key is enough.
+        let (start, level, or_parent) = (slot.start, slot.level, slot.aim.is_some() && !self.is_stuck);
         let ask = Ask { key, start, level, or_parent, keep: self.range, values: self.values };
         let (pool, id) = (self.pool, slot.id);
         self.reads.push(Box::pin(async move { (id, fetch(pool, ask).await) }));

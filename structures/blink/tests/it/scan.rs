@@ -380,12 +380,17 @@ fn a_scan_reads_leaves_in_parallel() {
     }
 }
 
-#[test]
-fn the_switches_find_the_first_leaf() {
-    let config = TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap();
-    let mut lab = Lab::new(config);
+/// A lab with small leaves, what the switches of its client have seen, and the client.
+fn led() -> (Lab, Switches, Client) {
+    let mut lab = Lab::new(TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap());
     let switches = Switches::default();
     let client = client_behind(&mut lab, 1, &switches);
+    (lab, switches, client)
+}
+
+#[test]
+fn the_switches_find_the_first_leaf() {
+    let (lab, switches, client) = led();
     let model = large(&lab, &client, 2_000);
     *switches.borrow_mut() = lab.leaves();
     let (low, _) = lab.leaves()[77];
@@ -429,6 +434,14 @@ fn the_switches_find_the_first_leaf() {
     }
 }
 
+/// The keys that follow one in an order.
+fn onward(from: u64, order: Order) -> KeyRange {
+    match order {
+        Order::Forward => KeyRange::of(from..),
+        Order::Backward => KeyRange::of(..from),
+    }
+}
+
 /// The first pairs of a range, and what they cost.
 fn first(
     lab: &Lab,
@@ -452,10 +465,7 @@ fn first(
 /// Where switches lead to leaves, a client that has seen a leaf asks for all that it wants at once.
 #[test]
 fn wanted_pairs_are_asked_for_at_once() {
-    let config = TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap();
-    let mut lab = Lab::new(config);
-    let switches = Switches::default();
-    let writer = lab.client(1, true);
+    let (mut lab, switches, writer) = led();
     let model = large(&lab, &writer, 2_000);
     *switches.borrow_mut() = lab.leaves();
     let (mut sums, mut scans) = ([0, 0, 0], 0);
@@ -463,7 +473,7 @@ fn wanted_pairs_are_asked_for_at_once() {
     for order in ORDERS {
         for number in 0..40 {
             let from = 437 * number + 500;
-            let range = if order == Order::Forward { KeyRange::of(from..) } else { KeyRange::of(..from) };
+            let range = onward(from, order);
             let (found, trips) = first(&lab, &client, (range, order), (Start::IndexRead, 20));
             let mut all = expected(&model, range, order);
             all.truncate(20);
@@ -487,10 +497,7 @@ fn wanted_pairs_are_asked_for_at_once() {
 /// Switches that lead no further than to the leaves' parents: these name all leaves, which are read at once.
 #[test]
 fn a_parent_names_the_leaves() {
-    let config = TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap();
-    let mut lab = Lab::new(config);
-    let switches = Switches::default();
-    let client = client_behind(&mut lab, 1, &switches);
+    let (mut lab, switches, client) = led();
     let model = large(&lab, &client, 2_000);
     *switches.borrow_mut() = lab.parents();
     let mut sum = 0;
@@ -498,7 +505,7 @@ fn a_parent_names_the_leaves() {
         // A client that has seen no leaf, and cannot guess.
         let client = client_behind(&mut lab, owner, &switches);
         let from = 2_370 * u64::from(owner) + 500;
-        let range = if order == Order::Forward { KeyRange::of(from..) } else { KeyRange::of(..from) };
+        let range = onward(from, order);
         let (found, trips) = first(&lab, &client, (range, order), (Start::IndexRead, 12));
         let mut all = expected(&model, range, order);
         all.truncate(12);
@@ -527,10 +534,7 @@ fn uneven(lab: &Lab, client: &Client) -> BTreeMap<u64, Vec<u8>> {
 /// Keys that lie far apart in one part and close together in another: guesses fail, and the walk goes on.
 #[test]
 fn guesses_that_fail_cost_no_trip_a_leaf() {
-    let config = TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap();
-    let mut lab = Lab::new(config);
-    let switches = Switches::default();
-    let client = client_behind(&mut lab, 1, &switches);
+    let (lab, switches, client) = led();
     let model = uneven(&lab, &client);
     *switches.borrow_mut() = lab.leaves();
     for order in ORDERS {
@@ -544,10 +548,7 @@ fn guesses_that_fail_cost_no_trip_a_leaf() {
 /// A guess that lands beyond the pairs that are wanted, on a leaf that cannot be read: the pairs before it are there all the same.
 #[test]
 fn the_error_of_a_guess_is_not_that_of_the_pairs_before_it() {
-    let config = TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap();
-    let mut lab = Lab::new(config);
-    let switches = Switches::default();
-    let client = client_behind(&mut lab, 1, &switches);
+    let (lab, switches, client) = led();
     let model = uneven(&lab, &client);
     *switches.borrow_mut() = lab.leaves();
     let apart = KeyRange::of(1_000..CLOSE / 2);
