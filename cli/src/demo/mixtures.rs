@@ -11,7 +11,7 @@ use fatbtree_blink::{GlobalAddress, IndexCache, PoolConfig, RemoteSide, Start, S
 use fatbtree_blink_client::Client;
 use fatbtree_controller::Plan;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::{Access, Device as _, IndexTarget, Memory, Region, Remote};
+use fatbtree_verbs::{Access, Device as _, Memory, Region, Remote};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec};
 use fatbtree_workload::{OperationKind, Operations as _};
 use serde::Serialize;
@@ -113,7 +113,7 @@ impl Mixtures<'_> {
         let plan = Rc::clone(plan);
         device.set_landing(move |key, target| {
             let landing = plan.resolve(key);
-            let hot = plan.hot_address(key).filter(|_| target == IndexTarget::NodeOrRecord);
+            let hot = plan.hot_address(key).filter(|_| target.or_record());
             let address = hot.unwrap_or(landing.address);
             Some(Remote { address, rkey: rkeys[usize::from(landing.partition)] })
         });

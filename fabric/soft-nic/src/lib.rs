@@ -17,7 +17,7 @@
 //! [`Device`](fatbtree_verbs::Device) and [`Verbs`](fatbtree_verbs::Verbs): RDMA READ, index read, RDMA WRITE, compare and swap, fetch and
 //! add, both also masked; chains of them posted whole or not at all; device memory. Below that: segmentation to the path MTU;
 //! acknowledgements, NAKs, retransmission; duplicate requests answered again; the ICRC checked on every frame. A READ keeps the
-//! address and the rkey it was posted with (index reads: the key, and 0 or 1) and is retransmitted as such; an index read that
+//! address and the rkey it was posted with (index reads: the key, and one below 256) and is retransmitted as such; an index read that
 //! would need a second packet is refused, since one that is resumed would ask for another key.
 //!
 //! Peers are not trusted: whatever frames arrive, nothing panics, and everything kept is bounded.

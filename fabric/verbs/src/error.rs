@@ -52,7 +52,7 @@ pub enum PostError {
     },
     /// The index read violates the single-packet rule.
     #[error(
-        "post: index read of {found} bytes exceeds path MTU {limit}: a READ with rkey 0 or 1 must be answered in one packet, because \
+        "post: index read of {found} bytes exceeds path MTU {limit}: a READ with an rkey below 256 must be answered in one packet, because \
          one that is resumed would ask for another key; use smaller nodes or a larger path MTU"
     )]
     IndexReadTooLong {

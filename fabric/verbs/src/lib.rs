@@ -85,6 +85,6 @@ pub use endpoint::{Agreed, Endpoint, EndpointError, Mtu, QueuePairNumber};
 pub use error::{ConnectError, DeviceMemoryError, Error, PostError, RegisterError};
 pub use memory::{Memory, OutOfBounds};
 pub use reactor::{Alarm, Batch, Broken, Chain, MAX_BATCH, Reactor, Sleep, Throttling};
-pub use request::{IndexTarget, Operation, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote, WorkRequest};
+pub use request::{INDEX_RKEYS, IndexTarget, Operation, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote, WorkRequest};
 pub use room::{NoRoom, ReserveError};
 pub use wait_queue::{Place, Step, WaitQueue};

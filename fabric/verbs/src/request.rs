@@ -15,21 +15,50 @@ pub const RKEY_NODE_OR_RECORD: u32 = 0;
 /// The rkey of an index read that must land on a node; see [`IndexTarget`].
 pub const RKEY_NODE: u32 = 1;
 
+/// Rkeys below this are index reads.
+pub const INDEX_RKEYS: u32 = 1 << 8;
+
 /// Target of an index read.
 ///
 /// A switch cannot ask the client, so the READ says it by its rkey: beside address and length that is the only thing of a READ
-/// that verbs let a client choose freely. No region has either rkey, so one that no switch rewrites is refused.
+/// that verbs let a client choose freely. No region has such an rkey, so a READ that no switch rewrites is refused.
+///
+/// ```text
+/// rkey  bits 31..8   0
+///       bits 7..3    the slice of a leaf: its first line, 0 for the whole
+///       bits 2..1    not used
+///       bit  0       1: a node and no record
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IndexTarget {
-    /// A node on the way to the key, or the record of the key: rkey 0.
+    /// A node on the way to the key, or the record of the key.
     NodeOrRecord,
-    /// A node on the way to the key: rkey 1. For operations that must know the leaf.
+    /// A node on the way to the key. For operations that must know the leaf.
     Node,
+    /// A slice of the key's leaf, if the switches lead to it, and otherwise what the other targets bring: the last hop adds the slice's
+    /// offset to the leaf's address.
+    Slice {
+        /// First line of the slice, 1 to [`MAX_SLICE`](Self::MAX_SLICE).
+        line: u8,
+        /// Whether the record of the key will do.
+        or_record: bool,
+    },
 }
 
 impl IndexTarget {
-    /// All targets.
-    pub const ALL: [Self; 2] = [Self::NodeOrRecord, Self::Node];
+    /// Targets of each kind.
+    pub const ALL: [Self; 4] = [
+        Self::NodeOrRecord,
+        Self::Node,
+        Self::Slice { line: Self::MAX_SLICE, or_record: true },
+        Self::Slice { line: Self::MAX_SLICE, or_record: false },
+    ];
+
+    /// Highest line at which a slice can begin.
+    pub const MAX_SLICE: u8 = 31;
+
+    /// Bytes of a line.
+    pub const LINE: u64 = 64;
 
     /// The rkey of the target.
     #[must_use]
@@ -37,16 +66,39 @@ impl IndexTarget {
         match self {
             Self::NodeOrRecord => RKEY_NODE_OR_RECORD,
             Self::Node => RKEY_NODE,
+            Self::Slice { line, or_record } => {
+                let target = if or_record { RKEY_NODE_OR_RECORD } else { RKEY_NODE };
+                target | (line as u32 & Self::MAX_SLICE as u32) << 3
+            }
         }
     }
 
     /// Target of a READ with this rkey; `None` if it is no index read.
     #[must_use]
     pub const fn of_rkey(rkey: u32) -> Option<Self> {
-        match rkey {
-            RKEY_NODE_OR_RECORD => Some(Self::NodeOrRecord),
-            RKEY_NODE => Some(Self::Node),
-            _ => None,
+        if rkey >= INDEX_RKEYS {
+            return None;
+        }
+        let (line, or_record) = ((rkey >> 3) as u8, rkey & RKEY_NODE == 0);
+        Some(match (line, or_record) {
+            (0, true) => Self::NodeOrRecord,
+            (0, false) => Self::Node,
+            (line, or_record) => Self::Slice { line, or_record },
+        })
+    }
+
+    /// Whether the record of the key will do.
+    #[must_use]
+    pub const fn or_record(self) -> bool {
+        matches!(self, Self::NodeOrRecord | Self::Slice { or_record: true, .. })
+    }
+
+    /// Offset from the start of the leaf at which the answer begins where the switches lead to the leaf, in bytes.
+    #[must_use]
+    pub const fn offset_in_leaf(self) -> u64 {
+        match self {
+            Self::NodeOrRecord | Self::Node => 0,
+            Self::Slice { line, .. } => line as u64 * Self::LINE,
         }
     }
 }
@@ -211,6 +263,18 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn rkeys_of_index_reads_are_read_as_they_were_written(line in 0..=IndexTarget::MAX_SLICE, or_record: bool, other in INDEX_RKEYS..) {
+            let target = match line {
+                0 => IndexTarget::ALL[usize::from(!or_record)],
+                line => IndexTarget::Slice { line, or_record },
+            };
+            prop_assert!(target.rkey() < INDEX_RKEYS);
+            prop_assert_eq!(IndexTarget::of_rkey(target.rkey()), Some(target));
+            prop_assert_eq!((target.or_record(), target.offset_in_leaf()), (or_record, u64::from(line) * 64));
+            prop_assert_eq!(IndexTarget::of_rkey(other), None);
+        }
+
         #[test]
         fn fields_add_without_carry_into_each_other(a: u64, b: u64, at in 0u32..63) {
             // Two fields: bits 0..=at, and the rest.

@@ -117,7 +117,7 @@ const ZEROS: [u8; 64] = [0; 64];
 ///
 /// | hop | `index_header` | `left_out` | `va`, `rkey` |
 /// |---|---|---|---|
-/// | first | the new header | the frame's | key to root, 0 or 1 to rkey |
+/// | first | the new header | the frame's | key to root, target to rkey |
 /// | intermediate | old ^ new | 0 | old ^ new |
 /// | last | the old header | the frame's | old ^ new |
 ///

@@ -8,7 +8,7 @@ use fatbtree_remote_memory::{
     GlobalAddress, LockTable, Origin, Owner, ReturnedBlocks, ServerInfo, SessionId, SizeClass,
 };
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, RKEY_NODE_OR_RECORD, Region};
+use fatbtree_verbs::{Endpoint, EndpointError, IndexTarget, Mtu, QueuePairNumber, Region};
 
 use super::proto::call::Asked;
 use super::proto::granted::Granted as Answer;
@@ -292,8 +292,8 @@ impl TryFrom<proto::Region> for Region {
     type Error = MessageError;
 
     fn try_from(region: proto::Region) -> Result<Self, MessageError> {
-        if matches!(region.rkey, RKEY_NODE_OR_RECORD | RKEY_NODE) {
-            return Err(field("rkey", "neither 0 nor 1, which mark index reads", region.rkey.into()));
+        if IndexTarget::of_rkey(region.rkey).is_some() {
+            return Err(field("rkey", "256 or more: those below mark index reads", region.rkey.into()));
         }
         Ok(Self { rkey: region.rkey, iova: region.iova, len: region.bytes })
     }

@@ -179,10 +179,8 @@ impl Switches for CachedSwitches {
         let Some(&root) = self.0.borrow().registered.get(&read.queue_pair) else {
             return Resolved::Unregistered;
         };
-        let hot = match read.target {
-            IndexTarget::NodeOrRecord => self.0.borrow().keys.get(&(read.server, read.key)).copied(),
-            IndexTarget::Node => None,
-        };
+        let hot =
+            self.0.borrow().keys.get(&(read.server, read.key)).copied().filter(|_| read.target.or_record());
         Resolved::At(hot.or_else(|| self.find(read.server, read.key)).unwrap_or(root))
     }
 

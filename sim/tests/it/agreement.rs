@@ -104,7 +104,7 @@ proptest! {
 
             let root = bench.roots.partition(partition).unwrap();
             let led = |plan: &Plan| {
-                let hot = plan.hot_address(key).filter(|_| target == IndexTarget::NodeOrRecord);
+                let hot = plan.hot_address(key).filter(|_| target.or_record());
                 hot.unwrap_or_else(|| plan.resolve(key).address)
             };
             let planned = bench.plan.as_ref().map_or(root.root.raw(), led);

@@ -5,7 +5,7 @@ use crate::access::Access;
 use crate::completion::Failure;
 use crate::device::Region;
 use crate::error::PostError;
-use crate::request::{IndexTarget, Operation, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote};
+use crate::request::{IndexTarget, Operation, RKEY_NODE_OR_RECORD, Remote};
 
 pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
     cases.extend([
@@ -69,16 +69,18 @@ fn unknown_key<B: Bench>(lab: &mut Lab<B>) -> Verdict {
 }
 
 fn index_keys<B: Bench>(lab: &mut Lab<B>) -> Verdict {
-    for target in IndexTarget::ALL {
-        ensure!(lab.region.rkey != target.rkey(), "a region has the rkey of index reads, {}", target.rkey());
-    }
+    let rkey = lab.region.rkey;
+    ensure!(IndexTarget::of_rkey(rkey).is_none(), "a region has the rkey {rkey}, as index reads have");
     let from = Remote { rkey: RKEY_NODE_OR_RECORD, ..lab.at(0) };
     lab.fails(Operation::Read { from, len: 8 }, REFUSED)
 }
 
 fn index_key_of_nodes<B: Bench>(lab: &mut Lab<B>) -> Verdict {
-    let from = Remote { rkey: RKEY_NODE, ..lab.at(0) };
-    lab.fails(Operation::Read { from, len: 8 }, REFUSED)
+    for target in IndexTarget::ALL {
+        let from = Remote { rkey: target.rkey(), ..lab.at(0) };
+        lab.fails(Operation::Read { from, len: 8 }, REFUSED)?;
+    }
+    Ok(())
 }
 
 fn restricted<B: Bench>(lab: &mut Lab<B>, access: Access) -> Result<(Region, Remote), String> {

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use common::{Client, Lab};
 use fatbtree_blink::record::{MARK_BYTES, RecordPointer, UNPUBLISHED};
 use fatbtree_blink::{Change, GlobalAddress, Start, TreeConfig, Trips, ValueLayout};
-use fatbtree_verbs::IndexTarget;
 
 const KEY: u64 = 500;
 
@@ -25,10 +24,7 @@ impl Hot {
         let root = lab.servers[0].partition.root;
         let client = lab.client_behind(1, true, {
             let record = Rc::clone(&record);
-            move |_, target| match target {
-                IndexTarget::NodeOrRecord => record.get().or(Some(root)),
-                IndexTarget::Node => Some(root),
-            }
+            move |_, target| record.get().filter(|_| target.or_record()).or(Some(root))
         });
         let hot = Self { lab, client, record };
         for key in 0..10 {

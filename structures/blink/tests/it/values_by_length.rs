@@ -11,7 +11,6 @@ use fatbtree_blink::{
     Change, EntryCache, GlobalAddress, KeyRange, MAX_SHORT_VALUE, ScanOptions, Start, TreeConfig, Trips,
     ValueLayout,
 };
-use fatbtree_verbs::IndexTarget;
 
 const KEY: u64 = 500;
 
@@ -36,10 +35,7 @@ impl Led {
         let root = lab.servers[0].partition.root;
         let client = lab.client_behind(1, true, {
             let place = Rc::clone(&place);
-            move |_, target| match target {
-                IndexTarget::NodeOrRecord => place.get().or(Some(root)),
-                IndexTarget::Node => Some(root),
-            }
+            move |_, target| place.get().filter(|_| target.or_record()).or(Some(root))
         });
         let led = Self { lab, client, place };
         for key in 0..20 {
