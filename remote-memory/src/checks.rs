@@ -170,6 +170,18 @@ named_checks! {
     SpeculatedKey,
     /// A speculated entry of two lines has one version.
     SpeculatedEntryVersion,
+    /// A line of a bucket is one, and the one that was asked for.
+    BucketLine,
+    /// The lines of a bucket are of one whole write of the leaf.
+    BucketVersion,
+    /// The lines of a bucket are as they were written, where lines are not read whole.
+    BucketChecksum,
+    /// The leaf of a bucket has not been freed.
+    BucketFree,
+    /// The leaf of a bucket is not being split or merged.
+    BucketPartner,
+    /// The leaf of a bucket is responsible for the key.
+    BucketRange,
     /// Each server of a structure says which servers it was used with, not only the one on which the structure begins.
     MembersEverywhere,
     /// A block rests until the word that led to it from another server is gone on that server's disk.

@@ -122,8 +122,8 @@ impl Hosted for TreeSource {
 fn with_checksums(source: TreeSource) -> Result<TreeSource, NodeError> {
     let shape = source.config;
     let (fan_out, leaf_bytes, values) = (shape.fan_out(), shape.leaf_bytes(), shape.values());
-    let config = TreeConfig::with_integrity(fan_out, leaf_bytes, values, Integrity::Checksums);
-    Ok(TreeSource { config: config?, ..source })
+    let config = TreeConfig::with_integrity(fan_out, leaf_bytes, values, Integrity::Checksums)?;
+    Ok(TreeSource { config: config.with_leaves(shape.leaves())?, ..source })
 }
 
 /// The tree that a server begins with: the one in its folder, or a new one.

@@ -24,6 +24,16 @@ pub enum ValueLayout {
 /// The largest value in the entry of a leaf of [`ValueLayout::ByLength`], in bytes.
 pub const MAX_SHORT_VALUE: u8 = 11;
 
+/// What a lookup reads of a leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub enum LeafKind {
+    /// All of it.
+    #[default]
+    Plain,
+    /// Two lines, in which the key's entry is if there is one: see [`read_bucket`](crate::node::read_bucket).
+    Buckets,
+}
+
 /// Means by which a reader detects that a node was written during the read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub enum Integrity {
@@ -110,6 +120,26 @@ impl TreeConfig {
             return Err(ConfigError::LeafCapacity { leaf_bytes, values, capacity: leaf.capacity() });
         }
         Ok(Self { fan_out, internal_bytes, values, leaf, integrity })
+    }
+
+    /// The same with leaves of this kind.
+    ///
+    /// # Errors
+    /// When leaves or values are too large for buckets.
+    pub fn with_leaves(self, leaves: LeafKind) -> Result<Self, ConfigError> {
+        let (leaf_bytes, values) = (self.leaf_bytes(), self.values);
+        let plain = LeafShape::new(values, leaf_bytes, self.integrity);
+        let leaf = match leaves {
+            LeafKind::Plain => Some(plain),
+            LeafKind::Buckets => plain.with_buckets(),
+        };
+        Ok(Self { leaf: leaf.ok_or(ConfigError::Buckets { leaf_bytes, values })?, ..self })
+    }
+
+    /// Kind of the leaves.
+    #[must_use]
+    pub const fn leaves(&self) -> LeafKind {
+        if self.leaf.has_buckets() { LeafKind::Buckets } else { LeafKind::Plain }
     }
 
     /// Most children of an internal node.
@@ -208,6 +238,17 @@ pub enum ConfigError {
     LeafLines {
         /// The requested value.
         found: u32,
+    },
+    /// Entries too wide for buckets, or a leaf without room for them.
+    #[error(
+        "leaf of {leaf_bytes} bytes with {values:?} values: buckets need leaves of 192 to 2048 bytes, and values in line of up to 43 bytes (39 with \
+         checksums); choose plain leaves, or keep values out of line"
+    )]
+    Buckets {
+        /// Bytes of the leaf.
+        leaf_bytes: u32,
+        /// Place of values.
+        values: ValueLayout,
     },
     /// A leaf that cannot be split.
     #[error(

@@ -71,6 +71,7 @@ mod descent;
 mod limits;
 mod lookup;
 mod moved;
+mod needs;
 pub mod node;
 mod operation;
 pub mod plain;
@@ -91,7 +92,7 @@ mod write;
 pub use allocation::Allocation;
 pub use cache::{CacheStats, IndexCache};
 pub use config::{
-    ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_SHORT_VALUE, MAX_VALUE, TreeConfig,
+    ConfigError, Integrity, LeafKind, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_SHORT_VALUE, MAX_VALUE, TreeConfig,
     ValueLayout,
 };
 pub use fatbtree_remote_memory::{

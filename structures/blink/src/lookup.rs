@@ -64,11 +64,45 @@ pub struct Lookup {
     pub latency: Duration,
 }
 
-/// Place of a key's value in a leaf.
-enum Place {
+/// Place of a key's value, in a leaf or in a bucket of it.
+pub(crate) enum Place {
     Nowhere,
-    Inline { leaf: GlobalAddress, slot: u32, value: Range<usize> },
+    /// The leaf is not known where switches have led to a bucket.
+    Inline {
+        leaf: Option<GlobalAddress>,
+        slot: u32,
+        value: Range<usize>,
+    },
     Record(RecordPointer),
+}
+
+impl Place {
+    /// Of what was found at `leaf`, in `bytes`.
+    #[inline]
+    pub(crate) fn of(
+        found: Option<(usize, EntryValue<'_>)>,
+        leaf: Option<GlobalAddress>,
+        bytes: &[u8],
+    ) -> Self {
+        match found {
+            None => Self::Nowhere,
+            Some((slot, EntryValue::Inline(value))) => {
+                let start = offset_in(bytes, value) as usize;
+                Self::Inline { leaf, slot: slot as u32, value: start..start + value.len() }
+            }
+            Some((_, EntryValue::Record(pointer))) => Self::Record(pointer),
+        }
+    }
+
+    /// In a leaf that was read whole.
+    #[inline]
+    pub(crate) fn in_leaf(node: &Node<'_>, bytes: &[u8], key: u64) -> Result<Self, NodeFault> {
+        let Node::Leaf(leaf) = node else {
+            // Only without the check of levels does another node come here.
+            return Ok(Self::Nowhere);
+        };
+        Ok(Self::of(leaf.find_slot(key)?, Some(leaf.header().address), bytes))
+    }
 }
 
 impl<V: Verbs> Pool<V> {
@@ -103,24 +137,38 @@ impl<V: Verbs> Pool<V> {
 impl<V: Verbs> Descent<'_, V> {
     /// One attempt.
     #[inline]
-    pub(crate) async fn get(&mut self, start: Start) -> Result<Option<Value>, Reason> {
-        let key = self.key();
-        let mut first = None;
-        let may_be_led_to_record =
-            start == Start::IndexRead && self.pool().config().tree.leaf_shape().has_records();
-        if may_be_led_to_record && !self.pool().avoids_record(key) {
-            match self.ask_switches().await? {
+    pub(crate) async fn get(&mut self, mut start: Start) -> Result<Option<Value>, Reason> {
+        let (key, shape) = (self.key(), *self.pool().config().tree.leaf_shape());
+        let (mut first, mut read) = (None, None);
+        let bucket = shape.bucket_offset(key);
+        if start == Start::IndexRead && (bucket.is_some() || shape.has_records()) {
+            let or_record = !shape.has_records() || !self.pool().avoids_record(key);
+            let hint = match bucket {
+                Some(offset) => self.ask_for_bucket(offset, or_record).await?,
+                None if or_record => self.ask_switches().await?,
+                None => HintResult::Stale,
+            };
+            match hint {
                 HintResult::Record { record, value } => return Ok(Some(Value::within(record, value))),
+                HintResult::Bucket { bytes, place } => read = Some((bytes, place)),
                 HintResult::Node(node) => first = Some(node),
+                HintResult::At { address, level } => start = Start::Node { address, level },
                 HintResult::Stale => {}
             }
         }
-        let arrive = |node: &Node<'_>, bytes: &[u8]| place_of(node, bytes, key);
-        let (leaf, place) = self.descend(start, first, 0, arrive).await?;
+        let (leaf, place) = match (read, bucket) {
+            (Some(read), _) => read,
+            (None, Some(_)) => self.descend_to_bucket(start, first).await?,
+            (None, None) => {
+                self.descend(start, first, 0, |node, bytes| Place::in_leaf(node, bytes, key)).await?
+            }
+        };
         match place {
             Place::Nowhere => Ok(None),
             Place::Inline { leaf: address, slot, value } => {
-                self.note_place(address, EntryPart::Slot(slot));
+                if let Some(address) = address {
+                    self.note_place(address, EntryPart::Slot(slot));
+                }
                 Ok(Some(Value::within(leaf, value)))
             }
             Place::Record(pointer) => {
@@ -164,23 +212,6 @@ impl<V: Verbs> Descent<'_, V> {
             }
         }
     }
-}
-
-#[inline]
-fn place_of(node: &Node<'_>, bytes: &[u8], key: u64) -> Result<Place, NodeFault> {
-    let Node::Leaf(leaf) = node else {
-        // Only without the check of levels does another node come here.
-        return Ok(Place::Nowhere);
-    };
-    Ok(match leaf.find_slot(key)? {
-        None => Place::Nowhere,
-        Some((slot, EntryValue::Inline(value))) => {
-            let start = offset_in(bytes, value) as usize;
-            let value = start..start + value.len();
-            Place::Inline { leaf: leaf.header().address, slot: slot as u32, value }
-        }
-        Some((_, EntryValue::Record(pointer))) => Place::Record(pointer),
-    })
 }
 
 /// Offset of `part` in `whole`, of which it is a part.

@@ -10,7 +10,7 @@
 //!     50    2 fan-out of internal nodes
 //!     52    4 bytes of a leaf
 //!     56    1 level of the root
-//!     57    1 format of leaves: 1..=64 bytes in line, 255 pointers
+//!     57    1 format of leaves, as in their headers
 //!     58    1 flags: bit 0 last (no high key), bit 1 lines have checksums
 //!     59    1 version, one more with every write
 //! ```
@@ -19,8 +19,8 @@
 
 use fatbtree_remote_memory::{CONFIGURATION_BYTES, Check, GlobalAddress, KeyRange, RegionHeader};
 
-use crate::config::{ConfigError, Integrity, TreeConfig, ValueLayout};
-use crate::node::{FORMAT_BY_LENGTH, FORMAT_OUT_OF_LINE, LINE, MAX_LEVEL, NodeFault};
+use crate::config::{ConfigError, Integrity, TreeConfig};
+use crate::node::{LINE, LeafShape, MAX_LEVEL, NodeFault};
 use crate::super_root::Partition;
 
 /// Bytes of a superblock: one line.
@@ -88,13 +88,10 @@ impl Superblock {
             |at: usize| configuration[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let half = |at: usize| u16::from_le_bytes([configuration[at], configuration[at + 1]]);
         let [.., root_level, format, flags, version] = configuration;
-        let values = match format {
-            FORMAT_OUT_OF_LINE => ValueLayout::OutOfLine,
-            FORMAT_BY_LENGTH => ValueLayout::ByLength,
-            bytes => ValueLayout::Inline(bytes),
-        };
+        let (values, leaves) = LeafShape::of_format(format);
         let integrity = if flags & CHECKSUMS != 0 { Integrity::Checksums } else { Integrity::LineVersions };
         let leaf_bytes = (word(16) >> 32) as u32;
+        let plain = TreeConfig::with_integrity(half(18), leaf_bytes, values, integrity)?;
         Ok(Self {
             partition: Partition {
                 id: half(16),
@@ -102,7 +99,7 @@ impl Superblock {
                 root,
                 root_level,
             },
-            config: TreeConfig::with_integrity(half(18), leaf_bytes, values, integrity)?,
+            config: plain.with_leaves(leaves)?,
             generation,
             region_bytes,
             version,
@@ -151,6 +148,7 @@ pub enum SuperblockError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{LeafKind, ValueLayout};
 
     fn superblock(range: KeyRange, config: TreeConfig) -> Superblock {
         let partition = Partition { id: 7, range, root: GlobalAddress::new(7, 0x1240), root_level: 3 };
@@ -165,6 +163,16 @@ mod tests {
             (
                 KeyRange { low: 9, high: Some(u64::MAX) },
                 config(ValueLayout::Inline(33), Integrity::Checksums),
+            ),
+            (
+                KeyRange::of(3..),
+                config(ValueLayout::ByLength, Integrity::Checksums).with_leaves(LeafKind::Buckets).unwrap(),
+            ),
+            (
+                KeyRange::of(3..),
+                config(ValueLayout::Inline(7), Integrity::LineVersions)
+                    .with_leaves(LeafKind::Buckets)
+                    .unwrap(),
             ),
         ] {
             let written = superblock(range, config);

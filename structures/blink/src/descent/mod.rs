@@ -1,5 +1,6 @@
 //! The way down a tree, shared by all operations: reads nodes, checks them, follows siblings, begins again.
 
+mod bucket;
 mod decide;
 mod partner;
 mod recover;

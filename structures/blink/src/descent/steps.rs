@@ -8,6 +8,7 @@ use fatbtree_verbs::{Buffer, IndexTarget, Verbs};
 
 use super::decide::Decision;
 use super::{Descent, Reason, Step};
+use crate::lookup::Place;
 use crate::node::{Node, NodeFault};
 use crate::operation::Start;
 
@@ -17,6 +18,10 @@ pub(crate) enum HintResult {
     Record { record: Buffer, value: Range<usize> },
     /// Something else, to be taken for a node.
     Node(Buffer),
+    /// The key's bucket, which says where its value is.
+    Bucket { bytes: Buffer, place: Place },
+    /// The beginning of a node.
+    At { address: GlobalAddress, level: u8 },
     /// A record that does not count.
     Stale,
 }
@@ -59,7 +64,7 @@ impl<V: Verbs> Descent<'_, V> {
         }
     }
 
-    fn first_step(&mut self, start: Start) -> Step {
+    pub(super) fn first_step(&mut self, start: Start) -> Step {
         self.siblings = 0;
         self.pointed_from = None;
         self.by_switches = start == Start::IndexRead;
@@ -77,8 +82,14 @@ impl<V: Verbs> Descent<'_, V> {
     pub(crate) async fn ask_switches(&mut self) -> Result<HintResult, Reason> {
         let len = self.pool.config().tree.max_node_bytes();
         let bytes = self.pool.index_read(self.path(), self.key, len, IndexTarget::NodeOrRecord).await?;
+        Ok(self.take_hinted(bytes))
+    }
+
+    /// Takes what an index read has brought for the record of the key, if it is one.
+    #[inline]
+    pub(super) fn take_hinted(&mut self, bytes: Buffer) -> HintResult {
         if !is_record(&bytes) {
-            return Ok(HintResult::Node(bytes));
+            return HintResult::Node(bytes);
         }
         let value = read_hinted(&bytes, self.key).map(|value| RECORD_HEAD..RECORD_HEAD + value.len());
         let Ok(value) = value else {
@@ -88,11 +99,11 @@ impl<V: Verbs> Descent<'_, V> {
                 stats.stale_records += 1;
             });
             self.pool.note_moved(self.key);
-            return Ok(HintResult::Stale);
+            return HintResult::Stale;
         };
         self.trips.landed_on_record = true;
         self.pool.count(|stats| stats.records += 1);
-        Ok(HintResult::Record { record: bytes, value })
+        HintResult::Record { record: bytes, value }
     }
 
     /// Lets the switches lead to a node, to be given to [`descend`](Self::descend).
@@ -102,7 +113,7 @@ impl<V: Verbs> Descent<'_, V> {
 
     /// Reads a node until it is whole, and decides: what `arrive` made of it, or nothing and the next step.
     #[inline]
-    async fn take_step<T>(
+    pub(super) async fn take_step<T>(
         &mut self,
         step: &mut Step,
         mut first: Option<Buffer>,
@@ -151,8 +162,9 @@ impl<V: Verbs> Descent<'_, V> {
         let tree = &self.pool.config().tree;
         match step {
             Step::Index => {
-                // Where there are no records, all that switches know are nodes.
-                let target = match tree.leaf_shape().has_records() {
+                // Where there are neither records nor buckets, all that switches know are nodes.
+                let shape = tree.leaf_shape();
+                let target = match shape.has_records() || shape.has_buckets() {
                     false => IndexTarget::NodeOrRecord,
                     true => IndexTarget::Node,
                 };

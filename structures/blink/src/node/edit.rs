@@ -9,8 +9,9 @@ use std::ops::Range;
 use fatbtree_remote_memory::Check;
 use fatbtree_remote_memory::record::RecordPointer;
 
+use super::bucket::clear_key;
 use super::leaf::{EntryValue, KEY, LeafNode, LeafShape, OCCUPIED, VALUE};
-use super::{LINE, NodeFault, NodeHeader, word};
+use super::{LINE, NodeFault, NodeHeader, next_version, offsets, word};
 use crate::config::Integrity;
 
 /// Content of an entry beside its key, for writing.
@@ -27,6 +28,8 @@ pub enum NewValue<'v> {
 pub struct LeafEditor<'a> {
     bytes: &'a mut [u8],
     shape: LeafShape,
+    /// Entries were moved: the leaf is to be written back whole.
+    is_rearranged: bool,
 }
 
 impl<'a> LeafEditor<'a> {
@@ -36,7 +39,7 @@ impl<'a> LeafEditor<'a> {
     /// When they have not.
     pub fn new(bytes: &'a mut [u8], shape: &LeafShape) -> Self {
         assert_eq!(bytes.len(), shape.bytes() as usize, "a leaf is read whole");
-        Self { bytes, shape: *shape }
+        Self { bytes, shape: *shape, is_rearranged: false }
     }
 
     /// The slot of a key.
@@ -52,10 +55,20 @@ impl<'a> LeafEditor<'a> {
         }
     }
 
-    /// A slot without an entry.
+    /// A slot without an entry, for one of `key`. In a leaf of buckets other entries may be moved for it.
     #[must_use]
-    pub fn free_slot(&self) -> Option<usize> {
-        (0..self.shape.capacity()).find(|&slot| !self.is_occupied(slot))
+    pub fn free_slot(&mut self, key: u64) -> Option<usize> {
+        let Some(lines) = self.shape.buckets() else {
+            return (0..self.shape.capacity()).find(|&slot| !self.is_occupied(slot));
+        };
+        let version = next_version(self.bytes);
+        let (slot, is_rearranged) = lines.make_room(self.bytes, key, self.shape.entry_bytes())?;
+        if is_rearranged {
+            self.is_rearranged = true;
+            self.bytes[offsets::NODE_VERSION..][..4].copy_from_slice(&version.to_le_bytes());
+            self.shape.marks().stamp(self.bytes, version.to_le_bytes()[0], self.shape.integrity());
+        }
+        Some(slot)
     }
 
     /// Entries in use.
@@ -90,6 +103,10 @@ impl<'a> LeafEditor<'a> {
     /// Removes the entry of a slot. Returns the bytes of the leaf to be written back.
     pub fn remove(&mut self, slot: usize) -> Range<usize> {
         let state = self.next_version(slot);
+        if self.shape.has_buckets() {
+            let at = self.shape.entry_offset(slot);
+            clear_key(&mut self.bytes[at..at + self.shape.entry_bytes()]);
+        }
         self.set_state(slot, state)
     }
 
@@ -126,13 +143,14 @@ impl<'a> LeafEditor<'a> {
             self.bytes[rear] = state;
             end = rear + 1;
         }
-        if self.shape.integrity() == Integrity::LineVersions {
-            return at..end;
+        let mut changed = at..end;
+        if self.shape.integrity() == Integrity::Checksums {
+            let (first, last) = (at / LINE, (end - 1) / LINE);
+            for line in first..=last {
+                self.shape.marks().sum(self.bytes, line);
+            }
+            changed = first * LINE..(last + 1) * LINE;
         }
-        let (first, last) = (at / LINE, (end - 1) / LINE);
-        for line in first..=last {
-            self.shape.marks().sum(self.bytes, line);
-        }
-        first * LINE..(last + 1) * LINE
+        if self.is_rearranged { 0..self.bytes.len() } else { changed }
     }
 }

@@ -6,7 +6,8 @@
 //!      1    1 level; leaves are 0
 //!      2    2 magic 0xFB7E
 //!      4    1 flags: bit 0 free, bit 1 last (no high fence: every key from the low fence up), bit 2 lines have checksums
-//!      5    1 format: 0 internal; 1..=64 leaf with in-line values of that many bytes; 255 leaf with pointers; 254 with short values or pointers
+//!      5    1 format: 0 internal; 1..=64 leaf with in-line values of that many bytes; 255 leaf with pointers; 254 with short values or pointers;
+//!             leaves of buckets: 128 more where values are in line, 253 with pointers, 252 with short values or pointers
 //!      6    2 count: children of an internal node; in a leaf, entries when it was last written whole
 //!      8    4 node version, one more with every whole write; its low byte is in every line
 //!     12    4 the line's checksum, or zero
@@ -34,6 +35,15 @@ pub const FORMAT_OUT_OF_LINE: u8 = 255;
 
 /// Format code of a leaf whose entries have short values, or point to records.
 pub const FORMAT_BY_LENGTH: u8 = 254;
+
+/// Format code of the other leaves of buckets: so much more than that of a plain leaf with such values.
+pub(super) const FORMAT_BUCKETS: u8 = 128;
+
+/// Format code of leaves of buckets whose entries point to records.
+pub(super) const FORMAT_BUCKETS_OUT_OF_LINE: u8 = 253;
+
+/// Format code of leaves of buckets whose entries have short values, or point to records.
+pub(super) const FORMAT_BUCKETS_BY_LENGTH: u8 = 252;
 
 /// Offset of the first child of an internal node.
 pub const FIRST_CHILD: usize = offsets::FIRST_CHILD;
@@ -78,8 +88,8 @@ const _: () = {
 };
 
 pub(super) const FREE: u8 = 1 << 0;
-const LAST: u8 = 1 << 1;
-const CHECKSUMS: u8 = 1 << 2;
+pub(super) const LAST: u8 = 1 << 1;
+pub(super) const CHECKSUMS: u8 = 1 << 2;
 
 /// The header of a node, as read; see the module for the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,7 +100,7 @@ pub struct NodeHeader {
     pub level: u8,
     /// Bit 0 free, bit 1 last, bit 2 checksums; others are zero and ignored.
     pub flags: u8,
-    /// 0 internal, 1..=64 in-line values, 255 pointers.
+    /// 0 internal; others say what a leaf's entries are, see the module.
     pub format: u8,
     /// Children, or entries at the last whole write.
     pub count: u16,

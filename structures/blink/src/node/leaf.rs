@@ -28,10 +28,12 @@ use std::ops::Range;
 use fatbtree_remote_memory::record::RecordPointer;
 use fatbtree_remote_memory::{Check, GlobalAddress};
 
+use super::bucket::Lines;
 use super::edit::NewValue;
+use super::header::{FORMAT_BUCKETS, FORMAT_BUCKETS_BY_LENGTH, FORMAT_BUCKETS_OUT_OF_LINE};
 use super::line::{CHECKSUM, Marks};
 use super::{FORMAT_BY_LENGTH, FORMAT_OUT_OF_LINE, LINE, NodeFault, NodeHeader, NodeSpec, short, word};
-use crate::config::{Integrity, MAX_SHORT_VALUE, ValueLayout};
+use crate::config::{Integrity, LeafKind, MAX_SHORT_VALUE, ValueLayout};
 
 pub(super) const OCCUPIED: u8 = 1 << 7;
 pub(super) const KEY: usize = 1;
@@ -56,6 +58,8 @@ pub struct LeafShape {
     per_line: u8,
     capacity: u16,
     integrity: Integrity,
+    /// Arrangement of the lines of a leaf of buckets, which differ.
+    buckets: Option<Lines>,
 }
 
 impl LeafShape {
@@ -80,11 +84,37 @@ impl LeafShape {
             per_line: per_line as u8,
             capacity: capacity as u16,
             integrity,
+            buckets: None,
         }
     }
 
+    /// The same as a leaf of buckets. `None` if there is no room for that.
+    pub(crate) const fn with_buckets(self) -> Option<Self> {
+        match Lines::new(self.bytes, self.entry as usize, self.integrity) {
+            Some(lines) => {
+                Some(Self { per_line: 1, capacity: lines.capacity() as u16, buckets: Some(lines), ..self })
+            }
+            None => None,
+        }
+    }
+
+    /// The arrangement of lines in a leaf of buckets.
+    pub(super) const fn buckets(&self) -> Option<&Lines> {
+        self.buckets.as_ref()
+    }
+
+    /// Whether leaves have buckets.
+    #[must_use]
+    pub const fn has_buckets(&self) -> bool {
+        self.buckets.is_some()
+    }
+
     pub(super) const fn marks(&self) -> Marks {
-        if self.is_wide() { Marks::WideLeaf } else { Marks::Leaf }
+        match (self.buckets, self.is_wide()) {
+            (Some(_), _) => Marks::Buckets,
+            (None, true) => Marks::WideLeaf,
+            (None, false) => Marks::Leaf,
+        }
     }
 
     /// Offset of the second copy of a wide entry's state from the entry.
@@ -117,7 +147,25 @@ impl LeafShape {
     /// The format code in the header.
     #[must_use]
     pub const fn format(&self) -> u8 {
-        self.format
+        match (self.buckets, self.format) {
+            (None, format) => format,
+            (Some(_), FORMAT_OUT_OF_LINE) => FORMAT_BUCKETS_OUT_OF_LINE,
+            (Some(_), FORMAT_BY_LENGTH) => FORMAT_BUCKETS_BY_LENGTH,
+            (Some(_), inline) => FORMAT_BUCKETS + inline,
+        }
+    }
+
+    /// Place of values, and kind of leaves, by the format code in a header. What no leaf has comes out as values in line of so
+    /// many bytes.
+    pub(crate) const fn of_format(format: u8) -> (ValueLayout, LeafKind) {
+        match format {
+            FORMAT_OUT_OF_LINE => (ValueLayout::OutOfLine, LeafKind::Plain),
+            FORMAT_BY_LENGTH => (ValueLayout::ByLength, LeafKind::Plain),
+            FORMAT_BUCKETS_OUT_OF_LINE => (ValueLayout::OutOfLine, LeafKind::Buckets),
+            FORMAT_BUCKETS_BY_LENGTH => (ValueLayout::ByLength, LeafKind::Buckets),
+            FORMAT_BUCKETS.. => (ValueLayout::Inline(format - FORMAT_BUCKETS), LeafKind::Buckets),
+            inline => (ValueLayout::Inline(inline), LeafKind::Plain),
+        }
     }
 
     /// Whether entries may point to records.
@@ -193,6 +241,9 @@ impl LeafShape {
     /// Offset of entry `slot` from the start of the leaf.
     #[must_use]
     pub const fn entry_offset(&self, slot: usize) -> usize {
+        if let Some(lines) = &self.buckets {
+            return lines.entry_offset(slot, self.entry as usize);
+        }
         let first = self.first as usize;
         if self.is_wide() {
             LINE + slot * 2 * LINE + first
@@ -250,7 +301,10 @@ impl<'a> LeafNode<'a> {
         let slot = match (self.shape.first, self.shape.per_line, self.shape.entry_bytes()) {
             (1, 3, POINTER_ENTRY) => self.position::<3, POINTER_ENTRY>(key),
             (1, 3, 17) => self.position::<3, 17>(key),
-            _ => self.position_any(key),
+            _ => match &self.shape.buckets {
+                Some(lines) => self.position_among(lines.slots_of(key), key),
+                None => self.position_among(0..self.shape.capacity(), key),
+            },
         };
         match slot {
             None => Ok(None),
@@ -298,8 +352,8 @@ impl<'a> LeafNode<'a> {
         None
     }
 
-    fn position_any(&self, key: u64) -> Option<usize> {
-        (0..self.shape.capacity()).find(|&slot| self.key(slot) == key && self.state(slot) & OCCUPIED != 0)
+    fn position_among(&self, mut slots: Range<usize>, key: u64) -> Option<usize> {
+        slots.find(|&slot| self.key(slot) == key && self.state(slot) & OCCUPIED != 0)
     }
 
     fn bytes(&self, slot: usize) -> &'a [u8] {
@@ -323,11 +377,20 @@ impl<'a> LeafNode<'a> {
         {
             return Err(NodeFault::TornEntry { slot });
         }
-        let entry = &bytes[..self.shape.entry_bytes()];
-        if let Some(value) = self.shape.value_in(entry) {
+        Self::value_of(&self.shape, slot, &bytes[..self.shape.entry_bytes()])
+    }
+
+    /// Content of the entry in `slot`, whose bytes these are.
+    #[inline]
+    pub(super) fn value_of(
+        shape: &LeafShape,
+        slot: usize,
+        entry: &'a [u8],
+    ) -> Result<EntryValue<'a>, NodeFault> {
+        if let Some(value) = shape.value_in(entry) {
             return Ok(EntryValue::Inline(&entry[value]));
         }
-        let pointer = self.shape.pointer_in(entry);
+        let pointer = shape.pointer_in(entry);
         match pointer.filter(|pointer| !pointer.address.is_null() || !Check::NullPointer.on()) {
             Some(pointer) => Ok(EntryValue::Record(pointer)),
             None => Err(NodeFault::NullPointer { slot }),
@@ -408,7 +471,10 @@ impl<'a> LeafBuilder<'a> {
     pub fn finish(self) -> usize {
         let Self { bytes, shape, spec, count } = self;
         if let Some(line) = bytes.first_chunk_mut::<LINE>() {
-            NodeHeader::emit(line, &spec, shape.format, count, GlobalAddress::NULL, shape.integrity);
+            NodeHeader::emit(line, &spec, shape.format(), count, GlobalAddress::NULL, shape.integrity);
+        }
+        if let Some(lines) = &shape.buckets {
+            lines.repeat_header(bytes);
         }
         shape.marks().stamp(bytes, spec.version.to_le_bytes()[0], shape.integrity);
         usize::from(count)
@@ -416,7 +482,14 @@ impl<'a> LeafBuilder<'a> {
 
     fn push(&mut self, key: u64) -> &mut [u8] {
         assert!(self.count < self.shape.capacity, "the leaf holds {} entries", self.shape.capacity);
-        let at = self.shape.entry_offset(usize::from(self.count));
+        let slot = match &self.shape.buckets {
+            None => usize::from(self.count),
+            Some(lines) => {
+                let room = lines.make_room(self.bytes, key, self.shape.entry_bytes());
+                room.expect("these keys were said to have places in one leaf").0
+            }
+        };
+        let at = self.shape.entry_offset(slot);
         self.count += 1;
         let state = OCCUPIED | 1;
         if self.shape.is_wide() {

@@ -3,6 +3,7 @@
 //! ```text
 //! header, internal   version at 0, checksum at 12..16 (both are free there)
 //! leaf               version at 0, checksum at 1..5
+//! leaf of buckets    version at 0, checksum at 60..64, for a line's other fields have their places
 //! second line of an  version at 63, checksum at 59..63, so that the entry lies in one piece
 //! entry of two lines
 //! ```
@@ -23,6 +24,8 @@ pub(super) enum Marks {
     Leaf,
     /// Leaves whose entries take two lines each.
     WideLeaf,
+    /// Leaves of buckets.
+    Buckets,
 }
 
 /// Bytes of a checksum.
@@ -45,6 +48,7 @@ impl Marks {
         match self {
             Marks::WideLeaf if index != 0 && index.is_multiple_of(2) => LINE - 1 - CHECKSUM,
             Marks::Leaf | Marks::WideLeaf if index != 0 => 1,
+            Marks::Buckets if index != 0 => LINE - CHECKSUM,
             _ => 12,
         }
     }

@@ -23,8 +23,10 @@
 //!
 //! * [`NodeHeader`]: what all nodes share, line 0.
 //! * [`InternalNode`]: sorted pivots and children.
+//! * [`read_bucket`]: two lines of a leaf of buckets by themselves.
 //! * [`LeafNode`]: unsorted entries. [`LeafEditor`]: changes one of them. [`read_entry`]: reads one of them by itself.
 
+mod bucket;
 mod edit;
 mod header;
 mod internal;
@@ -33,6 +35,8 @@ mod line;
 mod short;
 mod speculated;
 
+pub(crate) use bucket::Slice;
+pub use bucket::{BUCKET_BYTES, read_bucket};
 pub use edit::{LeafEditor, NewValue};
 pub use header::{
     FIRST_CHILD, FORMAT_BY_LENGTH, FORMAT_INTERNAL, FORMAT_OUT_OF_LINE, MAGIC, NodeHeader, NodeSpec, offsets,
@@ -348,8 +352,36 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Marks the node whose line 0 this is as given back. Writing this line alone frees the node: its memory stays a freed node until
-/// it is a node again.
+/// What is written to give a node back, from its start on: its line 0 or, of a leaf of buckets, all of it.
+#[must_use]
+pub fn freed(config: &TreeConfig, node: &[u8]) -> Vec<u8> {
+    with_header(config, node, mark_free)
+}
+
+/// What is written to change the partner of a node, from its start on: its line 0 or, of a leaf of buckets, all of it.
+#[must_use]
+pub fn partnered(config: &TreeConfig, node: &[u8], partner: GlobalAddress) -> Vec<u8> {
+    with_header(config, node, |line| set_partner(line, partner))
+}
+
+fn with_header(config: &TreeConfig, node: &[u8], change: impl FnOnce(&mut [u8; LINE])) -> Vec<u8> {
+    let mut line = *node.first_chunk().expect("a node has at least its header line");
+    change(&mut line);
+    match config.leaf_shape().buckets() {
+        Some(lines) if NodeHeader::parse(&line).level == 0 => {
+            let mut leaf = node[..config.leaf_bytes() as usize].to_vec();
+            leaf[..LINE].copy_from_slice(&line);
+            lines.repeat_header(&mut leaf);
+            // The version stays: whichever of the lines a reader gets, one that has been changed says so.
+            config.leaf_shape().marks().stamp(&mut leaf, line[0], config.integrity());
+            leaf
+        }
+        _ => line.to_vec(),
+    }
+}
+
+/// Marks the node whose line 0 this is as given back. Writing this line alone frees the node, but for leaves of buckets ([`freed`]): its memory
+/// stays a freed node until it is a node again.
 pub fn mark_free(line: &mut [u8; LINE]) {
     line[offsets::FLAGS] |= header::FREE;
     let version = line[0];
@@ -357,8 +389,8 @@ pub fn mark_free(line: &mut [u8; LINE]) {
     Marks::Internal.stamp(line, version, integrity);
 }
 
-/// Changes the partner of the node whose line 0 this is. Writing this line alone does it: the other lines stay as they are, and so
-/// does the node's version.
+/// Changes the partner of the node whose line 0 this is. Writing this line alone does it, but for leaves of buckets ([`partnered`]): the other
+/// lines stay as they are, and so does the node's version.
 pub fn set_partner(line: &mut [u8; LINE], partner: GlobalAddress) {
     line[offsets::PARTNER..offsets::END].copy_from_slice(&partner.raw().to_le_bytes());
     let version = line[0];

@@ -18,6 +18,7 @@ use crate::config::{ConfigError, TreeConfig};
 use crate::descent::Child;
 use crate::limits::Limits;
 use crate::moved::MovedKeys;
+use crate::needs::Needs;
 use crate::scan::Spacing;
 use crate::speculation::{EntryCache, EntryCacheStats};
 use crate::super_root::{Partition, SuperRoot};
@@ -101,6 +102,8 @@ struct State {
     moved: MovedKeys,
     /// Leaves that scans have taken.
     spacing: Spacing,
+    /// What index reads of buckets needed.
+    needs: Needs,
 }
 
 impl<V> std::fmt::Debug for Pool<V> {
@@ -186,6 +189,7 @@ impl<V: Verbs> Pool<V> {
             last_allocated: u16::MAX,
             moved: MovedKeys::new(),
             spacing: Spacing::default(),
+            needs: Needs::new(),
         });
         Ok(Self { remote, config, state })
     }
@@ -375,6 +379,12 @@ impl<V: Verbs> Pool<V> {
     /// Notes a leaf that a scan has taken, with its pairs.
     pub(crate) fn note_leaf(&self, range: &KeyRange, pairs: usize) {
         self.state.borrow_mut().spacing.note(range, pairs);
+    }
+
+    /// Asks or tells how many bytes index reads need.
+    #[inline]
+    pub(crate) fn needs<T>(&self, work: impl FnOnce(&mut Needs) -> T) -> T {
+        work(&mut self.state.borrow_mut().needs)
     }
 
     /// Whether the switches are asked for a node rather than for the record of a key, which has moved.

@@ -87,7 +87,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             let is_thin = is_thin(&self.pool().config().tree, 0, left);
             return Ok(if is_thin { Outcome::Thin } else { Outcome::Done(true) });
         };
-        let Some(slot) = slot.or_else(|| editor.free_slot()) else {
+        let Some(slot) = slot.or_else(|| editor.free_slot(self.key())) else {
             let locked = Locked { guard, address, bytes: leaf };
             // Seldom, and large: in places of their own, so that a change in general is small.
             let child = Box::pin(self.split_leaf(locked)).await?;

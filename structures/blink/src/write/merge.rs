@@ -43,7 +43,7 @@ use super::split::again;
 use super::whole::{Whole, first_line};
 use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
-use crate::node::{Node, NodeHeader, NodeSpec, mark_free, set_partner};
+use crate::node::{Node, NodeHeader, NodeSpec, freed, partnered};
 use crate::operation::Start;
 use crate::size_class::of_level;
 use crate::super_root::Partition;
@@ -68,12 +68,12 @@ struct Merged {
     right: GlobalAddress,
     /// The left node with all that both have, and its partner.
     whole: Vec<u8>,
-    /// The right node's first line while it goes: it is its own partner.
-    leaving: [u8; crate::node::LINE],
-    /// The right node's first line, freed.
-    freed: [u8; crate::node::LINE],
-    /// The left node's first line without a partner.
-    settled: [u8; crate::node::LINE],
+    /// What is written over the right node while it goes: it is its own partner.
+    leaving: Vec<u8>,
+    /// What is written over the right node to free it.
+    freed: Vec<u8>,
+    /// What is written over the left node at last: it has no partner.
+    settled: Vec<u8>,
 }
 
 /// Merges that one delete tries, so that none goes on for as long as it finds thin nodes: other deletes find them, too.
@@ -252,8 +252,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let below = level.saturating_sub(1);
         let announced = superblock.with_root(child, below).to_bytes();
-        let mut freed = first_line(&root.bytes);
-        mark_free(&mut freed);
+        let freed = freed(&pool.config().tree, &root.bytes);
         let parts = [Part { at: place, bytes: &announced }, Part { at: root.address, bytes: &freed }];
         let writer = root.guard.writer();
         restructure_all([guard, root.guard], &parts, self.lane()).await?;
@@ -298,18 +297,16 @@ fn merged(
         return None;
     }
     whole.append(more);
+    if !whole.fits(tree) {
+        return None;
+    }
     let range = KeyRange { low: lower.low, high: upper.range().high };
     let spec = NodeSpec { range, sibling: upper.sibling, ..again(lower, bytes[0]) };
     let mut whole = whole.write(tree, &spec);
-    let (mut settled, mut leaving, mut freed) =
-        (first_line(&whole), first_line(bytes[1]), first_line(bytes[1]));
-    set_partner(&mut leaving, right);
-    let mut partnered = settled;
-    set_partner(&mut partnered, right);
-    whole[..partnered.len()].copy_from_slice(&partnered);
-    set_partner(&mut settled, GlobalAddress::NULL);
-    if Check::FreedMark.on() {
-        mark_free(&mut freed);
-    }
+    let settled = partnered(tree, &whole, GlobalAddress::NULL);
+    let begun = partnered(tree, &whole, right);
+    whole[..begun.len()].copy_from_slice(&begun);
+    let leaving = partnered(tree, bytes[1], right);
+    let freed = if Check::FreedMark.on() { freed(tree, bytes[1]) } else { first_line(bytes[1]).to_vec() };
     Some(Merged { left, right, whole, leaving, freed, settled })
 }

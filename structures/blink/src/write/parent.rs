@@ -5,7 +5,7 @@ use fatbtree_verbs::Verbs;
 
 use super::leaf::Locked;
 use super::split::again;
-use super::whole::{Whole, first_line};
+use super::whole::Whole;
 use crate::descent::{Child, Descent, Reason};
 use crate::node::{MAX_LEVEL, Node, NodeFault, NodeSpec, write_internal};
 use crate::operation::{OperationError, Start};
@@ -88,7 +88,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             guard.restructure(&[part], self.lane()).await?;
             return Ok(Told::Done);
         }
-        self.split(guard, spec, first_line(bytes), &whole).await.map(Told::Split)
+        self.split(guard, spec, bytes, &whole).await.map(Told::Split)
     }
 
     async fn nothing_to_tell(&mut self, guard: LockGuard<'p, V>) -> Result<Told, Reason> {

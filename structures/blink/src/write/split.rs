@@ -32,7 +32,7 @@ use fatbtree_verbs::Verbs;
 use super::leaf::Locked;
 use super::whole::{Whole, first_line};
 use crate::descent::{Child, Descent, Reason, Upper};
-use crate::node::{LINE, Node, NodeHeader, NodeSpec, next_version, set_partner};
+use crate::node::{Node, NodeHeader, NodeSpec, next_version, partnered};
 
 /// A node as it is to be written again, in its place.
 pub(super) fn again(header: &NodeHeader, bytes: &[u8]) -> NodeSpec {
@@ -54,20 +54,19 @@ impl<'p, V: Verbs> Descent<'p, V> {
         match read {
             Ok((header, whole)) => {
                 let spec = again(&header, bytes);
-                let line = first_line(bytes);
-                self.split(locked.guard, spec, line, &whole).await
+                self.split(locked.guard, spec, bytes, &whole).await
             }
             Err(fault) => self.without(locked.guard, Reason::Fault(fault)).await,
         }
     }
 
-    /// Divides a locked node. `spec` is what it would be written as, `line` its first line as it is, `whole` what the two
-    /// are to hold.
+    /// Divides a locked node. `spec` is what it would be written as, `bytes` what it is, `whole` what the two are to
+    /// hold.
     pub(super) async fn split(
         &mut self,
         guard: LockGuard<'p, V>,
         spec: NodeSpec,
-        mut line: [u8; LINE],
+        bytes: &[u8],
         whole: &Whole<'_>,
     ) -> Result<Child, Reason> {
         let tree = self.pool().config().tree;
@@ -88,10 +87,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let lower = NodeSpec { range: KeyRange { low, high: end }, sibling: address, ..spec };
         let upper = NodeSpec { address, range: KeyRange { low: middle, high }, version: new.version, ..spec };
         let child = Child { low: middle, address, parent_level: level + 1 };
-        set_partner(&mut line, address);
+        let partnered = partnered(&tree, bytes, address);
         let (lower, upper) = (whole.write(&tree, &lower), whole.write(&tree, &upper));
         let parts = [
-            Part { at: spec.address, bytes: &line },
+            Part { at: spec.address, bytes: &partnered },
             Part { at: address, bytes: &upper },
             Part { at: spec.address, bytes: &lower },
         ];
@@ -139,11 +138,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 let range = KeyRange { low: header.low, high: Some(middle) };
                 whole.write(&tree, &NodeSpec { range, sibling: header.partner, ..again(&header, bytes) })
             }
-            Upper::Nothing => {
-                let mut line = first_line(bytes);
-                set_partner(&mut line, GlobalAddress::NULL);
-                line.to_vec()
-            }
+            Upper::Nothing => partnered(&tree, bytes, GlobalAddress::NULL),
         };
         let part = Part { at: header.address, bytes: &settled };
         locked.guard.restructure(&[part], self.lane()).await?;

@@ -42,6 +42,16 @@ impl<'a> Whole<'a> {
         }
     }
 
+    /// Whether a node has room for it, be it for so many entries: in a leaf of buckets it depends on the keys as well.
+    pub(super) fn fits(&self, tree: &TreeConfig) -> bool {
+        match self {
+            Self::Leaf(entries) => {
+                tree.leaf_shape().fitting(entries.iter().map(|(key, _)| *key)) == entries.len()
+            }
+            Self::Internal(children) => children.len() <= tree.fan_out().into(),
+        }
+    }
+
     /// Best cut of the content in two: the lowest key of the upper half.
     pub(super) fn middle(&self) -> u64 {
         let window = around_the_middle(self.len());

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use common::{Lab, SESSION, configs, value_of};
 use fatbtree_blink::node::{LINE, LeafBuilder, NodeFault, NodeHeader, NodeSpec, offsets};
 use fatbtree_blink::{
-    Change, Event, GlobalAddress, Integrity, KeyRange, Limits, OperationError, Order, Owner, Pool,
+    Change, Event, GlobalAddress, Integrity, KeyRange, LeafKind, Limits, OperationError, Order, Owner, Pool,
     PoolConfig, Regions, ScanOptions, Start, TopReader, Tree, TreeConfig, ValueLayout, WalkError,
 };
 use fatbtree_verbs::plain::PlainDevice;
@@ -311,7 +311,8 @@ fn a_leaf_with_keys_of_others_or_one_key_twice_is_not_divided() {
 /// reader has it in both, and the versions of lines are as they were.
 #[test]
 fn a_scan_that_reads_a_key_twice_in_a_leaf_reads_the_leaf_again() {
-    for config in configs() {
+    // In a leaf of buckets the key that comes back may find its former slot, or entries that have moved.
+    for config in configs().into_iter().filter(|config| config.leaves() == LeafKind::Plain) {
         let mut lab = Lab::new(config);
         let client = hasty(&mut lab);
         let capacity = config.leaf_capacity() as u64;

@@ -3,12 +3,16 @@ use std::collections::BTreeMap;
 
 use fatbtree_blink::node::{
     EntryValue, LINE, LeafBuilder, LeafEditor, MAX_LEVEL, NewValue, Node, NodeFault, NodeSpec, mark_free,
-    next_version, offsets, write_internal,
+    next_version, offsets, read_bucket, write_internal,
 };
 use fatbtree_blink::record::RecordPointer;
-use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout, value};
+use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, LeafKind, TreeConfig, ValueLayout, value};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
+
+fn leaves() -> impl Strategy<Value = LeafKind> {
+    prop_oneof![Just(LeafKind::Plain), Just(LeafKind::Buckets)]
+}
 
 fn spec(level: u8, low: u64) -> NodeSpec {
     let range = KeyRange { low, high: None };
@@ -267,14 +271,17 @@ proptest! {
         inline in proptest::option::of(1..=64_u8),
         lines in 5..=32_u32,
         integrity in integrity(),
+        leaves in leaves(),
     ) {
         let values = inline.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
-        let config = TreeConfig::with_integrity(16, lines * 64, values, integrity).unwrap();
+        let plain = TreeConfig::with_integrity(16, lines * 64, values, integrity).unwrap();
+        let config = plain.with_leaves(leaves).unwrap_or(plain);
         let mut map = BTreeMap::new();
         let mut bytes = vec![0xee; config.leaf_bytes() as usize];
         let mut leaf = LeafBuilder::new(&mut bytes, config.leaf_shape(), spec(0, 0));
         for key in keys.iter().copied() {
-            if map.len() == config.leaf_capacity() || map.contains_key(&key) {
+            let known = || map.keys().copied().chain([key]);
+            if map.contains_key(&key) || config.leaf_shape().fitting(known()) <= map.len() {
                 continue;
             }
             let mut value = vec![0; usize::from(inline.unwrap_or(12))];
@@ -295,6 +302,10 @@ proptest! {
         };
         for key in keys.iter().flat_map(|&key| [key, key ^ 1]).chain([0, u64::MAX]) {
             prop_assert_eq!(leaf.find(key).unwrap().map(flat), map.get(&key).cloned(), "key {:#x}", key);
+            if let Some(at) = config.leaf_shape().bucket_offset(key) {
+                let found = read_bucket(&config, key, &bytes[at as usize..]).unwrap();
+                prop_assert_eq!(found.map(|(_, value)| flat(value)), map.get(&key).cloned(), "key {:#x}", key);
+            }
         }
         let all: BTreeMap<_, _> = leaf.entries().map(|entry| entry.map(|(key, value)| (key, flat(value))).unwrap()).collect();
         prop_assert_eq!(all, map);
@@ -308,9 +319,11 @@ proptest! {
         inline in proptest::option::of(1..=64_u8),
         lines in 5..=32_u32,
         integrity in integrity(),
+        leaves in leaves(),
     ) {
         let values = inline.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
-        let config = TreeConfig::with_integrity(16, lines * 64, values, integrity).unwrap();
+        let plain = TreeConfig::with_integrity(16, lines * 64, values, integrity).unwrap();
+        let config = plain.with_leaves(leaves).unwrap_or(plain);
         let shape = config.leaf_shape();
         let mut bytes = vec![0xee; config.leaf_bytes() as usize];
         LeafBuilder::new(&mut bytes, shape, spec(0, 0)).finish();
@@ -329,8 +342,9 @@ proptest! {
                     leaf.remove(slot)
                 }
                 (slot, Some(byte)) => {
-                    let Some(slot) = slot.or(leaf.free_slot()) else {
-                        prop_assert_eq!(leaf.count(), config.leaf_capacity());
+                    let Some(slot) = slot.or_else(|| leaf.free_slot(key)) else {
+                        prop_assert_eq!(shape.fitting(map.keys().copied().chain([key])), map.len());
+                        prop_assert!(map.len() == config.leaf_capacity() || shape.has_buckets());
                         continue;
                     };
                     map.insert(key, byte);
@@ -339,7 +353,11 @@ proptest! {
                     leaf.put(slot, key, if inline.is_some() { NewValue::Inline(&value) } else { record })
                 }
             };
-            prop_assert!(integrity == Integrity::Checksums || written.len() <= 17.max(shape.entry_bytes()) || shape.is_wide());
+            let is_rearranged = shape.has_buckets() && written == (0..bytes.len());
+            prop_assert!(
+                integrity == Integrity::Checksums || written.len() <= 17.max(shape.entry_bytes()) || shape.is_wide() || is_rearranged
+            );
+            prop_assert_eq!(is_rearranged, bytes[0] != before[0], "entries that move have a new version");
             copy[written.clone()].copy_from_slice(&bytes[written.clone()]);
             prop_assert_eq!(&copy, &bytes);
             prop_assert_ne!(&before[written.clone()], &bytes[written]);

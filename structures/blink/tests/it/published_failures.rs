@@ -48,7 +48,7 @@ proptest! {
 
     /// "Insert 10,240 keys first", it says there.
     #[test]
-    fn inserts_at_once_into_an_empty_tree_lose_nothing(shape in 0..6usize, seed: u64) {
+    fn inserts_at_once_into_an_empty_tree_lose_nothing(shape in 0..14usize, seed: u64) {
         let config = configs()[shape];
         let mut lab = Lab::new(config);
         let clients: Vec<Client> = (1..=8).map(|owner| lab.client(owner, owner % 2 == 0)).collect();
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn a_key_that_is_updated_is_found_at_any_moment(shape in 0..6usize, seed: u64) {
+    fn a_key_that_is_updated_is_found_at_any_moment(shape in 0..14usize, seed: u64) {
         let config = configs()[shape];
         let mut lab = Lab::new(config);
         let clients: Vec<Client> = (1..=4).map(|owner| lab.client(owner, true)).collect();

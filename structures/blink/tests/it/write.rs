@@ -76,7 +76,7 @@ proptest! {
 
     #[test]
     fn one_writer_does_what_a_map_does(
-        shape in 0..6usize, masked: bool, round_robin: bool, steps in prop::collection::vec((kind(), key()), 1..400)
+        shape in 0..14usize, masked: bool, round_robin: bool, steps in prop::collection::vec((kind(), key()), 1..400)
     ) {
         let config = configs()[shape];
         let mut lab = lab(config, round_robin);
@@ -98,7 +98,7 @@ proptest! {
 
     /// Several clients, many operations of each at a time, in an order that the seed decides; each key has one writer.
     #[test]
-    fn many_writers_lose_nothing(shape in 0..6usize, round_robin: bool, seed: u64) {
+    fn many_writers_lose_nothing(shape in 0..14usize, round_robin: bool, seed: u64) {
         let config = configs()[shape];
         let mut lab = lab(config, round_robin);
         let mut random = ChaCha8Rng::seed_from_u64(seed);

@@ -1,6 +1,8 @@
 //! Messages to types of the tree and back. What a peer sends is checked here, field by field.
 
-use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, Partition, TopNode, TreeConfig, ValueLayout};
+use fatbtree_blink::{
+    GlobalAddress, Integrity, KeyRange, LeafKind, Partition, TopNode, TreeConfig, ValueLayout,
+};
 use fatbtree_memserver::grpc::{Describe, MessageError};
 use prost::Message as _;
 
@@ -10,6 +12,9 @@ use crate::tenant::TreeInfo;
 
 /// Stands for [`ValueLayout::ByLength`] where a number of bytes is expected, which releases without it refuse.
 const BY_LENGTH: u32 = 255;
+
+/// Added to it where leaves have buckets: likewise.
+const BUCKETS: u32 = 1 << 16;
 
 impl Describe for TreeInfo {
     const STRUCTURE: &'static str = "blink";
@@ -28,6 +33,9 @@ impl Describe for TreeInfo {
                 ValueLayout::Inline(bytes) => bytes.into(),
                 ValueLayout::OutOfLine => 0,
                 ValueLayout::ByLength => BY_LENGTH,
+            } | match config.leaves() {
+                LeafKind::Plain => 0,
+                LeafKind::Buckets => BUCKETS,
             },
             checksums: config.integrity() == Integrity::Checksums,
             keys: counts.keys,
@@ -40,7 +48,8 @@ impl Describe for TreeInfo {
 
     fn decode(server: u16, description: &[u8]) -> Result<Self, MessageError> {
         let tree = proto::TreeDescription::decode(description).map_err(MessageError::structure)?;
-        let values = match tree.inline_value_bytes {
+        let leaves = if tree.inline_value_bytes & BUCKETS == 0 { LeafKind::Plain } else { LeafKind::Buckets };
+        let values = match tree.inline_value_bytes & !BUCKETS {
             0 => ValueLayout::OutOfLine,
             BY_LENGTH => ValueLayout::ByLength,
             bytes => ValueLayout::Inline(MessageError::bits_8("inline_value_bytes", bytes)?),
@@ -48,6 +57,7 @@ impl Describe for TreeInfo {
         let integrity = if tree.checksums { Integrity::Checksums } else { Integrity::LineVersions };
         let fan_out = MessageError::bits_16("fan_out", tree.fan_out)?;
         let config = TreeConfig::with_integrity(fan_out, tree.leaf_node_bytes, values, integrity)
+            .and_then(|config| config.with_leaves(leaves))
             .map_err(MessageError::structure)?;
         if config.internal_bytes() != tree.internal_node_bytes {
             let expected = "as many as a node of this fan-out has here: do both ends run the same version?";

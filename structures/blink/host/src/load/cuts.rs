@@ -2,6 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use fatbtree_blink::cut_keys;
+use fatbtree_blink::node::LeafShape;
+
 /// Greatest distance that a cut may move towards a shorter separator, as a part of a node's average content:
 /// a sixth.
 ///
@@ -37,5 +40,40 @@ impl Cuts {
         let most = (from + self.capacity).min(self.things - behind);
         let even = (self.things as u128 * u128::from(index + 1) / u128::from(self.nodes)) as usize;
         Some((least.max(even.saturating_sub(self.reach))..=most.min(even + self.reach), even))
+    }
+}
+
+/// The ends of leaves of buckets, one after the other: the first key behind each, and the separator there.
+///
+/// How many keys have places in one leaf depends on the keys. So each leaf takes as many as it would in a plain leaf, or as have places.
+pub(super) struct BucketCuts<'k> {
+    keys: &'k [u64],
+    shape: LeafShape,
+    per_leaf: usize,
+    from: usize,
+}
+
+impl<'k> BucketCuts<'k> {
+    pub(super) fn new(keys: &'k [u64], shape: &LeafShape, per_leaf: u64) -> Self {
+        Self { keys, shape: *shape, per_leaf: per_leaf as usize, from: 0 }
+    }
+}
+
+impl Iterator for BucketCuts<'_> {
+    type Item = (usize, u64);
+
+    /// `None` where the rest is one leaf.
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = &self.keys[self.from..];
+        let reach = self.per_leaf.div_ceil(REACH);
+        let wanted = self.per_leaf + reach;
+        let fitting = self.shape.fitting(rest.iter().copied().take(wanted));
+        if fitting == rest.len() {
+            return None;
+        }
+        let least = self.per_leaf.saturating_sub(reach).clamp(1, fitting);
+        let (to, separator) = cut_keys(rest, least..=fitting.min(wanted).min(rest.len() - 1));
+        self.from += to;
+        Some((self.from, separator))
     }
 }

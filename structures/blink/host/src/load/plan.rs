@@ -4,12 +4,15 @@ use fatbtree_blink::node::LINE;
 use fatbtree_blink::record::place_bytes;
 use fatbtree_blink::{MAX_OFFSET, SUPERBLOCK_BYTES, TreeConfig, ValueLayout};
 
+use super::cuts::BucketCuts;
 use super::{LoadError, LoadOptions};
 use crate::values::ValueSource;
 
 /// Places of everything; see the picture in the module above.
 pub(super) struct Plan {
     pub(super) leaves: u64,
+    /// Keys of a leaf, on average, or as many as have places there.
+    pub(super) per_leaf: u64,
     /// Nodes of level 1, 2, ... up to the root.
     pub(super) internal: Vec<u64>,
     pub(super) records_from: u64,
@@ -31,7 +34,10 @@ impl Plan {
         let filled = |capacity: usize, least: u64| ((capacity as f64 * options.fill) as u64).max(least);
         let per_leaf = filled(config.leaf_capacity(), 1);
         let per_internal = filled(usize::from(config.fan_out()), 2);
-        let leaves = (keys.len() as u64).div_ceil(per_leaf).max(1);
+        let leaves = match config.leaf_shape().has_buckets() {
+            true => 1 + BucketCuts::new(keys, config.leaf_shape(), per_leaf).count() as u64,
+            false => (keys.len() as u64).div_ceil(per_leaf).max(1),
+        };
         let mut internal = vec![];
         let mut nodes = leaves;
         while nodes > 1 {
@@ -50,7 +56,16 @@ impl Plan {
         if region_bytes > max {
             return Err(LoadError::TooLarge { bytes: region_bytes, max });
         }
-        Ok(Self { leaves, internal, records_from, record_bytes, spare_from, padding_from, region_bytes })
+        Ok(Self {
+            leaves,
+            per_leaf,
+            internal,
+            records_from,
+            record_bytes,
+            spare_from,
+            padding_from,
+            region_bytes,
+        })
     }
 
     /// The same in a region that is there already: what is left of it is spare.

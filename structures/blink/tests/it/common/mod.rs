@@ -13,8 +13,9 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_blink::node::{InternalNode, LeafBuilder, NodeSpec};
 use fatbtree_blink::record::{RECORD_ALIGN, is_record, read_hinted};
 use fatbtree_blink::{
-    Allocation, ConnectionId, Event, GlobalAddress, Integrity, KeyRange, Owner, Partition, Pool, PoolConfig,
-    Regions, RemoteSide, SessionId, Shortage, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Writer,
+    Allocation, ConnectionId, Event, GlobalAddress, Integrity, KeyRange, LeafKind, Owner, Partition, Pool,
+    PoolConfig, Regions, RemoteSide, SessionId, Shortage, SuperRoot, Superblock, Tree, TreeConfig,
+    ValueLayout, Writer,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device, IndexTarget, Memory, QueuePair, Region, Remote};
@@ -333,7 +334,7 @@ impl Lab {
     }
 }
 
-/// Tiny nodes: values in line, wide, out of line and by their length, with line versions and with checksums.
+/// Tiny nodes: values in line, wide, out of line and by their length, with line versions and with checksums; then leaves of buckets.
 pub(crate) fn configs() -> Vec<TreeConfig> {
     let mut all = Vec::new();
     for integrity in [Integrity::LineVersions, Integrity::Checksums] {
@@ -342,6 +343,12 @@ pub(crate) fn configs() -> Vec<TreeConfig> {
         for values in layouts {
             let leaf_bytes = if values == ValueLayout::Inline(60) { 64 * 7 } else { 64 * 3 };
             all.push(TreeConfig::with_integrity(4, leaf_bytes, values, integrity).unwrap());
+        }
+    }
+    for integrity in [Integrity::LineVersions, Integrity::Checksums] {
+        for values in [ValueLayout::Inline(8), ValueLayout::OutOfLine, ValueLayout::ByLength] {
+            let plain = TreeConfig::with_integrity(4, 64 * 5, values, integrity).unwrap();
+            all.push(plain.with_leaves(LeafKind::Buckets).unwrap());
         }
     }
     all
