@@ -32,7 +32,7 @@ pub struct Simulation {
 }
 
 /// All simulations that take a seed.
-pub static ALL: [Simulation; 15] = [
+pub static ALL: [Simulation; 16] = [
     Simulation {
         name: "reads",
         about: "the whole path frame by frame: switches, plans, reloads; frames are lost, doubled, late and damaged",
@@ -56,6 +56,12 @@ pub static ALL: [Simulation; 15] = [
         about: "readers and writers of trees that keep short values in entries and longer ones in records: values grow and shrink",
         ci: 1_000..4_000,
         run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::by_length(seed).run()),
+    },
+    Simulation {
+        name: "buckets",
+        about: "readers and writers of trees with leaves of buckets, whose slices switches lead to",
+        ci: 1_000..4_000,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::buckets(seed).run()),
     },
     Simulation {
         name: "hostile-writes",

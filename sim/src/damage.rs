@@ -358,8 +358,9 @@ impl<'a> Target<'a> {
         let (address, range) = (leaf.at, leaf.header.range());
         let spec = NodeSpec { address, level: 0, range, sibling, version: version.wrapping_add(1) };
         let mut builder = LeafBuilder::new(&mut bytes, self.config.leaf_shape(), spec);
-        for number in 0..self.config.leaf_capacity() as u64 {
-            let (key, record) = entry(number);
+        let entries: Vec<_> = (0..self.config.leaf_capacity() as u64).map(entry).collect();
+        let fitting = self.config.leaf_shape().fitting(entries.iter().map(|(key, _)| *key));
+        for &(key, record) in &entries[..fitting] {
             match self.config.values() {
                 ValueLayout::OutOfLine | ValueLayout::ByLength => builder.push_record(key, record),
                 ValueLayout::Inline(_) => builder.push_inline(key).fill(0xee),

@@ -67,6 +67,7 @@ impl Builder<'_> {
         let left = KeyRange { low: key - 3, high: Some(key - 1) };
         let sums = self.config.integrity() == Integrity::Checksums;
         let keys = key..=key;
+        let bucket = self.config.leaf_shape().bucket_offset(key).map(u64::from);
         // Another memory server's leaf.
         let at = self.room()?;
         let other = GlobalAddress::new(self.server ^ 1, at.offset());
@@ -78,7 +79,11 @@ impl Builder<'_> {
         self.resolve(&keys, at);
         // A node of a level above, whose child says that it is somewhere else.
         let (at, child) = (self.room()?, self.room()?);
-        let elsewhere = GlobalAddress::new(self.server, child.offset() + 64);
+        // A bucket says nothing of its leaf's address, and need not.
+        let elsewhere = match bucket {
+            None => GlobalAddress::new(self.server, child.offset() + 64),
+            Some(_) => GlobalAddress::new(self.server ^ 1, child.offset()),
+        };
         self.leaf(child, self.spec(elsewhere, 0, here, GlobalAddress::NULL), key)?;
         self.internal(at, 1, here, child);
         self.resolve(&keys, at);
@@ -108,14 +113,22 @@ impl Builder<'_> {
         // Two halves.
         let at = self.room()?;
         self.leaf(at, self.spec(at, 0, here, GlobalAddress::NULL), key)?;
-        self.flip(at, u64::from(self.config.leaf_bytes()) - LINE as u64, 0);
-        self.flip(at, u64::from(self.config.leaf_bytes()) - 1, 0);
+        let last =
+            bucket.map_or(u64::from(self.config.leaf_bytes()) - LINE as u64, |bucket| bucket + LINE as u64);
+        self.flip(at, last, 0);
+        if bucket.is_none() {
+            self.flip(at, last + LINE as u64 - 1, 0);
+        }
         self.resolve(&keys, at);
         // A word that is changed here has a checksum that can only be written with the whole line.
         if !sums {
             let at = self.room()?;
             self.leaf(at, self.spec(at, 0, here, GlobalAddress::NULL), key)?;
             self.flip(at, offsets::MAGIC as u64, 1);
+            if let Some(bucket) = bucket {
+                // Of its two lines the one with an even number has a magic in each arrangement.
+                self.flip(at, bucket.next_multiple_of(2 * LINE as u64) + offsets::MAGIC as u64, 1);
+            }
             self.resolve(&keys, at);
             for count in [0u16, u16::MAX] {
                 let (at, child) = (self.room()?, self.room()?);
@@ -183,7 +196,7 @@ impl Builder<'_> {
             ValueLayout::Inline(size),
             self.config.integrity(),
         );
-        let foreign = foreign.ok()?;
+        let foreign = foreign.and_then(|foreign| foreign.with_leaves(self.config.leaves())).ok()?;
         let mut leaf = LeafBuilder::new(&mut bytes, foreign.leaf_shape(), spec);
         leaf.push_inline(key).copy_from_slice(&value[..usize::from(size)]);
         leaf.finish();

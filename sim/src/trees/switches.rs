@@ -2,7 +2,7 @@
 //! the rkey of each connection.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use fatbtree_blink::GlobalAddress;
@@ -17,6 +17,8 @@ use crate::world::{CachedSwitches, IndexRead, MachineId, Passage, Random, Resolv
 pub(crate) struct TreeSwitches {
     pub(crate) cached: CachedSwitches,
     rkeys: Rc<RefCell<BTreeMap<QueuePair, u32>>>,
+    /// Addresses that were taken for leaves: the last hop adds the offset of a slice to such a one.
+    leaves: Rc<RefCell<BTreeSet<u64>>>,
 }
 
 impl TreeSwitches {
@@ -26,8 +28,17 @@ impl TreeSwitches {
         self.rkeys.borrow_mut().insert(queue_pair, root.rkey);
     }
 
-    /// Caches a range: index reads of these keys land at `at` from now on.
-    pub(crate) fn cache(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>, at: GlobalAddress) {
+    /// Caches a range: index reads of these keys land at `at` from now on. Of a leaf they may have asked for a slice.
+    pub(crate) fn cache(
+        &self,
+        server: MachineId,
+        keys: std::ops::RangeInclusive<u64>,
+        at: GlobalAddress,
+        is_leaf: bool,
+    ) {
+        if is_leaf {
+            self.leaves.borrow_mut().insert(at.raw());
+        }
         self.cached.cache(server, keys, Remote { address: at.raw(), rkey: 0 });
     }
 
@@ -40,7 +51,12 @@ impl TreeSwitches {
 impl Switches for TreeSwitches {
     fn resolve(&mut self, now: Instant, read: &IndexRead, random: &mut Random) -> Resolved {
         match (self.cached.resolve(now, read, random), self.rkeys.borrow().get(&read.queue_pair)) {
-            (Resolved::At(remote), Some(&rkey)) => Resolved::At(Remote { rkey, ..remote }),
+            (Resolved::At(Remote { mut address, .. }), Some(&rkey)) => {
+                if self.leaves.borrow().contains(&address) {
+                    address += read.target.offset_in_leaf();
+                }
+                Resolved::At(Remote { address, rkey })
+            }
             _ => Resolved::Unregistered,
         }
     }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use fatbtree_blink::LeafKind;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use rand::seq::{IndexedRandom as _, IteratorRandom as _};
@@ -269,11 +270,12 @@ fn reload(setting: &Setting, random: &mut Random) {
     if setting.scenario.littered > 0 && random.random_range(0..100) < setting.scenario.littered {
         let server = setting.any_server(random);
         if let Some((keys, at)) = server.landings.borrow().choose(random) {
-            return setting.switches.cache(server.machine.id(), keys.clone(), *at);
+            let is_leaf = setting.scenario.config.leaves() == LeafKind::Buckets && random.random_bool(0.5);
+            return setting.switches.cache(server.machine.id(), keys.clone(), *at, is_leaf);
         }
     }
     let seen = setting.seen.borrow();
-    let (range, address, _) = seen[random.random_range(0..seen.len())];
+    let (range, address, level) = seen[random.random_range(0..seen.len())];
     let server = setting.server(address.server());
     let is_own = server.range.contains(range.low);
     let is_one = setting.servers.len() == 1;
@@ -289,6 +291,6 @@ fn reload(setting: &Setting, random: &mut Random) {
     let id = server.machine.id();
     match random.random_range(0..8) {
         0 => setting.switches.cached.forget(id, 0..=u64::MAX),
-        _ => setting.switches.cache(id, range.low..=last, address),
+        _ => setting.switches.cache(id, range.low..=last, address, level == 0),
     }
 }

@@ -32,8 +32,8 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use fatbtree_blink::{
-    Combine, Integrity, KeyRange, Limits, MAX_SHORT_VALUE, OperationError, Techniques, TreeConfig, Trips,
-    Value, ValueLayout,
+    Combine, Integrity, KeyRange, LeafKind, Limits, MAX_SHORT_VALUE, OperationError, Techniques, TreeConfig,
+    Trips, Value, ValueLayout,
 };
 use fatbtree_remote_memory::{Backoff, Contention};
 use fatbtree_verbs::Throttling;
@@ -337,6 +337,27 @@ impl Scenario {
         let config = TreeConfig::with_integrity(fan_out, leaf, ValueLayout::ByLength, integrity)
             .expect("entries of this layout are among the smaller ones");
         Self { config, longest: LONGEST_BY_LENGTH, ..scenario }
+    }
+
+    /// The scenario of a seed in which trees have leaves of buckets, and switches lead to slices of them. Half of the scenarios keep values by their
+    /// length; in half most operations are lookups, and one of eight has a hostile writer.
+    #[must_use]
+    pub fn buckets(seed: u64) -> Self {
+        let draw = &mut random(seed, 88);
+        let by_length = draw.random_bool(0.5);
+        let scenario = match seed % 8 {
+            0 | 2 | 4 | 6 => Self::reading(seed),
+            7 => Self::hostile(seed),
+            _ => Self::from_seed(seed),
+        };
+        let (fan_out, integrity) = (scenario.config.fan_out(), scenario.config.integrity());
+        let values = if by_length { ValueLayout::ByLength } else { ValueLayout::Inline(8) };
+        let lines = draw.random_range(3..=6);
+        let config = TreeConfig::with_integrity(fan_out, 64 * lines, values, integrity)
+            .and_then(|config| config.with_leaves(LeafKind::Buckets))
+            .expect("two lines hold entries of these sizes");
+        let longest = if by_length { LONGEST_BY_LENGTH } else { scenario.longest };
+        Self { config, longest, ..scenario }
     }
 
     /// The scenario of a seed with a hostile writer, which damages the structure of trees. Everything else

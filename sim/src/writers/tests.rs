@@ -11,6 +11,8 @@ use crate::writers::{Outcome, Scenario};
 const SEEDS: u64 = 2_000;
 /// Seeds with values by their length; `fatbtree simulate short-values` runs others.
 const BY_LENGTH: u64 = 1_000;
+/// Seeds with leaves of buckets; `fatbtree simulate buckets` runs others.
+const BUCKETS: u64 = 1_000;
 /// Seeds with a hostile writer; `fatbtree simulate hostile-writes` runs others.
 const HOSTILE: u64 = 400;
 
@@ -41,6 +43,15 @@ fn values_grow_into_records_and_shrink_into_entries() {
     let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
     assert!(total.records > 200 && total.stale_records > 100, "{total:?}");
     assert!(total.speculated > 2_000 && total.stale_places > 300, "{total:?}");
+}
+
+#[test]
+fn lookups_of_buckets_are_explained() {
+    let command = "fatbtree simulate buckets --seed";
+    let campaign = Campaign { command, most_failures: 3, ..Campaign::default() };
+    let report = campaign.run(Seeds::fixed(BUCKETS), |seed| Scenario::buckets(seed).run());
+    let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
+    assert!(total.landed > 5_000 && total.splits > 2_000 && total.merges > 100, "{total:?}");
 }
 
 #[test]
@@ -102,8 +113,22 @@ fn out_of_line(config: &TreeConfig) -> TreeConfig {
     out_of_line.expect("entries with pointers are among the smaller ones")
 }
 
+/// What a bucket proves of itself. Seeds of lookups in leaves of buckets find each missing.
+const OF_BUCKETS: &[Check] = &[
+    Check::BucketLine,
+    Check::BucketVersion,
+    Check::BucketChecksum,
+    Check::BucketFree,
+    Check::BucketPartner,
+    Check::BucketRange,
+];
+
 /// Makes a scenario in which the mechanism matters more often.
 fn aimed(mechanism: Check, seed: u64) -> Scenario {
+    if OF_BUCKETS.contains(&mechanism) {
+        // Readers, and no hostile writer.
+        return aimed_at_bucket(mechanism, Scenario::buckets(2 * seed));
+    }
     let mut scenario = Scenario::from_seed(seed);
     // Servers that die hide what clients do that die.
     (scenario.restarting, scenario.loading) = (0, 0);
@@ -151,6 +176,17 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
     scenario
 }
 
+/// The same for lookups of buckets.
+fn aimed_at_bucket(mechanism: Check, mut scenario: Scenario) -> Scenario {
+    (scenario.restarting, scenario.loading) = (0, 0);
+    if mechanism == Check::BucketPartner {
+        // Splits and merges that are left half done.
+        (scenario.deadly, scenario.deletes) = (95, 40);
+        (scenario.servers, scenario.round_robin, scenario.ending) = (1, 0, 0);
+    }
+    scenario
+}
+
 /// The first seed that fails without a mechanism, and passes with it.
 fn first_that_finds(mechanism: Check) -> Option<SeedFailure> {
     let campaign = Campaign { most_failures: 1, ..Campaign::default() };
@@ -170,7 +206,7 @@ fn tell(what: &dyn std::fmt::Debug, failure: &SeedFailure) {
 #[test]
 fn each_mechanism_that_is_missing_is_found() {
     let mut passed = Vec::new();
-    for mechanism in MECHANISMS {
+    for mechanism in MECHANISMS.iter().chain(OF_BUCKETS) {
         match first_that_finds(*mechanism) {
             Some(failure) => tell(mechanism, &failure),
             None => passed.push(mechanism),

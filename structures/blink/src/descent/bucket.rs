@@ -39,7 +39,7 @@ impl<V: Verbs> Descent<'_, V> {
                 && let Some(offset) = unread.take()
             {
                 let bytes = self.pool.read(&self.lane, address.behind(offset.into()), BUCKET_BYTES).await?;
-                let place = match read_bucket(&self.pool.config().tree, key, &bytes) {
+                let place = match read_bucket(&self.pool.config().tree, address.server(), key, &bytes) {
                     Ok(found) => Some(Place::of(found, Some(address), &bytes)),
                     Err(_) => None,
                 };
@@ -64,13 +64,13 @@ impl<V: Verbs> Descent<'_, V> {
         or_record: bool,
     ) -> Result<HintResult, Reason> {
         let tree = self.pool.config().tree;
-        let (key, range) = (self.key, self.partition.range);
+        let (key, range, server) = (self.key, self.partition.range, self.partition.root.server());
         let line = (u64::from(offset) / IndexTarget::LINE) as u8;
         let target = IndexTarget::Slice { line, or_record };
         let mut len = self.pool.needs(|needs| needs.of(&range, key, tree.internal_bytes()));
         loop {
             let bytes = self.pool.index_read(self.path(), key, len.max(BUCKET_BYTES), target).await?;
-            let bucket = match Slice::of(&tree, key, &bytes) {
+            let bucket = match Slice::of(&tree, server, key, &bytes) {
                 Slice::Bucket(found) => Some(Place::of(found, None, &bytes)),
                 Slice::Node(header) => return Ok(self.led_to_node(header, bytes)),
                 Slice::Else(_) => None,

@@ -19,13 +19,13 @@
 //! ```text
 //!   entries of up to 17 bytes   every line  offset 0, 1 byte    version, as in every line of a node
 //!                                           offset 1, 1 byte    flags: bit 0 free, bit 1 last, bit 2 checksums, bit 3 the leaf has a partner
-//!                                           offset 2, 2 bytes   magic 0xb5c0 and the line's number
+//!                                           offset 2, 2 bytes   magic: 101, and 13 bits made of format, server and the line's number
 //!                               odd lines   offset 4, 8 bytes   low fence        even lines: high fence
 //!                                           offset 12           entries: 3
 //!
 //!   entries of up to 21 bytes   odd lines   offset 0, 1 byte    version
 //!                                           offset 1            entries: 3
-//!                               even lines  offset 0, 4 bytes   version, flags, magic and number
+//!                               even lines  offset 0, 4 bytes   version, flags, magic
 //!                                           offset 4, 16 bytes  low fence, high fence
 //!                                           offset 20           entries: 2
 //!
@@ -39,6 +39,9 @@
 //! freed says so in all its lines before another node has its keys: so a bucket that says nothing of that kind, and whose range has the key, was
 //! read while the leaf had the key or had none. The entries of one line are read at once, and those of two lines may be of two moments, as in
 //! any leaf: a key that moves from one line to the other in between was away in between.
+//!
+//! A bucket does not say where its leaf lies, only on which server. It need not: memory that was a leaf is used again for leaves only, and a leaf begins
+//! where one began before.
 //!
 //! **Room.** Where neither line of a bucket has a free slot, entries of other buckets are moved, and the leaf is written whole; where that does
 //! not help either, it is split. Leaves that are filled in random order are split at 79 % of their slots (74 % with pointers), on average.
@@ -55,6 +58,7 @@
 //! Keys that all have one bucket fill a leaf with six, and it is split. Splits go by the order of keys, so each half has three or four of them, and no
 //! split is repeated without end: such keys cost memory, up to fifteen times as much.
 
+use fatbtree_remote_memory::record::RECORD_MAGIC;
 use fatbtree_remote_memory::{Check, GlobalAddress, KeyRange};
 
 use super::header::{CHECKSUMS, FREE, LAST};
@@ -69,8 +73,8 @@ pub(super) const BUCKET_LINES: usize = 2;
 /// Bytes of a bucket: what a lookup reads of a leaf of buckets.
 pub const BUCKET_BYTES: u32 = (BUCKET_LINES * LINE) as u32;
 
-/// Magic number at offset 2 of a line, with the line's number in its low bits.
-const LINE_MAGIC: u16 = 0xb5c0;
+/// Highest bits of the magic number at offset 2 of a line.
+const LINE_MAGIC: u16 = 0b101 << 13;
 
 /// The flag of a leaf with a partner.
 const PARTNERED: u8 = 1 << 3;
@@ -88,8 +92,15 @@ const _: () = {
         LINE_MAGIC_AT == offsets::MAGIC,
         "what an index read has brought is told apart by what stands there"
     );
-    assert!(LINE_MAGIC & (MAX_LINES as u16 - 1) == 0 && LINE_MAGIC != MAGIC);
+    assert!(MAGIC >> 13 != LINE_MAGIC >> 13 && RECORD_MAGIC >> 13 != LINE_MAGIC >> 13);
 };
+
+/// Magic number of line `line` of leaves of this format on this server. Of two servers all numbers differ, and of one server those of all lines and
+/// formats.
+const fn line_magic(format: u8, line: usize, server: u16) -> u16 {
+    let server = server.wrapping_mul(0x09e5);
+    LINE_MAGIC | ((format as u16) << 5 | line as u16 % MAX_LINES as u16) ^ server % (1 << 13)
+}
 
 /// What a line has beside version and entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -247,7 +258,8 @@ impl Lines {
                 }
             }
             line[FLAGS] = flags;
-            line[LINE_MAGIC_AT..][..2].copy_from_slice(&(LINE_MAGIC | number as u16).to_le_bytes());
+            line[LINE_MAGIC_AT..][..2]
+                .copy_from_slice(&line_magic(header.format, number, header.address.server()).to_le_bytes());
         }
     }
 
@@ -308,11 +320,11 @@ impl<'a> Slice<'a> {
     /// Tells apart what the switches led to. A line of pointers has no place for a magic, and begins with an entry: an occupied one has a
     /// first byte that no level of a node has, and of a free one the key is zero, which is no node's magic. Records are told
     /// apart by the caller, after buckets: a key can look like the magic of a record.
-    pub(crate) fn of(config: &TreeConfig, key: u64, bytes: &'a [u8]) -> Self {
+    pub(crate) fn of(config: &TreeConfig, server: u16, key: u64, bytes: &'a [u8]) -> Self {
         let header = bytes.first_chunk().map(NodeHeader::parse);
         match header {
             Some(header) if header.magic == MAGIC && header.level & OCCUPIED == 0 => Self::Node(header),
-            _ => match read_bucket(config, key, bytes) {
+            _ => match read_bucket(config, server, key, bytes) {
                 Ok(found) => Self::Bucket(found),
                 Err(fault) => Self::Else(fault),
             },
@@ -320,13 +332,14 @@ impl<'a> Slice<'a> {
     }
 }
 
-/// Finds a key in its bucket: `bytes` begin with the first line of it. Returns slot and content of its entry; none if the tree has no such key.
+/// Finds a key in its bucket: `bytes` begin with the first line of it, and were read from `server`. Returns slot and content of its entry; none if the tree has no such key.
 ///
 /// # Errors
 /// When the bytes do not prove that; never panics, whatever they are.
 #[inline]
 pub fn read_bucket<'a>(
     config: &TreeConfig,
+    server: u16,
     key: u64,
     bytes: &'a [u8],
 ) -> Result<Option<(usize, EntryValue<'a>)>, NodeFault> {
@@ -352,7 +365,7 @@ pub fn read_bucket<'a>(
             continue;
         }
         let magic = u16::from_le_bytes([line[LINE_MAGIC_AT], line[LINE_MAGIC_AT + 1]]);
-        if magic != LINE_MAGIC | number as u16 && Check::BucketLine.on() {
+        if magic != line_magic(shape.format(), number, server) && Check::BucketLine.on() {
             return Err(NodeFault::Magic { found: magic });
         }
         flags |= line[FLAGS];

@@ -303,7 +303,7 @@ proptest! {
         for key in keys.iter().flat_map(|&key| [key, key ^ 1]).chain([0, u64::MAX]) {
             prop_assert_eq!(leaf.find(key).unwrap().map(flat), map.get(&key).cloned(), "key {:#x}", key);
             if let Some(at) = config.leaf_shape().bucket_offset(key) {
-                let found = read_bucket(&config, key, &bytes[at as usize..]).unwrap();
+                let found = read_bucket(&config, 1, key, &bytes[at as usize..]).unwrap();
                 prop_assert_eq!(found.map(|(_, value)| flat(value)), map.get(&key).cloned(), "key {:#x}", key);
             }
         }
