@@ -6,6 +6,7 @@
     reason = "a test says by failing what is wrong"
 )]
 
+mod buckets;
 mod cache;
 mod cached_operations;
 mod common;
