@@ -33,6 +33,7 @@ mod figures;
 mod in_process;
 mod interrupted;
 mod keys;
+mod leaves;
 mod load;
 mod log;
 mod memserver;

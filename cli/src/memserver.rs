@@ -15,6 +15,7 @@ use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
 use fatbtree_verbs::journal::Pace;
 use fatbtree_workload::ycsb::{InsertOrder, KeyMap};
 
+use crate::leaves::LeavesArgument;
 use crate::nic::Nic;
 use crate::structure::{StructureArgument, numbers, refuse_without_tree};
 use crate::{count, role, room};
@@ -28,6 +29,7 @@ use crate::{count, role, room};
   fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left --sync 0    nothing acknowledged is lost in a power failure
   fatbtree memserver left --cluster cluster.toml --nic ibverbs:mlx5_0    on an RDMA device, which pins the memory of the tree
   fatbtree memserver left --cluster cluster.toml --serve queries --workers 4    also for clients without RDMA, by its processors
+  fatbtree memserver left --cluster cluster.toml --leaves buckets    lookups read 128 bytes of a leaf
   fatbtree memserver left --cluster cluster.toml --structure hash    its part of a hash table over all memory servers, filled by clients
   fatbtree memserver left --cluster cluster.toml --structure dtx    its part of tables of transactions, with backups of other servers' items
   fatbtree memserver left --cluster cluster.toml --structure dolphin    its part of a Dolphin index over all of them, likewise
@@ -177,6 +179,8 @@ pub(crate) struct Begin {
     keys: Option<u64>,
     #[command(flatten)]
     values: MadeValues,
+    #[command(flatten)]
+    leaves: LeavesArgument,
     /// Bytes of the largest region a server lets itself be loaded with; by default half of the memory that is left.
     #[arg(long, value_name = "BYTES", value_parser = count::positive)]
     region_bytes: Option<u64>,
@@ -208,8 +212,8 @@ impl Begin {
 
     /// The options as words of another command line.
     pub(crate) fn words(self) -> Vec<String> {
-        let Begin { keys, values: MadeValues { value_bytes, seed }, region_bytes } = self;
-        [
+        let Begin { keys, values: MadeValues { value_bytes, seed }, leaves, region_bytes } = self;
+        let words = [
             ("--keys", keys),
             ("--value-bytes", Some(value_bytes.into())),
             ("--seed", Some(seed)),
@@ -217,8 +221,8 @@ impl Begin {
         ]
         .into_iter()
         .filter_map(|(name, value)| Some([name.to_owned(), value?.to_string()]))
-        .flatten()
-        .collect()
+        .flatten();
+        words.chain(leaves.words()).collect()
     }
 }
 
@@ -241,6 +245,7 @@ fn pinned_spare_bytes(available: u64) -> u64 {
 pub(crate) fn check_structure(structure: Structure, begin: Begin, serve: Serve) -> Result<()> {
     let refuse = |is_given, option, instead| refuse_without_tree(structure, is_given, option, instead);
     refuse(begin.has_keys(), "--keys", "start them empty, and fill them by `fatbtree load`")?;
+    refuse(begin.leaves.is_given(), "--leaves", "it has a layout of its own")?;
     refuse(serve.is_given(), "--serve queries", "its clients use RDMA alone")
 }
 
@@ -277,7 +282,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             1024,
             ValueLayout::ByLength,
             Integrity::for_device(!checksums),
-        )?,
+        )?
+        .with_leaves(begin.leaves.kind())?,
         spare_bytes,
         region_bytes: begin.region_bytes.unwrap_or(region_bytes),
         queries: serve.queries(&cluster, file, described)?,

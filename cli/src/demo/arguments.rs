@@ -12,6 +12,7 @@ use fatbtree_workload::OperationKind;
 use fatbtree_workload::ycsb::{KeyMap, RequestDistribution, WorkloadSpec, builtin};
 
 use crate::controller::TargetName;
+use crate::leaves::LeavesArgument;
 use crate::records::{check_enough, has_values, keys_of};
 use crate::{count, room, workload};
 
@@ -31,7 +32,8 @@ const LAYERS: u8 = 5;
   fatbtree demo --keys 100000 --lookups 20000          small and quick: the switches hold every node
   fatbtree demo --workload a                           all ways with a YCSB workload that writes
   fatbtree demo --workload my-workload.properties      a YCSB property file
-  fatbtree demo --k 6 --target tofino2                 a larger network, larger switches")]
+  fatbtree demo --k 6 --target tofino2                 a larger network, larger switches
+  fatbtree demo --leaves buckets                       lookups read 128 bytes of a leaf")]
 pub(crate) struct Arguments {
     /// Number of keys; or a file with one key per line; or a file .csv of keys and values, of which the keys are taken.
     #[arg(long, value_name = "COUNT|FILE", default_value = "40000000")]
@@ -39,6 +41,8 @@ pub(crate) struct Arguments {
     /// Bytes of each value; up to 64 are kept in the leaves, longer ones behind a pointer.
     #[arg(long, value_name = "BYTES", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65536))]
     value_size: u32,
+    #[command(flatten)]
+    leaves: LeavesArgument,
     /// Distribution of keys: zipfian-ranked (over the keys), zipfian (YCSB's scrambled one), uniform, latest,
     /// hotspot, sequential, exponential.
     #[arg(long, value_name = "NAME", default_value = "zipfian-ranked")]
@@ -187,7 +191,7 @@ impl Arguments {
             key_map,
             records,
             sorted_keys: sorted_keys.into(),
-            tree: TreeConfig::new(16, 1024, values)?,
+            tree: TreeConfig::new(16, 1024, values)?.with_leaves(self.leaves.kind())?,
             value_size: self.value_size as usize,
             lookups: self.lookups,
             depth: self.depth as usize,

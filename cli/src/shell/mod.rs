@@ -16,6 +16,7 @@ use fatbtree_blink::{Allocation, TreeConfig, ValueLayout};
 use fatbtree_registry::{Kind, SpreadKind, with_kind, with_spread};
 use fatbtree_topology::Cluster;
 
+use crate::leaves::LeavesArgument;
 use crate::nic::Nic;
 use crate::stdout::{Out, is_lost};
 use crate::structure::StructureArgument;
@@ -40,7 +41,7 @@ use tree::{Setting, Tree};
   printf 'put 1 one\\nget 1\\n' | fatbtree shell    prints ok, and one")]
 pub(crate) struct Arguments {
     /// Speaks to the running cluster of this file (TOML) instead of a tree of its own.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["servers", "keys", "value_size", "fan_out", "leaf_bytes", "cache", "spare", "round_robin", "trips"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["servers", "keys", "value_size", "fan_out", "leaf_bytes", "leaves", "cache", "spare", "round_robin", "trips"])]
     cluster: Option<PathBuf>,
     #[command(flatten)]
     structure: StructureArgument,
@@ -65,6 +66,8 @@ pub(crate) struct Arguments {
     /// Bytes of a leaf.
     #[arg(long, value_name = "BYTES", default_value_t = 1024)]
     leaf_bytes: u32,
+    #[command(flatten)]
+    leaves: LeavesArgument,
     /// The client's cache of inner nodes; 0: none.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     cache: u64,
@@ -135,6 +138,7 @@ fn serve_all(mut shell: Shell<impl Place, Out>) -> Result<io::Result<Lines>> {
 fn own_tree(arguments: &Arguments) -> Result<Shell<Tree, Out>> {
     let values = arguments.value_size.map_or(ValueLayout::ByLength, ValueLayout::Inline);
     let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
+        .and_then(|config| config.with_leaves(arguments.leaves.kind()))
         .unwrap_or_else(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit());
     let Arguments { servers, keys, cache: cache_bytes, spare: spare_bytes, trips, round_robin, .. } =
         *arguments;
