@@ -26,15 +26,17 @@ local walk = {
     flags = ProtoField.uint8("fatbtree.index.flags", "Flags", base.HEX),
     climbing = ProtoField.bool("fatbtree.index.flags.climbing", "Climbing", 8, nil, 1),
     inner = ProtoField.bool("fatbtree.index.flags.inner", "Inner node", 8, nil, 2),
+    leaf = ProtoField.bool("fatbtree.index.flags.leaf", "Leaf", 8, nil, 4),
     epoch = ProtoField.uint8("fatbtree.index.epoch", "Epoch"),
     levels = ProtoField.uint8("fatbtree.index.levels", "Levels walked"),
     partition = ProtoField.uint16("fatbtree.index.partition", "Partition"),
     path = ProtoField.uint8("fatbtree.index.path", "Path"),
-    reserved = ProtoField.uint8("fatbtree.index.reserved", "Reserved", base.HEX),
+    slice = ProtoField.uint8("fatbtree.index.slice", "Slice begins at line", base.DEC, nil, 0xf8),
+    class = ProtoField.uint8("fatbtree.index.class", "Queue of a second pass", base.DEC, nil, 0x07),
     key = ProtoField.uint64("fatbtree.index.key", "Key", base.HEX),
 }
-index.fields = { walk.version, walk.flags, walk.climbing, walk.inner, walk.epoch, walk.levels, walk.partition, walk.path, walk.reserved,
-    walk.key }
+index.fields = { walk.version, walk.flags, walk.climbing, walk.inner, walk.leaf, walk.epoch, walk.levels, walk.partition, walk.path, walk.slice,
+    walk.class, walk.key }
 
 local asked = {
     server = ProtoField.uint16("fatbtree.query.server", "Server of the node"),
@@ -65,11 +67,13 @@ local function add_walk(buffer, tree)
     local flags = tree:add(walk.flags, buffer(1, 1))
     flags:add(walk.climbing, buffer(1, 1))
     flags:add(walk.inner, buffer(1, 1))
+    flags:add(walk.leaf, buffer(1, 1))
     tree:add(walk.epoch, buffer(2, 1))
     tree:add(walk.levels, buffer(3, 1))
     tree:add(walk.partition, buffer(4, 2))
     tree:add(walk.path, buffer(6, 1))
-    tree:add(walk.reserved, buffer(7, 1))
+    tree:add(walk.slice, buffer(7, 1))
+    tree:add(walk.class, buffer(7, 1))
     tree:add(walk.key, buffer(8, 8))
 end
 

@@ -152,26 +152,26 @@ build() {
 
 icrc() { "$work/venv/bin/python3" scripts/icrc_vectors.py --check fabric/wire/tests/data/scapy_icrc.txt; }
 
-# What Wireshark says of packets that only this project speaks, by our dissector: of each its protocol, key, levels walked, RETH's address,
-# operation, status, records.
+# What Wireshark says of packets that only this project speaks, by our dissector: of each its protocol, key, levels walked, line of the slice,
+# RETH's address, operation, status, records.
 wireshark() {
     cargo run --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-wire --example capture -- "$work/capture.pcap"
     tshark -X lua_script:scripts/fatbtree.lua -r "$work/capture.pcap" -T fields -E separator=/s -E aggregator=/ -e _ws.col.Protocol \
-        -e fatbtree.index.key -e fatbtree.index.levels -e infiniband.reth.va -e fatbtree.query.op -e fatbtree.query.status \
+        -e fatbtree.index.key -e fatbtree.index.levels -e fatbtree.index.slice -e infiniband.reth.va -e fatbtree.query.op -e fatbtree.query.status \
         -e fatbtree.query.record.key -e fatbtree.query.record.value 2>"$work/tshark.log" | sed 's/ *$//' >"$work/wireshark.txt"
     cat "$work/tshark.log"
     diff - "$work/wireshark.txt" <<'EXPECTED'
-RRoCE   0x0123456789abcdef
-Index READ 0x0123456789abcdef 0 0x0003000000001000
-Index READ 0x0123456789abcdef 2 0x0003000000042400
-RRoCE   0x0003000000042400
-Fat-B+Tree query 0x0123456789abcdef 2  2
-Fat-B+Tree query 0x0123456789abcdef 0  2 0
-Fat-B+Tree query 0x0123456789abcdef 0  3
-Fat-B+Tree query 0x0123456789abcdef 0  3
-Fat-B+Tree query 0x0123456789abcdef 0  3 3
-Fat-B+Tree query 0x0123456789abcdef 0  6
-Fat-B+Tree query 0x0123456789abcdef 0  6 0 0x0123456789abcdef 6f6e65
+RRoCE    0x0123456789abcdef
+Index READ 0x0123456789abcdef 0 2 0x0003000000001000
+Index READ 0x0123456789abcdef 2 2 0x0003000000042400
+RRoCE    0x0003000000042480
+Fat-B+Tree query 0x0123456789abcdef 2 0  2
+Fat-B+Tree query 0x0123456789abcdef 0 0  2 0
+Fat-B+Tree query 0x0123456789abcdef 0 0  3
+Fat-B+Tree query 0x0123456789abcdef 0 0  3
+Fat-B+Tree query 0x0123456789abcdef 0 0  3 3
+Fat-B+Tree query 0x0123456789abcdef 0 0  6
+Fat-B+Tree query 0x0123456789abcdef 0 0  6 0 0x0123456789abcdef 6f6e65
 EXPECTED
 }
 

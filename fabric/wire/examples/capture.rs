@@ -38,16 +38,16 @@ fn index_read() -> Vec<Vec<u8>> {
     };
     let bth = Bth { ack_request: true, ..Bth::new(Opcode::RC_RDMA_READ_REQUEST, 0x11, 7) };
     let mut frame = Vec::new();
-    let reth = Reth { va: KEY, rkey: 0, length: 512 };
+    // The slice of a leaf from line 2 on, and no record.
+    let reth = Reth { va: KEY, rkey: 2 << 3 | 1, length: 512 };
     HeaderTemplate::new(&flow).emit(&mut frame, 77, &bth, &Extension::Reth(reth), &[]);
     let mut all = vec![frame.clone()];
     let index =
         IndexHeader { flags: IndexFlags::CLIMBING, partition: 3, path: 9, key: KEY, ..Default::default() };
     hops::admit(&mut frame, &index, 0x0003_0000_0000_1000, 0xdead_1001);
     all.push(frame.clone());
-    let walked = IndexHeader { flags: IndexFlags::INNER, epoch: 2, levels: 2, ..index };
     hops::step(&mut frame, |header, va, _| {
-        *header = walked;
+        *header = IndexHeader { flags: IndexFlags::LEAF, epoch: 2, levels: 2, ..*header };
         *va = 0x0003_0000_0004_2400;
     });
     all.push(frame.clone());

@@ -1,7 +1,7 @@
 //! Reference model, in software, of what switches do to an index read, field by field, for tests to compare with.
 //!
 //! ```text
-//!  client ──READ va=key rkey=0──▶ admit ──▶ step … step ──▶ strip ──READ va=node rkey──▶ memory server
+//!  client ──READ va=key rkey<256▶ admit ──▶ step … step ──▶ strip ──READ va=node rkey──▶ memory server
 //!            dst 4791            first hop   intermediate   last hop     dst 4791
 //! ```
 //!
@@ -11,8 +11,8 @@
 
 use crate::icrc::InFlightDelta;
 use crate::{
-    Bth, ETHERNET_LEN, ICRC_LEN, IN_FLIGHT, INDEX_HEADER_VERSION, INDEX_UDP_PORT, IPV4_LEN, IndexHeader,
-    Opcode, PREFIX_LEN, ROCE_UDP_PORT, Reth,
+    Bth, ETHERNET_LEN, ICRC_LEN, IN_FLIGHT, INDEX_HEADER_VERSION, INDEX_UDP_PORT, IPV4_LEN, IndexFlags,
+    IndexHeader, Opcode, PREFIX_LEN, ROCE_UDP_PORT, Reth,
 };
 
 const TOTAL_LEN_AT: usize = ETHERNET_LEN + 2;
@@ -21,8 +21,11 @@ const CHECKSUM_AT: usize = ETHERNET_LEN + 10;
 const PORT_AT: usize = ETHERNET_LEN + IPV4_LEN + 2;
 const UDP_LEN_AT: usize = ETHERNET_LEN + IPV4_LEN + 4;
 
-/// First hop: inserts `header`, replaces the key in RETH by the root's address and the rkey of index reads by the real one. Acts on READ
-/// requests to UDP port 4791 with `rkey = 0` or 1.
+/// Rkeys below this are index reads.
+const INDEX_RKEYS: u32 = 1 << 8;
+
+/// First hop: inserts `header` with the line of the slice that the rkey asks for, replaces the key in RETH by the root's address and the
+/// rkey of index reads by the real one. Acts on READ requests to UDP port 4791 with an rkey below 256.
 pub fn admit(frame: &mut Vec<u8>, header: &IndexHeader, root: u64, rkey: u32) -> bool {
     const LEN: usize = PREFIX_LEN + Bth::LEN + Reth::LEN + ICRC_LEN;
     if frame.len() != LEN
@@ -31,11 +34,12 @@ pub fn admit(frame: &mut Vec<u8>, header: &IndexHeader, root: u64, rkey: u32) ->
     {
         return false;
     }
-    let header = header.to_bytes();
     let (old_va, old_rkey) = reth_at(frame, PREFIX_LEN + Bth::LEN);
-    if old_rkey > 1 {
+    if old_rkey >= INDEX_RKEYS {
         return false;
     }
+    let slice = header.slice & !IndexHeader::SLICE_LINE | old_rkey as u8 & IndexHeader::SLICE_LINE;
+    let header = IndexHeader { slice, ..*header }.to_bytes();
     let Some(left_out) = InFlightDelta::left_out_of(frame, PREFIX_LEN) else { return false };
     let delta = InFlightDelta { index_header: header, left_out, va: old_va ^ root, rkey: old_rkey ^ rkey };
     write_reth(frame, PREFIX_LEN + Bth::LEN, root, rkey);
@@ -63,14 +67,18 @@ pub fn step(frame: &mut [u8], walk: impl FnOnce(&mut IndexHeader, &mut u64, &mut
     true
 }
 
-/// Last hop: removes the index header, restores UDP port and lengths.
+/// Last hop: removes the index header, restores UDP port and lengths, and moves the address of a leaf to the slice.
 pub fn strip(frame: &mut Vec<u8>) -> bool {
     let Some(index_header) = index_header(frame) else { return false };
+    let Ok(header) = IndexHeader::parse(&index_header) else { return false };
     let Some(left_out) = InFlightDelta::left_out_of(frame, PREFIX_LEN + IndexHeader::LEN) else {
         return false;
     };
-    let delta = InFlightDelta { index_header, left_out, va: 0, rkey: 0 };
     frame.drain(PREFIX_LEN..PREFIX_LEN + IndexHeader::LEN);
+    let (old_va, rkey) = reth_at(frame, PREFIX_LEN + Bth::LEN);
+    let va = if header.flags.contains(IndexFlags::LEAF) { in_leaf(old_va, &header) } else { old_va };
+    write_reth(frame, PREFIX_LEN + Bth::LEN, va, rkey);
+    let delta = InFlightDelta { index_header, left_out, va: old_va ^ va, rkey: 0 };
     // Not simply the port of RoCE: a bit that was flipped on the way stays so.
     let to_roce = ROCE_UDP_PORT.wrapping_sub(INDEX_UDP_PORT);
     let port = u16_at(frame, PORT_AT).wrapping_add(to_roce);
@@ -79,6 +87,12 @@ pub fn strip(frame: &mut Vec<u8>) -> bool {
     lengthen(frame, (IndexHeader::LEN as u16).wrapping_neg());
     mend(frame, &delta);
     true
+}
+
+/// Address of the slice in a leaf. A node does not cross a border of 4 GB, so switches add to the low half alone.
+fn in_leaf(leaf: u64, header: &IndexHeader) -> u64 {
+    let low = (leaf as u32).wrapping_add(header.slice_offset().into());
+    leaf >> 32 << 32 | u64::from(low)
 }
 
 /// The index header's bytes, if the frame has one of our version and is long enough for a READ request.

@@ -2,8 +2,8 @@
 //! ([marked](crate::IN_FLIGHT) in the IPv4 header). Big endian:
 //!
 //! ```text
-//! byte 0        1       2       3        4..6        6      7          8..16
-//! | version = 3 | flags | epoch | levels | partition | path | reserved | key |
+//! byte 0        1       2       3        4..6        6      7       8..16
+//! | version = 3 | flags | epoch | levels | partition | path | slice | key |
 //! ```
 //!
 //! A packet says by its address where it stands: nodes have no other name.
@@ -25,6 +25,12 @@ impl IndexFlags {
     /// The address in RETH is that of an inner node, which may be cached further on. Node sets leave a packet without this flag alone.
     pub const INNER: IndexFlags = IndexFlags(2);
 
+    /// The address in RETH is that of a leaf, to which the walk has led. The last hop adds the offset of the slice to it.
+    pub const LEAF: IndexFlags = IndexFlags(4);
+
+    const NAMES: [(IndexFlags, &str); 3] =
+        [(Self::CLIMBING, "CLIMBING"), (Self::INNER, "INNER"), (Self::LEAF, "LEAF")];
+
     /// Whether every bit of `other` is set.
     pub const fn contains(self, other: IndexFlags) -> bool {
         self.0 & other.0 == other.0
@@ -35,7 +41,7 @@ impl fmt::Display for IndexFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0;
         let mut separator = "";
-        for (flag, name) in [(IndexFlags::CLIMBING, "CLIMBING"), (IndexFlags::INNER, "INNER")] {
+        for (flag, name) in Self::NAMES {
             if self.contains(flag) {
                 write!(f, "{separator}{name}")?;
                 separator = ", ";
@@ -63,10 +69,10 @@ pub struct IndexHeader {
     pub partition: u16,
     /// Path number, below 64, which chooses the way to a fat root. The first hop draws it from the connection.
     pub path: u8,
-    /// Reserved byte, sent as 0. Any value is read, kept and written back. Every hop's ICRC arithmetic covers this
-    /// byte, so a hop that refused or cleared it would differ from the switches, which pass it on. Damage here shows
-    /// in the ICRC like any other.
-    pub reserved: u8,
+    /// Slice of the leaf that the client wants. Bits 7 to 3, which the first hop takes from the same bits of the rkey: the first line in
+    /// units of 64 bytes, 0 for the whole leaf. Bits 2 to 0: 0, or the queue on the way to a second pass. Any value is read, kept and
+    /// written back, as switches pass it on; damage shows in the ICRC like any other.
+    pub slice: u8,
     /// The key that is looked up.
     pub key: u64,
 }
@@ -75,10 +81,18 @@ impl IndexHeader {
     /// Bytes on the wire.
     pub const LEN: usize = 16;
 
+    /// Bits of the [slice](Self::slice) that say where it begins, and of the rkey from which the first hop takes them.
+    pub const SLICE_LINE: u8 = 0xf8;
+
+    /// Offset in bytes, from the beginning of the leaf, at which the [slice](Self::slice) begins.
+    pub const fn slice_offset(&self) -> u16 {
+        ((self.slice & Self::SLICE_LINE) as u16) << 3
+    }
+
     /// Reads a header; the version must be [`INDEX_HEADER_VERSION`].
     #[inline]
     pub fn parse(bytes: &[u8; IndexHeader::LEN]) -> Result<IndexHeader, ParseError> {
-        let [version, flags, epoch, levels, p0, p1, path, reserved, key @ ..] = *bytes;
+        let [version, flags, epoch, levels, p0, p1, path, slice, key @ ..] = *bytes;
         if version != INDEX_HEADER_VERSION {
             return Err(ParseError::Field {
                 header: Header::Index,
@@ -93,7 +107,7 @@ impl IndexHeader {
             levels,
             partition: u16::from_be_bytes([p0, p1]),
             path,
-            reserved,
+            slice,
             key: u64::from_be_bytes(key),
         })
     }
@@ -104,7 +118,7 @@ impl IndexHeader {
         let mut bytes = [0; IndexHeader::LEN];
         bytes[..4].copy_from_slice(&[INDEX_HEADER_VERSION, self.flags.0, self.epoch, self.levels]);
         bytes[4..6].copy_from_slice(&self.partition.to_be_bytes());
-        bytes[6..8].copy_from_slice(&[self.path, self.reserved]);
+        bytes[6..8].copy_from_slice(&[self.path, self.slice]);
         bytes[8..].copy_from_slice(&self.key.to_be_bytes());
         bytes
     }
@@ -122,7 +136,7 @@ mod tests {
             levels: 3,
             partition: 0x0405,
             path: 6,
-            reserved: 7,
+            slice: 7,
             key: 0x0809_0a0b_0c0d_0e0f,
         };
         let golden = [3, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -131,13 +145,20 @@ mod tests {
     }
 
     #[test]
+    fn a_slice_begins_at_a_line_of_64_bytes_whatever_the_queue() {
+        let offset = |slice| IndexHeader { slice, ..IndexHeader::default() }.slice_offset();
+        assert_eq!([0, 7, 0x08, 0x0d, 0x80, 0xf8, 0xff].map(offset), [0, 0, 64, 64, 1024, 1984, 1984]);
+    }
+
+    #[test]
     fn another_version_is_refused_and_unknown_flags_print() {
         let mut bytes = IndexHeader::default().to_bytes();
         bytes[0] = 1;
         assert_eq!(IndexHeader::parse(&bytes).unwrap_err().header(), Header::Index);
-        assert_eq!(IndexFlags(0x83).to_string(), "CLIMBING, INNER, unknown 0x80");
+        assert_eq!(IndexFlags(0x87).to_string(), "CLIMBING, INNER, LEAF, unknown 0x80");
         assert_eq!(IndexFlags(0x40).to_string(), "unknown 0x40");
         assert_eq!(IndexFlags::INNER.to_string(), "INNER");
+        assert_eq!(IndexFlags::LEAF.to_string(), "LEAF");
         assert_eq!(IndexFlags(0).to_string(), "none");
     }
 }

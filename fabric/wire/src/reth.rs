@@ -1,7 +1,7 @@
 //! RDMA extended transport header, 16 bytes (IBTA volume 1, section 9.3.3): `va(8) rkey(4) dmalen(4)`.
 
 /// Target of an RDMA READ or WRITE. In an index read that has not passed the first switch yet, `va` is the key and
-/// `rkey` is 0 or 1.
+/// `rkey` is below 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reth {
     /// Virtual address.

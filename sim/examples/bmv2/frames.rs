@@ -246,7 +246,7 @@ impl<'a> Frames<'a> {
             } else {
                 self.random.random_range(0..64)
             },
-            reserved: if self.random.random_bool(0.05) { self.random.random() } else { 0 },
+            slice: if self.random.random_bool(0.5) { self.random.random() } else { 0 },
             key,
         };
         let mut va = match self.random.random_range(0..10u8) {

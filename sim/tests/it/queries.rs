@@ -71,14 +71,14 @@ fn budget() -> impl Strategy<Value = Budget> {
 /// Values that a client, or a forger, may put into the fields that switches write.
 fn forged() -> impl Strategy<Value = (IndexHeader, u64)> {
     let anything = (any::<[u8; 4]>(), any::<u16>(), any::<u64>()).prop_map(|(bytes, partition, address)| {
-        let [flags, epoch, levels, reserved] = bytes;
+        let [flags, epoch, levels, slice] = bytes;
         (
             IndexHeader {
                 flags: IndexFlags(flags),
                 epoch,
                 levels,
                 partition,
-                reserved,
+                slice,
                 ..IndexHeader::default()
             },
             address,
@@ -148,7 +148,7 @@ proptest! {
             let expected = bench.network.tree().host(expected);
             prop_assert_eq!((destination(arrived), &arrived[..6]), (expected.ip, &expected.mac.0[..]));
             let walk = IndexHeader::parse(arrived[HEADERS..HEADERS + 16].try_into().unwrap()).unwrap();
-            prop_assert_eq!((walk.key, walk.path, walk.reserved), (key, path, 0));
+            prop_assert_eq!((walk.key, walk.path, walk.slice), (key, path, 0));
             let address = u64::from_be_bytes(arrived[HEADERS + 16..HEADERS + 24].try_into().unwrap());
             match landing {
                 Some(landing) => {

@@ -229,7 +229,7 @@ mod tests {
                 levels: 3,
                 partition: 0x0405,
                 path: 6,
-                reserved: 7,
+                slice: 7,
                 key: 0x0809_0a0b_0c0d_0e0f,
             },
             address: 0x1011_1213_1415_1617,

@@ -10,6 +10,9 @@ const ROOT: u64 = 0x0003_0000_0000_1000;
 const INNER_NODE: u64 = 0x0003_0000_0000_5000;
 const NODE: u64 = 0x0003_0000_0004_2400;
 const RKEY: u32 = 0xdead_1001;
+/// The rkey of an index read that wants the slice of a leaf from line 19 on, and no record.
+const SLICE_RKEY: u32 = 19 << 3 | 1;
+const SLICE: u64 = 19 * 64;
 
 fn flow() -> Flow {
     Flow {
@@ -30,8 +33,8 @@ fn read(va: u64, rkey: u32) -> Vec<u8> {
     frame
 }
 
-fn first_hop() -> Vec<u8> {
-    let mut frame = read(KEY, 0);
+fn first_hop(rkey: u32) -> Vec<u8> {
+    let mut frame = read(KEY, rkey);
     let header = IndexHeader { flags: IndexFlags::CLIMBING, partition: 3, key: KEY, ..Default::default() };
     assert!(hops::admit(&mut frame, &header, ROOT, RKEY));
     frame
@@ -54,7 +57,7 @@ fn edge_hop(frame: &mut [u8]) -> bool {
     hops::step(frame, |header, va, _| {
         if header.flags.contains(IndexFlags::INNER) && *va == INNER_NODE && header.epoch == 4 {
             header.levels += 1;
-            header.flags = IndexFlags(0);
+            header.flags = IndexFlags::LEAF;
             *va = NODE;
         }
     })
@@ -73,7 +76,17 @@ fn accepted(frame: &[u8]) -> bool {
 
 #[test]
 fn an_undamaged_index_read_arrives_as_an_ordinary_read() {
-    let mut frame = first_hop();
+    arrives(0, NODE);
+}
+
+#[test]
+fn the_last_hop_moves_the_address_of_a_leaf_to_the_slice() {
+    arrives(SLICE_RKEY, NODE + SLICE);
+}
+
+/// An index read goes all the way, and arrives as a READ of this address.
+fn arrives(rkey: u32, address: u64) {
+    let mut frame = first_hop(rkey);
     let in_flight = Frame::parse(&frame).unwrap();
     assert_eq!(in_flight.icrc, in_flight.expected_icrc(), "after the first hop");
     assert_eq!(frame.len(), 90);
@@ -85,8 +98,41 @@ fn an_undamaged_index_read_arrives_as_an_ordinary_read() {
     assert_eq!(in_flight.index.unwrap().levels, 3);
     assert_eq!(in_flight.icrc, in_flight.expected_icrc(), "after the edge");
     assert!(hops::strip(&mut frame));
-    assert_eq!(frame, read(NODE, RKEY), "bit for bit what a READ of the node would have been");
+    assert_eq!(frame, read(address, RKEY), "bit for bit what a READ of the node would have been");
     assert!(accepted(&frame));
+}
+
+/// A walk that ends at a hot key, at an inner node or at the root has no leaf to begin in.
+#[test]
+fn the_last_hop_leaves_every_other_address_alone() {
+    let others = [IndexFlags(0), IndexFlags::CLIMBING, IndexFlags::INNER, IndexFlags(!IndexFlags::LEAF.0)];
+    for flags in others {
+        let mut frame = first_hop(SLICE_RKEY);
+        assert!(hops::step(&mut frame, |header, va, _| (header.flags, *va) = (flags, NODE)));
+        assert!(hops::strip(&mut frame));
+        assert_eq!(frame, read(NODE, RKEY), "{flags}");
+    }
+}
+
+/// Nothing is carried out of the low half of the address.
+#[test]
+fn a_slice_is_added_to_the_low_half_of_the_address() {
+    let mut frame = first_hop(SLICE_RKEY);
+    let last_line = 0x0003_0001_ffff_ffc0;
+    assert!(hops::step(&mut frame, |header, va, _| (header.flags, *va) = (IndexFlags::LEAF, last_line)));
+    assert!(hops::strip(&mut frame));
+    assert_eq!(frame, read(0x0003_0001_0000_0000 + SLICE - 64, RKEY));
+}
+
+#[test]
+fn the_first_hop_takes_the_slice_from_every_rkey_below_256() {
+    for rkey in 0..=256 {
+        let mut frame = read(KEY, rkey);
+        let header = IndexHeader { slice: 0xff, key: KEY, ..Default::default() };
+        assert_eq!(hops::admit(&mut frame, &header, ROOT, RKEY), rkey < 256, "{rkey}");
+        let slice = (rkey < 256).then_some(rkey as u8 & 0xf8 | 7);
+        assert_eq!(Frame::parse(&frame).unwrap().index.map(|index| index.slice), slice, "{rkey}");
+    }
 }
 
 #[test]
@@ -102,7 +148,7 @@ fn any_single_bit_flipped_on_the_way_is_noticed() {
     let mut undetected = Vec::new();
     for link in 0..3 {
         for bit in 0..90 * 8 {
-            let mut frame = first_hop();
+            let mut frame = first_hop(SLICE_RKEY);
             for hop in 0..4 {
                 if hop == link {
                     frame[bit / 8] ^= 0x80 >> (bit % 8);
@@ -127,7 +173,7 @@ fn any_single_bit_flipped_on_the_way_is_noticed() {
 /// The test above can fail: a last hop that recomputes the ICRC blesses the damage.
 #[test]
 fn recomputing_would_bless_damage() {
-    let mut frame = first_hop();
+    let mut frame = first_hop(0);
     frame[70] ^= 1; // the address
     hops::strip(&mut frame);
     assert!(!accepted(&frame));

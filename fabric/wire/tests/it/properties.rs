@@ -45,7 +45,8 @@ fn a_frame() -> impl Strategy<Value = Vec<u8>> {
 
 fn an_index_frame() -> impl Strategy<Value = Vec<u8>> {
     let header = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u16>(), any::<u16>(), any::<u64>());
-    (a_frame(), header, any::<u64>(), any::<u32>()).prop_map(|(frame, header, root, rkey)| {
+    let rkeys = (any::<u8>(), any::<u32>());
+    (a_frame(), header, any::<u64>(), rkeys).prop_map(|(frame, header, root, (target, rkey))| {
         let parsed = Frame::parse(&frame).unwrap();
         let template = HeaderTemplate::new(&Flow {
             source_mac: parsed.ethernet.source,
@@ -53,7 +54,7 @@ fn an_index_frame() -> impl Strategy<Value = Vec<u8>> {
             ..Flow::default()
         });
         let bth = Bth { opcode: Opcode::RC_RDMA_READ_REQUEST, ..parsed.bth };
-        let reth = fatbtree_wire::Reth { va: header.5, rkey: 0, length: 512 };
+        let reth = fatbtree_wire::Reth { va: header.5, rkey: target.into(), length: 512 };
         let mut out = Vec::new();
         template.emit(&mut out, parsed.ipv4.identification, &bth, &Extension::Reth(reth), &[]);
         let index = IndexHeader {
@@ -62,7 +63,7 @@ fn an_index_frame() -> impl Strategy<Value = Vec<u8>> {
             levels: header.2,
             partition: header.3,
             path: header.4 as u8,
-            reserved: (header.4 >> 8) as u8,
+            slice: (header.4 >> 8) as u8,
             key: header.5,
         };
         assert!(hops::admit(&mut out, &index, root, rkey));

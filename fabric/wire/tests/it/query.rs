@@ -15,7 +15,7 @@ fn a_header() -> impl Strategy<Value = QueryHeader> {
             levels: walk.2,
             partition: walk.3,
             path: walk.4[0],
-            reserved: walk.4[1],
+            slice: walk.4[1],
             key: walk.5,
         },
         address: numbers.0,
