@@ -264,7 +264,7 @@ fn requests_on_their_way_span_a_quarter_of_the_psns() {
         ..client_config()
     };
     let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
-    let long = read(0, 7, 512 << 20);
+    let long = read(0, 777, 512 << 20);
     let tag = WorkRequest { tag: 1, signalled: true, operation: long };
     let queue_pair = pair.queue_pair;
     let (limit, what) = (1 << 22, "packets");

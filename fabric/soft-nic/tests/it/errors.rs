@@ -151,7 +151,7 @@ fn posts_that_cannot_be_are_refused_at_once_and_change_nothing() {
     let cases: [(&[WorkRequest<'_>], PostError); 7] = [
         (&[good, request(fetch_add(9, rkey, 1))], PostError::Misaligned { address: 9 }),
         (
-            &[good, request(read(0, 7, u32::MAX))],
+            &[good, request(read(0, 777, u32::MAX))],
             PostError::TooLong { found: u32::MAX.into(), limit: largest },
         ),
         (&[good, request(write(0, 1, &long))], PostError::TooLong { found: largest + 1, limit: largest }),
@@ -259,12 +259,12 @@ fn connecting_says_what_is_wrong() {
 }
 
 #[test]
-fn an_rkey_of_ones_choice_is_given_once_and_never_0() {
+fn an_rkey_of_ones_choice_is_given_once_and_never_one_of_index_reads() {
     let mut nic = Nic::new(client_config(), 1).unwrap();
     let memory = Memory::shared(64).unwrap();
-    let region = nic.register_with_rkey(77, &memory, 4096, Access::ALL).unwrap();
-    assert_eq!(region, Region { rkey: 77, iova: 4096, len: 64 });
-    for rkey in [0, 77] {
+    let region = nic.register_with_rkey(777, &memory, 4096, Access::ALL).unwrap();
+    assert_eq!(region, Region { rkey: 777, iova: 4096, len: 64 });
+    for rkey in [0, 1, 255, 777] {
         let error = nic.register_with_rkey(rkey, &memory, 4096, Access::ALL).unwrap_err();
         assert!(matches!(error, RegisterError::Driver { .. }), "{error}");
     }

@@ -79,6 +79,7 @@ fn index_key_of_nodes<B: Bench>(lab: &mut Lab<B>) -> Verdict {
     for target in IndexTarget::ALL {
         let from = Remote { rkey: target.rkey(), ..lab.at(0) };
         lab.fails(Operation::Read { from, len: 8 }, REFUSED)?;
+        (lab.queue_pair, lab.peer) = lab.connect()?;
     }
     Ok(())
 }
