@@ -58,3 +58,4 @@ for chip in ${CHIPS:-$chips}; do
 done
 python3 tofino_resources.py "$out" "$build/sizes.json" "$report" "$(p4c-barefoot --version 2>&1 | sed -n 's/^Version //p'), commit ${P4C_COMMIT:-unknown}"
 sha256sum include/*.p4 *.p4 >"$build/sources.sha256"
+rm -f "$build/BEHIND.md"

@@ -180,7 +180,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
     }
 #ifdef ROLE_FOLDED
     // The queue is chosen once more in the pipe of the second pass, which knows it from here.
-    action carry() { hdr.index.reserved[2:0] = class; }
+    action carry() { hdr.index.slice[2:0] = class; }
     CARRY_CLASS_PLACE
     @hidden table carry_class {
         actions = { carry; }
@@ -461,8 +461,8 @@ control SecondPassIngress(inout headers_t hdr, inout metadata_t meta,
             node_set_b.apply(hdr.index, hdr.reth.va);
             put_back.apply(hdr);
         }
-        for_tm.qid = (QueueId_t) hdr.index.reserved[2:0];
-        for_tm.ingress_cos = hdr.index.reserved[2:0];
+        for_tm.qid = (QueueId_t) hdr.index.slice[2:0];
+        for_tm.ingress_cos = hdr.index.slice[2:0];
         way_back.apply(hdr, intrinsic.ingress_port, port, is_lost);
         if (is_lost == 1) {
             second_pass_drops.count(0);

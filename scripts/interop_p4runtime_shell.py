@@ -163,8 +163,8 @@ def main():
             node,
             "quarter_by_high",
             {"epoch": "3", "address": "0x0002000000000400"},
-            {"last_1": 1, "last_2": 2, "last_3": 3, "slot": 17, "first_child": 0x0001_0000_0400, "stride": 8, "inner": 1},
-            {"last_1": 0, "last_2": 0, "last_3": 0xFFFF_FFFF, "slot": 17, "first_child": 0xFFFF_FFFF_FFFF, "stride": 0, "inner": 0},
+            {"last_1": 1, "last_2": 2, "last_3": 3, "slot": 17, "first_child": 0x0001_0000_0400, "stride": 8, "kind": 1},
+            {"last_1": 0, "last_2": 0, "last_3": 0xFFFF_FFFF, "slot": 17, "first_child": 0xFFFF_FFFF_FFFF, "stride": 0, "kind": 2},
         )
         route = name(p4info.tables, "ipv4_route")
         cycle(route, "forward", {"dst_ip": "10.1.0.0/16"}, {"port": 1}, {"port": 511})
@@ -173,8 +173,8 @@ def main():
             root,
             "land",
             {"sub_table": "5", "slice": "100..4095"},
-            {"address": 0x400, "partition": 1, "inner": 0},
-            {"address": 0x800, "partition": 2, "inner": 1},
+            {"address": 0x400, "partition": 1, "kind": 0},
+            {"address": 0x800, "partition": 2, "kind": 1},
             priority=10,
         )
 

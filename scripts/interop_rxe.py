@@ -11,8 +11,8 @@
 
 Checks, one line each: perftest's ib_read_lat between the guests; then the conformance suite of the verbs seam, our
 libibverbs implementation in both guests (fabric/ibverbs/examples/verbs_lab); then READs by rxe_guest/index_peer.c, ordinary ones and
-index reads (rkey = 0, the key in the address) that end at the root, at a child of the fat root, and at a child of a node in
-node set A; and an index read on an unregistered connection, which the server has to refuse. Then the tree client in
+index reads (an rkey below 256, the key in the address) that end at the root, at a child of the fat root, at a child of a node in
+node set A, and at a slice of such a child; and an index read on an unregistered connection, which the server has to refuse. Then the tree client in
 the client guest looks keys up on our memory server, through five switches (rxe_lab/tree.py). Exits with 1 when one fails.
 
 --kernel is a folder in which a linux-image package was unpacked. Emulation only (`-accel tcg`), no root, loopback only.
@@ -195,7 +195,7 @@ def index_reads(report, tables, server, client):
 
     # One range in the first stage, 0x0100 … 0x01ff in the key's first 16 bits: a child of the fat root at region + 2 nodes.
     tables.insert("fat_root_0", {"sub_table": 1, "slice": "0x0100..0x01ff"}, "land_0",
-                  {"address": region + 2 * NODE, "partition": 1, "inner": 0}, priority=1)
+                  {"address": region + 2 * NODE, "partition": 1, "kind": 0}, priority=1)
     tables.set_default("core_route", "descend", {"epoch": 1, "sub_table": 1})
     report.check("soft RoCE: index read ends at a child of the fat root", lambda: expect_bytes(client, key, 0, 2 * NODE))
     report.check("soft RoCE: index read of a key outside the fat root ends at the root",
@@ -204,10 +204,10 @@ def index_reads(report, tables, server, client):
     # Another range leads to a node in node set A: two children one after the other, the second from key 0x0280… on.
     middle = 0x0280 << 48
     tables.insert("fat_root_0", {"sub_table": 1, "slice": "0x0200..0x02ff"}, "land_0",
-                  {"address": region + 3 * NODE, "partition": 1, "inner": 1}, priority=1)
+                  {"address": region + 3 * NODE, "partition": 1, "kind": 1}, priority=1)
     none = {f"last_{i}": 0xFFFF_FFFF for i in (1, 2, 3)}
     tables.insert("node_set_a.coarse", {"epoch": 1, "address": region + 3 * NODE}, "quarter_by_high",
-                  none | {"slot": 1, "first_child": (region + 4 * NODE) & 0xFFFF_FFFF_FFFF, "stride": NODE // 64, "inner": 0})
+                  none | {"slot": 1, "first_child": (region + 4 * NODE) & 0xFFFF_FFFF_FFFF, "stride": NODE // 64, "kind": 2})
     tables.insert("node_set_a.fine", {"epoch": 1, "slot": 1, "quarter": 0}, "child_by_high",
                   none | {"last_1": (middle >> 32) - 1})
     for branch in (0, 1):
@@ -216,6 +216,14 @@ def index_reads(report, tables, server, client):
                  lambda: expect_bytes(client, middle - 1, 0, 4 * NODE))
     report.check("soft RoCE: index read, key equal to the pivot, ends at the second child of a cached node",
                  lambda: expect_bytes(client, middle, 0, 5 * NODE))
+    # The rkey's upper five bits are the line at which the slice begins: 3, or the last one, in lines of 64 bytes.
+    for line in (3, 31):
+        report.check(f"soft RoCE: index read of a slice, line {line}, ends inside of the leaf",
+                     lambda line=line: expect_bytes(client, middle, line << 3, 5 * NODE + 64 * line))
+    report.check("soft RoCE: index read of a slice that ends at the root brings the root",
+                 lambda: expect_bytes(client, 0xFFFF_FFFF_FFFF_FFFF, 3 << 3, 0))
+    report.check("soft RoCE: index read of a slice that ends at an inner node brings the node",
+                 lambda: expect_bytes(client, key, 3 << 3, 2 * NODE))
 
     def counters():
         found = (tables.hits("fat_root_0"), tables.hits("node_set_a.coarse"))

@@ -95,5 +95,5 @@ pub use reconcile::{
     Active, Controller, Desired, Generation, Generations, Keeper, KeeperAnswer, KeeperNotice, KeeperRequest,
     Loaded, Notice, Observed, Pace, Refused, Registration, Serving, Stage, SwitchState, Wanted,
 };
-pub use tables::{Change, Entry, NodeSet, TableError, Tables};
+pub use tables::{Change, Entry, NodeKind, NodeSet, TableError, Tables};
 pub use tree::{MAX_BRANCHES, SnapshotError, Tree};

@@ -125,8 +125,8 @@ mod tests {
     use super::*;
     use crate::tables::pivots::Last;
     use crate::tables::{
-        NodeSet, child, coarse, fat_root, fine, last_hop, neighbor, partition_route, roce_connection, run,
-        traffic_class, trunk_port,
+        NodeKind, NodeSet, child, coarse, fat_root, fine, last_hop, neighbor, partition_route,
+        roce_connection, run, traffic_class, trunk_port,
     };
     use crate::{Programs, Target};
 
@@ -138,7 +138,7 @@ mod tests {
     fn of_node(set: NodeSet, slot: u16, whole: bool) -> [Entry; 4] {
         let last = if whole { Last::Whole([1, 2, 3]) } else { Last::Low([1, 2, 3]) };
         let key = coarse::Key { set, whole, epoch: 1, address: slot.into() };
-        let action = coarse::Action { last, slot, first_child: 0, stride: 0, inner: false };
+        let action = coarse::Action { last, slot, first_child: 0, stride: 0, kind: NodeKind::Leaf };
         let coarse = Entry::Coarse(key, action);
         let key = fine::Key { set, whole, epoch: 1, slot, quarter: 2 };
         let fine = Entry::Fine(key, fine::Action { last });

@@ -50,7 +50,8 @@ pub use sizes::SramBytes;
 pub(crate) use sizes::{planned, stage_rows};
 
 use crate::frequency::Frequencies;
-use crate::tree::{NONE, Tree};
+use crate::tables::NodeKind;
+use crate::tree::Tree;
 use budget::SetRoom;
 use choice::Choice;
 use fat_root::FatRoot;
@@ -197,8 +198,8 @@ pub struct FatRootRange {
     pub address: u64,
     /// Its partition.
     pub partition: u16,
-    /// Whether it is an inner node, which may be cached further on.
-    pub inner: bool,
+    /// Its kind.
+    pub kind: NodeKind,
     /// Sampled visits.
     pub weight: u64,
 }
@@ -322,7 +323,7 @@ impl Plan {
                 low: child.low,
                 address: child.address,
                 partition: partition_id(child.partition),
-                inner: child.node != NONE,
+                kind: child.kind(),
                 weight: frequencies
                     .of_keys(child.low, children.get(at + 1).map_or(u64::MAX, |next| next.low - 1)),
             })

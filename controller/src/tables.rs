@@ -23,6 +23,7 @@ pub mod ipv4_route;
 pub mod last_hop;
 pub mod loopback_port;
 pub mod neighbor;
+mod node_kind;
 pub mod partition_route;
 pub mod pivots;
 pub mod roce_connection;
@@ -40,6 +41,7 @@ use fatbtree_p4runtime::v1::{TableEntry, Update};
 use fatbtree_p4runtime::{EntryError, LookupError};
 
 pub use fatbtree_topology::NodeSet;
+pub use node_kind::NodeKind;
 
 use declare::{Action as _, Key as _};
 use found::Table;

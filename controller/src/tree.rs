@@ -135,6 +135,8 @@ pub(crate) struct TreePartition {
     pub(crate) high: u64,
     pub(crate) root: u64,
     pub(crate) node: u32,
+    /// Level of the root; 0 for a leaf.
+    pub(crate) level: u8,
 }
 
 /// The tree that planning works on.
@@ -209,7 +211,8 @@ impl Tree {
                 tree.walk(first, id, &mut by_address);
                 first
             });
-            tree.partitions.push(TreePartition { id, low, high, root, node });
+            let level = top.partition.root_level;
+            tree.partitions.push(TreePartition { id, low, high, root, node, level });
         }
         tree.count_leaves();
         tree.strides = tree.common_strides();

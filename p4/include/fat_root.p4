@@ -20,11 +20,11 @@
 #define FAT_ROOT_STAGE(stage, slice_, ways_on, names_of_ways_on, where_none, size_) \
     DIRECT_COUNTER(fat_root_hits_##stage) \
     ways_on \
-    action land_##stage(address_t address, partition_t partition, @name("inner") bit<1> inner) { \
+    action land_##stage(address_t address, partition_t partition, kind_t kind) { \
         COUNT(fat_root_hits_##stage) \
         child_address = address; \
         child_partition = partition; \
-        child_is_inner = inner; \
+        child_kind = kind; \
         landed = 1; \
     } \
     action no_range_##stage() { where_none } \
@@ -47,7 +47,7 @@ control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, inout
     bit<1>      landed = 0;
     address_t   child_address = 0;
     partition_t child_partition = 0;
-    bit<1>      child_is_inner = 0;
+    kind_t      child_kind = 0;
 
     // The first stage sees the first slice alone, in the key itself: a chip need not copy it before.
     FAT_ROOT_STAGE(0, key_[63:48],
@@ -79,7 +79,7 @@ control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, inout
         if (landed == 1 && (child_partition == index.partition || index.partition == ANY_PARTITION)) {
             index.partition = child_partition;
             va = child_address;
-            index.flags[1:1] = child_is_inner;
+            index.flags[2:1] = child_kind;
             index.levels = index.levels + 1;
         }
     }

@@ -11,6 +11,7 @@ typedef bit<64> address_t;     // where a node lies: server (16) and offset (48)
 typedef bit<48> offset_t;      // where it lies in its server: the children of a node are on the node's server
 typedef bit<16> slot_t;        // compact name of a cached node in its set
 typedef bit<8>  stride_t;      // distance of siblings in units of 64 bytes; 0 = not all at the same distance
+typedef bit<2>  kind_t;        // of a node: 1 = inner, 2 = leaf, 0 = not known; bits 2..1 of the flags in the index header
 typedef bit<16> partition_t;
 typedef bit<16> sub_table_t;   // one of the 16-bit range tables that make up the fat root; 0 = none
 typedef bit<8>  path_t;        // below 64: drawn from the connection
@@ -26,13 +27,17 @@ const bit<8>  IP_PROTOCOL_UDP  = 17;
 const bit<16> UDP_PORT_ROCE    = 4791;
 const bit<16> UDP_PORT_QUERY   = 4793;
 const bit<8>  RC_RDMA_READ_REQUEST = 0x0C;
-// A READ with a key where its address would be has an rkey that is none: 0 for whatever brings the value in the fewest round
-// trips, 1 for a node of the tree.
-#define IS_KEY_READ(reth) (reth.rkey[31:1] == 0)
+// A READ with a key where its address would be has an rkey that is none, below 256.  It says what the read wants:
+//
+//     bits 7..3   the slice of a leaf that begins at this line, in units of 64 bytes; 0 = the whole leaf
+//     bits 2..1   not used
+//     bit  0      0 = whatever brings the value in the fewest round trips, 1 = a node of the tree
+#define IS_KEY_READ(reth) (reth.rkey[31:8] == 0)
 
-const bit<8>  INDEX_VERSION  = 3;
+const bit<8>  INDEX_VERSION  = 4;
 const bit<8>  INDEX_CLIMBING = 1;     // flag: not yet at the core switch that holds the fat root
 const bit<8>  INDEX_INNER    = 2;     // flag: `va` is an inner node, which may be cached further on
+const bit<8>  INDEX_LEAF     = 4;     // flag: `va` is a leaf, where the walk has ended
 const bit<16> INDEX_BYTES    = 16;
 // A READ request is BTH 12 + RETH 16 + ICRC 4 behind UDP 8: its lengths are known, so others are not index reads.
 const bit<16> READ_REQUEST_UDP_BYTES = 40;
@@ -116,9 +121,12 @@ header index_t {
     bit<8>      levels;      // how many levels of the tree the network has walked
     partition_t partition;
     path_t      path;        // which of the ways to a fat root it takes
-    bit<8>      reserved;    // 0; on the way to a second pass, the queue
+    bit<8>      slice;       // bits 7..3 as in the rkey, bits 2..0 are 0; on the way to a second pass, the queue
     db_key_t    key;
 }
+
+// Where the slice of a leaf begins.
+#define SLICE_OFFSET(index) (21w0 ++ index.slice[7:3] ++ 6w0)
 
 header bth_t {
     bit<8>  opcode;
@@ -132,7 +140,7 @@ header bth_t {
 
 header reth_t {
     bit<64> va;              // key at the client; node address from the first hop on
-    bit<32> rkey;            // 0 or 1 at the client; the real one from the first hop on
+    bit<32> rkey;            // below 256 at the client; the real one from the first hop on
     bit<32> length;
 }
 

@@ -83,7 +83,7 @@ control NodeSet(inout index_t index, inout address_t va)(bit<32> nodes, bit<32> 
     bit<16> first_child_high = 0;
     bit<32> first_child_low = 0;
     stride_t stride = 0;
-    bit<1> inner = 0;
+    kind_t kind = 0;
     COMPARE_VARIABLES(coarse, 1) COMPARE_VARIABLES(coarse, 2) COMPARE_VARIABLES(coarse, 3)
     COMPARE_VARIABLES(fine, 1) COMPARE_VARIABLES(fine, 2) COMPARE_VARIABLES(fine, 3)
 
@@ -102,13 +102,13 @@ control NodeSet(inout index_t index, inout address_t va)(bit<32> nodes, bit<32> 
     DIRECT_COUNTER(visits)
     DIRECT_COUNTER(whole_visits)
 #define NODE \
-    @name("slot") slot_t slot_, offset_t first_child, @name("stride") stride_t stride_, @name("inner") bit<1> inner_
+    @name("slot") slot_t slot_, offset_t first_child, @name("stride") stride_t stride_, @name("kind") kind_t kind_
 #define IS_HERE \
     slot = slot_; \
     first_child_high = first_child[47:32]; \
     first_child_low = first_child[31:0]; \
     stride = stride_; \
-    inner = inner_;
+    kind = kind_;
     action quarter_by_high(HALVES, NODE) { COUNT(visits) IS_HERE COMPARE_HIGH(coarse) }
     action quarter_by_low(HALVES, NODE) { COUNT(visits) IS_HERE COMPARE_LOW(coarse) }
     action quarter_by_whole(WHOLES, NODE) { COUNT(whole_visits) IS_HERE COMPARE_WHOLE(coarse) }
@@ -161,10 +161,10 @@ control NodeSet(inout index_t index, inout address_t va)(bit<32> nodes, bit<32> 
 
     // The children of a node are inner nodes, all of them or none.
 #define DESCEND \
-    index.flags[1:1] = inner; \
+    index.flags[2:1] = kind; \
     index.levels = index.levels + 1;
-    // The node is here but the child is not: the walk ends, for every later set as well.
-    action stop() { index.flags[1:1] = 0; }
+    // The node is here but the child is not: the walk ends at an inner node, for every later set as well.
+    action stop() { index.flags[2:1] = 0; }
 
     // Runs do not cross a border of 4 GB, so nothing is carried.
     action descend_by(bit<32> distance) {

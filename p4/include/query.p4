@@ -16,7 +16,7 @@
 // What a switch may change, beside the address that the query is sent to and the checksum itself.
 #define QUERY_CHECKSUM_FIELDS(hdr) \
     hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels, \
-    hdr.index.partition, hdr.index.path, hdr.index.reserved, hdr.reth.va
+    hdr.index.partition, hdr.index.path, hdr.index.slice, hdr.reth.va
 
 /// First hop: whatever the client wrote where switches write is gone, but its path: queries need no order.
 control QuerySetsOut(inout headers_t hdr, inout bit<1> is_set_out) {
@@ -26,7 +26,7 @@ control QuerySetsOut(inout headers_t hdr, inout bit<1> is_set_out) {
         hdr.index.levels = 0;
         hdr.index.partition = ANY_PARTITION;
         hdr.index.path[7:6] = 0;
-        hdr.index.reserved = 0;
+        hdr.index.slice = 0;
         hdr.reth.va = 0;
         hdr.ipv4.in_flight = 1;
         is_set_out = 1;

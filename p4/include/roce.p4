@@ -58,7 +58,7 @@ const bit<32> CRC32_OF_ZEROS = 0x80f2f420;
 const int REFUSED_UNREGISTERED = 0; // on no connection of this host
 const int REFUSED_TOO_LONG     = 1; // its response would take several packets, and be resumed at another key
 
-/// First hop: a READ with rkey 0 or 1 on a connection the controller registered becomes an index packet.  Its ICRC is mended
+/// First hop: a READ with an rkey below 256 on a connection the controller registered becomes an index packet.  Its ICRC is mended
 /// by half: `MendSetOut` does the rest, at once or, where the fat root is in the same switch, behind it.
 control FirstHop(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_set_out, inout bit<1> is_hot) {
     INDIRECT_COUNTER(refused_index_reads, REFUSED_REASONS)
@@ -71,7 +71,7 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_se
     bit<16>     udp_port = 0;
     bit<16>     spare = 0;
     // A connection is its client's: by the port of the switch, the MAC address and the address.  The partition's root is where the
-    // read ends when no switch knows better: whatever is loaded, and be it nothing, the server never sees rkey = 0 from a
+    // read ends when no switch knows better: whatever is loaded, and be it nothing, the server never sees an rkey below 256 from a
     // registered client.  `mtu` is the longest READ that is answered in one packet.
     action admit(@name("rkey") bit<32> rkey_, @name("partition") partition_t partition_, @name("root") address_t root_,
                  @name("udp_port") bit<16> udp_port_, bit<16> mtu) {
@@ -107,7 +107,8 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_se
         hdr.index.levels = 0;
         hdr.index.partition = partition;
         hdr.index.path[7:6] = 0;
-        hdr.index.reserved = 0;
+        hdr.index.slice[7:3] = hdr.reth.rkey[7:3];
+        hdr.index.slice[2:0] = 0;
         hdr.index.key = hdr.reth.va;
         hdr.udp.dst_port = udp_port;
         hdr.udp.length = hdr.udp.length + INDEX_BYTES;
@@ -122,11 +123,13 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_se
     }
 
     // Keys that are asked for so often that they have an entry each: where the key's record lies in the server or, where values
-    // are in the leaves, its leaf. Such a read passes by the fat root and all node sets. Entries have no epoch: each is a hint by
-    // itself, and who reads checks what it finds. Entries are for reads that do not want a node.
+    // are in the leaves, its leaf, of which a slice may be wanted. Such a read passes by the fat root and all node sets. Entries have
+    // no epoch: each is a hint by itself, and who reads checks what it finds. Entries are for reads that do not want a node.
     address_t hot_address = 0;
-    action go_to(address_t address) {
+    kind_t hot_kind = 0;
+    action go_to(address_t address, kind_t kind) {
         hot_address = address;
+        hot_kind = kind;
         is_hot = 1;
     }
     HOT_KEY_PLACE
@@ -149,7 +152,7 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_se
     action aim_at_value() {
         hdr.reth.va = hot_address;
         hdr.reth.rkey = rkey;
-        hdr.index.flags = 0;
+        hdr.index.flags = 5w0 ++ hot_kind ++ 1w0;
     }
 
     apply {
@@ -158,7 +161,7 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_se
             if (hdr.reth.length[31:15] != 0 || spare[15:15] == 1) {
                 too_long();
             } else {
-                // `va` is the key, and `rkey` 0 or 1.
+                // `va` is the key, and `rkey` below 256.
                 key_read_into_icrc.apply();
                 set_out();
                 draw_path();
@@ -180,7 +183,7 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_se
 control MendSetOut(inout headers_t hdr) {
     ICRC_CONTRIBUTION(in_flight, {
         hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-        hdr.index.partition, hdr.index.path, hdr.index.reserved, hdr.index.key,
+        hdr.index.partition, hdr.index.path, hdr.index.slice, hdr.index.key,
         hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, hdr.reth.rkey, 32w0 })
     apply {
         in_flight.apply();
@@ -215,15 +218,26 @@ control MendWalked(inout headers_t hdr) {
         size = SWITCH_PORTS; \
     }
 
-/// Last hop: the packet leaves the switches towards a server as an ordinary READ, bit for bit.
+/// Last hop: the packet leaves the switches towards a server as an ordinary READ, bit for bit.  If the walk has ended at a leaf, it reads
+/// the slice that its client wants; the root, an inner node or a hot key's record it reads as a whole.
 control LastHop(inout headers_t hdr, in port_t egress_port) {
+    address_t moved = 0; // old xor new
     ICRC_CONTRIBUTION(index_header, {
         hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-        hdr.index.partition, hdr.index.path, hdr.index.reserved, hdr.index.key,
-        hdr.ethernet.src_addr, hdr.bth.reserved, 64w0, 32w0, 32w0 })
+        hdr.index.partition, hdr.index.path, hdr.index.slice, hdr.index.key,
+        hdr.ethernet.src_addr, hdr.bth.reserved, moved, 32w0, 32w0 })
     LAST_HOP_TABLE
+    // A node does not cross a border of 4 GB, so nothing is carried.
+    action go_to_slice() {
+        moved = hdr.reth.va;
+        hdr.reth.va[31:0] = hdr.reth.va[31:0] + SLICE_OFFSET(hdr.index);
+        moved = moved ^ hdr.reth.va;
+    }
     apply {
         if (last_hop.apply().hit) {
+            if (hdr.index.flags & INDEX_LEAF != 0) {
+                go_to_slice();
+            }
             index_header.apply();
             index_header_into_icrc.apply();
             hdr.index.setInvalid();
@@ -235,12 +249,19 @@ control LastHop(inout headers_t hdr, in port_t egress_port) {
 control LastHopOfWalk(inout headers_t hdr, in port_t egress_port) {
     ICRC_CONTRIBUTION(rest, {
         hdr.index.version, 8w0, 8w0, 8w0,
-        hdr.index.partition, hdr.index.path, hdr.index.reserved, hdr.index.key,
+        hdr.index.partition, hdr.index.path, hdr.index.slice, hdr.index.key,
         hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, 32w0, 32w0 })
     MendWalked() put_back;
     LAST_HOP_TABLE
+    bit<32> offset = 0;
+    action go_to_slice() { hdr.reth.va[31:0] = hdr.reth.va[31:0] + offset; }
     apply {
+        // Here and not in the action: a chip does it while the walk goes on.
+        offset = SLICE_OFFSET(hdr.index);
         if (last_hop.apply().hit) {
+            if (hdr.index.flags & INDEX_LEAF != 0) {
+                go_to_slice();
+            }
             rest.apply();
             rest_into_icrc.apply();
             hdr.index.setInvalid();

@@ -61,8 +61,8 @@ static size_t frame(uint8_t *out, const uint8_t *mac, in_addr_t from, in_addr_t 
     put(at + 4, 2, udp);
     at += UDP;
     if (with_index) {
-        at[0] = 3;
-        at[1] = (uint8_t)(n & 3);
+        at[0] = 4;
+        at[1] = (uint8_t)(n & 7);
         at[2] = (uint8_t)(1 + n % 255);
         put(at + 8, 8, (uint64_t)n);
         at += INDEX;

@@ -60,7 +60,7 @@ fn routed(program: &Arc<Program>) -> Pipeline {
 fn frame(index: Option<(u64, u64)>, opcode: u8, rest: &[u8]) -> Vec<u8> {
     let mut udp = vec![0xc0, 1, 0x12, if index.is_some() { 0xb8 } else { 0xb7 }, 0, 0, 0, 0];
     if let Some((flags, key)) = index {
-        udp.extend((3 << 56 | flags << 48 | 3 << 40 | 1 << 16).to_be_bytes());
+        udp.extend((4 << 56 | flags << 48 | 3 << 40 | 1 << 16).to_be_bytes());
         udp.extend(key.to_be_bytes());
     }
     udp.extend([opcode, 0, 0xff, 0xff, 0, 0, 0, 0x77, 0x80, 0, 0, 5]);

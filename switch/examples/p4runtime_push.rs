@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let coarse = info.table("node_set_a.coarse")?;
         let (epoch, address) = (coarse.field("epoch")?, coarse.field("address")?);
         let quarter_by_high = coarse.action("quarter_by_high")?;
-        // The node at `i * 512`: its last keys, slot, first child, stride, and whether its children are inner nodes.
+        // The node at `i * 512`: its last keys, slot, first child, stride, and kind of its children.
         let params = |i: u64| [i, i + 1, i + 2, i, i << 13, 8, i & 1];
         let entry = |i: u64| coarse.entry().exact(epoch, 1).exact(address, i << 9);
 

@@ -112,10 +112,8 @@ impl Mixtures<'_> {
         let rkeys: Vec<u32> = servers.iter().map(|(_, region)| region.rkey).collect();
         let plan = Rc::clone(plan);
         device.set_landing(move |key, target| {
-            let landing = plan.resolve(key);
-            let hot = plan.hot_address(key).filter(|_| target.or_record());
-            let address = hot.unwrap_or(landing.address);
-            Some(Remote { address, rkey: rkeys[usize::from(landing.partition)] })
+            let address = plan.read_at(key, target.or_record(), target.offset_in_leaf());
+            Some(Remote { address, rkey: rkeys[usize::from(plan.resolve(key).partition)] })
         });
         let client = Client::new(device, self.pool, self.roots.clone(), self.seed)?;
         let pool = client.pool();

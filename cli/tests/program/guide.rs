@@ -49,6 +49,7 @@ const CLUSTER: &[Line] = &[
         "fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left --sync 0",
         Serves("gRPC on", &[("/var/lib/fatbtree", "var-lib")]),
     ),
+    ("fatbtree memserver left --cluster cluster.toml --leaves buckets", Serves("gRPC on", &[])),
     (
         "fatbtree up cluster.toml --data /var/tmp/fatbtree --sync 0",
         Serves("ready", &[("/var/tmp", "var-tmp-synced")]),
@@ -286,6 +287,7 @@ const ALONE: &[Line] = &[
     ("fatbtree demo --workload a", Ends(&[SMALL])),
     ("fatbtree demo --workload my-workload.properties", Ends(&[SMALL])),
     ("fatbtree demo --k 6 --target tofino2", Ends(&[SMALL])),
+    ("fatbtree demo --leaves buckets", Ends(&[SMALL])),
     ("fatbtree demo --plan zipf.json", Ends(&[SMALL])),
     ("fatbtree demo --distribution uniform --plan flat.json", Ends(&[SMALL])),
     ("fatbtree plan show zipf.json", Ends(&[])),

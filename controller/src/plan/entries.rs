@@ -50,7 +50,7 @@ impl Plan {
         self.hot.iter().filter_map(|hot| {
             let at = self.partitions.iter().find(|partition| u64::from(partition.id) == hot.address >> 48)?;
             let key = hot_key::Key { dst_ip: at.ip, key: hot.key };
-            Some(Entry::HotKey(key, hot_key::Action { address: hot.address }))
+            Some(Entry::HotKey(key, hot_key::Action { address: hot.address, kind: hot.kind }))
         })
     }
 
@@ -86,7 +86,7 @@ impl Plan {
                         fat_root::Action::Land {
                             address: range.address,
                             partition: range.partition,
-                            inner: range.inner,
+                            kind: range.kind,
                         }
                     }
                 };
@@ -111,7 +111,7 @@ fn node_entries(node: &CachedNode, set: NodeSet, epoch: u8, entries: &mut Vec<En
         slot,
         first_child: if node.is_regular() { first } else { 0 },
         stride: node.stride,
-        inner: node.level > 1,
+        kind: node.child_kind(),
     };
     entries.push(Entry::Coarse(coarse::Key { set, whole, epoch, address }, action));
     for quarter in 0..4u8 {

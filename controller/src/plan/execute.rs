@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use fatbtree_topology::SwitchId;
 
 use super::{CachedChild, CachedNode, FatRootRange, Plan};
+use crate::tables::NodeKind;
 
 /// Node at which an index read for a key ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct Resolved {
     /// Levels that the network walked, as the index header counts them: 1 for the fat root and 1 for each node set that
     /// led on.
     pub levels: u8,
+    /// Kind of the node. Reads of a slice begin at the slice in a leaf alone.
+    pub kind: NodeKind,
 }
 
 /// Positions in [`Plan::nodes`] by address.
@@ -86,11 +89,11 @@ impl Plan {
     /// Where an index read for `key` ends when every switch holds this plan, and the client's connection is to the
     /// key's partition.
     pub fn resolve(&self, key: u64) -> Resolved {
-        let FatRootRange { address, partition, .. } = self.fat_root[self.range_of(key)];
-        self.nodes_of(key).fold(Resolved { address, partition, levels: 1 }, |landing, position| {
+        let FatRootRange { address, partition, kind, .. } = self.fat_root[self.range_of(key)];
+        self.nodes_of(key).fold(Resolved { address, partition, levels: 1, kind }, |landing, position| {
             let node = &self.nodes[position];
             let address = node.children[node.branch(key)].address;
-            Resolved { address, levels: landing.levels + 1, ..landing }
+            Resolved { address, levels: landing.levels + 1, kind: node.child_kind(), ..landing }
         })
     }
 
@@ -103,7 +106,7 @@ impl Plan {
     /// Positions of the cached nodes on a key's way, in its order.
     pub(super) fn nodes_of(&self, key: u64) -> impl Iterator<Item = usize> + '_ {
         let range = &self.fat_root[self.range_of(key)];
-        let first = Some(range.address).filter(|_| range.inner);
+        let first = Some(range.address).filter(|_| range.kind == NodeKind::Inner);
         std::iter::successors(first.and_then(|address| self.index.position(address)), move |position| {
             let node = &self.nodes[*position];
             // Packets pass sets once, in the order of groups.
@@ -114,6 +117,11 @@ impl Plan {
 }
 
 impl CachedNode {
+    /// Kind of the node's children.
+    pub(super) fn child_kind(&self) -> NodeKind {
+        if self.level > 1 { NodeKind::Inner } else { NodeKind::Leaf }
+    }
+
     /// Which child a key belongs to. A key comes to a node because it is in the node's range: none is below the first child.
     pub(super) fn branch(&self, key: u64) -> usize {
         self.children.partition_point(|child| child.low <= key).saturating_sub(1)

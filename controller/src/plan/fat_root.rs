@@ -12,6 +12,7 @@ use super::favour::Favour;
 use super::need::Need;
 use super::ranges::RangeTables;
 use super::{Budget, PlanError, SLICE_BITS, STAGES};
+use crate::tables::NodeKind;
 use crate::tree::{NONE, Tree};
 
 /// One range of the fat root: a child of a merged node.
@@ -23,6 +24,18 @@ pub(super) struct Child {
     pub(super) partition: u16,
     /// Its own node, or [`NONE`].
     pub(super) node: u32,
+    /// Its level; leaves are 0.
+    pub(super) level: u8,
+}
+
+impl Child {
+    pub(super) fn kind(&self) -> NodeKind {
+        match (self.node, self.level) {
+            (NONE, 0) => NodeKind::Leaf,
+            (NONE, _) => NodeKind::Undescribed,
+            _ => NodeKind::Inner,
+        }
+    }
 }
 
 /// A fat root: its ranges and their tables, within the budget.
@@ -157,6 +170,7 @@ fn children(tree: &Tree, merged: &[u32]) -> Vec<Child> {
             address: partition.root,
             partition: index,
             node: partition.node,
+            level: partition.level,
         });
         while let Some(child) = stack.pop() {
             if child.node == NONE || !is_merged[child.node as usize] {
@@ -167,7 +181,8 @@ fn children(tree: &Tree, merged: &[u32]) -> Vec<Child> {
                 // The first child takes what its parent's range begins with: a partition's root may have its low
                 // fence above the keys that are sent to it.
                 let low = if at == 0 { child.low } else { below.low };
-                stack.push(Child { low, address: below.address, partition: index, node: below.node });
+                let level = tree.node(child.node).level.saturating_sub(1);
+                stack.push(Child { low, address: below.address, partition: index, node: below.node, level });
             }
         }
     }
@@ -216,6 +231,43 @@ mod tests {
         );
         assert_eq!(children[0].address, 20, "the less visited side stays one child");
         assert_eq!(tables.entries_per_stage::<4>()[3], 10);
+    }
+
+    /// An inner node that does not fit its parent is not described, and no leaf either; a root may be a leaf.
+    #[test]
+    fn a_child_without_a_node_is_a_leaf_only_if_its_level_says_so() {
+        let node =
+            |address, level, children: &[(u64, u64)]| TopNode { address, level, children: children.to_vec() };
+        let top = |id: u16, low, root_level, nodes: Vec<TopNode>| {
+            let range = KeyRange { low, high: None };
+            let root = GlobalAddress(u64::from(id) << 48 | 10);
+            TreeTop { partition: Partition { id, range, root, root_level }, nodes }
+        };
+        // Of the root's children one was read before it was split: it has a key of its sibling.
+        let tops = [
+            top(
+                0,
+                0,
+                2,
+                vec![
+                    node(10, 2, &[(0, 20), (50, 21)]),
+                    node(20, 1, &[(0, 100), (60, 101)]),
+                    node(21, 1, &[(50, 102), (80, 103)]),
+                ],
+            ),
+            top(1, 1000, 0, vec![]),
+        ];
+        let tree = Tree::new(&tops).unwrap();
+        let frequencies = Frequencies::from_weighted(&tree, &[]);
+        let kinds = |fat_root_ranges: usize| -> Vec<NodeKind> {
+            let budget = Budget { fat_root_ranges, ..Budget::bmv2() };
+            let fat_root = build(&tree, frequencies.expected(), &Favour::default(), &budget).unwrap();
+            fat_root.children.iter().map(Child::kind).collect()
+        };
+        use NodeKind::{Inner, Leaf, Undescribed};
+        assert_eq!(kinds(2), [Inner, Leaf], "the roots");
+        assert_eq!(kinds(3), [Undescribed, Inner, Leaf]);
+        assert_eq!(kinds(4), [Undescribed, Leaf, Leaf, Leaf]);
     }
 
     /// Two nodes that cannot both be merged: one with more visits and long pivots, one with fewer and short pivots.

@@ -10,7 +10,7 @@ use super::{
 use crate::tree::MAX_BRANCHES;
 
 /// Version of the file's format.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 
 #[derive(Serialize, Deserialize)]
 struct File {

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::favour::favoured;
 use super::{Plan, next};
+use crate::tables::NodeKind;
 use crate::tree::Tree;
 
 /// A key that has an entry of its own.
@@ -31,6 +32,8 @@ pub struct HotKey {
     pub key: u64,
     /// Address of its record, or of its leaf.
     pub address: u64,
+    /// Whether that is its leaf: if not, its kind is not known.
+    pub kind: NodeKind,
     /// Sampled visits.
     pub weight: u64,
 }
@@ -128,7 +131,9 @@ impl HotKeys {
             .filter(|at| !moved(at))
             .filter_map(|at| {
                 let weight = *weights.get(&at.key)?;
-                Some(HotKey { key: at.key, address: at.address, weight })
+                let is_leaf = tree.leaf_of(at.key) == at.address;
+                let kind = if is_leaf { NodeKind::Leaf } else { NodeKind::Undescribed };
+                Some(HotKey { key: at.key, address: at.address, kind, weight })
             })
             .collect();
         let is_held = |hot: &HotKey| active.is_some_and(|plan| plan.hot_address(hot.key).is_some());
@@ -193,8 +198,26 @@ impl Plan {
 
     /// Address to which the first switches of clients lead an index read for `key` at once; `None` if it goes the way of all others.
     pub fn hot_address(&self, key: u64) -> Option<u64> {
+        self.hot_key(key).map(|hot| hot.address)
+    }
+
+    fn hot_key(&self, key: u64) -> Option<&HotKey> {
         let at = self.hot.binary_search_by_key(&key, |hot| hot.key).ok()?;
-        Some(self.hot[at].address)
+        Some(&self.hot[at])
+    }
+
+    /// Address at which an index read for `key` reads when every switch holds this plan: `or_record` if it does not want a node, and from
+    /// this offset on if it comes to a leaf.
+    pub fn read_at(&self, key: u64, or_record: bool, offset_in_leaf: u64) -> u64 {
+        let hot = self.hot_key(key).filter(|_| or_record);
+        let (address, kind) = match hot {
+            Some(hot) => (hot.address, hot.kind),
+            None => {
+                let landing = self.resolve(key);
+                (landing.address, landing.kind)
+            }
+        };
+        if kind == NodeKind::Leaf { address + offset_in_leaf } else { address }
     }
 
     /// Whether there are keys that got no entry because their records had moved.

@@ -247,6 +247,8 @@ proptest! {
             let end = (start..path.len()).find(|at| !cached.contains(&path[*at])).expect("leaves are not cached");
             prop_assert_eq!(landing.address, path[end], "key {:#x}", key);
             prop_assert_eq!(usize::from(landing.levels), 1 + end - start);
+            let kind = if end + 1 == path.len() { NodeKind::Leaf } else { NodeKind::Inner };
+            prop_assert_eq!(landing.kind, kind, "key {:#x}", key);
             for root in plan.roots() {
                 prop_assert_eq!(network.read(*root, home(&plan, key), key), landing, "key {:#x}", key);
             }
@@ -644,7 +646,7 @@ fn damaged_files_are_refused() {
         let error = Plan::from_json(&bad.to_string()).unwrap_err().to_string();
         assert!(error.contains(reason), "expected {reason:?} in: {error}");
     };
-    refuse(&|v| v["format"] = 1.into(), "expected format 4");
+    refuse(&|v| v["format"] = 1.into(), "expected format 5");
     refuse(&|v| v["epoch"] = 0.into(), "epoch from 1");
     refuse(&|v| v["fat_root"][0]["low"] = 1.into(), "from key 0");
     refuse(&|v| v["nodes"][0]["group"] = 99.into(), "node sets, found number 99");

@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 use crate::frequency::Frequencies;
 use crate::plan::{Budget, HotKeys, Located, Placement, Plan, SETS, next_epoch};
-use crate::tables::{Change, Entry, NodeSet, child, core_route, fat_root, fine, run};
+use crate::tables::{Change, Entry, NodeKind, NodeSet, child, core_route, fat_root, fine, run};
 use crate::test_support::{naive_path, top};
 use crate::tree::Tree;
 
@@ -32,7 +32,7 @@ type Trees = (Arc<Vec<TreeTop>>, Generations);
 struct Packet {
     key: u64,
     epoch: u8,
-    inner: bool,
+    kind: NodeKind,
     address: u64,
     trees: Vec<Arc<Vec<TreeTop>>>,
     /// Switches that it is still to pass.
@@ -456,10 +456,10 @@ impl World {
                 Some((_, fat_root::Action::NextTable { slice: next, sub_table })) => {
                     (slice, table) = (next, sub_table)
                 }
-                Some((_, fat_root::Action::Land { address, partition, inner })) => {
+                Some((_, fat_root::Action::Land { address, partition, kind })) => {
                     let trees = self.epochs.get(&epoch).expect("it was loaded").clone();
                     let down = self.down(root, partition);
-                    let mut packet = Packet { key, epoch, inner, address, trees, down };
+                    let mut packet = Packet { key, epoch, kind, address, trees, down };
                     let role = self.cluster.tree().switch(root).role;
                     role.sets().iter().for_each(|set| packet.descend(holds, *set));
                     self.packets.push(packet);
@@ -566,7 +566,7 @@ impl Packet {
             }
             _ => None,
         });
-        let Some((whole, node)) = node.filter(|_| self.inner) else { return };
+        let Some((whole, node)) = node.filter(|_| self.kind == NodeKind::Inner) else { return };
         let (slot, quarter) = (node.slot, node.last.below(self.key) as u8);
         let key = fine::Key { set, whole, epoch, slot, quarter };
         let fine = entries().find_map(|entry| match entry {
@@ -584,7 +584,7 @@ impl Packet {
             _ => None,
         });
         self.address = self.address >> 48 << 48 | child.expect("a node that is there is whole");
-        self.inner = node.inner;
+        self.kind = node.kind;
     }
 }
 

@@ -1,9 +1,9 @@
 //! `coarse` and `coarse_whole` of a node set: epoch and a node's address → which quarter of it, where its children lie, and its slot.
 //! An entry here is what makes a node *there*.
 
-use super::NodeSet;
 use super::declare::{self, Call, key, of_each_set};
 use super::pivots::Last;
+use super::{NodeKind, NodeSet};
 
 key! {
     /// Key of an entry.
@@ -32,14 +32,14 @@ pub struct Action {
     pub first_child: u64,
     /// Distance of its children in units of [`STRIDE_BYTES`](super::run::STRIDE_BYTES); 0 if they are no run.
     pub stride: u8,
-    /// Whether its children are inner nodes, which may be cached further on.
-    pub inner: bool,
+    /// Kind of its children, all of them.
+    pub kind: NodeKind,
 }
 
 /// The parameters: three keys of so many bytes, and the node.
 const fn parameters(bytes: usize) -> [(&'static str, usize); 7] {
     let [a, b, c] = Last::parameters(bytes);
-    [a, b, c, ("slot", 2), ("first_child", 6), ("stride", 1), ("inner", 1)]
+    [a, b, c, ("slot", 2), ("first_child", 6), ("stride", 1), ("kind", 1)]
 }
 
 impl declare::Action for Action {
@@ -54,19 +54,19 @@ impl declare::Action for Action {
     }
 
     fn call<R>(self, with: impl FnOnce(usize, &[u64]) -> R) -> R {
-        let Self { last, slot, first_child, stride, inner } = self;
+        let Self { last, slot, first_child, stride, kind } = self;
         let [a, b, c] = last.values();
-        with(last.call(), &[a, b, c, slot.into(), first_child, stride.into(), inner.into()])
+        with(last.call(), &[a, b, c, slot.into(), first_child, stride.into(), kind.value()])
     }
 
     fn of(call: usize, arguments: &[u64]) -> Option<Self> {
-        let [a, b, c, slot, first_child, stride, inner] = *arguments else { return None };
+        let [a, b, c, slot, first_child, stride, kind] = *arguments else { return None };
         Some(Self {
             last: Last::of(call, [a, b, c])?,
             slot: slot.try_into().ok()?,
             first_child,
             stride: stride.try_into().ok()?,
-            inner: inner != 0,
+            kind: NodeKind::of(kind)?,
         })
     }
 }

@@ -1,8 +1,8 @@
 //! `fat_root_0` … `fat_root_3`: sub-table and 16-bit slice of the key → next sub-table and the slice that it looks at, or a child.
 
-use super::TableError;
 use super::declare::{self, Call, Field};
 use super::found::{Reader, Writer};
+use super::{NodeKind, TableError};
 use crate::plan::STAGES;
 
 /// Key of an entry.
@@ -62,8 +62,8 @@ pub enum Action {
         address: u64,
         /// Its partition.
         partition: u16,
-        /// Whether it is an inner node, which may be cached further on.
-        inner: bool,
+        /// Its kind.
+        kind: NodeKind,
     },
 }
 
@@ -72,7 +72,7 @@ const LAND: usize = 0;
 
 impl declare::Action for Action {
     const CALLS: &'static [Call] = &[
-        Call { name: "land", parameters: &[("address", 8), ("partition", 2), ("inner", 1)] },
+        Call { name: "land", parameters: &[("address", 8), ("partition", 2), ("kind", 1)] },
         Call { name: "second_slice", parameters: &[("next", 2)] },
         Call { name: "third_slice", parameters: &[("next", 2)] },
         Call { name: "last_slice", parameters: &[("next", 2)] },
@@ -88,16 +88,14 @@ impl declare::Action for Action {
             // No table goes on with the first slice.
             Self::NextTable { slice: 0, .. } => with(usize::MAX, &[]),
             Self::NextTable { slice, sub_table } => with(slice.into(), &[sub_table.into()]),
-            Self::Land { address, partition, inner } => {
-                with(LAND, &[address, partition.into(), inner.into()])
-            }
+            Self::Land { address, partition, kind } => with(LAND, &[address, partition.into(), kind.value()]),
         }
     }
 
     fn of(call: usize, arguments: &[u64]) -> Option<Self> {
         Some(match (call, arguments) {
-            (LAND, &[address, partition, inner]) => {
-                Self::Land { address, partition: partition.try_into().ok()?, inner: inner != 0 }
+            (LAND, &[address, partition, kind]) => {
+                Self::Land { address, partition: partition.try_into().ok()?, kind: NodeKind::of(kind)? }
             }
             (slice, &[sub_table]) => {
                 Self::NextTable { slice: slice.try_into().ok()?, sub_table: sub_table.try_into().ok()? }

@@ -2,11 +2,12 @@
 
 use std::net::Ipv4Addr;
 
+use super::NodeKind;
 use super::TableError;
 use super::declare::{self, Field, action};
 use super::found::{Reader, Writer};
 
-/// Key of an entry. Reads that ask for a node (rkey 1) have no entries.
+/// Key of an entry. Reads that ask for a node (bit 0 of the rkey) have no entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The memory server.
@@ -41,5 +42,7 @@ action! {
     pub struct Action = "go_to" {
         /// The record, or the leaf.
         address: u64,
+        /// Whether it is a leaf, of which a slice may be read.
+        kind: NodeKind,
     }
 }

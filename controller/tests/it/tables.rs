@@ -77,7 +77,12 @@ fn entry_of(table: &TableInfo, action: &ActionInfo, values: [u64; VALUES]) -> Ta
     if table.needs_priority {
         entry = entry.priority(i32::try_from(next(16).max(1)).unwrap());
     }
-    let arguments: Vec<u64> = action.params.iter().map(|param| next(param.bitwidth)).collect();
+    // A node is of one of three kinds.
+    let arguments = action.params.iter().map(|param| match param.name.as_str() {
+        "kind" => next(param.bitwidth) % 3,
+        _ => next(param.bitwidth),
+    });
+    let arguments: Vec<u64> = arguments.collect();
     entry.action(action, &arguments).build().unwrap()
 }
 

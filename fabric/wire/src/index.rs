@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! byte 0        1       2       3        4..6        6      7       8..16
-//! | version = 3 | flags | epoch | levels | partition | path | slice | key |
+//! | version = 4 | flags | epoch | levels | partition | path | slice | key |
 //! ```
 //!
 //! A packet says by its address where it stands: nodes have no other name.
@@ -12,7 +12,7 @@ use crate::error::{Expected, Header, ParseError};
 use std::fmt;
 
 /// The version this crate reads and writes.
-pub const INDEX_HEADER_VERSION: u8 = 3;
+pub const INDEX_HEADER_VERSION: u8 = 4;
 
 /// Flag bits of an [`IndexHeader`]: open, unknown bits are kept and print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -139,7 +139,7 @@ mod tests {
             slice: 7,
             key: 0x0809_0a0b_0c0d_0e0f,
         };
-        let golden = [3, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        let golden = [4, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
         assert_eq!(header.to_bytes(), golden);
         assert_eq!(IndexHeader::parse(&golden), Ok(header));
     }

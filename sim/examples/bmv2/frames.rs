@@ -182,7 +182,7 @@ impl<'a> Frames<'a> {
             1 => connection.dest_qp ^ 1,
             _ => connection.dest_qp,
         };
-        let reth = Reth { va: key, rkey: self.random.random_range(0..2), length };
+        let reth = Reth { va: key, rkey: self.random.random_range(0..=256), length };
         let bytes = self.read(&client, to, dest_qp, reth);
         Frame { port, bytes }
     }
@@ -207,7 +207,11 @@ impl<'a> Frames<'a> {
         let server = case.placement.host(connection.partition);
         let to = server.map_or(Ipv4Addr::LOCALHOST, |server| case.network.host(server).ip);
         let key = self.key();
-        let reth = Reth { va: key, rkey: 0, length: self.random.random_range(0..=4096) };
+        let reth = Reth {
+            va: key,
+            rkey: self.random.random::<u8>().into(),
+            length: self.random.random_range(0..=4096),
+        };
         let mut bytes = self.read(&client, to, connection.dest_qp, reth);
         let (header, va) = self.walk(&connection, key);
         hops::admit(&mut bytes, &header, va, connection.rkey);
@@ -220,7 +224,8 @@ impl<'a> Frames<'a> {
         let case = self.case;
         let flags = match self.random.random_range(0..10u8) {
             0..3 => IndexFlags::CLIMBING.0,
-            3..8 => IndexFlags::INNER.0,
+            3..7 => IndexFlags::INNER.0,
+            7 => IndexFlags::LEAF.0,
             8 => 0,
             _ => self.random.random(),
         };

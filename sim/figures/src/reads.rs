@@ -29,7 +29,10 @@ pub(super) struct Planned {
 impl Switches for Planned {
     fn resolve(&mut self, _now: Instant, read: &IndexRead, _random: &mut Random) -> Resolved {
         match self.links.get(&read.queue_pair) {
-            Some(&(_, rkey)) => Resolved::At(Remote { address: self.plan.resolve(read.key).address, rkey }),
+            Some(&(_, rkey)) => {
+                let address = self.plan.read_at(read.key, false, read.target.offset_in_leaf());
+                Resolved::At(Remote { address, rkey })
+            }
             None => Resolved::Unregistered,
         }
     }

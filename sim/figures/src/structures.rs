@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   SpreadKind ──► empty parts ──► loaded by upserts ──► 8 clients × depth operations, which know all keys ──► row
-//!   trees: from the root; with all inner nodes in the clients' caches; led by switches
+//!   trees, with plain leaves and with leaves of buckets: from the root; with all inner nodes in the clients' caches; led by switches
 //! ```
 //!
 //! A structure that lies over all memory servers has its row by its line of the registry alone.
 
 use std::rc::Rc;
 
-use fatbtree_blink::{Start, TreeConfig, ValueLayout};
+use fatbtree_blink::{LeafKind, Start, TreeConfig, ValueLayout};
 use fatbtree_memserver::{Loaded, Part, PartOptions, Tenant as _, found_again, make};
 use fatbtree_registry::{Kind, SpreadKind, WORDS, with_spread};
 use fatbtree_remote_memory::{Answer, Change, RemoteConfig, Spread, Structure as _};
@@ -38,7 +38,7 @@ const LOADING: Duration = Duration::from_secs(600);
 /// Operations at once while a structure is loaded, and while its clients read each key once.
 const AT_ONCE: u32 = 6;
 
-/// Trees three times, and each structure that lies over all memory servers.
+/// Trees with both kinds of leaves, three times each, and each structure that lies over all memory servers.
 ///
 /// # Errors
 /// A wrong answer, an operation that failed, or a plan that cannot be made.
@@ -63,8 +63,17 @@ pub fn measured<K: SpreadKind>(size: &Size, skew: Skew, mix: Mix, keys: &[u64]) 
 
 /// Trees as memory servers make them.
 fn trees(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
-    let tree = TreeConfig::new(16, 1024, ValueLayout::ByLength).map_err(|error| error.to_string())?;
-    let of = |name: &str, start, cache| setup(name.to_owned(), tree, (skew, mix), start, cache);
+    let plain = TreeConfig::new(16, 1024, ValueLayout::ByLength).map_err(|error| error.to_string())?;
+    let buckets = plain.with_leaves(LeafKind::Buckets).map_err(|error| error.to_string())?;
+    let mut rows = Vec::new();
+    for (tree, leaves) in [(plain, ""), (buckets, ", leaves of buckets")] {
+        rows.extend(trees_with(tree, leaves, size, skew, mix)?);
+    }
+    Ok(rows)
+}
+
+fn trees_with(tree: TreeConfig, leaves: &str, size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
+    let of = |name: &str, start, cache| setup(format!("{name}{leaves}"), tree, (skew, mix), start, cache);
     let mut rows = Vec::new();
     for (name, cache) in [("tree, from the root", Cache::None), ("tree, inner nodes cached", Cache::Full)] {
         rows.push(run(&of(name, Start::Cached, cache), size, &load(tree, size, true)?, |_, _| {})?);

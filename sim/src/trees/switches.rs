@@ -43,7 +43,10 @@ impl TreeSwitches {
     }
 
     /// Caches a hot key: its index reads that may land on records land at `at` from now on.
-    pub(crate) fn cache_key(&self, server: MachineId, key: u64, at: GlobalAddress) {
+    pub(crate) fn cache_key(&self, server: MachineId, key: u64, at: GlobalAddress, is_leaf: bool) {
+        if is_leaf {
+            self.leaves.borrow_mut().insert(at.raw());
+        }
         self.cached.cache_key(server, key, Remote { address: at.raw(), rkey: 0 });
     }
 }

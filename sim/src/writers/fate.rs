@@ -242,13 +242,13 @@ fn heat(setting: &Setting, random: &mut Random) {
         return;
     }
     for _ in 0..random.random_range(1..=4) {
-        let (mut key, address) = seen[random.random_range(0..seen.len())];
+        let (mut key, address, is_leaf) = seen[random.random_range(0..seen.len())];
         if random.random_range(0..10) == 0 {
-            (key, _) = seen[random.random_range(0..seen.len())];
+            (key, ..) = seen[random.random_range(0..seen.len())];
         }
         // A damaged entry leads anywhere.
         if let Some(server) = setting.servers.get(setting.scenario.place_of(address.server())) {
-            setting.switches.cache_key(server.machine.id(), key, address);
+            setting.switches.cache_key(server.machine.id(), key, address, is_leaf);
         }
     }
 }

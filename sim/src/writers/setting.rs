@@ -24,8 +24,8 @@ pub(super) struct Setting {
     pub(super) switches: TreeSwitches,
     /// Present and former nodes: ranges, addresses, levels.
     pub(super) seen: RefCell<Vec<(KeyRange, GlobalAddress, u8)>>,
-    /// Present and former places of keys' records; where values are in line, their leaves or buckets.
-    pub(super) seen_keys: RefCell<Vec<(u64, GlobalAddress)>>,
+    /// Present and former places of keys' records; where values are in line, their leaves. Last: whether it is a leaf.
+    pub(super) seen_keys: RefCell<Vec<(u64, GlobalAddress, bool)>>,
     /// Entry cache of all clients, where they are threads of one process.
     pub(super) shared_entries: Option<Arc<EntryCache>>,
     pub(super) history: History,
@@ -153,12 +153,9 @@ impl Setting {
             let _ = tree.for_each_leaf(|leaf| {
                 let address = leaf.header().address;
                 note(leaf.header().range(), address, 0);
-                let shape = self.scenario.config.leaf_shape();
                 keys.extend(leaf.entries().flatten().map(|(key, value)| match value {
-                    EntryValue::Inline(_) => {
-                        (key, address.behind(shape.bucket_offset(key).unwrap_or_default().into()))
-                    }
-                    EntryValue::Record(record) => (key, record.address),
+                    EntryValue::Inline(_) => (key, address, true),
+                    EntryValue::Record(record) => (key, record.address, false),
                 }));
             });
         }

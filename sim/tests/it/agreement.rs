@@ -6,17 +6,20 @@ use std::collections::BTreeSet;
 
 use common::{Bench, Setup};
 use fatbtree_blink::Tree;
-use fatbtree_controller::{Budget, Plan};
+use fatbtree_controller::Budget;
 use fatbtree_topology::{Cores, HostId, Network as Topology, Peer};
 use fatbtree_verbs::IndexTarget;
 use fatbtree_wire::{Extension, Frame};
 use proptest::prelude::*;
 
-fn budget() -> impl Strategy<Value = Budget> {
+fn budget(servers: u16) -> impl Strategy<Value = Budget> {
+    // Without more ranges than roots, whole trees are left to node sets.
+    let ranges =
+        prop_oneof![1 => Just(0usize), 2 => 0..120usize].prop_map(move |more| usize::from(servers) + more);
     let nodes = prop_oneof![Just(0usize), 1..40usize];
     // Where stages are small, the fat root's sub-tables stand in several.
     let entries = prop_oneof![Just(Budget::bmv2().stage_entries), 16..80usize];
-    (4..120usize, entries, prop::array::uniform10(nodes)).prop_map(
+    (ranges, entries, prop::array::uniform10(nodes)).prop_map(
         |(fat_root_ranges, stage_entries, set_nodes)| Budget {
             fat_root_ranges,
             stage_entries,
@@ -60,6 +63,13 @@ fn boundary_keys(bench: &Bench) -> BTreeSet<u64> {
     boundaries
 }
 
+/// Targets of each kind; which slice depends on the key.
+fn targets(key: u64) -> [IndexTarget; 4] {
+    let line = 1 + (key % u64::from(IndexTarget::MAX_SLICE)) as u8;
+    let slice = |or_record| IndexTarget::Slice { line, or_record };
+    [IndexTarget::NodeOrRecord, IndexTarget::Node, slice(true), slice(false)]
+}
+
 /// Networks of every kind, with one fat root or several.
 fn network() -> impl Strategy<Value = Topology> {
     let all = [
@@ -79,7 +89,8 @@ proptest! {
 
     #[test]
     fn plan_switches_and_tree_agree(
-        network in network(), keys in keys(), servers in 1..=4u16, budget in prop::option::weighted(0.9, budget()),
+        network in network(), keys in keys(),
+        (servers, budget) in (1..=4u16).prop_flat_map(|servers| (Just(servers), prop::option::weighted(0.9, budget(servers)))),
         client in 0..4usize,
     ) {
         // Everywhere in the network; the client may be nearer to a server than to the fat root.
@@ -89,7 +100,7 @@ proptest! {
         let mut bench = Bench::within(network, on, client, &Setup { keys, servers, budget, registered: true });
         let mut asked = boundary_keys(&bench);
         asked.extend(bench.plan.iter().flat_map(|plan| plan.hot_keys()).map(|hot| hot.key));
-        for (key, target) in asked.into_iter().flat_map(|key| [(key, IndexTarget::NodeOrRecord), (key, IndexTarget::Node)]) {
+        for (key, target) in asked.into_iter().flat_map(|key| targets(key).map(|target| (key, target))) {
             let frame = bench.index_read_of(key, target);
             let hops = bench.hops(bench.client_host, &frame);
             let last = hops.last().expect("the first switch forwards it");
@@ -100,21 +111,24 @@ proptest! {
             prop_assert!(parsed.index.is_none());
             prop_assert_eq!(parsed.icrc, parsed.expected_icrc());
             let Extension::Reth(reth) = parsed.extension else { panic!("not a READ") };
-            prop_assert!(reth.rkey > 1);
+            prop_assert!(IndexTarget::of_rkey(reth.rkey).is_none());
 
             let root = bench.roots.partition(partition).unwrap();
-            let led = |plan: &Plan| {
-                let hot = plan.hot_address(key).filter(|_| target.or_record());
-                hot.unwrap_or_else(|| plan.resolve(key).address)
+            // Whoever comes to a leaf reads the slice; the root, an inner node and the record of a hot key are read as they are.
+            let led = |offset: u64| {
+                let planned = bench.plan.as_ref().map(|plan| plan.read_at(key, target.or_record(), offset));
+                planned.unwrap_or(root.root.raw())
             };
-            let planned = bench.plan.as_ref().map_or(root.root.raw(), led);
-            prop_assert_eq!(reth.va, planned, "the switches and the plan disagree on {:#x}", key);
+            let (planned, read) = (led(0), led(target.offset_in_leaf()));
+            prop_assert_eq!(reth.va, read, "the switches and the plan disagree on {:#x} for {:?}", key, target);
+            let is_sliced = read != planned;
 
             let path = Tree::new(&bench.memory, &bench.config, root).find_node_path(key).unwrap();
-            prop_assert!(
-                path.iter().any(|step| step.address.raw() == reth.va),
-                "{:#x} landed on {:#x}, which is not on its path {:?}", key, reth.va, path
-            );
+            let step = path.iter().position(|step| step.address.raw() == planned);
+            prop_assert!(step.is_some(), "{:#x} landed on {:#x}, which is not on its path {:?}", key, planned, path);
+            if is_sliced {
+                prop_assert_eq!(step, Some(path.len() - 1), "{:#x} is an inner node", planned);
+            }
         }
     }
 }

@@ -148,7 +148,7 @@ proptest! {
             let expected = bench.network.tree().host(expected);
             prop_assert_eq!((destination(arrived), &arrived[..6]), (expected.ip, &expected.mac.0[..]));
             let walk = IndexHeader::parse(arrived[HEADERS..HEADERS + 16].try_into().unwrap()).unwrap();
-            prop_assert_eq!((walk.key, walk.path, walk.slice), (key, path, 0));
+            prop_assert_eq!((walk.key, walk.path, walk.slice), (key, path, 0), "a query has no slice");
             let address = u64::from_be_bytes(arrived[HEADERS + 16..HEADERS + 24].try_into().unwrap());
             match landing {
                 Some(landing) => {

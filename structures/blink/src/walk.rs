@@ -168,7 +168,7 @@ impl<'m> Tree<'m> {
     }
 
     /// Address to which switches may lead index reads for `key`: its record or, where its value is in line, its
-    /// leaf or, of a leaf of buckets, its bucket. `None` if the key has no record that counts, or one that is longer than an index read. Adds the
+    /// leaf. `None` if the key has no record that counts, or one that is longer than an index read. Adds the
     /// nodes that were read to `nodes`, also where it fails: at most [`MAX_LEVEL`](crate::node::MAX_LEVEL)
     /// and some siblings.
     ///
@@ -181,9 +181,6 @@ impl<'m> Tree<'m> {
             leaf = Some(step.address);
         })?;
         let shape = self.config.leaf_shape();
-        if let Some(offset) = shape.bucket_offset(key) {
-            leaf = leaf.map(|leaf| leaf.behind(offset.into()));
-        }
         if !shape.has_records() {
             return Ok(leaf);
         }

@@ -39,7 +39,7 @@ fn expected() -> Vec<Expected> {
     for stage in 0..4 {
         let name = format!("fat_root_{stage}");
         let key = || vec![("sub_table", 16, Exact), ("slice", 16, Range)];
-        tables.push((name.clone(), key(), "land", vec![("address", 64), ("partition", 16), ("inner", 1)]));
+        tables.push((name.clone(), key(), "land", vec![("address", 64), ("partition", 16), ("kind", 2)]));
         // The slice of a stage's number is followed by the next one, or still by an earlier one; the last stage leads nowhere.
         for next in ["second_slice", "third_slice", "last_slice"].into_iter().take(if stage < 3 {
             stage + 1
@@ -59,7 +59,7 @@ fn expected() -> Vec<Expected> {
         ] {
             let lasts = || ["last_1", "last_2", "last_3"].map(|last| (last, width)).to_vec();
             let mut params = lasts();
-            params.extend([("slot", 16), ("first_child", 48), ("stride", 8), ("inner", 1)]);
+            params.extend([("slot", 16), ("first_child", 48), ("stride", 8), ("kind", 2)]);
             tables.push((format!("{set}.coarse{suffix}"), node(), quarter_by, params));
             tables.push((format!("{set}.fine{suffix}"), quarter(), child_by, lasts()));
         }

@@ -21,7 +21,7 @@ fn a_program_tells_what_it_has() {
     let lasts = [("last_1", 32), ("last_2", 32), ("last_3", 32)];
     assert_eq!(
         params,
-        [&lasts[..], &[("slot", 16), ("first_child", 48), ("stride", 8), ("inner", 1)]].concat()
+        [&lasts[..], &[("slot", 16), ("first_child", 48), ("stride", 8), ("kind", 2)]].concat()
     );
     assert!(program.table_action(table, "ingress.fat_root.land_0").is_none(), "an action of another table");
     assert!(program.table("ingress.nothing").is_none());

@@ -61,12 +61,12 @@ proptest! {
         flips in prop::collection::vec((0..90usize, any::<u8>()), 0..4),
         cut in 0..90usize,
         index in any::<bool>(),
-        flags in 0..4u8,
+        flags in 0..8u8,
         key in prop_oneof![0..2u64, any::<u64>()],
     ) {
         let mut udp = vec![0xc0, 0x00, 0x12, if index { 0xb8 } else { 0xb7 }, 0, if index { 56 } else { 40 }, 0, 0];
         if index {
-            udp.extend([2, flags, 0, 0, 0, 1, 0, 0]);
+            udp.extend([4, flags, 0, 0, 0, 1, 0, 0xf8]);
             udp.extend(key.to_be_bytes());
         }
         udp.extend([0x0c, 0, 0xff, 0xff, 0, 0, 0, 1, 0x80, 0, 0, 1]);

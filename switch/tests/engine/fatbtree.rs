@@ -16,6 +16,7 @@ pub(crate) struct Index {
     pub(crate) levels: u8,
     pub(crate) partition: u16,
     pub(crate) path: u8,
+    pub(crate) slice: u8,
     pub(crate) key: u64,
 }
 
@@ -42,14 +43,17 @@ const MTU: u64 = 1024;
 /// Flags of the index header.
 pub(crate) const CLIMBING: u8 = 1;
 pub(crate) const INNER: u8 = 2;
+pub(crate) const LEAF: u8 = 4;
+/// Version of the index header.
+const VERSION: u8 = 4;
 /// FECN and BECN in BTH, which the ICRC leaves out.
 const CONGESTION: u8 = 0x80;
 
 impl Index {
     fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![3, self.flags, self.epoch, self.levels];
+        let mut bytes = vec![VERSION, self.flags, self.epoch, self.levels];
         bytes.extend(self.partition.to_be_bytes());
-        bytes.extend([self.path, 0]);
+        bytes.extend([self.path, self.slice]);
         bytes.extend(self.key.to_be_bytes());
         bytes
     }
@@ -90,10 +94,11 @@ impl Read {
         assert_eq!(word(36) >> 16, if with_index { IN_FLIGHT } else { ROCE } as u32);
         let reth = if with_index { 70 } else { 54 };
         let index = with_index.then(|| {
-            assert_eq!((word(42) >> 24, word(46) as u8), (3, 0));
-            let [_, flags, epoch, levels] = word(42).to_be_bytes();
-            let path = (word(46) >> 8) as u8;
-            Index { flags, epoch, levels, partition: (word(46) >> 16) as u16, path, key: long(50) }
+            let [version, flags, epoch, levels] = word(42).to_be_bytes();
+            assert_eq!(version, VERSION);
+            let [high, low, path, slice] = word(46).to_be_bytes();
+            let partition = u16::from_be_bytes([high, low]);
+            Index { flags, epoch, levels, partition, path, slice, key: long(50) }
         });
         (Read { index, va: long(reth), rkey: word(reth + 8) }, word(reth + 16).swap_bytes())
     }
@@ -190,7 +195,7 @@ fn first_hop_core_and_last_hop() {
     );
     let path = path();
     climb(&mut first, path, 7);
-    let index = Index { flags: CLIMBING, epoch: 0, levels: 0, partition: 2, path, key: ask.va };
+    let index = Index { flags: CLIMBING, epoch: 0, levels: 0, partition: 2, path, slice: 0, key: ask.va };
     let climbing = Read { index: Some(index), va: 0x2_0000_0000_0040, rkey: 99 };
     check(&mut first, ask, 7, climbing);
 
@@ -210,7 +215,7 @@ fn first_hop_core_and_last_hop() {
         "ingress.fat_root.fat_root_0",
         &range(20, 0xb000, 0xffff),
         "ingress.fat_root.land_0",
-        &[0xb, 2, 0],
+        &[0xb, 2, 2],
     );
     core.insert_at(
         1,
@@ -226,7 +231,7 @@ fn first_hop_core_and_last_hop() {
     check(&mut core, climbing, 3, landed(0xa, INNER));
     let mut other_key = climbing;
     other_key.index = Some(Index { key: 0xffff_ffff_ffff_ffff, ..index });
-    let mut expected = landed(0xb, 0);
+    let mut expected = landed(0xb, LEAF);
     expected.index = expected.index.map(|i| Index { key: u64::MAX, ..i });
     check(&mut core, other_key, 3, expected);
 
@@ -260,7 +265,7 @@ fn a_sub_table_stands_in_several_stages() {
     insert(1, 2, 24, 0, 0xffff, "second_slice", &[28]);
     insert(1, 3, 26, 0, 0x00ff, "land", &[0x30, 2, 0]);
     insert(1, 3, 28, 0x0100, 0x01ff, "land", &[0x31, 2, 0]);
-    let index = Index { flags: CLIMBING, epoch: 0, levels: 0, partition: 2, path: path(), key: 0 };
+    let index = Index { flags: CLIMBING, epoch: 0, levels: 0, partition: 2, path: path(), slice: 0, key: 0 };
     for (key, child) in [
         (0x0fff_ffff_ffff_ffff, Some(0x10)),
         (0x1000_0000_0000_0000, Some(0x11)),
@@ -338,24 +343,100 @@ fn a_hot_key_goes_straight_to_its_place() {
     first.insert("ingress.forwarding.ipv4_route", &plain_route, "ingress.forwarding.forward", &[4]);
     climb(&mut first, path(), 7);
     let hot = [EXACT(u64::from(SERVER)), EXACT(key), EXACT(0)];
-    first.insert("ingress.first_hop.hot_key", &hot, "ingress.first_hop.go_to", &[record]);
+    first.insert("ingress.first_hop.hot_key", &hot, "ingress.first_hop.go_to", &[record, 0]);
     check(&mut first, ask, 4, ask); // not registered: it passes unchanged, whatever is hot
     let admit = admit(99, 2, root);
     first.insert("ingress.first_hop.roce_connection", &connection(), "ingress.first_hop.admit", &admit);
 
-    let index = Index { flags: 0, epoch: 0, levels: 0, partition: 2, path: path(), key };
+    let index = Index { flags: 0, epoch: 0, levels: 0, partition: 2, path: path(), slice: 0, key };
     let straight = Read { index: Some(index), va: record, rkey: 99 };
     check(&mut first, ask, 4, straight);
     let climbing = Read { index: Some(Index { flags: CLIMBING, ..index }), va: root, rkey: 99 };
     check(&mut first, Read { rkey: 1, ..ask }, 7, climbing); // it wants a node
+    // A slice of a record is not wanted, whatever the rkey says: it is read as it is.
+    let sliced = |read: Read| Read { index: read.index.map(|i| Index { slice: 0x98, ..i }), ..read };
+    check(&mut first, Read { rkey: 0x98, ..ask }, 4, sliced(straight));
+    check(&mut first, Read { rkey: 0x99, ..ask }, 7, sliced(climbing));
     let other = Read { va: key + 1, ..ask };
     let mut climbing = climbing;
     climbing.index = Some(Index { flags: CLIMBING, path: path(), key: key + 1, ..index });
     check(&mut first, other, 7, climbing);
-    check(&mut first, Read { rkey: 2, ..ask }, 4, Read { rkey: 2, ..ask }); // an ordinary READ
+    check(&mut first, Read { rkey: 256, ..ask }, 4, Read { rkey: 256, ..ask }); // an ordinary READ
 
     let mut last = last_switch();
-    check(&mut last, straight, 9, Read { index: None, va: record, rkey: 99 });
+    for read in [straight, sliced(straight)] {
+        check(&mut last, read, 9, Read { index: None, va: record, rkey: 99 });
+    }
+}
+
+/// Where a hot key's place is its leaf, the last hop leads to the slice.
+#[test]
+fn a_hot_key_in_a_leaf_is_read_by_its_slice() {
+    let (key, leaf) = (0xabcd_0000_0000_0001, 0x2_0000_0123_4540);
+    let mut first = switch();
+    let route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
+    first.insert("ingress.forwarding.ipv4_route", &route, "ingress.forwarding.forward", &[4]);
+    climb(&mut first, path(), 7);
+    let hot = [EXACT(u64::from(SERVER)), EXACT(key), EXACT(0)];
+    first.insert("ingress.first_hop.hot_key", &hot, "ingress.first_hop.go_to", &[leaf, 2]);
+    let admit = admit(99, 2, 0x2_0000_0000_0040);
+    first.insert("ingress.first_hop.roce_connection", &connection(), "ingress.first_hop.admit", &admit);
+    let flags = LEAF;
+    let index = Index { flags, epoch: 0, levels: 0, partition: 2, path: path(), slice: 0x98, key };
+    let sliced = Read { index: Some(index), va: leaf, rkey: 99 };
+    check(&mut first, Read { index: None, va: key, rkey: 0x98 }, 4, sliced);
+    check(&mut last_switch(), sliced, 9, Read { index: None, va: leaf + 0x13 * 64, rkey: 99 });
+}
+
+/// All rkeys below 256 are index reads, and their upper five bits go along.
+#[test]
+fn the_first_hop_takes_the_slice_from_the_rkey() {
+    let mut first = switch();
+    let route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
+    first.insert("ingress.forwarding.ipv4_route", &route, "ingress.forwarding.forward", &[4]);
+    let admit = admit(99, 2, 0x40);
+    first.insert("ingress.first_hop.roce_connection", &connection(), "ingress.first_hop.admit", &admit);
+    climb(&mut first, path(), 7);
+    for rkey in (0..=256).chain([0x1_0000, 0x100_00f8, 0xffff_ffff]) {
+        let ask = Read { index: None, va: 0xabcd, rkey };
+        if rkey < 256 {
+            let slice = rkey as u8 & 0xf8;
+            let index = Index {
+                flags: CLIMBING,
+                epoch: 0,
+                levels: 0,
+                partition: 2,
+                path: path(),
+                slice,
+                key: 0xabcd,
+            };
+            check(&mut first, ask, 7, Read { index: Some(index), va: 0x40, rkey: 99 });
+        } else {
+            check(&mut first, ask, 4, ask);
+        }
+    }
+}
+
+/// What the last hop makes of an address: the slice is added where the walk has ended at a leaf, whatever the other flags and the queue's
+/// class are, and only to the low half.
+#[test]
+fn the_last_hop_goes_to_the_slice_of_a_leaf() {
+    let mut last = last_switch();
+    for flags in 0..=u8::MAX {
+        for slice in [0, 0x08, 0x9d, 0xf8, 0xff] {
+            for va in [0x2_0000_0000_0040, 0x2_0000_ffff_ffc0, u64::MAX] {
+                let index = Index { flags, epoch: 6, levels: 1, partition: 2, path: 3, slice, key: 0xabcd };
+                // Nothing is cached here, and what climbs still has no way.
+                let low = va as u32;
+                let low = match flags & LEAF {
+                    0 => low,
+                    _ => low.wrapping_add(64 * u32::from(slice >> 3)),
+                };
+                let expected = Read { index: None, va: va >> 32 << 32 | u64::from(low), rkey: 99 };
+                check(&mut last, Read { index: Some(index), va, rkey: 99 }, 9, expected);
+            }
+        }
+    }
 }
 
 /// Places of a node's children.
@@ -379,8 +460,8 @@ struct Node {
     /// The first keys of all children but the first.
     pivots: Vec<u64>,
     children: Children,
-    /// The children are inner nodes.
-    inner: bool,
+    /// Kind of the children: not known, inner nodes, or leaves.
+    kind: u8,
 }
 
 impl Node {
@@ -411,7 +492,7 @@ impl Node {
         };
         let (form, lasts) = self.lasts(self.range, [4, 8, 12], choice);
         let coarse = if form == "whole" { "coarse_whole" } else { "coarse" };
-        let node = [self.slot, first, stride, self.inner.into()];
+        let node = [self.slot, first, stride, self.kind.into()];
         insert(coarse, &[3, self.address], &format!("quarter_by_{form}"), &[&lasts[..], &node].concat());
         for quarter in 0..4 {
             let begin = |branch: usize| branch.checked_sub(1).map(|i| self.pivots.get(i));
@@ -514,8 +595,8 @@ fn children() -> impl Strategy<Value = Children> {
 fn node() -> impl Strategy<Value = Node> {
     let address = prop_oneof![Just(SERVER_OF_NODE | 0x1240), any::<u64>()];
     let slot = prop_oneof![Just(0), Just(0xffff), 0..0x1_0000u64];
-    (pivots(), children(), address, slot, any::<bool>()).prop_map(
-        |((pivots, range), children, address, slot, inner)| {
+    (pivots(), children(), address, slot, 0..3u8).prop_map(
+        |((pivots, range), children, address, slot, kind)| {
             let mut children = children;
             // To the border exactly, however many children there are.
             if let Children::Run { first, stride } = &mut children
@@ -523,7 +604,7 @@ fn node() -> impl Strategy<Value = Node> {
             {
                 *first += (15 - pivots.len() as u64) * 64 * *stride;
             }
-            Node { address, slot, range, pivots, children, inner }
+            Node { address, slot, range, pivots, children, kind }
         },
     )
 }
@@ -537,7 +618,7 @@ fn routed() -> Switch {
 
 /// An index read that stands at this address.
 fn at(va: u64, key: u64) -> Read {
-    let index = Index { flags: INNER, epoch: 3, levels: 4, partition: 1, path: 9, key };
+    let index = Index { flags: INNER, epoch: 3, levels: 4, partition: 1, path: 9, slice: 0xd5, key };
     Read { index: Some(index), va, rkey: 8 }
 }
 
@@ -546,9 +627,8 @@ fn with_flags(read: Read, flags: u8) -> Read {
 }
 
 /// One level further down.
-fn below(read: Read, va: u64, inner: bool) -> Read {
-    let flags = if inner { INNER } else { 0 };
-    let index = read.index.map(|index| Index { flags, levels: index.levels + 1, ..index });
+fn below(read: Read, va: u64, kind: u8) -> Read {
+    let index = read.index.map(|index| Index { flags: kind << 1, levels: index.levels + 1, ..index });
     Read { index, va, ..read }
 }
 
@@ -565,6 +645,7 @@ proptest! {
         set in prop::sample::select(vec!['a', 'b']),
         absent in prop_oneof![Just(0u16), any::<u16>()],
         choice in 0..3usize,
+        was_leaf in any::<bool>(),
         random in prop::collection::vec((any::<u64>(), 0..16usize, 0..16usize), 0..10),
     ) {
         let mut switch = routed();
@@ -577,11 +658,12 @@ proptest! {
             keys.extend([key, HALVES[high] << 32 | HALVES[low]].map(|key| key.clamp(node.range.0, node.range.1)));
         }
         for &key in &keys {
-            let read = at(node.address, key);
+            // Whatever the packet says besides, the node decides.
+            let read = with_flags(at(node.address, key), if was_leaf { INNER | LEAF } else { INNER });
             let child = node.child_of(key);
             // A child without an entry: the walk ends at the node, for every set to come as well.
             let expected = match absent >> child & 1 {
-                0 => below(read, node.child_address(child), node.inner),
+                0 => below(read, node.child_address(child), node.kind),
                 _ => with_flags(read, 0),
             };
             check(&mut switch, read, 5, expected);
@@ -601,8 +683,10 @@ proptest! {
         let mut switch = routed();
         let key = node.range.0;
         let tables = ['a', 'b'].map(|set| node.load(&mut switch, set, 0, choice));
-        let ended = with_flags(at(node.address, key), 0);
-        check(&mut switch, ended, 5, ended);
+        for flags in [0, LEAF] {
+            let ended = with_flags(at(node.address, key), flags);
+            check(&mut switch, ended, 5, ended);
+        }
         let mut elsewhere = at(node.address, key);
         match bit {
             0..64 => elsewhere.va ^= 1 << bit,
@@ -635,7 +719,7 @@ proptest! {
         for node in &nodes {
             for &key in node.pivots.iter().chain([&node.range.0, &node.range.1]) {
                 let read = at(node.address, key);
-                let expected = below(read, node.child_address(node.child_of(key)), node.inner);
+                let expected = below(read, node.child_address(node.child_of(key)), node.kind);
                 if nodes.iter().all(|other| other.address != expected.va) {
                     check(&mut switch, read, 5, expected);
                 }
@@ -655,7 +739,7 @@ fn a_packet_walks_down_both_sets() {
         range: (0, u64::MAX),
         pivots: vec![1 << 40, 1 << 41, 1 << 42],
         children: Children::Run { first: FOUR_GB - 4 * 512, stride: 8 },
-        inner: true,
+        kind: 1,
     };
     let lower = Node {
         address: upper.child_address(3),
@@ -663,17 +747,17 @@ fn a_packet_walks_down_both_sets() {
         range: (1 << 42, u64::MAX),
         pivots: vec![(1 << 42) + 5],
         children: Children::Irregular(vec![0x1_0000, 0x7_0000_0040]),
-        inner: false,
+        kind: 2,
     };
     assert_eq!(lower.address & 0xffff_ffff, FOUR_GB - 512, "the last child ends at the border");
     let tables = [upper.load(&mut switch, 'a', 0, 0), lower.load(&mut switch, 'b', 0, 0)];
     for (key, child) in [(1 << 42, 0), ((1 << 42) + 5, 1)] {
         let read = at(upper.address, key);
-        let expected = below(below(read, lower.address, true), lower.child_address(child), false);
+        let expected = below(below(read, lower.address, 1), lower.child_address(child), 2);
         check(&mut switch, read, 5, expected);
     }
     // The other children of the upper node are not cached here: the packet may find them further on.
     let read = at(upper.address, 1 << 40);
-    check(&mut switch, read, 5, below(read, upper.child_address(1), true));
+    check(&mut switch, read, 5, below(read, upper.child_address(1), 1));
     assert_eq!(tables.map(|table| counted(&switch, &table)), [3, 2]);
 }

@@ -2,7 +2,7 @@
 
 use fatbtree_switch::MatchValue;
 
-use crate::fatbtree::{CLIENT, CLIENT_MAC, CLIMBING, HOST, INNER, Index, Read, SERVER, TRUNK, switch};
+use crate::fatbtree::{CLIENT, CLIENT_MAC, CLIMBING, HOST, INNER, Index, LEAF, Read, SERVER, TRUNK, switch};
 use crate::{Switch, internet_checksum, ipv4_frame};
 
 const EXACT: fn(u64) -> MatchValue = MatchValue::Exact;
@@ -209,8 +209,8 @@ fn an_index_header_from_a_host_is_not_believed() {
     let node = [EXACT(6), EXACT(0xa)];
     let form = "ingress.node_set_a.quarter_by_high";
     edge.insert("ingress.node_set_a.coarse", &node, form, &[1, 2, 3, 1, 64, 1, 0]);
-    for flags in [0, CLIMBING, INNER, CLIMBING | INNER] {
-        let index = Index { flags, epoch: 6, levels: 1, partition: 2, path: 3, key: 7 };
+    for flags in [0, CLIMBING, INNER, LEAF, CLIMBING | INNER | LEAF] {
+        let index = Index { flags, epoch: 6, levels: 1, partition: 2, path: 3, slice: 0xf8, key: 7 };
         let forged = Read { index: Some(index), va: 0xa, rkey: 99 }.frame(1);
         dropped(&mut edge, HOST, &forged, FORGED);
         assert_eq!(edge.one(TRUNK, &forged).unwrap().0, 9);

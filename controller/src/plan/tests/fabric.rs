@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fatbtree_topology::{Network, NodeSet, Peer, Routing, SwitchId};
 
 use crate::plan::{PlannedPartition, Resolved};
-use crate::tables::{Change, Entry, child, coarse, core_route, fat_root, fine, hot_key, run};
+use crate::tables::{Change, Entry, NodeKind, child, coarse, core_route, fat_root, fine, hot_key, run};
 
 /// Room for hot keys in these tests.
 pub(super) const HOT_KEYS: usize = 6;
@@ -112,12 +112,12 @@ impl Fabric {
     ) -> Resolved {
         let none = Switch::default();
         let at = |switch: SwitchId| self.switches.get(&switch).unwrap_or(&none);
-        let mut landing = Resolved { address: home.root, partition: home.id, levels: 0 };
+        let mut landing =
+            Resolved { address: home.root, partition: home.id, levels: 0, kind: NodeKind::Undescribed };
         let core_route::Action::Descend { epoch, mut sub_table } = before.routes[&root] else {
             panic!("a fat root descends")
         };
         let mut slice = 0u8;
-        let mut is_inner = false;
         for stage in 0..4u8 {
             let value = (key >> (48 - 16 * slice)) as u16;
             let tables = &before.switches.get(&root).unwrap_or(&none).fat_root;
@@ -132,9 +132,9 @@ impl Fabric {
                 Some((_, fat_root::Action::NextTable { slice: next_slice, sub_table: next })) => {
                     (slice, sub_table) = (*next_slice, *next);
                 }
-                Some((_, fat_root::Action::Land { address, partition, inner })) => {
+                Some((_, fat_root::Action::Land { address, partition, kind })) => {
                     if *partition == home.id {
-                        (landing.address, landing.levels, is_inner) = (*address, 1, *inner);
+                        (landing.address, landing.levels, landing.kind) = (*address, 1, *kind);
                     }
                     break;
                 }
@@ -147,7 +147,7 @@ impl Fabric {
                     let action = switch.coarse.get(&coarse::Key { set, whole: *whole, epoch, address })?;
                     Some((*whole, *action))
                 });
-                let Some((whole, node)) = node.filter(|_| is_inner) else { continue };
+                let Some((whole, node)) = node.filter(|_| landing.kind == NodeKind::Inner) else { continue };
                 let (slot, quarter) = (node.slot, node.last.below(key) as u8);
                 let found = switch.fine.get(&fine::Key { set, whole, epoch, slot, quarter });
                 // A quarter that is missing is compared with nothing: the differences are all zero.
@@ -164,7 +164,7 @@ impl Fabric {
                         run.map(|run| node.first_child >> 32 << 32 | u64::from(low(run)))
                     }
                 };
-                is_inner = node.inner && offset.is_some();
+                landing.kind = offset.map_or(NodeKind::Undescribed, |_| node.kind);
                 if let Some(offset) = offset {
                     landing.address = landing.address >> 48 << 48 | offset;
                     landing.levels += 1;

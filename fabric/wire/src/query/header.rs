@@ -246,7 +246,7 @@ mod tests {
         };
         let mut golden = [0; QueryHeader::LEN + 2];
         golden.iter_mut().zip(0..).for_each(|(byte, n)| *byte = n);
-        (golden[0], golden[1]) = (3, 2);
+        (golden[0], golden[1]) = (4, 2);
         (golden[24], golden[25]) = (0x86, 6);
         golden[56..64].copy_from_slice(&[0, 0, 0, 4, 0, 0, 0, 1]);
         assert_eq!(header.to_bytes(), golden[..QueryHeader::LEN]);
@@ -264,7 +264,7 @@ mod tests {
             bytes[at] = byte;
             Query::parse(&bytes).map(|_| ()).unwrap_err().to_string()
         };
-        assert!(but(0, 9).starts_with("index header version: expected 3"));
+        assert!(but(0, 9).starts_with("index header version: expected 4"));
         assert!(but(24, 0).starts_with("query operation"));
         assert!(but(24, 7).starts_with("query operation"));
         assert!(but(25, 1).starts_with("query status"), "a request has none");

@@ -98,8 +98,9 @@ const _: () = {
 /// Magic number of line `line` of leaves of this format on this server. Of two servers all numbers differ, and of one server those of all lines and
 /// formats.
 const fn line_magic(format: u8, line: usize, server: u16) -> u16 {
-    let server = server.wrapping_mul(0x09e5);
-    LINE_MAGIC | ((format as u16) << 5 | line as u16 % MAX_LINES as u16) ^ server % (1 << 13)
+    let (format, line) = ((format as u16) << 5, line as u16 % MAX_LINES as u16);
+    let server = server.wrapping_mul(0x09e5) % (1 << 13);
+    LINE_MAGIC | ((format | line) ^ server)
 }
 
 /// What a line has beside version and entries.
@@ -196,7 +197,7 @@ impl Lines {
     /// The bucket of a key. Multiplied by the golden ratio, keys one after the other are spread evenly.
     fn bucket_of(&self, key: u64) -> usize {
         let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        (hash * self.buckets() as u64 >> 32) as usize
+        ((hash * self.buckets() as u64) >> 32) as usize
     }
 
     /// The first line of a key's bucket.

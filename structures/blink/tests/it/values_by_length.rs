@@ -25,17 +25,22 @@ fn by_length() -> impl Iterator<Item = TreeConfig> {
 struct Led {
     lab: Lab,
     client: Client,
-    place: Rc<Cell<Option<GlobalAddress>>>,
+    /// Of the key, and whether it is its leaf.
+    place: Rc<Cell<Option<(GlobalAddress, bool)>>>,
 }
 
 impl Led {
     fn new(config: TreeConfig) -> Self {
         let mut lab = Lab::new(config);
-        let place = Rc::new(Cell::new(None));
+        let place = Rc::new(Cell::new(None::<(GlobalAddress, bool)>));
         let root = lab.servers[0].partition.root;
         let client = lab.client_behind(1, true, {
             let place = Rc::clone(&place);
-            move |_, target| place.get().filter(|_| target.or_record()).or(Some(root))
+            move |_, target| match place.get().filter(|_| target.or_record()) {
+                Some((leaf, true)) => Some(leaf.behind(target.offset_in_leaf())),
+                Some((record, false)) => Some(record),
+                None => Some(root),
+            }
         });
         let led = Self { lab, client, place };
         for key in 0..20 {
@@ -58,7 +63,8 @@ impl Led {
     fn learn(&self, key: u64) {
         let mut found = None;
         self.lab.each_tree(|_, tree| found = tree.place_of(key, &mut 0).unwrap());
-        self.place.set(found);
+        let is_leaf = !self.has_record(key);
+        self.place.set(found.map(|place| (place, is_leaf)));
     }
 
     fn has_record(&self, key: u64) -> bool {
