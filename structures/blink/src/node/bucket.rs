@@ -194,9 +194,10 @@ impl Lines {
         self.count as usize + 1 - BUCKET_LINES
     }
 
-    /// The bucket of a key. Multiplied by the golden ratio, keys one after the other are spread evenly.
+    /// The bucket of a key. Multiplied by the golden ratio, keys one after the other are spread evenly. Their halves are mixed before, for keys that
+    /// are products themselves, such as YCSB's.
     fn bucket_of(&self, key: u64) -> usize {
-        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let hash = (key ^ (key >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         ((hash * self.buckets() as u64) >> 32) as usize
     }
 

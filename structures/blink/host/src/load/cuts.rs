@@ -71,8 +71,10 @@ impl Iterator for BucketCuts<'_> {
         if fitting == rest.len() {
             return None;
         }
-        let least = self.per_leaf.saturating_sub(reach).clamp(1, fitting);
-        let (to, separator) = cut_keys(rest, least..=fitting.min(wanted).min(rest.len() - 1));
+        let most = fitting.min(rest.len() - 1);
+        // As far below the average as above it, and at least an eighth of the leaf, for a short separator.
+        let least = (2 * self.per_leaf).saturating_sub(most).min(most - most / 8).max(1);
+        let (to, separator) = cut_keys(rest, least..=most);
         self.from += to;
         Some((self.from, separator))
     }
