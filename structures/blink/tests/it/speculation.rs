@@ -261,7 +261,9 @@ fn a_leaf_whose_split_is_unfinished_is_noticed() {
                 break;
             }
         }
-        two.write(root, &partnered(&config, &before, two.header(root).sibling));
+        let begun = partnered(&config, &before, two.header(root).sibling);
+        before[..begun.len()].copy_from_slice(&begun);
+        two.write(root, &before);
         two.put(KEY, 2);
         assert!(!two.header(root).partner.is_null(), "the split is not finished");
         two.assert_needed(Check::SpeculatedPartner, 1, Some(2));
