@@ -114,7 +114,7 @@ proptest! {
             prop_assert!(IndexTarget::of_rkey(reth.rkey).is_none());
 
             let root = bench.roots.partition(partition).unwrap();
-            // Whoever comes to a leaf reads the slice; the root, an inner node and the record of a hot key are read as they are.
+            // A read that comes to a leaf is of the slice; the root, an inner node and the record of a hot key are read as they are.
             let led = |offset: u64| {
                 let planned = bench.plan.as_ref().map(|plan| plan.read_at(key, target.or_record(), offset));
                 planned.unwrap_or(root.root.raw())

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A bucket is two lines, and each line but the outermost belongs to two buckets. A key's entry lies anywhere in its bucket and nowhere else, so
-//! who reads the bucket knows whether the key is there.
+//! the bucket alone tells whether the key is there.
 //!
 //! **What a bucket says of itself.** The header's line is not read, so its lines repeat what a reader must know: what they are, that the leaf is
 //! neither free nor being split or merged, and the fences.
