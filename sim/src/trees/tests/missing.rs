@@ -51,6 +51,12 @@ const OF_WRITERS: &[Check] = &[
     Check::UnpublishedFirst,
     Check::PublishedLast,
     Check::SpeculatedPartner,
+    Check::BucketLine,
+    Check::BucketVersion,
+    Check::BucketChecksum,
+    Check::BucketFree,
+    Check::BucketPartner,
+    Check::BucketRange,
 ];
 
 /// Checks that no seed finds missing, with the tests of the index that do. They matter where a READ lasts as long as
