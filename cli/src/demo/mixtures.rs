@@ -113,7 +113,7 @@ impl Mixtures<'_> {
         let plan = Rc::clone(plan);
         device.set_landing(move |key, target| {
             let address = plan.read_at(key, target.or_record(), target.offset_in_leaf());
-            Some(Remote { address, rkey: rkeys[usize::from(plan.resolve(key).partition)] })
+            Some(Remote { address, rkey: rkeys[usize::from(GlobalAddress(address).server())] })
         });
         let client = Client::new(device, self.pool, self.roots.clone(), self.seed)?;
         let pool = client.pool();

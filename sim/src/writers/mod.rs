@@ -442,4 +442,4 @@ fn draw_contention(draw: &mut Random) -> Contention {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -16,12 +16,17 @@ const BUCKETS: u64 = 1_000;
 /// Seeds with a hostile writer; `fatbtree simulate hostile-writes` runs others.
 const HOSTILE: u64 = 400;
 
+/// Runs so many seeds of a simulation, each of which must pass.
+fn all_pass(simulation: &str, seeds: u64, scenario: fn(u64) -> Scenario) -> Outcome {
+    let command = &format!("fatbtree simulate {simulation} --seed");
+    let campaign = Campaign { command, most_failures: 3, ..Campaign::default() };
+    let report = campaign.run(Seeds::fixed(seeds), |seed| scenario(seed).run());
+    report.into_result().unwrap_or_else(|failures| panic!("{failures}"))
+}
+
 #[test]
 fn every_answer_is_explained_and_all_succeed_in_the_end() {
-    let campaign =
-        Campaign { command: "fatbtree simulate writes --seed", most_failures: 3, ..Campaign::default() };
-    let report = campaign.run(Seeds::fixed(SEEDS), |seed| Scenario::from_seed(seed).run());
-    let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
+    let total = all_pass("writes", SEEDS, Scenario::from_seed);
     assert!(total.applied > 100_000 && total.broken_connections > 1_000 && total.levels > 3_000);
     assert!(total.deaths > 1_000 && total.inherited_locks > 1_000 && total.splits > 10_000);
     assert!(total.merges > 300 && total.settled > 50 && total.reused > 4_000, "{total:?}");
@@ -37,20 +42,14 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
 
 #[test]
 fn values_grow_into_records_and_shrink_into_entries() {
-    let command = "fatbtree simulate short-values --seed";
-    let campaign = Campaign { command, most_failures: 3, ..Campaign::default() };
-    let report = campaign.run(Seeds::fixed(BY_LENGTH), |seed| Scenario::by_length(seed).run());
-    let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
+    let total = all_pass("short-values", BY_LENGTH, Scenario::by_length);
     assert!(total.records > 200 && total.stale_records > 100, "{total:?}");
     assert!(total.speculated > 2_000 && total.stale_places > 300, "{total:?}");
 }
 
 #[test]
 fn lookups_of_buckets_are_explained() {
-    let command = "fatbtree simulate buckets --seed";
-    let campaign = Campaign { command, most_failures: 3, ..Campaign::default() };
-    let report = campaign.run(Seeds::fixed(BUCKETS), |seed| Scenario::buckets(seed).run());
-    let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
+    let total = all_pass("buckets", BUCKETS, Scenario::buckets);
     assert!(total.landed > 5_000 && total.splits > 2_000 && total.merges > 100, "{total:?}");
 }
 
@@ -65,10 +64,7 @@ fn a_seed_replays_itself() {
 /// Answers are not checked there: see [`hostile`](super::hostile).
 #[test]
 fn operations_on_trees_that_a_hostile_writer_damages_end() {
-    let command = "fatbtree simulate hostile-writes --seed";
-    let campaign = Campaign { command, most_failures: 3, ..Campaign::default() };
-    let report = campaign.run(Seeds::fixed(HOSTILE), |seed| Scenario::hostile(seed).run());
-    let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
+    let total = all_pass("hostile-writes", HOSTILE, Scenario::hostile);
     // Shown with --nocapture.
     eprintln!("{total:#?}");
     assert!(total.strikes > 5 * HOSTILE && total.errors > HOSTILE, "{total:?}");
@@ -114,7 +110,7 @@ fn out_of_line(config: &TreeConfig) -> TreeConfig {
 }
 
 /// What a bucket proves of itself. Seeds of lookups in leaves of buckets find each missing.
-const OF_BUCKETS: &[Check] = &[
+pub(crate) const OF_BUCKETS: &[Check] = &[
     Check::BucketLine,
     Check::BucketVersion,
     Check::BucketChecksum,

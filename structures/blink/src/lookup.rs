@@ -158,7 +158,7 @@ impl<V: Verbs> Descent<'_, V> {
         }
         let (leaf, place) = match (read, bucket) {
             (Some(read), _) => read,
-            (None, Some(_)) => self.descend_to_bucket(start, first).await?,
+            (None, Some(offset)) => self.descend_to_bucket(start, first, offset).await?,
             (None, None) => {
                 self.descend(start, first, 0, |node, bytes| Place::in_leaf(node, bytes, key)).await?
             }

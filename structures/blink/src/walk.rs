@@ -180,8 +180,7 @@ impl<'m> Tree<'m> {
             *nodes += 1;
             leaf = Some(step.address);
         })?;
-        let shape = self.config.leaf_shape();
-        if !shape.has_records() {
+        if !self.config.leaf_shape().has_records() {
             return Ok(leaf);
         }
         let fits = |pointer: &RecordPointer| record_bytes(pointer.length) <= self.config.max_node_bytes();

@@ -21,29 +21,26 @@ use crate::node::{BUCKET_BYTES, Node, NodeHeader, Slice, read_bucket};
 use crate::operation::Start;
 
 impl<V: Verbs> Descent<'_, V> {
-    /// Walks to the key's entry. `first` is the node at the start, if it was read already.
+    /// Walks to the key's entry, in the bucket at `offset` of its leaf. `first` is the node at the start, if it was read already.
     #[inline]
     pub(crate) async fn descend_to_bucket(
         &mut self,
         start: Start,
         mut first: Option<Buffer>,
+        offset: u32,
     ) -> Result<(Buffer, Place), Reason> {
         let key = self.key;
-        let offset = self.pool.config().tree.leaf_shape().bucket_offset(key);
         let mut step = self.first_step(start);
         // Once: where one bucket does not prove itself, the leaf says where to go on.
-        let mut unread = offset;
+        let mut unread = Some(offset);
         loop {
             if let Step::Node { address, level: 0 } = step
                 && first.is_none()
                 && let Some(offset) = unread.take()
             {
                 let bytes = self.pool.read(&self.lane, address.behind(offset.into()), BUCKET_BYTES).await?;
-                let place = match read_bucket(&self.pool.config().tree, address.server(), key, &bytes) {
-                    Ok(found) => Some(Place::of(found, Some(address), &bytes)),
-                    Err(_) => None,
-                };
-                if let Some(place) = place {
+                let found = read_bucket(&self.pool.config().tree, address.server(), key, &bytes);
+                if let Ok(place) = found.map(|found| Place::of(found, Some(address), &bytes)) {
                     self.arrive_at_bucket();
                     return Ok((bytes, place));
                 }
@@ -73,7 +70,7 @@ impl<V: Verbs> Descent<'_, V> {
             let bucket = match Slice::of(&tree, server, key, &bytes) {
                 Slice::Bucket(found) => Some(Place::of(found, None, &bytes)),
                 Slice::Node(header) => return Ok(self.led_to_node(header, bytes)),
-                Slice::Else(_) => None,
+                Slice::Else => None,
             };
             if let Some(place) = bucket {
                 self.pool.needs(|needs| needs.note(&range, key, BUCKET_BYTES));

@@ -276,34 +276,57 @@ impl Lines {
         if counts != [0, 0] {
             return free[usize::from(counts[1] > counts[0])].next().map(|slot| (slot, false));
         }
-        let occupied: Vec<usize> = (0..self.capacity()).filter(|slot| !is_free(leaf, slot)).collect();
+        let mut places = self.arrange(leaf, Some(key), entry)?;
+        Some((places.next(line - 1), true))
+    }
+
+    /// Moves all entries to places in their buckets, wherever they lie; `more` is a key that is to have a place as well. Returns the places that are
+    /// left. `None` where not all have one: the leaf is as it was then.
+    pub(super) fn arrange(&self, leaf: &mut [u8], more: Option<u64>, entry: usize) -> Option<Places<'_>> {
         let bucket_at = |leaf: &[u8], slot: usize| {
             let at = self.entry_offset(slot, entry);
-            leaf[at + KEY..].first_chunk().map_or(0, |bytes| self.bucket_of(u64::from_le_bytes(*bytes)))
+            let key = leaf[at + KEY..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            (leaf[at] & OCCUPIED != 0).then(|| self.bucket_of(key))
         };
         let mut keys = [0; MAX_LINES];
-        for &slot in &occupied {
-            keys[bucket_at(leaf, slot)] += 1;
+        let here = (0..self.capacity()).filter_map(|slot| bucket_at(leaf, slot));
+        for bucket in here.chain(more.map(|key| self.bucket_of(key))) {
+            keys[bucket] += 1;
         }
-        keys[line - 1] += 1;
         let in_first = self.share(&keys)?;
-        let former = leaf.to_vec();
+        let mut former = [0; MAX_LINES * LINE];
+        former[..leaf.len()].copy_from_slice(leaf);
         for slot in 0..self.capacity() {
             leaf[self.entry_offset(slot, entry)..][..entry].fill(0);
         }
-        let (mut placed, mut used) = ([0; MAX_LINES], [0; MAX_LINES + 1]);
-        let mut place = |bucket: usize| {
-            let line = 1 + bucket + usize::from(placed[bucket] >= in_first[bucket]);
-            placed[bucket] += 1;
-            used[line] += 1;
-            self.slots_before(line) + used[line] - 1
-        };
-        for &slot in &occupied {
-            let (from, to) =
-                (self.entry_offset(slot, entry), self.entry_offset(place(bucket_at(&former, slot)), entry));
+        let mut places = Places { lines: self, in_first, placed: [0; MAX_LINES], used: [0; MAX_LINES] };
+        for slot in 0..self.capacity() {
+            let Some(bucket) = bucket_at(&former, slot) else { continue };
+            let (from, to) = (self.entry_offset(slot, entry), self.entry_offset(places.next(bucket), entry));
             leaf[to..to + entry].copy_from_slice(&former[from..from + entry]);
         }
-        Some((place(line - 1), true))
+        Some(places)
+    }
+}
+
+/// Slots of a leaf that is arranged, given out one by one.
+pub(super) struct Places<'l> {
+    lines: &'l Lines,
+    /// Keys of each bucket that lie in its first line.
+    in_first: [u8; MAX_LINES],
+    /// Keys of each bucket that have a slot.
+    placed: [u8; MAX_LINES],
+    /// Slots of each line that are given out.
+    used: [u8; MAX_LINES],
+}
+
+impl Places<'_> {
+    /// The next slot of a bucket.
+    fn next(&mut self, bucket: usize) -> usize {
+        let line = 1 + bucket + usize::from(self.placed[bucket] >= self.in_first[bucket]);
+        self.placed[bucket] += 1;
+        self.used[line] += 1;
+        self.lines.slots_before(line) + usize::from(self.used[line]) - 1
     }
 }
 
@@ -314,8 +337,8 @@ pub(crate) enum Slice<'a> {
     Bucket(Option<(usize, EntryValue<'a>)>),
     /// The beginning of a node.
     Node(NodeHeader),
-    /// Neither, for this reason.
-    Else(NodeFault),
+    /// Neither.
+    Else,
 }
 
 impl<'a> Slice<'a> {
@@ -326,10 +349,7 @@ impl<'a> Slice<'a> {
         let header = bytes.first_chunk().map(NodeHeader::parse);
         match header {
             Some(header) if header.magic == MAGIC && header.level & OCCUPIED == 0 => Self::Node(header),
-            _ => match read_bucket(config, server, key, bytes) {
-                Ok(found) => Self::Bucket(found),
-                Err(fault) => Self::Else(fault),
-            },
+            _ => read_bucket(config, server, key, bytes).map_or(Self::Else, Self::Bucket),
         }
     }
 }

@@ -467,13 +467,18 @@ impl<'a> LeafBuilder<'a> {
         shape.write(self.push(key), value);
     }
 
-    /// Writes header and line versions; returns the number of entries.
+    /// Writes header and line versions, and puts entries of a leaf of buckets in their places; returns the number of entries.
+    ///
+    /// # Panics
+    /// When not all keys have places in one leaf of buckets: see [`LeafShape::fitting`].
     pub fn finish(self) -> usize {
         let Self { bytes, shape, spec, count } = self;
         if let Some(line) = bytes.first_chunk_mut::<LINE>() {
             NodeHeader::emit(line, &spec, shape.format(), count, GlobalAddress::NULL, shape.integrity);
         }
         if let Some(lines) = &shape.buckets {
+            let places = lines.arrange(bytes, None, shape.entry_bytes());
+            assert!(places.is_some(), "these keys were said to have places in one leaf");
             lines.repeat_header(bytes);
         }
         shape.marks().stamp(bytes, spec.version.to_le_bytes()[0], shape.integrity);
@@ -482,14 +487,7 @@ impl<'a> LeafBuilder<'a> {
 
     fn push(&mut self, key: u64) -> &mut [u8] {
         assert!(self.count < self.shape.capacity, "the leaf holds {} entries", self.shape.capacity);
-        let slot = match &self.shape.buckets {
-            None => usize::from(self.count),
-            Some(lines) => {
-                let room = lines.make_room(self.bytes, key, self.shape.entry_bytes());
-                room.expect("these keys were said to have places in one leaf").0
-            }
-        };
-        let at = self.shape.entry_offset(slot);
+        let at = self.shape.entry_offset(usize::from(self.count));
         self.count += 1;
         let state = OCCUPIED | 1;
         if self.shape.is_wide() {

@@ -4,7 +4,7 @@ use fatbtree_blink::node::{LINE, LeafBuilder, NodeSpec, next_version, offsets, w
 use fatbtree_blink::record::{RecordPointer, next_record_version, published, record_bytes, write_record};
 use fatbtree_blink::{GlobalAddress, KeyRange, SUPERBLOCK_BYTES, TreeConfig, cut_keys, cut_nodes};
 
-use super::cuts::{BucketCuts, Cuts};
+use super::cuts::Cuts;
 use super::plan::{Plan, stride};
 use crate::values::ValueSource;
 
@@ -69,11 +69,10 @@ impl Builder<'_> {
         let mut record_at = 0_u64;
         let mut low = self.range.low;
         let cuts = Cuts::new(keys.len(), plan.leaves, self.config.leaf_capacity());
-        let mut bucket_cuts = BucketCuts::new(keys, &shape, plan.per_leaf);
         let mut from = 0;
         for index in 0..plan.leaves {
             let cut = match shape.has_buckets() {
-                true => bucket_cuts.next(),
+                true => plan.bucket_cuts.get(index as usize).copied(),
                 false => cuts.end_of(index, from).map(|(window, _)| cut_keys(keys, window)),
             };
             let (to, next_low) = match cut {

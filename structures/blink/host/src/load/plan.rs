@@ -11,8 +11,8 @@ use crate::values::ValueSource;
 /// Places of everything; see the picture in the module above.
 pub(super) struct Plan {
     pub(super) leaves: u64,
-    /// Keys of a leaf, on average, or as many as have places there.
-    pub(super) per_leaf: u64,
+    /// Ends of all leaves of buckets but the last: where they lie takes long to find.
+    pub(super) bucket_cuts: Vec<(usize, u64)>,
     /// Nodes of level 1, 2, ... up to the root.
     pub(super) internal: Vec<u64>,
     pub(super) records_from: u64,
@@ -34,10 +34,11 @@ impl Plan {
         let filled = |capacity: usize, least: u64| ((capacity as f64 * options.fill) as u64).max(least);
         let per_leaf = filled(config.leaf_capacity(), 1);
         let per_internal = filled(usize::from(config.fan_out()), 2);
-        let leaves = match config.leaf_shape().has_buckets() {
-            true => 1 + BucketCuts::new(keys, config.leaf_shape(), per_leaf).count() as u64,
-            false => (keys.len() as u64).div_ceil(per_leaf).max(1),
-        };
+        let (mut bucket_cuts, mut leaves) = (Vec::new(), (keys.len() as u64).div_ceil(per_leaf).max(1));
+        if config.leaf_shape().has_buckets() {
+            bucket_cuts.extend(BucketCuts::new(keys, config.leaf_shape(), per_leaf));
+            leaves = 1 + bucket_cuts.len() as u64;
+        }
         let mut internal = vec![];
         let mut nodes = leaves;
         while nodes > 1 {
@@ -58,7 +59,7 @@ impl Plan {
         }
         Ok(Self {
             leaves,
-            per_leaf,
+            bucket_cuts,
             internal,
             records_from,
             record_bytes,
