@@ -150,6 +150,14 @@ fn climb(switch: &mut Switch, path: u8, port: u64) {
     switch.insert("ingress.climb.core_route", &key, "ingress.climb.climb", &[port]);
 }
 
+/// A switch that sends what is not an index read to the server by port 4.
+fn first_switch() -> Switch {
+    let mut first = switch();
+    let route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
+    first.insert("ingress.forwarding.ipv4_route", &route, "ingress.forwarding.forward", &[4]);
+    first
+}
+
 /// The server of partition 2 is at port 9.
 fn last_switch() -> Switch {
     let mut last = switch();
@@ -291,9 +299,7 @@ fn a_sub_table_stands_in_several_stages() {
 /// packets are not.
 #[test]
 fn others_and_long_reads_are_not_admitted() {
-    let mut first = switch();
-    let route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
-    first.insert("ingress.forwarding.ipv4_route", &route, "ingress.forwarding.forward", &[4]);
+    let mut first = first_switch();
     let admit = admit(99, 2, 0x40);
     first.insert("ingress.first_hop.roce_connection", &connection(), "ingress.first_hop.admit", &admit);
     let counter = first.pipeline.program().counter("ingress.first_hop.refused_index_reads").unwrap();
@@ -338,9 +344,7 @@ fn others_and_long_reads_are_not_admitted() {
 fn a_hot_key_goes_straight_to_its_place() {
     let (key, root, record) = (0xabcd_0000_0000_0001, 0x2_0000_0000_0040, 0x2_0000_0123_4568);
     let ask = Read { index: None, va: key, rkey: 0 };
-    let mut first = switch();
-    let plain_route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
-    first.insert("ingress.forwarding.ipv4_route", &plain_route, "ingress.forwarding.forward", &[4]);
+    let mut first = first_switch();
     climb(&mut first, path(), 7);
     let hot = [EXACT(u64::from(SERVER)), EXACT(key), EXACT(0)];
     first.insert("ingress.first_hop.hot_key", &hot, "ingress.first_hop.go_to", &[record, 0]);
@@ -373,16 +377,13 @@ fn a_hot_key_goes_straight_to_its_place() {
 #[test]
 fn a_hot_key_in_a_leaf_is_read_by_its_slice() {
     let (key, leaf) = (0xabcd_0000_0000_0001, 0x2_0000_0123_4540);
-    let mut first = switch();
-    let route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
-    first.insert("ingress.forwarding.ipv4_route", &route, "ingress.forwarding.forward", &[4]);
+    let mut first = first_switch();
     climb(&mut first, path(), 7);
     let hot = [EXACT(u64::from(SERVER)), EXACT(key), EXACT(0)];
     first.insert("ingress.first_hop.hot_key", &hot, "ingress.first_hop.go_to", &[leaf, 2]);
     let admit = admit(99, 2, 0x2_0000_0000_0040);
     first.insert("ingress.first_hop.roce_connection", &connection(), "ingress.first_hop.admit", &admit);
-    let flags = LEAF;
-    let index = Index { flags, epoch: 0, levels: 0, partition: 2, path: path(), slice: 0x98, key };
+    let index = Index { flags: LEAF, epoch: 0, levels: 0, partition: 2, path: path(), slice: 0x98, key };
     let sliced = Read { index: Some(index), va: leaf, rkey: 99 };
     check(&mut first, Read { index: None, va: key, rkey: 0x98 }, 4, sliced);
     check(&mut last_switch(), sliced, 9, Read { index: None, va: leaf + 0x13 * 64, rkey: 99 });
@@ -391,9 +392,7 @@ fn a_hot_key_in_a_leaf_is_read_by_its_slice() {
 /// All rkeys below 256 are index reads, and their upper five bits go along.
 #[test]
 fn the_first_hop_takes_the_slice_from_the_rkey() {
-    let mut first = switch();
-    let route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
-    first.insert("ingress.forwarding.ipv4_route", &route, "ingress.forwarding.forward", &[4]);
+    let mut first = first_switch();
     let admit = admit(99, 2, 0x40);
     first.insert("ingress.first_hop.roce_connection", &connection(), "ingress.first_hop.admit", &admit);
     climb(&mut first, path(), 7);
