@@ -150,7 +150,7 @@ impl Arguments {
             }
         };
         check_enough(records, self.servers.into())?;
-        let compiled = Budget::compiled(self.target.into());
+        let compiled = room_of(self.target.into());
         let fat_root_ranges = self.fat_root.unwrap_or(compiled.fat_root_ranges);
         if fat_root_ranges < usize::from(self.servers) {
             bail!(
@@ -230,7 +230,7 @@ impl Settings {
             Target::Tofino2 => "Tofino 2",
             Target::V1model => "v1model",
         };
-        let less = match Budget::compiled(self.target) == self.budget {
+        let less = match room_of(self.target) == self.budget {
             true => "",
             false => ", changed by the command line",
         };
@@ -250,6 +250,12 @@ impl Settings {
         let new_keys = spec.proportions.insert == 0.0 || !matches!(self.key_map, KeyMap::File(_));
         Ok((spec, new_keys))
     }
+}
+
+/// Room of a target, as far as the software switches have it that stand in for it.
+fn room_of(target: Target) -> Budget {
+    let compiled = Budget::compiled(target);
+    Budget { stage_entries: compiled.stage_entries.min(Budget::bmv2().stage_entries), ..compiled }
 }
 
 /// The operations of a workload in words.
@@ -284,6 +290,23 @@ pub(super) fn describe(distribution: &RequestDistribution) -> String {
                 "the newest keys most often, {percentile} % of the lookups to {:.0} % of them",
                 fraction * 100.0
             )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_for_any_target_fits_the_software_switches() {
+        for target in Target::ALL {
+            let (room, held) = (room_of(target), Budget::bmv2());
+            assert!(room.stage_entries <= held.stage_entries && room.hot_keys <= held.hot_keys, "{target:?}");
+            assert!(
+                room.set_nodes.iter().zip(held.set_nodes).all(|(nodes, held)| *nodes <= held),
+                "{target:?}"
+            );
         }
     }
 }
