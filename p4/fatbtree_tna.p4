@@ -50,6 +50,7 @@ const port_t CPU_PORT = 192;
 #define DIRECT_COUNTER(name) DirectCounter<bit<32>>(CounterType_t.PACKETS) name;
 #define COUNT(name) name.count();
 #define ATTACH_COUNTER(name) counters = name;
+#define GO_TO_CHILD(va, offset, slice) va[31:0] = slice + offset[31:0]; va[47:32] = offset[47:32];
 #define INDIRECT_COUNTER(name, size) Counter<bit<64>, bit<8>>(size, CounterType_t.PACKETS) name;
 #define COUNT_AT(name, index) name.count(index);
 #define LINEAR_CRC32(name) \
@@ -135,7 +136,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
     FatRoot() fat_root;
 #endif
 #ifdef WALKS_FIRST
-    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_a;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES, false) node_set_a;
 #endif
 #ifdef ROLE_FOLDED
     SecondPass() second_pass;
@@ -225,7 +226,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
         if (hdr.index.isValid() && hdr.reth.isValid() && is_trunk == 1 && hdr.index.flags & INDEX_INNER != 0) {
 #endif
             take_away.apply(hdr);
-            node_set_a.apply(hdr.index, hdr.reth.va);
+            node_set_a.apply(hdr.index, hdr.reth.va, 0);
             put_back.apply(hdr);
         } else
 #endif
@@ -382,14 +383,19 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
                        in egress_intrinsic_metadata_from_parser_t from_parser,
                        inout egress_intrinsic_metadata_for_deparser_t for_deparser,
                        inout egress_intrinsic_metadata_for_output_port_t for_port) {
+#ifdef HAS_HOSTS
+#define GOES_TO_SLICES true
+#else
+#define GOES_TO_SLICES false
+#endif
 #if defined(ROLE_FOLDED)
-    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_c;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES, GOES_TO_SLICES) node_set_c;
 #define EGRESS_NODE_SET node_set_c
 #elif defined(HAS_FAT_ROOT)
-    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_a;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES, GOES_TO_SLICES) node_set_a;
 #define EGRESS_NODE_SET node_set_a
 #else
-    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_b;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES, GOES_TO_SLICES) node_set_b;
 #define EGRESS_NODE_SET node_set_b
 #endif
     MendWalked() take_away;
@@ -399,13 +405,23 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
     LastHopOfWalk() last_hop;
 #endif
 
+    // A walk that has ended at a leaf goes on to the slice here, be this its last hop or not.
+    bit<32> slice = 0;
+    action go_to_slice() {
+        hdr.reth.va[31:0] = hdr.reth.va[31:0] + slice;
+        hdr.index.flags[2:2] = 0;
+    }
+
     apply {
         MARK_CONGESTION
         if (hdr.index.isValid()) {
 #ifdef HAS_HOSTS
             take_away.apply(hdr);
+            slice = SLICE_OFFSET(hdr.index);
             if (hdr.index.flags & INDEX_INNER != 0) {
-                EGRESS_NODE_SET.apply(hdr.index, hdr.reth.va);
+                EGRESS_NODE_SET.apply(hdr.index, hdr.reth.va, slice);
+            } else if (hdr.index.flags & INDEX_LEAF != 0) {
+                go_to_slice();
             }
             if (!hdr.query_checksum.isValid()) {
                 last_hop.apply(hdr, intrinsic.egress_port);
@@ -413,7 +429,7 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
 #else
             if (hdr.index.flags & INDEX_INNER != 0) {
                 take_away.apply(hdr);
-                EGRESS_NODE_SET.apply(hdr.index, hdr.reth.va);
+                EGRESS_NODE_SET.apply(hdr.index, hdr.reth.va, slice);
                 put_back.apply(hdr);
             }
 #endif
@@ -448,7 +464,7 @@ control SecondPassIngress(inout headers_t hdr, inout metadata_t meta,
                           inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
                           inout ingress_intrinsic_metadata_for_tm_t for_tm) {
     Counter<bit<64>, bit<1>>(1, CounterType_t.PACKETS) second_pass_drops;
-    NodeSet(SECOND_PASS_NODES, NODE_SET_WHOLE_NODES) node_set_b;
+    NodeSet(SECOND_PASS_NODES, NODE_SET_WHOLE_NODES, false) node_set_b;
     MendWalked() take_away;
     MendWalked() put_back;
     WayBack() way_back;
@@ -458,7 +474,7 @@ control SecondPassIngress(inout headers_t hdr, inout metadata_t meta,
     apply {
         if (hdr.index.isValid() && hdr.reth.isValid() && hdr.index.flags & INDEX_INNER != 0) {
             take_away.apply(hdr);
-            node_set_b.apply(hdr.index, hdr.reth.va);
+            node_set_b.apply(hdr.index, hdr.reth.va, 0);
             put_back.apply(hdr);
         }
         for_tm.qid = (QueueId_t) hdr.index.slice[2:0];
@@ -478,7 +494,7 @@ control SecondPassEgress(inout headers_t hdr, inout metadata_t meta,
                          in egress_intrinsic_metadata_from_parser_t from_parser,
                          inout egress_intrinsic_metadata_for_deparser_t for_deparser,
                          inout egress_intrinsic_metadata_for_output_port_t for_port) {
-    NodeSet(SECOND_PASS_NODES, NODE_SET_WHOLE_NODES) node_set_a;
+    NodeSet(SECOND_PASS_NODES, NODE_SET_WHOLE_NODES, false) node_set_a;
     MendWalked() take_away;
     MendWalked() put_back;
 
@@ -486,7 +502,7 @@ control SecondPassEgress(inout headers_t hdr, inout metadata_t meta,
         MARK_CONGESTION
         if (hdr.index.isValid() && hdr.index.flags & INDEX_INNER != 0) {
             take_away.apply(hdr);
-            node_set_a.apply(hdr.index, hdr.reth.va);
+            node_set_a.apply(hdr.index, hdr.reth.va, 0);
             put_back.apply(hdr);
         }
     }

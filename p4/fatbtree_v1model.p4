@@ -17,6 +17,8 @@ const port_t NO_PORT  = 511;
 #define DIRECT_COUNTER(name) direct_counter(CounterType.packets) name;
 #define COUNT(name)
 #define ATTACH_COUNTER(name) counters = name;
+// The last hop goes to the slice.
+#define GO_TO_CHILD(va, offset, slice) va[47:0] = offset;
 #define INDIRECT_COUNTER(name, size) counter(size, CounterType.packets) name;
 #define COUNT_AT(name, index) name.count(index);
 #define LINEAR_CRC32(name)
@@ -100,9 +102,9 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     Climb() climb;
     Forwarding() forwarding;
     FatRoot() fat_root;
-    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_a;
-    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_b;
-    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_c;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES, false) node_set_a;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES, false) node_set_b;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES, false) node_set_c;
     MendWalked() take_away;
     MendWalked() put_back;
 
@@ -181,13 +183,13 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
                     fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
                 }
                 if (hdr.index.flags & INDEX_INNER != 0) {
-                    node_set_a.apply(hdr.index, hdr.reth.va);
+                    node_set_a.apply(hdr.index, hdr.reth.va, 0);
                 }
                 if (hdr.index.flags & INDEX_INNER != 0) {
-                    node_set_b.apply(hdr.index, hdr.reth.va);
+                    node_set_b.apply(hdr.index, hdr.reth.va, 0);
                 }
                 if (hdr.index.flags & INDEX_INNER != 0) {
-                    node_set_c.apply(hdr.index, hdr.reth.va);
+                    node_set_c.apply(hdr.index, hdr.reth.va, 0);
                 }
                 put_back.apply(hdr);
             }

@@ -85,7 +85,7 @@ def main():
                     break
                 if time.monotonic() > end:
                     sys.exit(f"live page: FAILED: no plan, or no reads of the client, within {PATIENCE_S} s:\n{shown}")
-            expect(shown, "13 of 13 answer", "2 of 2 serve", "core-0", "agg-1-0", "edge-1-0", "left", "right", "fat root", r"\d µs|\d ms")
+            expect(shown, "13 of 13 answer", "2 of 2 serve", "core-0", "agg-1-0", "edge-1-0", "left", "right", "fat root", "bytes a lookup", r"\d µs|\d ms")
             for width in WIDTHS:
                 for theme in ("light", "dark"):
                     dark = ["--blink-settings=preferredColorScheme=0"] if theme == "dark" else []

@@ -33,7 +33,7 @@ mod figures;
 mod in_process;
 mod interrupted;
 mod keys;
-mod leaves;
+mod layout;
 mod load;
 mod log;
 mod memserver;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fatbtree_blink::{Integrity, TreeConfig, ValueLayout};
+use fatbtree_blink::{Integrity, TreeConfig};
 use fatbtree_memserver::{ServerInfo, Tenant};
 use fatbtree_processes::{
     Hosted, MemoryServerOptions, MemoryServerProcess, PartSource, QueryOptions, TreeSource, roster_of,
@@ -15,7 +15,7 @@ use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
 use fatbtree_verbs::journal::Pace;
 use fatbtree_workload::ycsb::{InsertOrder, KeyMap};
 
-use crate::leaves::LeavesArgument;
+use crate::layout::LayoutArguments;
 use crate::nic::Nic;
 use crate::structure::{StructureArgument, numbers, refuse_without_tree};
 use crate::{count, role, room};
@@ -30,6 +30,7 @@ use crate::{count, role, room};
   fatbtree memserver left --cluster cluster.toml --nic ibverbs:mlx5_0    on an RDMA device, which pins the memory of the tree
   fatbtree memserver left --cluster cluster.toml --serve queries --workers 4    also for clients without RDMA, by its processors
   fatbtree memserver left --cluster cluster.toml --leaves buckets    lookups read 128 bytes of a leaf
+  fatbtree memserver left --cluster cluster.toml --inline 32    values of up to 32 bytes lie in the leaves
   fatbtree memserver left --cluster cluster.toml --structure hash    its part of a hash table over all memory servers, filled by clients
   fatbtree memserver left --cluster cluster.toml --structure dtx    its part of tables of transactions, with backups of other servers' items
   fatbtree memserver left --cluster cluster.toml --structure dolphin    its part of a Dolphin index over all of them, likewise
@@ -180,7 +181,7 @@ pub(crate) struct Begin {
     #[command(flatten)]
     values: MadeValues,
     #[command(flatten)]
-    leaves: LeavesArgument,
+    layout: LayoutArguments,
     /// Bytes of the largest region a server lets itself be loaded with; by default half of the memory that is left.
     #[arg(long, value_name = "BYTES", value_parser = count::positive)]
     region_bytes: Option<u64>,
@@ -212,7 +213,7 @@ impl Begin {
 
     /// The options as words of another command line.
     pub(crate) fn words(self) -> Vec<String> {
-        let Begin { keys, values: MadeValues { value_bytes, seed }, leaves, region_bytes } = self;
+        let Begin { keys, values: MadeValues { value_bytes, seed }, layout, region_bytes } = self;
         let words = [
             ("--keys", keys),
             ("--value-bytes", Some(value_bytes.into())),
@@ -222,7 +223,7 @@ impl Begin {
         .into_iter()
         .filter_map(|(name, value)| Some([name.to_owned(), value?.to_string()]))
         .flatten();
-        words.chain(leaves.words()).collect()
+        words.chain(layout.words()).collect()
     }
 }
 
@@ -245,7 +246,11 @@ fn pinned_spare_bytes(available: u64) -> u64 {
 pub(crate) fn check_structure(structure: Structure, begin: Begin, serve: Serve) -> Result<()> {
     let refuse = |is_given, option, instead| refuse_without_tree(structure, is_given, option, instead);
     refuse(begin.has_keys(), "--keys", "start them empty, and fill them by `fatbtree load`")?;
-    refuse(begin.leaves.is_given(), "--leaves", "it has a layout of its own")?;
+    refuse(
+        begin.layout.given().is_some(),
+        begin.layout.given().unwrap_or_default(),
+        "it has a layout of its own",
+    )?;
     refuse(serve.is_given(), "--serve queries", "its clients use RDMA alone")
 }
 
@@ -280,10 +285,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         config: TreeConfig::with_integrity(
             16,
             1024,
-            ValueLayout::ByLength,
+            begin.layout.values(),
             Integrity::for_device(!checksums),
         )?
-        .with_leaves(begin.leaves.kind())?,
+        .with_leaves(begin.layout.leaves.kind())?,
         spare_bytes,
         region_bytes: begin.region_bytes.unwrap_or(region_bytes),
         queries: serve.queries(&cluster, file, described)?,

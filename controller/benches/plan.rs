@@ -48,7 +48,7 @@ fn tops(cluster: &Cluster) -> Vec<TreeTop> {
         let range = KeyRange { low: server.low, high: None };
         let root = GlobalAddress(level[0].1);
         let partition = Partition { id: server.partition, range, root, root_level: height };
-        TreeTop { partition, nodes }
+        TreeTop { partition, nodes, reads: Default::default() }
     });
     tops.collect()
 }

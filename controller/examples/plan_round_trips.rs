@@ -102,7 +102,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let (blind, seconds) = plan(&Frequencies::none(&tree), 1)?;
     let report = |name: &str, plan: &Plan, lookups: &[(u64, u64)], seconds: Duration| {
-        let trips = plan.trips(&tree, lookups) + f64::from(u8::from(records));
+        let trips = plan.cost(&tree, lookups).round_trips + f64::from(u8::from(records));
         let summary = plan.summary();
         let nodes: Vec<usize> = summary.layers.iter().map(|layer| layer.nodes).collect();
         println!(

@@ -25,6 +25,7 @@ use fatbtree_blink::TreeTop;
 use fatbtree_topology::{Network, SwitchId};
 use fatbtree_verbs::time::{Duration, Instant};
 
+use crate::cost::Cost;
 use crate::frequency::Frequencies;
 use crate::plan::{HotKeys, Located, Placement, Plan, PlanError, diff, next_epoch};
 use crate::tables::Entry;
@@ -71,8 +72,8 @@ pub struct Replanned {
     pub plan: Plan,
     /// The share of visits for which the active plan has a stale hint; this plan has none.
     pub stale_hints: f64,
-    /// Round trips of an average visit from where the switches lead it down to the leaf: under the active plan, and under this one.
-    pub trips: (f64, f64),
+    /// Cost of an average visit from where the switches lead it down to the leaf: under the active plan, and under this one.
+    pub costs: (Cost, Cost),
 }
 
 /// Errors from making the next plan.
@@ -226,12 +227,13 @@ impl Follower {
         let frequencies = Frequencies::from_weighted(&tree, &rest);
         let plan = Plan::following(topology, placement, &tree, &frequencies, budget, epoch, active)?;
         let plan = plan.with_hot_keys(hot);
-        let trips = (self.active.trips(&tree, &visits), plan.trips(&tree, &visits));
-        if !has_stale_hints && trips.0 - trips.1 < self.options.gain * trips.0 {
+        let costs = (self.active.cost(&tree, &visits), plan.cost(&tree, &visits));
+        let (before, after) = (costs.0.round_trips, costs.1.round_trips);
+        if !has_stale_hints && before - after < self.options.gain * before {
             return Ok(None);
         }
         self.wait(now, diff(&self.active.entries(), &plan.entries()).values().map(Vec::len).sum());
-        Ok(Some(Replanned { plan, stale_hints, trips }))
+        Ok(Some(Replanned { plan, stale_hints, costs }))
     }
 
     /// All switches hold this plan now, and nothing of the one before. (A reload that failed half-way is not followed by another one
@@ -268,25 +270,6 @@ impl Plan {
         let (stale_hints, all) = (sum(stale_hints), sum(&mut visits.iter()));
         // The sum of nothing is -0.
         if all > 0.0 && stale_hints > 0.0 { stale_hints / all } else { 0.0 }
-    }
-
-    /// Round trips of an average visit from where index reads under this plan end down to the leaf; a stale hint counts as a walk
-    /// from the root, and what leads to a record saves all of them. 0 without visits.
-    ///
-    /// A hot key that was visited once is taken for one that is not hot: it is hot because of that visit, and says nothing of the next.
-    pub fn trips(&self, tree: &Tree, visits: &[(u64, u64)]) -> f64 {
-        let (mut trips, mut all) = (0.0, 0.0);
-        let mut times: HashMap<u64, u32> = HashMap::new();
-        visits.iter().for_each(|(key, _)| *times.entry(*key).or_default() += 1);
-        for (key, weight) in visits {
-            let trips_of_key = match self.hot_address(*key).filter(|_| times[key] > 1) {
-                Some(address) => u32::from(tree.leads_to(*key, address)),
-                None => tree.trips(*key, self.resolve(*key).address),
-            };
-            trips += *weight as f64 * f64::from(trips_of_key);
-            all += *weight as f64;
-        }
-        if all > 0.0 { trips / all } else { 0.0 }
     }
 }
 
@@ -408,7 +391,7 @@ mod tests {
             }
             now = now.max(follower.poll_timeout().expect("other keys are asked for, or none were known"));
             let next = follower.replan(now, &tops, [], &[]).unwrap().expect("it saves round trips");
-            assert!(next.trips.1 < 0.97 * next.trips.0, "{:?}", next.trips);
+            assert!(next.costs.1.round_trips < 0.97 * next.costs.0.round_trips, "{:?}", next.costs);
             follower.loaded(next.plan);
             follower.report(1_000, 0, &hot(first));
             assert_eq!(follower.poll_timeout(), None, "they are what was planned for");

@@ -40,7 +40,7 @@
 //!     let children = vec![(server.low, at(0x400)), (server.low + 100, at(0x800))];
 //!     let root = TopNode { address: at(0xc00), level: 1, children };
 //!     let partition = Partition { id, range, root: GlobalAddress(root.address), root_level: 1 };
-//!     TreeTop { partition, nodes: vec![root] }
+//!     TreeTop { partition, nodes: vec![root], reads: Default::default() }
 //! });
 //! let tree = Tree::new(&tops.collect::<Vec<_>>())?;
 //! let frequencies = Frequencies::from_keys(&tree, &[7, 7, 250, 3]);
@@ -54,6 +54,7 @@
 
 mod base;
 mod connection;
+mod cost;
 mod device_config;
 pub mod election;
 mod follow;
@@ -76,6 +77,7 @@ mod tree;
 
 pub use base::{Base, base, cluster_base, cluster_base_during};
 pub use connection::{Connection, ConnectionError, Connections};
+pub use cost::Cost;
 pub use device_config::{DeviceConfigFormat, TofinoOutput};
 pub use follow::{FollowError, FollowOptions, Follower, Replanned};
 pub use frequency::Frequencies;

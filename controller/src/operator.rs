@@ -241,6 +241,12 @@ pub struct Planned {
     pub trips_active: Option<f64>,
     /// Round trips under this plan.
     pub trips: f64,
+    /// Bytes of nodes that it reads under the active plan, as far as it is known.
+    #[serde(default)]
+    pub bytes_active: Option<f64>,
+    /// Bytes of nodes under this plan; 0: not known.
+    #[serde(default)]
+    pub bytes: f64,
 }
 
 /// A plan was loaded.

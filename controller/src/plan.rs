@@ -200,6 +200,8 @@ pub struct FatRootRange {
     pub partition: u16,
     /// Its kind.
     pub kind: NodeKind,
+    /// Its level; leaves are 0.
+    pub level: u8,
     /// Sampled visits.
     pub weight: u64,
 }
@@ -269,6 +271,8 @@ pub struct Plan {
     newest_slots: Vec<(u16, u16)>,
     /// The best placement below the same fat root saves at most so many millionths of a round trip more.
     short: u32,
+    /// Bytes that lookups read of inner nodes, and of leaves; 0 where that is not known.
+    lookup_bytes: (u32, u32),
     // From here on derived from the above.
     tables: RangeTables,
     index: execute::Index,
@@ -324,6 +328,7 @@ impl Plan {
                 address: child.address,
                 partition: partition_id(child.partition),
                 kind: child.kind(),
+                level: child.level,
                 weight: frequencies
                     .of_keys(child.low, children.get(at + 1).map_or(u64::MAX, |next| next.low - 1)),
             })
@@ -379,6 +384,7 @@ impl Plan {
             switch_names: used.into_iter().map(|id| (id, topology.switch(id).name())).collect(),
             newest_slots: Vec::new(),
             short,
+            lookup_bytes: (tree.reads().inner, tree.reads().leaf),
             tables,
             index: execute::Index::default(),
             groups: groups.all,

@@ -66,7 +66,7 @@ pub(crate) fn top(id: u16, low: u64, leaves: &[u64], widths: &[usize]) -> TreeTo
     }
     let range = KeyRange { low, high: None };
     let partition = Partition { id, range, root: GlobalAddress(level[0].1), root_level: height };
-    TreeTop { partition, nodes }
+    TreeTop { partition, nodes, reads: Default::default() }
 }
 
 /// Addresses from the root of the key's partition to its leaf, by the plainest possible walk.

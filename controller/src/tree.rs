@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_blink::{TopNode, TreeTop};
+use fatbtree_blink::{LookupBytes, TopNode, TreeTop};
 
 use crate::plan::{Pivots, stride};
 
@@ -150,6 +150,8 @@ pub struct Tree {
     children: Vec<TreeChild>,
     /// Distances of siblings that most nodes have: those of nodes that were written one after the other.
     strides: Vec<u8>,
+    /// Bytes that lookups read of nodes, in the partition where these are largest.
+    reads: LookupBytes,
 }
 
 /// Distances of siblings that switches are told of: nodes have few sizes, but any two nodes have a distance.
@@ -172,7 +174,10 @@ impl Tree {
             return Err(SnapshotError::TwicePartition { id: twice.partition.id });
         }
         let partitions = Vec::with_capacity(order.len());
-        let mut tree = Self { partitions, nodes: Vec::new(), children: Vec::new(), strides: Vec::new() };
+        let most = |of: fn(&LookupBytes) -> u32| tops.iter().map(|top| of(&top.reads)).max().unwrap_or(0);
+        let reads = LookupBytes { inner: most(|reads| reads.inner), leaf: most(|reads| reads.leaf) };
+        let mut tree =
+            Self { partitions, nodes: Vec::new(), children: Vec::new(), strides: Vec::new(), reads };
         for (n, top) in order.iter().enumerate() {
             let (id, root) = (top.partition.id, top.partition.root.raw());
             let next = order.get(n + 1).map(|next| (next.partition.id, next.partition.range.low));
@@ -301,6 +306,11 @@ impl Tree {
         node.first_child as usize..(node.first_child + node.child_count) as usize
     }
 
+    /// Bytes that lookups read of nodes.
+    pub(crate) fn reads(&self) -> LookupBytes {
+        self.reads
+    }
+
     pub(crate) fn partitions(&self) -> &[TreePartition] {
         &self.partitions
     }
@@ -413,7 +423,7 @@ mod tests {
                 node(192, 1, &[(50, 3), (80, 4)]),
             ];
             let partition = Partition { id: 0, range: KeyRange::ALL, root: GlobalAddress(64), root_level: 2 };
-            Tree::new(&[TreeTop { partition, nodes }]).unwrap()
+            Tree::new(&[TreeTop { partition, nodes, reads: Default::default() }]).unwrap()
         };
         assert_eq!(of(49).nodes().len(), 3);
         assert_eq!(of(60).nodes().len(), 2);
@@ -438,6 +448,7 @@ mod tests {
                 node(64, 2, &[(low, 128), (low + 50, 192)]),
                 node(128, 1, &[(low, 4)]),
             ],
+            reads: Default::default(),
         }
     }
 

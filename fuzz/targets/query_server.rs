@@ -103,7 +103,7 @@ fn honest() -> SocketAddr {
 impl Lab {
     fn new() -> Self {
         let keys: Vec<u64> = (0..KEYS).map(key_of).collect();
-        let config = TreeConfig::with_integrity(4, 256, ValueLayout::ByLength, Integrity::Checksums);
+        let config = TreeConfig::with_integrity(4, 256, ValueLayout::SHORT, Integrity::Checksums);
         let config = config.expect("there is room for four entries");
         let load = LoadOptions { spare_bytes: 256 << 10, ..LoadOptions::new(config, 0) };
         let tree = bulk_load(&load, &keys, &mut seeded(SEED, VALUE as u32)).expect("the keys are sorted");

@@ -11,6 +11,7 @@ typedef bit<64> address_t;     // where a node lies: server (16) and offset (48)
 typedef bit<48> offset_t;      // where it lies in its server: the children of a node are on the node's server
 typedef bit<16> slot_t;        // compact name of a cached node in its set
 typedef bit<8>  stride_t;      // distance of siblings in units of 64 bytes; 0 = not all at the same distance
+const bit<2> KIND_LEAF = 2;
 typedef bit<2>  kind_t;        // of a node: 1 = inner, 2 = leaf, 0 = not known; bits 2..1 of the flags in the index header
 typedef bit<16> partition_t;
 typedef bit<16> sub_table_t;   // one of the 16-bit range tables that make up the fat root; 0 = none
@@ -37,7 +38,7 @@ const bit<8>  RC_RDMA_READ_REQUEST = 0x0C;
 const bit<8>  INDEX_VERSION  = 4;
 const bit<8>  INDEX_CLIMBING = 1;     // flag: not yet at the core switch that holds the fat root
 const bit<8>  INDEX_INNER    = 2;     // flag: `va` is an inner node, which may be cached further on
-const bit<8>  INDEX_LEAF     = 4;     // flag: `va` is a leaf, where the walk has ended
+const bit<8>  INDEX_LEAF     = 4;     // flag: `va` is a leaf, where the walk has ended, and no slice is added to it yet
 const bit<16> INDEX_BYTES    = 16;
 // A READ request is BTH 12 + RETH 16 + ICRC 4 behind UDP 8: its lengths are known, so others are not index reads.
 const bit<16> READ_REQUEST_UDP_BYTES = 40;

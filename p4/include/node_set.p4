@@ -76,14 +76,16 @@
         } \
     }
 
-/// Room for so many nodes of both epochs, and for so many that are searched by whole keys.
-control NodeSet(inout index_t index, inout address_t va)(bit<32> nodes, bit<32> whole_nodes) {
+/// Room for so many nodes of both epochs, and for so many that are searched by whole keys.  A set that goes to slices leads to the slice of a leaf
+/// at once: no later step has to look for it.  Others only say that it is a leaf.
+control NodeSet(inout index_t index, inout address_t va, in bit<32> slice)(bit<32> nodes, bit<32> whole_nodes, bool goes_to_slices) {
     bit<4> branch = 0;
     slot_t slot = 0;
     bit<16> first_child_high = 0;
     bit<32> first_child_low = 0;
     stride_t stride = 0;
     kind_t kind = 0;
+    bit<32> slice_of_leaf = 0;
     COMPARE_VARIABLES(coarse, 1) COMPARE_VARIABLES(coarse, 2) COMPARE_VARIABLES(coarse, 3)
     COMPARE_VARIABLES(fine, 1) COMPARE_VARIABLES(fine, 2) COMPARE_VARIABLES(fine, 3)
 
@@ -166,7 +168,7 @@ control NodeSet(inout index_t index, inout address_t va)(bit<32> nodes, bit<32> 
     // The node is here but the child is not: the walk ends at an inner node, for every later set as well.
     action stop() { index.flags[2:1] = 0; }
 
-    // Runs do not cross a border of 4 GB, so nothing is carried.
+    // Runs and nodes do not cross a border of 4 GB, so nothing is carried.
     action descend_by(bit<32> distance) {
         va[31:0] = first_child_low + distance;
         va[47:32] = first_child_high;
@@ -183,7 +185,7 @@ control NodeSet(inout index_t index, inout address_t va)(bit<32> nodes, bit<32> 
     }
 
     action descend_to(offset_t offset) {
-        va[47:0] = offset;
+        GO_TO_CHILD(va, offset, slice_of_leaf)
         DESCEND
     }
     table child {
@@ -197,6 +199,13 @@ control NodeSet(inout index_t index, inout address_t va)(bit<32> nodes, bit<32> 
         size = NODE_SET_CHILDREN(nodes);
     }
 
+    // While the branch is being found: it costs no stage.
+    action go_to_slice() {
+        first_child_low = first_child_low + slice;
+        slice_of_leaf = slice;
+        kind = 0;
+    }
+
     bit<1> is_here = 0;
 
     apply {
@@ -207,6 +216,9 @@ control NodeSet(inout index_t index, inout address_t va)(bit<32> nodes, bit<32> 
             is_here = 1;
         }
         if (is_here == 1) {
+            if (goes_to_slices && kind == KIND_LEAF) {
+                go_to_slice();
+            }
             if (!coarse_compare_3.apply().hit) {
                 if (!coarse_compare_2.apply().hit) {
                     coarse_compare_1.apply();

@@ -126,10 +126,10 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_se
     // are in the leaves, its leaf, of which a slice may be wanted. Such a read passes by the fat root and all node sets. Entries have
     // no epoch: each is a hint by itself, and who reads checks what it finds. Entries are for reads that do not want a node.
     address_t hot_address = 0;
-    kind_t hot_kind = 0;
+    bit<8>    hot_flags = 0;
     action go_to(address_t address, kind_t kind) {
         hot_address = address;
-        hot_kind = kind;
+        hot_flags[2:1] = kind;
         is_hot = 1;
     }
     HOT_KEY_PLACE
@@ -152,7 +152,7 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_se
     action aim_at_value() {
         hdr.reth.va = hot_address;
         hdr.reth.rkey = rkey;
-        hdr.index.flags = 5w0 ++ hot_kind ++ 1w0;
+        hdr.index.flags = hot_flags;
     }
 
     apply {
@@ -245,7 +245,8 @@ control LastHop(inout headers_t hdr, in port_t egress_port) {
     }
 }
 
-/// The same behind a walk: `MendWalked` has taken away what a walk may change, and it is put back here, if it is still there.
+/// The same behind a walk that has gone to the slice: `MendWalked` has taken away what a walk may change, and it is put back here, if it is still
+/// there.
 control LastHopOfWalk(inout headers_t hdr, in port_t egress_port) {
     ICRC_CONTRIBUTION(rest, {
         hdr.index.version, 8w0, 8w0, 8w0,
@@ -253,15 +254,8 @@ control LastHopOfWalk(inout headers_t hdr, in port_t egress_port) {
         hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, 32w0, 32w0 })
     MendWalked() put_back;
     LAST_HOP_TABLE
-    bit<32> offset = 0;
-    action go_to_slice() { hdr.reth.va[31:0] = hdr.reth.va[31:0] + offset; }
     apply {
-        // Here and not in the action: a chip does it while the walk goes on.
-        offset = SLICE_OFFSET(hdr.index);
         if (last_hop.apply().hit) {
-            if (hdr.index.flags & INDEX_LEAF != 0) {
-                go_to_slice();
-            }
             rest.apply();
             rest_into_icrc.apply();
             hdr.index.setInvalid();

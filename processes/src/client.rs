@@ -175,6 +175,7 @@ fn refused(error: OpenError, servers: &[MemoryServer]) -> NodeError {
     match error {
         OpenError::Parts { structure, server } => NodeError::Parts { structure, server: name(server) },
         OpenError::Shapes(one, other) => NodeError::Shapes(name(one), name(other)),
+        OpenError::Layout(server) => NodeError::Layout(name(server)),
         OpenError::Apart(error) => NodeError::Roots(error),
         OpenError::Connect(error) => error.into(),
         OpenError::Structure(error) => NodeError::Structure(error),
@@ -440,10 +441,9 @@ impl<C: Reached> StructureProcess<C> {
             match answer {
                 Answer::Call { call, answer } => {
                     let (server, links) = (call.server(), &self.links);
-                    // A server that was away in the beginning is looked at before it is used.
-                    let is_new = !self.infos.contains_key(&server);
+                    // A server that was away is looked at before it is used: it may have been loaded meanwhile.
                     let misfit = match &answer {
-                        Ok(Granted::Opened(opened)) if is_new => {
+                        Ok(Granted::Opened(opened)) => {
                             let error = client.admit(&opened.info).err();
                             error.map(|error| (opened.session, refused(error, &self.servers)))
                         }
@@ -584,6 +584,7 @@ fn metrics<C: Reached>(client: &C) -> Metrics {
     metrics.ports(&port(client.remote()).map(|port| (0, port)).into_iter().collect::<Vec<_>>());
     for (name, help, value) in [
         ("client_reads", "READs posted, index reads among them", counters.reads),
+        ("client_read_bytes", "Bytes that READs asked for", counters.read_bytes),
         ("client_broken_connections", "Queue pairs that have failed", counters.broken_connections),
         ("client_lock_retries", "Locks that were asked for again", counters.lock_retries),
         ("client_written_bytes", "Bytes written to memory servers", counters.written_bytes),

@@ -147,9 +147,14 @@ pub enum NodeError {
     /// The memory servers' trees have different shapes.
     #[error(
         "memory servers {0} and {1} have trees of different shapes: start them alike, all with --checksums where one has a device that \
-         tears lines, as soft RoCE does"
+         tears lines, as soft RoCE does; load them together, with the same --inline and --leaves"
     )]
     Shapes(String, String),
+    /// A memory server's tree has another layout than the one that it had when this client connected.
+    #[error(
+        "memory server {0} has a tree of another layout than when this client connected: connect anew, after all memory servers are loaded alike"
+    )]
+    Layout(String),
     /// The memory servers' parts are not those of one structure.
     #[error(
         "the memory servers do not hold parts of one {structure}: {server} has a part of another one; the cluster file must name all servers of \

@@ -64,6 +64,9 @@ pub enum OpenError {
     /// Two servers hold structures of different shapes, which one client cannot work on.
     #[error("memory servers {0} and {1} hold structures of different shapes")]
     Shapes(u16, u16),
+    /// The server holds a structure of another layout than the one that this client was opened for.
+    #[error("memory server {0} has been loaded with a structure of another layout; connect anew")]
+    Layout(u16),
     /// The servers do not fit together otherwise.
     #[error(transparent)]
     Apart(Box<dyn Error + Send + Sync>),
@@ -154,7 +157,7 @@ pub trait StructureClient: Structure + Kept + Clone + 'static {
     /// Takes what has come by `now`.
     fn turn(&self, now: Instant);
 
-    /// Looks whether a server that was away in the beginning can be used with the others, before it is
+    /// Looks whether a server that was away, in the beginning or meanwhile, can be used as this client was opened, before it is
     /// [believed](Self::believe).
     ///
     /// # Errors

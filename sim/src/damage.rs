@@ -362,7 +362,7 @@ impl<'a> Target<'a> {
         let fitting = self.config.leaf_shape().fitting(entries.iter().map(|(key, _)| *key));
         for &(key, record) in &entries[..fitting] {
             match self.config.values() {
-                ValueLayout::OutOfLine | ValueLayout::ByLength => builder.push_record(key, record),
+                ValueLayout::OutOfLine | ValueLayout::ByLength(_) => builder.push_record(key, record),
                 ValueLayout::Inline(_) => builder.push_inline(key).fill(0xee),
             }
         }

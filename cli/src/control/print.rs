@@ -7,7 +7,7 @@ use fatbtree_controller::operator::{
     Counters, Difference, DroppedPacket, Drops, Explanation, HotPlace, Planned, ReloadStatus, Reloaded,
     RoleState, Status, Step, SwitchDifference, SwitchDrops, TableCounters,
 };
-use fatbtree_controller::{Memory, Stage, TableUse};
+use fatbtree_controller::{Cost, Memory, Stage, TableUse};
 
 use crate::count::AskedKey;
 
@@ -159,13 +159,12 @@ fn force_text(status: &Status) -> String {
 
 pub(super) fn planned(planned: &Planned) {
     out!("{}", planned.text);
-    match planned.trips_active {
-        Some(before) => outln!(
-            "from where it leads down to the leaf: {:.2} round trips; {before:.2} by the active plan",
-            planned.trips
-        ),
-        None => outln!("from where it leads down to the leaf: {:.2} round trips", planned.trips),
-    }
+    let cost = Cost { round_trips: planned.trips, bytes: planned.bytes };
+    let before = planned.trips_active.map(|round_trips| {
+        let bytes = planned.bytes_active.unwrap_or(0.0);
+        format!("; {} by the active plan", Cost { round_trips, bytes })
+    });
+    outln!("from where it leads down to the leaf: {cost}{}", before.unwrap_or_default());
 }
 
 pub(super) fn reloaded(reloaded: &Reloaded) {

@@ -12,7 +12,7 @@ use fatbtree_workload::OperationKind;
 use fatbtree_workload::ycsb::{KeyMap, RequestDistribution, WorkloadSpec, builtin};
 
 use crate::controller::TargetName;
-use crate::leaves::LeavesArgument;
+use crate::layout::LeavesArgument;
 use crate::records::{check_enough, has_values, keys_of};
 use crate::{count, room, workload};
 

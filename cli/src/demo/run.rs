@@ -221,7 +221,9 @@ fn load(settings: &Settings) -> Result<Loaded> {
     let chunk = ServerOptions::default().chunk_bytes;
     let record = match settings.tree.values() {
         ValueLayout::Inline(_) => 0,
-        ValueLayout::OutOfLine | ValueLayout::ByLength => u64::from(record_bytes(settings.value_size as u32)),
+        ValueLayout::OutOfLine | ValueLayout::ByLength(_) => {
+            u64::from(record_bytes(settings.value_size as u32))
+        }
     };
     // A chunk of each kind and some more, and a record for each operation there will be, should all of them insert.
     // Memory that is not written to is not taken from the machine.

@@ -15,7 +15,7 @@ use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_blink::KeyRange;
 use fatbtree_blink_host::grpc::{load_empty, load_servers};
-use fatbtree_blink_host::{TreeInfo, TreeServerInfo};
+use fatbtree_blink_host::{Layout, TreeInfo, TreeServerInfo};
 use fatbtree_memserver::grpc::{Client, ClientError, LoadData as _};
 use fatbtree_registry::with_spread;
 use fatbtree_topology::{Cluster, MemoryServer, Named};
@@ -23,11 +23,12 @@ use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
 use crate::count;
+use crate::layout::LayoutArguments;
 use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
-use crate::structure::StructureArgument;
+use crate::structure::{StructureArgument, refuse_without_tree};
 use following::{Following, connected};
 use input::{Input, Source};
 
@@ -40,6 +41,7 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys ycsb.out         what `ycsb load basic -P workloads/workloada` has printed
   fatbtree load --cluster cluster.toml --trace made.trace      the keys that are there when a cache trace begins
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
+  fatbtree load --cluster cluster.toml --keys 1e6 --inline 32 --leaves buckets    another layout: values of up to 32 bytes in the leaves
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
   fatbtree load --cluster cluster.toml --keys 1e5 --structure hash    into the hash table
   fatbtree load --cluster cluster.toml --keys 1e5 --structure dolphin    into the Dolphin index
@@ -47,6 +49,9 @@ use input::{Input, Source};
 Each memory server gets as many keys as the others: the partitions' borders follow from the keys, whatever the cluster file says. A server
 that holds a tree refuses the load (1), unless --replace is given. Its tree is replaced when all servers have built their new trees; a load
 that is stopped before (exit code 130), or fails (1), changes nothing. Clients lose their sessions and connect anew.
+
+Trees keep the layout that they had, unless --inline or --leaves says otherwise; data folders of older releases get another one so. Clients that
+are connected meanwhile end with an error that says so: they are to be started anew.
 
 A hash table, a Dolphin index and tables of transactions are loaded in the same way; their keys lie on all servers, in no ranges. With
 --client a client of the cluster file inserts them one by one instead, over the data path: such a load that is stopped leaves what it has
@@ -80,6 +85,8 @@ pub(crate) struct Arguments {
     nic: Nic,
     #[command(flatten)]
     values: MadeValues,
+    #[command(flatten)]
+    layout: LayoutArguments,
     /// File for the result as JSON; - for standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -137,6 +144,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         return file.map_or(Ok(()), |file| file.write("result", &(json + "\n")));
     }
+    if let Some(name) = arguments.layout.given() {
+        refuse_without_tree(structure, true, name, "it has a layout of its own")?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.context("starting threads")?;
     let trust = crate::topology::trust(&cluster, &arguments.cluster, OPERATOR)?;
@@ -145,7 +155,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         None => {
             let data = arguments.input()?;
             check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
-            runtime.block_on(load(&cluster, &trust, data, arguments.replace))?
+            runtime.block_on(load(
+                &cluster,
+                &trust,
+                data,
+                arguments.layout.given_layout(),
+                arguments.replace,
+            ))?
         }
     };
     let json = serde_json::to_string_pretty(&result)?;
@@ -203,7 +219,13 @@ async fn connect_to_fill(server: &MemoryServer, trust: &Trust, replace: bool) ->
     Ok(client)
 }
 
-async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>, replace: bool) -> Result<LoadResult> {
+async fn load(
+    cluster: &Cluster,
+    trust: &Trust,
+    data: Arc<Input>,
+    layout: Layout,
+    replace: bool,
+) -> Result<LoadResult> {
     let mut signalled = pin!(fatbtree_processes::stop_signal().context("listening for signals")?);
     let connecting = async {
         let mut servers = vec![];
@@ -215,14 +237,14 @@ async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>, replace: bool)
     let servers = connected(connecting, &mut signalled).await?;
     let (count, value_bytes) = (data.keys().len() as u64, data.value_bytes());
     let following = Following::new("keys", count, servers.len());
-    let loaded = load_servers(servers, data, |progress| following.tell(progress));
+    let loaded = load_servers(servers, data, layout, |progress| following.tell(progress));
     let (loaded, seconds) = following.until(loaded, signalled).await?;
     let described = cluster.servers().iter().zip(&loaded);
     let servers = described.map(|(server, info)| told(server.name.clone(), info)).collect();
     Ok(LoadResult { keys: count, value_bytes, seconds, keys_per_s: count as f64 / seconds, servers })
 }
 
-/// Loads an empty tree into one server, with the keys that no other one has. An earlier load may have moved the
+/// Loads an empty tree into one server, with the keys that no other one has, and the layout of the others' trees. An earlier load may have moved the
 /// borders of the cluster file.
 async fn empty(cluster: &Cluster, trust: &Trust, name: &str, replace: bool) -> Result<LoadResult> {
     let Some(Named::MemoryServer(server)) = cluster.named(name) else {
@@ -230,11 +252,12 @@ async fn empty(cluster: &Cluster, trust: &Trust, name: &str, replace: bool) -> R
         bail!("no memory server {name:?} in the cluster file: they are {}", names.join(", "));
     };
     let began = Instant::now();
-    let mut ranges = vec![];
+    let (mut ranges, mut layout) = (vec![], Layout::default());
     for other in cluster.servers().iter().filter(|other| other.name != server.name) {
         let info = connect(other, trust).await?.info::<TreeInfo>().await;
         let info = info.with_context(|| format!("memory server {}", other.name))?;
         ranges.push(info.partition.range);
+        layout = Layout::of(&info.config);
     }
     let Some(range) = KeyRange::only_gap(ranges) else {
         bail!(
@@ -242,7 +265,7 @@ async fn empty(cluster: &Cluster, trust: &Trust, name: &str, replace: bool) -> R
              with --keys"
         );
     };
-    let info = load_empty(connect_to_fill(server, trust, replace).await?, range).await;
+    let info = load_empty(connect_to_fill(server, trust, replace).await?, range, layout).await;
     let info = info.with_context(|| format!("memory server {}", server.name))?;
     let (seconds, servers) = (began.elapsed().as_secs_f64(), vec![told(server.name.clone(), &info)]);
     Ok(LoadResult { keys: 0, value_bytes: 0, seconds, keys_per_s: 0.0, servers })

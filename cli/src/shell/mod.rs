@@ -16,7 +16,7 @@ use fatbtree_blink::{Allocation, TreeConfig, ValueLayout};
 use fatbtree_registry::{Kind, SpreadKind, with_kind, with_spread};
 use fatbtree_topology::Cluster;
 
-use crate::leaves::LeavesArgument;
+use crate::layout::LeavesArgument;
 use crate::nic::Nic;
 use crate::stdout::{Out, is_lost};
 use crate::structure::StructureArgument;
@@ -136,7 +136,7 @@ fn serve_all(mut shell: Shell<impl Place, Out>) -> Result<io::Result<Lines>> {
 }
 
 fn own_tree(arguments: &Arguments) -> Result<Shell<Tree, Out>> {
-    let values = arguments.value_size.map_or(ValueLayout::ByLength, ValueLayout::Inline);
+    let values = arguments.value_size.map_or(ValueLayout::SHORT, ValueLayout::Inline);
     let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
         .and_then(|config| config.with_leaves(arguments.leaves.kind()))
         .unwrap_or_else(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit());

@@ -72,7 +72,7 @@ fn loaded_value(config: &TreeConfig, key: u64) -> Vec<u8> {
             let digits = format!("{key:0bytes$}").into_bytes();
             digits[digits.len() - bytes..].to_vec()
         }
-        ValueLayout::OutOfLine | ValueLayout::ByLength => format!("v{key}").into_bytes(),
+        ValueLayout::OutOfLine | ValueLayout::ByLength(_) => format!("v{key}").into_bytes(),
     }
 }
 

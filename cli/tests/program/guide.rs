@@ -50,6 +50,7 @@ const CLUSTER: &[Line] = &[
         Serves("gRPC on", &[("/var/lib/fatbtree", "var-lib")]),
     ),
     ("fatbtree memserver left --cluster cluster.toml --leaves buckets", Serves("gRPC on", &[])),
+    ("fatbtree memserver left --cluster cluster.toml --inline 32", Serves("gRPC on", &[])),
     (
         "fatbtree up cluster.toml --data /var/tmp/fatbtree --sync 0",
         Serves("ready", &[("/var/tmp", "var-tmp-synced")]),
@@ -95,6 +96,10 @@ const CLUSTER: &[Line] = &[
     (
         "fatbtree bench --cluster cluster.toml --trace made.trace --operations 20000",
         Ends(&[("20000", "2000")]),
+    ),
+    (
+        "fatbtree load --cluster cluster.toml --keys 1e6 --inline 32 --leaves buckets",
+        Ends(&[("1e6", "1e4 --replace")]),
     ),
     ("fatbtree load --cluster cluster.toml --empty left", Ends(&[("left", "left --replace")])),
     ("fatbtree load --cluster cluster.toml --keys 1e6", Ends(&[("1e6", "1e5 --replace")])),

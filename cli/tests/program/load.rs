@@ -113,7 +113,51 @@ fn servers_begin_empty_are_loaded_and_loaded_again_under_a_client() {
     assert_eq!(generation(&result), before + 1, "{result}");
     let result = bench(cluster, &[]);
     assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+    another_layout(&file, cluster);
     assert!(up.stop("INT").success());
+}
+
+/// Values of 32 bytes lie in records, and then in leaves of buckets. A client that is connected is told, and empty servers follow the others.
+fn another_layout(file: &Path, cluster: &str) {
+    let load = |words: &[&str]| {
+        let all = [&["load", "--cluster", cluster, "--replace", "--json", "-"], words].concat();
+        let output = run(&all);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let bench = || {
+        let result = bench(cluster, &["--value-bytes", "32", "--workload", "c"]);
+        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+        result["read_bytes"].as_f64().expect("a number")
+    };
+    let keys = ["--keys", "3000", "--value-bytes", "32"];
+    load(&keys);
+    let records = bench();
+    refused(
+        &[&["load", "--cluster", cluster, "--replace", "--inline", "43", "--leaves", "buckets"], &keys[..]]
+            .concat(),
+        "plain leaves",
+    );
+    let mut process = client(file);
+    let client = process.client().clone();
+    process.run(get(&client, 5)).expect("it is not stopped").expect("the servers run");
+    load(&[&keys[..], &["--inline", "32", "--leaves", "buckets"]].concat());
+    let began = Instant::now();
+    let told = loop {
+        let found = process.run(get(&client, 5)).expect("it is not stopped");
+        match found {
+            Err(error) if error.contains("another layout") => break error,
+            other => assert!(began.elapsed() < Duration::from_secs(30), "{other:?}"),
+        }
+        process.run_for(Duration::from_millis(20)).expect("it is not stopped");
+    };
+    assert!(told.contains("connect anew"), "{told}");
+    process.close();
+    let buckets = bench();
+    assert!(buckets < records / 2.0, "{buckets} bytes a lookup in buckets, {records} with records");
+    load(&["--empty", "left"]);
+    let mut process = self::client(file);
+    soon(&mut process, 5, None, None);
+    process.close();
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use fatbtree_trust::Peer;
+use fatbtree_wire::INDEX_HEADER_VERSION;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
@@ -73,6 +74,17 @@ pub enum ClientError {
         /// The transport's error.
         source: Box<Status>,
     },
+    /// The switches' programs have another index header than the client.
+    #[error(
+        "the controller at {address} is of another release: its switches' programs have version {found} of the index header, and this client needs \
+         version {INDEX_HEADER_VERSION}; update the older of both. Until then lookups begin at the root"
+    )]
+    OtherHeader {
+        /// Its address.
+        address: String,
+        /// Version there; 0 for one before 4.
+        found: u32,
+    },
     /// The answer is none to the question.
     #[error("the controller at {address} answers with something else: {source}; is it of the same version?")]
     Answer {
@@ -141,7 +153,7 @@ impl ClientError {
             Self::Refused { status, .. } => {
                 matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal)
             }
-            Self::NonePrimary(_) | Self::Answer { .. } => false,
+            Self::NonePrimary(_) | Self::Answer { .. } | Self::OtherHeader { .. } => false,
         }
     }
 }
@@ -265,7 +277,12 @@ impl Client {
         loop {
             tokio::select! {
                 next = told.next() => match next {
-                    Some(Ok(proto::Registered { partition, queue_pair })) => {
+                    Some(Ok(proto::Registered { index_header_version: found, .. }))
+                        if found != u32::from(INDEX_HEADER_VERSION) =>
+                    {
+                        return Err(ClientError::OtherHeader { address: self.address.clone(), found });
+                    }
+                    Some(Ok(proto::Registered { partition, queue_pair, .. })) => {
                         if let Ok(partition) = u16::try_from(partition) {
                             registered((partition, queue_pair));
                         }
@@ -321,6 +338,77 @@ impl From<ServerNews> for server_message::Message {
                 Self::Room(proto::Room { live, held, free, lost })
             }
             ServerNews::Refilled(generation, root) => Self::Tree(tree(generation, root)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use tokio_stream::{Stream, iter, wrappers::TcpListenerStream};
+    use tonic::{Request, Response, Streaming};
+
+    use super::super::proto::controller_server::{Controller, ControllerServer};
+    use super::*;
+
+    /// A controller that tells of a connection, and of this version of the index header.
+    struct Release(u32);
+
+    type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+    #[tonic::async_trait]
+    impl Controller for Release {
+        type RegisterStream = Replies<proto::RegisterReply>;
+        type ReportStream = Replies<proto::Registered>;
+
+        async fn register(
+            &self,
+            _: Request<Streaming<proto::ServerMessage>>,
+        ) -> Result<Response<Self::RegisterStream>, Status> {
+            Err(Status::unimplemented("no memory server is here"))
+        }
+
+        async fn report(
+            &self,
+            _: Request<Streaming<proto::ClientMessage>>,
+        ) -> Result<Response<Self::ReportStream>, Status> {
+            let told = proto::Registered { partition: 3, queue_pair: 17, index_header_version: self.0 };
+            Ok(Response::new(Box::pin(iter([Ok(told)]))))
+        }
+
+        async fn ask(&self, _: Request<proto::Question>) -> Result<Response<proto::Answer>, Status> {
+            Err(Status::unimplemented("no operator is here"))
+        }
+    }
+
+    /// A client whose index reads say what the switches do not understand posts none.
+    #[tokio::test]
+    async fn a_controller_of_another_release_is_named_and_registers_nothing() {
+        let own = u32::from(INDEX_HEADER_VERSION);
+        for version in [0, own - 1, own, own + 1] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let served =
+                tonic::transport::Server::builder().add_service(ControllerServer::new(Release(version)));
+            let served = tokio::spawn(served.serve_with_incoming(TcpListenerStream::new(listener)));
+            let mut client =
+                Client::connect(&*format!("http://{address}"), Duration::from_secs(5)).await.unwrap();
+            let (_reports, mut waiting) = mpsc::channel(1);
+            let mut registered = vec![];
+            let told =
+                client.report(Ipv4Addr::LOCALHOST, &mut waiting, |connection| registered.push(connection));
+            match told.await {
+                Ok(()) => assert_eq!((version, &registered[..]), (own, &[(3, 17)][..])),
+                Err(error) => {
+                    assert!(version != own && registered.is_empty(), "{error}");
+                    assert!(
+                        error.to_string().contains(&format!("have version {version} of the index header")),
+                        "{error}"
+                    );
+                }
+            }
+            served.abort();
         }
     }
 }

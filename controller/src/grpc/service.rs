@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fatbtree_trust::{CONTROLLER, Connections, Door, OPERATOR};
+use fatbtree_wire::INDEX_HEADER_VERSION;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -279,8 +280,10 @@ impl Controller for Service {
             }
             let _ = inputs.send(Input::ClientLeft { stream }).await;
         });
-        let told = ReceiverStream::new(told)
-            .map(|(partition, queue_pair)| Ok(proto::Registered { partition: partition.into(), queue_pair }));
+        let told = ReceiverStream::new(told).map(|(partition, queue_pair)| {
+            let index_header_version = INDEX_HEADER_VERSION.into();
+            Ok(proto::Registered { partition: partition.into(), queue_pair, index_header_version })
+        });
         Ok(Response::new(Box::pin(told)))
     }
 

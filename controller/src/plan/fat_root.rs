@@ -216,6 +216,7 @@ mod tests {
                 node(35, 1, &[(13, 106), (14, 107), (15, 108)]),
                 node(36, 1, &[(16, 109), (17, 110)]),
             ],
+            reads: Default::default(),
         };
         let tree = Tree::new(&[top]).unwrap();
         let samples = [(1, 10), (7, 20), (8, 10), (12, 2), (14, 15), (17, 3)];
@@ -241,7 +242,7 @@ mod tests {
         let top = |id: u16, low, root_level, nodes: Vec<TopNode>| {
             let range = KeyRange { low, high: None };
             let root = GlobalAddress(u64::from(id) << 48 | 10);
-            TreeTop { partition: Partition { id, range, root, root_level }, nodes }
+            TreeTop { partition: Partition { id, range, root, root_level }, nodes, reads: Default::default() }
         };
         // Of the root's children one was read before it was split: it has a key of its sibling.
         let tops = [
@@ -282,6 +283,7 @@ mod tests {
                 node(20, 1, &[(0, 30), (0x0001_0002_0003_0004, 31), (0x0002_0002_0003_0004, 32)]),
                 node(21, 1, &[(0x8000 << 48, 33), (0x9000 << 48, 34), (0xa000 << 48, 35)]),
             ],
+            reads: Default::default(),
         };
         let tree = Tree::new(&[top]).unwrap();
         let frequencies = Frequencies::from_weighted(&tree, &[(1, 10), (0x8000 << 48, 8)]);

@@ -10,7 +10,7 @@ use super::{
 use crate::tree::MAX_BRANCHES;
 
 /// Version of the file's format.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 
 #[derive(Serialize, Deserialize)]
 struct File {
@@ -39,6 +39,7 @@ struct File {
     newest_slots: Vec<(u16, u16)>,
     #[serde(default)]
     short: u32,
+    lookup_bytes: (u32, u32),
 }
 
 impl Plan {
@@ -64,6 +65,7 @@ impl Plan {
             next: self.next.clone(),
             newest_slots: self.newest_slots.clone(),
             short: self.short,
+            lookup_bytes: self.lookup_bytes,
         };
         serde_json::to_string(&file).expect("numbers, strings and lists always serialise")
     }
@@ -107,6 +109,7 @@ impl Plan {
             switch_names: file.switch_names,
             newest_slots: file.newest_slots,
             short: file.short,
+            lookup_bytes: file.lookup_bytes,
             tables,
             index: execute::Index::default(),
         };

@@ -2,11 +2,14 @@
 
 use std::fmt::Write;
 
+use fatbtree_blink::LookupBytes;
 use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
 use super::budget::SetRoom;
 use super::{Pivots, Plan, STAGES};
+use crate::cost::Cost;
+use crate::tables::NodeKind;
 
 /// The numbers of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +34,12 @@ pub struct Summary {
     pub entries: usize,
     /// Levels that the network walks for an average sample that is not led to a record; 1 without samples means the fat root alone.
     pub expected_levels: f64,
+    /// Round trips of an average sample from where the network leads it down to its leaf; what is led to a record takes none.
+    #[serde(default)]
+    pub round_trips: f64,
+    /// Bytes of nodes that it reads; 0 where that is not known.
+    #[serde(default)]
+    pub read_bytes: f64,
     /// Round trips of an average lookup that the best placement below the same fat root saves beyond this one, at most.
     #[serde(default)]
     pub short_of_best: f64,
@@ -124,6 +133,7 @@ impl Plan {
             layer.share += part_of(weight, all);
             walked += part_of(weight, self.total_weight);
         }
+        let cost = self.own_cost();
         let stage_entries: [usize; STAGES] = self.tables.entries_per_stage();
         Summary {
             epoch: self.epoch,
@@ -136,8 +146,27 @@ impl Plan {
             hot_share: part_of(hot, all),
             entries: self.entries().values().map(Vec::len).sum(),
             expected_levels: walked,
+            round_trips: cost.round_trips,
+            read_bytes: cost.bytes,
             short_of_best: f64::from(self.short) / 1e6,
         }
+    }
+
+    /// Cost of an average sample, as the samples were when the plan was made.
+    fn own_cost(&self) -> Cost {
+        let float = |visits: u64| visits as f64;
+        // Each node on the way from the root's level down is read, but those that switches walk.
+        let ranges = self.fat_root.iter().map(|range| float(range.weight) * f64::from(range.level));
+        let walked: f64 = self.nodes.iter().map(|node| float(node.weight)).sum();
+        let to_leaves = self.hot.iter().filter(|hot| hot.kind == NodeKind::Leaf).map(|hot| {
+            let (range, resolved) = (&self.fat_root[self.range_of(hot.key)], self.resolve(hot.key));
+            float(hot.weight) * (f64::from(range.level) - f64::from(resolved.levels - 1))
+        });
+        let inner = ranges.sum::<f64>() - walked - to_leaves.sum::<f64>();
+        let leaves = float(self.total_weight);
+        let (inner_bytes, leaf_bytes) = self.lookup_bytes;
+        let reads = LookupBytes { inner: inner_bytes, leaf: leaf_bytes };
+        Cost::of(inner + leaves, leaves, float(self.all_visits()), reads)
     }
 
     fn all_visits(&self) -> u64 {
@@ -222,20 +251,30 @@ impl Plan {
             }
         }
         for next in self.next_blocks() {
+            let saves = part_of(next.saves, self.all_visits());
+            // What a hot key saves depends on where it lies.
+            let bytes = match self.lookup_bytes.0 {
+                inner if inner > 0 && !next.switches.is_empty() => {
+                    format!(" and {:.1} bytes", saves * f64::from(inner))
+                }
+                _ => String::new(),
+            };
             let switches = match &next.switches[..] {
                 [] => "the first switches".to_owned(),
                 switches => self.names(switches),
             };
             line(format_args!(
-                "  one block of SRAM more for {} in {switches} would save {:.4} round trips a lookup ({} more)",
-                next.table,
-                part_of(next.saves, self.all_visits()),
-                next.entries
+                "  one block of SRAM more for {} in {switches} would save {:.4} round trips a lookup{bytes} ({} more)",
+                next.table, saves, next.entries
             ));
         }
         line(format_args!(
             "  {} table entries; the switches walk {:.2} levels for an average sample that is not led to a record",
             summary.entries, summary.expected_levels
+        ));
+        line(format_args!(
+            "  from there down to its leaf an average sample takes {}",
+            Cost { round_trips: summary.round_trips, bytes: summary.read_bytes }
         ));
         line(format_args!(
             "  no placement of nodes below this fat root saves more than {:.4} further round trips a lookup",

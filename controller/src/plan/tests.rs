@@ -6,7 +6,7 @@ mod placement;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fatbtree_blink::TreeTop;
+use fatbtree_blink::{LookupBytes, TreeTop};
 use fatbtree_topology::{Cluster, Cores, HostId, Network, SwitchId};
 use proptest::prelude::*;
 
@@ -419,7 +419,8 @@ fn example() -> (Cluster, Vec<TreeTop>) {
     let cluster = Cluster::example();
     let tops = cluster.servers().iter().map(|server| {
         let leaves: Vec<u64> = (0..500).map(|n| server.low + n * 1000).collect();
-        top(server.partition, server.low, &leaves, &[16, 9])
+        let reads = LookupBytes { inner: 384, leaf: 128 };
+        TreeTop { reads, ..top(server.partition, server.low, &leaves, &[16, 9]) }
     });
     let tops = tops.collect();
     (cluster, tops)
@@ -446,6 +447,7 @@ fn the_example_cluster_is_planned_printed_and_summed_up() {
     let text = plan.print();
     for part in [
         " of epoch 5 for v1model",
+        "average sample takes 1.00 round trips and 128 bytes",
         "fat root in core-0:",
         "core A              8 nodes",
         "agg-0-0",
@@ -633,6 +635,40 @@ fn several_fat_roots_hold_the_same_and_count_together() {
     assert!(plan.difference_to(&plan).is_some());
 }
 
+/// The numbers of a plan are those of its samples, one by one. Some of them are hot keys, in leaves and in records.
+#[test]
+fn the_cost_of_a_plan_is_that_of_its_samples() {
+    let (cluster, tops) = example();
+    let tree = Tree::new(&tops).unwrap();
+    let budget = Budget {
+        fat_root_ranges: 4,
+        set_nodes: [2; SETS],
+        hot_keys: 40,
+        ..Budget::compiled(Target::Tofino1)
+    };
+    let keys: Vec<u64> = (0..500_000).step_by(250).collect();
+    let samples: Vec<(u64, u64)> = keys.iter().chain(&keys).map(|key| (*key, 1)).collect();
+    for records in [0, 20, 40] {
+        let located = |at: usize| {
+            let (key, leaf) = (keys[at * 49], tree.leaf_of(keys[at * 49]));
+            Located { key, address: if at < records { leaf + 7 } else { leaf } }
+        };
+        let located: Vec<Located> = (0..40).map(located).collect();
+        let (hot, rest) = HotKeys::choose(&tree, &samples, &located, 40, None);
+        let plan = plan(&tops, &of_cluster(&cluster), &rest, &budget, 5).unwrap().with_hot_keys(hot);
+        let (summary, cost) = (plan.summary(), plan.cost(&tree, &samples));
+        assert!(cost.round_trips > 1.5, "most end above their leaves: {cost}");
+        assert!((summary.round_trips - cost.round_trips).abs() < 1e-9, "{} and {cost}", summary.round_trips);
+        let leaves = 1.0 - records as f64 / keys.len() as f64;
+        let bytes = 384.0 * (cost.round_trips - leaves) + 128.0 * leaves;
+        assert!((summary.read_bytes - bytes).abs() < 1e-6, "{} and {bytes} bytes", summary.read_bytes);
+        assert!((cost.bytes - bytes).abs() < 1e-6, "{} and {bytes} bytes", cost.bytes);
+        assert_eq!(Plan::from_json(&plan.to_json()).unwrap().summary(), summary);
+        assert!(plan.print().contains(&format!("average sample takes {cost}")), "{}", plan.print());
+        assert!(plan.print().contains(" round trips a lookup and "), "{}", plan.print());
+    }
+}
+
 #[test]
 fn damaged_files_are_refused() {
     let (cluster, tops) = example();
@@ -646,7 +682,7 @@ fn damaged_files_are_refused() {
         let error = Plan::from_json(&bad.to_string()).unwrap_err().to_string();
         assert!(error.contains(reason), "expected {reason:?} in: {error}");
     };
-    refuse(&|v| v["format"] = 1.into(), "expected format 5");
+    refuse(&|v| v["format"] = 1.into(), "expected format 6");
     refuse(&|v| v["epoch"] = 0.into(), "epoch from 1");
     refuse(&|v| v["fat_root"][0]["low"] = 1.into(), "from key 0");
     refuse(&|v| v["nodes"][0]["group"] = 99.into(), "node sets, found number 99");

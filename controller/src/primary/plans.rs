@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fatbtree_verbs::time::Duration;
 
 use super::{Answer, ControllerNews, Order, Primary, Ticket};
+use crate::cost::Cost;
 use crate::follow::{Follower, Replanned};
 use crate::grpc::ClientReport;
 use crate::operator::{Question, Reloaded};
@@ -32,10 +33,10 @@ pub struct Made {
     pub plan: Plan,
     /// The trees, as they were known before they were read.
     pub source: Generations,
-    /// Round trips of an average visit down to the leaf under the active plan, if there is one.
-    pub trips_active: Option<f64>,
-    /// Round trips under this plan.
-    pub trips: f64,
+    /// Cost of an average visit down to the leaf under the active plan, if there is one.
+    pub cost_active: Option<Cost>,
+    /// Cost under this plan.
+    pub cost: Cost,
 }
 
 impl Primary {
@@ -114,12 +115,10 @@ impl Primary {
         }
         match replanned {
             Ok(None) => self.trouble = None,
-            Ok(Some(Replanned { plan, stale_hints, trips })) => {
+            Ok(Some(Replanned { plan, stale_hints, costs: (before, after) })) => {
                 let because = format!(
-                    "{:.1} % of index reads with a stale hint; {:.2} round trips to the leaf, {:.2} by this plan",
-                    100.0 * stale_hints,
-                    trips.0,
-                    trips.1
+                    "{:.1} % of index reads with a stale hint; {before} to the leaf, {after} by this plan",
+                    100.0 * stale_hints
                 );
                 self.load(plan, source, &because, None);
             }

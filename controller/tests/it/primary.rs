@@ -75,7 +75,7 @@ impl World {
         }
         let budget = Budget { fat_root_ranges: 20, ..Budget::bmv2() };
         let plan = plan(self.primary.cluster(), LEAVES, &budget, &[], epoch);
-        Ok(Made { plan, source, trips_active: None, trips: 1.0 })
+        Ok(Made { plan, source, cost_active: None, cost: Default::default() })
     }
 
     /// Carries out orders but those of plans, which it returns.

@@ -197,14 +197,16 @@ impl Driver {
     }
 
     pub(super) fn answer_made(&self, question: &Question, made: &Made, reply: Reply) {
-        let Made { plan, source, trips_active, trips } = made;
+        let Made { plan, source, cost_active, cost } = made;
         if *question == Question::Plan {
             let planned = Planned {
                 summary: plan.summary(),
                 text: plan.print(),
                 saved: saved(plan, source),
-                trips_active: *trips_active,
-                trips: *trips,
+                trips_active: cost_active.map(|cost| cost.round_trips),
+                trips: cost.round_trips,
+                bytes_active: cost_active.map(|cost| cost.bytes),
+                bytes: cost.bytes,
             };
             return answer(reply, Ok(&planned));
         }

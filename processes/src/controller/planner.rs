@@ -172,9 +172,9 @@ impl Planner {
                 false => first,
             };
             let plan = plan.with_hot_keys(hot);
-            let trips = plan.trips(&tree, &visits);
-            let trips_active = active.map(|loaded| loaded.plan().trips(&tree, &visits));
-            Ok(Made { plan, source, trips_active, trips })
+            let cost = plan.cost(&tree, &visits);
+            let cost_active = active.map(|loaded| loaded.plan().cost(&tree, &visits));
+            Ok(Made { plan, source, cost_active, cost })
         })
         .await
     }

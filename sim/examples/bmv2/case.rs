@@ -231,5 +231,5 @@ fn top(id: u16, low: u64, leaves: &[u64], random: &mut Random) -> TreeTop {
     }
     let range = KeyRange { low, high: None };
     let partition = Partition { id, range, root: GlobalAddress(level[0].1), root_level: height };
-    TreeTop { partition, nodes }
+    TreeTop { partition, nodes, reads: Default::default() }
 }

@@ -63,7 +63,7 @@ pub fn measured<K: SpreadKind>(size: &Size, skew: Skew, mix: Mix, keys: &[u64]) 
 
 /// Trees as memory servers make them.
 fn trees(size: &Size, skew: Skew, mix: Mix) -> Result<Vec<Row>, String> {
-    let plain = TreeConfig::new(16, 1024, ValueLayout::ByLength).map_err(|error| error.to_string())?;
+    let plain = TreeConfig::new(16, 1024, ValueLayout::SHORT).map_err(|error| error.to_string())?;
     let buckets = plain.with_leaves(LeafKind::Buckets).map_err(|error| error.to_string())?;
     let mut rows = Vec::new();
     for (tree, leaves) in [(plain, ""), (buckets, ", leaves of buckets")] {

@@ -138,7 +138,7 @@ pub(super) struct Tree;
 
 fn tree_config() -> TreeConfig {
     // Small nodes, so that they split and merge.
-    TreeConfig::with_integrity(4, 256, ValueLayout::ByLength, Integrity::Checksums).expect("it can be")
+    TreeConfig::with_integrity(4, 256, ValueLayout::SHORT, Integrity::Checksums).expect("it can be")
 }
 
 impl Structure for Tree {

@@ -37,7 +37,7 @@ pub(super) fn first_word(key: u64) -> u64 {
 impl Shared {
     /// The value that a word names. Where values lie by their length, half of those that are written are too long for an entry.
     fn value(&self, word: u64) -> Vec<u8> {
-        let written = self.scenario.config.values() == ValueLayout::ByLength && word >> 63 == 0;
+        let written = self.scenario.config.values() == ValueLayout::SHORT && word >> 63 == 0;
         let more = if written { word % 8 } else { 0 };
         word.to_le_bytes().into_iter().chain((0..more).map(|_| word as u8)).collect()
     }

@@ -135,7 +135,7 @@ impl Scenario {
         // What servers have made of each kind: by length now, and out of line in folders of former releases.
         let values = match (draw.random_bool(0.5), random(seed, 139).random_bool(0.5)) {
             (true, _) => ValueLayout::Inline(8),
-            (false, true) => ValueLayout::ByLength,
+            (false, true) => ValueLayout::SHORT,
             (false, false) => ValueLayout::OutOfLine,
         };
         let leaf = 64 * draw.random_range(3..=5);

@@ -87,7 +87,7 @@ impl World {
             let root = TopNode { address: at(0x4000).raw(), level: 1, children };
             let range = KeyRange { low: server.low, high: None };
             let partition = Partition { id: server.partition, range, root: at(0x4000), root_level: 1 };
-            TreeTop { partition, nodes: vec![root] }
+            TreeTop { partition, nodes: vec![root], reads: Default::default() }
         });
         let tops: Vec<TreeTop> = tops.collect();
         let ways = |number: usize| if number == 0 { Way::Start } else { Way::StandBy };

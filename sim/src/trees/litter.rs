@@ -179,7 +179,7 @@ impl Builder<'_> {
         let word = self.poison();
         let mut value = [0; 64];
         let size = match self.config.values() {
-            ValueLayout::OutOfLine | ValueLayout::ByLength => {
+            ValueLayout::OutOfLine | ValueLayout::ByLength(_) => {
                 let record = self.record(key, word)?;
                 value[..RecordPointer::BYTES].copy_from_slice(&record.to_bytes());
                 RecordPointer::BYTES as u8

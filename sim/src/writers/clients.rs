@@ -293,7 +293,7 @@ impl Living {
         let (word, scenario) = (self.setting.next_word(), &self.setting.scenario);
         let len = match scenario.config.values() {
             ValueLayout::Inline(len) => usize::from(len),
-            ValueLayout::OutOfLine | ValueLayout::ByLength => random.random_range(8..=scenario.longest),
+            ValueLayout::OutOfLine | ValueLayout::ByLength(_) => random.random_range(8..=scenario.longest),
         };
         let mut value = vec![0; len];
         values::fill(key, word, &mut value);

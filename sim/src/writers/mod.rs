@@ -32,7 +32,7 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use fatbtree_blink::{
-    Combine, Integrity, KeyRange, LeafKind, Limits, MAX_SHORT_VALUE, OperationError, Techniques, TreeConfig,
+    Combine, Integrity, KeyRange, LeafKind, Limits, OperationError, POINTER_ROOM, Techniques, TreeConfig,
     Trips, Value, ValueLayout,
 };
 use fatbtree_remote_memory::{Backoff, Contention};
@@ -225,8 +225,12 @@ impl Outcome {
     }
 }
 
-/// Longest value of trees that keep values by their length: about as many are longer than an entry holds as are not.
-const LONGEST_BY_LENGTH: usize = 2 * MAX_SHORT_VALUE as usize - 7;
+/// Values by their length, as a seed has them: one in four trees has room for more than short ones. Second: the longest value; about as many are
+/// longer than an entry holds as are not.
+fn by_length(seed: u64, longest_room: u8) -> (ValueLayout, usize) {
+    let room = if seed / 8 % 4 == 3 { longest_room } else { POINTER_ROOM };
+    (ValueLayout::ByLength(room), 2 * usize::from(room) - 7)
+}
 
 impl Scenario {
     /// The scenario of a seed.
@@ -334,9 +338,11 @@ impl Scenario {
         let scenario = if seed.is_multiple_of(2) { Self::reading(seed) } else { Self::from_seed(seed) };
         let config = &scenario.config;
         let (fan_out, leaf, integrity) = (config.fan_out(), config.leaf_bytes(), config.integrity());
-        let config = TreeConfig::with_integrity(fan_out, leaf, ValueLayout::ByLength, integrity)
-            .expect("entries of this layout are among the smaller ones");
-        Self { config, longest: LONGEST_BY_LENGTH, ..scenario }
+        // Where leaves have many lines, entries of two.
+        let (values, longest) = by_length(seed, if leaf >= 64 * 7 { 60 } else { 19 });
+        let config = TreeConfig::with_integrity(fan_out, leaf, values, integrity)
+            .expect("there is room for two entries");
+        Self { config, longest, ..scenario }
     }
 
     /// The scenario of a seed in which trees have leaves of buckets, and switches lead to slices of them. Half of the scenarios keep values by their
@@ -344,19 +350,21 @@ impl Scenario {
     #[must_use]
     pub fn buckets(seed: u64) -> Self {
         let draw = &mut random(seed, 88);
-        let by_length = draw.random_bool(0.5);
+        let is_by_length = draw.random_bool(0.5);
         let scenario = match seed % 8 {
             0 | 2 | 4 | 6 => Self::reading(seed),
             7 => Self::hostile(seed),
             _ => Self::from_seed(seed),
         };
         let (fan_out, integrity) = (scenario.config.fan_out(), scenario.config.integrity());
-        let values = if by_length { ValueLayout::ByLength } else { ValueLayout::Inline(8) };
+        let (values, longest) = match is_by_length {
+            true => by_length(seed, 35),
+            false => (ValueLayout::Inline(8), scenario.longest),
+        };
         let lines = draw.random_range(3..=6);
         let config = TreeConfig::with_integrity(fan_out, 64 * lines, values, integrity)
             .and_then(|config| config.with_leaves(LeafKind::Buckets))
             .expect("two lines hold entries of these sizes");
-        let longest = if by_length { LONGEST_BY_LENGTH } else { scenario.longest };
         Self { config, longest, ..scenario }
     }
 

@@ -118,7 +118,7 @@ impl Server {
         let length = |key| match config.values() {
             ValueLayout::Inline(bytes) => bytes.into(),
             // The same whenever it is asked for, and so the same as other values have.
-            ValueLayout::OutOfLine | ValueLayout::ByLength => {
+            ValueLayout::OutOfLine | ValueLayout::ByLength(_) => {
                 8 + (word(key) % (self.scenario.longest as u64 - 7)) as u32
             }
         };

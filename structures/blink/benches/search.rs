@@ -25,7 +25,7 @@ fn leaf(c: &mut Criterion, name: &str, values: ValueLayout, per_cent: usize) {
     let count = config.leaf_capacity() as u64 * per_cent as u64 / 100;
     for key in 0..count {
         match values {
-            ValueLayout::OutOfLine | ValueLayout::ByLength => {
+            ValueLayout::OutOfLine | ValueLayout::ByLength(_) => {
                 let record = RecordPointer { address: GlobalAddress(4096), length: 1000, version: 1 };
                 leaf.push_record(key * 7, record);
             }
@@ -48,7 +48,7 @@ fn leaf(c: &mut Criterion, name: &str, values: ValueLayout, per_cent: usize) {
 fn nodes(c: &mut Criterion) {
     leaf(c, "leaf 1 KB, pointers, 75 % full", ValueLayout::OutOfLine, 75);
     leaf(c, "leaf 1 KB, 8-byte values, 75 % full", ValueLayout::Inline(8), 75);
-    leaf(c, "leaf 1 KB, values by length, 75 % full", ValueLayout::ByLength, 75);
+    leaf(c, "leaf 1 KB, values by length, 75 % full", ValueLayout::SHORT, 75);
     leaf(c, "leaf 1 KB, 32-byte values, 75 % full", ValueLayout::Inline(32), 75);
     leaf(c, "leaf 1 KB, 64-byte values, full", ValueLayout::Inline(64), 100);
     let config = TreeConfig::default();

@@ -17,12 +17,17 @@ pub enum ValueLayout {
     Inline(u8),
     /// In a record of its own (see [`crate::record`]); values may have any length up to [`MAX_VALUE`].
     OutOfLine,
-    /// In the leaf entry up to [`MAX_SHORT_VALUE`] bytes, where there would be the address of a record; in a record of its own otherwise.
-    ByLength,
+    /// In the leaf entry up to so many bytes, [`POINTER_ROOM`] to [`MAX_INLINE_VALUE`]; in a record of its own otherwise.
+    ByLength(u8),
 }
 
-/// The largest value in the entry of a leaf of [`ValueLayout::ByLength`], in bytes.
-pub const MAX_SHORT_VALUE: u8 = 11;
+impl ValueLayout {
+    /// Values by their length, with entries that are no longer than a pointer to a record.
+    pub const SHORT: Self = Self::ByLength(POINTER_ROOM);
+}
+
+/// Bytes of the longest value that has room where there would be the pointer to a record.
+pub const POINTER_ROOM: u8 = 11;
 
 /// What a lookup reads of a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
@@ -107,6 +112,11 @@ impl TreeConfig {
         {
             return Err(ConfigError::InlineSize { found });
         }
+        if let ValueLayout::ByLength(found) = values
+            && !(POINTER_ROOM..=MAX_INLINE_VALUE).contains(&found)
+        {
+            return Err(ConfigError::ShortSize { found });
+        }
         if leaf_bytes == 0 || !leaf_bytes.is_multiple_of(LINE as u32) {
             return Err(ConfigError::LeafLines { found: leaf_bytes });
         }
@@ -134,6 +144,14 @@ impl TreeConfig {
             LeafKind::Buckets => plain.with_buckets(),
         };
         Ok(Self { leaf: leaf.ok_or(ConfigError::Buckets { leaf_bytes, values })?, ..self })
+    }
+
+    /// The same with values there, in plain leaves.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_values(self, values: ValueLayout) -> Result<Self, ConfigError> {
+        Self::with_integrity(self.fan_out, self.leaf_bytes(), values, self.integrity)
     }
 
     /// Kind of the leaves.
@@ -233,6 +251,14 @@ pub enum ConfigError {
         /// The requested value.
         found: u8,
     },
+    /// Values of up to 11 to 64 bytes are in line, where others are in records.
+    #[error(
+        "in-line values of up to {found} bytes: {POINTER_ROOM} to {MAX_INLINE_VALUE} are possible; longer ones lie in records"
+    )]
+    ShortSize {
+        /// The requested value.
+        found: u8,
+    },
     /// A leaf is made of 64-byte lines.
     #[error("leaf of {found} bytes: expected a positive multiple of {LINE}, the line that carries a version")]
     LeafLines {
@@ -241,8 +267,8 @@ pub enum ConfigError {
     },
     /// Entries too wide for buckets, or a leaf without room for them.
     #[error(
-        "leaf of {leaf_bytes} bytes with {values:?} values: buckets need leaves of 192 to 2048 bytes, and values in line of up to 43 bytes (39 with \
-         checksums); choose plain leaves, or keep values out of line"
+        "leaf of {leaf_bytes} bytes with {values:?} values: buckets need leaves of 192 to 2048 bytes, and in-line values of up to 42 bytes (38 with \
+         checksums), or 43 (39) where all have one size; choose plain leaves, or keep longer values out of line"
     )]
     Buckets {
         /// Bytes of the leaf.
@@ -274,6 +300,9 @@ mod tests {
         assert!(text(TreeConfig::new(1, 1024, ValueLayout::OutOfLine)).contains("at least 2 children"));
         assert!(text(TreeConfig::new(16, 1024, ValueLayout::Inline(0))).contains("1 to 64"));
         assert!(text(TreeConfig::new(16, 1024, ValueLayout::Inline(65))).contains("1 to 64"));
+        for size in [0, 10, 65, 255] {
+            assert!(text(TreeConfig::new(16, 1024, ValueLayout::ByLength(size))).contains("11 to 64 are"));
+        }
         assert!(text(TreeConfig::new(16, 1000, ValueLayout::OutOfLine)).contains("multiple of 64"));
         assert!(text(TreeConfig::new(16, 0, ValueLayout::OutOfLine)).contains("multiple of 64"));
         assert!(text(TreeConfig::new(16, 192, ValueLayout::Inline(64))).contains("holds 1 entries"));

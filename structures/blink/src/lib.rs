@@ -92,7 +92,7 @@ mod write;
 pub use allocation::Allocation;
 pub use cache::{CacheStats, IndexCache};
 pub use config::{
-    ConfigError, Integrity, LeafKind, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_SHORT_VALUE, MAX_VALUE, TreeConfig,
+    ConfigError, Integrity, LeafKind, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, POINTER_ROOM, TreeConfig,
     ValueLayout,
 };
 pub use fatbtree_remote_memory::{
@@ -111,7 +111,7 @@ pub use speculation::{EntryCache, EntryCacheStats, EntryPart, EntryPlace};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use techniques::Techniques;
-pub use top::{TopNode, TopReader, TreeTop};
+pub use top::{LookupBytes, TopNode, TopReader, TreeTop};
 pub use verify::{Damage, Verified, VerifyError, verify_at_hand};
 pub use walk::{NodeBytes, PathStep, Regions, Tree, WalkError};
 pub use write::MutationResult;

@@ -166,7 +166,14 @@ mod tests {
             ),
             (
                 KeyRange::of(3..),
-                config(ValueLayout::ByLength, Integrity::Checksums).with_leaves(LeafKind::Buckets).unwrap(),
+                config(ValueLayout::SHORT, Integrity::Checksums).with_leaves(LeafKind::Buckets).unwrap(),
+            ),
+            (KeyRange::ALL, config(ValueLayout::ByLength(64), Integrity::LineVersions)),
+            (
+                KeyRange::ALL,
+                config(ValueLayout::ByLength(12), Integrity::Checksums)
+                    .with_leaves(LeafKind::Buckets)
+                    .unwrap(),
             ),
             (
                 KeyRange::of(3..),

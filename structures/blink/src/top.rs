@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::TreeConfig;
-use crate::node::{InternalNode, Node};
+use crate::config::{LeafKind, TreeConfig};
+use crate::node::{BUCKET_BYTES, InternalNode, Node};
 use crate::super_root::Partition;
 use crate::walk::{LevelWalk, PathStep, Regions, Tree, WalkError};
 
@@ -15,6 +15,29 @@ pub struct TreeTop {
     pub partition: Partition,
     /// Level by level from the root down, each level from left to right. Empty when the root is a leaf.
     pub nodes: Vec<TopNode>,
+    /// Bytes that lookups read.
+    pub reads: LookupBytes,
+}
+
+/// Bytes that a lookup reads of a node on its way. 0: not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LookupBytes {
+    /// Of an inner node: all of it.
+    pub inner: u32,
+    /// Of the leaf: all of it, or the key's bucket.
+    pub leaf: u32,
+}
+
+impl LookupBytes {
+    /// Those of a tree of this shape.
+    #[must_use]
+    pub const fn of(config: &TreeConfig) -> Self {
+        let leaf = match config.leaves() {
+            LeafKind::Plain => config.leaf_bytes(),
+            LeafKind::Buckets => BUCKET_BYTES,
+        };
+        Self { inner: config.internal_bytes(), leaf }
+    }
 }
 
 /// One internal node.
@@ -88,7 +111,8 @@ impl TopReader {
         for _ in 0..budget {
             if self.walk.at.level == 0 {
                 let nodes = std::mem::take(&mut self.nodes);
-                return Ok(Some(TreeTop { partition: self.partition, nodes }));
+                let reads = LookupBytes::of(&self.config);
+                return Ok(Some(TreeTop { partition: self.partition, nodes, reads }));
             }
             match self.walk.read(&Tree::new(memory, &self.config, &self.partition)) {
                 Ok(bytes) => {

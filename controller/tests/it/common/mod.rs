@@ -28,7 +28,7 @@ pub(crate) fn top(id: u16, low: u64, leaves: u64, fanout: usize) -> TreeTop {
     }
     let range = KeyRange { low, high: None };
     let partition = Partition { id, range, root: GlobalAddress(level[0].1), root_level: height };
-    TreeTop { partition, nodes }
+    TreeTop { partition, nodes, reads: Default::default() }
 }
 
 /// A plan for the cluster's servers, `leaves` leaves each.

@@ -65,7 +65,11 @@ pub(super) fn top(server: u16, low: u64, places: &[Place]) -> Option<TreeTop> {
     // From the root down.
     nodes.sort_by_key(|node| (std::cmp::Reverse(node.level), node.children[0].0));
     let range = KeyRange { low, high: None };
-    Some(TreeTop { partition: Partition { id: server, range, root, root_level: level }, nodes })
+    Some(TreeTop {
+        partition: Partition { id: server, range, root, root_level: level },
+        nodes,
+        reads: Default::default(),
+    })
 }
 
 /// Cuts a range into as few parts of up to 16 as will do, of about one size.

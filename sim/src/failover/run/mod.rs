@@ -392,7 +392,7 @@ impl<'s> Run<'s> {
                 }
                 Order::Plan { active, source, epoch, .. } => {
                     let plan = self.planned(active.as_deref(), epoch)?;
-                    let made = Made { plan, source, trips_active: None, trips: 0.0 };
+                    let made = Made { plan, source, cost_active: None, cost: Default::default() };
                     self.agenda.add(self.clock.now() + after, Event::Planned(Box::new(made)));
                 }
                 Order::Tell(ControllerNews::Reloaded { .. }) => self.has_plan = true,

@@ -115,7 +115,7 @@ impl World {
         let old = active.map(Loaded::plan);
         let plan = Plan::following(topology, placement, &tree, &frequencies, &budget, epoch, old);
         let plan = plan.map_err(|error| error.to_string())?;
-        Ok(Made { plan, source, trips_active: None, trips: 0.0 })
+        Ok(Made { plan, source, cost_active: None, cost: Default::default() })
     }
 
     /// Stores the plan on disk before its first entry is written.

@@ -89,12 +89,10 @@ impl<V: Verbs + 'static> StructureClient for Client<V> {
     }
 
     fn admit(&self, info: &ServerInfo<TreeInfo>) -> Result<(), OpenError> {
-        let roots = self.pool().roots();
-        let other = roots.partitions().iter().find(|partition| partition.id != info.server);
-        if info.config == self.pool().config().tree {
-            return Ok(());
+        match info.config == self.pool().config().tree {
+            true => Ok(()),
+            false => Err(OpenError::Layout(info.server)),
         }
-        Err(OpenError::Shapes(info.server, other.map_or(info.server, |other| other.id)))
     }
 
     fn turn(&self, now: Instant) {

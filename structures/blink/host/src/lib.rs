@@ -82,7 +82,8 @@ pub use cluster::{Cluster, divide, load_cluster, load_ranges};
 pub use finder::{KeyPlaces, LocateError, MAX_LOCATE_KEYS};
 pub use kept::{BuildError, TreeFolder, TreeStorage, build_in, tree_in};
 pub use load::{
-    LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,
+    Layout, LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted,
+    sort_keys,
 };
 pub use snapshots::SnapshotError;
 pub use tenant::{Blink, NoRoot, TreeInfo, TreeRequest, TreeRequests, WalkLimits, set_root};

@@ -21,7 +21,7 @@ use fatbtree_memserver::{
 use fatbtree_verbs::{Device, Memory};
 
 use crate::finder::{Finder, KeyPlaces, LocateError};
-use crate::load::{LoadCounts, LoadedTree};
+use crate::load::{Layout, LoadCounts, LoadedTree};
 use crate::marks::Marks;
 use crate::snapshots::{SnapshotError, Snapshots};
 use crate::{TreeHandle, TreeServer};
@@ -261,9 +261,11 @@ impl Tenant for Blink {
         .into()
     }
 
-    /// A tree of the same partition and shape: clients keep what they know of both.
+    /// A tree of the same partition. Its leaves may be others: clients learn that when they connect anew, and clients that are at work are told.
     fn may_follow(&self, former: &Self) -> bool {
-        (self.info.partition.id, self.info.config) == (former.info.partition.id, former.info.config)
+        let (own, former) = (&self.info, &former.info);
+        Layout::of(&own.config).after(&former.config) == Ok(own.config)
+            && own.partition.id == former.partition.id
     }
 
     fn succeed(&mut self, former: Self) {

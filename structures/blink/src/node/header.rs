@@ -22,7 +22,7 @@
 use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 
 use super::LINE;
-use crate::config::Integrity;
+use crate::config::{Integrity, MAX_INLINE_VALUE, POINTER_ROOM};
 
 /// Magic number at offset 2 of every node.
 pub const MAGIC: u16 = 0xfb7e;
@@ -35,6 +35,10 @@ pub const FORMAT_OUT_OF_LINE: u8 = 255;
 
 /// Format code of a leaf whose entries have short values, or point to records.
 pub const FORMAT_BY_LENGTH: u8 = 254;
+
+/// Format code of the same with room for longer values: so much more than the bytes of the longest. The first code is the one after those of leaves
+/// whose values all have one size, which are their numbers of bytes.
+pub(super) const FORMAT_LONGER_VALUES: u8 = MAX_INLINE_VALUE - POINTER_ROOM;
 
 /// Format code of the other leaves of buckets: so much more than that of a plain leaf with such values.
 pub(super) const FORMAT_BUCKETS: u8 = 128;

@@ -6,13 +6,13 @@
 //!   in line   offset 9, n bytes   value (n = 1..=64)
 //!   pointer   offset 9, 8 bytes   address of the record (see crate::record)
 //!             offset 17, 4 bytes  21 bits: bytes of the value, so that one READ fetches the whole record; 11 bits: its version
-//!   by length offset 9, 12 bytes  a short value, or the pointer in another order: see `short`
+//!   by length offset 9, n bytes   a short value, or the pointer in another order: see `short` (n = 12..=65)
 //!
 //! line 0      the header
 //! line 1..    offset 0, 1 byte    version, then as many entries as fit in the 63 bytes left:
 //!             3 of 21 bytes with pointers or short values, 3 of 17 bytes with values of 8 bytes
 //!
-//! values of 55 to 64 bytes: an entry takes two lines, 2k+1 and 2k+2, and both its ends carry its state
+//! entries of more than 63 bytes, with values of 55 to 64: an entry takes two lines, 2k+1 and 2k+2, and both its ends carry its state
 //!             offset   0, 1 byte  version of the first line
 //!             offset   1          state, key, value, in one piece
 //!             offset 126, 1 byte  state again (Sherman's rear entry version)
@@ -30,10 +30,12 @@ use fatbtree_remote_memory::{Check, GlobalAddress};
 
 use super::bucket::Lines;
 use super::edit::NewValue;
-use super::header::{FORMAT_BUCKETS, FORMAT_BUCKETS_BY_LENGTH, FORMAT_BUCKETS_OUT_OF_LINE};
+use super::header::{
+    FORMAT_BUCKETS, FORMAT_BUCKETS_BY_LENGTH, FORMAT_BUCKETS_OUT_OF_LINE, FORMAT_LONGER_VALUES,
+};
 use super::line::{CHECKSUM, Marks};
 use super::{FORMAT_BY_LENGTH, FORMAT_OUT_OF_LINE, LINE, NodeFault, NodeHeader, NodeSpec, short, word};
-use crate::config::{Integrity, LeafKind, MAX_SHORT_VALUE, ValueLayout};
+use crate::config::{Integrity, LeafKind, MAX_INLINE_VALUE, POINTER_ROOM, ValueLayout};
 
 pub(super) const OCCUPIED: u8 = 1 << 7;
 pub(super) const KEY: usize = 1;
@@ -43,14 +45,17 @@ const POINTER_ENTRY: usize = VALUE + RecordPointer::BYTES;
 const _: () = {
     assert!(POINTER_ENTRY == 21 && 3 * POINTER_ENTRY == LINE - 1);
     // The widest value ends before the rear state, also where lines have checksums.
-    assert!(1 + CHECKSUM + VALUE + 64 < 2 * LINE - 1 - CHECKSUM);
+    assert!(1 + CHECKSUM + VALUE + 1 + 64 < 2 * LINE - 1 - CHECKSUM);
 };
 
 /// Arrangement of entries in a leaf; follows from the value layout and the leaf's size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafShape {
     bytes: u32,
+    /// The format code of a plain leaf with such entries.
     format: u8,
+    /// Bytes of the longest value in an entry, where others have records.
+    short: Option<u8>,
     entry: u8,
     /// Offset of the first entry in its line.
     first: u8,
@@ -64,10 +69,11 @@ pub struct LeafShape {
 
 impl LeafShape {
     pub(crate) const fn new(values: ValueLayout, bytes: u32, integrity: Integrity) -> Self {
-        let (format, entry) = match values {
-            ValueLayout::Inline(n) => (n, VALUE + n as usize),
-            ValueLayout::OutOfLine => (FORMAT_OUT_OF_LINE, POINTER_ENTRY),
-            ValueLayout::ByLength => (FORMAT_BY_LENGTH, POINTER_ENTRY),
+        let (format, short, entry) = match values {
+            ValueLayout::Inline(n) => (n, None, VALUE + n as usize),
+            ValueLayout::OutOfLine => (FORMAT_OUT_OF_LINE, None, POINTER_ENTRY),
+            ValueLayout::SHORT => (FORMAT_BY_LENGTH, Some(POINTER_ROOM), POINTER_ENTRY),
+            ValueLayout::ByLength(n) => (n + FORMAT_LONGER_VALUES, Some(n), VALUE + 1 + n as usize),
         };
         let first = match integrity {
             Integrity::LineVersions => 1,
@@ -79,6 +85,7 @@ impl LeafShape {
         Self {
             bytes,
             format,
+            short,
             entry: entry as u8,
             first: first as u8,
             per_line: per_line as u8,
@@ -151,7 +158,7 @@ impl LeafShape {
             (None, format) => format,
             (Some(_), FORMAT_OUT_OF_LINE) => FORMAT_BUCKETS_OUT_OF_LINE,
             (Some(_), FORMAT_BY_LENGTH) => FORMAT_BUCKETS_BY_LENGTH,
-            (Some(_), inline) => FORMAT_BUCKETS + inline,
+            (Some(_), format) => FORMAT_BUCKETS + format,
         }
     }
 
@@ -160,18 +167,19 @@ impl LeafShape {
     pub(crate) const fn of_format(format: u8) -> (ValueLayout, LeafKind) {
         match format {
             FORMAT_OUT_OF_LINE => (ValueLayout::OutOfLine, LeafKind::Plain),
-            FORMAT_BY_LENGTH => (ValueLayout::ByLength, LeafKind::Plain),
+            FORMAT_BY_LENGTH => (ValueLayout::SHORT, LeafKind::Plain),
             FORMAT_BUCKETS_OUT_OF_LINE => (ValueLayout::OutOfLine, LeafKind::Buckets),
-            FORMAT_BUCKETS_BY_LENGTH => (ValueLayout::ByLength, LeafKind::Buckets),
-            FORMAT_BUCKETS.. => (ValueLayout::Inline(format - FORMAT_BUCKETS), LeafKind::Buckets),
-            inline => (ValueLayout::Inline(inline), LeafKind::Plain),
+            FORMAT_BUCKETS_BY_LENGTH => (ValueLayout::SHORT, LeafKind::Buckets),
+            FORMAT_BUCKETS.. => (Self::of_format(format - FORMAT_BUCKETS).0, LeafKind::Buckets),
+            inline if inline <= MAX_INLINE_VALUE => (ValueLayout::Inline(inline), LeafKind::Plain),
+            longer => (ValueLayout::ByLength(longer - FORMAT_LONGER_VALUES), LeafKind::Plain),
         }
     }
 
     /// Whether entries may point to records.
     #[must_use]
     pub const fn has_records(&self) -> bool {
-        matches!(self.format, FORMAT_OUT_OF_LINE | FORMAT_BY_LENGTH)
+        self.format == FORMAT_OUT_OF_LINE || self.short.is_some()
     }
 
     /// Whether entries may hold values.
@@ -183,23 +191,22 @@ impl LeafShape {
     /// Whether an entry holds a value of so many bytes, which the tree takes.
     #[must_use]
     pub const fn holds(&self, length: usize) -> bool {
-        match self.format {
-            FORMAT_OUT_OF_LINE => false,
-            FORMAT_BY_LENGTH => length <= MAX_SHORT_VALUE as usize,
-            _ => true,
+        match self.short {
+            Some(longest) => length <= longest as usize,
+            None => self.has_values(),
         }
     }
 
     /// Place of an entry's value in its bytes. `None` if it points to a record.
     #[inline]
     pub(super) fn value_in(&self, entry: &[u8]) -> Option<Range<usize>> {
-        match self.format {
-            FORMAT_OUT_OF_LINE => None,
-            FORMAT_BY_LENGTH => {
-                let length = short::length(entry.get(VALUE..)?.first_chunk()?)?;
+        match self.short {
+            Some(longest) => {
+                // No writer leaves a longer one: then the bytes are a pointer that leads to no record.
+                let length = short::length(*entry.get(VALUE)?).filter(|length| *length <= longest.into())?;
                 Some(VALUE + 1..VALUE + 1 + length)
             }
-            _ => Some(VALUE..self.entry.into()),
+            None => self.has_values().then(|| VALUE..self.entry.into()),
         }
     }
 
@@ -217,7 +224,7 @@ impl LeafShape {
     pub(super) fn write(&self, entry: &mut [u8], value: NewValue<'_>) {
         let room = &mut entry[VALUE..];
         match value {
-            NewValue::Inline(value) if self.format == FORMAT_BY_LENGTH => {
+            NewValue::Inline(value) if self.short.is_some() => {
                 short::begin(room, value.len()).copy_from_slice(value);
             }
             NewValue::Inline(value) => {
@@ -227,7 +234,9 @@ impl LeafShape {
             NewValue::Record(pointer) => {
                 assert!(self.has_records(), "this leaf keeps values in line");
                 let bytes = pointer.to_bytes();
-                room.copy_from_slice(&if self.has_values() { short::pointer(bytes) } else { bytes });
+                let (pointer, rest) = room.split_at_mut(short::BYTES);
+                pointer.copy_from_slice(&if self.has_values() { short::pointer(bytes) } else { bytes });
+                rest.fill(0);
             }
         }
     }
@@ -446,7 +455,7 @@ impl<'a> LeafBuilder<'a> {
     /// # Panics
     /// When the leaf is full, or its entries [hold](LeafShape::holds) no such value.
     pub fn push_short(&mut self, key: u64, length: usize) -> &mut [u8] {
-        assert_eq!(self.shape.format, FORMAT_BY_LENGTH, "values have all the same length, or none is here");
+        assert!(self.shape.short.is_some(), "values have all the same length, or none is here");
         short::begin(&mut self.push(key)[VALUE..], length)
     }
 

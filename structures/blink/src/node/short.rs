@@ -1,10 +1,10 @@
-//! Twelve bytes of an entry that hold a short value, or the pointer to a record.
+//! Bytes of an entry that hold a short value, or the pointer to a record: twelve, or more where the tree has more room for short values.
 //!
 //! ```text
 //!   pointer   offset 0, 1 byte    3 bits: of the record's version; 5 bits: the highest of its length, 0 to 16
 //!             offset 1, 10 bytes  address of the record, lower bytes of its length
-//!             offset 11, 1 byte   the rest of its version
-//!   value     offset 0, 1 byte    17 and its length, 0 to 11
+//!             offset 11, 1 byte   the rest of its version, then zeros
+//!   value     offset 0, 1 byte    of its length n: 3 bits: n / 15; 5 bits: 17 and n mod 15
 //!             offset 1, n bytes   the value, then zeros
 //! ```
 //!
@@ -13,30 +13,33 @@
 
 use fatbtree_remote_memory::record::{MAX_VALUE, RecordPointer};
 
-use crate::config::MAX_SHORT_VALUE;
+use crate::config::{MAX_INLINE_VALUE, POINTER_ROOM};
 
-/// Bytes of both.
+/// Bytes of a pointer.
 pub(super) const BYTES: usize = RecordPointer::BYTES;
 
 /// Byte of a [`RecordPointer`] with the highest bits of the length.
 const HIGHEST: usize = 10;
 
-/// Bits of the length in that byte.
-const LENGTH: u8 = 0b1_1111;
+/// Number of bits of the length in that byte.
+const BITS: u32 = 5;
 
-/// First byte of an empty value.
+/// These bits of an empty value.
 const EMPTY: u8 = 17;
 
+/// Lengths that these bits tell apart.
+const CODES: u8 = (1 << BITS) - EMPTY;
+
 const _: () = {
-    assert!(MAX_VALUE >> 16 < EMPTY as u32 && EMPTY + MAX_SHORT_VALUE <= LENGTH);
-    assert!(1 + MAX_SHORT_VALUE as usize == BYTES);
+    assert!(MAX_VALUE >> 16 < EMPTY as u32 && MAX_INLINE_VALUE / CODES < 1 << (8 - BITS));
+    assert!(1 + POINTER_ROOM as usize == BYTES);
 };
 
-/// Bytes of the value that lies here. `None` if it is a pointer.
+/// Bytes of the value whose place begins with this byte. `None` if that is a pointer.
 #[inline]
-pub(super) fn length(bytes: &[u8; BYTES]) -> Option<usize> {
-    // No writer leaves a longer one: then the bytes are a pointer that leads to no record.
-    (bytes[0] & LENGTH).checked_sub(EMPTY).filter(|length| *length <= MAX_SHORT_VALUE).map(usize::from)
+pub(super) fn length(first: u8) -> Option<usize> {
+    let low = (first % (1 << BITS)).checked_sub(EMPTY)?;
+    Some(usize::from((first >> BITS) * CODES + low))
 }
 
 /// Begins a value of so many bytes, which are to be filled.
@@ -44,9 +47,10 @@ pub(super) fn length(bytes: &[u8; BYTES]) -> Option<usize> {
 /// # Panics
 /// When there is no room for it.
 pub(super) fn begin(bytes: &mut [u8], length: usize) -> &mut [u8] {
-    assert!(length <= MAX_SHORT_VALUE.into(), "an entry holds up to {MAX_SHORT_VALUE} bytes");
+    assert!(length < bytes.len(), "an entry holds up to {} bytes", bytes.len() - 1);
     bytes.fill(0);
-    bytes[0] = EMPTY + length as u8;
+    let (high, low) = (length as u8 / CODES, length as u8 % CODES);
+    bytes[0] = (high << BITS) | (EMPTY + low);
     &mut bytes[1..=length]
 }
 
@@ -76,15 +80,15 @@ mod tests {
         fn a_pointer_is_never_taken_for_a_value(server: u16, offset in 0..1_u64 << 48, length in 0..=MAX_VALUE, version in 0..2048_u32) {
             let written = RecordPointer { address: GlobalAddress::new(server, offset), length, version };
             let here = pointer(written.to_bytes());
-            prop_assert_eq!(super::length(&here), None);
+            prop_assert_eq!(super::length(here[0]), None);
             prop_assert_eq!(RecordPointer::from_bytes(&of_pointer(here)), written);
         }
 
         #[test]
-        fn a_value_is_read_as_it_was_written(value in prop::collection::vec(any::<u8>(), 0..=11), before: [u8; BYTES]) {
-            let mut bytes = before;
+        fn a_value_is_read_as_it_was_written(value in prop::collection::vec(any::<u8>(), 0..=64), more in 0..20_usize) {
+            let mut bytes = vec![0xff; 1 + value.len() + more];
             begin(&mut bytes, value.len()).copy_from_slice(&value);
-            prop_assert_eq!(length(&bytes), Some(value.len()));
+            prop_assert_eq!(length(bytes[0]), Some(value.len()));
             prop_assert_eq!(&bytes[1..=value.len()], &value[..]);
             prop_assert!(bytes[1 + value.len()..].iter().all(|&byte| byte == 0));
         }
@@ -94,6 +98,14 @@ mod tests {
     fn the_longest_record_is_no_value() {
         let written = RecordPointer { address: GlobalAddress::new(1, 64), length: MAX_VALUE, version: 2047 };
         assert_eq!(pointer(written.to_bytes())[0], 0b1111_0000);
-        assert_eq!(length(&[EMPTY + MAX_SHORT_VALUE + 1; BYTES]), None);
+    }
+
+    #[test]
+    fn values_in_the_place_of_a_pointer_begin_as_they_always_did() {
+        for short in 0..=POINTER_ROOM {
+            let mut bytes = [0; BYTES];
+            begin(&mut bytes, short.into());
+            assert_eq!(bytes[0], 17 + short);
+        }
     }
 }

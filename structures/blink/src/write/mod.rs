@@ -80,7 +80,7 @@ impl<V: Verbs> Pool<V> {
         if let Some(value) = change.value() {
             let expected = match self.config().tree.values() {
                 ValueLayout::Inline(bytes) => ValueBytes::Exactly(bytes),
-                ValueLayout::OutOfLine | ValueLayout::ByLength => ValueBytes::UpTo(MAX_VALUE),
+                ValueLayout::OutOfLine | ValueLayout::ByLength(_) => ValueBytes::UpTo(MAX_VALUE),
             };
             let fits = match expected {
                 ValueBytes::Exactly(bytes) => value.len() == usize::from(bytes),

@@ -84,7 +84,7 @@ impl Led {
 
 #[test]
 fn a_lookup_that_switches_lead_to_its_leaf_reads_two_lines() {
-    for values in [ValueLayout::Inline(8), ValueLayout::ByLength] {
+    for values in [ValueLayout::Inline(8), ValueLayout::SHORT] {
         let led = Led::new(values);
         for key in (0..2000).step_by(7) {
             led.landing.set(Landing::Leaf(led.leaf_of(key)));
@@ -137,7 +137,7 @@ fn a_walk_reads_two_lines_of_the_leaf() {
 
 #[test]
 fn switches_that_know_no_slices_lead_right_as_well() {
-    let led = Led::new(ValueLayout::ByLength);
+    let led = Led::new(ValueLayout::SHORT);
     led.landing.set(Landing::Whole(led.leaf_of(30)));
     let (found, trips, _) = led.get(30, Start::IndexRead);
     assert_eq!((found, trips.round_trips), (Some(short(3)), 2));
@@ -201,7 +201,7 @@ fn fill(values: ValueLayout) -> f64 {
 
 #[test]
 fn leaves_are_three_quarters_full_when_they_are_split() {
-    let (inline, by_length) = (fill(ValueLayout::Inline(8)), fill(ValueLayout::ByLength));
+    let (inline, by_length) = (fill(ValueLayout::Inline(8)), fill(ValueLayout::SHORT));
     println!(
         "in use before a split: values of 8 bytes {inline:.3}, short values and pointers {by_length:.3}"
     );
@@ -247,7 +247,7 @@ proptest! {
     ) {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let integrity = if checksums { Integrity::Checksums } else { Integrity::LineVersions };
-        let values = if random.random_bool(0.5) { ValueLayout::Inline(8) } else { ValueLayout::ByLength };
+        let values = if random.random_bool(0.5) { ValueLayout::Inline(8) } else { ValueLayout::SHORT };
         let config = TreeConfig::with_integrity(16, 1024, values, integrity).unwrap().with_leaves(LeafKind::Buckets).unwrap();
         let mut keys: Vec<u64> = (0..100).filter(|_| random.random_bool(0.25)).collect();
         let before = leaf(&config, KeyRange::of(0..100), &keys, 1);
@@ -297,7 +297,7 @@ proptest! {
     #[test]
     fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), key: u64, checksums: bool) {
         let integrity = if checksums { Integrity::Checksums } else { Integrity::LineVersions };
-        let config = TreeConfig::with_integrity(16, 1024, ValueLayout::ByLength, integrity).unwrap();
+        let config = TreeConfig::with_integrity(16, 1024, ValueLayout::SHORT, integrity).unwrap();
         let config = config.with_leaves(LeafKind::Buckets).unwrap();
         prop_assert!(read_bucket(&config, 0, key, &bytes).is_err());
     }
@@ -316,5 +316,5 @@ fn a_slice_can_begin_at_each_bucket_of_the_largest_leaf() {
     let larger = TreeConfig::new(16, 2112, ValueLayout::Inline(8)).unwrap().with_leaves(LeafKind::Buckets);
     assert!(larger.unwrap_err().to_string().contains("192 to 2048 bytes"));
     let wide = TreeConfig::new(16, 1024, ValueLayout::Inline(44)).unwrap().with_leaves(LeafKind::Buckets);
-    assert!(wide.unwrap_err().to_string().contains("up to 43 bytes"));
+    assert!(wide.unwrap_err().to_string().contains("up to 42 bytes"));
 }

@@ -79,7 +79,7 @@ fn inline() -> TreeConfig {
 fn value_of(config: &TreeConfig, key: u64, number: u64) -> Vec<u8> {
     let len = match config.values() {
         ValueLayout::Inline(len) => usize::from(len),
-        ValueLayout::OutOfLine | ValueLayout::ByLength => 20,
+        ValueLayout::OutOfLine | ValueLayout::ByLength(_) => 20,
     };
     (key ^ number << 32).to_le_bytes().into_iter().cycle().take(len).collect()
 }

@@ -6,7 +6,9 @@ use fatbtree_blink::node::{
     next_version, offsets, read_bucket, write_internal,
 };
 use fatbtree_blink::record::RecordPointer;
-use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, LeafKind, TreeConfig, ValueLayout, value};
+use fatbtree_blink::{
+    GlobalAddress, Integrity, KeyRange, LeafKind, MAX_VALUE, TreeConfig, ValueLayout, value,
+};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
@@ -143,9 +145,13 @@ fn an_internal_node_is_checked_whole() {
 /// Where a device may tear lines, no mixture of two states of a node passes, wherever the one ends and the other begins.
 #[test]
 fn with_checksums_half_a_line_is_noticed() {
-    for values in
-        [ValueLayout::OutOfLine, ValueLayout::ByLength, ValueLayout::Inline(8), ValueLayout::Inline(64)]
-    {
+    for values in [
+        ValueLayout::OutOfLine,
+        ValueLayout::SHORT,
+        ValueLayout::ByLength(60),
+        ValueLayout::Inline(8),
+        ValueLayout::Inline(64),
+    ] {
         let config = TreeConfig::with_integrity(16, 512, values, Integrity::Checksums).unwrap();
         let leaf = |version, byte| {
             let mut bytes = vec![0; 512];
@@ -154,7 +160,8 @@ fn with_checksums_half_a_line_is_noticed() {
             for key in 0..config.leaf_capacity() as u64 {
                 match values {
                     ValueLayout::Inline(_) => leaf.push_inline(key).fill(byte),
-                    ValueLayout::OutOfLine | ValueLayout::ByLength => {
+                    ValueLayout::ByLength(60) => leaf.push_short(key, 60).fill(byte),
+                    ValueLayout::OutOfLine | ValueLayout::ByLength(_) => {
                         let address = GlobalAddress(byte.into());
                         leaf.push_record(key, RecordPointer { address, length: 9, version: 1 });
                     }
@@ -243,6 +250,14 @@ fn integrity() -> impl Strategy<Value = Integrity> {
     prop_oneof![Just(Integrity::LineVersions), Just(Integrity::Checksums)]
 }
 
+fn layouts() -> impl Strategy<Value = ValueLayout> {
+    prop_oneof![
+        Just(ValueLayout::OutOfLine),
+        (1..=64_u8).prop_map(ValueLayout::Inline),
+        (11..=64_u8).prop_map(ValueLayout::ByLength),
+    ]
+}
+
 proptest! {
     #[test]
     fn internal_node_finds_the_last_pivot_not_above_the_key(
@@ -268,12 +283,11 @@ proptest! {
     #[test]
     fn leaf_finds_what_a_map_finds(
         keys in vec(prop_oneof![0..50_u64, any::<u64>()], 0..60).prop_shuffle(),
-        inline in proptest::option::of(1..=64_u8),
+        values in layouts(),
         lines in 5..=32_u32,
         integrity in integrity(),
         leaves in leaves(),
     ) {
-        let values = inline.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
         let plain = TreeConfig::with_integrity(16, lines * 64, values, integrity).unwrap();
         let config = plain.with_leaves(leaves).unwrap_or(plain);
         let mut map = BTreeMap::new();
@@ -284,15 +298,25 @@ proptest! {
             if map.contains_key(&key) || config.leaf_shape().fitting(known()) <= map.len() {
                 continue;
             }
-            let mut value = vec![0; usize::from(inline.unwrap_or(12))];
+            let length = match values {
+                ValueLayout::Inline(bytes) => bytes.into(),
+                ValueLayout::ByLength(longest) if key % 4 > 0 => key as usize % (1 + usize::from(longest)),
+                _ => 12,
+            };
+            let mut value = vec![0; length];
             value::fill(key, 1, &mut value);
-            value[0] |= 1; // never a null pointer
-            map.insert(key, value.clone());
-            if inline.is_some() {
-                leaf.push_inline(key).copy_from_slice(&value);
-            } else {
-                leaf.push_record(key, RecordPointer::from_bytes(value.first_chunk().unwrap()));
+            match values {
+                ValueLayout::Inline(_) => leaf.push_inline(key).copy_from_slice(&value),
+                ValueLayout::ByLength(_) if key % 4 > 0 => leaf.push_short(key, length).copy_from_slice(&value),
+                _ => {
+                    value[0] |= 1; // never a null pointer
+                    let record = RecordPointer::from_bytes(value.first_chunk().unwrap());
+                    let record = RecordPointer { length: record.length % MAX_VALUE, ..record };
+                    value = record.to_bytes().to_vec();
+                    leaf.push_record(key, record);
+                }
             }
+            map.insert(key, value);
         }
         leaf.finish();
         let Ok(Node::Leaf(leaf)) = Node::read(&config, &bytes) else { panic!("a leaf") };
@@ -316,12 +340,11 @@ proptest! {
     #[test]
     fn edits_are_what_a_map_does_and_what_is_written_back_is_all_that_changed(
         edits in vec((0..40_u64, proptest::option::weighted(0.7, any::<u8>())), 0..120),
-        inline in proptest::option::of(1..=64_u8),
+        values in layouts(),
         lines in 5..=32_u32,
         integrity in integrity(),
         leaves in leaves(),
     ) {
-        let values = inline.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
         let plain = TreeConfig::with_integrity(16, lines * 64, values, integrity).unwrap();
         let config = plain.with_leaves(leaves).unwrap_or(plain);
         let shape = config.leaf_shape();
@@ -331,7 +354,16 @@ proptest! {
         let mut map = BTreeMap::new();
         for (key, byte) in edits {
             let before = bytes.clone();
-            let value = vec![byte.unwrap_or(0); usize::from(inline.unwrap_or(1))];
+            // Changes of one key go back and forth between entry and record.
+            let (is_inline, length) = match values {
+                ValueLayout::Inline(bytes) => (true, bytes.into()),
+                ValueLayout::OutOfLine => (false, 1),
+                ValueLayout::ByLength(longest) => {
+                    let byte = usize::from(byte.unwrap_or(0));
+                    (byte % 3 > 0, 1 + byte % usize::from(longest))
+                }
+            };
+            let value = vec![byte.unwrap_or(0); length];
             let mut leaf = LeafEditor::new(&mut bytes, shape);
             let slot = leaf.slot_of(key).unwrap();
             prop_assert_eq!(slot.is_some(), map.contains_key(&key));
@@ -350,7 +382,7 @@ proptest! {
                     map.insert(key, byte);
                     let record = RecordPointer { address: GlobalAddress::new(1, 64 + u64::from(byte)), length: 5, version: 2 };
                     let record = NewValue::Record(record);
-                    leaf.put(slot, key, if inline.is_some() { NewValue::Inline(&value) } else { record })
+                    leaf.put(slot, key, if is_inline { NewValue::Inline(&value) } else { record })
                 }
             };
             let is_rearranged = shape.has_buckets() && written == (0..bytes.len());

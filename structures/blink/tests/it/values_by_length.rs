@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use common::{Client, Lab, configs};
 use fatbtree_blink::{
-    Change, EntryCache, GlobalAddress, KeyRange, MAX_SHORT_VALUE, ScanOptions, Start, TreeConfig, Trips,
-    ValueLayout,
+    Change, EntryCache, GlobalAddress, KeyRange, ScanOptions, Start, TreeConfig, Trips, ValueLayout,
 };
 
 const KEY: u64 = 500;
 
-/// Lengths around the border, in an order that crosses it often.
-const LENGTHS: [usize; 9] = [11, 12, 0, 40, 8, 11, 1_000, 13, 1];
-
-fn by_length() -> impl Iterator<Item = TreeConfig> {
-    configs().into_iter().filter(|config| config.values() == ValueLayout::ByLength)
+/// Trees with such values, and the longest that is in line.
+fn by_length() -> impl Iterator<Item = (TreeConfig, usize)> {
+    configs().into_iter().filter_map(|config| match config.values() {
+        ValueLayout::ByLength(longest) => Some((config, longest.into())),
+        _ => None,
+    })
 }
 
 /// A tree of some leaves, and switches that know its root and one place.
@@ -76,13 +76,15 @@ impl Led {
 
 #[test]
 fn a_value_is_found_by_every_way_whatever_its_length_was() {
-    for config in by_length() {
+    for (config, longest) in by_length() {
         let led = Led::new(config);
         led.client.set_entry_cache(Some(Arc::new(EntryCache::new(1 << 12))));
-        for (number, length) in LENGTHS.into_iter().enumerate() {
+        // In an order that crosses the border often.
+        let lengths = [longest, longest + 1, 0, longest + 30, 8, longest, 1_000, longest + 2, 1];
+        for (number, length) in lengths.into_iter().enumerate() {
             let value = vec![number as u8; length];
             led.put(KEY, &value);
-            assert_eq!(led.has_record(KEY), length > MAX_SHORT_VALUE.into(), "{length} bytes");
+            assert_eq!(led.has_record(KEY), length > longest, "{length} bytes");
             // The places that switches and the cache know are the former ones, then the present ones.
             for _ in 0..2 {
                 for start in [Start::IndexRead, Start::Cached, Start::CachedOrIndexRead, Start::Root] {
@@ -108,8 +110,8 @@ fn a_value_is_found_by_every_way_whatever_its_length_was() {
 /// A switch that knows the key's leaf, or its record, brings the value in one round trip.
 #[test]
 fn a_hot_key_takes_one_round_trip_whatever_its_length() {
-    for config in by_length() {
-        for length in [0, 8, 11, 12, 100] {
+    for (config, longest) in by_length() {
+        for length in [0, 8, longest, longest + 1, 100] {
             let led = Led::new(config);
             led.put(KEY, &vec![1; length]);
             led.learn(KEY);
@@ -126,13 +128,13 @@ fn a_hot_key_takes_one_round_trip_whatever_its_length() {
 /// Records that were given up for short values are free: others take their places.
 #[test]
 fn places_of_records_are_used_again() {
-    for config in by_length() {
+    for (config, longest) in by_length() {
         let led = Led::new(config);
-        led.put(KEY, &[1; 30]);
+        led.put(KEY, &vec![1; longest + 19]);
         let mut first = None;
         led.lab.each_tree(|_, tree| first = tree.record_of(KEY).unwrap());
         led.put(KEY, b"short");
-        led.put(450, &[2; 30]);
+        led.put(450, &vec![2; longest + 19]);
         let mut second = None;
         led.lab.each_tree(|_, tree| second = tree.record_of(450).unwrap());
         assert_eq!(first.unwrap().address, second.unwrap().address);

@@ -146,7 +146,7 @@ impl Lab {
                 (0..per_server).map(|i| low + i * step + rng.random_range(1..step)).collect();
             let inline = match config.tree.values() {
                 ValueLayout::Inline(len) => Some(u32::from(len)),
-                ValueLayout::OutOfLine | ValueLayout::ByLength => None,
+                ValueLayout::OutOfLine | ValueLayout::ByLength(_) => None,
             };
             let mut values = varying(
                 move |key| inline.unwrap_or_else(|| value_length(key)),

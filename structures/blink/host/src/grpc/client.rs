@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use fatbtree_blink::{GlobalAddress, TreeTop};
+use fatbtree_blink::{GlobalAddress, LookupBytes, TreeTop};
 use fatbtree_memserver::grpc::{Client, ClientError, MessageError};
 use fatbtree_query::{Identity, Key};
 use tokio_stream::StreamExt;
@@ -78,8 +78,9 @@ impl TreeCalls for Client {
         let found = nodes.len() as u64;
         match header {
             Some(header) if header.nodes == found => {
+                let reads = LookupBytes { inner: header.lookup_inner_bytes, leaf: header.lookup_leaf_bytes };
                 let partition = header.try_into().map_err(|source| self.nonsense(CALL, source))?;
-                Ok(TreeTop { partition, nodes })
+                Ok(TreeTop { partition, nodes, reads })
             }
             header => Err(self.incomplete(CALL, header.map_or(0, |header| header.nodes), found)),
         }

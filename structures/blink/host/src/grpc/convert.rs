@@ -1,7 +1,8 @@
 //! Messages to types of the tree and back. What a peer sends is checked here, field by field.
 
 use fatbtree_blink::{
-    GlobalAddress, Integrity, KeyRange, LeafKind, Partition, TopNode, TreeConfig, ValueLayout,
+    GlobalAddress, Integrity, KeyRange, LeafKind, LookupBytes, POINTER_ROOM, Partition, TopNode, TreeConfig,
+    ValueLayout,
 };
 use fatbtree_memserver::grpc::{Describe, MessageError};
 use prost::Message as _;
@@ -10,11 +11,43 @@ use super::proto;
 use crate::load::LoadCounts;
 use crate::tenant::TreeInfo;
 
-/// Stands for [`ValueLayout::ByLength`] where a number of bytes is expected, which releases without it refuse.
+/// Stands for [`ValueLayout::SHORT`] where a number of bytes is expected, which releases without it refuse.
 const BY_LENGTH: u32 = 255;
+
+/// Added to it for each byte that an entry has room for beyond that: likewise.
+const LONGER: u32 = 1 << 8;
 
 /// Added to it where leaves have buckets: likewise.
 const BUCKETS: u32 = 1 << 16;
+
+/// The number that stands for the place of values and the kind of leaves.
+pub(super) fn layout_code(values: ValueLayout, leaves: LeafKind) -> u32 {
+    let values = match values {
+        ValueLayout::Inline(bytes) => bytes.into(),
+        ValueLayout::OutOfLine => 0,
+        ValueLayout::ByLength(bytes) => BY_LENGTH + u32::from(bytes.saturating_sub(POINTER_ROOM)) * LONGER,
+    };
+    let leaves = match leaves {
+        LeafKind::Plain => 0,
+        LeafKind::Buckets => BUCKETS,
+    };
+    values | leaves
+}
+
+/// What the number stands for.
+pub(super) fn layout(code: u32) -> Result<(ValueLayout, LeafKind), MessageError> {
+    let leaves = if code & BUCKETS == 0 { LeafKind::Plain } else { LeafKind::Buckets };
+    let code = code & !BUCKETS;
+    let values = match code {
+        0 => ValueLayout::OutOfLine,
+        _ if code % LONGER == BY_LENGTH => {
+            let more = MessageError::bits_8("inline_value_bytes", code / LONGER)?;
+            ValueLayout::ByLength(more.saturating_add(POINTER_ROOM))
+        }
+        bytes => ValueLayout::Inline(MessageError::bits_8("inline_value_bytes", bytes)?),
+    };
+    Ok((values, leaves))
+}
 
 impl Describe for TreeInfo {
     const STRUCTURE: &'static str = "blink";
@@ -29,14 +62,7 @@ impl Describe for TreeInfo {
             fan_out: config.fan_out().into(),
             internal_node_bytes: config.internal_bytes(),
             leaf_node_bytes: config.leaf_bytes(),
-            inline_value_bytes: match config.values() {
-                ValueLayout::Inline(bytes) => bytes.into(),
-                ValueLayout::OutOfLine => 0,
-                ValueLayout::ByLength => BY_LENGTH,
-            } | match config.leaves() {
-                LeafKind::Plain => 0,
-                LeafKind::Buckets => BUCKETS,
-            },
+            inline_value_bytes: layout_code(config.values(), config.leaves()),
             checksums: config.integrity() == Integrity::Checksums,
             keys: counts.keys,
             leaf_nodes: counts.leaf_nodes,
@@ -48,12 +74,7 @@ impl Describe for TreeInfo {
 
     fn decode(server: u16, description: &[u8]) -> Result<Self, MessageError> {
         let tree = proto::TreeDescription::decode(description).map_err(MessageError::structure)?;
-        let leaves = if tree.inline_value_bytes & BUCKETS == 0 { LeafKind::Plain } else { LeafKind::Buckets };
-        let values = match tree.inline_value_bytes & !BUCKETS {
-            0 => ValueLayout::OutOfLine,
-            BY_LENGTH => ValueLayout::ByLength,
-            bytes => ValueLayout::Inline(MessageError::bits_8("inline_value_bytes", bytes)?),
-        };
+        let (values, leaves) = layout(tree.inline_value_bytes)?;
         let integrity = if tree.checksums { Integrity::Checksums } else { Integrity::LineVersions };
         let fan_out = MessageError::bits_16("fan_out", tree.fan_out)?;
         let config = TreeConfig::with_integrity(fan_out, tree.leaf_node_bytes, values, integrity)
@@ -79,7 +100,7 @@ impl Describe for TreeInfo {
 }
 
 /// Header of a snapshot with this many nodes.
-pub(super) fn header(partition: &Partition, nodes: u64) -> proto::SnapshotHeader {
+pub(super) fn header(partition: &Partition, nodes: u64, reads: LookupBytes) -> proto::SnapshotHeader {
     proto::SnapshotHeader {
         partition: partition.id.into(),
         low_key: partition.range.low,
@@ -87,6 +108,8 @@ pub(super) fn header(partition: &Partition, nodes: u64) -> proto::SnapshotHeader
         root_address: partition.root.raw(),
         root_level: partition.root_level.into(),
         nodes,
+        lookup_inner_bytes: reads.inner,
+        lookup_leaf_bytes: reads.leaf,
     }
 }
 

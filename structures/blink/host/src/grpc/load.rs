@@ -3,17 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_blink::KeyRange;
+use fatbtree_blink::{KeyRange, LeafKind};
 use fatbtree_memserver::grpc::{
-    Client, ClientError, Content, KeysAndValues, LoadData, LoadProgress, LoadServersError, load_all,
+    Client, Content, KeysAndValues, LoadData, LoadProgress, LoadServersError, load_all,
 };
 use prost::Message as _;
 use tokio::sync::mpsc;
 
+use super::convert::layout_code;
 use super::proto;
 use crate::TreeServerInfo;
 use crate::cluster::divide;
-use crate::load::LoadError;
+use crate::load::{Layout, LoadError};
 use crate::tenant::TreeInfo;
 
 /// Bytes of a message, about.
@@ -31,48 +32,76 @@ pub enum LoadTreesError {
     /// A server has failed.
     #[error(transparent)]
     Servers(#[from] LoadServersError),
+    /// A server has not done as it was asked.
+    #[error(
+        "memory server {server} has loaded its keys in the layout that it had: it runs an older release, which knows no other; update it, and load \
+         again"
+    )]
+    Layout {
+        /// Its number.
+        server: u16,
+    },
 }
 
 /// Divides the keys among servers by their count, in the order in which the servers are given with their partitions' numbers, and fills them
-/// all. None serves its new tree before all have built theirs. A loader that ends before that leaves all as they were.
+/// all with trees of this layout. None serves its new tree before all have built theirs. A loader that ends before that leaves all as they were.
 ///
 /// # Errors
 /// See [`LoadTreesError`].
 pub async fn load_servers(
     servers: Vec<(u16, Client)>,
     data: Arc<dyn LoadData>,
+    layout: Layout,
     tell: impl FnMut(LoadProgress),
 ) -> Result<Vec<TreeServerInfo>, LoadTreesError> {
     let parts = divide(data.keys(), servers.len() as u16)?;
     let highs: Vec<_> = parts.iter().skip(1).map(|(low, _)| Some(*low)).chain([None]).collect();
     let all = servers.into_iter().zip(parts).zip(highs);
     let contents = all.map(|(((number, server), (low, places)), high)| {
-        (server, content(number, KeyRange { low, high }, Arc::clone(&data), places))
+        (server, content(number, KeyRange { low, high }, layout, Arc::clone(&data), places))
     });
-    Ok(load_all::<TreeInfo>(contents.collect(), tell).await?)
+    check(layout, load_all::<TreeInfo>(contents.collect(), tell).await?)
 }
 
-/// Has a server begin anew with an empty tree for a range of keys. So it is told that this is meant, where it has lost its tree.
-///
-/// # Errors
-/// When the server refuses or fails; it is as it was then, or has the empty tree already.
-pub async fn load_empty(mut server: Client, range: KeyRange) -> Result<TreeServerInfo, ClientError> {
-    let number = server.info::<TreeInfo>().await?.server;
-    let content = content(number, range, Arc::new(KeysAndValues::default()), 0..0);
-    match load_all::<TreeInfo>(vec![(server, content)], |_| {}).await {
-        Ok(mut infos) => Ok(infos.remove(0)),
-        Err(LoadServersError::Nothing { source } | LoadServersError::Some { source, .. }) => Err(source),
+fn check(layout: Layout, infos: Vec<TreeServerInfo>) -> Result<Vec<TreeServerInfo>, LoadTreesError> {
+    match infos.iter().find(|info| layout.after(&info.config) != Ok(info.config)) {
+        Some(other) => Err(LoadTreesError::Layout { server: other.server }),
+        None => Ok(infos),
     }
 }
 
+/// Has a server begin anew with an empty tree of this layout for a range of keys. So it is told that this is meant, where it has lost its tree.
+///
+/// # Errors
+/// When the server refuses or fails; it is as it was then, or has the empty tree already.
+pub async fn load_empty(
+    mut server: Client,
+    range: KeyRange,
+    layout: Layout,
+) -> Result<TreeServerInfo, LoadTreesError> {
+    let number =
+        server.info::<TreeInfo>().await.map_err(|source| LoadServersError::Nothing { source })?.server;
+    let content = content(number, range, layout, Arc::new(KeysAndValues::default()), 0..0);
+    let mut infos = check(layout, load_all::<TreeInfo>(vec![(server, content)], |_| {}).await?)?;
+    Ok(infos.remove(0))
+}
+
 /// Part of the keys for one server. A task makes its messages, one ahead.
-fn content(server: u16, range: KeyRange, data: Arc<dyn LoadData>, places: Range<usize>) -> Content {
+fn content(
+    server: u16,
+    range: KeyRange,
+    layout: Layout,
+    data: Arc<dyn LoadData>,
+    places: Range<usize>,
+) -> Content {
     let begin = proto::LoadBegin {
         low_key: range.low,
         high_key: range.high,
         keys: places.len() as u64,
         empty: places.is_empty(),
         value_bytes: places.clone().map(|at| u64::from(data.length(at))).sum(),
+        inline_value_bytes: layout.values.map(|values| layout_code(values, LeafKind::Plain)),
+        buckets: layout.leaves.map(|leaves| leaves == LeafKind::Buckets),
     };
     let (send, messages) = mpsc::channel(1);
     tokio::spawn(async move {

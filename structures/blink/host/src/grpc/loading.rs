@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use fatbtree_blink::{KeyRange, MAX_VALUE};
+use fatbtree_blink::{KeyRange, LeafKind, MAX_VALUE, TreeConfig};
 use fatbtree_memserver::grpc::{Built, Incoming};
 use fatbtree_memserver::{Loaded, Origin};
 use prost::Message as _;
 use tonic::Status;
 
+use super::convert::layout;
 use super::proto;
 use crate::TreeServerInfo;
 use crate::kept::{BuildError, TreeStorage, build_in};
-use crate::load::{LoadCounts, LoadOptions, LoadedTree};
+use crate::load::{Layout, LoadCounts, LoadOptions, LoadedTree};
 use crate::tenant::Blink;
 use crate::values::ValueSource;
 
@@ -73,7 +74,7 @@ impl Incoming for TreeIncoming {
         let begin = proto::LoadBegin::decode(announced).map_err(|error| {
             Status::invalid_argument(format!("the announcement is none of a tree: {error}"))
         })?;
-        let proto::LoadBegin { low_key: low, high_key: high, keys, value_bytes, empty } = begin;
+        let proto::LoadBegin { low_key: low, high_key: high, keys, value_bytes, empty, .. } = begin;
         if (keys == 0) != empty {
             return Err(Status::invalid_argument(format!(
                 "no keys, or an empty tree with {keys}: expected at least one, or an empty tree that is asked for"
@@ -87,14 +88,11 @@ impl Incoming for TreeIncoming {
                  spare; this server takes up to {region_bytes}: start it with a larger --region-bytes, or split the keys over more servers"
             )));
         }
+        let config = shape(&begin, &info.config)?;
         let generation = info.generation.wrapping_add(1);
         let range = KeyRange { low, high };
-        let options = LoadOptions {
-            range,
-            spare_bytes,
-            generation,
-            ..LoadOptions::new(info.config, info.partition.id)
-        };
+        let options =
+            LoadOptions { range, spare_bytes, generation, ..LoadOptions::new(config, info.partition.id) };
         Ok(Self { begin, options, pairs: Pairs::default() })
     }
 
@@ -124,6 +122,16 @@ impl Incoming for TreeIncoming {
         let kept = tree.kept();
         Ok((Loaded::from(tree), kept))
     }
+}
+
+/// The shape of the tree that is asked for, after one of another shape.
+fn shape(begin: &proto::LoadBegin, former: &TreeConfig) -> Result<TreeConfig, Status> {
+    let values = begin.inline_value_bytes.map(layout).transpose();
+    let values =
+        values.map_err(|error| Status::invalid_argument(error.to_string()))?.map(|(values, _)| values);
+    let leaves = begin.buckets.map(|buckets| if buckets { LeafKind::Buckets } else { LeafKind::Plain });
+    let shape = Layout { values, leaves }.after(former);
+    shape.map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
 fn refuse(error: BuildError) -> Status {

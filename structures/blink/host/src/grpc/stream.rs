@@ -43,7 +43,7 @@ pub(super) fn send(
 }
 
 fn chunks(top: &TreeTop) -> impl Iterator<Item = proto::SnapshotChunk> {
-    let header = convert::header(&top.partition, top.nodes.len() as u64);
+    let header = convert::header(&top.partition, top.nodes.len() as u64, top.reads);
     let first = proto::SnapshotChunk { header: Some(header), nodes: vec![] };
     let mut rest = top.nodes.iter().peekable();
     let more = std::iter::from_fn(move || {
@@ -70,7 +70,7 @@ mod tests {
         for (count, width) in [(0, 0), (1, 1), (20_000, 16), (5_000, 190)] {
             let children: Vec<_> = (0..width).map(|at| (at, u64::MAX - at)).collect();
             let nodes = (0..count).map(|at| TopNode { address: at, level: 1, children: children.clone() });
-            let top = TreeTop { partition, nodes: nodes.collect() };
+            let top = TreeTop { partition, nodes: nodes.collect(), reads: Default::default() };
             let messages: Vec<_> = chunks(&top).collect();
             assert!(messages.iter().all(|message| message.encoded_len() < 300_000));
             let sent: usize = messages.iter().map(|message| message.nodes.len()).sum();

@@ -32,7 +32,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_blink::node::LINE;
-use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Superblock, TreeConfig};
+use fatbtree_blink::{
+    ConfigError, GlobalAddress, KeyRange, LeafKind, Partition, Superblock, TreeConfig, ValueLayout,
+};
 use fatbtree_memserver::{Counts, Origin};
 use fatbtree_verbs::Memory;
 use serde::{Deserialize, Serialize};
@@ -86,6 +88,32 @@ pub struct LoadCounts {
 
 impl Counts for LoadCounts {
     const STRUCTURE: &'static str = "tree";
+}
+
+/// What a load changes in the layout of the tree that it replaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Layout {
+    /// Place of values; as it was where none is given.
+    pub values: Option<ValueLayout>,
+    /// Kind of leaves, likewise.
+    pub leaves: Option<LeafKind>,
+}
+
+impl Layout {
+    /// The layout of such a tree.
+    #[must_use]
+    pub const fn of(config: &TreeConfig) -> Self {
+        Self { values: Some(config.values()), leaves: Some(config.leaves()) }
+    }
+
+    /// The shape of the next tree after one of this shape.
+    ///
+    /// # Errors
+    /// When these leaves have no room for such values.
+    pub fn after(self, former: &TreeConfig) -> Result<TreeConfig, ConfigError> {
+        let values = self.values.unwrap_or(former.values());
+        former.with_values(values)?.with_leaves(self.leaves.unwrap_or(former.leaves()))
+    }
 }
 
 /// A region with a tree in it, ready to be registered with `iova = server << 48`. A clone is the same region.

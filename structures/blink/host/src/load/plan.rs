@@ -94,7 +94,7 @@ fn bytes_of_records<S: ValueSource>(
             }
             Ok(0)
         }
-        ValueLayout::OutOfLine | ValueLayout::ByLength => {
+        ValueLayout::OutOfLine | ValueLayout::ByLength(_) => {
             let lengths = keys.iter().map(|&key| values.length(key));
             let longer = lengths.filter(|&length| !config.leaf_shape().holds(length as usize));
             Ok(longer.fold(0, |sum: u64, length| sum.saturating_add(stride(length))))

@@ -55,6 +55,9 @@ pub enum WorkerError {
     /// The server's description of itself is invalid.
     #[error(transparent)]
     Roots(#[from] SuperRootError),
+    /// The server has been loaded with a tree of another layout.
+    #[error("the tree has another layout than the one that this worker was made for")]
+    OtherLayout,
 }
 
 /// Counters of a worker.
@@ -365,6 +368,9 @@ impl QueryWorker {
             self.info = *info;
         }
         self.nodes = None;
+        if self.info.config != self.pool.config().tree {
+            return Err(WorkerError::OtherLayout);
+        }
         // Other ranges have other numbers beside them.
         Ok(self.pool.set_roots(roots(&self.info.partition)?)?)
     }

@@ -68,7 +68,8 @@ fn superblock_tells(tree: &LoadedTree) {
 fn layouts() -> impl Strategy<Value = ValueLayout> {
     prop_oneof![
         Just(ValueLayout::OutOfLine),
-        Just(ValueLayout::ByLength),
+        Just(ValueLayout::SHORT),
+        (12..=64_u8).prop_map(ValueLayout::ByLength),
         (1..=64_u8).prop_map(ValueLayout::Inline)
     ]
 }
@@ -148,7 +149,7 @@ fn every_inline_size() {
 #[test]
 fn empty_tree_and_single_key() {
     let layouts =
-        [ValueLayout::OutOfLine, ValueLayout::ByLength, ValueLayout::Inline(8), ValueLayout::Inline(64)];
+        [ValueLayout::OutOfLine, ValueLayout::SHORT, ValueLayout::Inline(8), ValueLayout::Inline(64)];
     for layout in layouts {
         let config = TreeConfig::new(16, 1024, layout).unwrap();
         for keys in [&[][..], &[0], &[u64::MAX], &[77], &[0, u64::MAX]] {

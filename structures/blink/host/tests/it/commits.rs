@@ -63,7 +63,8 @@ impl Load {
         });
         let load = begun.await;
         let (low_key, high_key, empty) = (0, None, false);
-        let begin = tree::LoadBegin { low_key, high_key, keys: 1, value_bytes: 8, empty };
+        let begin =
+            tree::LoadBegin { low_key, high_key, keys: 1, value_bytes: 8, empty, ..Default::default() };
         load.say(What::Begin(proto::LoadBegin { server: 0, announced: begin.encode_to_vec() })).await;
         let pairs = tree::LoadPairs { keys: vec![5], lengths: vec![8], values: vec![7; 8] };
         load.say(What::Content(pairs.encode_to_vec())).await;

@@ -105,7 +105,8 @@ proptest! {
         keys in btree_set(0..300_u64, 4..80),
         layout in prop_oneof![
             Just(ValueLayout::OutOfLine),
-            Just(ValueLayout::ByLength),
+            Just(ValueLayout::SHORT),
+            Just(ValueLayout::ByLength(30)),
             Just(ValueLayout::Inline(8)),
             Just(ValueLayout::Inline(60)),
         ],
@@ -152,7 +153,7 @@ proptest! {
             bytes.chunks_mut(64).for_each(|line| line[0] = version);
         }
         let layouts =
-            [ValueLayout::OutOfLine, ValueLayout::ByLength, ValueLayout::Inline(8), ValueLayout::Inline(64)];
+            [ValueLayout::OutOfLine, ValueLayout::SHORT, ValueLayout::Inline(8), ValueLayout::Inline(64)];
         for layout in layouts {
             let config = TreeConfig::new(16, 1024, layout).unwrap();
             let padding = u64::from(config.max_node_bytes());

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use common::lab::options;
 use common::service::{Service, soon};
-use fatbtree_blink::{KeyRange, TreeConfig, ValueLayout, value};
+use fatbtree_blink::{KeyRange, LeafKind, TreeConfig, ValueLayout, value};
 use fatbtree_blink_host::grpc::{
     LoadTreesError, Loading, TreeCalls, load_empty, load_servers, proto as tree,
 };
-use fatbtree_blink_host::{LoadOptions, TreeEvent, TreeInfo, TreeServerInfo, bulk_load, seeded};
+use fatbtree_blink_host::{Layout, LoadOptions, TreeEvent, TreeInfo, TreeServerInfo, bulk_load, seeded};
 use fatbtree_memserver::grpc::proto::load_request::What;
 use fatbtree_memserver::grpc::proto::loader_client::LoaderClient;
 use fatbtree_memserver::grpc::{LoadData, LoadProgress, LoadServersError, ServiceOptions, proto};
@@ -32,6 +32,9 @@ async fn open(client: &mut grpc::Client, known: Option<u64>) -> Result<SessionId
         other => panic!("a session is opened: {other:?}"),
     }
 }
+
+/// The layout that the tree has.
+const AS_BEFORE: Layout = Layout { values: None, leaves: None };
 
 const STALL: Duration = Duration::from_millis(300);
 
@@ -91,7 +94,7 @@ async fn servers_are_filled_and_their_sessions_end() {
     assert_eq!((before.counts.keys, before.partition.root_level, before.generation), (0, 0, 1));
     assert_eq!(client.snapshot().await.unwrap().nodes, [], "the root is a leaf");
     let (mut sent, mut built) = (0, 0);
-    let infos = load_servers(clients(&services).await, data(5001), |progress| match progress {
+    let infos = load_servers(clients(&services).await, data(5001), AS_BEFORE, |progress| match progress {
         LoadProgress::Sent(keys) => sent += keys,
         LoadProgress::Built(servers) => built = servers,
     });
@@ -110,7 +113,7 @@ async fn servers_are_filled_and_their_sessions_end() {
     let top = client.snapshot().await.unwrap();
     assert_eq!(top.nodes.len() as u64, infos[0].counts.internal_nodes);
     // Again, with others.
-    let infos = load_servers(clients(&services).await, data(2), |_| {}).await.unwrap();
+    let infos = load_servers(clients(&services).await, data(2), AS_BEFORE, |_| {}).await.unwrap();
     assert!(infos.iter().all(|info| (info.counts.keys, info.generation) == (1, 3)));
     let statistics = client.statistics().await.unwrap();
     assert!(statistics.contains(&("reloads".to_owned(), 2)), "{statistics:?}");
@@ -118,6 +121,37 @@ async fn servers_are_filled_and_their_sessions_end() {
     let mut trees = told.iter().filter(|event| matches!(event, TreeEvent::Reloaded { .. }));
     let last = TreeEvent::Reloaded { structure: infos[0].structure, generation: 3 };
     assert_eq!(trees.next_back(), Some(&last));
+}
+
+/// Each load has the layout that it asks for, and otherwise the one that the load before had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_load_changes_the_layout_and_the_next_one_keeps_it() {
+    let services = pair().await;
+    let mut config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
+    let (values, leaves) = (Some(ValueLayout::ByLength(32)), Some(LeafKind::Buckets));
+    for layout in [
+        Layout { values: Some(ValueLayout::SHORT), leaves: None },
+        AS_BEFORE,
+        Layout { values, leaves },
+        AS_BEFORE,
+        Layout { values: None, leaves: Some(LeafKind::Plain) },
+        Layout { values: Some(ValueLayout::OutOfLine), leaves: None },
+    ] {
+        config = layout.after(&config).unwrap();
+        // Values have 8 bytes and more.
+        let loaded = load_servers(clients(&services).await, data(100), layout, |_| {}).await.unwrap();
+        for info in loaded {
+            assert_eq!((info.config, info.counts.keys), (config, 50));
+        }
+    }
+    let empty = load_empty(services[0].client().await, KeyRange::of(..9), Layout { values, leaves: None });
+    assert_eq!(empty.await.unwrap().config.values(), ValueLayout::ByLength(32));
+    // No leaf of buckets has room for these: said before anything is sent, and nothing has changed.
+    let before = services[1].handle.info().await.unwrap();
+    let wide = Layout { values: Some(ValueLayout::ByLength(64)), leaves };
+    let refused = load_servers(clients(&services).await, data(100), wide, |_| {}).await.unwrap_err();
+    assert!(refused.to_string().contains("choose plain leaves"), "{refused}");
+    assert_eq!(services[1].handle.info().await.unwrap(), before);
 }
 
 fn word(what: What) -> proto::LoadRequest {
@@ -130,13 +164,13 @@ fn begin_at(server: u32, begin: &tree::LoadBegin) -> proto::LoadRequest {
 
 fn begin(keys: u64, value_bytes: u64) -> proto::LoadRequest {
     let (low_key, high_key, empty) = (0, None, false);
-    begin_at(0, &tree::LoadBegin { low_key, high_key, keys, value_bytes, empty })
+    begin_at(0, &tree::LoadBegin { low_key, high_key, keys, value_bytes, empty, ..Default::default() })
 }
 
 /// An empty tree, with keys.
 fn empty(keys: u64) -> proto::LoadRequest {
     let (low_key, high_key, value_bytes, empty) = (0, None, 0, true);
-    begin_at(0, &tree::LoadBegin { low_key, high_key, keys, value_bytes, empty })
+    begin_at(0, &tree::LoadBegin { low_key, high_key, keys, value_bytes, empty, ..Default::default() })
 }
 
 /// Its client says so, and an operator that this is meant.
@@ -154,7 +188,7 @@ async fn a_server_that_has_lost_its_tree_is_loaded_with_an_empty_one() {
     }
     assert_eq!(client.info::<TreeInfo>().await.unwrap().origin, Origin::Lost);
     let range = KeyRange { high: Some(700), ..before.partition.range };
-    let info = load_empty(client.clone(), range).await.unwrap();
+    let info = load_empty(client.clone(), range, AS_BEFORE).await.unwrap();
     let counts = (info.counts.keys, info.origin, info.generation);
     assert_eq!(counts, (0, Origin::Meant, before.generation + 1));
     assert_eq!(info.partition.range, range);
@@ -240,11 +274,14 @@ async fn what_cannot_be_is_refused_and_nothing_has_changed() {
     assert_eq!(refused(vec![begin(2, 16), content(&lies)]).await.code(), Code::InvalidArgument);
     let lies = tree::LoadPairs { keys: vec![1], lengths: vec![u32::MAX], values: vec![0; 16] };
     assert_eq!(refused(vec![begin(1, 16), content(&lies)]).await.code(), Code::InvalidArgument);
-    let other = tree::LoadBegin { low_key: 0, high_key: None, keys: 1, value_bytes: 8, empty: false };
+    let other = tree::LoadBegin { low_key: 0, high_key: None, keys: 1, value_bytes: 8, ..Default::default() };
     assert_eq!(refused(vec![begin_at(1, &other)]).await.code(), Code::FailedPrecondition);
+    let other = tree::LoadBegin { inline_value_bytes: Some(90), ..other };
+    assert_eq!(refused(vec![begin_at(0, &other)]).await.code(), Code::InvalidArgument);
     let noise = word(What::Begin(proto::LoadBegin { server: 0, announced: vec![0xff; 9] }));
     assert_eq!(refused(vec![noise]).await.code(), Code::InvalidArgument);
-    let empty = tree::LoadBegin { low_key: 9, high_key: Some(9), keys: 1, value_bytes: 8, empty: false };
+    let empty =
+        tree::LoadBegin { low_key: 9, high_key: Some(9), keys: 1, value_bytes: 8, ..Default::default() };
     assert_eq!(refused(vec![begin_at(0, &empty), pairs(vec![9], 8)]).await.code(), Code::InvalidArgument);
     // It is built, and never committed.
     let status = refused(vec![begin(1, 8), pairs(vec![1], 8)]).await;
@@ -283,23 +320,25 @@ async fn all_servers_are_loaded_or_none() {
     let mut services = pair().await;
     // The server takes the connection, and never begins to build.
     services[1].freeze(true);
-    let failed = load_servers(clients(&services).await, data(1000), |_| {}).await.unwrap_err().to_string();
+    let failed =
+        load_servers(clients(&services).await, data(1000), AS_BEFORE, |_| {}).await.unwrap_err().to_string();
     assert!(failed.contains("data path has not answered"), "{failed}");
     services[1].freeze(false);
     let info = services[0].handle.info().await.unwrap();
     assert_eq!((info.generation, info.counts.keys), (1, 0), "it was built long ago, and waited");
     let both = clients(&services).await;
     services[1].stop().await;
-    let failed = load_servers(both, data(1000), |_| {}).await.unwrap_err();
+    let failed = load_servers(both, data(1000), AS_BEFORE, |_| {}).await.unwrap_err();
     assert!(matches!(failed, LoadTreesError::Servers(LoadServersError::Nothing { .. })), "{failed}");
     assert!(failed.to_string().contains("all servers serve what they served before"), "{failed}");
     let info = services[0].handle.info().await.unwrap();
     assert_eq!((info.generation, info.counts.keys), (1, 0));
-    let few = load_servers(clients(&services[..1]).await, data(0), |_| {}).await.unwrap_err();
+    let few = load_servers(clients(&services[..1]).await, data(0), AS_BEFORE, |_| {}).await.unwrap_err();
     assert!(matches!(few, LoadTreesError::Keys(_)), "{few}");
     // More than it takes: it is said before anything is sent.
     let many = soon(async || {
-        let many = load_servers(clients(&services[..1]).await, data(20_000), |_| {}).await.unwrap_err();
+        let many =
+            load_servers(clients(&services[..1]).await, data(20_000), AS_BEFORE, |_| {}).await.unwrap_err();
         // The load before has perhaps not ended there.
         (!many.to_string().contains("another load")).then_some(many)
     });
@@ -315,7 +354,7 @@ async fn long_work_has_no_deadline_while_there_are_signs_of_life() {
     let deadlines = grpc::Deadlines { call: Duration::from_millis(2_500), ..grpc::Deadlines::default() };
     let client = grpc::Client::connect_with(&service.url(), deadlines).await.unwrap();
     let began = std::time::Instant::now();
-    let infos = load_servers(vec![(0, client)], data(100), |_| {}).await.unwrap();
+    let infos = load_servers(vec![(0, client)], data(100), AS_BEFORE, |_| {}).await.unwrap();
     assert!(began.elapsed() >= Duration::from_secs(4));
     assert_eq!((infos[0].generation, infos[0].counts.keys), (2, 100));
 }

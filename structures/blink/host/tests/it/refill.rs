@@ -38,7 +38,8 @@ fn bytes(tree: &LoadedTree) -> Vec<u8> {
 fn layouts() -> impl Strategy<Value = ValueLayout> {
     prop_oneof![
         Just(ValueLayout::OutOfLine),
-        Just(ValueLayout::ByLength),
+        Just(ValueLayout::SHORT),
+        (12..=64_u8).prop_map(ValueLayout::ByLength),
         (1..=64_u8).prop_map(ValueLayout::Inline)
     ]
 }

@@ -3,7 +3,7 @@ use crate::common;
 
 use common::lab::options;
 use common::service::Service;
-use fatbtree_blink::{TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
+use fatbtree_blink::{LookupBytes, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_blink_host::grpc::{TreeCalls, TreeServiceOptions};
 use fatbtree_blink_host::{LoadOptions, LoadedTree, TreeInfo};
 
@@ -26,7 +26,7 @@ fn top(tree: &LoadedTree) -> TreeTop {
             });
         })
         .unwrap();
-    TreeTop { partition: tree.partition, nodes }
+    TreeTop { partition: tree.partition, nodes, reads: LookupBytes::of(&tree.config) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

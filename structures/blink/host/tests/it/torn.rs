@@ -79,7 +79,7 @@ fn wide_entries_and_records_are_compared_too() {
             // The second copy of an entry's state, in its second line.
             ValueLayout::Inline(_) => 64 + 64 + 126,
             // The last byte of a record of 7 bytes.
-            ValueLayout::OutOfLine | ValueLayout::ByLength => 64 + 1024 + 24 + 6,
+            ValueLayout::OutOfLine | ValueLayout::ByLength(_) => 64 + 1024 + 24 + 6,
         };
         flip(&tree, rear);
         let client = common::client(&tree);

@@ -338,15 +338,24 @@ impl Lab {
 pub(crate) fn configs() -> Vec<TreeConfig> {
     let mut all = Vec::new();
     for integrity in [Integrity::LineVersions, Integrity::Checksums] {
-        let layouts =
-            [ValueLayout::Inline(8), ValueLayout::Inline(60), ValueLayout::OutOfLine, ValueLayout::ByLength];
+        let layouts = [
+            ValueLayout::Inline(8),
+            ValueLayout::Inline(60),
+            ValueLayout::OutOfLine,
+            ValueLayout::SHORT,
+            ValueLayout::ByLength(19),
+            ValueLayout::ByLength(60),
+        ];
         for values in layouts {
-            let leaf_bytes = if values == ValueLayout::Inline(60) { 64 * 7 } else { 64 * 3 };
+            let is_wide = matches!(values, ValueLayout::Inline(60) | ValueLayout::ByLength(60));
+            let leaf_bytes = if is_wide { 64 * 7 } else { 64 * 3 };
             all.push(TreeConfig::with_integrity(4, leaf_bytes, values, integrity).unwrap());
         }
     }
     for integrity in [Integrity::LineVersions, Integrity::Checksums] {
-        for values in [ValueLayout::Inline(8), ValueLayout::OutOfLine, ValueLayout::ByLength] {
+        for values in
+            [ValueLayout::Inline(8), ValueLayout::OutOfLine, ValueLayout::SHORT, ValueLayout::ByLength(20)]
+        {
             let plain = TreeConfig::with_integrity(4, 64 * 5, values, integrity).unwrap();
             all.push(plain.with_leaves(LeafKind::Buckets).unwrap());
         }
@@ -358,7 +367,7 @@ pub(crate) fn configs() -> Vec<TreeConfig> {
 pub(crate) fn value_of(config: &TreeConfig, number: u64) -> Vec<u8> {
     let len = match config.values() {
         ValueLayout::Inline(len) => usize::from(len),
-        ValueLayout::OutOfLine | ValueLayout::ByLength => (number % 50) as usize,
+        ValueLayout::OutOfLine | ValueLayout::ByLength(_) => (number % 50) as usize,
     };
     number.to_le_bytes().into_iter().cycle().take(len).collect()
 }

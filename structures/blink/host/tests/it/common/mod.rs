@@ -19,7 +19,7 @@ pub const SEED: u64 = 7;
 pub fn length(config: &TreeConfig, key: u64) -> u32 {
     match config.values() {
         ValueLayout::Inline(bytes) => bytes.into(),
-        ValueLayout::OutOfLine | ValueLayout::ByLength => match key % 5 {
+        ValueLayout::OutOfLine | ValueLayout::ByLength(_) => match key % 5 {
             0 => 0,
             1 => (key % 3000) as u32,
             _ => (key % 40) as u32,

@@ -1,0 +1,83 @@
+//! Layout of trees: `--leaves`, what a lookup reads of a leaf, and `--inline`, which values lie in leaves.
+
+use clap::{Args, ValueEnum, value_parser};
+use fatbtree_blink::{LeafKind, ValueLayout};
+use fatbtree_blink_host::Layout;
+
+/// Kind of leaves of new trees.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct LeavesArgument {
+    /// What a lookup reads of a leaf: all of it (plain), or the two lines of 64 bytes in which its key is if it is there (buckets). Leaves of
+    /// buckets hold fewer keys. A tree that is there already keeps its leaves.
+    #[arg(long, value_enum, value_name = "plain|buckets")]
+    leaves: Option<Leaves>,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
+enum Leaves {
+    Plain,
+    Buckets,
+}
+
+impl LeavesArgument {
+    /// The kind; plain where nothing was said.
+    pub(crate) fn kind(self) -> LeafKind {
+        match self.leaves {
+            None | Some(Leaves::Plain) => LeafKind::Plain,
+            Some(Leaves::Buckets) => LeafKind::Buckets,
+        }
+    }
+
+    /// Whether something was said.
+    pub(crate) fn is_given(self) -> bool {
+        self.leaves.is_some()
+    }
+
+    /// The option as words of another command line.
+    pub(crate) fn words(self) -> Vec<String> {
+        let word = match self.leaves {
+            None => return Vec::new(),
+            Some(Leaves::Plain) => "plain",
+            Some(Leaves::Buckets) => "buckets",
+        };
+        vec!["--leaves".to_owned(), word.to_owned()]
+    }
+}
+
+/// Layout of trees that are loaded.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct LayoutArguments {
+    /// Keep values of up to so many bytes in the leaves, where one round trip finds them; longer ones lie in records. Leaves hold fewer keys so: 45 with
+    /// 11 bytes, 15 with 32 (plain). By default 11, for which a leaf has room in any case; a tree that is there already keeps what it has.
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u8).range(11..=64))]
+    inline: Option<u8>,
+    #[command(flatten)]
+    pub(crate) leaves: LeavesArgument,
+}
+
+impl LayoutArguments {
+    /// Place of values; as leaves have room for them where nothing was said.
+    pub(crate) fn values(self) -> ValueLayout {
+        self.inline.map_or(ValueLayout::SHORT, ValueLayout::ByLength)
+    }
+
+    /// What was said, and nothing else.
+    pub(crate) fn given_layout(self) -> Layout {
+        let leaves = self.leaves.is_given().then(|| self.leaves.kind());
+        Layout { values: self.inline.map(ValueLayout::ByLength), leaves }
+    }
+
+    /// An option that was given.
+    pub(crate) fn given(self) -> Option<&'static str> {
+        match self.inline {
+            Some(_) => Some("--inline"),
+            None => self.leaves.is_given().then_some("--leaves"),
+        }
+    }
+
+    /// The options as words of another command line.
+    pub(crate) fn words(self) -> Vec<String> {
+        let inline = self.inline.iter().flat_map(|bytes| ["--inline".to_owned(), bytes.to_string()]);
+        inline.chain(self.leaves.words()).collect()
+    }
+}
