@@ -92,6 +92,8 @@ pub struct StructureProcess<C: Reached> {
     questions: Questions,
     /// Longest time to poll before a sleep, and whether polling pays now.
     poll: (fatbtree_verbs::time::Duration, Rc<Cell<bool>>),
+    /// The reason for which this client can do nothing more with a server that it has known.
+    misfit: Option<Denied>,
     /// The last call of a server that was denied, until the client has connected.
     denied: Option<Denied>,
     control: Runtime,
@@ -265,6 +267,7 @@ impl<C: Reached> StructureProcess<C> {
             stopper,
             questions,
             poll: Default::default(),
+            misfit: None,
             denied: None,
             control,
         };
@@ -339,7 +342,7 @@ impl<C: Reached> StructureProcess<C> {
     /// Runs a future of the client's to its end.
     ///
     /// # Errors
-    /// When it is told to stop before.
+    /// When it is told to stop before. [`NodeError::OutOfReach`] when a server has been loaded with what this client was not opened for.
     pub fn run<F: Future>(&mut self, future: F) -> Result<F::Output, NodeError> {
         let mut future = pin!(future);
         let alarm = Alarm::ringing();
@@ -347,6 +350,9 @@ impl<C: Reached> StructureProcess<C> {
         let mut context = Context::from_waker(&waker);
         let mut vigil = Vigil::new(self.poll.0, self.watch.now());
         while !self.stopper.is_told() {
+            if let Some(misfit) = self.misfit.take() {
+                return Err(NodeError::OutOfReach(misfit));
+            }
             if alarm.take() {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                     return Ok(output);
@@ -442,6 +448,7 @@ impl<C: Reached> StructureProcess<C> {
                 Answer::Call { call, answer } => {
                     let (server, links) = (call.server(), &self.links);
                     // A server that was away is looked at before it is used: it may have been loaded meanwhile.
+                    let is_new = !self.infos.contains_key(&server);
                     let misfit = match &answer {
                         Ok(Granted::Opened(opened)) => {
                             let error = client.admit(&opened.info).err();
@@ -455,7 +462,11 @@ impl<C: Reached> StructureProcess<C> {
                                 self.control.spawn(Arc::clone(link).leave(session));
                             }
                             let (shortage, error) = (Shortage::Unknown, Arc::new(error));
-                            Err(Denied { meaning: Meaning::No, shortage, error })
+                            let denied = Denied { meaning: Meaning::No, shortage, error };
+                            if !is_new {
+                                self.misfit = Some(denied.clone());
+                            }
+                            Err(denied)
                         }
                         None => answer,
                     };
