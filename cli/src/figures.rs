@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// Paper whose figures are made; structures: no paper, all structures.
     #[arg(long, value_name = "sherman|fat-btree|smart|dolphin|structures", value_parser = papers(), default_value = "sherman")]
     of: Paper,
-    /// One figure of the paper, by its number, table-1 or table-2, reads (sherman), switches (dolphin), skewed or uniform (structures); otherwise all of them.
+    /// One figure of the paper, by its number, table-1 or table-2, reads (sherman), led (smart), switches (dolphin), skewed or uniform (structures); otherwise all of them.
     #[arg(
         long,
         value_name = "3|4|5|6|7|8|9|10|11|12|13|14|16|table-1|table-2|reads|switches|skewed|uniform"

@@ -8,7 +8,7 @@ use fatbtree_blink_host::Layout;
 #[derive(Args, Clone, Copy)]
 pub(crate) struct LeavesArgument {
     /// What a lookup reads of a leaf: all of it (plain), or the two lines of 64 bytes in which its key is if it is there (buckets). Leaves of
-    /// buckets hold fewer keys. A tree that is there already keeps its leaves.
+    /// buckets hold fewer keys. By default as in the tree that is replaced, and plain where there was none.
     #[arg(long, value_enum, value_name = "plain|buckets")]
     leaves: Option<Leaves>,
 }
@@ -48,7 +48,7 @@ impl LeavesArgument {
 #[derive(Args, Clone, Copy)]
 pub(crate) struct LayoutArguments {
     /// Keep values of up to so many bytes in the leaves, where one round trip finds them; longer ones lie in records. Leaves hold fewer keys so: 45 with
-    /// 11 bytes, 15 with 32 (plain). By default 11, for which a leaf has room in any case; a tree that is there already keeps what it has.
+    /// 11 bytes, 15 with 32 (plain). By default as in the tree that is replaced, and where there was none 11, for which a leaf has room in any case.
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u8).range(11..=64))]
     inline: Option<u8>,
     #[command(flatten)]

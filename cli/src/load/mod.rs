@@ -151,7 +151,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let runtime = runtime.context("starting threads")?;
     let trust = crate::topology::trust(&cluster, &arguments.cluster, OPERATOR)?;
     let result = match &arguments.empty {
-        Some(name) => runtime.block_on(empty(&cluster, &trust, name, arguments.replace))?,
+        Some(name) => runtime.block_on(empty(&cluster, &trust, name, arguments))?,
         None => {
             let data = arguments.input()?;
             check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
@@ -246,13 +246,18 @@ async fn load(
 
 /// Loads an empty tree into one server, with the keys that no other one has, and the layout of the others' trees. An earlier load may have moved the
 /// borders of the cluster file.
-async fn empty(cluster: &Cluster, trust: &Trust, name: &str, replace: bool) -> Result<LoadResult> {
+async fn empty(cluster: &Cluster, trust: &Trust, name: &str, arguments: &Arguments) -> Result<LoadResult> {
     let Some(Named::MemoryServer(server)) = cluster.named(name) else {
         let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
         bail!("no memory server {name:?} in the cluster file: they are {}", names.join(", "));
     };
     let began = Instant::now();
-    let (mut ranges, mut layout) = (vec![], Layout::default());
+    let (mut ranges, mut layout) = (vec![], arguments.layout.given_layout());
+    if let Some(option) = arguments.layout.given().filter(|_| cluster.servers().len() > 1) {
+        bail!(
+            "{option} is for loads of all servers: an empty tree gets the layout that the trees of the others have"
+        );
+    }
     for other in cluster.servers().iter().filter(|other| other.name != server.name) {
         let info = connect(other, trust).await?.info::<TreeInfo>().await;
         let info = info.with_context(|| format!("memory server {}", other.name))?;
@@ -265,7 +270,7 @@ async fn empty(cluster: &Cluster, trust: &Trust, name: &str, replace: bool) -> R
              with --keys"
         );
     };
-    let info = load_empty(connect_to_fill(server, trust, replace).await?, range, layout).await;
+    let info = load_empty(connect_to_fill(server, trust, arguments.replace).await?, range, layout).await;
     let info = info.with_context(|| format!("memory server {}", server.name))?;
     let (seconds, servers) = (began.elapsed().as_secs_f64(), vec![told(server.name.clone(), &info)]);
     Ok(LoadResult { keys: 0, value_bytes: 0, seconds, keys_per_s: 0.0, servers })

@@ -235,6 +235,7 @@ fn each_command_prints_what_the_schema_says() {
         ("figures", &["sherman"][..]),
         ("figures", &["structures", "--figure", "skewed"]),
         ("figures_of_smart", &["smart", "--figure", "4"]),
+        ("figures_of_smart", &["smart", "--figure", "led"]),
         ("figures_of_dolphin", &["dolphin", "--figure", "8"]),
         ("figures_of_dolphin", &["dolphin", "--figure", "table-2"]),
         ("figures_of_dolphin", &["dolphin", "--figure", "switches"]),

@@ -128,7 +128,7 @@ use Skew::{Skewed, Uniform};
 
 /// All figures, in the order of the papers.
 #[rustfmt::skip] // a line for each
-pub static FIGURES: [Figure; 37] = [
+pub static FIGURES: [Figure; 38] = [
     of(Sherman, "10", "Figure 10, skewed", Operations(Skewed, WriteOnly, writes)),
     of(Sherman, "10", "Figure 10, skewed", Operations(Skewed, WriteIntensive, writes)),
     of(Sherman, "10", "Figure 10, skewed", Operations(Skewed, ReadIntensive, writes)),
@@ -150,6 +150,7 @@ pub static FIGURES: [Figure; 37] = [
     of(Smart, "10", "Figure 10, transactions", Threads(transactions::commits)),
     of(Smart, "11", "Figure 11, latencies of transactions, 96 threads", Threads(transactions::latencies)),
     of(Smart, "12", "Figure 12a to c, a B-link tree in loopback", Threads(tree::speculative)),
+    of(Smart, "led", "A B-link tree in loopback, led by switches", Threads(tree::led)),
     of(Smart, "13", "Figure 13, throttling", Threads(figure_13)),
     of(Smart, "14", "Figure 14a, updates of a hash table, and avoiding conflicts", Threads(hash::conflicts)),
     of(Smart, "table-1", "Table 1, a number of threads that changes, batches of 64", Threads(table_1)),

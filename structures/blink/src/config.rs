@@ -1,5 +1,7 @@
 //! The shape of a tree: node sizes, fan-out, how values are kept.
 
+use std::fmt;
+
 use crate::node::{LINE, LeafShape, internal_bytes};
 
 /// The largest path MTU InfiniBand knows (IBTA vol. 1 §9.4), hence the largest node.
@@ -24,6 +26,17 @@ pub enum ValueLayout {
 impl ValueLayout {
     /// Values by their length, with entries that are no longer than a pointer to a record.
     pub const SHORT: Self = Self::ByLength(POINTER_ROOM);
+}
+
+/// Words for people, such as `values of up to 11 bytes in line`.
+impl fmt::Display for ValueLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inline(bytes) => write!(f, "values of {bytes} bytes in line"),
+            Self::OutOfLine => write!(f, "values out of line"),
+            Self::ByLength(bytes) => write!(f, "values of up to {bytes} bytes in line"),
+        }
+    }
 }
 
 /// Bytes of the longest value that has room where there would be the pointer to a record.
@@ -267,7 +280,7 @@ pub enum ConfigError {
     },
     /// Entries too wide for buckets, or a leaf without room for them.
     #[error(
-        "leaf of {leaf_bytes} bytes with {values:?} values: buckets need leaves of 192 to 2048 bytes, and in-line values of up to 42 bytes (38 with \
+        "leaf of {leaf_bytes} bytes with {values}: buckets need leaves of 192 to 2048 bytes, and in-line values of up to 42 bytes (38 with \
          checksums), or 43 (39) where all have one size; choose plain leaves, or keep longer values out of line"
     )]
     Buckets {
@@ -278,7 +291,7 @@ pub enum ConfigError {
     },
     /// A leaf that cannot be split.
     #[error(
-        "leaf of {leaf_bytes} bytes holds {capacity} entries with {values:?} values, at least 2 are needed: make it larger"
+        "leaf of {leaf_bytes} bytes holds {capacity} entries with {values}, at least 2 are needed: make it larger"
     )]
     LeafCapacity {
         /// Bytes of the leaf.

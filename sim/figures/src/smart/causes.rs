@@ -141,6 +141,25 @@ pub(super) fn speculative(rows: &[Row], with_short: f64, speculating: f64) -> Ve
     ]
 }
 
+/// Lookups that switches lead: a card sends leaves as fast as its bus brings them, and buckets as fast as it handles requests.
+pub(super) fn led(rows: &[Row]) -> Vec<Check> {
+    let find = |name: &str| rows.iter().find(|row| row.text(NAME).starts_with(name));
+    let (Some(plain), Some(buckets)) = (find("led, plain"), find("led, leaves")) else { return Vec::new() };
+    let gain = buckets[MOPS] / plain[MOPS];
+    vec![
+        Check {
+            claim: "leaves of buckets: at least × 4 the lookups of plain ones".to_owned(),
+            found: format!("× {gain:.2}"),
+            holds: gain >= 4.0,
+        },
+        Check {
+            claim: "cause: plain leaves keep the bus busy for more than 95 %".to_owned(),
+            found: format!("{:.0} %", plain[BUS]),
+            holds: plain[BUS] > 95.0,
+        },
+    ]
+}
+
 /// Throughput that has its most at 8 threads and then collapses by this divisor at least, because all wait for one slot. The rows are of ever
 /// more threads.
 fn collapse(what: &str, rows: &[&Row], least: f64, paper: &str) -> Vec<Check> {

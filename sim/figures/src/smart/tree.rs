@@ -6,14 +6,15 @@
 //!   SMART-BT                a doorbell a thread      the same, requests throttled, conflicts avoided
 //! ```
 
-use fatbtree_blink::{TreeConfig, ValueLayout};
+use fatbtree_blink::{LeafKind, Start, TreeConfig, ValueLayout};
 use fatbtree_remote_memory::Contention;
 
 use super::paper::{FIGURE_12, FIGURE_12_BATCH, FIGURE_12_THREADS};
 use super::{Checked, TRIALS, causes};
-use crate::bench::{Clients, OfTrees, Setup, Workload, load_on, measure};
+use crate::bench::{Cache, Clients, OfTrees, Setup, Workload, load_on, measure};
 use crate::card::{Calibration, Resources};
 use crate::column::{MOPS, NAME};
+use crate::reads::{Planned, plan_for};
 use crate::table::Row;
 use crate::writes::sherman_tree;
 use crate::{Mix, Size, Skew};
@@ -97,6 +98,38 @@ pub(crate) fn speculative(size: &Size) -> Checked {
     let [with_short, speculating] =
         [of_short(Line::Sherman)?, of_short(Line::Speculative)?].map(|it| it.row[MOPS]);
     let checks = causes::speculative(&rows, with_short, speculating);
+    Ok((rows, checks))
+}
+
+/// Lookups by as many threads of clients that remember nothing, led by switches that know all leaves: what leaves of buckets save the card. No paper
+/// has it. Beside them the lines of figure 12, whose clients remember all inner nodes, or all of these and places.
+pub(crate) fn led(size: &Size) -> Checked {
+    let size = &Size { depth: FIGURE_12_BATCH, ..*size };
+    let sherman = sherman_tree()?;
+    let mut rows = Vec::new();
+    for line in [Line::Sherman, Line::SmartBt] {
+        let measured = tree_threads(size, FIGURE_12_THREADS, Mix::ReadOnly, line, sherman)?;
+        rows.push(row(size, &measured, 0.0));
+    }
+    let plain = TreeConfig::new(16, 1024, ValueLayout::SHORT).map_err(|error| error.to_string())?;
+    let buckets = plain.with_leaves(LeafKind::Buckets).map_err(|error| error.to_string())?;
+    for (name, tree) in [("led, plain leaves", plain), ("led, leaves of buckets", buckets)] {
+        let setup = Setup {
+            calibration: Calibration::CX6_200_PCIE3,
+            clients: Clients::Threads(FIGURE_12_THREADS, Resources::DoorbellPerThread),
+            contention: Contention::SMART,
+            start: Start::IndexRead,
+            cache: Cache::None,
+            ..Setup::new(name.to_owned(), tree, Workload::new(Skew::Skewed, Mix::ReadOnly))
+        };
+        let size = &Size { warm_up_us: (TRIALS.as_nanos() / 1_000).max(size.warm_up_us), ..*size };
+        let cluster = load_on(1, tree, size, true)?;
+        let plan = plan_for(&cluster, size, Skew::Skewed)?;
+        let measured =
+            measure(&setup, size, &cluster, |world, links| world.set_switches(Planned { plan, links }))?;
+        rows.push(row(size, &measured, 0.0));
+    }
+    let checks = causes::led(&rows);
     Ok((rows, checks))
 }
 
