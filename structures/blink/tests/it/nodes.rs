@@ -250,6 +250,35 @@ fn integrity() -> impl Strategy<Value = Integrity> {
     prop_oneof![Just(Integrity::LineVersions), Just(Integrity::Checksums)]
 }
 
+/// What a hostile writer has left in place of a value: a length beyond the entry is none.
+#[test]
+fn no_length_leads_out_of_an_entry() {
+    for values in [ValueLayout::SHORT, ValueLayout::ByLength(20), ValueLayout::ByLength(64)] {
+        let config = TreeConfig::new(16, 1024, values).unwrap();
+        let shape = config.leaf_shape();
+        let ValueLayout::ByLength(longest) = values else { panic!("{values}") };
+        for first in 0..=u8::MAX {
+            let mut bytes = vec![0; 1024];
+            let mut leaf = LeafBuilder::new(&mut bytes, shape, spec(0, 0));
+            leaf.push_short(7, 3).fill(9);
+            leaf.finish();
+            bytes[shape.entry_offset(0) + 9] = first;
+            let Ok(Node::Leaf(leaf)) = Node::read(&config, &bytes) else { panic!("a leaf") };
+            match leaf.find(7) {
+                Ok(Some(EntryValue::Inline(value))) => {
+                    assert!(value.len() <= longest.into(), "{values}: {first}")
+                }
+                // A pointer that leads to no record of this key.
+                Ok(Some(EntryValue::Record(_))) => {
+                    assert!(first % 32 < 17 || first > 17 + longest, "{values}: {first}")
+                }
+                Ok(None) => panic!("the entry is there"),
+                Err(fault) => assert!(matches!(fault, NodeFault::NullPointer { .. }), "{fault}"),
+            }
+        }
+    }
+}
+
 fn layouts() -> impl Strategy<Value = ValueLayout> {
     prop_oneof![
         Just(ValueLayout::OutOfLine),

@@ -159,3 +159,31 @@ impl TryFrom<proto::InternalNode> for TopNode {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each layout has a number of its own; those of former releases have the ones that they had.
+    #[test]
+    fn a_layout_is_read_as_it_was_told() {
+        let inline = (1..=64).map(ValueLayout::Inline);
+        let by_length = (POINTER_ROOM..=64).map(ValueLayout::ByLength);
+        let mut codes = std::collections::BTreeSet::new();
+        for values in inline.chain(by_length).chain([ValueLayout::OutOfLine]) {
+            for leaves in [LeafKind::Plain, LeafKind::Buckets] {
+                let code = layout_code(values, leaves);
+                assert!(codes.insert(code), "{values}, {leaves:?}");
+                assert_eq!(layout(code).unwrap(), (values, leaves));
+            }
+        }
+        let plain = |values| layout_code(values, LeafKind::Plain);
+        assert_eq!(
+            [plain(ValueLayout::OutOfLine), plain(ValueLayout::Inline(8)), plain(ValueLayout::SHORT)],
+            [0, 8, 255]
+        );
+        assert_eq!(layout_code(ValueLayout::SHORT, LeafKind::Buckets), 65_536 + 255);
+        assert!(plain(ValueLayout::ByLength(12)) > 255, "releases without it expect a byte");
+        assert!(layout(256).is_err() && layout(1 << 17).is_err());
+    }
+}

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_blink::{KeyRange, LeafKind};
+use fatbtree_blink::{KeyRange, LeafKind, TreeConfig};
 use fatbtree_memserver::grpc::{
     Client, Content, KeysAndValues, LoadData, LoadProgress, LoadServersError, load_all,
 };
@@ -60,13 +60,16 @@ pub async fn load_servers(
     let contents = all.map(|(((number, server), (low, places)), high)| {
         (server, content(number, KeyRange { low, high }, layout, Arc::clone(&data), places))
     });
-    check(layout, load_all::<TreeInfo>(contents.collect(), tell).await?)
+    let loaded = load_all::<TreeInfo>(contents.collect(), tell).await?;
+    check(layout, loaded.iter().map(|info| (info.server, info.config)))?;
+    Ok(loaded)
 }
 
-fn check(layout: Layout, infos: Vec<TreeServerInfo>) -> Result<Vec<TreeServerInfo>, LoadTreesError> {
-    match infos.iter().find(|info| layout.after(&info.config) != Ok(info.config)) {
-        Some(other) => Err(LoadTreesError::Layout { server: other.server }),
-        None => Ok(infos),
+/// Whether servers have loaded trees of this layout. One of an older release has not heard of it.
+fn check(layout: Layout, mut loaded: impl Iterator<Item = (u16, TreeConfig)>) -> Result<(), LoadTreesError> {
+    match loaded.find(|(_, config)| layout.after(config) != Ok(*config)) {
+        Some((server, _)) => Err(LoadTreesError::Layout { server }),
+        None => Ok(()),
     }
 }
 
@@ -82,8 +85,9 @@ pub async fn load_empty(
     let number =
         server.info::<TreeInfo>().await.map_err(|source| LoadServersError::Nothing { source })?.server;
     let content = content(number, range, layout, Arc::new(KeysAndValues::default()), 0..0);
-    let mut infos = check(layout, load_all::<TreeInfo>(vec![(server, content)], |_| {}).await?)?;
-    Ok(infos.remove(0))
+    let info = load_all::<TreeInfo>(vec![(server, content)], |_| {}).await?.remove(0);
+    check(layout, [(info.server, info.config)].into_iter())?;
+    Ok(info)
 }
 
 /// Part of the keys for one server. A task makes its messages, one ahead.
@@ -121,4 +125,29 @@ fn content(
         }
     });
     Content { server, announced: begin.encode_to_vec(), messages }
+}
+
+#[cfg(test)]
+mod tests {
+    use fatbtree_blink::ValueLayout;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_kept_its_own_layout_is_named() {
+        let own = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
+        let (values, leaves) = (Some(ValueLayout::ByLength(20)), Some(LeafKind::Buckets));
+        let layouts =
+            [Layout { values, leaves: None }, Layout { values: None, leaves }, Layout { values, leaves }];
+        for layout in layouts {
+            let asked = layout.after(&own).unwrap();
+            assert!(check(layout, [(0, asked), (1, asked)].into_iter()).is_ok());
+            let refused = check(layout, [(0, asked), (1, own)].into_iter()).unwrap_err().to_string();
+            assert!(
+                refused.starts_with("memory server 1 has loaded its keys in the layout that it had"),
+                "{refused}"
+            );
+        }
+        assert!(check(Layout::default(), [(0, own)].into_iter()).is_ok());
+    }
 }

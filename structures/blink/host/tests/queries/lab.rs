@@ -53,6 +53,13 @@ impl Lab {
     }
 
     pub(crate) fn worker_with(&mut self, number: u32, cache: Option<Arc<IndexCache>>) -> Worker {
+        let worker = self.begin(number, cache);
+        let mut worker = Worker { worker, number, opened: Vec::new(), replaced: 0 };
+        worker.settle(self);
+        worker
+    }
+
+    fn begin(&self, number: u32, cache: Option<Arc<IndexCache>>) -> QueryWorker {
         let options = WorkerOptions {
             servers: vec![(0, 0), (RANGE.low, 1), (1 << 40, 2)],
             responder: ResponderOptions::default(),
@@ -61,10 +68,7 @@ impl Lab {
             session: Default::default(),
         };
         let host = self.server.local().unwrap().clone();
-        let worker = QueryWorker::new(&host, self.server.info(), options, u64::from(number)).unwrap();
-        let mut worker = Worker { worker, number, opened: Vec::new() };
-        worker.settle(self);
-        worker
+        QueryWorker::new(&host, self.server.info(), options, u64::from(number)).unwrap()
     }
 }
 
@@ -73,6 +77,8 @@ pub(crate) struct Worker {
     pub(crate) number: u32,
     /// Sessions so far, and the owners of their locks.
     pub(crate) opened: Vec<(SessionId, Option<Owner>)>,
+    /// Times that a tree came which the worker could not serve, and another one took its place.
+    pub(crate) replaced: u32,
 }
 
 impl Worker {
@@ -85,7 +91,10 @@ impl Worker {
             if let Ok(Granted::Opened(opened)) = &answer {
                 self.opened.push((opened.session, opened.owner));
             }
-            self.worker.handle_answer(lab.now, id, answer).unwrap();
+            if self.worker.handle_answer(lab.now, id, answer).is_err() {
+                self.worker = lab.begin(self.number, None);
+                self.replaced += 1;
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
-//! A query to a server that has lost its tree: its client is told so, and not that data is damaged.
+//! Queries to a server that has lost its tree, or has been loaded with a tree of another layout: their clients are told so, or served, and never that
+//! data is damaged.
 
-use fatbtree_blink::Integrity;
-use fatbtree_blink_host::{LoadOptions, bulk_load, seeded};
+use fatbtree_blink::{Integrity, LeafKind, ValueLayout};
+use fatbtree_blink_host::{Layout, LoadOptions, bulk_load, seeded};
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
 use fatbtree_verbs::time::Duration;
 use fatbtree_wire::query::Status;
@@ -40,4 +41,40 @@ fn a_query_for_a_lost_tree_is_refused_by_that_name_until_it_is_loaded() {
     worker.settle(&mut lab);
     assert_eq!(say(&mut lab, &mut worker, Ask::get(1000)), Answer::Value(value_of(1000, SEED)));
     assert_eq!(worker.worker.stats().damaged, 0);
+}
+
+/// The workers are made anew for it: a worker of the former layout would take each leaf for a damaged one.
+#[test]
+fn queries_go_on_after_a_load_with_another_layout() {
+    let mut lab = Lab::new(&[1000]);
+    let mut worker = lab.worker(1);
+    let mut client = Requester::new(RequesterOptions::default(), 1);
+    let (mut config, mut replaced) = (config(Integrity::Checksums), 0);
+    for (values, leaves) in [
+        (ValueLayout::OutOfLine, LeafKind::Plain),
+        (ValueLayout::SHORT, LeafKind::Plain),
+        (ValueLayout::ByLength(20), LeafKind::Plain),
+        (ValueLayout::ByLength(20), LeafKind::Buckets),
+        (ValueLayout::ByLength(20), LeafKind::Buckets),
+        (ValueLayout::OutOfLine, LeafKind::Plain),
+    ] {
+        let next = Layout { values: Some(values), leaves: Some(leaves) }.after(&config).unwrap();
+        replaced += u32::from(next != config);
+        config = next;
+        let generation = lab.server.info().generation + 1;
+        let load =
+            LoadOptions { spare_bytes: 4 << 20, range: RANGE, generation, ..LoadOptions::new(config, 1) };
+        let keys = [1000 + generation, 5000];
+        let tree = bulk_load(&load, &keys, &mut seeded(SEED, 20)).unwrap();
+        let now = lab.now;
+        lab.server.install(now, tree).unwrap();
+        worker.settle(&mut lab);
+        for key in keys {
+            let found = ask(&mut lab, &mut worker, &mut client, 1, Ask::get(key), |_| ());
+            assert_eq!(found, Answer::Value(value_of(key, SEED)), "{values}, {leaves:?}");
+        }
+        let put = Ask::put(7000, value_of(7000, 1));
+        assert_eq!(ask(&mut lab, &mut worker, &mut client, 1, put, |_| ()), Answer::Written);
+        assert_eq!((worker.replaced, worker.worker.stats().damaged), (replaced, 0));
+    }
 }
