@@ -1,7 +1,7 @@
 //! Queries to a server that has lost its tree, or has been loaded with a tree of another layout: their clients are told so, or served, and never that
 //! data is damaged.
 
-use fatbtree_blink::{Integrity, LeafKind, ValueLayout};
+use fatbtree_blink::{Integrity, LeafKind, TreeConfig, ValueLayout};
 use fatbtree_blink_host::{Layout, LoadOptions, bulk_load, seeded};
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
 use fatbtree_verbs::time::Duration;
@@ -76,5 +76,31 @@ fn queries_go_on_after_a_load_with_another_layout() {
         let put = Ask::put(7000, value_of(7000, 1));
         assert_eq!(ask(&mut lab, &mut worker, &mut client, 1, put, |_| ()), Answer::Written);
         assert_eq!((worker.replaced, worker.worker.stats().damaged), (replaced, 0));
+    }
+}
+
+/// Clients know nodes of these sizes, and another partition is not this server's.
+#[test]
+fn a_tree_of_other_nodes_does_not_follow() {
+    let mut lab = Lab::new(&[1000]);
+    let own = config(Integrity::Checksums);
+    let with = |fan_out, leaf_bytes| {
+        TreeConfig::with_integrity(fan_out, leaf_bytes, own.values(), own.integrity()).unwrap()
+    };
+    for (config, server, follows) in
+        [(with(6, 256), 1, false), (with(5, 320), 1, false), (own, 2, false), (own, 1, true)]
+    {
+        let generation = lab.server.info().generation + 1;
+        let load = LoadOptions {
+            spare_bytes: 4 << 20,
+            range: RANGE,
+            generation,
+            ..LoadOptions::new(config, server)
+        };
+        let tree = bulk_load(&load, &[1000], &mut seeded(SEED, 20)).unwrap();
+        let (now, before) = (lab.now, *lab.server.info());
+        let installed = lab.server.install(now, tree);
+        assert_eq!(installed.is_ok(), follows, "{config:?}, {installed:?}");
+        assert_eq!(*lab.server.info() == before, !follows);
     }
 }
