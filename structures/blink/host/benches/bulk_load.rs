@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use fatbtree_blink::{TreeConfig, ValueLayout, value};
+use fatbtree_blink::{LeafKind, TreeConfig, ValueLayout, value};
 use fatbtree_blink_host::{LoadOptions, bulk_load, bulk_load_unsorted, fixed};
 
 fn bench(c: &mut Criterion) {
@@ -34,6 +34,10 @@ fn bench(c: &mut Criterion) {
     let options = LoadOptions::new(inline, 0);
     group.bench_function("500,000 keys, 8-byte values in leaves", |b| {
         b.iter_with_large_drop(|| bulk_load(&options, black_box(&keys), &mut fixed(8, fill)).expect("loads"));
+    });
+    let buckets = LoadOptions::new(inline.with_leaves(LeafKind::Buckets).expect("valid"), 0);
+    group.bench_function("500,000 keys, 8-byte values in leaves of buckets", |b| {
+        b.iter_with_large_drop(|| bulk_load(&buckets, black_box(&keys), &mut fixed(8, fill)).expect("loads"));
     });
 }
 

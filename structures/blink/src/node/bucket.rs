@@ -186,6 +186,20 @@ impl Lines {
         line * LINE + of.first as usize + number * entry
     }
 
+    /// Offset of an entry of a line from the start of the leaf.
+    const fn offset_in(&self, line: usize, number: usize, entry: usize) -> usize {
+        line * LINE + self.of_line(line).first as usize + number * entry
+    }
+
+    /// Offsets of all slots' entries, in their order.
+    fn offsets(&self, entry: usize) -> impl Iterator<Item = usize> + '_ {
+        let of_line = move |line| {
+            let numbers = 0..usize::from(self.of_line(line).entries);
+            numbers.map(move |number| self.offset_in(line, number, entry))
+        };
+        (1..=usize::from(self.count)).flat_map(of_line)
+    }
+
     const fn of_line(&self, line: usize) -> &Line {
         if line % 2 == 1 { &self.odd } else { &self.even }
     }
@@ -227,14 +241,33 @@ impl Lines {
     }
 
     /// As many of the keys, from the first on, as have places in one leaf.
-    pub(super) fn fitting(&self, keys: impl Iterator<Item = u64>) -> usize {
-        let mut counts = [0; MAX_LINES];
-        let mut fitting = 0;
-        for key in keys {
-            counts[self.bucket_of(key)] += 1;
-            if self.share(&counts).is_none() {
-                break;
+    pub(super) fn fitting(&self, mut keys: impl Iterator<Item = u64>) -> usize {
+        // As `share` has it, key by key. Line `n` of the leaf is number `n - 1` here, the first line of bucket `n - 1`.
+        let (mut used, mut in_first) = ([0; MAX_LINES], [0; MAX_LINES]);
+        let entries = |line: usize| self.of_line(line + 1).entries;
+        let mut takes = |key: u64| {
+            let mut bucket = self.bucket_of(key);
+            if used[bucket] < entries(bucket) {
+                used[bucket] += 1;
+                in_first[bucket] += 1;
+                return true;
             }
+            // Its second line, from which a key of the next bucket may have to go on to that one's second line.
+            loop {
+                let line = bucket + 1;
+                if used[line] < entries(line) {
+                    used[line] += 1;
+                    return true;
+                }
+                if in_first[line] == 0 {
+                    return false;
+                }
+                in_first[line] -= 1;
+                bucket = line;
+            }
+        };
+        let mut fitting = 0;
+        while keys.next().is_some_and(&mut takes) {
             fitting += 1;
         }
         fitting
@@ -277,32 +310,33 @@ impl Lines {
             return free[usize::from(counts[1] > counts[0])].next().map(|slot| (slot, false));
         }
         let mut places = self.arrange(leaf, Some(key), entry)?;
-        Some((places.next(line - 1), true))
+        let (line, number) = places.next(line - 1);
+        Some((self.slots_before(line) + number, true))
     }
 
     /// Moves all entries to places in their buckets, wherever they lie; `more` is a key that is to have a place as well. Returns the places that are
     /// left. `None` where not all have one: the leaf is as it was then.
-    pub(super) fn arrange(&self, leaf: &mut [u8], more: Option<u64>, entry: usize) -> Option<Places<'_>> {
-        let bucket_at = |leaf: &[u8], slot: usize| {
-            let at = self.entry_offset(slot, entry);
+    pub(super) fn arrange(&self, leaf: &mut [u8], more: Option<u64>, entry: usize) -> Option<Places> {
+        let bucket_at = |leaf: &[u8], at: usize| {
             let key = leaf[at + KEY..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
             (leaf[at] & OCCUPIED != 0).then(|| self.bucket_of(key))
         };
         let mut keys = [0; MAX_LINES];
-        let here = (0..self.capacity()).filter_map(|slot| bucket_at(leaf, slot));
+        let here = self.offsets(entry).filter_map(|at| bucket_at(leaf, at));
         for bucket in here.chain(more.map(|key| self.bucket_of(key))) {
             keys[bucket] += 1;
         }
         let in_first = self.share(&keys)?;
         let mut former = [0; MAX_LINES * LINE];
         former[..leaf.len()].copy_from_slice(leaf);
-        for slot in 0..self.capacity() {
-            leaf[self.entry_offset(slot, entry)..][..entry].fill(0);
+        for at in self.offsets(entry) {
+            leaf[at..at + entry].fill(0);
         }
-        let mut places = Places { lines: self, in_first, placed: [0; MAX_LINES], used: [0; MAX_LINES] };
-        for slot in 0..self.capacity() {
-            let Some(bucket) = bucket_at(&former, slot) else { continue };
-            let (from, to) = (self.entry_offset(slot, entry), self.entry_offset(places.next(bucket), entry));
+        let mut places = Places { in_first, placed: [0; MAX_LINES], used: [0; MAX_LINES] };
+        for from in self.offsets(entry) {
+            let Some(bucket) = bucket_at(&former, from) else { continue };
+            let (line, number) = places.next(bucket);
+            let to = self.offset_in(line, number, entry);
             leaf[to..to + entry].copy_from_slice(&former[from..from + entry]);
         }
         Some(places)
@@ -310,8 +344,7 @@ impl Lines {
 }
 
 /// Slots of a leaf that is arranged, given out one by one.
-pub(super) struct Places<'l> {
-    lines: &'l Lines,
+pub(super) struct Places {
     /// Keys of each bucket that lie in its first line.
     in_first: [u8; MAX_LINES],
     /// Keys of each bucket that have a slot.
@@ -320,13 +353,13 @@ pub(super) struct Places<'l> {
     used: [u8; MAX_LINES],
 }
 
-impl Places<'_> {
-    /// The next slot of a bucket.
-    fn next(&mut self, bucket: usize) -> usize {
+impl Places {
+    /// The next place of a bucket: its line, and the number of its entry there.
+    fn next(&mut self, bucket: usize) -> (usize, usize) {
         let line = 1 + bucket + usize::from(self.placed[bucket] >= self.in_first[bucket]);
         self.placed[bucket] += 1;
         self.used[line] += 1;
-        self.lines.slots_before(line) + usize::from(self.used[line]) - 1
+        (line, usize::from(self.used[line]) - 1)
     }
 }
 
@@ -449,6 +482,34 @@ impl LeafShape {
         match self.buckets() {
             None => keys.take(self.capacity()).count(),
             Some(lines) => lines.fitting(keys),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Key by key as all at once, in leaves of all sizes and for entries of all widths.
+        #[test]
+        fn keys_fit_as_they_are_shared_out(
+            keys in prop::collection::vec(prop_oneof![0..200_u64, any::<u64>()], 0..120),
+            bytes in 3..=MAX_LINES as u32,
+            entry in 10..52_usize,
+        ) {
+            for integrity in [Integrity::LineVersions, Integrity::Checksums] {
+                let Some(lines) = Lines::new(bytes * LINE as u32, entry, integrity) else { continue };
+                let mut counts = [0; MAX_LINES];
+                let fits = |key: &&u64| {
+                    counts[lines.bucket_of(**key)] += 1;
+                    lines.share(&counts).is_some()
+                };
+                let fitting = keys.iter().take_while(fits).count();
+                prop_assert_eq!(lines.fitting(keys.iter().copied()), fitting);
+            }
         }
     }
 }
