@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// One figure of the paper, by its number, table-1 or table-2, reads (sherman), led (smart), switches (dolphin), skewed or uniform (structures); otherwise all of them.
     #[arg(
         long,
-        value_name = "3|4|5|6|7|8|9|10|11|12|13|14|16|table-1|table-2|reads|switches|skewed|uniform"
+        value_name = "3|4|5|6|7|8|9|10|11|12|13|14|16|table-1|table-2|reads|led|switches|skewed|uniform"
     )]
     figure: Option<String>,
     /// Keys that operations are about; two of three are in the tree at first.

@@ -1,8 +1,12 @@
 //! Layout of trees: `--leaves`, what a lookup reads of a leaf, and `--inline`, which values lie in leaves.
 
+use anyhow::Result;
 use clap::{Args, ValueEnum, value_parser};
 use fatbtree_blink::{LeafKind, ValueLayout};
 use fatbtree_blink_host::Layout;
+use fatbtree_topology::Structure;
+
+use crate::structure::refuse_without_tree;
 
 /// Kind of leaves of new trees.
 #[derive(Args, Clone, Copy)]
@@ -73,6 +77,17 @@ impl LayoutArguments {
             Some(_) => Some("--inline"),
             None => self.leaves.is_given().then_some("--leaves"),
         }
+    }
+
+    /// Refuses them for structures that are no trees.
+    pub(crate) fn check_structure(self, structure: Structure) -> Result<()> {
+        let option = self.given();
+        refuse_without_tree(
+            structure,
+            option.is_some(),
+            option.unwrap_or_default(),
+            "it has a layout of its own",
+        )
     }
 
     /// The options as words of another command line.

@@ -246,11 +246,7 @@ fn pinned_spare_bytes(available: u64) -> u64 {
 pub(crate) fn check_structure(structure: Structure, begin: Begin, serve: Serve) -> Result<()> {
     let refuse = |is_given, option, instead| refuse_without_tree(structure, is_given, option, instead);
     refuse(begin.has_keys(), "--keys", "start them empty, and fill them by `fatbtree load`")?;
-    refuse(
-        begin.layout.given().is_some(),
-        begin.layout.given().unwrap_or_default(),
-        "it has a layout of its own",
-    )?;
+    begin.layout.check_structure(structure)?;
     refuse(serve.is_given(), "--serve queries", "its clients use RDMA alone")
 }
 

@@ -28,7 +28,7 @@ use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
-use crate::structure::{StructureArgument, refuse_without_tree};
+use crate::structure::StructureArgument;
 use following::{Following, connected};
 use input::{Input, Source};
 
@@ -135,6 +135,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let structure = arguments.structure.of(&cluster);
+    arguments.layout.check_structure(structure)?;
     let filled = with_spread!(structure, K => spread::load::<K>(arguments, &cluster)?);
     if let Some(result) = filled {
         let json = serde_json::to_string_pretty(&result)?;
@@ -143,9 +144,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             false => outln!("{result}"),
         }
         return file.map_or(Ok(()), |file| file.write("result", &(json + "\n")));
-    }
-    if let Some(name) = arguments.layout.given() {
-        refuse_without_tree(structure, true, name, "it has a layout of its own")?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.context("starting threads")?;

@@ -14,6 +14,11 @@ fn a_table_is_loaded_measured_and_typed_into() {
     let file = structure_file(folder.path(), "hash");
     let cluster = file.to_str().expect("a plain path");
     refused(&["up", cluster, "--keys", "100"], "--keys is for trees");
+    refused(&["up", cluster, "--inline", "20"], "--inline is for trees");
+    // It is not passed over in silence either.
+    let words = ["load", "--cluster", cluster, "--keys", "100"];
+    refused(&[&words[..], &["--leaves", "buckets"]].concat(), "--leaves is for trees");
+    refused(&[&words[..], &["--inline", "20"]].concat(), "--inline is for trees");
     refused(
         &["memserver", "left", "--cluster", cluster, "--serve", "queries"],
         "--serve queries is for trees",
