@@ -226,48 +226,10 @@ impl Lines {
         self.slots_before(line)..self.slots_before(line + BUCKET_LINES)
     }
 
-    /// Whether entries with these many keys of each bucket have places, and how many of each bucket lie in its first line.
-    ///
-    /// A line's slots go to its earlier bucket only as far as that one's first line is full: no later key could use them better.
-    fn share(&self, keys: &[u8; MAX_LINES]) -> Option<[u8; MAX_LINES]> {
-        let mut in_first = [0; MAX_LINES];
-        let mut free = self.of_line(1).entries;
-        for bucket in 0..self.buckets() {
-            in_first[bucket] = keys[bucket].min(free);
-            let rest = keys[bucket] - in_first[bucket];
-            free = self.of_line(bucket + BUCKET_LINES).entries.checked_sub(rest)?;
-        }
-        Some(in_first)
-    }
-
     /// As many of the keys, from the first on, as have places in one leaf.
     pub(super) fn fitting(&self, mut keys: impl Iterator<Item = u64>) -> usize {
-        // As `share` has it, key by key. Line `n` of the leaf is number `n - 1` here, the first line of bucket `n - 1`.
-        let (mut used, mut in_first) = ([0; MAX_LINES], [0; MAX_LINES]);
-        let entries = |line: usize| self.of_line(line + 1).entries;
-        let mut takes = |key: u64| {
-            let mut bucket = self.bucket_of(key);
-            if used[bucket] < entries(bucket) {
-                used[bucket] += 1;
-                in_first[bucket] += 1;
-                return true;
-            }
-            // Its second line, from which a key of the next bucket may have to go on to that one's second line.
-            loop {
-                let line = bucket + 1;
-                if used[line] < entries(line) {
-                    used[line] += 1;
-                    return true;
-                }
-                if in_first[line] == 0 {
-                    return false;
-                }
-                in_first[line] -= 1;
-                bucket = line;
-            }
-        };
-        let mut fitting = 0;
-        while keys.next().is_some_and(&mut takes) {
+        let (mut shares, mut fitting) = (Shares::default(), 0);
+        while keys.next().is_some_and(|key| shares.take(self, self.bucket_of(key))) {
             fitting += 1;
         }
         fitting
@@ -321,12 +283,13 @@ impl Lines {
             let key = leaf[at + KEY..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
             (leaf[at] & OCCUPIED != 0).then(|| self.bucket_of(key))
         };
-        let mut keys = [0; MAX_LINES];
-        let here = self.offsets(entry).filter_map(|at| bucket_at(leaf, at));
-        for bucket in here.chain(more.map(|key| self.bucket_of(key))) {
-            keys[bucket] += 1;
+        let mut shares = Shares::default();
+        let mut here = self.offsets(entry).filter_map(|at| bucket_at(leaf, at));
+        let mut all = here.by_ref().chain(more.map(|key| self.bucket_of(key)));
+        if !all.all(|bucket| shares.take(self, bucket)) {
+            return None;
         }
-        let in_first = self.share(&keys)?;
+        let Shares { in_first, .. } = shares;
         let mut former = [0; MAX_LINES * LINE];
         former[..leaf.len()].copy_from_slice(leaf);
         for at in self.offsets(entry) {
@@ -340,6 +303,43 @@ impl Lines {
             leaf[to..to + entry].copy_from_slice(&former[from..from + entry]);
         }
         Some(places)
+    }
+}
+
+/// Slots of a leaf, shared out to buckets key by key. Line `n` of the leaf is number `n - 1` here: the first line of bucket `n - 1`.
+///
+/// A line's slots go to its earlier bucket only as far as that one's first line is full: no later key could use them better.
+#[derive(Default)]
+struct Shares {
+    /// Keys of each bucket that lie in its first line.
+    in_first: [u8; MAX_LINES],
+    /// Slots of each line that are taken.
+    used: [u8; MAX_LINES],
+}
+
+impl Shares {
+    /// Takes a slot for one more key of a bucket. Says whether there is one; where there is none, the shares are of no further use.
+    fn take(&mut self, lines: &Lines, mut bucket: usize) -> bool {
+        let Self { in_first, used } = self;
+        let entries = |line: usize| lines.of_line(line + 1).entries;
+        if used[bucket] < entries(bucket) {
+            used[bucket] += 1;
+            in_first[bucket] += 1;
+            return true;
+        }
+        // Its second line, from which a key of the next bucket may have to go on to that one's second line.
+        loop {
+            let line = bucket + 1;
+            if used[line] < entries(line) {
+                used[line] += 1;
+                return true;
+            }
+            if in_first[line] == 0 {
+                return false;
+            }
+            in_first[line] -= 1;
+            bucket = line;
+        }
     }
 }
 
@@ -492,6 +492,17 @@ mod tests {
 
     use super::*;
 
+    /// Whether entries with these many keys of each bucket have places, line after line.
+    fn have_places(lines: &Lines, keys: &[u8; MAX_LINES]) -> bool {
+        let mut free = lines.of_line(1).entries;
+        (0..lines.buckets()).all(|bucket| {
+            let rest = keys[bucket].saturating_sub(free);
+            let next = lines.of_line(bucket + BUCKET_LINES).entries.checked_sub(rest);
+            free = next.unwrap_or(0);
+            next.is_some()
+        })
+    }
+
     proptest! {
         /// Key by key as all at once, in leaves of all sizes and for entries of all widths.
         #[test]
@@ -505,7 +516,7 @@ mod tests {
                 let mut counts = [0; MAX_LINES];
                 let fits = |key: &&u64| {
                     counts[lines.bucket_of(**key)] += 1;
-                    lines.share(&counts).is_some()
+                    have_places(&lines, &counts)
                 };
                 let fitting = keys.iter().take_while(fits).count();
                 prop_assert_eq!(lines.fitting(keys.iter().copied()), fitting);
