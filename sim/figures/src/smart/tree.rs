@@ -30,16 +30,20 @@ pub(super) enum Line {
     Sherman,
     Speculative,
     SmartBt,
+    /// Clients that remember nothing, led by switches.
+    Led,
 }
 
 impl Line {
-    const ALL: [Self; 3] = [Self::Sherman, Self::Speculative, Self::SmartBt];
+    /// Those of the paper.
+    const PUBLISHED: [Self; 3] = [Self::Sherman, Self::Speculative, Self::SmartBt];
 
     fn name(self) -> &'static str {
         match self {
             Self::Sherman => "Sherman+",
             Self::Speculative => "+ speculative lookup",
             Self::SmartBt => "SMART-BT",
+            Self::Led => "led",
         }
     }
 }
@@ -53,7 +57,7 @@ fn places(keys: u64) -> u64 {
     (1.0 + 0.01 * (share * harmonic(keys as f64) - 0.58)).powi(100) as u64
 }
 
-/// Runs threads with `size.depth` operations each over a tree on one server. All inner nodes are in the threads' one index cache.
+/// Runs threads with `size.depth` operations each over a tree on one server. All inner nodes are in the threads' one index cache, or in switches.
 pub(super) fn tree_threads(
     size: &Size,
     threads: u16,
@@ -63,21 +67,30 @@ pub(super) fn tree_threads(
 ) -> Result<OfTrees, String> {
     let (resources, contention) = match line {
         Line::Sherman | Line::Speculative => (Resources::QueuePairPerThread, Contention::SHERMAN),
-        Line::SmartBt => (Resources::DoorbellPerThread, Contention::SMART),
+        Line::SmartBt | Line::Led => (Resources::DoorbellPerThread, Contention::SMART),
     };
-    let setup = Setup {
-        entries: if line == Line::Sherman { 0 } else { PLACE * places(size.keys) },
-        calibration: Calibration::CX6_200_PCIE3,
-        clients: Clients::Threads(threads, resources),
-        contention,
-        ..Setup::new(format!("{}, {mix:?}", line.name()), tree, Workload::new(Skew::Skewed, mix))
+    let own = Setup::new(format!("{}, {mix:?}", line.name()), tree, Workload::new(Skew::Skewed, mix));
+    let (start, cache) =
+        if line == Line::Led { (Start::IndexRead, Cache::None) } else { (own.start, own.cache) };
+    let entries = match line {
+        Line::Sherman | Line::Led => 0,
+        Line::Speculative | Line::SmartBt => PLACE * places(size.keys),
     };
+    let calibration = Calibration::CX6_200_PCIE3;
+    let clients = Clients::Threads(threads, resources);
+    let setup = Setup { entries, calibration, clients, contention, start, cache, ..own };
     let warm_up_us = match line {
-        Line::SmartBt => TRIALS.as_nanos() / 1_000,
+        Line::SmartBt | Line::Led => TRIALS.as_nanos() / 1_000,
         Line::Sherman | Line::Speculative => FILLING_US,
     };
     let size = &Size { warm_up_us: warm_up_us.max(size.warm_up_us), ..*size };
-    measure(&setup, size, &load_on(1, tree, size, true)?, |_, _| {})
+    let cluster = load_on(1, tree, size, true)?;
+    let plan = (line == Line::Led).then(|| plan_for(&cluster, size, Skew::Skewed)).transpose()?;
+    measure(&setup, size, &cluster, |world, links| {
+        if let Some(plan) = plan {
+            world.set_switches(Planned { plan, links });
+        }
+    })
 }
 
 /// Figure 12a to c, and the checks of its cause.
@@ -86,9 +99,9 @@ pub(crate) fn speculative(size: &Size) -> Checked {
     let tree = sherman_tree()?;
     let mut rows = Vec::new();
     for (mix, values) in FIGURE_12 {
-        for (line, paper) in Line::ALL.into_iter().zip(values) {
+        for (line, paper) in Line::PUBLISHED.into_iter().zip(values) {
             let measured = tree_threads(size, FIGURE_12_THREADS, mix, line, tree)?;
-            rows.push(row(size, &measured, paper));
+            rows.push(row(size, measured.row.text(NAME), &measured, paper));
         }
     }
     // Leaves as short as what a speculative lookup reads.
@@ -106,38 +119,27 @@ pub(crate) fn speculative(size: &Size) -> Checked {
 pub(crate) fn led(size: &Size) -> Checked {
     let size = &Size { depth: FIGURE_12_BATCH, ..*size };
     let sherman = sherman_tree()?;
-    let mut rows = Vec::new();
-    for line in [Line::Sherman, Line::SmartBt] {
-        let measured = tree_threads(size, FIGURE_12_THREADS, Mix::ReadOnly, line, sherman)?;
-        rows.push(row(size, &measured, 0.0));
-    }
     let plain = TreeConfig::new(16, 1024, ValueLayout::SHORT).map_err(|error| error.to_string())?;
     let buckets = plain.with_leaves(LeafKind::Buckets).map_err(|error| error.to_string())?;
-    for (name, tree) in [("led, plain leaves", plain), ("led, leaves of buckets", buckets)] {
-        let setup = Setup {
-            calibration: Calibration::CX6_200_PCIE3,
-            clients: Clients::Threads(FIGURE_12_THREADS, Resources::DoorbellPerThread),
-            contention: Contention::SMART,
-            start: Start::IndexRead,
-            cache: Cache::None,
-            ..Setup::new(name.to_owned(), tree, Workload::new(Skew::Skewed, Mix::ReadOnly))
-        };
-        let size = &Size { warm_up_us: (TRIALS.as_nanos() / 1_000).max(size.warm_up_us), ..*size };
-        let cluster = load_on(1, tree, size, true)?;
-        let plan = plan_for(&cluster, size, Skew::Skewed)?;
-        let measured =
-            measure(&setup, size, &cluster, |world, links| world.set_switches(Planned { plan, links }))?;
-        rows.push(row(size, &measured, 0.0));
+    let mut rows = Vec::new();
+    for (line, tree, name) in [
+        (Line::Sherman, sherman, None),
+        (Line::SmartBt, sherman, None),
+        (Line::Led, plain, Some("led, plain leaves")),
+        (Line::Led, buckets, Some("led, leaves of buckets")),
+    ] {
+        let measured = tree_threads(size, FIGURE_12_THREADS, Mix::ReadOnly, line, tree)?;
+        rows.push(row(size, name.unwrap_or(measured.row.text(NAME)), &measured, 0.0));
     }
     let checks = causes::led(&rows);
     Ok((rows, checks))
 }
 
-fn row(size: &Size, of: &OfTrees, paper: f64) -> Row {
+fn row(size: &Size, name: &str, of: &OfTrees, paper: f64) -> Row {
     let hits = match of.speculated_percent {
         0.0 => String::new(),
         hits => format!(" ({hits:.0} % of lookups by a place)"),
     };
-    let name = format!("{}{hits}", of.row.text(NAME));
+    let name = format!("{name}{hits}");
     of.measured.of_threads(&name, FIGURE_12_THREADS.into(), size.depth, of.row[MOPS], paper)
 }
