@@ -32,6 +32,7 @@ mod sizes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use fatbtree_blink::LookupBytes;
 use fatbtree_topology::{Cluster, HostId, Network, SetGroup, SwitchId};
 use serde::{Deserialize, Serialize};
 
@@ -272,7 +273,7 @@ pub struct Plan {
     /// The best placement below the same fat root saves at most so many millionths of a round trip more.
     short: u32,
     /// Bytes that lookups read of inner nodes, and of leaves; 0 where that is not known.
-    lookup_bytes: (u32, u32),
+    lookup_bytes: LookupBytes,
     // From here on derived from the above.
     tables: RangeTables,
     index: execute::Index,
@@ -384,7 +385,7 @@ impl Plan {
             switch_names: used.into_iter().map(|id| (id, topology.switch(id).name())).collect(),
             newest_slots: Vec::new(),
             short,
-            lookup_bytes: (tree.reads().inner, tree.reads().leaf),
+            lookup_bytes: tree.reads(),
             tables,
             index: execute::Index::default(),
             groups: groups.all,

@@ -1,5 +1,6 @@
 //! Saving and loading a plan.
 
+use fatbtree_blink::LookupBytes;
 use fatbtree_topology::{SetGroup, SwitchId};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,7 @@ struct File {
     newest_slots: Vec<(u16, u16)>,
     #[serde(default)]
     short: u32,
+    /// Of inner nodes, of leaves.
     lookup_bytes: (u32, u32),
 }
 
@@ -65,7 +67,7 @@ impl Plan {
             next: self.next.clone(),
             newest_slots: self.newest_slots.clone(),
             short: self.short,
-            lookup_bytes: self.lookup_bytes,
+            lookup_bytes: (self.lookup_bytes.inner, self.lookup_bytes.leaf),
         };
         serde_json::to_string(&file).expect("numbers, strings and lists always serialise")
     }
@@ -109,7 +111,7 @@ impl Plan {
             switch_names: file.switch_names,
             newest_slots: file.newest_slots,
             short: file.short,
-            lookup_bytes: file.lookup_bytes,
+            lookup_bytes: LookupBytes { inner: file.lookup_bytes.0, leaf: file.lookup_bytes.1 },
             tables,
             index: execute::Index::default(),
         };

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use fatbtree_blink::LookupBytes;
 use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
@@ -164,9 +163,7 @@ impl Plan {
         });
         let inner = ranges.sum::<f64>() - walked - to_leaves.sum::<f64>();
         let leaves = float(self.total_weight);
-        let (inner_bytes, leaf_bytes) = self.lookup_bytes;
-        let reads = LookupBytes { inner: inner_bytes, leaf: leaf_bytes };
-        Cost::of(inner + leaves, leaves, float(self.all_visits()), reads)
+        Cost::of(inner + leaves, leaves, float(self.all_visits()), self.lookup_bytes)
     }
 
     fn all_visits(&self) -> u64 {
@@ -253,7 +250,7 @@ impl Plan {
         for next in self.next_blocks() {
             let saves = part_of(next.saves, self.all_visits());
             // What a hot key saves depends on where it lies.
-            let bytes = match self.lookup_bytes.0 {
+            let bytes = match self.lookup_bytes.inner {
                 inner if inner > 0 && !next.switches.is_empty() => {
                     format!(" and {:.1} bytes", saves * f64::from(inner))
                 }
