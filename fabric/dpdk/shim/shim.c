@@ -8,10 +8,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
+#include <rte_alarm.h>
 #include <rte_config.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
@@ -90,8 +92,17 @@ int fatbtree_dpdk_register_thread(void)
     return error_of(rte_thread_register());
 }
 
+static void flush_cache(struct rte_mempool *pool, void *lcore)
+{
+    struct rte_mempool_cache *cache = rte_mempool_default_cache(pool, *(unsigned *)lcore);
+    if (cache) rte_mempool_cache_flush(cache, pool);
+}
+
+/* Gives the place back, and what lies in its caches to the pools: no other thread gets at that until one has this place. */
 void fatbtree_dpdk_unregister_thread(void)
 {
+    unsigned lcore = rte_lcore_id();
+    if (lcore != LCORE_ID_ANY) rte_mempool_walk(flush_cache, &lcore);
     rte_thread_unregister();
 }
 
@@ -190,8 +201,43 @@ int fatbtree_dpdk_configure(uint16_t port, const struct setup *setup, const char
     return 0;
 }
 
+/* A call for a device, made in the EAL's interrupt thread. */
+struct errand {
+    int (*call)(uint16_t port);
+    uint16_t port;
+    int returned;
+    sem_t done;
+};
+
+static void run_errand(void *argument)
+{
+    struct errand *errand = argument;
+    errand->returned = errand->call(errand->port);
+    sem_post(&errand->done);
+}
+
+/* Starting, stopping and closing take a device's control channel apart, which net_memif also does in the interrupt thread, when
+ * the peer comes or goes, without a lock: both at once use freed memory.  So these calls are made there, where alarms run. */
+static int in_interrupt_thread(int (*call)(uint16_t port), uint16_t port)
+{
+    struct errand errand = { .call = call, .port = port };
+    sem_init(&errand.done, 0, 0);
+    if (rte_eal_alarm_set(1, run_errand, &errand) != 0)
+        errand.returned = call(port);
+    else
+        while (sem_wait(&errand.done) != 0) continue;
+    sem_destroy(&errand.done);
+    return errand.returned;
+}
+
 int fatbtree_dpdk_start(uint16_t port)
 {
+    return in_interrupt_thread(rte_eth_dev_start, port);
+}
+
+static int stop_and_start(uint16_t port)
+{
+    rte_eth_dev_stop(port);
     return rte_eth_dev_start(port);
 }
 
@@ -200,15 +246,14 @@ int fatbtree_dpdk_restart(uint16_t port, const char *log)
 {
     int type = rte_log_register(log), level = rte_log_get_level(type);
     rte_log_set_level(type, RTE_LOG_EMERG);
-    rte_eth_dev_stop(port);
-    int error = rte_eth_dev_start(port);
+    int error = in_interrupt_thread(stop_and_start, port);
     rte_log_set_level(type, level);
     return error;
 }
 
 void fatbtree_dpdk_stop(uint16_t port)
 {
-    rte_eth_dev_stop(port);
+    in_interrupt_thread(rte_eth_dev_stop, port);
 }
 
 /* Closes a device that was probed, and forgets it. */
@@ -219,7 +264,7 @@ void fatbtree_dpdk_remove(uint16_t port)
     /* net_memif has memory freed that is a part of other memory, which the EAL only complains of. */
     int level = rte_log_get_level(RTE_LOGTYPE_EAL);
     rte_log_set_level(RTE_LOGTYPE_EAL, RTE_LOG_CRIT);
-    rte_eth_dev_close(port);
+    in_interrupt_thread(rte_eth_dev_close, port);
     rte_dev_remove(info.device);
     rte_log_set_level(RTE_LOGTYPE_EAL, level);
 }

@@ -98,7 +98,8 @@ impl Gate {
     #[inline]
     fn try_enter(&self) -> Option<Inside<'_>> {
         let entered = self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        entered.is_ok().then_some(Inside(self))
+        // Not `then_some`: an `Inside` that is made and dropped opens the gate for others while a thread is inside.
+        entered.is_ok().then(|| Inside(self))
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use fatbtree_dpdk::{BURST, Burst, Device, DpdkError, Eal, LONGEST_FRAME};
@@ -187,7 +188,7 @@ fn a_burst_may_be_kept_longer_than_its_device() {
 
 #[test]
 fn threads_send_and_receive_at_once() {
-    let device = open("net_ring9");
+    let device = Device::open(eal(), "net_ring9", 5).unwrap();
     let (threads, each) = (3, 2_000);
     let (came, began) = (AtomicUsize::new(0), Instant::now());
     std::thread::scope(|scope| {
@@ -214,6 +215,40 @@ fn threads_send_and_receive_at_once() {
         }
     });
     assert_eq!(came.into_inner(), threads * each);
+}
+
+/// A thread's cache of mbufs is of use to that thread alone: those of threads that are gone would empty the pool.
+#[test]
+fn threads_that_end_leave_their_memory_of_frames() {
+    let device = open("net_ring6");
+    let short = frame(1, 60);
+    let seated = Barrier::new(41);
+    std::thread::scope(|scope| {
+        let work = |turn: mpsc::Receiver<()>| {
+            let mut burst = Burst::new();
+            device.receive(0, &mut burst);
+            seated.wait();
+            turn.recv().unwrap();
+            for _ in 0..8 {
+                assert_eq!(device.send(0, &[&short[..]; BURST]).taken, BURST);
+            }
+            for _ in 0..8 {
+                burst.clear();
+                device.receive(0, &mut burst);
+                assert!(burst.is_full());
+            }
+        };
+        // Each has a seat of its own, and works when the one before it has ended.
+        let threads: Vec<_> = std::iter::repeat_with(mpsc::channel)
+            .take(40)
+            .map(|(begin, turn)| (begin, scope.spawn(move || work(turn))))
+            .collect();
+        seated.wait();
+        for (begin, thread) in threads {
+            begin.send(()).unwrap();
+            thread.join().unwrap();
+        }
+    });
 }
 
 #[test]
