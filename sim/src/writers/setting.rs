@@ -156,6 +156,7 @@ impl Setting {
                 keys.extend(leaf.entries().flatten().map(|(key, value)| match value {
                     EntryValue::Inline(_) => (key, address, true),
                     EntryValue::Record(record) => (key, record.address, false),
+                    EntryValue::Layer(layer) => (key, layer, false),
                 }));
             });
         }

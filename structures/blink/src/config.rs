@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::layers::LayerId;
 use crate::node::{LINE, LeafShape, internal_bytes};
 
 /// The largest path MTU InfiniBand knows (IBTA vol. 1 §9.4), hence the largest node.
@@ -52,6 +53,26 @@ pub enum LeafKind {
     Buckets,
 }
 
+/// Kind of a tree's keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub enum Keys {
+    /// Numbers of 64 bits.
+    #[default]
+    Numbers,
+    /// Strings of bytes, of any length up to [`MAX_KEY_BYTES`](crate::layers::MAX_KEY_BYTES): see [`layers`](crate::layers).
+    Bytes,
+}
+
+/// Words for people.
+impl fmt::Display for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Numbers => "numbers",
+            Self::Bytes => "bytes",
+        })
+    }
+}
+
 /// Means by which a reader detects that a node was written during the read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub enum Integrity {
@@ -89,6 +110,9 @@ pub struct TreeConfig {
     values: ValueLayout,
     leaf: LeafShape,
     integrity: Integrity,
+    keys: Keys,
+    /// The layer whose nodes these are; none: the first one.
+    layer: Option<LayerId>,
 }
 
 impl Default for TreeConfig {
@@ -142,7 +166,37 @@ impl TreeConfig {
         if leaf.capacity() < 2 {
             return Err(ConfigError::LeafCapacity { leaf_bytes, values, capacity: leaf.capacity() });
         }
-        Ok(Self { fan_out, internal_bytes, values, leaf, integrity })
+        Ok(Self { fan_out, internal_bytes, values, leaf, integrity, keys: Keys::Numbers, layer: None })
+    }
+
+    /// The same with keys of this kind.
+    ///
+    /// # Errors
+    /// When an entry of a leaf has no room to say that several keys of bytes share it.
+    pub fn with_keys(self, keys: Keys) -> Result<Self, ConfigError> {
+        match (keys, self.values) {
+            (Keys::Bytes, ValueLayout::Inline(_) | ValueLayout::OutOfLine) => {
+                Err(ConfigError::ByteKeys { values: self.values })
+            }
+            _ => Ok(Self { keys, ..self }),
+        }
+    }
+
+    /// The shape of the nodes of a layer below the first one: plain leaves.
+    pub(crate) fn of_layer(self, layer: LayerId) -> Self {
+        let leaf = LeafShape::new(self.values, self.leaf_bytes(), self.integrity);
+        Self { leaf, layer: Some(layer), ..self }
+    }
+
+    /// Kind of the keys.
+    #[must_use]
+    pub const fn keys(&self) -> Keys {
+        self.keys
+    }
+
+    /// The layer whose nodes these are; none: the first one.
+    pub(crate) const fn layer(&self) -> Option<LayerId> {
+        self.layer
     }
 
     /// The same with leaves of this kind.
@@ -164,7 +218,7 @@ impl TreeConfig {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_values(self, values: ValueLayout) -> Result<Self, ConfigError> {
-        Self::with_integrity(self.fan_out, self.leaf_bytes(), values, self.integrity)
+        Self::with_integrity(self.fan_out, self.leaf_bytes(), values, self.integrity)?.with_keys(self.keys)
     }
 
     /// Kind of the leaves.
@@ -271,6 +325,14 @@ pub enum ConfigError {
     ShortSize {
         /// The requested value.
         found: u8,
+    },
+    /// Keys of bytes need entries that say what they hold.
+    #[error(
+        "keys of bytes with {values}: they need values by their length, in line up to {POINTER_ROOM} to {MAX_INLINE_VALUE} bytes and in records otherwise"
+    )]
+    ByteKeys {
+        /// Place of values.
+        values: ValueLayout,
     },
     /// A leaf is made of 64-byte lines.
     #[error("leaf of {found} bytes: expected a positive multiple of {LINE}, the line that carries a version")]

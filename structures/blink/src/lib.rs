@@ -68,6 +68,7 @@ mod allocation;
 mod cache;
 mod config;
 mod descent;
+pub mod layers;
 mod limits;
 mod lookup;
 mod moved;
@@ -76,6 +77,7 @@ pub mod node;
 mod operation;
 pub mod plain;
 mod pool;
+mod root_block;
 mod scan;
 mod separator;
 pub mod size_class;
@@ -92,8 +94,8 @@ mod write;
 pub use allocation::Allocation;
 pub use cache::{CacheStats, IndexCache};
 pub use config::{
-    ConfigError, Integrity, LeafKind, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, POINTER_ROOM, TreeConfig,
-    ValueLayout,
+    ConfigError, Integrity, Keys, LeafKind, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, POINTER_ROOM,
+    TreeConfig, ValueLayout,
 };
 pub use fatbtree_remote_memory::{
     Attempts, BreakReason, Change, Check, Combine, CommonError, ConnectError, ConnectionId, Contention,

@@ -30,6 +30,14 @@ impl Value {
     }
 }
 
+impl Value {
+    /// The part of it after so many bytes.
+    pub(crate) fn behind(self, bytes: usize) -> Self {
+        let bytes = (bytes as u32).min(self.len);
+        Self { start: self.start + bytes, len: self.len - bytes, ..self }
+    }
+}
+
 impl Deref for Value {
     type Target = [u8];
 
@@ -74,6 +82,16 @@ pub(crate) enum Place {
         value: Range<usize>,
     },
     Record(RecordPointer),
+    /// Several keys of bytes share the entry.
+    Layer(GlobalAddress),
+}
+
+/// Where a walk for a value has ended.
+pub(crate) enum At {
+    /// At the record, which switches have led to.
+    Record { record: Buffer, value: Range<usize> },
+    /// At the leaf, or at the key's bucket in it.
+    Leaf { leaf: Buffer, place: Place },
 }
 
 impl Place {
@@ -91,6 +109,7 @@ impl Place {
                 Self::Inline { leaf, slot: slot as u32, value: start..start + value.len() }
             }
             Some((_, EntryValue::Record(pointer))) => Self::Record(pointer),
+            Some((_, EntryValue::Layer(layer))) => Self::Layer(layer),
         }
     }
 
@@ -137,31 +156,10 @@ impl<V: Verbs> Pool<V> {
 impl<V: Verbs> Descent<'_, V> {
     /// One attempt.
     #[inline]
-    pub(crate) async fn get(&mut self, mut start: Start) -> Result<Option<Value>, Reason> {
-        let (key, shape) = (self.key(), *self.pool().config().tree.leaf_shape());
-        let (mut first, mut read) = (None, None);
-        let bucket = shape.bucket_offset(key);
-        if start == Start::IndexRead && (bucket.is_some() || shape.has_records()) {
-            let or_record = !shape.has_records() || !self.pool().avoids_record(key);
-            let hint = match bucket {
-                Some(offset) => self.ask_for_bucket(offset, or_record).await?,
-                None if or_record => self.ask_switches().await?,
-                None => HintResult::Stale,
-            };
-            match hint {
-                HintResult::Record { record, value } => return Ok(Some(Value::within(record, value))),
-                HintResult::Bucket { bytes, place } => read = Some((bytes, place)),
-                HintResult::Node(node) => first = Some(node),
-                HintResult::At { address, level } => start = Start::Node { address, level },
-                HintResult::Stale => {}
-            }
-        }
-        let (leaf, place) = match (read, bucket) {
-            (Some(read), _) => read,
-            (None, Some(offset)) => self.descend_to_bucket(start, first, offset).await?,
-            (None, None) => {
-                self.descend(start, first, 0, |node, bytes| Place::in_leaf(node, bytes, key)).await?
-            }
+    pub(crate) async fn get(&mut self, start: Start) -> Result<Option<Value>, Reason> {
+        let (leaf, place) = match self.place(start, true).await? {
+            At::Record { record, value } => return Ok(Some(Value::within(record, value))),
+            At::Leaf { leaf, place } => (leaf, place),
         };
         match place {
             Place::Nowhere => Ok(None),
@@ -177,14 +175,46 @@ impl<V: Verbs> Descent<'_, V> {
                 self.note_record(pointer, &value);
                 Ok(Some(value))
             }
+            Place::Layer(layer) => Err(Reason::Fault(NodeFault::NoLayers { layer })),
         }
+    }
+
+    /// Finds the place of the key's value. With `or_record` switches may lead to its record at once, if it is not known to have moved.
+    #[inline]
+    pub(crate) async fn place(&mut self, mut start: Start, or_record: bool) -> Result<At, Reason> {
+        let (key, shape) = (self.key(), *self.tree().leaf_shape());
+        let (mut first, mut read) = (None, None);
+        let bucket = shape.bucket_offset(key);
+        if start == Start::IndexRead && (bucket.is_some() || shape.has_records()) {
+            let or_record = or_record && (!shape.has_records() || !self.pool().avoids_record(key));
+            let hint = match bucket {
+                Some(offset) => self.ask_for_bucket(offset, or_record).await?,
+                None if or_record => self.ask_switches().await?,
+                None => HintResult::Stale,
+            };
+            match hint {
+                HintResult::Record { record, value } => return Ok(At::Record { record, value }),
+                HintResult::Bucket { bytes, place } => read = Some((bytes, place)),
+                HintResult::Node(node) => first = Some(node),
+                HintResult::At { address, level } => start = Start::Node { address, level },
+                HintResult::Stale => {}
+            }
+        }
+        let (leaf, place) = match (read, bucket) {
+            (Some(read), _) => read,
+            (None, Some(offset)) => self.descend_to_bucket(start, first, offset).await?,
+            (None, None) => {
+                self.descend(start, first, 0, |node, bytes| Place::in_leaf(node, bytes, key)).await?
+            }
+        };
+        Ok(At::Leaf { leaf, place })
     }
 
     /// Notes the place of a record that was read, if it has its mark: without it a speculative lookup would not be answered there.
     #[inline]
     fn note_record(&self, pointer: RecordPointer, value: &Value) {
         let head = value.bytes.first_chunk().map(RecordHead::parse);
-        if head.is_some_and(|head| head.is_published(self.key(), pointer)) {
+        if head.is_some_and(|head| head.is_published(self.record_key(), pointer)) {
             self.note_place(pointer.address, EntryPart::Record(pointer.length));
         }
     }
@@ -192,7 +222,7 @@ impl<V: Verbs> Descent<'_, V> {
     /// The value in the record that a leaf's entry leads to.
     #[inline]
     pub(crate) async fn read_value(&mut self, pointer: RecordPointer) -> Result<Value, Reason> {
-        let key = self.key();
+        let key = self.record_key();
         let wrong = Cell::new(None);
         let check = |bytes: &[u8]| match read_record(bytes, key, pointer) {
             Ok(value) => Ok(offset_in(bytes, value)),

@@ -147,6 +147,28 @@ pub enum OperationError {
         /// Reason for which the connection broke.
         last: BreakReason,
     },
+    /// The tree has keys of the other kind.
+    #[error(
+        "the tree has keys of the other kind, bytes or numbers, than this operation: see its cluster's status, or load it anew"
+    )]
+    Keys {
+        /// The key.
+        key: u64,
+    },
+    /// A layer has gone while it was scanned.
+    #[error("key {key:#x}: the layer of these keys has gone while it was read")]
+    NoLayer {
+        /// The key of its entry in the first layer.
+        key: u64,
+    },
+    /// A key of bytes is too long.
+    #[error("a key of {found} bytes was given, the longest has {}", crate::layers::MAX_KEY_BYTES)]
+    KeyBytes {
+        /// Its first bytes.
+        key: u64,
+        /// Bytes given.
+        found: usize,
+    },
     /// The value does not go into this tree.
     #[error("key {key:#x}: a value of {found} bytes was given, this tree takes {expected}")]
     ValueSize {

@@ -11,7 +11,7 @@
 //!     52    4 bytes of a leaf
 //!     56    1 level of the root
 //!     57    1 format of leaves, as in their headers
-//!     58    1 flags: bit 0 last (no high key), bit 1 lines have checksums
+//!     58    1 flags: bit 0 last (no high key), bit 1 lines have checksums, bit 2 keys are bytes
 //!     59    1 version, one more with every write
 //! ```
 //!
@@ -19,7 +19,7 @@
 
 use fatbtree_remote_memory::{CONFIGURATION_BYTES, Check, GlobalAddress, KeyRange, RegionHeader};
 
-use crate::config::{ConfigError, Integrity, TreeConfig};
+use crate::config::{ConfigError, Integrity, Keys, TreeConfig};
 use crate::node::{LINE, LeafShape, MAX_LEVEL, NodeFault};
 use crate::super_root::Partition;
 
@@ -29,6 +29,7 @@ pub const SUPERBLOCK_BYTES: u32 = LINE as u32;
 const STRUCTURE: [u8; 8] = *b"FatB+Tre";
 const LAST: u8 = 1 << 0;
 const CHECKSUMS: u8 = 1 << 1;
+const BYTES: u8 = 1 << 2;
 
 /// Content of the first line of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +60,8 @@ impl Superblock {
         put(20, &self.config.leaf_bytes().to_le_bytes());
         let last = if range.high.is_none() { LAST } else { 0 };
         let sums = if self.config.integrity() == Integrity::Checksums { CHECKSUMS } else { 0 };
-        put(24, &[root_level, self.config.leaf_shape().format(), last | sums, self.version]);
+        let bytes = if self.config.keys() == Keys::Bytes { BYTES } else { 0 };
+        put(24, &[root_level, self.config.leaf_shape().format(), last | sums | bytes, self.version]);
         let Self { generation, region_bytes, .. } = *self;
         RegionHeader { structure: STRUCTURE, root, generation, region_bytes, configuration }.to_bytes()
     }
@@ -90,6 +92,7 @@ impl Superblock {
         let [.., root_level, format, flags, version] = configuration;
         let (values, leaves) = LeafShape::of_format(format);
         let integrity = if flags & CHECKSUMS != 0 { Integrity::Checksums } else { Integrity::LineVersions };
+        let keys = if flags & BYTES != 0 { Keys::Bytes } else { Keys::Numbers };
         let leaf_bytes = (word(16) >> 32) as u32;
         let plain = TreeConfig::with_integrity(half(18), leaf_bytes, values, integrity)?;
         Ok(Self {
@@ -99,7 +102,7 @@ impl Superblock {
                 root,
                 root_level,
             },
-            config: plain.with_leaves(leaves)?,
+            config: plain.with_leaves(leaves)?.with_keys(keys)?,
             generation,
             region_bytes,
             version,
@@ -130,6 +133,7 @@ impl Superblock {
         same("bytes of a leaf", self.config.leaf_bytes().into(), config.leaf_bytes().into())?;
         let format = |config: &TreeConfig| u64::from(config.leaf_shape().format());
         same("format of leaves", format(&self.config), format(config))?;
+        same("kind of keys", self.config.keys() as u64, config.keys() as u64)?;
         same("integrity", self.config.integrity() as u64, config.integrity() as u64)
     }
 }
@@ -169,6 +173,10 @@ mod tests {
                 config(ValueLayout::SHORT, Integrity::Checksums).with_leaves(LeafKind::Buckets).unwrap(),
             ),
             (KeyRange::ALL, config(ValueLayout::ByLength(64), Integrity::LineVersions)),
+            (
+                KeyRange::ALL,
+                config(ValueLayout::SHORT, Integrity::LineVersions).with_keys(Keys::Bytes).unwrap(),
+            ),
             (
                 KeyRange::ALL,
                 config(ValueLayout::ByLength(12), Integrity::Checksums)

@@ -25,9 +25,10 @@ use fatbtree_verbs::Verbs;
 use futures_buffered::FuturesOrderedBounded;
 use futures_core::Stream;
 
-use crate::config::TreeConfig;
+use crate::config::{Keys, TreeConfig};
 use crate::descent::Descent;
-use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
+use crate::layers::{Layer, LayerEntry, LayerState};
+use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader, revive};
 use crate::operation::OperationError;
 use crate::pool::Pool;
 use crate::size_class::{self, RECORDS};
@@ -58,9 +59,11 @@ pub struct Verified {
     pub unpublished: u64,
     /// Level of the highest root.
     pub height: u8,
+    /// Layers below the first one, of keys of bytes that begin alike.
+    pub layers: u64,
     /// Nodes that no parent knows, found by their left neighbours.
     pub untold: u64,
-    /// Nodes with a partner: a split or merge stopped half-way.
+    /// Nodes with a partner: a split or merge stopped half-way. Layers that are coming or going.
     pub unsettled: u64,
     /// Entries that the leaves have room for.
     pub room: u64,
@@ -104,6 +107,7 @@ impl AddAssign for Verified {
         self.records += other.records;
         self.unpublished += other.unpublished;
         self.height = self.height.max(other.height);
+        self.layers += other.layers;
         self.untold += other.untold;
         self.unsettled += other.unsettled;
         self.room += other.room;
@@ -314,7 +318,12 @@ impl<F: Fn(SizeClass, u64, u64) -> bool> Source for AtHand<'_, F> {
 struct Walk<'p, S> {
     source: &'p S,
     partition: Partition,
+    /// The layer that is walked over, where keys are bytes; none: the first one.
+    layer: Option<Layer>,
+    tree: TreeConfig,
     found: Verified,
+    /// Entries that lead to layers.
+    layers: Vec<LayerEntry>,
 }
 
 /// A node that was read, and where its level goes on.
@@ -329,17 +338,59 @@ type Children = Vec<(u64, GlobalAddress)>;
 
 impl<'p, S: Source> Walk<'p, S> {
     fn new(source: &'p S, partition: Partition) -> Self {
-        Self { source, partition, found: Verified { partitions: 1, ..Verified::default() } }
+        let found = Verified { partitions: 1, ..Verified::default() };
+        Self { source, partition, layer: None, tree: *source.tree(), found, layers: Vec::new() }
     }
 
     async fn run(mut self) -> Result<Verified, VerifyError> {
         let Partition { root, root_level, range, .. } = self.superblock().await?;
         self.found.height = root_level;
-        let mut told = vec![(range.low, root)];
-        for level in (0..=root_level).rev() {
-            told = self.level(level, told).await?;
+        self.levels(range, (root, root_level)).await?;
+        while let Some(entry) = self.layers.pop() {
+            self.layer(&entry).await?;
         }
         Ok(self.found)
+    }
+
+    async fn levels(
+        &mut self,
+        range: KeyRange,
+        (root, level): (GlobalAddress, u8),
+    ) -> Result<(), VerifyError> {
+        let mut told = vec![(range.low, root)];
+        for level in (0..=level).rev() {
+            told = self.level(level, told).await?;
+        }
+        Ok(())
+    }
+
+    /// Walks over a layer of keys of bytes.
+    async fn layer(&mut self, entry: &LayerEntry) -> Result<(), VerifyError> {
+        let (address, len) = entry.block();
+        self.source.check_place(size_class::LAYERS, address, len)?;
+        let mut block = self.source.read(self.partition.range.low, address, len).await?;
+        let wrong = |damage| VerifyError::Node { address, level: 0, damage };
+        let (layer, state) = entry.read(&block).map_err(|fault| wrong(Damage::Fault(fault)))?;
+        self.found.layers += 1;
+        let root = layer.partition();
+        (self.partition, self.tree) = (root, *layer.tree());
+        self.layer = Some(layer);
+        match state {
+            LayerState::Here => self.levels(root.range, (root.root, root.root_level)).await,
+            LayerState::Gone => {
+                self.found.unsettled += 1;
+                Ok(())
+            }
+            LayerState::Coming => {
+                self.found.unsettled += 1;
+                revive(block.first_chunk_mut().expect("a block has many lines"));
+                let tree = self.tree;
+                let node = Node::read(&tree, &block).map_err(|fault| wrong(Damage::Fault(fault)))?;
+                let Node::Leaf(leaf) = node else { return Ok(()) };
+                let records = self.leaf(&leaf, &root.range).map_err(wrong)?;
+                self.records(address, records).await
+            }
+        }
     }
 
     async fn superblock(&mut self) -> Result<Partition, VerifyError> {
@@ -355,7 +406,8 @@ impl<'p, S: Source> Walk<'p, S> {
 
     /// Walks over one level by its siblings. `told` are the nodes that the level above knows; returns those that this one knows.
     async fn level(&mut self, level: u8, told: Children) -> Result<Children, VerifyError> {
-        let (source, len) = (self.source, self.source.tree().node_bytes(level));
+        let (source, tree) = (self.source, self.tree);
+        let len = tree.node_bytes(level);
         let mut children = Children::new();
         let mut ahead = FuturesOrderedBounded::new(AT_ONCE);
         let mut coming = told.iter();
@@ -391,7 +443,7 @@ impl<'p, S: Source> Walk<'p, S> {
                 let damage = Damage::NotASibling { pivot };
                 return Err(VerifyError::Node { address, level, damage });
             }
-            match Node::of_checked(source.tree(), &passed.bytes) {
+            match Node::of_checked(&tree, &passed.bytes) {
                 Node::Internal(node) => self.internal(&node, &passed.range, &mut children),
                 Node::Leaf(leaf) => {
                     let records = self.leaf(&leaf, &passed.range).map_err(wrong)?;
@@ -413,10 +465,13 @@ impl<'p, S: Source> Walk<'p, S> {
         low: u64,
         bytes: Vec<u8>,
     ) -> Result<Passed, VerifyError> {
-        let tree = *self.source.tree();
+        let tree = self.tree;
         let wrong = |damage| VerifyError::Node { address, level, damage };
         let fault = |fault| wrong(Damage::Fault(fault));
-        self.source.check_place(size_class::of_level(level), address, tree.node_bytes(level))?;
+        // The first leaf of a layer has its head behind it.
+        let is_first = self.layer.as_ref().is_some_and(|layer| layer.block().0 == address);
+        let class = if is_first { size_class::LAYERS } else { size_class::of_node(&tree, level) };
+        self.source.check_place(class, address, tree.node_bytes(level))?;
         let header = *Node::read(&tree, &bytes).map_err(fault)?.header();
         if header.address != address {
             return Err(fault(NodeFault::Address { found: header.address, expected: address }));
@@ -451,7 +506,7 @@ impl<'p, S: Source> Walk<'p, S> {
 
     /// First key of a node that its partner has, if any.
     async fn half_of(&self, header: &NodeHeader) -> Result<Option<u64>, VerifyError> {
-        let tree = self.source.tree();
+        let tree = &self.tree;
         let bytes = self.source.read(header.low, header.partner, tree.node_bytes(header.level)).await?;
         let Ok(node) = Node::read(tree, &bytes) else { return Ok(None) };
         let found = node.header();
@@ -463,7 +518,7 @@ impl<'p, S: Source> Walk<'p, S> {
 
     fn internal(&mut self, node: &InternalNode<'_>, range: &KeyRange, children: &mut Children) {
         self.found.internal_nodes += 1;
-        self.found.room_for_children += u64::from(self.source.tree().fan_out());
+        self.found.room_for_children += u64::from(self.tree.fan_out());
         let before = children.len();
         children.extend(node.children().filter(|(pivot, _)| range.contains(*pivot)));
         self.found.children += (children.len() - before) as u64;
@@ -472,12 +527,19 @@ impl<'p, S: Source> Walk<'p, S> {
     /// Returns the records that the leaf leads to.
     fn leaf(&mut self, leaf: &LeafNode<'_>, range: &KeyRange) -> Result<Records, Damage> {
         self.found.leaves += 1;
-        self.found.room += self.source.tree().leaf_capacity() as u64;
+        self.found.room += self.tree.leaf_capacity() as u64;
         let mut records = Records::new();
         for (key, value) in leaf.sorted()?.into_iter().filter(|(key, _)| range.contains(*key)) {
-            self.found.keys += 1;
-            if let EntryValue::Record(record) = value {
-                records.push((key, record));
+            match value {
+                EntryValue::Inline(_) => self.found.keys += 1,
+                EntryValue::Record(record) => {
+                    self.found.keys += 1;
+                    records.push((key, record));
+                }
+                EntryValue::Layer(layer) if self.tree.keys() == Keys::Bytes => {
+                    self.layers.push(LayerEntry::new(self.source.tree(), self.layer.as_ref(), key, layer));
+                }
+                EntryValue::Layer(layer) => return Err(NodeFault::NoLayers { layer }.into()),
             }
         }
         Ok(records)
@@ -501,13 +563,18 @@ impl<'p, S: Source> Walk<'p, S> {
             }
             let bytes = poll_fn(|context| Pin::new(&mut ahead).poll_next(context)).await;
             let bytes = bytes.expect("each is read")?;
-            read_record(&bytes, key, record).map_err(|fault| {
-                let damage = Damage::Record { key, record: record.address, fault: fault.into() };
+            let wrong = |fault| {
+                let damage = Damage::Record { key, record: record.address, fault };
                 VerifyError::Node { address: leaf, level: 0, damage }
-            })?;
+            };
+            let record_key = self.layer.as_ref().map_or(key, Layer::first);
+            let value = read_record(&bytes, record_key, record).map_err(|fault| wrong(fault.into()))?;
+            if self.layer.as_ref().is_some_and(|layer| !layer.may_have(key, value)) {
+                return Err(wrong(NodeFault::OtherKey { entry: key }));
+            }
             self.found.records += 1;
             let head = bytes.first_chunk().map(RecordHead::parse);
-            let is_published = head.is_some_and(|head| head.is_published(key, record));
+            let is_published = head.is_some_and(|head| head.is_published(record_key, record));
             self.found.unpublished += u64::from(!is_published);
         }
         Ok(())

@@ -54,6 +54,8 @@ pub struct PathStep {
 enum Entry {
     Inline(Vec<u8>),
     Record(RecordPointer),
+    /// Keys of bytes share it.
+    Layer,
 }
 
 /// A node that a walk over memory at hand could not pass.
@@ -136,7 +138,7 @@ impl<'m> Tree<'m> {
     /// When a node on the way, or the record, is damaged.
     pub fn get(&self, key: u64) -> Result<Option<Vec<u8>>, WalkError> {
         match self.entry_of(key)? {
-            None => Ok(None),
+            None | Some(Entry::Layer) => Ok(None),
             Some(Entry::Inline(value)) => Ok(Some(value)),
             Some(Entry::Record(pointer)) => {
                 let mut record = vec![0; record_bytes(pointer.length) as usize];
@@ -185,7 +187,7 @@ impl<'m> Tree<'m> {
         }
         let fits = |pointer: &RecordPointer| record_bytes(pointer.length) <= self.config.max_node_bytes();
         let entry = self.entry_in(&bytes, key)?;
-        if let Some(Entry::Inline(_)) = entry {
+        if let Some(Entry::Inline(_) | Entry::Layer) = entry {
             return Ok(leaf);
         }
         let record = self.published(key, entry)?;
@@ -208,6 +210,7 @@ impl<'m> Tree<'m> {
         Ok(found.map(|value| match value {
             EntryValue::Inline(value) => Entry::Inline(value.to_vec()),
             EntryValue::Record(pointer) => Entry::Record(pointer),
+            EntryValue::Layer(_) => Entry::Layer,
         }))
     }
 

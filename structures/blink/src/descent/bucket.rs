@@ -39,7 +39,7 @@ impl<V: Verbs> Descent<'_, V> {
                 && let Some(offset) = unread.take()
             {
                 let bytes = self.pool.read(&self.lane, address.behind(offset.into()), BUCKET_BYTES).await?;
-                let found = read_bucket(&self.pool.config().tree, address.server(), key, &bytes);
+                let found = read_bucket(self.tree(), address.server(), key, &bytes);
                 if let Ok(place) = found.map(|found| Place::of(found, Some(address), &bytes)) {
                     self.arrive_at_bucket();
                     return Ok((bytes, place));
@@ -60,7 +60,7 @@ impl<V: Verbs> Descent<'_, V> {
         offset: u32,
         or_record: bool,
     ) -> Result<HintResult, Reason> {
-        let tree = self.pool.config().tree;
+        let tree = *self.tree();
         let (key, range, server) = (self.key, self.partition.range, self.partition.root.server());
         let line = (u64::from(offset) / IndexTarget::LINE) as u8;
         let target = IndexTarget::Slice { line, or_record };
@@ -101,7 +101,7 @@ impl<V: Verbs> Descent<'_, V> {
 
     /// A node where a bucket was asked for: the switches lead no further, or know nothing of slices.
     fn led_to_node(&mut self, header: NodeHeader, bytes: Buffer) -> HintResult {
-        let tree = self.pool.config().tree;
+        let tree = *self.tree();
         let (key, range, needed) = (self.key, self.partition.range, tree.node_bytes(header.level));
         if header.level != 0 {
             self.pool.needs(|needs| needs.note(&range, key, needed));

@@ -36,7 +36,7 @@ impl<V: Verbs> Descent<'_, V> {
         asked: Option<Asked>,
         arrive: &mut impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
     ) -> Result<Decision<T>, NodeFault> {
-        let node = Node::read(&self.pool.config().tree, bytes)?;
+        let node = Node::read(self.tree(), bytes)?;
         let header = node.header();
         self.check_place(step, header)?;
         let range = header.range();
@@ -46,6 +46,7 @@ impl<V: Verbs> Descent<'_, V> {
         // A node with a partner is being split or merged: it is read again soon.
         if let Node::Internal(node) = &node
             && header.partner.is_null()
+            && self.layer.is_none()
         {
             self.pool.tell_cache(|cache| cache.put(node, &self.partition));
         }
@@ -146,8 +147,7 @@ impl<V: Verbs> Descent<'_, V> {
 
     /// The node that was read has been split: the copy of the parent in the cache, which may have led here, learns of the other half.
     pub(super) fn teach_cache(&mut self, level: u8, low: u64, address: GlobalAddress) {
-        let child = Child { low, address, parent_level: level.saturating_add(1) };
-        self.pool.teach_cache(child);
+        self.teach_parent(Child { low, address, parent_level: level.saturating_add(1) });
         if self.cached.take_if(|(_, cached)| *cached == level).is_some() {
             self.pool.count_cache(|stats| stats.stale += 1);
         }

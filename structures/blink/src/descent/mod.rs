@@ -10,6 +10,8 @@ use fatbtree_remote_memory::{GlobalAddress, Lane, Path, Suspicion};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 
+use crate::config::TreeConfig;
+use crate::layers::Layer;
 use crate::operation::{Start, Trips};
 use crate::pool::Pool;
 use crate::speculation::EntryCache;
@@ -56,7 +58,10 @@ pub(crate) struct Child {
 /// ```
 pub(crate) struct Descent<'p, V: Verbs> {
     pool: &'p Pool<V>,
+    /// The key, in the layer where the descent is.
     key: u64,
+    /// That layer; none: the first one.
+    layer: Option<Box<Layer>>,
     lane: Lane,
     partition: Partition,
     /// Number of the tree, by the entry cache, when the descent began.
@@ -66,6 +71,8 @@ pub(crate) struct Descent<'p, V: Verbs> {
     lost_since: Option<Instant>,
     /// Requests that the device refused for now.
     refusals: u32,
+    /// The layer where the descent is has no keys any more, or is not there.
+    is_gone: bool,
     /// No more index reads: one was a stale hint, or its connection broke.
     walks: bool,
     /// Siblings followed and partners asked since the last start.
@@ -93,19 +100,93 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// One for another key of an operation that goes on: on the same lane, whose order it relies on.
     pub(crate) fn for_key(&self, key: u64) -> Self {
-        Self::on_lane(self.pool, key, self.lane.apart())
+        let mut other = Self::on_lane(self.pool, key, self.lane.apart());
+        if self.layer.is_some() {
+            (other.layer, other.partition) = (self.layer.clone(), self.partition);
+        }
+        other
+    }
+
+    /// One for a key of a layer.
+    pub(crate) fn within(pool: &'p Pool<V>, layer: Option<&Layer>, key: u64) -> Self {
+        let mut descent = Self::new(pool, key);
+        if let Some(layer) = layer {
+            descent.enter(layer.clone(), key);
+        }
+        descent
+    }
+
+    /// Goes on in a layer, where the key is another one.
+    pub(crate) fn enter(&mut self, layer: Layer, key: u64) {
+        self.partition = layer.partition();
+        (self.key, self.layer) = (key, Some(Box::new(layer)));
+        // What is known of the way is of the layer above.
+        (self.cached, self.by_switches, self.pointed_from, self.untold) = (None, false, None, None);
+    }
+
+    /// Goes back to a layer above; none: the first one.
+    pub(crate) fn go_back(&mut self, layer: Option<Box<Layer>>, key: u64) {
+        self.partition = match &layer {
+            Some(layer) => layer.partition(),
+            None => self.pool.partition_of(key),
+        };
+        (self.key, self.layer, self.is_gone) = (key, layer, false);
+        (self.cached, self.by_switches, self.pointed_from, self.untold) = (None, false, None, None);
+    }
+
+    /// The layer where the descent is; none: the first one.
+    pub(crate) fn layer(&self) -> Option<&Layer> {
+        self.layer.as_deref()
+    }
+
+    /// Shape of the nodes of this layer.
+    #[inline]
+    pub(crate) fn tree(&self) -> &TreeConfig {
+        match &self.layer {
+            None => &self.pool.config().tree,
+            Some(layer) => layer.tree(),
+        }
+    }
+
+    /// The key that the records of this key have: that of the first layer.
+    #[inline]
+    pub(crate) fn record_key(&self) -> u64 {
+        match &self.layer {
+            None => self.key,
+            Some(layer) => layer.first(),
+        }
+    }
+
+    /// Tells the cache of a node that its copy of the parent may not know.
+    pub(crate) fn teach_parent(&self, child: Child) {
+        if self.layer.is_none() {
+            self.pool.teach_cache(child);
+        }
+    }
+
+    /// Notes a root that was announced.
+    pub(crate) fn set_root(&mut self, root: GlobalAddress, level: u8) {
+        match &mut self.layer {
+            None => self.pool.set_root(self.partition.id, root, level),
+            Some(layer) => {
+                layer.set_root(root, level);
+                self.partition = layer.partition();
+            }
+        }
     }
 
     fn on_lane(pool: &'p Pool<V>, key: u64, lane: Lane) -> Self {
         Self {
             pool,
             key,
+            layer: None,
             lane,
             partition: pool.partition_of(key),
             entry_tree: pool.entries(EntryCache::tree).unwrap_or_default(),
             started: pool.reactor().now(),
             lost_since: None,
             refusals: 0,
+            is_gone: false,
             walks: false,
             siblings: 0,
             cached: None,
@@ -164,6 +245,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// Prepares an attempt: waits for the connection, and says where the walk really begins.
     pub(crate) async fn begin(&mut self, start: Start) -> Result<Start, Reason> {
         let registered = loop {
+            if self.layer.is_some() {
+                break self.pool.until_up(self.path().id).await?;
+            }
             self.partition = self.pool.partition_of(self.key);
             let registered = self.pool.until_up(self.path().id).await?;
             // A server that was away has told its root, and perhaps other keys than were taken for its own.

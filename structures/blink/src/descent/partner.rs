@@ -71,7 +71,7 @@ impl<V: Verbs> Descent<'_, V> {
     /// Reads the partner of a node to learn which keys it has. An error of the inner kind says that the
     /// partner is being written.
     pub(crate) async fn upper(&mut self, header: &NodeHeader) -> Result<Result<Upper, NodeFault>, Reason> {
-        let tree = self.pool.config().tree;
+        let tree = *self.tree();
         let bytes = self.pool.read(&self.lane, header.partner, tree.node_bytes(header.level)).await?;
         Ok(match Node::read(&tree, &bytes) {
             Ok(node) => {

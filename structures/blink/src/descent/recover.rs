@@ -1,13 +1,11 @@
 //! Recovery from a failed attempt: another attempt, or the end of the operation.
 
-use fatbtree_remote_memory::{BreakReason, GlobalAddress, LockError, Shortage, Stop, Trouble, Want};
+use fatbtree_remote_memory::{BreakReason, LockError, Shortage, Stop, Trouble, Want};
 use fatbtree_verbs::Verbs;
 
 use super::Descent;
 use crate::node::NodeFault;
 use crate::operation::OperationError;
-use crate::super_root::Partition;
-use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 
 /// Reasons for which one attempt of an operation failed.
 pub(crate) enum Reason {
@@ -53,7 +51,7 @@ impl<V: Verbs> Descent<'_, V> {
     /// When there is none to be made.
     #[cold]
     pub(crate) async fn recover(&mut self, reason: Reason) -> Result<(), OperationError> {
-        let key = self.key;
+        let key = self.record_key();
         let fault = match reason {
             Reason::Trouble(Trouble::Broke(last)) => {
                 self.walks = true;
@@ -102,7 +100,7 @@ impl<V: Verbs> Descent<'_, V> {
             self.count_stale_hint();
         }
         if let Some((child, level)) = self.cached.take() {
-            self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), key, child));
+            self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), self.key, child));
             self.pool.count_cache(|stats| stats.stale += 1);
         }
         if !self.has_patience() {
@@ -118,7 +116,8 @@ impl<V: Verbs> Descent<'_, V> {
             self.pool.pause(self.trips.restarts).await;
             self.refresh_root().await;
         }
-        Ok(())
+        // A layer that has gone does not come again.
+        if self.is_gone { Err(OperationError::NoLayer { key }) } else { Ok(()) }
     }
 
     /// Whether the operation still tries. Patience runs from the first fault or refusal, so that an earlier wait for a connection does not
@@ -131,15 +130,18 @@ impl<V: Verbs> Descent<'_, V> {
     /// Asks the region's superblock for the root. What goes wrong here goes wrong again in the next attempt, and is told
     /// then.
     pub(crate) async fn refresh_root(&mut self) {
-        let place = GlobalAddress::new(self.partition.root.server(), 0);
-        let Ok(bytes) = self.pool.read(&self.lane, place, SUPERBLOCK_BYTES).await else { return };
-        let Ok(found) = Superblock::parse(&bytes) else { return };
-        if found.check(&self.partition, &self.pool.config().tree).is_err() {
-            return;
-        }
-        let Partition { id, root, root_level, .. } = found.partition;
+        let (place, len) = self.root_place();
+        let Ok(bytes) = self.pool.read(&self.lane, place, len).await else { return };
+        let found = match self.check_root_block(&bytes) {
+            Ok(found) => found,
+            Err(fault) => {
+                self.is_gone = self.layer.is_some() && !fault.is_torn();
+                return;
+            }
+        };
+        let (root, root_level) = found.root();
         if (root, root_level) != (self.partition.root, self.partition.root_level) {
-            self.pool.set_root(id, root, root_level);
+            self.set_root(root, root_level);
             self.pool.count(|stats| stats.new_roots += 1);
         }
     }

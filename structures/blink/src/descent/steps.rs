@@ -80,7 +80,7 @@ impl<V: Verbs> Descent<'_, V> {
     /// Lets the switches lead to the key, be it to its record. For lookups where values are out of line.
     #[inline]
     pub(crate) async fn ask_switches(&mut self) -> Result<HintResult, Reason> {
-        let len = self.pool.config().tree.max_node_bytes();
+        let len = self.tree().max_node_bytes();
         let bytes = self.pool.index_read(self.path(), self.key, len, IndexTarget::NodeOrRecord).await?;
         Ok(self.take_hinted(bytes))
     }
@@ -159,7 +159,7 @@ impl<V: Verbs> Descent<'_, V> {
 
     #[inline]
     async fn read_step(&self, step: Step) -> Result<Buffer, Trouble> {
-        let tree = &self.pool.config().tree;
+        let tree = self.tree();
         match step {
             Step::Index => {
                 // Where there are neither records nor buckets, all that switches know are nodes.

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use fatbtree_remote_memory::Check;
 use fatbtree_remote_memory::record::RecordPointer;
+use fatbtree_remote_memory::{Check, GlobalAddress};
 
 use super::bucket::clear_key;
 use super::leaf::{EntryValue, KEY, LeafNode, LeafShape, OCCUPIED, VALUE};
@@ -21,6 +21,57 @@ pub enum NewValue<'v> {
     Inline(&'v [u8]),
     /// A record, written before.
     Record(RecordPointer),
+    /// A layer, written before.
+    Layer(GlobalAddress),
+}
+
+/// The entries of a leaf that was read and checked, and is locked.
+#[derive(Clone, Copy, Debug)]
+pub struct LeafView<'a> {
+    bytes: &'a [u8],
+    shape: LeafShape,
+}
+
+impl<'a> LeafView<'a> {
+    /// A view of the bytes of a leaf, which must have the leaf's size.
+    ///
+    /// # Panics
+    /// When they have not.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], shape: &LeafShape) -> Self {
+        assert_eq!(bytes.len(), shape.bytes() as usize, "a leaf is read whole");
+        Self { bytes, shape: *shape }
+    }
+
+    /// The slot of a key.
+    ///
+    /// # Errors
+    /// When it has two: to change one of them would bring back what the other one says.
+    pub fn slot_of(&self, key: u64) -> Result<Option<usize>, NodeFault> {
+        let is_its = |&slot: &usize| {
+            self.bytes[self.shape.entry_offset(slot)] & OCCUPIED != 0 && self.key(slot) == key
+        };
+        let mut slots = (0..self.shape.capacity()).filter(is_its);
+        match (slots.next(), slots.next()) {
+            (Some(_), Some(_)) if Check::KeyTwice.on() => Err(NodeFault::KeyTwice { key }),
+            (slot, _) => Ok(slot),
+        }
+    }
+
+    /// Content of a slot's entry beside its key.
+    ///
+    /// # Errors
+    /// When it points nowhere or is torn.
+    pub fn value(&self, slot: usize) -> Result<EntryValue<'a>, NodeFault> {
+        let (lines, _) = self.bytes.as_chunks::<LINE>();
+        LeafNode::new(NodeHeader::parse(&lines[0]), lines, &self.shape).value(slot)
+    }
+
+    fn key(&self, slot: usize) -> u64 {
+        let at = self.shape.entry_offset(slot) + KEY;
+        let (lines, _) = self.bytes.as_chunks::<LINE>();
+        word(&lines[at / LINE], at % LINE)
+    }
 }
 
 /// A leaf that was read and checked, and is locked: its bytes, to be changed and written back in parts.
@@ -45,14 +96,9 @@ impl<'a> LeafEditor<'a> {
     /// The slot of a key.
     ///
     /// # Errors
-    /// When it has two: to change one of them would bring back what the other one says.
+    /// As [`LeafView::slot_of`].
     pub fn slot_of(&self, key: u64) -> Result<Option<usize>, NodeFault> {
-        let is_its = |&slot: &usize| self.is_occupied(slot) && self.key(slot) == key;
-        let mut slots = (0..self.shape.capacity()).filter(is_its);
-        match (slots.next(), slots.next()) {
-            (Some(_), Some(_)) if Check::KeyTwice.on() => Err(NodeFault::KeyTwice { key }),
-            (slot, _) => Ok(slot),
-        }
+        LeafView::new(self.bytes, &self.shape).slot_of(key)
     }
 
     /// A slot without an entry, for one of `key`. In a leaf of buckets other entries may be moved for it.
@@ -82,8 +128,7 @@ impl<'a> LeafEditor<'a> {
     /// # Errors
     /// When it points nowhere or is torn.
     pub fn value(&self, slot: usize) -> Result<EntryValue<'_>, NodeFault> {
-        let (lines, _) = self.bytes.as_chunks::<LINE>();
-        LeafNode::new(NodeHeader::parse(&lines[0]), lines, &self.shape).value(slot)
+        LeafView::new(self.bytes, &self.shape).value(slot)
     }
 
     /// Puts key and value into a slot; the entry's version goes on from what is there. Returns the bytes of the leaf to be
@@ -112,12 +157,6 @@ impl<'a> LeafEditor<'a> {
 
     fn is_occupied(&self, slot: usize) -> bool {
         self.bytes[self.shape.entry_offset(slot)] & OCCUPIED != 0
-    }
-
-    fn key(&self, slot: usize) -> u64 {
-        let at = self.shape.entry_offset(slot) + KEY;
-        let (lines, _) = self.bytes.as_chunks::<LINE>();
-        word(&lines[at / LINE], at % LINE)
     }
 
     /// A version that neither end has: of an entry of two lines that was written in part, one end may have the next one already.

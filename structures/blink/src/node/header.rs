@@ -15,7 +15,7 @@
 //!     24    8 low fence key, inclusive
 //!     32    8 high fence key, exclusive; u64::MAX and meaningless when "last" is set
 //!     40    8 right sibling, 0 = none
-//!     48    8 internal nodes: first child, whose pivot is the low fence; leaves: zero
+//!     48    8 internal nodes: first child, whose pivot is the low fence; leaves: number of the layer, 0 of the first one
 //!     56    8 partner, 0 = none: the node that may hold this one's upper keys while it is split or merged
 //! ```
 
@@ -118,7 +118,7 @@ pub struct NodeHeader {
     pub high: u64,
     /// The node to the right at the same level.
     pub sibling: GlobalAddress,
-    /// First child of an internal node.
+    /// First child of an internal node; of a leaf, number of its layer.
     pub first_child: GlobalAddress,
     /// The node that may hold the upper keys of this one; null but while it is split or merged.
     pub partner: GlobalAddress,

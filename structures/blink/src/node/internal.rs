@@ -3,7 +3,8 @@
 //! ```text
 //! line 0      the header; child 0 at offset 48, its pivot is the low fence
 //! line 1..    offset  0, 1 byte   version
-//!             offset  1, 15 bytes zero; where lines have checksums, that of the line at 12
+//!             offset  1, 15 bytes zero; where lines have checksums, that of the line at 12; in line 1 of a node of a layer below the first
+//!                                 one, the layer's number at 1 (8 bytes)
 //!             offset 16, 16 bytes child 3(line-1)+1: pivot (8), address (8)
 //!             offset 32, 16 bytes child 3(line-1)+2
 //!             offset 48, 16 bytes child 3(line-1)+3
@@ -19,6 +20,9 @@ use crate::config::Integrity;
 
 /// Children in each line after the header.
 pub const CHILDREN_PER_LINE: usize = 3;
+
+/// Offset of the layer's number in the node.
+pub(super) const LAYER_AT: usize = LINE + 1;
 
 const FIRST: usize = 16;
 const STEP: usize = 16;
@@ -86,6 +90,11 @@ impl<'a> InternalNode<'a> {
             last = Some(pivot);
         }
         Ok(())
+    }
+
+    /// Number of the layer that the node belongs to; 0 of the first one.
+    pub(super) fn layer(&self) -> u64 {
+        self.lines.get(LAYER_AT / LINE).map_or(0, |line| word(line, LAYER_AT % LINE))
     }
 
     /// Children of the node, at least 1.

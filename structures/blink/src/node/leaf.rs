@@ -210,6 +210,12 @@ impl LeafShape {
         }
     }
 
+    /// The layer to which an entry without a value leads, if it leads to one.
+    #[inline]
+    fn layer_in(&self, entry: &[u8]) -> Option<GlobalAddress> {
+        self.short.and_then(|_| short::layer(entry.get(VALUE..)?))
+    }
+
     /// Pointer to a record in the bytes of an entry without a value.
     #[inline]
     fn pointer_in(&self, entry: &[u8]) -> Option<RecordPointer> {
@@ -230,6 +236,10 @@ impl LeafShape {
             NewValue::Inline(value) => {
                 assert!(self.has_values(), "this leaf keeps values out of line");
                 room.copy_from_slice(value);
+            }
+            NewValue::Layer(layer) => {
+                assert!(self.short.is_some(), "entries of this leaf do not say what they hold");
+                short::put_layer(room, layer);
             }
             NewValue::Record(pointer) => {
                 assert!(self.has_records(), "this leaf keeps values in line");
@@ -270,6 +280,8 @@ pub enum EntryValue<'a> {
     Inline(&'a [u8]),
     /// The record that holds the value.
     Record(RecordPointer),
+    /// The layer that tells apart the keys of bytes which share the entry.
+    Layer(GlobalAddress),
 }
 
 /// A checked view of a leaf.
@@ -398,6 +410,9 @@ impl<'a> LeafNode<'a> {
     ) -> Result<EntryValue<'a>, NodeFault> {
         if let Some(value) = shape.value_in(entry) {
             return Ok(EntryValue::Inline(&entry[value]));
+        }
+        if let Some(layer) = shape.layer_in(entry) {
+            return Ok(EntryValue::Layer(layer));
         }
         let pointer = shape.pointer_in(entry);
         match pointer.filter(|pointer| !pointer.address.is_null() || !Check::NullPointer.on()) {

@@ -37,7 +37,7 @@ mod speculated;
 
 pub(crate) use bucket::Slice;
 pub use bucket::{BUCKET_BYTES, read_bucket};
-pub use edit::{LeafEditor, NewValue};
+pub use edit::{LeafEditor, LeafView, NewValue};
 pub use header::{
     FIRST_CHILD, FORMAT_BY_LENGTH, FORMAT_INTERNAL, FORMAT_OUT_OF_LINE, MAGIC, NodeHeader, NodeSpec, offsets,
 };
@@ -49,7 +49,8 @@ pub use speculated::{MAX_ENTRY_LINES, entry_lines, read_entry};
 use fatbtree_remote_memory::record::{MARK_BYTES, RecordFault};
 use fatbtree_remote_memory::{Check, GlobalAddress, KeyRange};
 
-use crate::config::{MAX_PATH_MTU, TreeConfig};
+use crate::config::{Integrity, MAX_PATH_MTU, TreeConfig};
+use crate::layers::LayerId;
 use line::Marks;
 
 /// Bytes of a line: the unit in which NICs access memory at once, and which carries a version.
@@ -202,6 +203,32 @@ pub enum NodeFault {
         /// The slot.
         slot: usize,
     },
+    /// The node is another layer's: the pointer that led here is stale.
+    #[error("node of layer {found:#x}, one of layer {expected:#x} was expected")]
+    Layer {
+        /// The node's layer.
+        found: u64,
+        /// Expected layer.
+        expected: u64,
+    },
+    /// An entry leads to a layer where keys are numbers.
+    #[error("the entry leads to a layer at {layer}, which only keys of bytes have")]
+    NoLayers {
+        /// Address of the layer.
+        layer: GlobalAddress,
+    },
+    /// The layer to which an entry leads is not there any more, or not yet.
+    #[error("no layer of these keys at {layer}")]
+    NoLayer {
+        /// Address of the layer.
+        layer: GlobalAddress,
+    },
+    /// A record's key of bytes does not belong to the entry that leads to it.
+    #[error("the record's key of bytes does not belong to entry {entry:#x}")]
+    OtherKey {
+        /// The key of the entry.
+        entry: u64,
+    },
     /// The key lies left of the node: the pointer that led here is stale.
     #[error("key is below the node's low fence {low:#x}")]
     KeyLeft {
@@ -322,7 +349,21 @@ impl<'a> Node<'a> {
         if let Self::Internal(node) = &node {
             node.check_children()?;
         }
+        if let Some(LayerId(expected)) = config.layer() {
+            let found = node.layer();
+            if found != expected && crate::layers::Check::Node.on() {
+                return Err(NodeFault::Layer { found, expected });
+            }
+        }
         Ok(node)
+    }
+
+    /// Number of the layer that the node belongs to; 0 of the first one.
+    fn layer(&self) -> u64 {
+        match self {
+            Self::Leaf(leaf) => leaf.header().first_child.raw(),
+            Self::Internal(node) => node.layer(),
+        }
     }
 
     /// A view of a node that [`read`](Self::read) has checked before.
@@ -349,6 +390,17 @@ impl<'a> Node<'a> {
             Self::Internal(node) => node.header(),
             Self::Leaf(node) => node.header(),
         }
+    }
+}
+
+/// Makes a node, which is written but for that, one of the layer of `config`.
+pub(crate) fn claim(config: &TreeConfig, node: &mut [u8]) {
+    let Some(LayerId(layer)) = config.layer() else { return };
+    let is_leaf = node[offsets::LEVEL] == 0;
+    let at = if is_leaf { FIRST_CHILD } else { internal::LAYER_AT };
+    node[at..at + 8].copy_from_slice(&layer.to_le_bytes());
+    if config.integrity() == Integrity::Checksums {
+        Marks::Internal.sum(node, at / LINE);
     }
 }
 
@@ -384,6 +436,14 @@ fn with_header(config: &TreeConfig, node: &[u8], change: impl FnOnce(&mut [u8; L
 /// stays a freed node until it is a node again.
 pub fn mark_free(line: &mut [u8; LINE]) {
     line[offsets::FLAGS] |= header::FREE;
+    let version = line[0];
+    let integrity = NodeHeader::parse(line).integrity();
+    Marks::Internal.stamp(line, version, integrity);
+}
+
+/// Marks the leaf whose line 0 this is as one that is in use, after [`mark_free`].
+pub(crate) fn revive(line: &mut [u8; LINE]) {
+    line[offsets::FLAGS] &= !header::FREE;
     let version = line[0];
     let integrity = NodeHeader::parse(line).integrity();
     Marks::Internal.stamp(line, version, integrity);

@@ -38,6 +38,10 @@ pub struct PoolStats {
     pub merges: u64,
     /// Nodes merged into their left neighbours whose parent lies on another server.
     pub merges_below_others: u64,
+    /// Layers made for keys of bytes that begin alike.
+    pub layers_created: u64,
+    /// Layers removed that had no keys any more.
+    pub layers_removed: u64,
     /// Nodes whose unfinished split or merge, begun by another operation, was completed.
     pub settled: u64,
 }

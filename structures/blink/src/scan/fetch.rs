@@ -12,7 +12,9 @@ use futures_core::Stream;
 
 use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
-use crate::node::{EntryValue, Node, NodeFault, NodeHeader, each_key_once};
+use crate::layers::Layer;
+use crate::lookup::Place;
+use crate::node::{EntryValue, LeafNode, Node, NodeFault, NodeHeader, each_key_once};
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 
@@ -50,17 +52,40 @@ pub(super) struct Fetched {
 
 #[derive(Debug)]
 pub(super) enum Holds {
-    /// The pairs of a leaf, in ascending order of their keys.
-    Pairs(Vec<(u64, Bytes)>),
+    /// The entries of a leaf, in ascending order of their keys.
+    Entries(Entries),
     /// The children of a node of this level, with their pivots.
     Children(u8, Vec<(u64, GlobalAddress)>),
     /// The tree has no such level any more.
     Nothing,
 }
 
-/// The value of a key as its leaf has it.
-enum Found {
-    Here(Bytes),
+/// Content of an entry, its record included.
+#[derive(Clone, Debug)]
+pub(crate) enum Entry {
+    /// The value in the entry.
+    Inline(Bytes),
+    /// The value in the record.
+    Record(Bytes),
+    /// The layer to which the entry leads, where keys are bytes.
+    Layer(GlobalAddress),
+}
+
+impl Entry {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Inline(value) | Self::Record(value) => value.len(),
+            Self::Layer(_) => 0,
+        }
+    }
+}
+
+/// Entries with their keys.
+pub(crate) type Entries = Vec<(u64, Entry)>;
+
+/// Content of an entry as its leaf has it.
+pub(crate) enum Found {
+    Here(Entry),
     Record(RecordPointer),
 }
 
@@ -71,8 +96,12 @@ enum Copied {
 }
 
 /// Reads a node, whatever happens to it meanwhile.
-pub(super) async fn fetch<V: Verbs>(pool: &Pool<V>, ask: Ask) -> Result<Fetched, OperationError> {
-    let mut descent = Descent::new(pool, ask.key);
+pub(super) async fn fetch<V: Verbs>(
+    pool: &Pool<V>,
+    layer: Option<&Layer>,
+    ask: Ask,
+) -> Result<Fetched, OperationError> {
+    let mut descent = Descent::within(pool, layer, ask.key);
     let mut asked_superblock = false;
     let (address, range, copied) = loop {
         let reason = match descent.begin(ask.start).await {
@@ -108,8 +137,8 @@ pub(super) async fn fetch<V: Verbs>(pool: &Pool<V>, ask: Ask) -> Result<Fetched,
         Copied::Internal(level, children) => (Holds::Children(level, children), 0),
         Copied::Leaf(mut entries) => {
             entries.retain(|(key, _)| range.contains(*key));
-            let (pairs, depth) = values_of(&mut descent, entries).await?;
-            (Holds::Pairs(pairs), depth)
+            let (entries, depth) = values_of(&mut descent, entries).await?;
+            (Holds::Entries(entries), depth)
         }
     };
     let (trips, _) = descent.end();
@@ -123,7 +152,7 @@ async fn read<V: Verbs>(
     level: u8,
     ask: &Ask,
 ) -> Result<(GlobalAddress, KeyRange, Copied), Reason> {
-    let tree = descent.pool().config().tree;
+    let tree = *descent.tree();
     let copy = |node: &Node<'_>, bytes: &[u8]| {
         let header = node.header();
         Ok((header.address, header.low, copy(&tree, node, bytes, ask)?))
@@ -145,24 +174,33 @@ fn copy(tree: &TreeConfig, node: &Node<'_>, bytes: &[u8], ask: &Ask) -> Result<C
         Node::Internal(node) => return Ok(Copied::Internal(node.header().level, node.children().collect())),
         Node::Leaf(leaf) => leaf,
     };
+    entries_of(tree, leaf, bytes, ask.keep, ask.values).map(Copied::Leaf)
+}
+
+/// Copies the entries of a leaf, which lies at the beginning of `bytes`, in ascending order of their keys.
+pub(crate) fn entries_of(
+    tree: &TreeConfig,
+    leaf: &LeafNode<'_>,
+    bytes: &[u8],
+    keep: KeyRange,
+    values: bool,
+) -> Result<Vec<(u64, Found)>, NodeFault> {
     let bytes = &bytes[..tree.leaf_bytes() as usize];
     // One copy, which all values share.
-    let shared = if ask.values && tree.leaf_shape().has_values() {
-        Bytes::copy_from_slice(bytes)
-    } else {
-        Bytes::new()
-    };
+    let shared =
+        if values && tree.leaf_shape().has_values() { Bytes::copy_from_slice(bytes) } else { Bytes::new() };
     let mut entries = Vec::with_capacity(tree.leaf_capacity());
     for entry in leaf.entries() {
         let (key, value) = entry?;
-        if !ask.keep.contains(key) {
+        if !keep.contains(key) {
             continue;
         }
         let found = match value {
-            _ if !ask.values => Found::Here(Bytes::new()),
+            EntryValue::Layer(layer) => Found::Here(Entry::Layer(layer)),
+            _ if !values => Found::Here(Entry::Inline(Bytes::new())),
             EntryValue::Inline(value) => {
                 let start = value.as_ptr().addr() - bytes.as_ptr().addr();
-                Found::Here(shared.slice(start..start + value.len()))
+                Found::Here(Entry::Inline(shared.slice(start..start + value.len())))
             }
             EntryValue::Record(record) => Found::Record(record),
         };
@@ -170,20 +208,20 @@ fn copy(tree: &TreeConfig, node: &Node<'_>, bytes: &[u8], ask: &Ask) -> Result<C
     }
     entries.sort_unstable_by_key(|(key, _)| *key);
     each_key_once(&entries)?;
-    Ok(Copied::Leaf(entries))
+    Ok(entries)
 }
 
 /// Reads the records of a leaf, some at a time; says how many round trips that took one after another. A key that has gone
 /// meanwhile is left out.
-async fn values_of<V: Verbs>(
+pub(crate) async fn values_of<V: Verbs>(
     descent: &mut Descent<'_, V>,
     entries: Vec<(u64, Found)>,
-) -> Result<(Vec<(u64, Bytes)>, u32), OperationError> {
-    let mut pairs: Vec<(u64, Option<Bytes>)> = Vec::with_capacity(entries.len());
+) -> Result<(Entries, u32), OperationError> {
+    let mut pairs: Vec<(u64, Option<Entry>)> = Vec::with_capacity(entries.len());
     let mut records = Vec::new();
     for (at, (key, found)) in entries.into_iter().enumerate() {
         pairs.push(match found {
-            Found::Here(value) => (key, Some(value)),
+            Found::Here(entry) => (key, Some(entry)),
             Found::Record(record) => {
                 records.push((at, key, record));
                 (key, None)
@@ -201,32 +239,55 @@ async fn values_of<V: Verbs>(
         }
         let next = poll_fn(|context| Pin::new(&mut reads).poll_next(context)).await;
         let Some((at, begun, result)) = next else { break };
-        let (value, trips): (Option<Bytes>, Trips) = result?;
-        pairs[at].1 = value;
+        let (entry, trips): (Option<Entry>, Trips) = result?;
+        pairs[at].1 = entry;
         clock = clock.max(begun + trips.round_trips);
         descent.lane().add(trips.round_trips);
         add(descent.trips_mut(), &trips);
     }
-    Ok((pairs.into_iter().filter_map(|(key, value)| Some((key, value?))).collect(), clock))
+    Ok((pairs.into_iter().filter_map(|(key, entry)| Some((key, entry?))).collect(), clock))
 }
 
-/// The value in a record; or, if the record is not this key's any more, whatever a lookup finds.
+/// The value in a record; or, if the record is not this key's any more, whatever its entry has.
 async fn value_of<V: Verbs>(
     mut descent: Descent<'_, V>,
     record: RecordPointer,
-) -> Result<(Option<Bytes>, Trips), OperationError> {
-    let mut attempt = descent.read_value(record).await.map(Some);
-    let value = loop {
+) -> Result<(Option<Entry>, Trips), OperationError> {
+    let mut attempt = read_entry(&mut descent, record).await;
+    let entry = loop {
         match attempt {
-            Ok(value) => break value.map(|value| Bytes::copy_from_slice(&value)),
+            Ok(entry) => break entry,
             Err(reason) => descent.recover(reason).await?,
         }
         attempt = match descent.begin(Start::Root).await {
-            Ok(start) => descent.get(start).await,
+            Ok(start) => find_entry(&mut descent, start).await,
             Err(reason) => Err(reason),
         };
     };
-    Ok((value, descent.end().0))
+    Ok((entry, descent.end().0))
+}
+
+async fn read_entry<V: Verbs>(
+    descent: &mut Descent<'_, V>,
+    record: RecordPointer,
+) -> Result<Option<Entry>, Reason> {
+    let value = descent.read_value(record).await?;
+    Ok(Some(Entry::Record(Bytes::copy_from_slice(&value))))
+}
+
+async fn find_entry<V: Verbs>(descent: &mut Descent<'_, V>, start: Start) -> Result<Option<Entry>, Reason> {
+    let key = descent.key();
+    let (leaf, place) =
+        descent.descend(start, None, 0, |node, bytes| Place::in_leaf(node, bytes, key)).await?;
+    match place {
+        Place::Nowhere => Ok(None),
+        Place::Inline { value, .. } => Ok(Some(Entry::Inline(Bytes::copy_from_slice(&leaf[value])))),
+        Place::Layer(layer) => Ok(Some(Entry::Layer(layer))),
+        Place::Record(record) => {
+            drop(leaf);
+            read_entry(descent, record).await
+        }
+    }
 }
 
 fn add(all: &mut Trips, more: &Trips) {

@@ -3,18 +3,20 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 use fatbtree_verbs::Verbs;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
-use super::fetch::{Ask, Fetched, Holds, fetch};
+use super::fetch::{Ask, Entries, Fetched, Holds, fetch};
 use super::{Order, ScanOptions, ScanTrips};
+use crate::layers::Layer;
 use crate::operation::{OperationError, Start};
 use crate::pool::Pool;
+use crate::super_root::Partition;
 
 /// Leaves read ahead in the beginning.
 const FIRST_WINDOW: usize = 2;
@@ -30,12 +32,11 @@ const AHEAD_BYTES: usize = 4 << 20;
 
 type Read<'p> = Pin<Box<dyn Future<Output = (u64, Result<Fetched, OperationError>)> + 'p>>;
 
-/// Pairs of one leaf, in ascending order.
-pub(super) type Pairs = Vec<(u64, Bytes)>;
-
-/// A stream of what the leaves of a range hold.
-pub(super) struct Leaves<'p, V> {
+/// A stream of what the leaves of a range hold: the entries of one leaf after the other, in ascending order.
+pub(crate) struct Leaves<'p, V> {
     pool: &'p Pool<V>,
+    /// The layer that is scanned; none: the first one.
+    layer: Option<Rc<Layer>>,
     range: KeyRange,
     options: ScanOptions,
     /// Whether values are wanted, or keys only.
@@ -91,7 +92,7 @@ enum State {
 struct Leaf {
     address: GlobalAddress,
     range: KeyRange,
-    pairs: Pairs,
+    entries: Entries,
 }
 
 /// Position of keys, seen from the key that comes next.
@@ -103,7 +104,13 @@ enum Place {
 }
 
 impl<'p, V: Verbs> Leaves<'p, V> {
-    pub(super) fn new(pool: &'p Pool<V>, range: KeyRange, options: ScanOptions, values: bool) -> Self {
+    pub(crate) fn new(
+        pool: &'p Pool<V>,
+        layer: Option<Rc<Layer>>,
+        range: KeyRange,
+        options: ScanOptions,
+        values: bool,
+    ) -> Self {
         let at = match options.order {
             _ if range.is_empty() => None,
             Order::Forward => Some(range.low),
@@ -113,6 +120,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         let reads = FuturesUnorderedBounded::new(options.window.max(1) + 1);
         let mut leaves = Self {
             pool,
+            layer,
             range,
             options,
             values,
@@ -156,11 +164,15 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         }
     }
 
-    pub(super) fn trips(&self) -> ScanTrips {
+    fn partition_of(&self, key: u64) -> Partition {
+        self.layer.as_ref().map_or_else(|| self.pool.partition_of(key), |layer| layer.partition())
+    }
+
+    pub(crate) fn trips(&self) -> ScanTrips {
         self.trips
     }
 
-    pub(super) fn is_backward(&self) -> bool {
+    pub(crate) fn is_backward(&self) -> bool {
         self.options.order == Order::Backward
     }
 
@@ -208,7 +220,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
                     (next, KeyRange { low: aim + 1, high: next.checked_add(1) })
                 };
                 // What another server has is asked for when this one's keys have ended: it may be away.
-                let here = self.pool.partition_of(aim).range;
+                let here = self.partition_of(aim).range;
                 return (self.range.contains(next) && here.contains(next)).then(|| self.aimed(next, claim));
             }
         };
@@ -231,7 +243,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
     }
 
     /// Takes the next leaf, if it is there.
-    fn take(&mut self, at: u64) -> Option<Result<Pairs, OperationError>> {
+    fn take(&mut self, at: u64) -> Option<Result<Entries, OperationError>> {
         loop {
             let Some(slot) = self.slots.pop_front() else {
                 if self.guesses {
@@ -289,16 +301,17 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         }
     }
 
-    fn consume(&mut self, at: u64, start: Start, leaf: Leaf) -> Pairs {
+    fn consume(&mut self, at: u64, start: Start, leaf: Leaf) -> Entries {
         // Of a leaf at an end of the range, pairs were left out.
         let ends_within = |high| self.range.high.is_none_or(|end| high <= end);
-        if self.range.low <= leaf.range.low && leaf.range.high.is_some_and(ends_within) {
-            self.pool.note_leaf(&leaf.range, leaf.pairs.len());
+        let is_whole = self.range.low <= leaf.range.low && leaf.range.high.is_some_and(ends_within);
+        if is_whole && self.layer.is_none() {
+            self.pool.note_leaf(&leaf.range, leaf.entries.len());
         }
         self.trips.leaves += 1;
         self.failed = self.failed.saturating_sub(1);
         self.is_stuck = false;
-        let bytes: usize = leaf.pairs.iter().map(|(_, value)| value.len()).sum();
+        let bytes: usize = leaf.entries.iter().map(|(_, entry)| entry.len()).sum();
         let most = (AHEAD_BYTES / bytes.max(1)).clamp(1, self.options.window.max(1));
         self.window = (self.window * 2).min(most);
         self.at = self.after(&leaf.range);
@@ -307,13 +320,13 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             Start::Node { address, level: 0 } if backward => Some(address),
             _ => (!backward).then_some(leaf.address),
         };
-        let partition = self.pool.partition_of(at).range;
+        let partition = self.partition_of(at).range;
         self.hint = found_from.filter(|_| self.at.is_some_and(|next| partition.contains(next)));
-        let mut pairs = leaf.pairs;
+        let mut entries = leaf.entries;
         // Keys before `at`, in the order of the scan, were in an earlier leaf.
-        pairs.retain(|(key, _)| if backward { *key <= at } else { *key >= at });
-        self.taken += pairs.len();
-        pairs
+        entries.retain(|(key, _)| if backward { *key <= at } else { *key >= at });
+        self.taken += entries.len();
+        entries
     }
 
     /// Reads ahead as many leaves as the window allows, and the inner nodes that lead to as many more.
@@ -346,7 +359,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
     }
 
     fn begin_partition(&mut self, key: u64) {
-        let partition = self.pool.partition_of(key);
+        let partition = self.partition_of(key);
         // A walk from the root finds the first leaf by itself; where another way may be shorter it is tried beside the walk. And
         // if a walk has left something out, the next leaf at least is found.
         let is_first = !std::mem::replace(&mut self.begun, true);
@@ -381,8 +394,8 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         // One parent that does not name the leaf of the next key is enough.
         let (start, level, or_parent) = (slot.start, slot.level, slot.aim.is_some() && !self.is_stuck);
         let ask = Ask { key, start, level, or_parent, keep: self.range, values: self.values };
-        let (pool, id) = (self.pool, slot.id);
-        self.reads.push(Box::pin(async move { (id, fetch(pool, ask).await) }));
+        let (pool, id, layer) = (self.pool, slot.id, self.layer.clone());
+        self.reads.push(Box::pin(async move { (id, fetch(pool, layer.as_deref(), ask).await) }));
     }
 
     /// Notes what a read has brought.
@@ -391,7 +404,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             self.trips.add(&fetched.trips);
         }
         let Some(index) = self.slots.iter().position(|slot| slot.id == id) else {
-            if matches!(result, Ok(Fetched { holds: Holds::Pairs(_), .. })) {
+            if matches!(result, Ok(Fetched { holds: Holds::Entries(_), .. })) {
                 self.unused();
             }
             return;
@@ -408,7 +421,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         self.trips.sequential = self.trips.sequential.max(begun + u64::from(fetched.depth));
         let Fetched { address, range, holds, .. } = fetched;
         match holds {
-            Holds::Pairs(pairs) => slot.state = State::Done(Ok(Leaf { address, range, pairs })),
+            Holds::Entries(entries) => slot.state = State::Done(Ok(Leaf { address, range, entries })),
             Holds::Children(level, children) => self.expand(index, level - 1, &range, &children),
             Holds::Nothing => drop(self.slots.remove(index)),
         }
@@ -449,7 +462,7 @@ impl<'p, V: Verbs> Leaves<'p, V> {
 }
 
 impl<V: Verbs> Stream for Leaves<'_, V> {
-    type Item = Result<Pairs, OperationError>;
+    type Item = Result<Entries, OperationError>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();

@@ -60,7 +60,8 @@ use futures_core::Stream;
 
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
-use leaves::{Leaves, Pairs};
+pub(crate) use fetch::{Entries, Entry, entries_of, values_of};
+pub(crate) use leaves::Leaves;
 
 pub(crate) use spacing::Spacing;
 
@@ -108,7 +109,18 @@ pub struct ScanTrips {
 }
 
 impl ScanTrips {
-    fn add(&mut self, trips: &Trips) {
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.reads += other.reads;
+        self.sequential += other.sequential;
+        self.leaves += other.leaves;
+        self.unused += other.unused;
+        self.retries += other.retries;
+        self.restarts += other.restarts;
+        self.breaks += other.breaks;
+        self.siblings_followed += other.siblings_followed;
+    }
+
+    pub(crate) fn add(&mut self, trips: &Trips) {
         self.reads += u64::from(trips.round_trips);
         self.retries += u64::from(trips.retries);
         self.restarts += u64::from(trips.restarts);
@@ -124,7 +136,7 @@ impl ScanTrips {
 pub struct Scan<'p, V> {
     leaves: Leaves<'p, V>,
     /// Pairs of the leaf that was taken last.
-    pairs: std::vec::IntoIter<(u64, Bytes)>,
+    pairs: std::vec::IntoIter<(u64, Entry)>,
 }
 
 impl<V> std::fmt::Debug for Scan<'_, V> {
@@ -136,7 +148,7 @@ impl<V> std::fmt::Debug for Scan<'_, V> {
 impl<V: Verbs> Pool<V> {
     /// Scans a range: its keys and their values, in order. See [`ScanOptions`]; nothing is read before the stream is polled.
     pub fn scan(&self, range: KeyRange, options: ScanOptions) -> Scan<'_, V> {
-        Scan { leaves: Leaves::new(self, range, options, true), pairs: Pairs::new().into_iter() }
+        Scan { leaves: Leaves::new(self, None, range, options, true), pairs: Entries::new().into_iter() }
     }
 
     /// Counts the keys of a range: reads its leaves and no records. As with a scan, keys are counted at different moments.
@@ -145,7 +157,7 @@ impl<V: Verbs> Pool<V> {
     /// When a part of the range has no answer.
     pub async fn len(&self, range: KeyRange) -> Result<u64, OperationError> {
         let options = ScanOptions { window: 32, ..ScanOptions::default() };
-        let mut leaves = Leaves::new(self, range, options, false);
+        let mut leaves = Leaves::new(self, None, range, options, false);
         let mut count = 0;
         while let Some(pairs) = poll_fn(|context| Pin::new(&mut leaves).poll_next(context)).await {
             count += pairs?.len() as u64;
@@ -176,8 +188,11 @@ impl<V: Verbs> Stream for Scan<'_, V> {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         loop {
-            if let Some(pair) = this.pairs.next() {
-                return Poll::Ready(Some(Ok(pair)));
+            if let Some((key, entry)) = this.pairs.next() {
+                return Poll::Ready(Some(match entry {
+                    Entry::Inline(value) | Entry::Record(value) => Ok((key, value)),
+                    Entry::Layer(_) => Err(OperationError::Keys { key }),
+                }));
             }
             match ready!(Pin::new(&mut this.leaves).poll_next(context)) {
                 Some(Ok(mut pairs)) => {

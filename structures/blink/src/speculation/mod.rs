@@ -77,6 +77,7 @@ use fatbtree_remote_memory::record::{RECORD_HEAD, read_hinted, record_bytes};
 use fatbtree_remote_memory::{GlobalAddress, Path, Trouble};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
+use crate::config::Keys;
 use crate::config::MAX_VALUE;
 use crate::descent::{Descent, Reason};
 use crate::lookup::Value;
@@ -178,6 +179,9 @@ impl<V: Verbs> Descent<'_, V> {
     /// Notes where the key's entry or record lies.
     #[inline]
     pub(crate) fn note_place(&self, address: GlobalAddress, part: EntryPart) {
+        if self.tree().keys() == Keys::Bytes {
+            return;
+        }
         let (key, tree) = (self.key(), self.entry_tree());
         self.pool().entries(|entries| entries.put(key, EntryPlace { address, part }, tree));
     }

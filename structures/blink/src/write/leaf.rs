@@ -10,17 +10,17 @@ use fatbtree_verbs::{Buffer, Verbs};
 
 use super::merge::is_thin;
 use crate::descent::{Descent, LockedPlace, Reason};
-use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
+use crate::node::{EntryValue, LeafEditor, LeafShape, LeafView, NewValue, NodeFault, next_version};
 use crate::operation::Start;
-use crate::size_class::{RECORDS, of_level};
+use crate::size_class::{RECORDS, of_node};
 use crate::speculation::EntryPart;
 use fatbtree_remote_memory::Change;
 
 /// A node that is locked, where it is, and what it held when it was locked.
-pub(super) struct Locked<'p, V: Verbs> {
-    pub(super) guard: LockGuard<'p, V>,
-    pub(super) address: GlobalAddress,
-    pub(super) bytes: Buffer,
+pub(crate) struct Locked<'p, V: Verbs> {
+    pub(crate) guard: LockGuard<'p, V>,
+    pub(crate) address: GlobalAddress,
+    pub(crate) bytes: Buffer,
 }
 
 /// Memory for a new node, and the version that the node begins with.
@@ -36,8 +36,46 @@ struct NewRecord<'p, V: Verbs> {
     bytes: Vec<u8>,
 }
 
+/// What a leaf has of a key that is to be changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Former {
+    /// Slot of the entry.
+    pub(crate) slot: Option<usize>,
+    /// The record to which it leads.
+    pub(crate) record: Option<RecordPointer>,
+}
+
+/// What an entry is to have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content<'v> {
+    /// The value itself.
+    InEntry(&'v [u8]),
+    /// A pointer to a record of this value.
+    InRecord(&'v [u8]),
+}
+
+/// Slot and content of the entry of a key in a locked leaf.
+pub(crate) fn present<'l>(
+    leaf: &'l [u8],
+    shape: &LeafShape,
+    key: u64,
+) -> Result<(Option<usize>, Option<EntryValue<'l>>), NodeFault> {
+    let view = LeafView::new(&leaf[..shape.bytes() as usize], shape);
+    let slot = view.slot_of(key)?;
+    let value = slot.map(|slot| view.value(slot)).transpose()?;
+    Ok((slot, value))
+}
+
+/// The record to which an entry leads.
+pub(crate) fn record_of(value: EntryValue<'_>) -> Option<RecordPointer> {
+    match value {
+        EntryValue::Record(record) => Some(record),
+        EntryValue::Inline(_) | EntryValue::Layer(_) => None,
+    }
+}
+
 /// Result of an attempt at a change.
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// The change is carried out, or there is nothing to be done.
     Done(bool),
     /// The key is deleted, and the leaf is thin now.
@@ -50,20 +88,11 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// One attempt at a change.
     pub(super) async fn mutate(&mut self, start: Start, change: Change<'_>) -> Result<Outcome, Reason> {
         let leaf = self.locate(start, 0).await?;
-        let Locked { guard, address, bytes: mut leaf } = self.lock_node(leaf, 0).await?;
-        let shape = *self.pool().config().tree.leaf_shape();
-        let mut editor = LeafEditor::new(&mut leaf.as_mut_slice()[..shape.bytes() as usize], &shape);
-        let found = editor.slot_of(self.key()).and_then(|slot| {
-            let present = slot.map(|slot| editor.value(slot)).transpose()?;
-            Ok((slot, present))
-        });
-        let (slot, present) = match found {
+        let locked = self.lock_node(leaf, 0).await?;
+        let shape = *self.tree().leaf_shape();
+        let (slot, present) = match present(&locked.bytes, &shape, self.key()) {
             Ok(found) => found,
-            Err(fault) => return self.without(guard, Reason::Fault(fault)).await,
-        };
-        let old = match present {
-            Some(EntryValue::Record(old)) => Some(old),
-            _ => None,
+            Err(fault) => return self.without(locked.guard, Reason::Fault(fault)).await,
         };
         let is_expected = match (change.expected(), present) {
             (Some(expected), Some(present)) => self.has_value(present, expected).await,
@@ -71,20 +100,39 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let applies = match is_expected {
             Ok(is_expected) => is_expected && change.applies(slot.is_some()),
-            Err(reason) => return self.without(guard, reason).await,
+            Err(reason) => return self.without(locked.guard, reason).await,
         };
         if !applies {
-            guard.release(self.lane()).await?;
+            locked.guard.release(self.lane()).await?;
             return Ok(Outcome::Done(false));
         }
-        let Some(value) = change.value() else {
+        let former = Former { slot, record: present.and_then(record_of) };
+        let new = change.value().map(|value| match shape.holds(value.len()) {
+            true => Content::InEntry(value),
+            false => Content::InRecord(value),
+        });
+        self.change_entry(locked, former, new).await
+    }
+
+    /// Changes the entry of the key in a locked leaf, or takes it away.
+    pub(crate) async fn change_entry(
+        &mut self,
+        locked: Locked<'p, V>,
+        former: Former,
+        new: Option<Content<'_>>,
+    ) -> Result<Outcome, Reason> {
+        let Locked { guard, address, bytes: mut leaf } = locked;
+        let Former { slot, record: old } = former;
+        let shape = *self.tree().leaf_shape();
+        let mut editor = LeafEditor::new(&mut leaf.as_mut_slice()[..shape.bytes() as usize], &shape);
+        let Some(new) = new else {
             let slot = slot.expect("only what is there is deleted");
             let changed = self.written_back(editor.remove(slot));
             let left = editor.count();
             let entry = Part { at: address.behind(changed.start as u64), bytes: &leaf[changed] };
             self.write_entry(guard, entry, old, None).await?;
             self.forget_place();
-            let is_thin = is_thin(&self.pool().config().tree, 0, left);
+            let is_thin = is_thin(self.tree(), 0, left);
             return Ok(if is_thin { Outcome::Thin } else { Outcome::Done(true) });
         };
         let Some(slot) = slot.or_else(|| editor.free_slot(self.key())) else {
@@ -94,13 +142,16 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Box::pin(self.tell_parents(child)).await;
             return Ok(Outcome::Split(address));
         };
-        let mut record = match self.new_record(address.server(), value).await {
-            Ok(record) => record,
-            Err(reason) => return self.without(guard, reason).await,
+        let mut record = match new {
+            Content::InEntry(_) => None,
+            Content::InRecord(value) => match self.new_record(address.server(), value).await {
+                Ok(record) => Some(record),
+                Err(reason) => return self.without(guard, reason).await,
+            },
         };
-        let new = match &record {
-            Some(record) => NewValue::Record(record.pointer),
-            None => NewValue::Inline(value),
+        let new = match (&record, new) {
+            (Some(record), _) => NewValue::Record(record.pointer),
+            (None, Content::InEntry(value) | Content::InRecord(value)) => NewValue::Inline(value),
         };
         let changed = self.written_back(editor.put(slot, self.key(), new));
         let entry = Part { at: address.behind(changed.start as u64), bytes: &leaf[changed] };
@@ -165,12 +216,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Locks the node of `level` that is responsible for the key, wherever it has moved since `node` was found, and reads it. Brings
     /// to its end what others have left half done there.
-    pub(super) async fn lock_node(
+    pub(crate) async fn lock_node(
         &mut self,
         mut node: GlobalAddress,
         level: u8,
     ) -> Result<Locked<'p, V>, Reason> {
-        let (pool, len) = (self.pool(), self.pool().config().tree.node_bytes(level));
+        let (pool, len) = (self.pool(), self.tree().node_bytes(level));
         loop {
             let (guard, bytes) = LockGuard::lock_and_read(pool, self.lane(), node, len).await?;
             match self.place_of_locked(node, level, &bytes) {
@@ -189,9 +240,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Bytes of a leaf that are written back after a change of these bytes. The versions of all other lines
     /// stay as they are.
-    fn written_back(&self, changed: Range<usize>) -> Range<usize> {
-        let config = self.pool().config();
-        if config.techniques.two_level_versions { changed } else { 0..config.tree.leaf_bytes() as usize }
+    pub(crate) fn written_back(&self, changed: Range<usize>) -> Range<usize> {
+        let techniques = self.pool().config().techniques;
+        if techniques.two_level_versions { changed } else { 0..self.tree().leaf_bytes() as usize }
     }
 
     /// Whether an entry of a locked leaf has this value.
@@ -200,6 +251,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             EntryValue::Inline(value) => Ok(value == expected),
             EntryValue::Record(record) if record.length as usize != expected.len() => Ok(false),
             EntryValue::Record(record) => Ok(&*self.read_value(record).await? == expected),
+            EntryValue::Layer(layer) => Err(Reason::Fault(NodeFault::NoLayers { layer })),
         }
     }
 
@@ -210,7 +262,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     }
 
     /// Gives up an attempt: the lock goes back, nothing was changed.
-    pub(super) async fn without<T>(&mut self, guard: LockGuard<'p, V>, reason: Reason) -> Result<T, Reason> {
+    pub(crate) async fn without<T>(&mut self, guard: LockGuard<'p, V>, reason: Reason) -> Result<T, Reason> {
         guard.release(self.lane()).await?;
         Err(reason)
     }
@@ -222,7 +274,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         level: u8,
         is_fresh: bool,
     ) -> Result<NewNode<'p, V>, Reason> {
-        let (class, bytes) = (of_level(level), self.pool().config().tree.node_bytes(level));
+        let (class, bytes) = (of_node(self.tree(), level), self.tree().node_bytes(level));
         let want = Want { server, class, bytes, is_fresh };
         let writer = self.pool().writer(server)?;
         let place = self.pool().take_at_hand(&writer, want).ok_or(Reason::Memory(want))?;
@@ -232,10 +284,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     }
 
     /// The record of a value that no entry holds.
-    async fn new_record(&mut self, server: u16, value: &[u8]) -> Result<Option<NewRecord<'p, V>>, Reason> {
-        if self.pool().config().tree.leaf_shape().holds(value.len()) {
-            return Ok(None);
-        }
+    async fn new_record(&mut self, server: u16, value: &[u8]) -> Result<NewRecord<'p, V>, Reason> {
         let (pool, length) = (self.pool(), value.len() as u32);
         let writer = pool.writer(server)?;
         let want = Want::record(server, RECORDS, length);
@@ -247,14 +296,14 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let mut bytes = vec![0; record_bytes(length) as usize];
         let mark = if Check::PublishedLast.on() { UNPUBLISHED } else { published(version) };
-        write_record(&mut bytes, self.key(), version, mark, |room| room.copy_from_slice(value));
-        Ok(Some(NewRecord { place, pointer: RecordPointer { address, length, version }, bytes }))
+        write_record(&mut bytes, self.record_key(), version, mark, |room| room.copy_from_slice(value));
+        Ok(NewRecord { place, pointer: RecordPointer { address, length, version }, bytes })
     }
 
     /// Lets the place of a record be used again, to which no leaf leads any more since the session of `writer`. In a later one it is
     /// not this client's.
     fn free_record(&self, record: RecordPointer, writer: &Writer) {
-        self.pool().note_moved(self.key());
+        self.pool().note_moved(self.record_key());
         let server = record.address.server();
         self.pool().with_allocator(server, writer, |allocator| allocator.free_record(RECORDS, record));
     }

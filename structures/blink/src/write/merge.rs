@@ -45,9 +45,8 @@ use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
 use crate::node::{Node, NodeHeader, NodeSpec, freed, partnered};
 use crate::operation::Start;
-use crate::size_class::of_level;
-use crate::super_root::Partition;
-use crate::superblock::SUPERBLOCK_BYTES;
+use crate::root_block::RootBlock;
+use crate::size_class::of_node;
 
 /// Result of an attempt to merge a thin node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,7 +97,7 @@ fn capacity(tree: &TreeConfig, level: u8) -> usize {
 impl<'p, V: Verbs> Descent<'p, V> {
     /// Merges the leaf that is responsible for the key with a neighbour, if the two fit into one, and so on upwards. What goes wrong
     /// here leaves the tree right, only larger.
-    pub(super) async fn merge_up(&mut self) {
+    pub(crate) async fn merge_up(&mut self) {
         let (mut level, mut has_neighbours) = (0, false);
         for _ in 0..MERGES {
             let mut way = self.for_key(self.key());
@@ -125,7 +124,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         let parent = self.locate(Start::Root, level + 1).await?;
         let parent = self.lock_node(parent, level + 1).await?;
-        let tree = self.pool().config().tree;
+        let tree = *self.tree();
         let bytes = &parent.bytes[..tree.internal_bytes() as usize];
         let read = Node::read(&tree, bytes).map(|node| (*node.header(), Whole::of(&node)));
         let (header, Whole::Internal(mut children)) = (match read {
@@ -177,7 +176,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
             parent.guard.release(lane).await?;
             self.pool().count(|stats| stats.merges_below_others += 1);
         }
-        self.pool().tell_cache(|cache| cache.forget(level + 1, pair[1].0, merged.right));
+        if self.layer().is_none() {
+            self.pool().tell_cache(|cache| cache.forget(level + 1, pair[1].0, merged.right));
+        }
         self.put_back(merged.right, level, &writer);
         self.pool().count(|stats| stats.merges += 1);
         Ok(if count == 1 || is_thin(&tree, level + 1, count) { Merge::Thin } else { Merge::Done })
@@ -185,7 +186,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Lets a node's memory be used again that was freed in the session of `writer`.
     fn put_back(&self, node: GlobalAddress, level: u8, writer: &Writer) {
-        let (class, bytes) = (of_level(level), self.pool().config().tree.node_bytes(level));
+        let (class, bytes) = (of_node(self.tree(), level), self.tree().node_bytes(level));
         let block = Block { address: node, version: None };
         self.pool().put_back(&Taken { writer: *writer, class, bytes, block });
     }
@@ -210,7 +211,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             left_held.release(self.lane()).await?;
             return Ok(None);
         };
-        let tree = self.pool().config().tree;
+        let tree = *self.tree();
         let size = tree.node_bytes(level) as usize;
         let bytes = [&left_bytes[..size], &right_bytes[..size]];
         match merged(&tree, level, (low, pair[1].0), [left, right], bytes) {
@@ -227,7 +228,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         node: GlobalAddress,
         level: u8,
     ) -> Result<Option<(LockGuard<'p, V>, fatbtree_verbs::Buffer)>, Reason> {
-        let (pool, len) = (self.pool(), self.pool().config().tree.node_bytes(level));
+        let (pool, len) = (self.pool(), self.tree().node_bytes(level));
         Ok(LockGuard::try_lock_and_read(pool, self.lane(), node, len).await?)
     }
 
@@ -238,25 +239,24 @@ impl<'p, V: Verbs> Descent<'p, V> {
         level: u8,
         child: GlobalAddress,
     ) -> Result<Merge, Reason> {
-        let pool = self.pool();
-        let (id, place) = (self.partition().id, GlobalAddress::new(self.partition().id, 0));
-        let locked = LockGuard::try_lock_and_read(pool, self.lane(), place, SUPERBLOCK_BYTES).await?;
+        let (pool, id) = (self.pool(), self.partition().id);
+        let (place, len) = self.root_place();
+        let locked = LockGuard::try_lock_and_read(pool, self.lane(), place, len).await?;
         let Some((guard, bytes)) = locked else { return self.leave(root, Merge::None).await };
-        let superblock = self.check_superblock(&bytes);
-        let is_root = |found: &Partition| {
-            (found.root, found.root_level) == (root.address, level) && root.address.server() == id
-        };
-        let Some(superblock) = superblock.ok().filter(|found| is_root(&found.partition)) else {
+        let is_root =
+            |found: &RootBlock| found.root() == (root.address, level) && root.address.server() == id;
+        let Some(found) = self.check_root_block(&bytes).ok().filter(is_root) else {
             guard.release(self.lane()).await?;
             return self.leave(root, Merge::None).await;
         };
         let below = level.saturating_sub(1);
-        let announced = superblock.with_root(child, below).to_bytes();
-        let freed = freed(&pool.config().tree, &root.bytes);
-        let parts = [Part { at: place, bytes: &announced }, Part { at: root.address, bytes: &freed }];
+        let announced = found.with_root(child, below);
+        let freed = freed(self.tree(), &root.bytes);
+        let parts =
+            [Part { at: self.announced_at(), bytes: &announced }, Part { at: root.address, bytes: &freed }];
         let writer = root.guard.writer();
         restructure_all([guard, root.guard], &parts, self.lane()).await?;
-        pool.set_root(id, child, below);
+        self.set_root(child, below);
         self.put_back(root.address, level, &writer);
         Ok(Merge::Done)
     }

@@ -26,7 +26,7 @@
 //! looks there, and takes the lock of an owner that is dead. A lease, not an epoch in each lock: 16 bits a
 //! lock leave no room for one, and only the server can fence a client that sleeps.
 
-mod leaf;
+pub(crate) mod leaf;
 mod merge;
 mod parent;
 mod split;

@@ -7,10 +7,9 @@ use super::leaf::Locked;
 use super::split::again;
 use super::whole::Whole;
 use crate::descent::{Child, Descent, Reason};
-use crate::node::{MAX_LEVEL, Node, NodeFault, NodeSpec, write_internal};
+use crate::node::{MAX_LEVEL, Node, NodeSpec, claim, write_internal};
 use crate::operation::{OperationError, Start};
-use crate::super_root::Partition;
-use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use crate::root_block::RootBlock;
 
 /// Result of telling a parent.
 enum Told {
@@ -25,7 +24,7 @@ enum Told {
 impl<'p, V: Verbs> Descent<'p, V> {
     /// Makes a new node known to its parent, and on upwards. If that fails the tree is still right: a client
     /// that looks for the node's keys comes by its left neighbour, and tells the parent if it can.
-    pub(super) async fn tell_parents(&mut self, mut child: Child) {
+    pub(crate) async fn tell_parents(&mut self, mut child: Child) {
         loop {
             // No node but the first of a level begins where the partition does, and none lies outside of it: that is a damaged one.
             let range = self.partition().range;
@@ -36,7 +35,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             let told = way.tell_parent(child).await;
             let (trips, _) = way.end();
             self.lane().add(trips.round_trips);
-            self.pool().teach_cache(child);
+            self.teach_parent(child);
             match told {
                 Ok(Some(next)) => child = next,
                 Ok(None) | Err(_) => return,
@@ -66,7 +65,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         let parent = self.locate(Start::Root, level).await?;
         let Locked { guard, address: _, bytes } = self.lock_node(parent, level).await?;
-        let tree = self.pool().config().tree;
+        let tree = *self.tree();
         let bytes = &bytes[..tree.internal_bytes() as usize];
         let node = match Node::read(&tree, bytes) {
             Ok(node) => node,
@@ -101,7 +100,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if !Check::ChildThere.on() {
             return Ok(true);
         }
-        let tree = self.pool().config().tree;
+        let tree = *self.tree();
         let level = child.parent_level - 1;
         let check = |bytes: &[u8]| match Node::read(&tree, bytes) {
             Ok(node) => {
@@ -119,15 +118,15 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// its left half: an operation that begins there still finds everything.
     async fn grow(&mut self, child: Child) -> Result<Told, Reason> {
         let (id, range) = (self.partition().id, self.partition().range);
-        let (pool, level) = (self.pool(), child.parent_level);
+        let level = child.parent_level;
         if level > MAX_LEVEL {
             return Ok(Told::Done);
         }
-        let (guard, superblock) = self.lock_superblock().await?;
-        let Partition { root, root_level, .. } = superblock.partition;
+        let (guard, found) = self.lock_root_block().await?;
+        let (root, root_level) = found.root();
         if root_level >= level {
             guard.release(self.lane()).await?;
-            pool.set_root(id, root, root_level);
+            self.set_root(root, root_level);
             return Ok(Told::Again);
         }
         // A tree that has grown before may have shrunk again, and the child gone with it. From here on it stays: a merge takes the
@@ -143,12 +142,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let (address, sibling) = (new.place.address(), GlobalAddress::NULL);
         let spec = NodeSpec { address, level, range, sibling, version: new.version };
-        let tree = pool.config().tree;
+        let tree = *self.tree();
         let mut node = vec![0; tree.internal_bytes() as usize];
         let children = [(range.low, root), (child.low, child.address)];
         write_internal(&mut node, &spec, &children, tree.integrity());
-        let announced = superblock.with_root(address, level).to_bytes();
-        let place = GlobalAddress::new(id, 0);
+        claim(&tree, &mut node);
+        let announced = found.with_root(address, level);
+        let place = self.announced_at();
         let parts = [Part { at: address, bytes: &node }, Part { at: place, bytes: &announced }];
         new.place.set_held(true);
         let grown = guard.restructure(&parts, self.lane()).await.map_err(Reason::from);
@@ -156,26 +156,17 @@ impl<'p, V: Verbs> Descent<'p, V> {
             new.place.set_held(reason.may_be_done());
             return Err(reason);
         }
-        pool.set_root(id, address, level);
+        self.set_root(address, level);
         Ok(Told::Done)
     }
 
-    /// Locks the region's superblock and reads it.
-    async fn lock_superblock(&mut self) -> Result<(LockGuard<'p, V>, Superblock), Reason> {
-        let (pool, place) = (self.pool(), GlobalAddress::new(self.partition().id, 0));
-        let (guard, bytes) = LockGuard::lock_and_read(pool, self.lane(), place, SUPERBLOCK_BYTES).await?;
-        match self.check_superblock(&bytes) {
+    /// Locks the place where the root is announced, and reads it.
+    async fn lock_root_block(&mut self) -> Result<(LockGuard<'p, V>, RootBlock), Reason> {
+        let (pool, (place, len)) = (self.pool(), self.root_place());
+        let (guard, bytes) = LockGuard::lock_and_read(pool, self.lane(), place, len).await?;
+        match self.check_root_block(&bytes) {
             Ok(found) => Ok((guard, found)),
             Err(fault) => self.without(guard, Reason::Fault(fault)).await,
-        }
-    }
-
-    /// The superblock in `bytes`, if it is this partition's.
-    pub(super) fn check_superblock(&self, bytes: &[u8]) -> Result<Superblock, NodeFault> {
-        match Superblock::parse(bytes) {
-            Ok(found) => found.check(self.partition(), &self.pool().config().tree).map(|()| found),
-            Err(SuperblockError::Node(fault)) => Err(fault),
-            Err(SuperblockError::Config(_)) => Err(NodeFault::Superblock { found: 0 }),
         }
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn again(header: &NodeHeader, bytes: &[u8]) -> NodeSpec {
 impl<'p, V: Verbs> Descent<'p, V> {
     /// Divides a full leaf.
     pub(super) async fn split_leaf(&mut self, locked: Locked<'p, V>) -> Result<Child, Reason> {
-        let tree = self.pool().config().tree;
+        let tree = *self.tree();
         let bytes = &locked.bytes[..tree.leaf_bytes() as usize];
         let read = Node::read(&tree, bytes).and_then(|node| Ok((*node.header(), Whole::of(&node)?)));
         match read {
@@ -69,7 +69,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         bytes: &[u8],
         whole: &Whole<'_>,
     ) -> Result<Child, Reason> {
-        let tree = self.pool().config().tree;
+        let tree = *self.tree();
         let (server, level) = (spec.address.server(), spec.level);
         let elsewhere = Some(self.pool().server_of_split(server)).filter(|other| *other != server);
         let is_fresh = elsewhere.is_some() && Check::FreshElsewhere.on();
@@ -119,7 +119,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Completes an unfinished split or merge of a node and its partner.
     pub(super) async fn settle(&mut self, locked: Locked<'p, V>) -> Result<(), Reason> {
-        let tree = self.pool().config().tree;
+        let tree = *self.tree();
         let header = NodeHeader::parse(&first_line(&locked.bytes));
         let bytes = &locked.bytes[..tree.node_bytes(header.level) as usize];
         let mut torn = 0;

@@ -5,7 +5,9 @@ use std::ops::RangeInclusive;
 use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 
 use crate::config::TreeConfig;
-use crate::node::{EntryValue, LINE, LeafBuilder, NewValue, Node, NodeFault, NodeSpec, write_internal};
+use crate::node::{
+    EntryValue, LINE, LeafBuilder, NewValue, Node, NodeFault, NodeSpec, claim, write_internal,
+};
 use crate::separator::{cut_keys, cut_nodes};
 
 /// Content of a node, in ascending order.
@@ -24,6 +26,7 @@ impl<'a> Whole<'a> {
         let copy = |entry| match entry {
             EntryValue::Inline(value) => NewValue::Inline(value),
             EntryValue::Record(pointer) => NewValue::Record(pointer),
+            EntryValue::Layer(layer) => NewValue::Layer(layer),
         };
         Ok(match node {
             Node::Internal(node) => Self::Internal(node.children().collect()),
@@ -88,6 +91,7 @@ impl<'a> Whole<'a> {
                 write_internal(&mut bytes, spec, within(children, &spec.range), tree.integrity());
             }
         }
+        claim(tree, &mut bytes);
         bytes
     }
 }

@@ -13,6 +13,7 @@ mod common;
 mod damage;
 mod descent;
 mod hot_keys;
+mod layers;
 mod merges;
 mod nodes;
 mod pool;

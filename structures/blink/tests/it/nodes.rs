@@ -273,6 +273,7 @@ fn no_length_leads_out_of_an_entry() {
                     assert!(first % 32 < 17 || first > 17 + longest, "{values}: {first}")
                 }
                 Ok(None) => panic!("the entry is there"),
+                Ok(Some(EntryValue::Layer(_))) => assert_eq!(first, 255),
                 Err(fault) => assert!(matches!(fault, NodeFault::NullPointer { .. }), "{fault}"),
             }
         }
@@ -352,6 +353,7 @@ proptest! {
         let flat = |value: EntryValue<'_>| match value {
             EntryValue::Inline(value) => value.to_vec(),
             EntryValue::Record(record) => record.to_bytes().to_vec(),
+            EntryValue::Layer(layer) => layer.raw().to_le_bytes().to_vec(),
         };
         for key in keys.iter().flat_map(|&key| [key, key ^ 1]).chain([0, u64::MAX]) {
             prop_assert_eq!(leaf.find(key).unwrap().map(flat), map.get(&key).cloned(), "key {:#x}", key);
@@ -426,6 +428,7 @@ proptest! {
             let all: BTreeMap<_, _> = leaf.entries().map(|entry| match entry.unwrap() {
                 (key, EntryValue::Inline(value)) => (key, value[0]),
                 (key, EntryValue::Record(record)) => (key, (record.address.offset() - 64) as u8),
+                (key, EntryValue::Layer(layer)) => panic!("no entry of {key} led to {layer}"),
             }).collect();
             prop_assert_eq!(&all, &map);
         }

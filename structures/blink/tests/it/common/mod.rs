@@ -21,7 +21,7 @@ use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device, IndexTarget, Memory, QueuePair, Region, Remote};
 
 pub(crate) const REGION: u64 = 4 << 20;
-const CHUNK: u64 = 4 << 10;
+const CHUNK: u64 = 8 << 10;
 /// Session of every client, where sessions do not end.
 pub(crate) const SESSION: SessionId = SessionId(0x5e55);
 /// Locks, so few that nodes often share one.

@@ -1,0 +1,134 @@
+//! Lookups of keys of bytes.
+
+use fatbtree_verbs::Verbs;
+
+use super::head::LayerState;
+use super::{Beginning, Check, Spelled};
+use crate::descent::{Descent, Reason};
+use crate::lookup::{At, Lookup, Place, Value};
+use crate::operation::{OperationError, Start};
+use crate::pool::Pool;
+
+/// Bytes before the key in a record.
+pub(super) const LENGTH: usize = 2;
+
+/// Key and value in the value of a record.
+pub(super) fn parts(record: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = record.split_first_chunk::<LENGTH>()?;
+    rest.split_at_checked(u16::from_le_bytes(*length).into())
+}
+
+/// The value of a record with this key and value.
+pub(super) fn joined(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut record = Vec::with_capacity(LENGTH + key.len() + value.len());
+    record.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    record.extend_from_slice(key);
+    record.extend_from_slice(value);
+    record
+}
+
+/// The value in a record, if it is this key's.
+fn value_of(record: Value, key: &[u8]) -> Option<Value> {
+    let (found, _) = parts(&record)?;
+    let length = found.len();
+    (found == key || !Check::Key.on()).then(|| record.behind(LENGTH + length))
+}
+
+impl<V: Verbs> Pool<V> {
+    /// Looks up one key of bytes. The key of the answer is that of the first layer.
+    pub async fn lookup_bytes(&self, key: &[u8], start: Start) -> Lookup {
+        self.count(|stats| stats.lookups += 1);
+        let spelled = Spelled::of(key);
+        let word = Beginning::default().word(&spelled);
+        let mut descent = Descent::new(self, word);
+        let result = match self.check_key(key, 0) {
+            Err(error) => Err(error),
+            Ok(()) => loop {
+                let attempt = match descent.begin(start).await {
+                    Ok(start) => descent.get_bytes(key, &spelled, start).await,
+                    Err(reason) => Err(reason),
+                };
+                match attempt {
+                    Ok(value) => break Ok(value),
+                    Err(reason) => {
+                        descent.go_back(None, word);
+                        if let Err(error) = descent.recover(reason).await {
+                            break Err(error);
+                        }
+                    }
+                }
+            },
+        };
+        let (trips, latency) = descent.end();
+        Lookup { key: word, result, trips, latency }
+    }
+}
+
+impl<V: Verbs> Pool<V> {
+    /// Checks key and value.
+    pub(super) fn check_key(&self, key: &[u8], value: usize) -> Result<(), OperationError> {
+        let word = Spelled::of(key).word(0);
+        if self.config().tree.keys() != crate::config::Keys::Bytes {
+            return Err(OperationError::Keys { key: word });
+        }
+        if key.len() > super::MAX_KEY_BYTES {
+            return Err(OperationError::KeyBytes { key: word, found: key.len() });
+        }
+        let most = crate::config::MAX_VALUE as usize - LENGTH - key.len();
+        if value > most {
+            let expected = crate::operation::ValueBytes::UpTo(most as u32);
+            return Err(OperationError::ValueSize { key: word, found: value, expected });
+        }
+        Ok(())
+    }
+}
+
+impl<V: Verbs> Descent<'_, V> {
+    /// One attempt.
+    async fn get_bytes(
+        &mut self,
+        key: &[u8],
+        spelled: &Spelled<'_>,
+        start: Start,
+    ) -> Result<Option<Value>, Reason> {
+        let (mut leaf, mut place) = match self.place(start, true).await? {
+            At::Leaf { leaf, place } => (leaf, place),
+            At::Record { record, value } => {
+                let found = value_of(Value::within(record, value), key);
+                if found.is_some() {
+                    return Ok(found);
+                }
+                // The switches know the record of another key with this word.
+                match self.place(start, false).await? {
+                    At::Leaf { leaf, place } => (leaf, place),
+                    At::Record { .. } => return Ok(None),
+                }
+            }
+        };
+        loop {
+            match place {
+                Place::Nowhere => return Ok(None),
+                Place::Inline { value, .. } => {
+                    let is_its = self.beginning().ends_in(spelled, self.key()) || !Check::Ended.on();
+                    return Ok(is_its.then(|| Value::within(leaf, value)));
+                }
+                Place::Record(pointer) => {
+                    drop(leaf);
+                    return Ok(value_of(self.read_value(pointer).await?, key));
+                }
+                Place::Layer(layer) => {
+                    drop(leaf);
+                    let found = self.open(layer).await?;
+                    if found.state == LayerState::Gone {
+                        return Ok(None);
+                    }
+                    let (start, first) = self.go_down(found, spelled);
+                    let word = self.key();
+                    (leaf, place) = self
+                        .descend(start, first, 0, |node, bytes| Place::in_leaf(node, bytes, word))
+                        .await?;
+                }
+            }
+        }
+    }
+}

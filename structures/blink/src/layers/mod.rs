@@ -1,0 +1,238 @@
+//! Keys of bytes, in layers of trees over eight bytes each (Masstree, EuroSys 2012, section 4.1).
+//!
+//! ```text
+//!   first layer: the tree that switches lead in          a layer: first leaf and head in one block, read in one round trip
+//!                    [   ]
+//!                   ╱     ╲                                ┌──────────────────────────┬──────────────────────────┐
+//!   ["alice\0\0\0": value] [ "https://": layer ]──────────►│ "en.wikip": layer        │ prefix "www."; root      │
+//!   ["bob\0…": record    ] [ "user:471": layer ]──► …      │ "example.": record       │                          │
+//!                                                          └──────────────────────────┴──────────────────────────┘
+//! ```
+//!
+//! An entry has eight bytes of a key. While one key alone has these eight bytes, the entry is that key's: its record, which has the whole
+//! key, or the value itself if the key ends there. When a second key comes with the same eight bytes, the entry leads to a layer: a B-link
+//! tree of the bytes that follow. What the two keys go on with together is left out of the layer's nodes and stands once, in the layer's
+//! head, as the layer's prefix.
+//!
+//! **A tree of its own.** The other way would be one tree with longer fences. A layer of its own has nodes of the first layer's layout,
+//! sixteen children of eight bytes each, and its first leaf is read together with its head: nearly all layers have no other. In
+//! one tree of all layers an entry could name the node where its part begins as well, but fences would take 16 bytes, so nodes had half
+//! the children.
+//!
+//! **Keys that come later, without the prefix**, are less than all keys with it, or greater. They lie in the same layer: in the entry of
+//! the least word, or of the greatest. Below these two entries keys agree in no more than the layer began with, so a layer there begins where
+//! this one began, and has no prefix. So a prefix is never changed.
+//!
+//! **What proves itself.** Nodes of layers lie in memory of their own classes, so that no node of the first layer ever lies there. Each
+//! has the number of its layer, which is made of all that the layer's keys begin with: a reader whose pointer is old learns it from
+//! the node, as it learns by fences what keys a node has. A layer that goes and comes again has the same number, and means the same.
+//! Whether a key is the one that was looked for is told by the record.
+//!
+//! **Coming and going.** A layer comes and goes under the lock of the leaf whose entry leads to it, with one doorbell:
+//!
+//! ```text
+//!   coming    block, first leaf marked as free    entry: layer    leaf no more free
+//!   going     head: gone                          leaf: free      entry goes           (under the lock of the leaf as well)
+//! ```
+//!
+//! A layer whose leaf is marked as free cannot be written to. Its keys count when an entry leads there: the key with which it was
+//! written, if it is coming, and none, if it is gone. The next client that wants to write there finishes what was begun, under the same lock. So a
+//! client that dies leaves a layer that readers read and writers complete.
+
+mod change;
+mod checks;
+mod create;
+mod get;
+mod head;
+mod key;
+mod open;
+mod remove;
+mod scan;
+
+use fatbtree_remote_memory::{GlobalAddress, KeyRange};
+
+use crate::config::TreeConfig;
+use crate::node::{NodeFault, NodeHeader};
+use crate::super_root::Partition;
+
+pub use checks::Check;
+pub use head::LayerState;
+pub(crate) use head::{LayerHead, LayerId};
+pub use key::MAX_KEY_BYTES;
+use key::{Spelled, WORD};
+pub use scan::{BytesRange, BytesScan};
+
+/// Bytes that all keys of a layer have in common, and the words that its entries are for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Beginning {
+    /// The byte of the keys at which the prefix begins.
+    at: usize,
+    prefix: Vec<u8>,
+}
+
+/// Word of keys that are less than all with the prefix, and of those that are greater.
+const LESS: u64 = 0;
+const GREATER: u64 = u64::MAX;
+
+/// The word of keys with the greatest words, which is not [`GREATER`].
+const LAST: u64 = GREATER - 1;
+
+impl Beginning {
+    /// The byte of the keys at which the words begin.
+    fn words_at(&self) -> usize {
+        self.at + self.prefix.len()
+    }
+
+    /// The key of a key's entry.
+    fn word(&self, key: &Spelled<'_>) -> u64 {
+        match key.compare(self.at, &self.prefix) {
+            std::cmp::Ordering::Less if Check::Prefix.on() => LESS,
+            std::cmp::Ordering::Greater if Check::Prefix.on() => GREATER,
+            // Only the key that ends here has the word 0, and no key has 1: a zero byte is 00 ff.
+            _ => key.word(self.words_at()).clamp(LESS + 1, LAST),
+        }
+    }
+
+    /// Whether a key is the only one that can end in the entry of this word, which is its own.
+    fn ends_in(&self, key: &Spelled<'_>, word: u64) -> bool {
+        (LESS + 1..LAST).contains(&word) && key.has_ended(self.words_at() + WORD)
+    }
+
+    /// The spelling of the key that ends in the entry of this word, from where the prefix begins.
+    fn spelled(&self, word: u64) -> impl Iterator<Item = u8> {
+        let word = if word == LESS + 1 { 0 } else { word };
+        self.prefix.iter().copied().chain(word.to_be_bytes())
+    }
+
+    /// The byte at which the keys begin to differ that share the entry of this word.
+    fn below(&self, word: u64) -> usize {
+        match word {
+            LESS | GREATER => self.at,
+            // Also that of keys whose last byte is one more.
+            LAST => self.words_at() + WORD - 1,
+            _ => self.words_at() + WORD,
+        }
+    }
+}
+
+/// What an entry that leads to a layer says of it.
+#[derive(Clone, Debug)]
+pub struct LayerEntry {
+    /// The first layer's.
+    tree: TreeConfig,
+    base: LayerId,
+    begins_at: usize,
+    leaf: GlobalAddress,
+    first: u64,
+}
+
+impl LayerEntry {
+    /// Of the entry with this key in the layer `above`, or in the first one, whose shape is `tree`.
+    #[must_use]
+    pub fn new(tree: &TreeConfig, above: Option<&Layer>, word: u64, leaf: GlobalAddress) -> Self {
+        let base = LayerId::below(above.and_then(|above| above.tree.layer()), word);
+        let begins_at =
+            above.map_or_else(|| Beginning::default().below(word), |above| above.beginning.below(word));
+        Self { tree: *tree, base, begins_at, leaf, first: above.map_or(word, |above| above.first) }
+    }
+
+    /// Where the layer's first leaf and its head lie, and their bytes.
+    #[must_use]
+    pub fn block(&self) -> (GlobalAddress, u32) {
+        (self.leaf, block_bytes(&self.tree))
+    }
+
+    /// The layer in these bytes.
+    ///
+    /// # Errors
+    /// When it is being written, or is not the one that the entry leads to.
+    pub fn read(&self, block: &[u8]) -> Result<(Layer, LayerState), NodeFault> {
+        let head = block.get(self.tree.leaf_bytes() as usize..).unwrap_or_default();
+        let head = LayerHead::parse(head, self.leaf)?;
+        if head.base != self.base && Check::Head.on() {
+            return Err(NodeFault::NoLayer { layer: self.leaf });
+        }
+        let is_free = block.first_chunk().is_none_or(|line| NodeHeader::parse(line).is_free());
+        let state = if is_free { head.state } else { LayerState::Here };
+        let layer = Layer {
+            tree: self.tree.of_layer(head.id()),
+            base: self.base,
+            beginning: Beginning { at: self.begins_at, prefix: head.prefix },
+            leaf: self.leaf,
+            root: head.root,
+            root_level: head.root_level,
+            first: self.first,
+        };
+        Ok((layer, state))
+    }
+}
+
+/// A layer below the first one, as an entry above has led to it.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    tree: TreeConfig,
+    base: LayerId,
+    beginning: Beginning,
+    leaf: GlobalAddress,
+    root: GlobalAddress,
+    root_level: u8,
+    /// The key of the entry of the first layer that leads here.
+    first: u64,
+}
+
+/// Bytes of a first leaf and the head behind it.
+#[must_use]
+pub const fn block_bytes(tree: &TreeConfig) -> u32 {
+    tree.leaf_bytes() + LayerHead::BYTES
+}
+
+impl Layer {
+    /// Shape of its nodes.
+    #[must_use]
+    pub fn tree(&self) -> &TreeConfig {
+        &self.tree
+    }
+
+    /// The key that the records of its keys have.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Whether the record with this value may be in the entry of this key.
+    #[must_use]
+    pub fn may_have(&self, word: u64, record: &[u8]) -> bool {
+        get::parts(record).is_some_and(|(key, _)| self.beginning.word(&Spelled::of(key)) == word)
+    }
+
+    /// The layer in place of a partition.
+    #[must_use]
+    pub fn partition(&self) -> Partition {
+        let Self { root, root_level, .. } = *self;
+        Partition { id: self.leaf.server(), range: KeyRange::ALL, root, root_level }
+    }
+
+    pub(crate) fn set_root(&mut self, root: GlobalAddress, level: u8) {
+        (self.root, self.root_level) = (root, level);
+    }
+
+    /// Where the first leaf and the head lie, and their bytes.
+    #[must_use]
+    pub fn block(&self) -> (GlobalAddress, u32) {
+        (self.leaf, block_bytes(&self.tree))
+    }
+
+    pub(crate) fn head_place(&self) -> GlobalAddress {
+        self.leaf.behind(self.tree.leaf_bytes().into())
+    }
+
+    /// The head behind the first leaf in `block`, if it is this layer's.
+    pub(crate) fn check_head(&self, block: &[u8]) -> Result<LayerHead, NodeFault> {
+        let head = block.get(self.tree.leaf_bytes() as usize..).unwrap_or_default();
+        let head = LayerHead::parse(head, self.leaf)?;
+        let is_same = head.base == self.base && head.prefix == self.beginning.prefix;
+        let is_free = block.first_chunk().is_none_or(|line| NodeHeader::parse(line).is_free());
+        let is_there = is_same && !is_free;
+        if is_there || !Check::Head.on() { Ok(head) } else { Err(NodeFault::NoLayer { layer: self.leaf }) }
+    }
+}

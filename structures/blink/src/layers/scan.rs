@@ -1,0 +1,296 @@
+//! Scans of keys of bytes: through each layer where its entry stands.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use fatbtree_remote_memory::{KeyRange, Order};
+use fatbtree_verbs::Verbs;
+use futures_core::Stream;
+
+use super::get::parts;
+use super::head::LayerState;
+use super::{Beginning, GREATER, LAST, LESS, Layer, Spelled, WORD, key};
+use crate::config::Keys;
+use crate::descent::{Descent, Reason};
+use crate::node::{LINE, Node, revive};
+use crate::operation::{OperationError, Start};
+use crate::pool::Pool;
+use crate::scan::{Entries, Entry, Leaves, ScanOptions, ScanTrips, entries_of, values_of};
+
+/// A range of keys of bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BytesRange {
+    /// The first key, or before it.
+    pub low: Vec<u8>,
+    /// Behind the last key; none: no end.
+    pub high: Option<Vec<u8>>,
+}
+
+impl BytesRange {
+    /// All keys.
+    #[must_use]
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// All keys that begin so.
+    ///
+    /// ```
+    /// use fatbtree_blink::layers::BytesRange;
+    /// let range = BytesRange::prefix(b"user:");
+    /// assert!(range.contains(b"user:") && range.contains(b"user:\xff\xff") && !range.contains(b"user;"));
+    /// assert_eq!(BytesRange::prefix(b"\xff\xff").high, None);
+    /// ```
+    #[must_use]
+    pub fn prefix(prefix: &[u8]) -> Self {
+        let last = prefix.iter().rposition(|&byte| byte != 0xff);
+        let high = last.map(|last| {
+            let mut high = prefix[..=last].to_vec();
+            high[last] += 1;
+            high
+        });
+        Self { low: prefix.to_vec(), high }
+    }
+
+    /// Whether a key lies in it.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        *self.low <= *key && self.high.as_deref().is_none_or(|high| key < high)
+    }
+}
+
+/// A scan under way. See [`Pool::scan`] for what it promises.
+pub struct BytesScan<'p, V> {
+    pool: &'p Pool<V>,
+    range: BytesRange,
+    options: ScanOptions,
+    /// The layers in which it is, the first one first. Empty: it has not begun, or has ended.
+    levels: Vec<Level<'p, V>>,
+    begun: bool,
+    taken: usize,
+    /// Of layers that are done.
+    trips: ScanTrips,
+}
+
+struct Level<'p, V> {
+    /// What all keys here begin with, as far as where the prefix begins.
+    path: Vec<u8>,
+    beginning: Beginning,
+    layer: Option<Rc<Layer>>,
+    /// More to come; none: all is in `entries`.
+    leaves: Option<Leaves<'p, V>>,
+    /// In the order of the scan.
+    entries: VecDeque<(u64, Entry)>,
+}
+
+impl<V> std::fmt::Debug for BytesScan<'_, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BytesScan").field("range", &self.range).finish_non_exhaustive()
+    }
+}
+
+impl<V: Verbs> Pool<V> {
+    /// Scans keys of bytes, with their values, in their order.
+    pub fn scan_bytes(&self, range: BytesRange, options: ScanOptions) -> BytesScan<'_, V> {
+        let trips = ScanTrips::default();
+        BytesScan { pool: self, range, options, levels: Vec::new(), begun: false, taken: 0, trips }
+    }
+}
+
+impl<'p, V: Verbs> BytesScan<'p, V> {
+    /// Cost of the scan so far.
+    #[must_use]
+    pub fn trips(&self) -> ScanTrips {
+        let mut trips = self.trips;
+        self.levels.iter().filter_map(|level| level.leaves.as_ref()).for_each(|leaves| {
+            trips.add_all(&leaves.trips());
+        });
+        trips
+    }
+
+    /// The next pair; none at the end, and after an error.
+    ///
+    /// # Errors
+    /// When the next leaf cannot be read.
+    pub async fn next(&mut self) -> Option<Result<(Bytes, Bytes), OperationError>> {
+        if !std::mem::replace(&mut self.begun, true) {
+            if self.pool.config().tree.keys() != Keys::Bytes {
+                return Some(Err(OperationError::Keys { key: 0 }));
+            }
+            self.push(Vec::new(), Beginning::default(), None);
+        }
+        loop {
+            match self.step().await {
+                Ok(Some(pair)) => return Some(Ok(pair)),
+                Ok(None) if self.levels.is_empty() => return None,
+                Ok(None) => {}
+                Err(error) => {
+                    self.levels.clear();
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Takes an entry, or reads more. `None`: go on.
+    async fn step(&mut self) -> Result<Option<(Bytes, Bytes)>, OperationError> {
+        let Some(level) = self.levels.last_mut() else { return Ok(None) };
+        let Some((word, entry)) = level.entries.front().cloned() else {
+            let Some(leaves) = &mut level.leaves else {
+                self.pop();
+                return Ok(None);
+            };
+            match poll_fn(|context| Pin::new(&mut *leaves).poll_next(context)).await {
+                Some(Ok(entries)) => level.entries = in_order(entries, self.options.order),
+                // The keys that were left had gone at some moment of this scan.
+                Some(Err(OperationError::NoLayer { .. })) | None => self.pop(),
+                Some(Err(error)) => return Err(error),
+            }
+            return Ok(None);
+        };
+        let pair = match entry {
+            Entry::Inline(value) => {
+                let spelled: Vec<u8> =
+                    level.path.iter().copied().chain(level.beginning.spelled(word)).collect();
+                Some((Bytes::from(key::read(&spelled)), value))
+            }
+            Entry::Record(record) => {
+                parts(&record).map(|(found, value)| (record.slice_ref(found), record.slice_ref(value)))
+            }
+            Entry::Layer(leaf) => {
+                let opened = self.open(word, leaf).await?;
+                // Only now: what is dropped before begins here again.
+                self.drop_entry_below(opened);
+                return Ok(None);
+            }
+        };
+        level.entries.pop_front();
+        let pair = pair.filter(|(key, _)| self.range.contains(key));
+        self.taken += usize::from(pair.is_some());
+        Ok(pair)
+    }
+
+    fn pop(&mut self) {
+        if let Some(Level { leaves: Some(leaves), .. }) = self.levels.pop() {
+            self.trips.add_all(&leaves.trips());
+        }
+    }
+
+    /// Takes the entry away that has led to a layer, and goes on in that.
+    fn drop_entry_below(&mut self, opened: Option<Level<'p, V>>) {
+        if let Some(level) = self.levels.last_mut() {
+            level.entries.pop_front();
+        }
+        self.levels.extend(opened);
+    }
+
+    /// Begins a layer of which the first leaf does not have all keys.
+    fn push(&mut self, path: Vec<u8>, beginning: Beginning, layer: Option<Rc<Layer>>) {
+        let level = self.level(path, beginning, layer);
+        self.levels.extend(level);
+    }
+
+    fn level(&self, path: Vec<u8>, beginning: Beginning, layer: Option<Rc<Layer>>) -> Option<Level<'p, V>> {
+        let range = self.words(&path, &beginning)?;
+        let start = if layer.is_some() { Start::Root } else { self.options.start };
+        let wanted = self.options.wanted.saturating_sub(self.taken).max(1);
+        let options = ScanOptions { start, wanted, ..self.options };
+        let leaves = Some(Leaves::new(self.pool, layer.clone(), range, options, true));
+        Some(Level { path, beginning, layer, leaves, entries: VecDeque::new() })
+    }
+
+    /// The words of a layer in which keys of the range may be. `None`: there are no such keys.
+    fn words(&self, path: &[u8], beginning: &Beginning) -> Option<KeyRange> {
+        use std::cmp::Ordering::{Equal, Greater, Less};
+        let low = Spelled::of(&self.range.low);
+        let low = match low.compare(0, path) {
+            Less => LESS,
+            Equal => beginning.word(&low),
+            Greater => return None,
+        };
+        let high = match self.range.high.as_deref().map(Spelled::of) {
+            None => None,
+            Some(high) => match high.compare(0, path) {
+                Less => return None,
+                Equal => beginning.word(&high).checked_add(1),
+                Greater => None,
+            },
+        };
+        Some(KeyRange { low, high })
+    }
+
+    /// Opens the layer below an entry of the last level. `None`: it has no keys of the range.
+    async fn open(
+        &mut self,
+        word: u64,
+        leaf: fatbtree_remote_memory::GlobalAddress,
+    ) -> Result<Option<Level<'p, V>>, OperationError> {
+        let Some(level) = self.levels.last() else { return Ok(None) };
+        let mut path = level.path.clone();
+        match word {
+            LESS | GREATER => {}
+            _ => {
+                let bytes = if word == LAST { WORD - 1 } else { WORD };
+                path.extend_from_slice(&level.beginning.prefix);
+                path.extend_from_slice(&word.to_be_bytes()[..bytes]);
+            }
+        }
+        let mut descent = Descent::within(self.pool, level.layer.as_deref(), word);
+        let found = loop {
+            match descent.open(leaf).await {
+                Ok(found) => break found,
+                // It has gone, and its keys had gone at some moment of this scan.
+                Err(Reason::Fault(crate::node::NodeFault::NoLayer { .. })) => return Ok(None),
+                Err(reason) => descent.recover(reason).await?,
+            }
+        };
+        if found.state == LayerState::Gone {
+            return Ok(None);
+        }
+        let beginning = found.layer.beginning.clone();
+        let Some(words) = self.words(&path, &beginning) else { return Ok(None) };
+        let mut block = found.block;
+        let line = block.as_mut_slice().first_chunk_mut::<LINE>().expect("a block has many lines");
+        if found.state == LayerState::Coming {
+            revive(line);
+        }
+        let layer = Rc::new(found.layer);
+        let entries = match Node::read(layer.tree(), &block) {
+            Ok(Node::Leaf(node))
+                if node.header().range().high.is_none() && node.header().partner.is_null() =>
+            {
+                entries_of(layer.tree(), &node, &block, words, true).ok()
+            }
+            _ => None,
+        };
+        let Some(entries) = entries else {
+            let (trips, _) = descent.end();
+            self.trips.add(&trips);
+            self.trips.sequential += u64::from(trips.round_trips);
+            return Ok(self.level(path, beginning, Some(layer)));
+        };
+        drop(block);
+        let mut within = Descent::within(self.pool, Some(&layer), words.low);
+        let (entries, _) = match values_of(&mut within, entries).await {
+            Ok(entries) => entries,
+            Err(OperationError::NoLayer { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        for trips in [descent.end().0, within.end().0] {
+            self.trips.add(&trips);
+            self.trips.sequential += u64::from(trips.round_trips);
+        }
+        let entries = in_order(entries, self.options.order);
+        Ok(Some(Level { path, beginning, layer: Some(layer), leaves: None, entries }))
+    }
+}
+
+fn in_order(entries: Entries, order: Order) -> VecDeque<(u64, Entry)> {
+    match order {
+        Order::Forward => entries.into(),
+        Order::Backward => entries.into_iter().rev().collect(),
+    }
+}
