@@ -1,5 +1,6 @@
 //! `fatbtree get`, `put`, `delete` and `scan`: single operations on a running cluster.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{IsTerminal as _, Read as _, Write as _, stdin, stdout};
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use fatbtree::blocking::Client;
-use fatbtree::{Options, Protocol};
+use fatbtree::{Bytes, BytesRange, Options, Protocol};
 use fatbtree_blink::MAX_VALUE;
 use serde_json::{Value, json};
 
@@ -33,6 +34,9 @@ struct At {
     /// Ask the processors of the memory servers, started with `fatbtree memserver --serve queries`, instead of using RDMA.
     #[arg(long, conflicts_with = "nic")]
     query: bool,
+    /// The keys are bytes, whatever they look like: text, or bytes as 0x hex. Without this a key that is no number is bytes.
+    #[arg(long)]
+    bytes: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -61,6 +65,51 @@ impl At {
     }
 }
 
+/// A key of either kind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Key {
+    Number(u64),
+    Bytes(Vec<u8>),
+}
+
+impl At {
+    /// Reads a key.
+    fn key(&self, text: &str) -> Result<Key> {
+        match key(text) {
+            Ok(number) if !self.bytes => Ok(Key::Number(number)),
+            _ => Ok(Key::Bytes(value(text)?)),
+        }
+    }
+}
+
+impl Key {
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::Number(number) => number.to_string().into_bytes().into(),
+            Self::Bytes(bytes) => bytes.into(),
+        }
+    }
+
+    /// As it can be typed again.
+    fn show(&self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Bytes(bytes) => show(bytes),
+        }
+    }
+
+    /// Its field in JSON: exactly its text, or, where it is no text, its bytes as hex digits in another field.
+    fn json(&self) -> (&'static str, Value) {
+        match self {
+            Self::Number(number) => ("key", json!(number)),
+            Self::Bytes(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => ("key", json!(text)),
+                Err(_) => ("key_hex", json!(hex(bytes))),
+            },
+        }
+    }
+}
+
 /// Exit code of an operation on a key that is not there.
 const NOT_THERE: u8 = 1;
 /// Exit code of an operation that was not carried out.
@@ -73,15 +122,15 @@ const UNKNOWN: u8 = 4;
 #[command(after_help = "Examples:
   fatbtree get 4711 --cluster cluster.toml
   fatbtree get 0x1267 --cluster cluster.toml --json
+  fatbtree get user:4711 --cluster cluster.toml        of trees whose keys are bytes
   fatbtree get 4711 --cluster cluster.toml > value     exactly the bytes of the value, without a line end
 
 A terminal is shown the value as --quote prints it.
 
 Exit codes: 0, the value is printed; 1, the key is not there; 3, refused or failed; 5, it could not be printed: the disk is full.")]
 pub(crate) struct Get {
-    /// Key: decimal, 1_000, 1e6 or 0x hex.
-    #[arg(value_parser = key)]
-    key: u64,
+    /// Key: a number, as 4711, 1_000, 1e6 or 0x hex; or, of trees whose keys are bytes, text.
+    key: String,
     /// Print a line of text, \"quoted\" where it holds spaces, or 0x hex where the value is no text, as `fatbtree shell` reads it.
     #[arg(long, conflicts_with = "json")]
     quote: bool,
@@ -93,6 +142,7 @@ pub(crate) struct Get {
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree put 4711 hello --cluster cluster.toml
+  fatbtree put user:4711 hello --cluster cluster.toml        into trees whose keys are bytes
   fatbtree put 4711 0x00ff --cluster cluster.toml            two bytes
   fatbtree put 4711 --text 0x00ff --cluster cluster.toml     six letters
   fatbtree put 4711 --file picture.png --cluster cluster.toml
@@ -100,9 +150,8 @@ pub(crate) struct Get {
 
 Exit codes: 0, put; 3, refused or failed; 4, it may have been put or not; 5, put, but the result could not be printed: the disk is full.")]
 pub(crate) struct Put {
-    /// Key: decimal, 1_000, 1e6 or 0x hex.
-    #[arg(value_parser = key)]
-    key: u64,
+    /// Key: a number, as 4711, 1_000, 1e6 or 0x hex; or, of trees whose keys are bytes, text.
+    key: String,
     /// Value: text, or bytes as 0x hex; `-` reads the bytes from standard input. Up to 1 MiB.
     #[arg(allow_hyphen_values = true, required_unless_present = "file", conflicts_with = "file")]
     value: Option<String>,
@@ -124,9 +173,8 @@ pub(crate) struct Put {
 Exit codes: 0, deleted; 1, the key was not there; 3, refused or failed; 4, it may have been deleted or not; 5, deleted, but the result could
 not be printed: the disk is full.")]
 pub(crate) struct Delete {
-    /// Key: decimal, 1_000, 1e6 or 0x hex.
-    #[arg(value_parser = key)]
-    key: u64,
+    /// Key: a number, as 4711, 1_000, 1e6 or 0x hex; or, of trees whose keys are bytes, text.
+    key: String,
     #[command(flatten)]
     at: At,
 }
@@ -138,6 +186,9 @@ pub(crate) struct Delete {
   fatbtree scan 4000..=4999 --cluster cluster.toml --csv        the same keys, as lines that `fatbtree load` reads
   fatbtree scan ..5000 --cluster cluster.toml --backward --limit 10    the ten keys before 5000, the last one first
   fatbtree scan --cluster cluster.toml --csv > all.csv          all pairs; those of a hash table are in no order
+  fatbtree scan --prefix user: --cluster cluster.toml           keys of bytes that begin so
+  fatbtree scan user:1..user:3 --cluster cluster.toml           a range of them
+  fatbtree scan --bytes --cluster cluster.toml                  all of them
 
 A hash table has no order of keys, so a range of it is refused, and so is --backward. A key that is there during the whole scan is printed once, and no key is
 printed twice. One that is changed meanwhile is printed as it was at some moment, or not at all.
@@ -145,8 +196,10 @@ printed twice. One that is changed meanwhile is printed as it was at some moment
 Exit codes: 0, all pairs were printed, if there are any; 3, refused or failed; 5, they could not be printed: the disk is full.")]
 pub(crate) struct Scan {
     /// FROM..TO without TO, or FROM..=TO with it; either may be left out. Without a range: all pairs, of a hash table, too.
-    #[arg(value_parser = range)]
-    keys: Option<(u64, u64)>,
+    keys: Option<String>,
+    /// The keys of bytes that begin so.
+    #[arg(long, value_name = "TEXT", conflicts_with = "keys")]
+    prefix: Option<String>,
     /// Print so many pairs at most.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
@@ -199,19 +252,30 @@ fn done(at: &At, operation: impl FnOnce(&Client) -> Result<bool>) -> u8 {
 }
 
 /// A key with its value as JSON: exactly its text, or, where it is no text, its bytes as hex digits in another field.
-fn pair(key: u64, value: Option<&[u8]>) -> Value {
-    match value.map(std::str::from_utf8) {
-        None => json!({ "key": key, "value": null }),
-        Some(Ok(text)) => json!({ "key": key, "value": text }),
-        Some(Err(_)) => json!({ "key": key, "hex": value.map(hex) }),
-    }
+fn pair(key: &Key, value: Option<&[u8]>) -> Value {
+    let (field, content) = match value.map(std::str::from_utf8) {
+        None => ("value", Value::Null),
+        Some(Ok(text)) => ("value", json!(text)),
+        Some(Err(_)) => ("hex", json!(value.map(hex))),
+    };
+    of_key(key, field, content)
+}
+
+/// A key and what is told of it as JSON.
+fn of_key(key: &Key, field: &str, content: Value) -> Value {
+    let (name, key) = key.json();
+    json!({ name: key, field: content })
 }
 
 pub(crate) fn get(Get { key, quote, at }: &Get) -> u8 {
     done(at, |db| {
-        let found = db.get(*key)?;
+        let key = at.key(key)?;
+        let found = match &key {
+            Key::Number(key) => db.get(*key)?,
+            Key::Bytes(key) => db.bytes().get(key)?,
+        };
         match &found {
-            value if at.json => outln!("{}", pair(*key, value.as_deref())),
+            value if at.json => outln!("{}", pair(&key, value.as_deref())),
             Some(value) if *quote || stdout().is_terminal() => outln!("{}", show(value)),
             // `stdout::end` knows of an error.
             Some(value) => drop(Out.write_all(value)),
@@ -261,9 +325,13 @@ pub(crate) fn put(put: &Put) -> u8 {
         }
     };
     done(at, |db| {
-        db.put(*key, bytes)?;
+        let key = at.key(key)?;
+        match &key {
+            Key::Number(key) => db.put(*key, bytes)?,
+            Key::Bytes(key) => db.bytes().put(key, bytes)?,
+        }
         if at.json {
-            outln!("{}", json!({ "key": key, "put": true }));
+            outln!("{}", of_key(&key, "put", json!(true)));
         }
         Ok(true)
     })
@@ -271,32 +339,73 @@ pub(crate) fn put(put: &Put) -> u8 {
 
 pub(crate) fn delete(Delete { key, at }: &Delete) -> u8 {
     done(at, |db| {
-        let deleted = db.delete(*key)?;
+        let key = at.key(key)?;
+        let deleted = match &key {
+            Key::Number(key) => db.delete(*key)?,
+            Key::Bytes(key) => db.bytes().delete(key)?,
+        };
         if at.json {
-            outln!("{}", json!({ "key": key, "deleted": deleted }));
+            outln!("{}", of_key(&key, "deleted", json!(deleted)));
         }
         Ok(deleted)
     })
 }
 
-pub(crate) fn scan(Scan { keys, limit, csv, backward, at }: &Scan) -> u8 {
-    done(at, |db| {
-        let pairs = match keys {
-            _ if *backward => {
+/// Pairs of a scan, whatever its keys are.
+type Found<'c> = Box<dyn Iterator<Item = Result<(Key, Bytes), fatbtree::Error>> + 'c>;
+
+impl Scan {
+    /// Begins the scan.
+    fn begin<'c>(&self, db: &'c Client) -> Result<Found<'c>> {
+        let Self { keys, prefix, backward, at, .. } = self;
+        let numbers = keys.as_deref().map(range).transpose();
+        let is_bytes = at.bytes || prefix.is_some() || numbers.is_err();
+        if is_bytes {
+            let range = match (keys, prefix) {
+                (Some(keys), _) => range_of_bytes(keys)?,
+                (None, Some(prefix)) => BytesRange::prefix(&value(prefix)?),
+                (None, None) => BytesRange::all(),
+            };
+            let pairs = db.bytes().scan_range(range, *backward);
+            return Ok(Box::new(pairs.map(|pair| pair.map(|(key, value)| (Key::Bytes(key.into()), value)))));
+        }
+        let pairs = match numbers.ok().flatten() {
+            keys if *backward => {
                 keys.map_or_else(|| db.scan_backward(..), |(from, to)| db.scan_backward(from..=to))
             }
-            Some((from, to)) => db.scan(*from..=*to),
+            Some((from, to)) => db.scan(from..=to),
             None => db.pairs(),
         };
-        for found in pairs.take(limit.unwrap_or(usize::MAX)) {
+        Ok(Box::new(pairs.map(|pair| pair.map(|(key, value)| (Key::Number(key), value)))))
+    }
+}
+
+/// A range of keys of bytes.
+fn range_of_bytes(text: &str) -> Result<BytesRange> {
+    let expected =
+        || format!("expected a range of keys such as 10..20, 10..=19 or user:1..user:3, found {text:?}");
+    let (from, to) = text.split_once("..").with_context(expected)?;
+    let range = match (to.strip_prefix('='), to) {
+        (Some(last), _) => BytesRange::of(value(from)?..=value(last)?),
+        (None, "") => BytesRange::of(value(from)?..),
+        (None, end) => BytesRange::of(value(from)?..value(end)?),
+    };
+    ensure!(range.high.as_ref().is_none_or(|high| range.low < *high), expected());
+    Ok(range)
+}
+
+pub(crate) fn scan(scan: &Scan) -> u8 {
+    let Scan { limit, csv, at, .. } = scan;
+    done(at, |db| {
+        for found in scan.begin(db)?.take(limit.unwrap_or(usize::MAX)) {
             let (key, value) = found?;
             if at.json {
-                outln!("{}", pair(key, Some(&value)));
+                outln!("{}", pair(&key, Some(&value)));
             } else if *csv {
                 // `stdout::end` knows of an error.
-                let _ = Out.write_all(&csv_line(key, &value));
+                let _ = Out.write_all(&csv_line(&key.bytes(), &value));
             } else {
-                outln!("{key} {}", show(&value));
+                outln!("{} {}", key.show(), show(&value));
             }
             if is_lost() {
                 break;
@@ -307,39 +416,50 @@ pub(crate) fn scan(Scan { keys, limit, csv, backward, at }: &Scan) -> u8 {
 }
 
 /// A line of a CSV file, quoted as in RFC 4180. The bytes of a value remain what they are, text or not.
-fn csv_line(key: u64, value: &[u8]) -> Vec<u8> {
-    let mut line = format!("{key},").into_bytes();
-    let is_plain = value.trim_ascii() == value && !value.iter().any(|byte| b",\"\n\r".contains(byte));
-    if is_plain {
-        line.extend_from_slice(value);
-    } else {
-        let doubled =
-            value.iter().flat_map(|byte| std::iter::repeat_n(*byte, 1 + usize::from(*byte == b'"')));
-        line.push(b'"');
-        line.extend(doubled);
-        line.push(b'"');
-    }
+fn csv_line(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut line = Vec::with_capacity(key.len() + value.len() + 2);
+    add_field(&mut line, key);
+    line.push(b',');
+    add_field(&mut line, value);
     line.push(b'\n');
     line
 }
 
+fn add_field(line: &mut Vec<u8>, field: &[u8]) {
+    let is_plain = field.trim_ascii() == field && !field.iter().any(|byte| b",\"\n\r".contains(byte));
+    // A line that begins so would be a comment.
+    if is_plain && !(line.is_empty() && (field.is_empty() || field.starts_with(b"#"))) {
+        line.extend_from_slice(field);
+        return;
+    }
+    let doubled = field.iter().flat_map(|byte| std::iter::repeat_n(*byte, 1 + usize::from(*byte == b'"')));
+    line.push(b'"');
+    line.extend(doubled);
+    line.push(b'"');
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{csv_line, pair, range, read_value};
+    use super::{Key, csv_line, pair, range, range_of_bytes, read_value};
 
     #[test]
     fn values_are_quoted_where_a_reader_would_take_them_apart() {
-        assert_eq!(csv_line(7, b"plain value"), b"7,plain value\n");
-        assert_eq!(csv_line(7, b""), b"7,\n");
-        assert_eq!(csv_line(7, b"a,b"), b"7,\"a,b\"\n");
-        assert_eq!(csv_line(7, b" say \"yes\"\r\n"), b"7,\" say \"\"yes\"\"\r\n\"\n");
-        assert_eq!(csv_line(7, b"\x00\xff"), b"7,\x00\xff\n");
+        assert_eq!(csv_line(b"7", b"plain value"), b"7,plain value\n");
+        assert_eq!(csv_line(b"7", b""), b"7,\n");
+        assert_eq!(csv_line(b"7", b"a,b"), b"7,\"a,b\"\n");
+        assert_eq!(csv_line(b"7", b" say \"yes\"\r\n"), b"7,\" say \"\"yes\"\"\r\n\"\n");
+        assert_eq!(csv_line(b"7", b"\x00\xff"), b"7,\x00\xff\n");
+        assert_eq!(csv_line(b"#a,b", b"c"), b"\"#a,b\",c\n");
+        assert_eq!(
+            (csv_line(b"#a", b"c"), csv_line(b"", b"")),
+            (b"\"#a\",c\n".to_vec(), b"\"\",\n".to_vec())
+        );
     }
 
     #[test]
     fn json_has_exactly_the_value() {
         let is = |value: Option<&[u8]>, expected: &str| {
-            let text = pair(7, value).to_string();
+            let text = pair(&Key::Number(7), value).to_string();
             assert_eq!(text, expected);
             // As a program reads it.
             let read: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -352,6 +472,9 @@ mod tests {
         is(Some(b"0x00ff"), r#"{"key":7,"value":"0x00ff"}"#);
         is(Some(b"\x00\xff"), r#"{"hex":"00ff","key":7}"#);
         is(None, r#"{"key":7,"value":null}"#);
+        let of = |key: &[u8]| pair(&Key::Bytes(key.to_vec()), Some(b"x")).to_string();
+        assert_eq!(of(b"user:1"), r#"{"key":"user:1","value":"x"}"#);
+        assert_eq!(of(b"\xff"), r#"{"key_hex":"ff","value":"x"}"#);
     }
 
     #[test]
@@ -371,6 +494,13 @@ mod tests {
         assert_eq!(range(".."), Ok((0, u64::MAX)));
         for bad in ["", "5", "5..5", "9..3", "..0", "a..b", "1..-2"] {
             assert!(range(bad).is_err(), "{bad:?}");
+        }
+        let all = range_of_bytes("a..").expect("a range");
+        assert!(all.contains(b"a") && all.contains(b"\xff") && !all.contains(b"A"));
+        let some = range_of_bytes("a..=0x6200").expect("a range");
+        assert!(some.contains(b"b\0") && !some.contains(b"b\0\0"));
+        for bad in ["a", "b..a", "a..a", "0x1..b"] {
+            assert!(range_of_bytes(bad).is_err(), "{bad:?}");
         }
     }
 }

@@ -12,6 +12,8 @@
 //! `INSERT usertable user4711 [ field0=a field1=b ]` the key is the number 4711, and the value the text
 //! `field0=a field1=b`. All lines that are no operations are passed over.
 //!
+//! Keys of bytes are taken as they stand: all of a line, or the first field of a record.
+//!
 //! A key that is repeated in a file of keys is left out, and a message says so. In a file with values it is refused, because
 //! it cannot have two values.
 
@@ -78,19 +80,31 @@ pub(crate) fn check_enough(keys: u64, servers: u64) -> Result<()> {
 
 /// Keys, ascending, and their values.
 #[derive(Debug)]
-pub(crate) struct Pairs {
+pub(crate) struct Pairs<K = u64> {
     /// All values.
     text: Vec<u8>,
     /// Each key, and where its value lies.
-    places: Vec<(u64, Range<usize>)>,
+    places: Vec<(K, Range<usize>)>,
 }
 
-impl Pairs {
+impl<K> Pairs<K> {
     /// The value at a position, in the order of the keys.
     pub(crate) fn value(&self, at: usize) -> &[u8] {
         &self.text[self.places[at].1.clone()]
     }
 
+    /// The key at a position.
+    pub(crate) fn key(&self, at: usize) -> &K {
+        &self.places[at].0
+    }
+
+    /// Number of pairs.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+}
+
+impl Pairs {
     /// The value of a key.
     pub(crate) fn value_of(&self, key: u64) -> Option<&[u8]> {
         let at = self.places.binary_search_by_key(&key, |(key, _)| *key).ok()?;
@@ -113,6 +127,30 @@ pub(crate) fn pairs_of(path: &Path) -> Result<Pairs> {
         true => pairs_in(&name, open(path)?),
         false => inserts_in(&name, open(path)?),
     }
+}
+
+/// The keys of bytes of a file and, if it is CSV, their values.
+///
+/// # Errors
+/// As [`keys_of`].
+pub(crate) fn byte_keys_of(path: &Path) -> Result<(Pairs<Vec<u8>>, bool)> {
+    let (name, has_values) = (path.display().to_string(), is_csv(path));
+    let found = match has_values {
+        true => records_in(&name, open(path)?, |_, _, key| Ok(key.to_vec()))?,
+        false => {
+            let (mut lines, mut found) = (Lines::new(&name, open(path)?)?, Found::default());
+            let mut seen = std::collections::HashSet::new();
+            while lines.next()? {
+                let key = lines.content();
+                if !key.is_empty() && !key.starts_with(b"#") && seen.insert(key.to_vec()) {
+                    found.add(&name, lines.number, key.to_vec(), b"")?;
+                }
+            }
+            found
+        }
+    };
+    let show = |key: &Vec<u8>| format!("{:?}", String::from_utf8_lossy(key));
+    Ok((found.pairs(&name, show)?, has_values))
 }
 
 fn open(path: &Path) -> Result<BufReader<File>> {
@@ -139,6 +177,15 @@ fn keys_in(name: &str, input: impl BufRead) -> Result<Vec<u64>> {
 }
 
 fn pairs_in(name: &str, input: impl BufRead) -> Result<Pairs> {
+    records_in(name, input, |lines, line, key| lines.key(line, key))?.pairs(name, u64::to_string)
+}
+
+/// The records of a CSV file, whose keys `key` reads.
+fn records_in<K: Ord, R: BufRead>(
+    name: &str,
+    input: R,
+    key_of: impl Fn(&Lines<'_, R>, u64, &[u8]) -> Result<K>,
+) -> Result<Found<K>> {
     let mut lines = Lines::new(name, input)?;
     let (mut found, mut first) = (Found::default(), true);
     let (mut key, mut value) = (vec![], vec![]);
@@ -158,9 +205,9 @@ fn pairs_in(name: &str, input: impl BufRead) -> Result<Pairs> {
         if std::mem::take(&mut first) && (&key[..], &value[..]) == (b"key", b"value") {
             continue;
         }
-        found.add(name, line, lines.key(line, &key)?, &value)?;
+        found.add(name, line, key_of(&lines, line, &key)?, &value)?;
     }
-    found.pairs(name)
+    Ok(found)
 }
 
 /// The records that YCSB has inserted.
@@ -179,7 +226,7 @@ fn inserts_in(name: &str, input: impl BufRead) -> Result<Pairs> {
             );
         }
     }
-    found.pairs(name)
+    found.pairs(name, u64::to_string)
 }
 
 /// Digits of the key, and the text of the fields, of a record that YCSB's basic client has inserted.
@@ -201,15 +248,20 @@ fn is_of_a_run(line: &[u8]) -> bool {
 }
 
 /// Pairs as they are found.
-#[derive(Default)]
-struct Found {
+struct Found<K> {
     text: Vec<u8>,
     /// Each key, its line, and where its value lies.
-    places: Vec<(u64, u64, Range<usize>)>,
+    places: Vec<(K, u64, Range<usize>)>,
 }
 
-impl Found {
-    fn add(&mut self, name: &str, line: u64, key: u64, value: &[u8]) -> Result<()> {
+impl<K> Default for Found<K> {
+    fn default() -> Self {
+        Self { text: Vec::new(), places: Vec::new() }
+    }
+}
+
+impl<K: Ord> Found<K> {
+    fn add(&mut self, name: &str, line: u64, key: K, value: &[u8]) -> Result<()> {
         if value.len() > MAX_VALUE as usize {
             bail!("{name}:{line}: a value of {} bytes; up to {MAX_VALUE} are possible", value.len());
         }
@@ -219,15 +271,15 @@ impl Found {
         Ok(())
     }
 
-    fn pairs(self, name: &str) -> Result<Pairs> {
+    fn pairs(self, name: &str, show: impl Fn(&K) -> String) -> Result<Pairs<K>> {
         let Self { text, mut places } = self;
         if places.is_empty() {
             bail!("{name}: no keys in it");
         }
         // Stable: the line that came first is named first.
-        places.sort_by_key(|(key, ..)| *key);
+        places.sort_by(|(one, ..), (other, ..)| one.cmp(other));
         if let Some(pair) = places.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            let (key, first, second) = (pair[0].0, pair[0].1, pair[1].1);
+            let (key, first, second) = (show(&pair[0].0), pair[0].1, pair[1].1);
             bail!("{name}:{second}: key {key} is on line {first} already; each key has one value");
         }
         Ok(Pairs { text, places: places.into_iter().map(|(key, _, place)| (key, place)).collect() })

@@ -22,7 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::transaction::{Attempts, Item};
-use crate::{Error, Options, Stats};
+use crate::{BytesRange, Error, Options, ScanKey, Stats};
 
 /// Wakes a thread that is parked.
 struct Unpark(Thread);
@@ -76,6 +76,12 @@ impl Client {
     /// The asynchronous client over the same connection.
     pub fn as_async(&self) -> &crate::Client {
         &self.0
+    }
+
+    /// See [`bytes`](crate::Client::bytes).
+    #[must_use]
+    pub fn bytes(&self) -> BytesClient {
+        BytesClient(self.0.bytes())
     }
 
     /// See [`with_time_limit`](crate::Client::with_time_limit).
@@ -219,12 +225,96 @@ impl Client {
     }
 }
 
+/// A [`BytesClient`](crate::BytesClient) whose methods wait.
+#[derive(Clone, Debug)]
+pub struct BytesClient(crate::BytesClient);
+
+impl BytesClient {
+    /// See [`get`](crate::BytesClient::get).
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>, Error> {
+        block_on(self.0.get(key))
+    }
+
+    /// See [`put`](crate::BytesClient::put).
+    ///
+    /// # Errors
+    /// When the value was not put, or [may have been](Error::may_have_happened).
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        block_on(self.0.put(key, value))
+    }
+
+    /// See [`insert`](crate::BytesClient::insert).
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool, Error> {
+        block_on(self.0.insert(key, value))
+    }
+
+    /// See [`update`](crate::BytesClient::update).
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool, Error> {
+        block_on(self.0.update(key, value))
+    }
+
+    /// See [`compare_and_swap`](crate::BytesClient::compare_and_swap).
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<bool, Error> {
+        block_on(self.0.compare_and_swap(key, expected, value))
+    }
+
+    /// See [`delete`](crate::BytesClient::delete).
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        block_on(self.0.delete(key))
+    }
+
+    /// See [`scan`](crate::BytesClient::scan).
+    pub fn scan<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Scan<Bytes> {
+        Scan(self.0.scan(range))
+    }
+
+    /// See [`scan_backward`](crate::BytesClient::scan_backward).
+    pub fn scan_backward<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Scan<Bytes> {
+        Scan(self.0.scan_backward(range))
+    }
+
+    /// See [`scan_prefix`](crate::BytesClient::scan_prefix).
+    pub fn scan_prefix(&self, prefix: impl AsRef<[u8]>) -> Scan<Bytes> {
+        Scan(self.0.scan_prefix(prefix))
+    }
+
+    /// See [`scan_range`](crate::BytesClient::scan_range).
+    pub fn scan_range(&self, range: BytesRange, backward: bool) -> Scan<Bytes> {
+        Scan(self.0.scan_range(range, backward))
+    }
+
+    /// See [`pairs`](crate::BytesClient::pairs).
+    pub fn pairs(&self) -> Scan<Bytes> {
+        Scan(self.0.pairs())
+    }
+}
+
 /// Pairs, of a range of keys or all, as an iterator that waits.
 #[derive(Debug)]
-pub struct Scan(crate::Scan);
+pub struct Scan<K: ScanKey = u64>(crate::Scan<K>);
 
-impl Iterator for Scan {
-    type Item = Result<(u64, Bytes), Error>;
+impl<K: ScanKey> Iterator for Scan<K> {
+    type Item = Result<(K, Bytes), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         block_on(self.0.next())

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fatbtree_remote_memory::{KeyRange, Order};
 
+use crate::bytes_client::BytesClient;
 use crate::engine::Change;
 use crate::scan::Scan;
 use crate::service::{Answer, Ask, Shared};
@@ -155,6 +156,12 @@ impl Client {
     /// All pairs, as a stream: in ascending order of keys, or in no order where the structure has none, as a hash table.
     pub fn pairs(&self) -> Scan {
         Scan::all(self.clone())
+    }
+
+    /// The same connection to a tree whose keys are bytes.
+    #[must_use]
+    pub fn bytes(&self) -> BytesClient {
+        BytesClient(self.clone())
     }
 
     /// A snapshot of the counters of all clones.

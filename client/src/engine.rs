@@ -8,7 +8,7 @@ use bytes::Bytes;
 use fatbtree_blink_client::QueryClient;
 use fatbtree_port::Waker;
 use fatbtree_processes::{NodeError, QueryClientProcess, Reached, StructureProcess};
-use fatbtree_remote_memory::{Answer, KeyRange, Order, Portion, Stepped, Structure};
+use fatbtree_remote_memory::{Answer, BytesRange, KeyRange, Order, Portion, Stepped, Structure};
 use fatbtree_verbs::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -103,6 +103,22 @@ pub(crate) enum Change {
     Delete,
 }
 
+impl Change {
+    fn wanted(&self) -> fatbtree_remote_memory::Change<'_> {
+        use fatbtree_remote_memory::Change as Wanted;
+        match self {
+            Self::Put(value) => Wanted::Upsert(value),
+            Self::Insert(value) => Wanted::Insert(value),
+            Self::Update(value) => Wanted::Update(value),
+            Self::CompareAndSwap { expected, value } => Wanted::CompareAndSwap { expected, value },
+            Self::Delete => Wanted::Delete,
+        }
+    }
+}
+
+/// Pairs of keys of bytes, and what follows.
+pub(crate) type BytesPart = (Vec<(Bytes, Bytes)>, Option<(BytesRange, Order)>);
+
 /// What is left of a scan.
 #[derive(Debug)]
 pub(crate) enum Left {
@@ -168,6 +184,32 @@ impl<P: Process> Store<P> {
         self.0.transact(attempt, next).await;
     }
 
+    /// The answer of an operation on keys of bytes, which other structures do not have.
+    fn of_bytes<T>(answer: Option<Answer<T, <P::Structure as Structure>::Error>>) -> Result<T, Error> {
+        Self::result(answer.ok_or_else(|| P::lacks("bytes"))?)
+    }
+
+    pub(crate) async fn get_bytes(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        let found = Self::of_bytes(self.0.get_bytes(key).await)?;
+        Ok(found.as_ref().map(copy))
+    }
+
+    pub(crate) async fn mutate_bytes(&self, key: &[u8], change: &Change) -> Result<bool, Error> {
+        Self::of_bytes(self.0.change_bytes(key, change.wanted()).await)
+    }
+
+    /// The next pairs of a scan of keys of bytes, up to `most`.
+    pub(crate) async fn scan_bytes(
+        &self,
+        (range, order): (BytesRange, Order),
+        most: usize,
+    ) -> Result<BytesPart, Error> {
+        let pairs = Self::of_bytes(self.0.scan_bytes(range.clone(), order, most).await)?;
+        let last = pairs.last().filter(|_| pairs.len() >= most);
+        let rest = last.map(|(last, _)| (range.after(last, order), order));
+        Ok((pairs, rest))
+    }
+
     pub(crate) async fn get(&self, key: u64) -> Result<Option<Bytes>, Error> {
         // The value may lie in a buffer of the device, of which there are few: it is copied.
         let copied = |value: Option<_>| value.as_ref().map(copy);
@@ -176,24 +218,13 @@ impl<P: Process> Store<P> {
 
     /// Carries out a change. Returns whether the key was as the change wants it.
     pub(crate) async fn mutate(&self, key: u64, change: &Change) -> Result<bool, Error> {
-        use fatbtree_remote_memory::Change as Wanted;
-        let change = match change {
-            Change::Put(value) => Wanted::Upsert(value),
-            Change::Insert(value) => {
-                Self::check("insert")?;
-                Wanted::Insert(value)
-            }
-            Change::Update(value) => Wanted::Update(value),
-            Change::CompareAndSwap { expected, value } => {
-                Self::check("compare_and_swap")?;
-                Wanted::CompareAndSwap { expected, value }
-            }
-            Change::Delete => {
-                Self::check("delete")?;
-                Wanted::Delete
-            }
-        };
-        Self::result(self.0.change(key, change).await)
+        match change {
+            Change::Put(_) | Change::Update(_) => {}
+            Change::Insert(_) => Self::check("insert")?,
+            Change::CompareAndSwap { .. } => Self::check("compare_and_swap")?,
+            Change::Delete => Self::check("delete")?,
+        }
+        Self::result(self.0.change(key, change.wanted()).await)
     }
 
     /// The next pairs of a scan, about `most`.

@@ -1,4 +1,4 @@
-//! Client library of Fat-B+Tree: an ordered index of 64-bit keys in the memory of other machines.
+//! Client library of Fat-B+Tree: an ordered index of 64-bit keys, or of [keys of bytes](BytesClient), in the memory of other machines.
 //!
 //! ```no_run
 #![doc = include_str!("../examples/twelve_lines/program.rs")]
@@ -30,6 +30,7 @@
 //! Before a program ends, [`Client::close`] lets the memory servers end the sessions at once. Otherwise they end when their time is up.
 
 pub mod blocking;
+mod bytes_client;
 mod client;
 mod engine;
 mod error;
@@ -42,11 +43,13 @@ pub mod transaction;
 use std::path::PathBuf;
 
 pub use bytes::Bytes;
+pub use bytes_client::BytesClient;
 pub use client::Client;
 pub use error::Error;
+pub use fatbtree_remote_memory::BytesRange;
 pub use fatbtree_topology::Structure;
 pub use options::{Options, Protocol};
-pub use scan::Scan;
+pub use scan::{Scan, ScanKey};
 pub use stats::Stats;
 pub use transaction::Transaction;
 

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fatbtree_port::Waker;
+use fatbtree_remote_memory::{BytesRange, Order};
 use fatbtree_verbs::time;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::engine::{Change, Engine, Left, Part, Process, Store};
+use crate::engine::{BytesPart, Change, Engine, Left, Part, Process, Store};
 use crate::stats::Counters;
 use crate::transaction::Asked;
 use crate::{Client, Error, Options};
@@ -37,6 +38,9 @@ pub(crate) enum Ask {
     Get(u64, Answer<Option<Bytes>>),
     Change(u64, Change, Answer<bool>),
     Scan(Left, usize, Answer<Part>),
+    GetBytes(Bytes, Answer<Option<Bytes>>),
+    ChangeBytes(Bytes, Change, Answer<bool>),
+    ScanBytes((BytesRange, Order), usize, Answer<BytesPart>),
     GetMany(Vec<u64>, Answer<Vec<Option<Bytes>>>),
     PutMany(Vec<(u64, Bytes)>, Answer<Vec<Result<(), Error>>>),
     /// A transaction, whose steps come by a queue of their own.
@@ -253,6 +257,7 @@ enum Reply {
     Value(Answer<Option<Bytes>>, Result<Option<Bytes>, Error>),
     Change(Answer<bool>, Result<bool, Error>),
     Pairs(Answer<Part>, Result<Part, Error>),
+    BytesPairs(Answer<BytesPart>, Result<BytesPart, Error>),
     Values(Answer<Vec<Option<Bytes>>>, Result<Vec<Option<Bytes>>, Error>),
     Changes(Answer<Vec<Result<(), Error>>>, Vec<Result<(), Error>>),
     Paused(Answer<()>),
@@ -266,6 +271,7 @@ impl Reply {
             Self::Value(answer, result) => tell(answer, result),
             Self::Change(answer, result) => tell(answer, result),
             Self::Pairs(answer, result) => tell(answer, result),
+            Self::BytesPairs(answer, result) => tell(answer, result),
             Self::Values(answer, result) => tell(answer, result),
             Self::Changes(answer, results) => tell(answer, Ok(results)),
             Self::Paused(answer) => tell(answer, Ok(())),
@@ -290,6 +296,21 @@ async fn carry_out<P: Process>(store: &Store<P>, ask: Ask, limit: Limit, counter
             let result = limit.run(store, false, store.scan(left, most)).await;
             counters.scan(limit.since, &result);
             Reply::Pairs(answer, result)
+        }
+        Ask::GetBytes(key, answer) => {
+            let result = limit.run(store, false, store.get_bytes(&key)).await;
+            counters.read(limit.since, &result);
+            Reply::Value(answer, result)
+        }
+        Ask::ChangeBytes(key, change, answer) => {
+            let result = limit.run(store, true, store.mutate_bytes(&key, &change)).await;
+            counters.change(limit.since, &result);
+            Reply::Change(answer, result)
+        }
+        Ask::ScanBytes(left, most, answer) => {
+            let result = limit.run(store, false, store.scan_bytes(left, most)).await;
+            counters.scan(limit.since, &result);
+            Reply::BytesPairs(answer, result)
         }
         Ask::GetMany(keys, answer) => {
             let mut values = vec![None; keys.len()];

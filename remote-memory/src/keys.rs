@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
+use crate::structure::Order;
+
 /// Keys from `low`, inclusive, to `high`, exclusive; no `high` means up to and including `u64::MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct KeyRange {
@@ -130,4 +132,83 @@ impl fmt::Display for KeyRange {
             None => write!(f, "[{:#x}, {:#x}]", self.low, u64::MAX),
         }
     }
+}
+
+/// A range of keys of bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BytesRange {
+    /// The first key, or before it.
+    pub low: Vec<u8>,
+    /// Behind the last key; none: no end.
+    pub high: Option<Vec<u8>>,
+}
+
+impl BytesRange {
+    /// All keys.
+    #[must_use]
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// All keys that begin so.
+    ///
+    /// ```
+    /// use fatbtree_remote_memory::BytesRange;
+    /// let range = BytesRange::prefix(b"user:");
+    /// assert!(range.contains(b"user:") && range.contains(b"user:\xff\xff") && !range.contains(b"user;"));
+    /// assert_eq!(BytesRange::prefix(b"\xff\xff").high, None);
+    /// ```
+    #[must_use]
+    pub fn prefix(prefix: &[u8]) -> Self {
+        let last = prefix.iter().rposition(|&byte| byte != 0xff);
+        let high = last.map(|last| {
+            let mut high = prefix[..=last].to_vec();
+            high[last] += 1;
+            high
+        });
+        Self { low: prefix.to_vec(), high }
+    }
+
+    /// The keys of any of Rust's ranges.
+    ///
+    /// ```
+    /// use fatbtree_remote_memory::BytesRange;
+    /// let range = BytesRange::of::<&str>("b"..="d");
+    /// assert!(range.contains(b"b") && range.contains(b"d") && !range.contains(b"d\0") && !range.contains(b"a"));
+    /// ```
+    #[must_use]
+    pub fn of<K: AsRef<[u8]>>(range: impl RangeBounds<K>) -> Self {
+        let bytes = |key: &K| key.as_ref().to_vec();
+        let low = match range.start_bound() {
+            Bound::Included(key) => bytes(key),
+            Bound::Excluded(key) => next_key(key.as_ref()),
+            Bound::Unbounded => Vec::new(),
+        };
+        let high = match range.end_bound() {
+            Bound::Included(key) => Some(next_key(key.as_ref())),
+            Bound::Excluded(key) => Some(bytes(key)),
+            Bound::Unbounded => None,
+        };
+        Self { low, high }
+    }
+
+    /// Whether a key lies in it.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        *self.low <= *key && self.high.as_deref().is_none_or(|high| key < high)
+    }
+
+    /// What is left of it in an order after this key.
+    #[must_use]
+    pub fn after(self, last: &[u8], order: Order) -> Self {
+        match order {
+            Order::Forward => Self { low: next_key(last), ..self },
+            Order::Backward => Self { high: Some(last.to_vec()), ..self },
+        }
+    }
+}
+
+/// The first key after this one.
+fn next_key(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
 }

@@ -91,7 +91,7 @@ pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide,
 pub use header::{CONFIGURATION_BYTES, HEADER_BYTES, RegionHeader};
 pub use info::{LockTable, Origin, ServerInfo};
 pub use kept::Kept;
-pub use keys::KeyRange;
+pub use keys::{BytesRange, KeyRange};
 pub use latencies::{LatencyBuckets, OperationLatencies};
 pub use locks::{HAND_OVERS, LockError, LockGuard, OWNER_NAMES, Owner, SessionId, Writer, restructure_all};
 pub use members::{Awaited, Members, ServerSet, members, name_of};

@@ -10,7 +10,7 @@ use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 
 use crate::client::{CacheUse, Remembered};
-use crate::keys::KeyRange;
+use crate::keys::{BytesRange, KeyRange};
 use crate::memory::RemoteMemory;
 
 /// Result of an operation, and what it took.
@@ -233,6 +233,33 @@ pub trait Structure {
         from: Self::Cursor,
         most: usize,
     ) -> impl Future<Output = Answer<Portion<Bytes, Self::Cursor>, Self::Error>>;
+
+    /// Finds the value of a key of bytes. A structure whose keys are always numbers answers none of these three.
+    fn get_bytes(
+        &self,
+        _key: &[u8],
+    ) -> impl Future<Output = Option<Answer<Option<Self::Value>, Self::Error>>> {
+        std::future::ready(None)
+    }
+
+    /// Changes a key of bytes. Says whether the change applied.
+    fn change_bytes(
+        &self,
+        _key: &[u8],
+        _change: Change<'_>,
+    ) -> impl Future<Output = Option<Answer<bool, Self::Error>>> {
+        std::future::ready(None)
+    }
+
+    /// Finds up to `most` keys of bytes of a range with their values, from the end of the range at which the order begins.
+    fn scan_bytes(
+        &self,
+        _range: BytesRange,
+        _order: Order,
+        _most: usize,
+    ) -> impl Future<Output = Option<Answer<Vec<(Bytes, Bytes)>, Self::Error>>> {
+        std::future::ready(None)
+    }
 
     /// Whether a change that ends with this error may have been made.
     fn is_unknown(error: &Self::Error) -> bool;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fatbtree_blink::Contention;
 use fatbtree_memserver::grpc::LoadData as _;
-use fatbtree_processes::{Adapter, ClientOptions, NodeError, SpreadProcess};
+use fatbtree_processes::{Adapter, ClientOptions, NodeError, Reached, SpreadProcess, StructureProcess};
 use fatbtree_registry::{Kind as _, SpreadKind};
-use fatbtree_remote_memory::{Change, Structure};
+use fatbtree_remote_memory::{Answer, Change, Structure};
 use fatbtree_topology::Cluster;
 
 use super::Arguments;
@@ -21,7 +21,7 @@ use crate::structure::{client_of, open_client};
 /// Inserts under way at once.
 const DEPTH: usize = 64;
 /// Time limit for memory servers to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Inserts all keys into an empty structure, or those that are missing.
 pub(super) fn insert<K: SpreadKind>(
@@ -42,42 +42,71 @@ pub(super) fn insert<K: SpreadKind>(
     let open = |host, nic| SpreadProcess::<K::Structure<Adapter>>::open(&options(host, nic));
     let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
     process.stop_at_signals()?;
-    let (count, began) = (data.keys().len() as u64, Instant::now());
-    let bar = progress::bar("keys inserted", count);
-    // Keys are sorted. In that order all inserts at once would be for one leaf.
-    let stride = stride(data.keys().len());
-    let (next, done, trips, there) = (Cell::new(0), Cell::new(0_u64), Cell::new(0_u64), Cell::new(0_u64));
     let client = process.client().clone();
-    let insert = async || {
-        let structure = client.structure().await?;
+    let value = |at| {
         let mut value = Vec::new();
-        while next.get() < data.keys().len() {
-            let at = next.replace(next.get() + 1).wrapping_mul(stride) % data.keys().len();
-            value.clear();
-            data.append(at, &mut value);
-            loop {
-                let change = if arguments.resume { Change::Insert(&value) } else { Change::Upsert(&value) };
-                let answer = structure.change(data.keys()[at], change).await;
-                trips.set(trips.get() + u64::from(answer.round_trips));
-                match answer.result {
-                    Ok(is_new) => {
-                        there.set(there.get() + u64::from(arguments.resume && !is_new));
-                        break;
-                    }
-                    // Once more does no harm.
-                    Err(error) if K::Structure::<Adapter>::is_unknown(&error) => {}
-                    Err(error) => return Err(error),
-                }
+        data.append(at, &mut value);
+        value
+    };
+    let done = insert_all(&mut process, data.keys().len(), async |at| {
+        let structure = client.structure().await.map_err(anyhow::Error::new)?;
+        let value = value(at);
+        loop {
+            let change = if arguments.resume { Change::Insert(&value) } else { Change::Upsert(&value) };
+            let Answer { result, round_trips } = structure.change(data.keys()[at], change).await;
+            match result {
+                Ok(is_new) => return Ok((is_new, round_trips)),
+                // Once more does no harm.
+                Err(error) if K::Structure::<Adapter>::is_unknown(&error) => {}
+                Err(error) => return Err(error.into()),
             }
+        }
+    })?;
+    process.close();
+    Ok(SpreadResult {
+        name: K::NAME,
+        keys: data.keys().len() as u64,
+        value_bytes: data.value_bytes(),
+        seconds: done.seconds,
+        keys_per_s: data.keys().len() as f64 / done.seconds,
+        round_trips: Some(done.round_trips as f64 / data.keys().len().max(1) as f64),
+        there: arguments.resume.then_some(done.there),
+        servers: cluster.servers().len(),
+    })
+}
+
+/// What inserts have taken.
+pub(super) struct Inserted {
+    pub(super) seconds: f64,
+    pub(super) round_trips: u64,
+    /// Keys that were there already.
+    there: u64,
+}
+
+/// Inserts so many keys, which are sorted, many at once. `put` inserts one of them, and says whether it is new and how many round trips it took.
+pub(super) fn insert_all<C: Reached>(
+    process: &mut StructureProcess<C>,
+    count: usize,
+    put: impl AsyncFn(usize) -> Result<(bool, u32)>,
+) -> Result<Inserted> {
+    let (began, bar) = (Instant::now(), progress::bar("keys inserted", count as u64));
+    // In the order of the keys all inserts at once would be for one leaf.
+    let stride = stride(count);
+    let (next, done, trips, there) = (Cell::new(0), Cell::new(0_u64), Cell::new(0_u64), Cell::new(0_u64));
+    let insert = async || {
+        while next.get() < count {
+            let at = next.replace(next.get() + 1).wrapping_mul(stride) % count;
+            let (is_new, round_trips) = put(at).await?;
+            trips.set(trips.get() + u64::from(round_trips));
+            there.set(there.get() + u64::from(!is_new));
             done.set(done.get() + 1);
             bar.set_position(done.get());
         }
-        Ok::<_, <K::Structure<Adapter> as Structure>::Error>(())
+        anyhow::Ok(())
     };
     let all = futures_buffered::join_all((0..DEPTH).map(|_| insert()));
     let ran = process.run(all);
     bar.finish_and_clear();
-    let seconds = began.elapsed().as_secs_f64();
     match ran {
         Ok(results) => results.into_iter().collect::<Result<(), _>>().context("inserting")?,
         Err(NodeError::Stopped) => {
@@ -88,17 +117,7 @@ pub(super) fn insert<K: SpreadKind>(
         }
         Err(error) => return Err(error.into()),
     }
-    process.close();
-    Ok(SpreadResult {
-        name: K::NAME,
-        keys: count,
-        value_bytes: data.value_bytes(),
-        seconds,
-        keys_per_s: count as f64 / seconds,
-        round_trips: Some(trips.get() as f64 / count.max(1) as f64),
-        there: arguments.resume.then(|| there.get()),
-        servers: cluster.servers().len(),
-    })
+    Ok(Inserted { seconds: began.elapsed().as_secs_f64(), round_trips: trips.get(), there: there.get() })
 }
 
 /// Step by which all of `count` places are visited, far apart from one another.

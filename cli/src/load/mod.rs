@@ -1,5 +1,6 @@
 //! `fatbtree load`: fills the memory servers of a cluster.
 
+mod byte_keys;
 mod following;
 mod input;
 mod inserts;
@@ -11,9 +12,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use comfy_table::{Table, presets};
-use fatbtree_blink::KeyRange;
+use fatbtree_blink::{KeyRange, Keys};
 use fatbtree_blink_host::grpc::{load_empty, load_servers};
 use fatbtree_blink_host::{Layout, TreeInfo, TreeServerInfo};
 use fatbtree_memserver::grpc::{Client, ClientError, LoadData as _};
@@ -28,7 +29,7 @@ use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
-use crate::structure::StructureArgument;
+use crate::structure::{StructureArgument, refuse_without_tree};
 use following::{Following, connected};
 use input::{Input, Source};
 
@@ -42,6 +43,7 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --trace made.trace      the keys that are there when a cache trace begins
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --keys 1e6 --inline 32 --leaves buckets    another layout: values of up to 32 bytes in the leaves
+  fatbtree load --cluster cluster.toml --keys names.csv --key-type bytes    names, URLs: keys of bytes, inserted by a client
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
   fatbtree load --cluster cluster.toml --keys 1e5 --structure hash    into the hash table
   fatbtree load --cluster cluster.toml --keys 1e5 --structure dolphin    into the Dolphin index
@@ -73,6 +75,9 @@ pub(crate) struct Arguments {
     /// Replace what memory servers hold. Without this, a server that is not empty ends the command.
     #[arg(long)]
     replace: bool,
+    /// Kind of the keys of trees: numbers, or bytes (names, URLs), as they stand in the file, a key a line or key,value in a .csv.
+    #[arg(long, value_enum, value_name = "numbers|bytes", default_value = "numbers", conflicts_with_all = ["empty", "trace"])]
+    key_type: KeyType,
     #[command(flatten)]
     structure: StructureArgument,
     /// Client of the cluster file that inserts into the structure, key by key, instead of a bulk load; not for trees.
@@ -102,6 +107,12 @@ impl Arguments {
         let MadeValues { seed, value_bytes } = self.values;
         Ok(Arc::new(Input::read(&source, seed, value_bytes)?))
     }
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
+enum KeyType {
+    Numbers,
+    Bytes,
 }
 
 /// The result, as `--json` writes it.
@@ -136,6 +147,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let structure = arguments.structure.of(&cluster);
     arguments.layout.check_structure(structure)?;
+    let is_bytes = arguments.key_type == KeyType::Bytes;
+    refuse_without_tree(structure, is_bytes, "--key-type bytes", "its keys are numbers")?;
     let filled = with_spread!(structure, K => spread::load::<K>(arguments, &cluster)?);
     if let Some(result) = filled {
         let json = serde_json::to_string_pretty(&result)?;
@@ -145,21 +158,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         return file.map_or(Ok(()), |file| file.write("result", &(json + "\n")));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.context("starting threads")?;
-    let trust = crate::topology::trust(&cluster, &arguments.cluster, OPERATOR)?;
-    let result = match &arguments.empty {
-        Some(name) => runtime.block_on(empty(&cluster, &trust, name, arguments))?,
-        None => {
-            let data = arguments.input()?;
-            check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
-            runtime.block_on(load(
-                &cluster,
-                &trust,
-                data,
-                arguments.layout.given_layout(),
-                arguments.replace,
-            ))?
+    let result = match arguments.key_type {
+        KeyType::Numbers => load_numbers(arguments, &cluster)?,
+        KeyType::Bytes => {
+            let (Source::Keys(path) | Source::Csv(path)) =
+                arguments.keys.as_deref().unwrap_or_default().parse()?
+            else {
+                bail!("--key-type bytes takes a file of keys: --keys FILE");
+            };
+            byte_keys::load(arguments, &cluster, &path)?
         }
     };
     let json = serde_json::to_string_pretty(&result)?;
@@ -172,6 +179,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         file.write("result", &(json + "\n"))?;
     }
     Ok(())
+}
+
+/// Loads trees whose keys are numbers.
+fn load_numbers(arguments: &Arguments, cluster: &Cluster) -> Result<LoadResult> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.context("starting threads")?;
+    let trust = crate::topology::trust(cluster, &arguments.cluster, OPERATOR)?;
+    match &arguments.empty {
+        Some(name) => runtime.block_on(empty(cluster, &trust, name, arguments)),
+        None => {
+            let data = arguments.input()?;
+            check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
+            let layout = Layout { keys: Some(Keys::Numbers), ..arguments.layout.given_layout() };
+            runtime.block_on(load(cluster, &trust, data, layout, arguments.replace))
+        }
+    }
 }
 
 async fn connect(server: &MemoryServer, trust: &Trust) -> Result<Client> {

@@ -7,6 +7,7 @@ mod common;
 mod counters;
 mod failures;
 mod hash;
+mod names;
 mod operations;
 mod seats;
 mod transactions;

@@ -120,10 +120,7 @@ impl Hosted for TreeSource {
 
 /// Source of a new tree with checksums: needed if lines may be torn, or lie on a disk.
 fn with_checksums(source: TreeSource) -> Result<TreeSource, NodeError> {
-    let shape = source.config;
-    let (fan_out, leaf_bytes, values) = (shape.fan_out(), shape.leaf_bytes(), shape.values());
-    let config = TreeConfig::with_integrity(fan_out, leaf_bytes, values, Integrity::Checksums)?;
-    Ok(TreeSource { config: config.with_leaves(shape.leaves())?, ..source })
+    Ok(TreeSource { config: source.config.protected_by(Integrity::Checksums)?, ..source })
 }
 
 /// The tree that a server begins with: the one in its folder, or a new one.

@@ -199,6 +199,15 @@ impl TreeConfig {
         self.layer
     }
 
+    /// The same with this means to notice torn reads.
+    ///
+    /// # Errors
+    /// When leaves have no room for checksums.
+    pub fn protected_by(self, integrity: Integrity) -> Result<Self, ConfigError> {
+        let other = Self::with_integrity(self.fan_out, self.leaf_bytes(), self.values, integrity)?;
+        other.with_leaves(self.leaves())?.with_keys(self.keys)
+    }
+
     /// The same with leaves of this kind.
     ///
     /// # Errors

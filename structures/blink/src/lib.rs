@@ -33,6 +33,7 @@
 //! * [`Pool::scan`]: ranges of pairs, as a stream. [`Pool::len`], [`Pool::verify`]: the whole tree, counted and checked.
 //! * [`Writer`]: what a client needs to lock nodes. [`Change`], [`MutationResult`]: what it wants changed, and what came of it.
 //! * [`IndexCache`]: what a client remembers of the inner nodes. [`EntryCache`]: places of single keys, for speculative lookups.
+//! * [`layers`]: keys of bytes: [`Pool::lookup_bytes`], [`Pool::mutate_bytes`], [`Pool::scan_bytes`].
 //! * [`SuperRoot`]: where they begin. [`separator()`], [`cut_keys`], [`cut_nodes`]: where nodes end.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
 //! * [`plain`]: a client without a network. [`value`]: values that can be checked.
@@ -98,10 +99,10 @@ pub use config::{
     TreeConfig, ValueLayout,
 };
 pub use fatbtree_remote_memory::{
-    Attempts, BreakReason, Change, Check, Combine, CommonError, ConnectError, ConnectionId, Contention,
-    Event, GlobalAddress, HAND_OVERS, HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Order, Owner,
-    RemoteMemory, RemoteSide, RemoteStats, ReturnedBlocks, SURPLUS, SessionId, Shortage, SizeClass, Writer,
-    record,
+    Attempts, BreakReason, BytesRange, Change, Check, Combine, CommonError, ConnectError, ConnectionId,
+    Contention, Event, GlobalAddress, HAND_OVERS, HEADER_BYTES, KeyRange, MAX_OFFSET, OFFSET_BITS, Order,
+    Owner, RemoteMemory, RemoteSide, RemoteStats, ReturnedBlocks, SURPLUS, SessionId, Shortage, SizeClass,
+    Writer, record,
 };
 pub use limits::Limits;
 pub use lookup::{Lookup, Value};

@@ -9,6 +9,7 @@ use fatbtree_remote_memory::{GlobalAddress, ReadBytes};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Buffer, Verbs};
 
+use crate::config::Keys;
 use crate::descent::{Descent, HintResult, Reason};
 use crate::node::{EntryValue, Node, NodeFault};
 use crate::operation::{OperationError, Start, Trips};
@@ -130,6 +131,10 @@ impl<V: Verbs> Pool<V> {
     pub async fn lookup(&self, key: u64, start: Start) -> Lookup {
         self.count(|stats| stats.lookups += 1);
         let mut descent = Descent::new(self, key);
+        if let Err(error) = self.check_keys(Keys::Numbers) {
+            let (trips, latency) = descent.end();
+            return Lookup { key, result: Err(error), trips, latency };
+        }
         let mut attempt = descent.speculate(start).await.transpose();
         let result = loop {
             let ended = match attempt.take() {

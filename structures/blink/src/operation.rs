@@ -1,5 +1,6 @@
 //! Start, cost and errors of an operation.
 
+use crate::config::Keys;
 use crate::node::NodeFault;
 use crate::size_class;
 
@@ -149,11 +150,12 @@ pub enum OperationError {
     },
     /// The tree has keys of the other kind.
     #[error(
-        "the tree has keys of the other kind, bytes or numbers, than this operation: see its cluster's status, or load it anew"
+        "keys of this tree are {tree}, and this operation is for others: a tree of bytes takes byte strings (`.bytes()` in the library), one of \
+         numbers 64-bit integers; `fatbtree load --key-type` loads one of the other kind"
     )]
     Keys {
-        /// The key.
-        key: u64,
+        /// The tree's keys.
+        tree: Keys,
     },
     /// A layer has gone while it was scanned.
     #[error("key {key:#x}: the layer of these keys has gone while it was read")]

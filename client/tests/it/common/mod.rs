@@ -71,11 +71,16 @@ impl Running {
 
     /// With so many seats for clients.
     pub(crate) fn with_seats(seats: u16) -> Self {
+        Self::with_trees(seats, TreeConfig::default())
+    }
+
+    /// With trees of this shape.
+    pub(crate) fn with_trees(seats: u16, config: TreeConfig) -> Self {
         Self::serve(seats, None, |described| TreeSource {
             keys: Vec::new(),
             value_bytes: 16,
             seed: 42,
-            config: TreeConfig::default(),
+            config,
             spare_bytes: SPARE,
             region_bytes: 1 << 30,
             queries: Some(QueryOptions {

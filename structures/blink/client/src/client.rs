@@ -15,7 +15,8 @@ use fatbtree_blink::{
     VerifyError,
 };
 use fatbtree_remote_memory::{
-    Answer, LatencyBuckets, OperationLatencies, Pairs, Portion, Report, Structure, export_in_order,
+    Answer, BytesRange, LatencyBuckets, OperationLatencies, Pairs, Portion, Report, Structure,
+    export_in_order,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -359,6 +360,45 @@ impl<V: Verbs> Structure for Client<V> {
         most: usize,
     ) -> impl Future<Output = Answer<Portion<Bytes, u64>, OperationError>> {
         export_in_order(self, from, most)
+    }
+
+    async fn get_bytes(&self, key: &[u8]) -> Option<Answer<Option<Value>, OperationError>> {
+        let Lookup { key, result, trips, latency } = self.pool.lookup_bytes(key, self.start).await;
+        self.sampling.borrow_mut().see(key);
+        self.took(|latencies| &mut latencies.reads, latency);
+        Some(Answer { result, round_trips: trips.round_trips })
+    }
+
+    async fn change_bytes(&self, key: &[u8], change: Change<'_>) -> Option<Answer<bool, OperationError>> {
+        let changed = self.pool.mutate_bytes(key, change, self.start).await;
+        self.sampling.borrow_mut().see(changed.key);
+        self.took(|latencies| &mut latencies.writes, changed.latency);
+        Some(Answer { result: changed.result, round_trips: changed.trips.round_trips })
+    }
+
+    async fn scan_bytes(
+        &self,
+        range: BytesRange,
+        order: Order,
+        most: usize,
+    ) -> Option<Answer<Vec<(Bytes, Bytes)>, OperationError>> {
+        let since = self.now();
+        let options = ScanOptions { order, start: self.start, wanted: most, ..ScanOptions::default() };
+        let mut scan = self.pool.scan_bytes(range, options);
+        let mut found = Vec::with_capacity(most);
+        let result = loop {
+            if found.len() == most {
+                break Ok(found);
+            }
+            match scan.next().await {
+                Some(Ok(pair)) => found.push(pair),
+                Some(Err(error)) => break Err(error),
+                None => break Ok(found),
+            }
+        };
+        let round_trips = u32::try_from(scan.trips().sequential).unwrap_or(u32::MAX);
+        self.took(|latencies| &mut latencies.scans, self.now() - since);
+        Some(Answer { result, round_trips })
     }
 
     fn is_unknown(error: &OperationError) -> bool {

@@ -16,8 +16,10 @@
 
 use std::ops::Range;
 
-use fatbtree_blink::node::{EntryValue, LeafNode, Node};
-use fatbtree_blink::{GlobalAddress, KeyRange, Tree, TreeConfig};
+use fatbtree_blink::layers::{Layer, LayerEntry, LayerState};
+use fatbtree_blink::node::{EntryValue, LeafNode, Node, revive};
+use fatbtree_blink::size_class::{LAYER_LEAVES, LAYERS, LEAVES};
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Tree, TreeConfig};
 use fatbtree_memserver::{Marked, SizeClass};
 
 use crate::tenant::{Blink, record_at};
@@ -37,12 +39,16 @@ struct Next {
     leaf: Option<GlobalAddress>,
 }
 
-/// Records that leaves lead to, and what is left to be walked over.
+/// Records and layers that leaves lead to, and what is left to be walked over.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// Units of the region in which a record begins that a leaf leads to.
+    /// Units of the region in which a record or layer begins that a leaf leads to.
     units: Marked,
     next: Option<Next>,
+    /// The layer that is walked over, where keys are bytes; none: the first one.
+    layer: Option<(LayerEntry, Layer)>,
+    /// Entries whose layers are to be walked over.
+    layers: Vec<LayerEntry>,
     /// Steps that failed in a row.
     failed: u32,
 }
@@ -69,22 +75,94 @@ impl Blink {
     /// Walks on over up to `budget` leaves. Returns whether there is more.
     pub(super) fn walk(&mut self, budget: usize) -> bool {
         for _ in 0..budget {
-            let Some(next) = self.marks.next else { return false };
-            match self.step(next) {
+            let step = match self.marks.next {
+                Some(next) => self.step(next),
+                None => match self.marks.layers.pop() {
+                    Some(entry) => self.begin_layer(entry, 0),
+                    None => return false,
+                },
+            };
+            match step {
                 Ok(next) => (self.marks.next, self.marks.failed) = (next, 0),
                 // Clients get time to end what they are writing.
                 Err(Trouble::Again) if self.marks.failed < TRIES => {
                     self.marks.failed += 1;
-                    self.marks.next = Some(Next { leaf: None, ..next });
+                    let next = self.marks.next.map(|next| Next { leaf: None, ..next });
+                    self.marks.next = match (next, self.marks.layer.take()) {
+                        // It may have another root now, or have gone.
+                        (Some(Next { key, .. }), Some((entry, _))) => {
+                            self.begin_layer(entry, key).ok().flatten()
+                        }
+                        (next, _) => next,
+                    };
                     return true;
                 }
                 Err(_) => {
                     self.marks.units.mark_all();
-                    self.marks.next = None;
+                    (self.marks.next, self.marks.layers) = (None, Vec::new());
                 }
             }
         }
-        self.marks.next.is_some()
+        self.marks.next.is_some() || !self.marks.layers.is_empty()
+    }
+
+    /// Reads the head of a layer, and says where a walk over it goes on, which has come to `key`. A layer that has gone has no keys.
+    fn begin_layer(&mut self, entry: LayerEntry, key: u64) -> Result<Option<Next>, Trouble> {
+        let (address, len) = entry.block();
+        let mut block = vec![0; len as usize];
+        self.region.read(self.here(address)?, &mut block).map_err(|_| Trouble::GiveUp)?;
+        let (layer, state) = match entry.read(&block) {
+            Ok(found) => found,
+            Err(fault) if fault.is_torn() => {
+                self.marks.layers.push(entry);
+                return Err(Trouble::Again);
+            }
+            Err(_) => return Ok(None),
+        };
+        let config = *layer.tree();
+        self.marks.layer = Some((entry, layer));
+        match state {
+            LayerState::Here => Ok(Some(Next { key, leaf: (key == 0).then_some(address) })),
+            LayerState::Gone => Ok(None),
+            LayerState::Coming => {
+                revive(block.first_chunk_mut().expect("a block has many lines"));
+                let leaf = block.get(..config.leaf_bytes() as usize).unwrap_or_default();
+                self.mark_entries(&config, leaf, address)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The first layer's shape and partition, or those of the layer that is walked over.
+    fn ground(&self) -> (TreeConfig, Partition) {
+        match &self.marks.layer {
+            None => (self.info.config, self.info.partition),
+            Some((_, layer)) => (*layer.tree(), layer.partition()),
+        }
+    }
+
+    /// Marks what the entries of a leaf lead to.
+    fn mark_entries(
+        &mut self,
+        config: &TreeConfig,
+        bytes: &[u8],
+        leaf: GlobalAddress,
+    ) -> Result<(), Trouble> {
+        for entry in checked(config, bytes, leaf)?.entries() {
+            let (key, value) = entry.map_err(|_| Trouble::Again)?;
+            let address = match value {
+                EntryValue::Inline(_) => continue,
+                EntryValue::Record(record) => record.address,
+                EntryValue::Layer(layer) => {
+                    let above = self.marks.layer.as_ref().map(|(_, layer)| layer);
+                    self.marks.layers.push(LayerEntry::new(&self.info.config, above, key, layer));
+                    layer
+                }
+            };
+            let at = self.here(address)?;
+            self.marks.units.mark(at..at + 1);
+        }
+        Ok(())
     }
 
     /// What the walk has met.
@@ -94,7 +172,7 @@ impl Blink {
 
     /// Marks what the leaf of one key leads to. Returns where to go on.
     fn step(&mut self, Next { key, leaf }: Next) -> Result<Option<Next>, Trouble> {
-        let config = self.info.config;
+        let (config, partition) = self.ground();
         let leaf = leaf.map_or_else(|| self.leaf_of(key), Ok)?;
         let bytes = self.leaf_bytes(leaf)?;
         let header = *checked(&config, &bytes, leaf)?.header();
@@ -110,25 +188,20 @@ impl Blink {
             debug_assert!(middle > header.low, "it is a half of the leaf");
             return Ok(Some(Next { key, leaf: Some(header.partner) }));
         }
-        for entry in checked(&config, &bytes, leaf)?.entries() {
-            let (_, value) = entry.map_err(|_| Trouble::Again)?;
-            if let EntryValue::Record(record) = value {
-                let at = self.here(record.address)?;
-                self.marks.units.mark(at..at + 1);
-            }
-        }
+        self.mark_entries(&config, &bytes, leaf)?;
         Ok(match (upper, header.range().high) {
             (Some(middle), _) => Some(Next { key: middle, leaf: Some(header.partner) }),
             (None, Some(high)) => Some(Next { key: high, leaf: Some(header.sibling) }),
             (None, None) => None,
         }
         // The last leaf of a partition ends where the partition does.
-        .filter(|next| self.info.partition.range.contains(next.key)))
+        .filter(|next| partition.range.contains(next.key)))
     }
 
     /// The leaf that is responsible for a key, by a walk from the root.
     fn leaf_of(&self, key: u64) -> Result<GlobalAddress, Trouble> {
-        let tree = Tree::new(&self.memory, &self.info.config, &self.info.partition);
+        let (config, partition) = self.ground();
+        let tree = Tree::new(&self.memory, &config, &partition);
         let path = tree.find_node_path(key).map_err(|_| Trouble::Again)?;
         path.last().map(|step| step.address).ok_or(Trouble::Again)
     }
@@ -136,7 +209,7 @@ impl Blink {
     /// First key of a leaf's partner, if that is a leaf and begins within the keys of the first one.
     fn begin_of(&self, partner: GlobalAddress, range: KeyRange) -> Result<Option<u64>, Trouble> {
         let bytes = self.leaf_bytes(partner)?;
-        match Node::read(&self.info.config, &bytes) {
+        match Node::read(&self.ground().0, &bytes) {
             Ok(node) => {
                 let found = node.header();
                 let is_half = found.address == partner && found.level == 0 && found.low > range.low;
@@ -168,13 +241,18 @@ impl Blink {
         !of_partition || marks.is_marked(block.start..block.start + 1)
     }
 
+    /// Whether an entry leads to a layer, or its first leaf is in use.
+    pub(super) fn is_layer_marked(&self, marks: &Marked, block: &Range<u64>) -> bool {
+        marks.is_marked(block.start..block.start + 1) || !self.is_free_node(LAYERS, block.start)
+    }
+
     /// Whether the header of a node says that it is free, of this class, and here.
     pub(super) fn is_free_node(&self, class: SizeClass, at: u64) -> bool {
         super::tenant::node_at(&self.region, at).is_some_and(|header| {
             let is_leaf = header.level == 0;
             header.is_free()
                 && header.address == GlobalAddress::new(self.info.partition.id, at)
-                && is_leaf == (class == fatbtree_blink::size_class::LEAVES)
+                && is_leaf == matches!(class, LEAVES | LAYERS | LAYER_LEAVES)
         })
     }
 }

@@ -8,9 +8,12 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 
+use fatbtree_blink::layers::block_bytes;
 use fatbtree_blink::node::{LINE, MAGIC, NodeHeader};
 use fatbtree_blink::record::{RECORD_ALIGN, RECORD_HEAD, RecordHead, is_record, place_bytes};
-use fatbtree_blink::size_class::{self, INTERNAL_NODES, LEAVES, RECORDS};
+use fatbtree_blink::size_class::{
+    self, INTERNAL_NODES, LAYER_INTERNAL_NODES, LAYER_LEAVES, LAYERS, LEAVES, RECORDS,
+};
 use fatbtree_blink::{
     GlobalAddress, HEADER_BYTES, Integrity, MAX_VALUE, Partition, Regions, SUPERBLOCK_BYTES, SizeClass,
     Superblock, Tree, TreeConfig, TreeTop,
@@ -123,10 +126,15 @@ pub(crate) fn classes(config: &TreeConfig, counts: &LoadCounts) -> Vec<Class> {
     let leaves_from = u64::from(SUPERBLOCK_BYTES);
     let internal_from = behind(leaves_from, counts.leaf_nodes, leaf_bytes.into());
     let records_from = behind(internal_from, counts.internal_nodes, internal_bytes.into());
+    let records_end = records_from.saturating_add(counts.record_bytes);
     let places = [
         (leaf_bytes, leaves_from..internal_from),
         (internal_bytes, internal_from..records_from),
-        (0, records_from..records_from.saturating_add(counts.record_bytes)),
+        (0, records_from..records_end),
+        // Layers come when clients write.
+        (block_bytes(config), records_end..records_end),
+        (leaf_bytes, records_end..records_end),
+        (internal_bytes, records_end..records_end),
     ];
     let named = size_class::NAMES.into_iter().zip(places);
     named.map(|(name, (bytes, loaded))| Class { name, bytes, loaded }).collect()
@@ -177,8 +185,11 @@ impl Tenant for Blink {
             node_at(&self.region, at).map(|header| u64::from(header.version) << 8 | u64::from(header.flags))
         };
         match class {
-            LEAVES => find_slot(within, self.info.config.leaf_bytes().into(), node),
-            INTERNAL_NODES => find_slot(within, self.info.config.internal_bytes().into(), node),
+            LAYERS => find_slot(within, block_bytes(&self.info.config).into(), node),
+            LEAVES | LAYER_LEAVES => find_slot(within, self.info.config.leaf_bytes().into(), node),
+            INTERNAL_NODES | LAYER_INTERNAL_NODES => {
+                find_slot(within, self.info.config.internal_bytes().into(), node)
+            }
             _ => find_block(&self.region, within, (RECORD_ALIGN, LONGEST_RECORD), |at| {
                 let head = record_at(&self.region, at)?;
                 Some((at + u64::from(place_bytes(head.length())), head.stamp()))
@@ -219,6 +230,7 @@ impl Tenant for Blink {
     fn is_marked(&self, marks: &Marked, class: SizeClass, block: Range<u64>) -> bool {
         match class {
             RECORDS => self.is_record_marked(marks, &block),
+            LAYERS => self.is_layer_marked(marks, &block),
             _ => !self.is_free_node(class, block.start),
         }
     }

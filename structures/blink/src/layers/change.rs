@@ -5,7 +5,7 @@ use fatbtree_verbs::Verbs;
 
 use super::get::{joined, parts};
 use super::head::LayerState;
-use super::{Beginning, Check, Layer, Spelled, WORD};
+use super::{Check, Layer, Spelled, WORD, first_word};
 use crate::descent::{Descent, Reason};
 use crate::lookup::{At, Place};
 use crate::node::EntryValue;
@@ -33,7 +33,7 @@ impl<V: Verbs> Pool<V> {
     /// layer.
     pub async fn mutate_bytes(&self, key: &[u8], change: Change<'_>, start: Start) -> MutationResult {
         let spelled = Spelled::of(key);
-        let word = Beginning::default().word(&spelled);
+        let word = first_word(key);
         let mut descent = Descent::new(self, word);
         let (_turn, _ongoing) = (self.compete().await, self.begin());
         let result = self.try_mutate_bytes(&mut descent, (key, &spelled), change, start).await;

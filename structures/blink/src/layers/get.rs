@@ -3,7 +3,8 @@
 use fatbtree_verbs::Verbs;
 
 use super::head::LayerState;
-use super::{Beginning, Check, Spelled};
+use super::{Check, Spelled, first_word};
+use crate::config::Keys;
 use crate::descent::{Descent, Reason};
 use crate::lookup::{At, Lookup, Place, Value};
 use crate::operation::{OperationError, Start};
@@ -39,7 +40,7 @@ impl<V: Verbs> Pool<V> {
     pub async fn lookup_bytes(&self, key: &[u8], start: Start) -> Lookup {
         self.count(|stats| stats.lookups += 1);
         let spelled = Spelled::of(key);
-        let word = Beginning::default().word(&spelled);
+        let word = first_word(key);
         let mut descent = Descent::new(self, word);
         let result = match self.check_key(key, 0) {
             Err(error) => Err(error),
@@ -68,9 +69,7 @@ impl<V: Verbs> Pool<V> {
     /// Checks key and value.
     pub(super) fn check_key(&self, key: &[u8], value: usize) -> Result<(), OperationError> {
         let word = Spelled::of(key).word(0);
-        if self.config().tree.keys() != crate::config::Keys::Bytes {
-            return Err(OperationError::Keys { key: word });
-        }
+        self.check_keys(Keys::Bytes)?;
         if key.len() > super::MAX_KEY_BYTES {
             return Err(OperationError::KeyBytes { key: word, found: key.len() });
         }

@@ -60,7 +60,7 @@ pub use head::LayerState;
 pub(crate) use head::{LayerHead, LayerId};
 pub use key::MAX_KEY_BYTES;
 use key::{Spelled, WORD};
-pub use scan::{BytesRange, BytesScan};
+pub use scan::BytesScan;
 
 /// Bytes that all keys of a layer have in common, and the words that its entries are for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -165,6 +165,12 @@ impl LayerEntry {
         };
         Ok((layer, state))
     }
+}
+
+/// The word of a key in the first layer: what an index read carries, and what partitions are of.
+#[must_use]
+pub fn first_word(key: &[u8]) -> u64 {
+    Beginning::default().word(&Spelled::of(key))
 }
 
 /// A layer below the first one, as an entry above has led to it.

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use fatbtree_remote_memory::{KeyRange, Order};
+use fatbtree_remote_memory::{BytesRange, KeyRange, Order};
 use fatbtree_verbs::Verbs;
 use futures_core::Stream;
 
@@ -19,48 +19,6 @@ use crate::node::{LINE, Node, revive};
 use crate::operation::{OperationError, Start};
 use crate::pool::Pool;
 use crate::scan::{Entries, Entry, Leaves, ScanOptions, ScanTrips, entries_of, values_of};
-
-/// A range of keys of bytes.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct BytesRange {
-    /// The first key, or before it.
-    pub low: Vec<u8>,
-    /// Behind the last key; none: no end.
-    pub high: Option<Vec<u8>>,
-}
-
-impl BytesRange {
-    /// All keys.
-    #[must_use]
-    pub fn all() -> Self {
-        Self::default()
-    }
-
-    /// All keys that begin so.
-    ///
-    /// ```
-    /// use fatbtree_blink::layers::BytesRange;
-    /// let range = BytesRange::prefix(b"user:");
-    /// assert!(range.contains(b"user:") && range.contains(b"user:\xff\xff") && !range.contains(b"user;"));
-    /// assert_eq!(BytesRange::prefix(b"\xff\xff").high, None);
-    /// ```
-    #[must_use]
-    pub fn prefix(prefix: &[u8]) -> Self {
-        let last = prefix.iter().rposition(|&byte| byte != 0xff);
-        let high = last.map(|last| {
-            let mut high = prefix[..=last].to_vec();
-            high[last] += 1;
-            high
-        });
-        Self { low: prefix.to_vec(), high }
-    }
-
-    /// Whether a key lies in it.
-    #[must_use]
-    pub fn contains(&self, key: &[u8]) -> bool {
-        *self.low <= *key && self.high.as_deref().is_none_or(|high| key < high)
-    }
-}
 
 /// A scan under way. See [`Pool::scan`] for what it promises.
 pub struct BytesScan<'p, V> {
@@ -117,8 +75,8 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
     /// When the next leaf cannot be read.
     pub async fn next(&mut self) -> Option<Result<(Bytes, Bytes), OperationError>> {
         if !std::mem::replace(&mut self.begun, true) {
-            if self.pool.config().tree.keys() != Keys::Bytes {
-                return Some(Err(OperationError::Keys { key: 0 }));
+            if let Err(error) = self.pool.check_keys(Keys::Bytes) {
+                return Some(Err(error));
             }
             self.push(Vec::new(), Beginning::default(), None);
         }

@@ -442,7 +442,7 @@ pub fn mark_free(line: &mut [u8; LINE]) {
 }
 
 /// Marks the leaf whose line 0 this is as one that is in use, after [`mark_free`].
-pub(crate) fn revive(line: &mut [u8; LINE]) {
+pub fn revive(line: &mut [u8; LINE]) {
     line[offsets::FLAGS] &= !header::FREE;
     let version = line[0];
     let integrity = NodeHeader::parse(line).integrity();

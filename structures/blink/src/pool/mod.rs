@@ -14,11 +14,12 @@ use fatbtree_verbs::{Agreed, Buffer, IndexTarget, Operation, Verbs};
 
 use crate::allocation::Allocation;
 use crate::cache::{CacheStats, IndexCache};
-use crate::config::{ConfigError, TreeConfig};
+use crate::config::{ConfigError, Keys, TreeConfig};
 use crate::descent::Child;
 use crate::limits::Limits;
 use crate::moved::MovedKeys;
 use crate::needs::Needs;
+use crate::operation::OperationError;
 use crate::scan::Spacing;
 use crate::speculation::{EntryCache, EntryCacheStats};
 use crate::super_root::{Partition, SuperRoot};
@@ -294,6 +295,13 @@ impl<V: Verbs> Pool<V> {
     }
 
     // ---- for operations ----
+
+    /// Whether the tree has keys of this kind.
+    #[inline]
+    pub(crate) fn check_keys(&self, keys: Keys) -> Result<(), OperationError> {
+        let tree = self.config.tree.keys();
+        if tree == keys { Ok(()) } else { Err(OperationError::Keys { tree }) }
+    }
 
     pub(crate) fn count(&self, work: impl FnOnce(&mut PoolStats)) {
         work(&mut self.state.borrow_mut().stats);

@@ -13,6 +13,7 @@ use futures_core::Stream;
 
 use super::fetch::{Ask, Entries, Fetched, Holds, fetch};
 use super::{Order, ScanOptions, ScanTrips};
+use crate::config::Keys;
 use crate::layers::Layer;
 use crate::operation::{OperationError, Start};
 use crate::pool::Pool;
@@ -166,6 +167,14 @@ impl<'p, V: Verbs> Leaves<'p, V> {
 
     fn partition_of(&self, key: u64) -> Partition {
         self.layer.as_ref().map_or_else(|| self.pool.partition_of(key), |layer| layer.partition())
+    }
+
+    /// Fails, once, where keys are no numbers.
+    pub(crate) fn check_keys(&mut self) -> Result<(), OperationError> {
+        match self.pool.check_keys(Keys::Numbers) {
+            Err(error) if self.at.take().is_some() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn trips(&self) -> ScanTrips {

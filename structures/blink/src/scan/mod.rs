@@ -58,6 +58,7 @@ use fatbtree_remote_memory::{KeyRange, Order};
 use fatbtree_verbs::Verbs;
 use futures_core::Stream;
 
+use crate::config::Keys;
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 pub(crate) use fetch::{Entries, Entry, entries_of, values_of};
@@ -156,6 +157,7 @@ impl<V: Verbs> Pool<V> {
     /// # Errors
     /// When a part of the range has no answer.
     pub async fn len(&self, range: KeyRange) -> Result<u64, OperationError> {
+        self.check_keys(Keys::Numbers)?;
         let options = ScanOptions { window: 32, ..ScanOptions::default() };
         let mut leaves = Leaves::new(self, None, range, options, false);
         let mut count = 0;
@@ -188,10 +190,13 @@ impl<V: Verbs> Stream for Scan<'_, V> {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         loop {
+            if let Err(error) = this.leaves.check_keys() {
+                return Poll::Ready(Some(Err(error)));
+            }
             if let Some((key, entry)) = this.pairs.next() {
                 return Poll::Ready(Some(match entry {
                     Entry::Inline(value) | Entry::Record(value) => Ok((key, value)),
-                    Entry::Layer(_) => Err(OperationError::Keys { key }),
+                    Entry::Layer(_) => Err(OperationError::Keys { tree: Keys::Bytes }),
                 }));
             }
             match ready!(Pin::new(&mut this.leaves).poll_next(context)) {

@@ -36,7 +36,7 @@ use fatbtree_remote_memory::Change;
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Duration;
 
-use crate::config::{MAX_VALUE, ValueLayout};
+use crate::config::{Keys, MAX_VALUE, ValueLayout};
 use crate::descent::Descent;
 use crate::operation::{OperationError, Start, Trips, ValueBytes};
 use crate::pool::Pool;
@@ -77,6 +77,7 @@ impl<V: Verbs> Pool<V> {
         change: Change<'_>,
         start: Start,
     ) -> Result<bool, OperationError> {
+        self.check_keys(Keys::Numbers)?;
         if let Some(value) = change.value() {
             let expected = match self.config().tree.values() {
                 ValueLayout::Inline(bytes) => ValueBytes::Exactly(bytes),

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use common::{Client, Lab};
-use fatbtree_blink::layers::{BytesRange, MAX_KEY_BYTES};
+use fatbtree_blink::BytesRange;
+use fatbtree_blink::layers::MAX_KEY_BYTES;
 use fatbtree_blink::{
     Allocation, Change, Integrity, Keys, LeafKind, MutationResult, OperationError, Order, ScanOptions, Start,
     TreeConfig, ValueLayout,

@@ -1,8 +1,8 @@
 //! Messages to types of the tree and back. What a peer sends is checked here, field by field.
 
 use fatbtree_blink::{
-    GlobalAddress, Integrity, KeyRange, LeafKind, LookupBytes, POINTER_ROOM, Partition, TopNode, TreeConfig,
-    ValueLayout,
+    GlobalAddress, Integrity, KeyRange, Keys, LeafKind, LookupBytes, POINTER_ROOM, Partition, TopNode,
+    TreeConfig, ValueLayout,
 };
 use fatbtree_memserver::grpc::{Describe, MessageError};
 use prost::Message as _;
@@ -19,6 +19,18 @@ const LONGER: u32 = 1 << 8;
 
 /// Added to it where leaves have buckets: likewise.
 const BUCKETS: u32 = 1 << 16;
+
+/// Added to it where keys are bytes: likewise.
+const BYTE_KEYS: u32 = 1 << 17;
+
+/// The number that stands for the layout of a tree.
+fn layout_of(config: &TreeConfig) -> u32 {
+    let keys = match config.keys() {
+        Keys::Numbers => 0,
+        Keys::Bytes => BYTE_KEYS,
+    };
+    layout_code(config.values(), config.leaves()) | keys
+}
 
 /// The number that stands for the place of values and the kind of leaves.
 pub(super) fn layout_code(values: ValueLayout, leaves: LeafKind) -> u32 {
@@ -62,7 +74,7 @@ impl Describe for TreeInfo {
             fan_out: config.fan_out().into(),
             internal_node_bytes: config.internal_bytes(),
             leaf_node_bytes: config.leaf_bytes(),
-            inline_value_bytes: layout_code(config.values(), config.leaves()),
+            inline_value_bytes: layout_of(config),
             checksums: config.integrity() == Integrity::Checksums,
             keys: counts.keys,
             leaf_nodes: counts.leaf_nodes,
@@ -74,11 +86,13 @@ impl Describe for TreeInfo {
 
     fn decode(server: u16, description: &[u8]) -> Result<Self, MessageError> {
         let tree = proto::TreeDescription::decode(description).map_err(MessageError::structure)?;
-        let (values, leaves) = layout(tree.inline_value_bytes)?;
+        let code = tree.inline_value_bytes;
+        let keys = if code & BYTE_KEYS == 0 { Keys::Numbers } else { Keys::Bytes };
+        let (values, leaves) = layout(code & !BYTE_KEYS)?;
         let integrity = if tree.checksums { Integrity::Checksums } else { Integrity::LineVersions };
         let fan_out = MessageError::bits_16("fan_out", tree.fan_out)?;
         let config = TreeConfig::with_integrity(fan_out, tree.leaf_node_bytes, values, integrity)
-            .and_then(|config| config.with_leaves(leaves))
+            .and_then(|config| config.with_leaves(leaves)?.with_keys(keys))
             .map_err(MessageError::structure)?;
         if config.internal_bytes() != tree.internal_node_bytes {
             let expected = "as many as a node of this fan-out has here: do both ends run the same version?";

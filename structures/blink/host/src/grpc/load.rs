@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_blink::{KeyRange, LeafKind, TreeConfig};
+use fatbtree_blink::{KeyRange, Keys, LeafKind, TreeConfig};
 use fatbtree_memserver::grpc::{
     Client, Content, KeysAndValues, LoadData, LoadProgress, LoadServersError, load_all,
 };
@@ -106,6 +106,7 @@ fn content(
         value_bytes: places.clone().map(|at| u64::from(data.length(at))).sum(),
         inline_value_bytes: layout.values.map(|values| layout_code(values, LeafKind::Plain)),
         buckets: layout.leaves.map(|leaves| leaves == LeafKind::Buckets),
+        byte_keys: layout.keys.map(|keys| keys == Keys::Bytes),
     };
     let (send, messages) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -137,8 +138,13 @@ mod tests {
     fn a_server_that_kept_its_own_layout_is_named() {
         let own = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
         let (values, leaves) = (Some(ValueLayout::ByLength(20)), Some(LeafKind::Buckets));
-        let layouts =
-            [Layout { values, leaves: None }, Layout { values: None, leaves }, Layout { values, leaves }];
+        let keys = Some(Keys::Bytes);
+        let layouts = [
+            Layout { values, ..Layout::default() },
+            Layout { leaves, ..Layout::default() },
+            Layout { keys, ..Layout::default() },
+            Layout { values, leaves, keys },
+        ];
         for layout in layouts {
             let asked = layout.after(&own).unwrap();
             assert!(check(layout, [(0, asked), (1, asked)].into_iter()).is_ok());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fatbtree_blink::{KeyRange, LeafKind, MAX_VALUE, TreeConfig};
+use fatbtree_blink::{KeyRange, Keys, LeafKind, MAX_VALUE, TreeConfig};
 use fatbtree_memserver::grpc::{Built, Incoming};
 use fatbtree_memserver::{Loaded, Origin};
 use prost::Message as _;
@@ -130,7 +130,8 @@ fn shape(begin: &proto::LoadBegin, former: &TreeConfig) -> Result<TreeConfig, St
     let values =
         values.map_err(|error| Status::invalid_argument(error.to_string()))?.map(|(values, _)| values);
     let leaves = begin.buckets.map(|buckets| if buckets { LeafKind::Buckets } else { LeafKind::Plain });
-    let shape = Layout { values, leaves }.after(former);
+    let keys = begin.byte_keys.map(|bytes| if bytes { Keys::Bytes } else { Keys::Numbers });
+    let shape = Layout { values, leaves, keys }.after(former);
     shape.map_err(|error| Status::invalid_argument(error.to_string()))
 }
 

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use fatbtree_blink::node::LINE;
 use fatbtree_blink::{
-    ConfigError, GlobalAddress, KeyRange, LeafKind, Partition, Superblock, TreeConfig, ValueLayout,
+    ConfigError, GlobalAddress, KeyRange, Keys, LeafKind, Partition, Superblock, TreeConfig, ValueLayout,
 };
 use fatbtree_memserver::{Counts, Origin};
 use fatbtree_verbs::Memory;
@@ -97,22 +97,29 @@ pub struct Layout {
     pub values: Option<ValueLayout>,
     /// Kind of leaves, likewise.
     pub leaves: Option<LeafKind>,
+    /// Kind of keys, likewise.
+    pub keys: Option<Keys>,
 }
 
 impl Layout {
     /// The layout of such a tree.
     #[must_use]
     pub const fn of(config: &TreeConfig) -> Self {
-        Self { values: Some(config.values()), leaves: Some(config.leaves()) }
+        Self { values: Some(config.values()), leaves: Some(config.leaves()), keys: Some(config.keys()) }
     }
 
     /// The shape of the next tree after one of this shape.
     ///
     /// # Errors
-    /// When these leaves have no room for such values.
+    /// When these leaves have no room for such values, or keys of bytes are to have values of one size.
     pub fn after(self, former: &TreeConfig) -> Result<TreeConfig, ConfigError> {
-        let values = self.values.unwrap_or(former.values());
-        former.with_values(values)?.with_leaves(self.leaves.unwrap_or(former.leaves()))
+        let keys = self.keys.unwrap_or(former.keys());
+        let values = self.values.unwrap_or(match (keys, former.values()) {
+            (Keys::Bytes, ValueLayout::Inline(_) | ValueLayout::OutOfLine) => ValueLayout::SHORT,
+            (_, values) => values,
+        });
+        let leaves = self.leaves.unwrap_or(former.leaves());
+        former.with_keys(Keys::Numbers)?.with_values(values)?.with_leaves(leaves)?.with_keys(keys)
     }
 }
 

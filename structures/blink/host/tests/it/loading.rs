@@ -34,7 +34,7 @@ async fn open(client: &mut grpc::Client, known: Option<u64>) -> Result<SessionId
 }
 
 /// The layout that the tree has.
-const AS_BEFORE: Layout = Layout { values: None, leaves: None };
+const AS_BEFORE: Layout = Layout { values: None, leaves: None, keys: None };
 
 const STALL: Duration = Duration::from_millis(300);
 

@@ -99,7 +99,9 @@ impl Lab {
         let read = |leaf: &LeafNode<'_>| {
             let entries = leaf.entries().map(|entry| match entry.unwrap() {
                 (key, EntryValue::Record(record)) => (key, record),
-                (key, EntryValue::Inline(_)) => panic!("the value of {key} is out of line"),
+                (key, EntryValue::Inline(_) | EntryValue::Layer(_)) => {
+                    panic!("the value of {key} is out of line")
+                }
             });
             leaves.push((leaf.header().address, leaf.header().range(), entries.collect()));
         };

@@ -1,0 +1,102 @@
+//! Keys of bytes.
+
+use std::collections::BTreeMap;
+
+use fatbtree::{Bytes, Error, Protocol, Scan, blocking};
+use fatbtree_blink::{Keys, TreeConfig, ValueLayout};
+
+use crate::common::Running;
+
+fn names() -> Running {
+    let config = TreeConfig::default().with_values(ValueLayout::SHORT).unwrap();
+    Running::with_trees(1, config.with_keys(Keys::Bytes).unwrap())
+}
+
+fn causes(error: &Error) -> String {
+    let first: &dyn std::error::Error = error;
+    let causes = std::iter::successors(Some(first), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+async fn all(mut scan: Scan<Bytes>) -> Vec<(String, String)> {
+    let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut pairs = Vec::new();
+    while let Some(pair) = scan.next().await {
+        let (key, value) = pair.unwrap();
+        pairs.push((text(key), text(value)));
+    }
+    pairs
+}
+
+#[tokio::test]
+async fn each_operation_answers_what_it_should() {
+    let cluster = names();
+    let db = cluster.client().await.bytes();
+    assert_eq!(db.get("user:4711").await.unwrap(), None);
+    assert!(db.insert("user:4711", "Ada").await.unwrap());
+    assert!(!db.insert("user:4711", "another").await.unwrap());
+    assert!(db.update("user:4711", "Grace").await.unwrap());
+    assert!(!db.update("user:4712", "Grace").await.unwrap());
+    assert!(!db.compare_and_swap("user:4711", "Ada", "Edsger").await.unwrap());
+    assert!(db.compare_and_swap("user:4711", "Grace", "Edsger").await.unwrap());
+    assert_eq!(db.get("user:4711").await.unwrap().as_deref(), Some(&b"Edsger"[..]));
+    assert!(db.delete("user:4711").await.unwrap());
+    assert!(!db.delete("user:4711").await.unwrap());
+
+    let mut model = BTreeMap::new();
+    for n in 0..2000 {
+        let key = format!("https://www.example.{}/page/{n}", ["com", "org"][n % 2]);
+        db.put(&key, n.to_string()).await.unwrap();
+        model.insert(key, n.to_string());
+    }
+    let pairs: Vec<(String, String)> = model.into_iter().collect();
+    assert_eq!(all(db.pairs()).await, pairs);
+    let prefix = "https://www.example.org/page/12";
+    let expected: Vec<_> = pairs.iter().filter(|(key, _)| key.starts_with(prefix)).cloned().collect();
+    assert_eq!(all(db.scan_prefix(prefix)).await, expected);
+    assert!(expected.len() > 50);
+    let (low, high) = (&pairs[700].0, &pairs[1500].0);
+    assert_eq!(all(db.scan(low.as_str()..high.as_str())).await, pairs[700..1500]);
+    let mut backward = all(db.scan_backward(low.as_str()..=high.as_str())).await;
+    backward.reverse();
+    assert_eq!(backward, pairs[700..=1500]);
+    db.client().clone().close().await;
+}
+
+#[test]
+fn threads_that_wait_have_names_too() {
+    let cluster = names();
+    let db = blocking::Client::connect(cluster.options()).unwrap().bytes();
+    for name in ["b", "a", "a\0", "", "c"] {
+        db.put(name, name.len().to_string()).unwrap();
+    }
+    let found: Vec<Bytes> = db.pairs().map(|pair| pair.unwrap().0).collect();
+    assert_eq!(found, ["", "a", "a\0", "b", "c"]);
+    assert_eq!(db.scan_prefix("a").count(), 2);
+    assert_eq!(db.scan_backward::<&str>(..).next().unwrap().unwrap().0, "c");
+}
+
+#[tokio::test]
+async fn keys_of_the_other_kind_are_refused_by_name() {
+    let cluster = names();
+    let db = cluster.client().await;
+    let refused = [
+        db.get(7).await.unwrap_err(),
+        db.put(7, "seven").await.unwrap_err(),
+        db.scan(..).next().await.unwrap().unwrap_err(),
+    ];
+    for error in refused {
+        let text = causes(&error);
+        assert!(text.contains("keys of this tree are bytes") && text.contains("--key-type"), "{text}");
+    }
+    db.close().await;
+    drop(cluster);
+
+    let cluster = Running::start();
+    let db = cluster.client().await.bytes();
+    let error = causes(&db.get("user:4711").await.unwrap_err());
+    assert!(error.contains("keys of this tree are numbers"), "{error}");
+    db.client().clone().close().await;
+    let db = cluster.options().protocol(Protocol::Query).connect().await.unwrap().bytes();
+    assert!(matches!(db.put("user:4711", "x").await, Err(Error::Unsupported { operation: "bytes", .. })));
+}
