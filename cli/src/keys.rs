@@ -98,13 +98,13 @@ impl Key {
         }
     }
 
-    /// Its field in JSON: exactly its text, or, where it is no text, its bytes as hex digits in another field.
-    fn json(&self) -> (&'static str, Value) {
+    /// It and a field about it as JSON: exactly its text, or, where it is no text, its bytes as hex digits in a field of their own.
+    fn json(&self, field: &str, content: Value) -> Value {
         match self {
-            Self::Number(number) => ("key", json!(number)),
+            Self::Number(number) => json!({ "key": number, field: content }),
             Self::Bytes(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => ("key", json!(text)),
-                Err(_) => ("key_hex", json!(hex(bytes))),
+                Ok(text) => json!({ "key": text, field: content }),
+                Err(_) => json!({ "key": null, "key_hex": hex(bytes), field: content }),
             },
         }
     }
@@ -258,13 +258,7 @@ fn pair(key: &Key, value: Option<&[u8]>) -> Value {
         Some(Ok(text)) => ("value", json!(text)),
         Some(Err(_)) => ("hex", json!(value.map(hex))),
     };
-    of_key(key, field, content)
-}
-
-/// A key and what is told of it as JSON.
-fn of_key(key: &Key, field: &str, content: Value) -> Value {
-    let (name, key) = key.json();
-    json!({ name: key, field: content })
+    key.json(field, content)
 }
 
 pub(crate) fn get(Get { key, quote, at }: &Get) -> u8 {
@@ -331,7 +325,7 @@ pub(crate) fn put(put: &Put) -> u8 {
             Key::Bytes(key) => db.bytes().put(key, bytes)?,
         }
         if at.json {
-            outln!("{}", of_key(&key, "put", json!(true)));
+            outln!("{}", key.json("put", json!(true)));
         }
         Ok(true)
     })
@@ -345,7 +339,7 @@ pub(crate) fn delete(Delete { key, at }: &Delete) -> u8 {
             Key::Bytes(key) => db.bytes().delete(key)?,
         };
         if at.json {
-            outln!("{}", of_key(&key, "deleted", json!(deleted)));
+            outln!("{}", key.json("deleted", json!(deleted)));
         }
         Ok(deleted)
     })
@@ -474,7 +468,7 @@ mod tests {
         is(None, r#"{"key":7,"value":null}"#);
         let of = |key: &[u8]| pair(&Key::Bytes(key.to_vec()), Some(b"x")).to_string();
         assert_eq!(of(b"user:1"), r#"{"key":"user:1","value":"x"}"#);
-        assert_eq!(of(b"\xff"), r#"{"key_hex":"ff","value":"x"}"#);
+        assert_eq!(of(b"\xff"), r#"{"key":null,"key_hex":"ff","value":"x"}"#);
     }
 
     #[test]

@@ -32,6 +32,9 @@ impl<T, E> Answer<T, E> {
 /// Keys with their values.
 pub type Pairs = Vec<(u64, Bytes)>;
 
+/// Keys of bytes with their values.
+pub type BytesPairs = Vec<(Bytes, Bytes)>;
+
 /// Keys with copies of their values.
 pub fn copied<V: AsRef<[u8]>>(pairs: Vec<(u64, V)>) -> Pairs {
     pairs.into_iter().map(|(key, value)| (key, Bytes::copy_from_slice(value.as_ref()))).collect()
@@ -257,7 +260,7 @@ pub trait Structure {
         _range: BytesRange,
         _order: Order,
         _most: usize,
-    ) -> impl Future<Output = Option<Answer<Vec<(Bytes, Bytes)>, Self::Error>>> {
+    ) -> impl Future<Output = Option<Answer<BytesPairs, Self::Error>>> {
         std::future::ready(None)
     }
 

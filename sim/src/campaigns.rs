@@ -32,7 +32,7 @@ pub struct Simulation {
 }
 
 /// All simulations that take a seed.
-pub static ALL: [Simulation; 16] = [
+pub static ALL: [Simulation; 17] = [
     Simulation {
         name: "reads",
         about: "the whole path frame by frame: switches, plans, reloads; frames are lost, doubled, late and damaged",
@@ -62,6 +62,12 @@ pub static ALL: [Simulation; 16] = [
         about: "readers and writers of trees with leaves of buckets, whose slices switches lead to",
         ci: 1_000..4_000,
         run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::buckets(seed).run()),
+    },
+    Simulation {
+        name: "byte-keys",
+        about: "readers and writers of trees whose keys are bytes that begin alike: layers come and go",
+        ci: 1_000..4_000,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::byte_keys(seed).run()),
     },
     Simulation {
         name: "hostile-writes",

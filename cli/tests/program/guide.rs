@@ -102,6 +102,15 @@ const CLUSTER: &[Line] = &[
         Ends(&[("1e6", "1e4 --replace")]),
     ),
     ("fatbtree load --cluster cluster.toml --empty left", Ends(&[("left", "left --replace")])),
+    (
+        "fatbtree load --cluster cluster.toml --keys names.csv --key-type bytes",
+        Ends(&[("names.csv", "names.csv --replace")]),
+    ),
+    ("fatbtree get user:4711 --cluster cluster.toml", Ends(&[])),
+    ("fatbtree put user:4711 hello --cluster cluster.toml", Ends(&[])),
+    ("fatbtree scan --prefix user: --cluster cluster.toml", Ends(&[])),
+    ("fatbtree scan user:1..user:3 --cluster cluster.toml", Ends(&[])),
+    ("fatbtree scan --bytes --cluster cluster.toml", Ends(&[])),
     ("fatbtree load --cluster cluster.toml --keys 1e6", Ends(&[("1e6", "1e5 --replace")])),
     ("fatbtree load --cluster cluster.toml --keys 1e6 --replace", Ends(&[("1e6", "1e5")])),
     ("fatbtree bench --cluster cluster.toml --operations 100000", Ends(&[("100000", "10000")])),
@@ -638,6 +647,11 @@ fn lines_about_a_cluster_work() {
     write(folder.path(), "keys.txt", &keys);
     let ycsb = (0..9).map(|n| format!("INSERT usertable user{n} [ field0=x{n} field1=y ]\n"));
     write(folder.path(), "ycsb.out", &ycsb.collect::<String>());
+    write(
+        folder.path(),
+        "names.csv",
+        "key,value\nuser:4711,Ada\nuser:12,Grace\nhttps://a.example/,page\n\"a,b\",c\n",
+    );
     write(folder.path(), "people.csv", "key,value\n1,Ada\n2,Grace\n3,\"Radia, too\"\n4,Barbara\n");
     go_through(folder.path(), CLUSTER);
 }

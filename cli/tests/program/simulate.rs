@@ -26,7 +26,7 @@ fn every_kind_of_scenario_runs() {
 #[test]
 fn all_of_them_run_one_after_the_other() {
     let all = simulate(&["all", "--seed", "3"]);
-    assert_eq!(all.as_object().map(serde_json::Map::len), Some(16), "{all}");
+    assert_eq!(all.as_object().map(serde_json::Map::len), Some(17), "{all}");
     assert!(all["elections"]["terms"].as_u64() > Some(0), "{all}");
 }
 

@@ -1,13 +1,15 @@
 //! Clients: their sessions and connections, and what they do.
 
 use std::cell::RefCell;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fatbtree_blink::layers::BytesScan;
 use fatbtree_blink::{
-    Allocation, BreakReason, Change, ConnectionId, EntryCache, IndexCache, KeyRange, OperationError, Order,
-    Partition, PoolConfig, PoolError, RemoteMemory, RemoteSide, ScanOptions, Start, SuperRoot, Value,
-    ValueLayout, Writer,
+    Allocation, BreakReason, BytesRange, Change, ConnectionId, EntryCache, IndexCache, KeyRange, Keys,
+    OperationError, Order, Partition, PoolConfig, PoolError, RemoteMemory, RemoteSide, Scan, ScanOptions,
+    ScanTrips, Start, SuperRoot, Value, ValueLayout, Writer,
 };
 use fatbtree_blink_client::Client;
 use fatbtree_blink_host::TreeInfo;
@@ -239,7 +241,11 @@ impl Living {
         let start = self.draw_start(|_| true, random);
         if what < 3 {
             let asked = history.ask(&name, now, key, Call::Get);
-            let found = self.client.lookup(key, start).await;
+            let scenario = &self.setting.scenario;
+            let found = match scenario.config.keys() {
+                Keys::Numbers => self.client.lookup(key, start).await,
+                Keys::Bytes => self.client.pool().lookup_bytes(&scenario.bytes_of(key), start).await,
+            };
             self.setting.count(|outcome| outcome.add(&found.trips, &found.result));
             let found = match self.looked_up(key, found.result)? {
                 Some(value) => Some((self.opened(key, &value)?, value.to_vec())),
@@ -303,7 +309,11 @@ impl Living {
     async fn mutate(&self, key: u64, call: Call, mutation: Change<'_>, start: Start) -> Result<(), String> {
         let history = &self.setting.history;
         let asked = history.ask(&self.machine.name(), self.machine.now(), key, call);
-        let change = self.client.pool().mutate(key, mutation, start).await;
+        let (scenario, pool) = (&self.setting.scenario, self.client.pool());
+        let change = match scenario.config.keys() {
+            Keys::Numbers => pool.mutate(key, mutation, start).await,
+            Keys::Bytes => pool.mutate_bytes(&scenario.bytes_of(key), mutation, start).await,
+        };
         self.setting.count(|outcome| outcome.round_trips += u64::from(change.trips.round_trips));
         let applied = change.result.map_err(|error| error.to_string())?;
         self.setting.count(|outcome| outcome.applied += u64::from(applied));
@@ -324,12 +334,12 @@ impl Living {
         let told = if one > other { (one % 40) as usize } else { usize::MAX };
         let options = ScanOptions { order, start, window, wanted: most.min(told) };
         let asked = history.ask_scan(&self.machine.name(), self.machine.now(), low..=high);
-        let mut scan = self.client.pool().scan(KeyRange::of(low..=high), options);
+        let mut scan = self.begin_scan(low..=high, options);
         let mut pairs = Vec::new();
         while pairs.len() < most
-            && let Some(pair) = scan.next().await
+            && let Some(pair) = scan.next(&self.setting).await
         {
-            let (key, value) = pair.map_err(|error| error.to_string())?;
+            let (key, value) = pair?;
             pairs.push((key, self.opened(key, &value)?));
         }
         let trips = scan.trips();
@@ -345,6 +355,17 @@ impl Living {
         };
         history.answer_scan(asked, self.machine.now(), range, pairs);
         Ok(())
+    }
+
+    fn begin_scan(&self, keys: RangeInclusive<u64>, options: ScanOptions) -> AnyScan<'_> {
+        let (scenario, pool) = (&self.setting.scenario, self.client.pool());
+        match scenario.config.keys() {
+            Keys::Numbers => AnyScan::Numbers(pool.scan(KeyRange::of(keys), options)),
+            Keys::Bytes => {
+                let range = BytesRange::of(scenario.bytes_of(*keys.start())..=scenario.bytes_of(*keys.end()));
+                AnyScan::Bytes(pool.scan_bytes(range, options))
+            }
+        }
     }
 
     /// Adds what this life has counted.
@@ -365,7 +386,44 @@ impl Living {
             outcome.merges += stats.merges;
             outcome.merges_below_others += stats.merges_below_others;
             outcome.settled += stats.settled;
+            outcome.layers_created += stats.layers_created;
+            outcome.layers_removed += stats.layers_removed;
         });
+    }
+}
+
+/// A scan of keys of either kind.
+enum AnyScan<'p> {
+    Numbers(Scan<'p, SimDevice>),
+    Bytes(BytesScan<'p, SimDevice>),
+}
+
+impl AnyScan<'_> {
+    async fn next(&mut self, setting: &Setting) -> Option<Result<(u64, Vec<u8>), String>> {
+        match self {
+            Self::Numbers(scan) => {
+                let pair = scan.next().await?.map(|(key, value)| (key, value.to_vec()));
+                Some(pair.map_err(|error| error.to_string()))
+            }
+            Self::Bytes(scan) => Some(match scan.next().await? {
+                Ok((bytes, value)) => match setting.scenario.key_of(&bytes) {
+                    Some(key) => Ok((key, value.to_vec())),
+                    None => {
+                        let why = format!("a scan has found the key {bytes:?}, which no client has put");
+                        setting.wrong(why.clone());
+                        Err(why)
+                    }
+                },
+                Err(error) => Err(error.to_string()),
+            }),
+        }
+    }
+
+    fn trips(&self) -> ScanTrips {
+        match self {
+            Self::Numbers(scan) => scan.trips(),
+            Self::Bytes(scan) => scan.trips(),
+        }
     }
 }
 

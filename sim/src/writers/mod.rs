@@ -21,6 +21,7 @@
 //! assert!(outcome.applied > 0);
 //! ```
 
+mod byte_keys;
 mod clients;
 mod fate;
 mod hostile;
@@ -32,8 +33,8 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use fatbtree_blink::{
-    Combine, Integrity, KeyRange, LeafKind, Limits, OperationError, POINTER_ROOM, Techniques, TreeConfig,
-    Trips, Value, ValueLayout,
+    Combine, Integrity, KeyRange, Keys, LeafKind, Limits, OperationError, POINTER_ROOM, Techniques,
+    TreeConfig, Trips, Value, ValueLayout,
 };
 use fatbtree_remote_memory::{Backoff, Contention};
 use fatbtree_verbs::Throttling;
@@ -159,6 +160,10 @@ counters! {
         pub merges_below_others: u64,
         /// Nodes whose unfinished split or merge another client completed.
         pub settled: u64,
+        /// Layers that came, where keys are bytes.
+        pub layers_created: u64,
+        /// Layers that went.
+        pub layers_removed: u64,
         /// Scans that came to their end.
         pub scans: u64,
         /// Pairs that they found.
@@ -366,6 +371,28 @@ impl Scenario {
             .and_then(|config| config.with_leaves(LeafKind::Buckets))
             .expect("two lines hold entries of these sizes");
         Self { config, longest, ..scenario }
+    }
+
+    /// The scenario of a seed in which keys are bytes that begin alike: layers come and go. Half of the scenarios keep longer values in entries; in
+    /// half most operations are lookups.
+    #[must_use]
+    pub fn byte_keys(seed: u64) -> Self {
+        let scenario = Self::by_length(seed);
+        let draw = &mut random(seed, 87);
+        let mut config = scenario.config;
+        if draw.random_bool(0.25) && config.leaf_bytes() <= 64 * 6 {
+            let leaf = config.leaf_bytes().max(64 * 3);
+            config =
+                TreeConfig::with_integrity(config.fan_out(), leaf, ValueLayout::SHORT, config.integrity())
+                    .and_then(|config| config.with_leaves(LeafKind::Buckets))
+                    .expect("two lines hold entries of these sizes");
+        }
+        let config = config.with_keys(Keys::Bytes).expect("entries say what they hold");
+        // Groups lie on one server each. Few of them, so that layers have no keys now and then.
+        let keys = byte_keys::GROUP * draw.random_range(2..=10);
+        let deletes = draw.random_range(40..=80);
+        // A tree that is lost or replaced would leave no keys, which no history explains.
+        Self { config, keys, deletes, forgetful: 0, loading: 0, ..scenario }
     }
 
     /// The scenario of a seed with a hostile writer, which damages the structure of trees. Everything else

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::node::EntryValue;
-use fatbtree_blink::{EntryCache, GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree};
+use fatbtree_blink::{EntryCache, GlobalAddress, KeyRange, Keys, Partition, Regions, SuperRoot, Tree};
 use rand::RngExt as _;
 
 use super::server::Server;
@@ -90,7 +90,9 @@ impl Setting {
 
     /// New words for all keys of a server, which another tree of it begins with.
     pub(super) fn draw_pairs(&self, server: &Server) -> Vec<(u64, u64)> {
-        let numbers = self.scenario.keys_of(server.id);
+        // Trees of bytes begin empty.
+        let is_empty = self.scenario.config.keys() == Keys::Bytes;
+        let numbers = self.scenario.keys_of(server.id).filter(|_| !is_empty);
         numbers.map(|number| (self.scenario.key(number), self.next_word())).collect()
     }
 

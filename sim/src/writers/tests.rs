@@ -1,6 +1,6 @@
 //! All seeds pass; and where a safety mechanism is missing, some do not.
 
-use fatbtree_blink::{Check, Contention, TreeConfig, ValueLayout};
+use fatbtree_blink::{Check, Contention, TreeConfig, ValueLayout, layers};
 use fatbtree_verbs::time::Duration;
 
 use crate::seeds::{Campaign, SeedFailure, Seeds};
@@ -13,6 +13,8 @@ const SEEDS: u64 = 2_000;
 const BY_LENGTH: u64 = 1_000;
 /// Seeds with leaves of buckets; `fatbtree simulate buckets` runs others.
 const BUCKETS: u64 = 1_000;
+/// Seeds with keys of bytes; `fatbtree simulate byte-keys` runs others.
+const BYTE_KEYS: u64 = 1_000;
 /// Seeds with a hostile writer; `fatbtree simulate hostile-writes` runs others.
 const HOSTILE: u64 = 400;
 
@@ -51,6 +53,12 @@ fn values_grow_into_records_and_shrink_into_entries() {
 fn lookups_of_buckets_are_explained() {
     let total = all_pass("buckets", BUCKETS, Scenario::buckets);
     assert!(total.landed > 5_000 && total.splits > 2_000 && total.merges > 100, "{total:?}");
+}
+
+#[test]
+fn keys_of_bytes_begin_alike() {
+    let total = all_pass("byte-keys", BYTE_KEYS, Scenario::byte_keys);
+    assert!(total.layers_created > 4 * BYTE_KEYS && total.layers_removed > BYTE_KEYS / 2, "{total:?}");
 }
 
 #[test]
@@ -206,6 +214,53 @@ fn each_mechanism_that_is_missing_is_found() {
         match first_that_finds(*mechanism) {
             Some(failure) => tell(mechanism, &failure),
             None => passed.push(mechanism),
+        }
+    }
+    assert!(passed.is_empty(), "without one of these {MOST} seeds pass: {passed:?}");
+}
+
+/// Checks of layers that no seed finds missing, with the reason or the test that does.
+const OF_LAYERS: &[(layers::Check, &str)] = &[
+    (
+        layers::Check::Head,
+        "structures/blink/src/layers/mod.rs: a_block_is_the_layer_of_one_entry_and_of_no_other",
+    ),
+    (
+        layers::Check::Unborn,
+        "a client must be about to write to a layer that goes, and sleep until the same layer comes again in the same place and the client that \
+         brings it dies between two of three WRITEs of one chain",
+    ),
+];
+
+/// Makes a scenario with keys of bytes in which a check of layers matters more often.
+fn aimed_at_layers(check: layers::Check, seed: u64) -> Scenario {
+    let mut scenario = Scenario::byte_keys(seed);
+    // Groups of all kinds, or few keys.
+    let keys = if check == layers::Check::Ended { 12 } else { 6 };
+    (scenario.restarting, scenario.keys, scenario.scans) = (0, keys, 5);
+    (scenario.servers, scenario.round_robin, scenario.ending) = (1, 0, 0);
+    scenario.contention = Contention::SHERMAN;
+    scenario.deadly = match check {
+        // Layers whose coming and going is left half done.
+        layers::Check::Unborn | layers::Check::Dead | layers::Check::Settled => 95,
+        _ => 0,
+    };
+    scenario
+}
+
+#[test]
+fn each_check_of_layers_that_is_not_made_is_found() {
+    let mut passed = Vec::new();
+    let is_aside = |check: &layers::Check| OF_LAYERS.iter().any(|(name, _)| name == check);
+    for &check in layers::Check::ALL.iter().filter(|check| !is_aside(check)) {
+        let campaign = Campaign { most_failures: 1, ..Campaign::default() };
+        let report = campaign.run(Seeds::fixed(MOST), |seed| {
+            let run = || aimed_at_layers(check, seed).run();
+            check.without(run).or_else(|why| run().map_or(Ok(Outcome::default()), |_| Err(why)))
+        });
+        match report.failures.into_iter().next() {
+            Some(failure) => tell(&check, &failure),
+            None => passed.push(check),
         }
     }
     assert!(passed.is_empty(), "without one of these {MOST} seeds pass: {passed:?}");

@@ -15,7 +15,7 @@ use fatbtree_blink::{
     VerifyError,
 };
 use fatbtree_remote_memory::{
-    Answer, BytesRange, LatencyBuckets, OperationLatencies, Pairs, Portion, Report, Structure,
+    Answer, BytesPairs, BytesRange, LatencyBuckets, OperationLatencies, Pairs, Portion, Report, Structure,
     export_in_order,
 };
 use fatbtree_verbs::Verbs;
@@ -381,7 +381,7 @@ impl<V: Verbs> Structure for Client<V> {
         range: BytesRange,
         order: Order,
         most: usize,
-    ) -> Option<Answer<Vec<(Bytes, Bytes)>, OperationError>> {
+    ) -> Option<Answer<BytesPairs, OperationError>> {
         let since = self.now();
         let options = ScanOptions { order, start: self.start, wanted: most, ..ScanOptions::default() };
         let mut scan = self.pool.scan_bytes(range, options);

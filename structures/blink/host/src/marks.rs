@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use fatbtree_blink::layers::{Layer, LayerEntry, LayerState};
+use fatbtree_blink::layers::{Layer, LayerEntry, LayerState, first_of};
 use fatbtree_blink::node::{EntryValue, LeafNode, Node, revive};
 use fatbtree_blink::size_class::{LAYER_LEAVES, LAYERS, LEAVES};
 use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Tree, TreeConfig};
@@ -241,9 +241,16 @@ impl Blink {
         !of_partition || marks.is_marked(block.start..block.start + 1)
     }
 
-    /// Whether an entry leads to a layer, or its first leaf is in use.
+    /// Whether an entry leads to a layer, or its first leaf is in use, as far as the walk can tell.
     pub(super) fn is_layer_marked(&self, marks: &Marked, block: &Range<u64>) -> bool {
-        marks.is_marked(block.start..block.start + 1) || !self.is_free_node(LAYERS, block.start)
+        let mut bytes = vec![0; (block.end - block.start) as usize];
+        let leaf = GlobalAddress::new(self.info.partition.id, block.start);
+        let read = self.region.read(block.start, &mut bytes);
+        let first = read.ok().and_then(|()| first_of(&self.info.config, &bytes, leaf));
+        let of_partition = first.is_none_or(|first| self.info.partition.range.contains(first));
+        !of_partition
+            || marks.is_marked(block.start..block.start + 1)
+            || !self.is_free_node(LAYERS, block.start)
     }
 
     /// Whether the header of a node says that it is free, of this class, and here.

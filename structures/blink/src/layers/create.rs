@@ -47,6 +47,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             root_level: 0,
             leaf,
             base: LayerId::below(self.tree().layer(), word),
+            first: self.record_key(),
             prefix: beginning.prefix.clone(),
             version: 1,
         };

@@ -12,7 +12,9 @@
 //!     32    8 number of the layer: of the prefix as well
 //!     40    2 bytes of the prefix
 //!     42    1 version, one more with every write
-//!     43   21 zero
+//!     43    5 zero
+//!     48    8 key of the entry of the first layer
+//!     56    8 zero
 //!     64  192 the prefix, then zeros
 //! ```
 //!
@@ -72,6 +74,8 @@ pub(crate) struct LayerHead {
     /// The layer's first leaf.
     pub(crate) leaf: GlobalAddress,
     pub(crate) base: LayerId,
+    /// The key of the entry of the first layer that leads here, by way of others or not.
+    pub(crate) first: u64,
     pub(crate) prefix: Vec<u8>,
     pub(crate) version: u8,
 }
@@ -107,6 +111,7 @@ impl LayerHead {
         put(32, &self.id().0.to_le_bytes());
         put(40, &(self.prefix.len() as u16).to_le_bytes());
         put(42, &[self.version]);
+        put(48, &self.first.to_le_bytes());
         let sum = crc32fast::hash(&line[4..]);
         line[..4].copy_from_slice(&sum.to_le_bytes());
         line
@@ -142,7 +147,8 @@ impl LayerHead {
         let is_one = (word(0) >> 32) as u16 == MAGIC && root_level <= MAX_LEVEL && !root.is_null();
         let prefix = rest.get(..length).filter(|_| is_one && word(8) == leaf.raw()).ok_or(none)?;
         let base = LayerId(word(24));
-        let head = Self { state, root, root_level, leaf, base, prefix: prefix.to_vec(), version: line[42] };
+        let (first, version, prefix) = (word(48), line[42], prefix.to_vec());
+        let head = Self { state, root, root_level, leaf, base, first, prefix, version };
         // The prefix has no other sum: it is of this layer, or is being written.
         match head.id().0 == word(32) || !Check::Head.on() {
             true => Ok(head),
@@ -165,6 +171,7 @@ mod tests {
                 root_level: 2,
                 leaf,
                 base: LayerId::below(None, 17),
+                first: 17,
                 prefix: prefix.to_vec(),
                 version: 9,
             };

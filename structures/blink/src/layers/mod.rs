@@ -149,7 +149,7 @@ impl LayerEntry {
     pub fn read(&self, block: &[u8]) -> Result<(Layer, LayerState), NodeFault> {
         let head = block.get(self.tree.leaf_bytes() as usize..).unwrap_or_default();
         let head = LayerHead::parse(head, self.leaf)?;
-        if head.base != self.base && Check::Head.on() {
+        if (head.base, head.first) != (self.base, self.first) && Check::Head.on() {
             return Err(NodeFault::NoLayer { layer: self.leaf });
         }
         let is_free = block.first_chunk().is_none_or(|line| NodeHeader::parse(line).is_free());
@@ -184,6 +184,13 @@ pub struct Layer {
     root_level: u8,
     /// The key of the entry of the first layer that leads here.
     first: u64,
+}
+
+/// The key of the entry of the first layer that leads to the layer in `block`, which begins at `leaf`; none, if no layer lies there.
+#[must_use]
+pub fn first_of(tree: &TreeConfig, block: &[u8], leaf: GlobalAddress) -> Option<u64> {
+    let head = LayerHead::parse(block.get(tree.leaf_bytes() as usize..)?, leaf);
+    head.ok().map(|head| head.first)
 }
 
 /// Bytes of a first leaf and the head behind it.
@@ -240,5 +247,76 @@ impl Layer {
         let is_free = block.first_chunk().is_none_or(|line| NodeHeader::parse(line).is_free());
         let is_there = is_same && !is_free;
         if is_there || !Check::Head.on() { Ok(head) } else { Err(NodeFault::NoLayer { layer: self.leaf }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Keys, ValueLayout};
+    use crate::node::{LINE, LeafBuilder, NodeSpec, claim, mark_free};
+
+    /// The block of a layer below an entry of the first layer, without keys.
+    fn block(tree: &TreeConfig, word: u64, leaf: GlobalAddress) -> Vec<u8> {
+        let base = LayerId::below(None, word);
+        let state = LayerState::Coming;
+        let prefix = b"prefix".to_vec();
+        let head =
+            LayerHead { state, root: leaf, root_level: 0, leaf, base, first: word, prefix, version: 1 };
+        let spec = NodeSpec {
+            address: leaf,
+            level: 0,
+            range: KeyRange::ALL,
+            sibling: GlobalAddress::NULL,
+            version: 1,
+        };
+        let layer = tree.of_layer(head.id());
+        let mut block = vec![0; tree.leaf_bytes() as usize];
+        LeafBuilder::new(&mut block, layer.leaf_shape(), spec).finish();
+        claim(&layer, &mut block);
+        [block, head.to_bytes()].concat()
+    }
+
+    #[test]
+    fn a_block_is_the_layer_of_one_entry_and_of_no_other() {
+        let tree = TreeConfig::new(16, 1024, ValueLayout::SHORT).unwrap().with_keys(Keys::Bytes).unwrap();
+        let leaf = GlobalAddress::new(1, 0x4000);
+        let mut block = block(&tree, 17, leaf);
+        let entry = |word, leaf| LayerEntry::new(&tree, None, word, leaf);
+        let (layer, state) = entry(17, leaf).read(&block).unwrap();
+        assert_eq!((layer.first(), layer.block(), state), (17, (leaf, 1280), LayerState::Here));
+        assert_eq!(first_of(&tree, &block, leaf), Some(17));
+        let none = NodeFault::NoLayer { layer: leaf };
+        assert_eq!(entry(18, leaf).read(&block).unwrap_err(), none);
+        assert_eq!(LayerEntry::new(&tree, Some(&layer), 17, leaf).read(&block).unwrap_err(), none);
+        assert!(entry(17, GlobalAddress::new(1, 0x4040)).read(&block).is_err());
+        assert_eq!(layer.check_head(&block).map(|head| head.root), Ok(leaf));
+        mark_free(block.first_chunk_mut::<LINE>().unwrap());
+        assert_eq!(entry(17, leaf).read(&block).unwrap().1, LayerState::Coming);
+        assert_eq!(layer.check_head(&block).unwrap_err(), none, "it has no nodes now");
+    }
+
+    #[test]
+    fn words_are_in_the_order_of_keys_with_the_prefix_and_without() {
+        let beginning = Beginning { at: 2, prefix: b"mm".to_vec() };
+        let mut keys: Vec<&[u8]> = vec![
+            b"aa",
+            b"aaml",
+            b"aamm",
+            b"aamm\0",
+            b"aamm\x01",
+            b"aamm\xff\xff\xff\xff\xff\xff\xff\xfe",
+            b"aamm\xff\xff\xff\xff\xff\xff\xff\xff",
+            b"aamn",
+        ];
+        let words: Vec<u64> = keys.iter().map(|key| beginning.word(&Spelled::of(key))).collect();
+        assert!(words.is_sorted());
+        assert_eq!(words[..3], [LESS, LESS, LESS + 1]);
+        assert_eq!(words[5..], [LAST, LAST, GREATER]);
+        assert_eq!((beginning.below(LESS), beginning.below(GREATER)), (2, 2));
+        assert_eq!((beginning.below(LAST), beginning.below(words[3])), (11, 12));
+        keys.truncate(5);
+        let ends = |key: &[u8]| beginning.ends_in(&Spelled::of(key), beginning.word(&Spelled::of(key)));
+        assert_eq!(keys.into_iter().map(ends).collect::<Vec<_>>(), [false, false, true, true, true]);
     }
 }

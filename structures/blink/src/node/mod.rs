@@ -49,7 +49,7 @@ pub use speculated::{MAX_ENTRY_LINES, entry_lines, read_entry};
 use fatbtree_remote_memory::record::{MARK_BYTES, RecordFault};
 use fatbtree_remote_memory::{Check, GlobalAddress, KeyRange};
 
-use crate::config::{Integrity, MAX_PATH_MTU, TreeConfig};
+use crate::config::{Integrity, Keys, MAX_PATH_MTU, TreeConfig};
 use crate::layers::LayerId;
 use line::Marks;
 
@@ -349,8 +349,8 @@ impl<'a> Node<'a> {
         if let Self::Internal(node) = &node {
             node.check_children()?;
         }
-        if let Some(LayerId(expected)) = config.layer() {
-            let found = node.layer();
+        if config.keys() == Keys::Bytes {
+            let (found, expected) = (node.layer(), config.layer().map_or(0, |LayerId(layer)| layer));
             if found != expected && crate::layers::Check::Node.on() {
                 return Err(NodeFault::Layer { found, expected });
             }

@@ -130,12 +130,12 @@ async fn a_load_changes_the_layout_and_the_next_one_keeps_it() {
     let mut config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
     let (values, leaves) = (Some(ValueLayout::ByLength(32)), Some(LeafKind::Buckets));
     for layout in [
-        Layout { values: Some(ValueLayout::SHORT), leaves: None },
+        Layout { values: Some(ValueLayout::SHORT), leaves: None, keys: None },
         AS_BEFORE,
-        Layout { values, leaves },
+        Layout { values, leaves, keys: None },
         AS_BEFORE,
-        Layout { values: None, leaves: Some(LeafKind::Plain) },
-        Layout { values: Some(ValueLayout::OutOfLine), leaves: None },
+        Layout { values: None, leaves: Some(LeafKind::Plain), keys: None },
+        Layout { values: Some(ValueLayout::OutOfLine), leaves: None, keys: None },
     ] {
         config = layout.after(&config).unwrap();
         // Values have 8 bytes and more.
@@ -144,11 +144,15 @@ async fn a_load_changes_the_layout_and_the_next_one_keeps_it() {
             assert_eq!((info.config, info.counts.keys), (config, 50));
         }
     }
-    let empty = load_empty(services[0].client().await, KeyRange::of(..9), Layout { values, leaves: None });
+    let empty = load_empty(
+        services[0].client().await,
+        KeyRange::of(..9),
+        Layout { values, leaves: None, keys: None },
+    );
     assert_eq!(empty.await.unwrap().config.values(), ValueLayout::ByLength(32));
     // No leaf of buckets has room for these: said before anything is sent, and nothing has changed.
     let before = services[1].handle.info().await.unwrap();
-    let wide = Layout { values: Some(ValueLayout::ByLength(64)), leaves };
+    let wide = Layout { values: Some(ValueLayout::ByLength(64)), leaves, keys: None };
     let refused = load_servers(clients(&services).await, data(100), wide, |_| {}).await.unwrap_err();
     assert!(refused.to_string().contains("choose plain leaves"), "{refused}");
     assert_eq!(services[1].handle.info().await.unwrap(), before);
