@@ -46,7 +46,7 @@ pub use bytes::Bytes;
 pub use bytes_client::BytesClient;
 pub use client::Client;
 pub use error::Error;
-pub use fatbtree_remote_memory::BytesRange;
+pub use fatbtree_remote_memory::{BytesRange, Order};
 pub use fatbtree_topology::Structure;
 pub use options::{Options, Protocol};
 pub use scan::{Scan, ScanKey};
