@@ -374,7 +374,7 @@ impl Scenario {
     }
 
     /// The scenario of a seed in which keys are bytes that begin alike: layers come and go. Half of the scenarios keep longer values in entries; in
-    /// half most operations are lookups.
+    /// half most operations are lookups, and one of eight has a hostile writer.
     #[must_use]
     pub fn byte_keys(seed: u64) -> Self {
         let scenario = Self::by_length(seed);
@@ -392,24 +392,22 @@ impl Scenario {
         let keys = byte_keys::GROUP * draw.random_range(2..=10);
         let deletes = draw.random_range(40..=80);
         // A tree that is lost or replaced would leave no keys, which no history explains.
-        Self { config, keys, deletes, forgetful: 0, loading: 0, ..scenario }
+        let scenario = Self { config, keys, deletes, forgetful: 0, loading: 0, ..scenario };
+        if seed % 8 == 7 { scenario.with_hostile_writer() } else { scenario }
     }
 
     /// The scenario of a seed with a hostile writer, which damages the structure of trees. Everything else
     /// ends soon, because clients have little patience.
     #[must_use]
     pub fn hostile(seed: u64) -> Self {
-        let draw = &mut random(seed, 93);
+        Self::from_seed(seed).with_hostile_writer()
+    }
+
+    fn with_hostile_writer(self) -> Self {
+        let draw = &mut random(self.seed, 93);
         let hostile = Some(Duration::from_micros(draw.random_range(5..=200)));
-        let scenario = Self::from_seed(seed);
-        let limits = Limits { patience: Duration::from_micros(500), ..scenario.limits };
-        Self {
-            hostile,
-            limits,
-            tasks: scenario.tasks.min(3),
-            operations: scenario.operations.min(30),
-            ..scenario
-        }
+        let limits = Limits { patience: Duration::from_micros(500), ..self.limits };
+        Self { hostile, limits, tasks: self.tasks.min(3), operations: self.operations.min(30), ..self }
     }
 
     /// Key with this number. Each server has `keys` of them.

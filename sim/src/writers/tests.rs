@@ -226,6 +226,10 @@ const OF_LAYERS: &[(layers::Check, &str)] = &[
         "structures/blink/src/layers/mod.rs: a_block_is_the_layer_of_one_entry_and_of_no_other",
     ),
     (
+        layers::Check::Depth,
+        "structures/blink/src/layers/mod.rs: a_block_is_the_layer_of_one_entry_and_of_no_other",
+    ),
+    (
         layers::Check::Unborn,
         "a client must be about to write to a layer that goes, and sleep until the same layer comes again in the same place and the client that \
          brings it dies between two of three WRITEs of one chain",
@@ -234,7 +238,8 @@ const OF_LAYERS: &[(layers::Check, &str)] = &[
 
 /// Makes a scenario with keys of bytes in which a check of layers matters more often.
 fn aimed_at_layers(check: layers::Check, seed: u64) -> Scenario {
-    let mut scenario = Scenario::byte_keys(seed);
+    // Without a hostile writer.
+    let mut scenario = Scenario::byte_keys(2 * seed);
     // Groups of all kinds, or few keys.
     let keys = if check == layers::Check::Ended { 12 } else { 6 };
     (scenario.restarting, scenario.keys, scenario.scans) = (0, keys, 5);

@@ -12,7 +12,7 @@
 //! nodes that parents know are read some at a time, as are records. Where the memory is at hand, records are
 //! not read, but it is checked where they lie.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::ops::AddAssign;
@@ -201,6 +201,9 @@ pub enum Damage {
         /// The pivot.
         pivot: u64,
     },
+    /// Another entry leads to the same layer.
+    #[error("another entry leads to the same layer, {0}")]
+    LayerTwice(GlobalAddress),
     /// A record that is none, or another key's.
     #[error("the record {record} of key {key:#x}: {fault}")]
     Record {
@@ -324,6 +327,8 @@ struct Walk<'p, S> {
     found: Verified,
     /// Entries that lead to layers.
     layers: Vec<LayerEntry>,
+    /// Layers that entries lead to.
+    led_to: HashSet<GlobalAddress>,
 }
 
 /// A node that was read, and where its level goes on.
@@ -339,7 +344,8 @@ type Children = Vec<(u64, GlobalAddress)>;
 impl<'p, S: Source> Walk<'p, S> {
     fn new(source: &'p S, partition: Partition) -> Self {
         let found = Verified { partitions: 1, ..Verified::default() };
-        Self { source, partition, layer: None, tree: *source.tree(), found, layers: Vec::new() }
+        let (tree, layers, led_to) = (*source.tree(), Vec::new(), HashSet::new());
+        Self { source, partition, layer: None, tree, found, layers, led_to }
     }
 
     async fn run(mut self) -> Result<Verified, VerifyError> {
@@ -537,6 +543,9 @@ impl<'p, S: Source> Walk<'p, S> {
                     records.push((key, record));
                 }
                 EntryValue::Layer(layer) if self.tree.keys() == Keys::Bytes => {
+                    if !self.led_to.insert(layer) {
+                        return Err(Damage::LayerTwice(layer));
+                    }
                     self.layers.push(LayerEntry::new(self.source.tree(), self.layer.as_ref(), key, layer));
                 }
                 EntryValue::Layer(layer) => return Err(NodeFault::NoLayers { layer }.into()),

@@ -17,7 +17,7 @@
 use std::ops::Range;
 
 use fatbtree_blink::layers::{Layer, LayerEntry, LayerState, first_of};
-use fatbtree_blink::node::{EntryValue, LeafNode, Node, revive};
+use fatbtree_blink::node::{EntryValue, LINE, LeafNode, Node, revive};
 use fatbtree_blink::size_class::{LAYER_LEAVES, LAYERS, LEAVES};
 use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Tree, TreeConfig};
 use fatbtree_memserver::{Marked, SizeClass};
@@ -49,6 +49,8 @@ pub(super) struct Marks {
     layer: Option<(LayerEntry, Layer)>,
     /// Entries whose layers are to be walked over.
     layers: Vec<LayerEntry>,
+    /// Steps so far. Forged entries may lead round in circles.
+    steps: u64,
     /// Steps that failed in a row.
     failed: u32,
 }
@@ -75,7 +77,10 @@ impl Blink {
     /// Walks on over up to `budget` leaves. Returns whether there is more.
     pub(super) fn walk(&mut self, budget: usize) -> bool {
         for _ in 0..budget {
+            self.marks.steps += 1;
             let step = match self.marks.next {
+                // There are fewer leaves than lines.
+                _ if self.marks.steps > 2 * self.region.len() / LINE as u64 => Err(Trouble::GiveUp),
                 Some(next) => self.step(next),
                 None => match self.marks.layers.pop() {
                     Some(entry) => self.begin_layer(entry, 0),

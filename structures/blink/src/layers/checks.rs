@@ -20,6 +20,8 @@ fatbtree_remote_memory::named_checks! {
     Dead,
     /// A layer goes when it has no keys, no other leaves and no root above.
     Empty,
+    /// Layers do not lead to layers without end.
+    Depth,
     /// A writer finishes what another one has left of a layer that came or went.
     Settled,
 }

@@ -124,7 +124,11 @@ pub struct LayerEntry {
     begins_at: usize,
     leaf: GlobalAddress,
     first: u64,
+    depth: u32,
 }
+
+/// Layers above one another at most: a key has 1,024 words, if all of its bytes are zeros, and there are at most two layers for each.
+const MOST_LAYERS: u32 = 2 * (2 * MAX_KEY_BYTES / WORD) as u32 + 2;
 
 impl LayerEntry {
     /// Of the entry with this key in the layer `above`, or in the first one, whose shape is `tree`.
@@ -133,7 +137,8 @@ impl LayerEntry {
         let base = LayerId::below(above.and_then(|above| above.tree.layer()), word);
         let begins_at =
             above.map_or_else(|| Beginning::default().below(word), |above| above.beginning.below(word));
-        Self { tree: *tree, base, begins_at, leaf, first: above.map_or(word, |above| above.first) }
+        let (first, depth) = above.map_or((word, 1), |above| (above.first, above.depth + 1));
+        Self { tree: *tree, base, begins_at, leaf, first, depth }
     }
 
     /// Where the layer's first leaf and its head lie, and their bytes.
@@ -147,6 +152,9 @@ impl LayerEntry {
     /// # Errors
     /// When it is being written, or is not the one that the entry leads to.
     pub fn read(&self, block: &[u8]) -> Result<(Layer, LayerState), NodeFault> {
+        if self.depth > MOST_LAYERS && Check::Depth.on() {
+            return Err(NodeFault::LayerChain { passed: self.depth });
+        }
         let head = block.get(self.tree.leaf_bytes() as usize..).unwrap_or_default();
         let head = LayerHead::parse(head, self.leaf)?;
         if (head.base, head.first) != (self.base, self.first) && Check::Head.on() {
@@ -162,6 +170,7 @@ impl LayerEntry {
             root: head.root,
             root_level: head.root_level,
             first: self.first,
+            depth: self.depth,
         };
         Ok((layer, state))
     }
@@ -184,6 +193,8 @@ pub struct Layer {
     root_level: u8,
     /// The key of the entry of the first layer that leads here.
     first: u64,
+    /// Number of layers above.
+    depth: u32,
 }
 
 /// The key of the entry of the first layer that leads to the layer in `block`, which begins at `leaf`; none, if no layer lies there.
@@ -291,6 +302,10 @@ mod tests {
         assert_eq!(LayerEntry::new(&tree, Some(&layer), 17, leaf).read(&block).unwrap_err(), none);
         assert!(entry(17, GlobalAddress::new(1, 0x4040)).read(&block).is_err());
         assert_eq!(layer.check_head(&block).map(|head| head.root), Ok(leaf));
+        // Layers that lead in a circle, which no honest client makes.
+        let last = Layer { depth: MOST_LAYERS, ..layer.clone() };
+        let fault = LayerEntry::new(&tree, Some(&last), 17, leaf).read(&block).unwrap_err();
+        assert_eq!(fault, NodeFault::LayerChain { passed: MOST_LAYERS + 1 });
         mark_free(block.first_chunk_mut::<LINE>().unwrap());
         assert_eq!(entry(17, leaf).read(&block).unwrap().1, LayerState::Coming);
         assert_eq!(layer.check_head(&block).unwrap_err(), none, "it has no nodes now");

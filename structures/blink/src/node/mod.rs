@@ -223,6 +223,12 @@ pub enum NodeFault {
         /// Address of the layer.
         layer: GlobalAddress,
     },
+    /// Too many layers above one another.
+    #[error("{passed} layers lead to one another, more than the longest key has")]
+    LayerChain {
+        /// Layers passed.
+        passed: u32,
+    },
     /// A record's key of bytes does not belong to the entry that leads to it.
     #[error("the record's key of bytes does not belong to entry {entry:#x}")]
     OtherKey {
