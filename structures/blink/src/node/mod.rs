@@ -12,7 +12,7 @@
 //! node's version (FaRM §4.4, SMART §5). Sherman's front and rear node versions are the versions of the first
 //! and the last line. An entry never crosses a line, so its own version needs no second copy; the one exception,
 //! entries too wide for a line, keep one in each of their two lines ([`leaf`](self::LeafShape)). Where even a line may
-//! tear, each has a checksum as well ([`Integrity`](crate::Integrity)).
+//! tear, each has a checksum as well ([`Integrity`]).
 //!
 //! A node's version goes on from what its memory held before ([`next_version`]), never starts afresh. So a
 //! reader that gets some lines from before and some from after a node's memory was used again sees two
