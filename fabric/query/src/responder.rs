@@ -115,6 +115,8 @@ pub enum Outcome {
     Redirect(u16),
     /// The value is longer than the tree takes.
     TooLarge,
+    /// The tree has no such keys. Nothing was changed.
+    Refused,
     /// The request failed, and nothing was changed; it may be sent again.
     Failed,
     /// The request may have been executed or not.
@@ -430,6 +432,7 @@ impl Responder {
                 (Status::Redirect, Vec::new())
             }
             Outcome::TooLarge => (Status::TooLarge, Vec::new()),
+            Outcome::Refused => (Status::Refused, Vec::new()),
             Outcome::Failed => (Status::Failed, Vec::new()),
             Outcome::Unknown => (Status::Unknown, Vec::new()),
             Outcome::Damaged => (Status::Damaged, Vec::new()),

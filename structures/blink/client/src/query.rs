@@ -296,6 +296,9 @@ fn refused(status: Status) -> NoAnswer {
         Status::Redirect => {
             "the memory servers send this key from one to another; check that all were started with one cluster file"
         }
+        Status::Refused => {
+            "the server has refused it: perhaps its tree has keys of bytes, which clients with RDMA ask for; or it is of another release"
+        }
         _ => "the server has refused it",
     })
 }

@@ -62,6 +62,7 @@ fn failed(error: &OperationError, own: &Partition) -> Outcome {
     match error {
         OperationError::Unknown { .. } => Outcome::Unknown,
         OperationError::ValueSize { .. } => Outcome::TooLarge,
+        OperationError::Keys { .. } => Outcome::Refused,
         // Read again and again for as long as an operation has patience: no writer takes that long. Or a pointer leads out of this
         // server's memory, each time that it is followed.
         error @ (OperationError::GaveUp { .. }
