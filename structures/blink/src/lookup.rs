@@ -29,9 +29,7 @@ impl Value {
     pub(crate) fn within(buffer: Buffer, value: Range<usize>) -> Self {
         Self { bytes: ReadBytes::Whole(buffer), start: value.start as u32, len: value.len() as u32 }
     }
-}
 
-impl Value {
     /// The part of it after so many bytes.
     pub(crate) fn behind(self, bytes: usize) -> Self {
         let bytes = (bytes as u32).min(self.len);

@@ -119,9 +119,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// Goes on in a layer, where the key is another one.
     pub(crate) fn enter(&mut self, layer: Layer, key: u64) {
         self.partition = layer.partition();
-        (self.key, self.layer) = (key, Some(Box::new(layer)));
-        // What is known of the way is of the layer above.
-        (self.cached, self.by_switches, self.pointed_from, self.untold) = (None, false, None, None);
+        self.set_layer(Some(Box::new(layer)), key);
     }
 
     /// Goes back to a layer above; none: the first one.
@@ -130,7 +128,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Some(layer) => layer.partition(),
             None => self.pool.partition_of(key),
         };
-        (self.key, self.layer, self.is_gone) = (key, layer, false);
+        self.is_gone = false;
+        self.set_layer(layer, key);
+    }
+
+    fn set_layer(&mut self, layer: Option<Box<Layer>>, key: u64) {
+        (self.key, self.layer) = (key, layer);
+        // What is known of the way is of the layer that was left.
         (self.cached, self.by_switches, self.pointed_from, self.untold) = (None, false, None, None);
     }
 

@@ -5,10 +5,10 @@ use fatbtree_verbs::Verbs;
 
 use super::get::{joined, parts};
 use super::head::LayerState;
-use super::{Check, Layer, Spelled, WORD, first_word};
+use super::{Check, Layer, Spelled, WORD};
 use crate::descent::{Descent, Reason};
 use crate::lookup::{At, Place};
-use crate::node::EntryValue;
+use crate::node::{EntryValue, Node};
 use crate::operation::{OperationError, Start};
 use crate::pool::Pool;
 use crate::write::MutationResult;
@@ -19,13 +19,27 @@ pub(super) type Above = Vec<(Option<Box<Layer>>, u64)>;
 
 /// The key in an entry.
 enum Occupant {
-    Nobody,
+    /// There is none.
+    Free,
     /// The key that is to be changed. Whether it has the value that was expected.
-    Same {
-        is_expected: bool,
-    },
+    Same { is_expected: bool },
     /// Another one.
     Other(Vec<u8>),
+}
+
+impl Occupant {
+    /// The key that is to be changed, with this value.
+    fn same(change: Change<'_>, value: &[u8]) -> Self {
+        Self::Same { is_expected: change.expected().is_none_or(|expected| expected == value) }
+    }
+
+    /// The key of a record, which may be the one that is to be changed.
+    fn of_record(record: &[u8], key: &[u8], change: Change<'_>) -> Self {
+        match parts(record) {
+            Some((found, value)) if found == key => Self::same(change, value),
+            found => Self::Other(found.map_or_else(Vec::new, |(found, _)| found.to_vec())),
+        }
+    }
 }
 
 impl<V: Verbs> Pool<V> {
@@ -33,7 +47,7 @@ impl<V: Verbs> Pool<V> {
     /// layer.
     pub async fn mutate_bytes(&self, key: &[u8], change: Change<'_>, start: Start) -> MutationResult {
         let spelled = Spelled::of(key);
-        let word = first_word(key);
+        let word = spelled.first_word();
         let mut descent = Descent::new(self, word);
         let (_turn, _ongoing) = (self.compete().await, self.begin());
         let result = self.try_mutate_bytes(&mut descent, (key, &spelled), change, start).await;
@@ -48,9 +62,9 @@ impl<V: Verbs> Pool<V> {
         change: Change<'_>,
         start: Start,
     ) -> Result<bool, OperationError> {
-        self.check_key(key, change.value().map_or(0, <[u8]>::len))?;
-        self.finish().await;
         let word = descent.key();
+        self.check_key(key, word, change.value().map_or(0, <[u8]>::len))?;
+        self.finish().await;
         loop {
             let attempt = match descent.begin(start).await {
                 Ok(start) => descent.mutate_bytes(key, spelled, change, start).await,
@@ -89,7 +103,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                     }
                 }
                 (first, start) => {
-                    let arrive = |node: &crate::node::Node<'_>, bytes: &[u8]| {
+                    let arrive = |node: &Node<'_>, bytes: &[u8]| {
                         Ok((node.header().address, Place::in_leaf(node, bytes, word)?))
                     };
                     let (_, (address, place)) = self.descend(start, first, 0, arrive).await?;
@@ -129,12 +143,6 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
-    async fn tell_untold(&mut self) {
-        if let Some(child) = self.take_untold() {
-            Box::pin(self.tell_parents(child)).await;
-        }
-    }
-
     /// Changes a locked leaf. `None`: another key was in the entry, or several, which have a layer now.
     async fn change_locked(
         &mut self,
@@ -148,24 +156,27 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Ok(found) => found,
             Err(fault) => return self.without(locked.guard, Reason::Fault(fault)).await,
         };
-        if let Some(EntryValue::Layer(_)) = entry {
-            // It has come since the leaf was read.
-            locked.guard.release(self.lane()).await?;
-            return Ok(None);
-        }
-        let beginning = self.beginning();
-        let ends = beginning.ends_in(spelled, word);
+        let ends = self.ends_here(spelled);
         let occupant = match entry {
-            None => Ok(Occupant::Nobody),
-            Some(entry) => self.occupant(entry, (key, spelled), ends, change).await,
-        };
-        let occupant = match occupant {
-            Ok(occupant) => occupant,
-            Err(reason) => return self.without(locked.guard, reason).await,
+            None => Occupant::Free,
+            Some(EntryValue::Inline(value)) if ends => Occupant::same(change, value),
+            // Both have this word, and the other one ends with it.
+            Some(EntryValue::Inline(_)) => {
+                Occupant::Other(spelled.ended_at(self.beginning().words_at() + WORD))
+            }
+            Some(EntryValue::Record(record)) => match self.read_value(record).await {
+                Ok(record) => Occupant::of_record(&record, key, change),
+                Err(reason) => return self.without(locked.guard, reason).await,
+            },
+            Some(EntryValue::Layer(_)) => {
+                // It has come since the leaf was read.
+                locked.guard.release(self.lane()).await?;
+                return Ok(None);
+            }
         };
         let applies = match &occupant {
             Occupant::Same { is_expected } => *is_expected && change.applies(true),
-            Occupant::Nobody | Occupant::Other(_) => change.applies(false),
+            Occupant::Free | Occupant::Other(_) => change.applies(false),
         };
         if !applies {
             locked.guard.release(self.lane()).await?;
@@ -187,33 +198,5 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
         };
         self.change_entry(locked, former, new).await.map(Some)
-    }
-
-    /// Finds out whose an entry is.
-    async fn occupant(
-        &mut self,
-        entry: EntryValue<'_>,
-        (key, spelled): (&[u8], &Spelled<'_>),
-        ends: bool,
-        change: Change<'_>,
-    ) -> Result<Occupant, Reason> {
-        let ends_at = self.beginning().words_at() + WORD;
-        let is_expected = |value: &[u8]| change.expected().is_none_or(|expected| expected == value);
-        match entry {
-            EntryValue::Inline(value) if ends => Ok(Occupant::Same { is_expected: is_expected(value) }),
-            // Both have this word, and the other one ends with it.
-            EntryValue::Inline(_) => Ok(Occupant::Other(spelled.ended_at(ends_at))),
-            EntryValue::Record(record) => {
-                let record = self.read_value(record).await?;
-                Ok(match parts(&record) {
-                    Some((found, value)) if found == key => {
-                        Occupant::Same { is_expected: is_expected(value) }
-                    }
-                    Some((found, _)) => Occupant::Other(found.to_vec()),
-                    None => Occupant::Other(Vec::new()),
-                })
-            }
-            EntryValue::Layer(_) => Ok(Occupant::Nobody),
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! A layer comes, with the one key that its entry was for.
 
-use fatbtree_remote_memory::{Part, Want};
+use fatbtree_remote_memory::{GlobalAddress, KeyRange, Part, Want};
 use fatbtree_verbs::Verbs;
 
 use super::head::{LayerHead, LayerState, MAX_PREFIX};
@@ -11,7 +11,6 @@ use crate::node::{
 };
 use crate::size_class::LAYERS;
 use crate::write::leaf::{Locked, present};
-use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 
 impl<'p, V: Verbs> Descent<'p, V> {
     /// Lets the entry in `slot` lead to a layer with the key that is there, `other`, in which this key will have a place, too. The other key

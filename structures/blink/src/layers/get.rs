@@ -3,11 +3,11 @@
 use fatbtree_verbs::Verbs;
 
 use super::head::LayerState;
-use super::{Check, Spelled, first_word};
-use crate::config::Keys;
+use super::{Check, MAX_KEY_BYTES, Spelled};
+use crate::config::{Keys, MAX_VALUE};
 use crate::descent::{Descent, Reason};
 use crate::lookup::{At, Lookup, Place, Value};
-use crate::operation::{OperationError, Start};
+use crate::operation::{OperationError, Start, ValueBytes};
 use crate::pool::Pool;
 
 /// Bytes before the key in a record.
@@ -40,9 +40,9 @@ impl<V: Verbs> Pool<V> {
     pub async fn lookup_bytes(&self, key: &[u8], start: Start) -> Lookup {
         self.count(|stats| stats.lookups += 1);
         let spelled = Spelled::of(key);
-        let word = first_word(key);
+        let word = spelled.first_word();
         let mut descent = Descent::new(self, word);
-        let result = match self.check_key(key, 0) {
+        let result = match self.check_key(key, word, 0) {
             Err(error) => Err(error),
             Ok(()) => loop {
                 let attempt = match descent.begin(start).await {
@@ -63,19 +63,16 @@ impl<V: Verbs> Pool<V> {
         let (trips, latency) = descent.end();
         Lookup { key: word, result, trips, latency }
     }
-}
 
-impl<V: Verbs> Pool<V> {
-    /// Checks key and value.
-    pub(super) fn check_key(&self, key: &[u8], value: usize) -> Result<(), OperationError> {
-        let word = Spelled::of(key).word(0);
+    /// Checks the lengths of a key, whose first word is given, and of its value.
+    pub(super) fn check_key(&self, key: &[u8], word: u64, value: usize) -> Result<(), OperationError> {
         self.check_keys(Keys::Bytes)?;
-        if key.len() > super::MAX_KEY_BYTES {
+        if key.len() > MAX_KEY_BYTES {
             return Err(OperationError::KeyBytes { key: word, found: key.len() });
         }
-        let most = crate::config::MAX_VALUE as usize - LENGTH - key.len();
+        let most = MAX_VALUE as usize - LENGTH - key.len();
         if value > most {
-            let expected = crate::operation::ValueBytes::UpTo(most as u32);
+            let expected = ValueBytes::UpTo(most as u32);
             return Err(OperationError::ValueSize { key: word, found: value, expected });
         }
         Ok(())
@@ -108,7 +105,7 @@ impl<V: Verbs> Descent<'_, V> {
             match place {
                 Place::Nowhere => return Ok(None),
                 Place::Inline { value, .. } => {
-                    let is_its = self.beginning().ends_in(spelled, self.key()) || !Check::Ended.on();
+                    let is_its = self.ends_here(spelled) || !Check::Ended.on();
                     return Ok(is_its.then(|| Value::within(leaf, value)));
                 }
                 Place::Record(pointer) => {

@@ -63,7 +63,7 @@ use key::{Spelled, WORD};
 pub use scan::BytesScan;
 
 /// Bytes that all keys of a layer have in common, and the words that its entries are for.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Beginning {
     /// The byte of the keys at which the prefix begins.
     at: usize,
@@ -76,6 +76,9 @@ const GREATER: u64 = u64::MAX;
 
 /// The word of keys with the greatest words, which is not [`GREATER`].
 const LAST: u64 = GREATER - 1;
+
+/// That of the first layer, which has all keys.
+static FIRST: Beginning = Beginning { at: 0, prefix: Vec::new() };
 
 impl Beginning {
     /// The byte of the keys at which the words begin.
@@ -135,8 +138,7 @@ impl LayerEntry {
     #[must_use]
     pub fn new(tree: &TreeConfig, above: Option<&Layer>, word: u64, leaf: GlobalAddress) -> Self {
         let base = LayerId::below(above.and_then(|above| above.tree.layer()), word);
-        let begins_at =
-            above.map_or_else(|| Beginning::default().below(word), |above| above.beginning.below(word));
+        let begins_at = above.map_or(&FIRST, |above| &above.beginning).below(word);
         let (first, depth) = above.map_or((word, 1), |above| (above.first, above.depth + 1));
         Self { tree: *tree, base, begins_at, leaf, first, depth }
     }
@@ -155,12 +157,10 @@ impl LayerEntry {
         if self.depth > MOST_LAYERS && Check::Depth.on() {
             return Err(NodeFault::LayerChain { passed: self.depth });
         }
-        let head = block.get(self.tree.leaf_bytes() as usize..).unwrap_or_default();
-        let head = LayerHead::parse(head, self.leaf)?;
+        let (head, is_free) = head_of(&self.tree, block, self.leaf)?;
         if (head.base, head.first) != (self.base, self.first) && Check::Head.on() {
             return Err(NodeFault::NoLayer { layer: self.leaf });
         }
-        let is_free = block.first_chunk().is_none_or(|line| NodeHeader::parse(line).is_free());
         let state = if is_free { head.state } else { LayerState::Here };
         let layer = Layer {
             tree: self.tree.of_layer(head.id()),
@@ -179,7 +179,7 @@ impl LayerEntry {
 /// The word of a key in the first layer: what an index read carries, and what partitions are of.
 #[must_use]
 pub fn first_word(key: &[u8]) -> u64 {
-    Beginning::default().word(&Spelled::of(key))
+    Spelled::of(key).first_word()
 }
 
 /// A layer below the first one, as an entry above has led to it.
@@ -200,8 +200,14 @@ pub struct Layer {
 /// The key of the entry of the first layer that leads to the layer in `block`, which begins at `leaf`; none, if no layer lies there.
 #[must_use]
 pub fn first_of(tree: &TreeConfig, block: &[u8], leaf: GlobalAddress) -> Option<u64> {
-    let head = LayerHead::parse(block.get(tree.leaf_bytes() as usize..)?, leaf);
-    head.ok().map(|head| head.first)
+    head_of(tree, block, leaf).ok().map(|(head, _)| head.first)
+}
+
+/// The head of the layer in `block`, which begins at `leaf`, and whether the first leaf is marked as a free one.
+fn head_of(tree: &TreeConfig, block: &[u8], leaf: GlobalAddress) -> Result<(LayerHead, bool), NodeFault> {
+    let head = LayerHead::parse(block.get(tree.leaf_bytes() as usize..).unwrap_or_default(), leaf)?;
+    let is_free = block.first_chunk().is_none_or(|line| NodeHeader::parse(line).is_free());
+    Ok((head, is_free))
 }
 
 /// Bytes of a first leaf and the head behind it.
@@ -252,10 +258,8 @@ impl Layer {
 
     /// The head behind the first leaf in `block`, if it is this layer's.
     pub(crate) fn check_head(&self, block: &[u8]) -> Result<LayerHead, NodeFault> {
-        let head = block.get(self.tree.leaf_bytes() as usize..).unwrap_or_default();
-        let head = LayerHead::parse(head, self.leaf)?;
+        let (head, is_free) = head_of(&self.tree, block, self.leaf)?;
         let is_same = head.base == self.base && head.prefix == self.beginning.prefix;
-        let is_free = block.first_chunk().is_none_or(|line| NodeHeader::parse(line).is_free());
         let is_there = is_same && !is_free;
         if is_there || !Check::Head.on() { Ok(head) } else { Err(NodeFault::NoLayer { layer: self.leaf }) }
     }

@@ -3,7 +3,7 @@
 use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::{Buffer, Verbs};
 
-use super::{Beginning, Layer, LayerEntry, LayerState, Spelled};
+use super::{Beginning, FIRST, Layer, LayerEntry, LayerState, Spelled};
 use crate::descent::{Descent, Reason};
 use crate::node::{LINE, NodeHeader, revive};
 use crate::operation::Start;
@@ -18,8 +18,13 @@ pub(super) struct Found {
 
 impl<V: Verbs> Descent<'_, V> {
     /// What the keys of this layer begin with.
-    pub(super) fn beginning(&self) -> Beginning {
-        self.layer().map(|layer| layer.beginning.clone()).unwrap_or_default()
+    pub(super) fn beginning(&self) -> &Beginning {
+        self.layer().map_or(&FIRST, |layer| &layer.beginning)
+    }
+
+    /// Whether a key is the only one that can end in the entry of this descent's key.
+    pub(super) fn ends_here(&self, key: &Spelled<'_>) -> bool {
+        self.beginning().ends_in(key, self.key())
     }
 
     /// Reads the layer to which the entry of this descent's key leads.

@@ -6,16 +6,16 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use fatbtree_remote_memory::{BytesRange, KeyRange, Order};
+use fatbtree_remote_memory::{BytesRange, GlobalAddress, KeyRange, Order};
 use fatbtree_verbs::Verbs;
 use futures_core::Stream;
 
 use super::get::parts;
 use super::head::LayerState;
-use super::{Beginning, GREATER, LAST, LESS, Layer, Spelled, WORD, key};
+use super::{Beginning, FIRST, GREATER, LAST, LESS, Layer, Spelled, WORD, key};
 use crate::config::Keys;
 use crate::descent::{Descent, Reason};
-use crate::node::{LINE, Node, revive};
+use crate::node::{LINE, Node, NodeFault, revive};
 use crate::operation::{OperationError, Start};
 use crate::pool::Pool;
 use crate::scan::{Entries, Entry, Leaves, ScanOptions, ScanTrips, entries_of, values_of};
@@ -78,7 +78,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             if let Err(error) = self.pool.check_keys(Keys::Bytes) {
                 return Some(Err(error));
             }
-            self.push(Vec::new(), Beginning::default(), None);
+            self.levels.extend(self.level(Vec::new(), FIRST.clone(), None));
         }
         loop {
             match self.step().await {
@@ -121,7 +121,10 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             Entry::Layer(leaf) => {
                 let opened = self.open(word, leaf).await?;
                 // Only now: what is dropped before begins here again.
-                self.drop_entry_below(opened);
+                if let Some(level) = self.levels.last_mut() {
+                    level.entries.pop_front();
+                }
+                self.levels.extend(opened);
                 return Ok(None);
             }
         };
@@ -137,20 +140,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
         }
     }
 
-    /// Takes the entry away that has led to a layer, and goes on in that.
-    fn drop_entry_below(&mut self, opened: Option<Level<'p, V>>) {
-        if let Some(level) = self.levels.last_mut() {
-            level.entries.pop_front();
-        }
-        self.levels.extend(opened);
-    }
-
-    /// Begins a layer of which the first leaf does not have all keys.
-    fn push(&mut self, path: Vec<u8>, beginning: Beginning, layer: Option<Rc<Layer>>) {
-        let level = self.level(path, beginning, layer);
-        self.levels.extend(level);
-    }
-
+    /// A layer that is read leaf by leaf. `None`: no keys of the range can be there.
     fn level(&self, path: Vec<u8>, beginning: Beginning, layer: Option<Rc<Layer>>) -> Option<Level<'p, V>> {
         let range = self.words(&path, &beginning)?;
         let start = if layer.is_some() { Start::Root } else { self.options.start };
@@ -181,11 +171,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
     }
 
     /// Opens the layer below an entry of the last level. `None`: it has no keys of the range.
-    async fn open(
-        &mut self,
-        word: u64,
-        leaf: fatbtree_remote_memory::GlobalAddress,
-    ) -> Result<Option<Level<'p, V>>, OperationError> {
+    async fn open(&mut self, word: u64, leaf: GlobalAddress) -> Result<Option<Level<'p, V>>, OperationError> {
         let Some(level) = self.levels.last() else { return Ok(None) };
         let mut path = level.path.clone();
         match word {
@@ -201,7 +187,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             match descent.open(leaf).await {
                 Ok(found) => break found,
                 // It has gone, and its keys had gone at some moment of this scan.
-                Err(Reason::Fault(crate::node::NodeFault::NoLayer { .. })) => return Ok(None),
+                Err(Reason::Fault(NodeFault::NoLayer { .. })) => return Ok(None),
                 Err(reason) => descent.recover(reason).await?,
             }
         };

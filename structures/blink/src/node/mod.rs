@@ -442,25 +442,25 @@ fn with_header(config: &TreeConfig, node: &[u8], change: impl FnOnce(&mut [u8; L
 /// stays a freed node until it is a node again.
 pub fn mark_free(line: &mut [u8; LINE]) {
     line[offsets::FLAGS] |= header::FREE;
-    let version = line[0];
-    let integrity = NodeHeader::parse(line).integrity();
-    Marks::Internal.stamp(line, version, integrity);
+    stamp_anew(line);
 }
 
 /// Marks the leaf whose line 0 this is as one that is in use, after [`mark_free`].
 pub fn revive(line: &mut [u8; LINE]) {
     line[offsets::FLAGS] &= !header::FREE;
-    let version = line[0];
-    let integrity = NodeHeader::parse(line).integrity();
-    Marks::Internal.stamp(line, version, integrity);
+    stamp_anew(line);
 }
 
 /// Changes the partner of the node whose line 0 this is. Writing this line alone does it, but for leaves of buckets ([`partnered`]): the other
 /// lines stay as they are, and so does the node's version.
 pub fn set_partner(line: &mut [u8; LINE], partner: GlobalAddress) {
     line[offsets::PARTNER..offsets::END].copy_from_slice(&partner.raw().to_le_bytes());
-    let version = line[0];
-    let integrity = NodeHeader::parse(line).integrity();
+    stamp_anew(line);
+}
+
+/// Gives a line 0 that was changed the marks that belong to it. Its version stays.
+fn stamp_anew(line: &mut [u8; LINE]) {
+    let (version, integrity) = (line[0], NodeHeader::parse(line).integrity());
     Marks::Internal.stamp(line, version, integrity);
 }
 

@@ -108,9 +108,7 @@ impl<V: Verbs> Pool<V> {
                 Err(reason) => descent.recover(reason).await?,
             }
         };
-        if let Some(child) = descent.take_untold() {
-            Box::pin(descent.tell_parents(child)).await;
-        }
+        descent.tell_untold().await;
         Ok(applied)
     }
 }

@@ -43,6 +43,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
+    /// Makes a node known that was met on the way although its parent has no pointer to it.
+    pub(crate) async fn tell_untold(&mut self) {
+        if let Some(child) = self.take_untold() {
+            Box::pin(self.tell_parents(child)).await;
+        }
+    }
+
     async fn tell_parent(&mut self, child: Child) -> Result<Option<Child>, OperationError> {
         loop {
             let attempt = match self.begin(Start::Root).await {

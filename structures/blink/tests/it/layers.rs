@@ -2,19 +2,16 @@
 use crate::common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
+use common::interleaved::Interleaved;
 use common::{Client, Lab};
 use fatbtree_blink::BytesRange;
 use fatbtree_blink::layers::MAX_KEY_BYTES;
 use fatbtree_blink::{
-    Allocation, Change, Integrity, Keys, LeafKind, MutationResult, OperationError, Order, ScanOptions, Start,
-    TreeConfig, ValueLayout,
+    Allocation, Change, Integrity, Keys, LeafKind, OperationError, Order, ScanOptions, Start, TreeConfig,
+    ValueLayout,
 };
-use fatbtree_verbs::time::Instant;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -97,15 +94,6 @@ fn apply(model: &mut Model, key: &[u8], change: Change<'_>) -> bool {
         None => drop(model.remove(key)),
     }
     applies
-}
-
-/// A change under way.
-struct Running {
-    client: Client,
-    key: Vec<u8>,
-    /// None: a deletion.
-    new: Option<Vec<u8>>,
-    work: Pin<Box<dyn Future<Output = MutationResult>>>,
 }
 
 fn scan(lab: &Lab, client: &Client, range: BytesRange, options: ScanOptions) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -212,41 +200,29 @@ proptest! {
         let keys: BTreeSet<Vec<u8>> =
             beginnings.iter().flat_map(|begin| [begin.clone(), [begin, &piece()[..]].concat(), [begin, &piece()[..]].concat()]).collect();
         let keys: Vec<_> = keys.into_iter().collect();
-        let mut now = Instant::ZERO;
-        let mut running: Vec<Running> = Vec::new();
+        let mut running = Interleaved::new();
         let (mut model, mut busy) = (Model::new(), BTreeSet::new());
-        let (mut begun, mut still) = (0u64, 0);
-        while begun < 900 || !running.is_empty() {
+        let mut begun = 0u64;
+        while begun < 900 || running.len() > 0 {
             if begun < 900 && running.len() < 16 {
-                let key = keys[random.random_range(0..keys.len())].clone();
-                if busy.insert(key.clone()) {
+                let key = &keys[random.random_range(0..keys.len())];
+                if busy.insert(key) {
                     begun += 1;
                     let new = random.random_bool(0.4).then(|| value(begun));
-                    let client = Rc::clone(&clients[random.random_range(0..clients.len())]);
-                    let (its, copy, own) = (Rc::clone(&client), key.clone(), new.clone());
-                    let work = Box::pin(async move {
+                    let client = &clients[random.random_range(0..clients.len())];
+                    let (its, copy, own) = (Rc::clone(client), key.clone(), new.clone());
+                    let change = async move {
                         let change = own.as_deref().map_or(Change::Delete, Change::Upsert);
                         its.mutate_bytes(&copy, change, Start::Root).await
-                    });
-                    running.push(Running { client, key, new, work });
+                    };
+                    // Without a new value it is a deletion.
+                    running.begin(client, (key, new), change);
                 }
             }
-            let Some(at) = (!running.is_empty()).then(|| random.random_range(0..running.len())) else { continue };
-            let Running { client, key, new, work } = &mut running[at];
-            if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            if let Some(((key, new), done)) = running.step(&lab, &mut random) {
                 let change = new.as_deref().map_or(Change::Delete, Change::Upsert);
                 prop_assert_eq!(done.result.unwrap(), apply(&mut model, key, change));
                 busy.remove(key);
-                drop(running.swap_remove(at));
-                still = 0;
-            } else {
-                lab.serve(client);
-                if random.random_bool(0.5) {
-                    now += fatbtree_verbs::time::Duration::from_nanos(500);
-                    client.turn(now);
-                }
-                still += 1;
-                prop_assert!(still < 1_000_000, "writers wait for each other");
             }
         }
         for order in [Order::Forward, Order::Backward] {

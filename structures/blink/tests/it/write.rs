@@ -3,18 +3,14 @@ use crate::common;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
+use common::interleaved::Interleaved;
 use common::{Client, Lab, configs, value_of};
 use fatbtree_blink::{
-    Allocation, Change, CommonError, MutationResult, OperationError, Pool, PoolConfig, RemoteSide, Start,
-    TreeConfig,
+    Allocation, Change, CommonError, OperationError, Pool, PoolConfig, RemoteSide, Start, TreeConfig,
 };
 use fatbtree_verbs::Device;
-use fatbtree_verbs::time::Instant;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -103,12 +99,10 @@ proptest! {
         let mut lab = lab(config, round_robin);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let clients: Vec<Client> = (1..=4).map(|owner| lab.client(owner, owner % 2 == 0)).collect();
-        let mut now = Instant::ZERO;
-        type Running = Pin<Box<dyn Future<Output = MutationResult>>>;
-        let mut running: Vec<(usize, Kind, Vec<u8>, Running)> = Vec::new();
+        let mut running = Interleaved::new();
         let (mut model, mut busy) = (BTreeMap::new(), std::collections::BTreeSet::new());
-        let (mut begun, mut still) = (0u64, 0);
-        while begun < 600 || !running.is_empty() {
+        let mut begun = 0u64;
+        while begun < 600 || running.len() > 0 {
             if begun < 600 && running.len() < 24 {
                 let key = random.random_range(0..120u64);
                 if busy.insert(key) {
@@ -116,28 +110,15 @@ proptest! {
                     let kinds = [Kind::Upsert, Kind::Insert, Kind::Update, Kind::Delete];
                     let kind = kinds[random.random_range(0..4usize)];
                     let value = value_of(&config, begun);
-                    let (at, copy) = (random.random_range(0..clients.len()), value.clone());
-                    let client = Rc::clone(&clients[at]);
-                    let change = async move { client.mutate(key, mutation(kind, &copy), Start::Root).await };
-                    running.push((at, kind, value, Box::pin(change)));
+                    let client = &clients[random.random_range(0..clients.len())];
+                    let (its, copy) = (Rc::clone(client), value.clone());
+                    let change = async move { its.mutate(key, mutation(kind, &copy), Start::Root).await };
+                    running.begin(client, (kind, value), change);
                 }
             }
-            let at = random.random_range(0..running.len());
-            let client = &clients[running[at].0];
-            let mut context = Context::from_waker(Waker::noop());
-            if let Poll::Ready(change) = running[at].3.as_mut().poll(&mut context) {
-                let (_, kind, value, _) = running.swap_remove(at);
+            if let Some(((kind, value), change)) = running.step(&lab, &mut random) {
                 busy.remove(&change.key);
                 prop_assert_eq!(change.result.unwrap(), apply(&mut model, kind, change.key, &value), "{:?}", kind);
-                still = 0;
-            } else {
-                lab.serve(client);
-                if random.random_bool(0.5) {
-                    now += fatbtree_verbs::time::Duration::from_nanos(500);
-                    client.turn(now);
-                }
-                still += 1;
-                prop_assert!(still < 1_000_000, "writers wait for each other");
             }
         }
         prop_assert_eq!(lab.contents(), model);
@@ -250,33 +231,26 @@ fn of_comparisons_at_once_one_wins() {
             let zero = bytes(0);
             lab.run(&clients[0], clients[0].mutate(key, Change::Insert(&zero), Start::Root)).result.unwrap();
         }
-        let mut running: Vec<Option<Pin<Box<dyn Future<Output = bool>>>>> = Vec::new();
+        let mut running = Interleaved::new();
         let raises = 90;
         for number in 0..raises {
-            let (key, client) = (number % 3, Rc::clone(&clients[number as usize / 3 % 3]));
-            running.push(Some(Box::pin(async move {
+            let (key, at) = (number % 3, &clients[number as usize / 3 % 3]);
+            let client = Rc::clone(at);
+            let raise = async move {
                 loop {
                     let found = client.lookup(key, Start::Root).await.result.unwrap().unwrap().to_vec();
                     let count = (0..=raises).find(|count| bytes(*count) == found).unwrap();
                     let value = bytes(count + 1);
                     let mutation = Change::CompareAndSwap { expected: &found, value: &value };
                     if client.mutate(key, mutation, Start::Root).await.result.unwrap() {
-                        return true;
+                        return;
                     }
                 }
-            })));
+            };
+            running.begin(at, (), raise);
         }
-        let mut now = Instant::ZERO;
-        while running.iter().any(Option::is_some) {
-            let at = random.random_range(0..running.len());
-            let client = &clients[at / 3 % 3];
-            let mut context = Context::from_waker(Waker::noop());
-            if running[at].as_mut().is_some_and(|work| work.as_mut().poll(&mut context).is_ready()) {
-                running[at] = None;
-            }
-            lab.serve(client);
-            now += fatbtree_verbs::time::Duration::from_nanos(500);
-            client.turn(now);
+        while running.len() > 0 {
+            running.step(&lab, &mut random);
         }
         assert!(lab.contents().into_values().all(|value| value == bytes(raises / 3)));
     }

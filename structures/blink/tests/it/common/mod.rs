@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 pub(crate) mod cache;
+pub(crate) mod interleaved;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
