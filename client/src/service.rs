@@ -207,7 +207,7 @@ async fn serve<P: Process>(
             }
             match requests.poll_recv(context) {
                 Poll::Ready(Some(Request::Do { ask, since, limit })) => {
-                    under_way.push(carry_out(store, ask, Limit { since, limit }, counters));
+                    under_way.push(carry_out(Limited { store, counters, since, limit }, ask));
                 }
                 // What is in the queue already is carried out.
                 Poll::Ready(Some(Request::Close)) => requests.close(),
@@ -223,18 +223,36 @@ async fn serve<P: Process>(
     .await;
 }
 
-/// Time limit of a request.
-#[derive(Clone, Copy)]
-struct Limit {
+/// Carries out the operations of one request within its time limit, and counts them.
+struct Limited<'a, P: Process> {
+    store: &'a Store<P>,
+    counters: &'a Counters,
     since: Instant,
     limit: Duration,
 }
 
-impl Limit {
+impl<P: Process> Limited<'_, P> {
+    async fn read<T>(&self, operation: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let result = self.run(false, operation).await;
+        self.counters.read(self.since, &result);
+        result
+    }
+
+    async fn change<T>(&self, operation: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let result = self.run(true, operation).await;
+        self.counters.change(self.since, &result);
+        result
+    }
+
+    async fn scan<T>(&self, operation: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let result = self.run(false, operation).await;
+        self.counters.scan(self.since, &result);
+        result
+    }
+
     /// Runs an operation until its time is over. The client process finishes what a change leaves unfinished.
-    async fn run<T, P: Process>(
-        self,
-        store: &Store<P>,
+    async fn run<T>(
+        &self,
         is_change: bool,
         operation: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
@@ -243,7 +261,7 @@ impl Limit {
         if left.is_zero() {
             return Err(timed_out(false));
         }
-        let (mut operation, mut end) = (pin!(operation), pin!(store.sleep(left.into())));
+        let (mut operation, mut end) = (pin!(operation), pin!(self.store.sleep(left.into())));
         poll_fn(|context| match operation.as_mut().poll(context) {
             Poll::Ready(result) => Poll::Ready(result),
             Poll::Pending => end.as_mut().poll(context).map(|()| Err(timed_out(is_change))),
@@ -280,45 +298,24 @@ impl Reply {
     }
 }
 
-async fn carry_out<P: Process>(store: &Store<P>, ask: Ask, limit: Limit, counters: &Counters) -> Reply {
+async fn carry_out<P: Process>(limited: Limited<'_, P>, ask: Ask) -> Reply {
+    let store = limited.store;
     match ask {
-        Ask::Get(key, answer) => {
-            let result = limit.run(store, false, store.get(key)).await;
-            counters.read(limit.since, &result);
-            Reply::Value(answer, result)
-        }
+        Ask::Get(key, answer) => Reply::Value(answer, limited.read(store.get(key)).await),
+        Ask::GetBytes(key, answer) => Reply::Value(answer, limited.read(store.get_bytes(&key)).await),
         Ask::Change(key, change, answer) => {
-            let result = limit.run(store, true, store.mutate(key, &change)).await;
-            counters.change(limit.since, &result);
-            Reply::Change(answer, result)
-        }
-        Ask::Scan(left, most, answer) => {
-            let result = limit.run(store, false, store.scan(left, most)).await;
-            counters.scan(limit.since, &result);
-            Reply::Pairs(answer, result)
-        }
-        Ask::GetBytes(key, answer) => {
-            let result = limit.run(store, false, store.get_bytes(&key)).await;
-            counters.read(limit.since, &result);
-            Reply::Value(answer, result)
+            Reply::Change(answer, limited.change(store.mutate(key, &change)).await)
         }
         Ask::ChangeBytes(key, change, answer) => {
-            let result = limit.run(store, true, store.mutate_bytes(&key, &change)).await;
-            counters.change(limit.since, &result);
-            Reply::Change(answer, result)
+            Reply::Change(answer, limited.change(store.mutate_bytes(&key, &change)).await)
         }
+        Ask::Scan(left, most, answer) => Reply::Pairs(answer, limited.scan(store.scan(left, most)).await),
         Ask::ScanBytes(left, most, answer) => {
-            let result = limit.run(store, false, store.scan_bytes(left, most)).await;
-            counters.scan(limit.since, &result);
-            Reply::BytesPairs(answer, result)
+            Reply::BytesPairs(answer, limited.scan(store.scan_bytes(left, most)).await)
         }
         Ask::GetMany(keys, answer) => {
             let mut values = vec![None; keys.len()];
-            let get = async |at: usize| {
-                let result = limit.run(store, false, store.get(keys[at])).await;
-                counters.read(limit.since, &result);
-                (at, result)
-            };
+            let get = async |at: usize| (at, limited.read(store.get(keys[at])).await);
             let mut failed = None;
             each(keys.len(), get, |(at, result)| match result {
                 Ok(value) => values[at] = value,
@@ -332,9 +329,7 @@ async fn carry_out<P: Process>(store: &Store<P>, ask: Ask, limit: Limit, counter
             let put = async |at: usize| {
                 let (key, value): &(u64, Bytes) = &pairs[at];
                 let change = Change::Put(value.clone());
-                let result = limit.run(store, true, store.mutate(*key, &change)).await;
-                counters.change(limit.since, &result);
-                (at, result)
+                (at, limited.change(store.mutate(*key, &change)).await)
             };
             each(pairs.len(), put, |(at, result)| results[at] = result.map(drop)).await;
             Reply::Changes(answer, results)
@@ -345,8 +340,7 @@ async fn carry_out<P: Process>(store: &Store<P>, ask: Ask, limit: Limit, counter
                 Ok(())
             };
             // What its end finds unfinished the client process finishes. Its handle sees that nothing answers.
-            let result = limit.run(store, true, transact).await;
-            counters.change(limit.since, &result);
+            let _ = limited.change(transact).await;
             Reply::Sent
         }
         Ask::Pause(time, answer) => {
