@@ -17,6 +17,7 @@
 //! A key that is repeated in a file of keys is left out, and a message says so. In a file with values it is refused, because
 //! it cannot have two values.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
 use std::ops::Range;
@@ -62,11 +63,15 @@ pub(crate) fn keys_of(path: &Path) -> Result<KeyFile> {
     }
     let name = path.display().to_string();
     let file = KeyFile::from(keys_in(&name, open(path)?)?);
-    if file.duplicates() > 0 {
-        let lines = count::of(file.duplicates() as u64, "line");
+    tell_left_out(&name, file.duplicates());
+    Ok(file)
+}
+
+fn tell_left_out(name: &str, lines: usize) {
+    if lines > 0 {
+        let lines = count::of(lines as u64, "line");
         errln!("{name}: {lines} with a key that an earlier line has; left out");
     }
-    Ok(file)
 }
 
 /// Refuses keys that cannot be divided among memory servers.
@@ -139,13 +144,18 @@ pub(crate) fn byte_keys_of(path: &Path) -> Result<(Pairs<Vec<u8>>, bool)> {
         true => records_in(&name, open(path)?, |_, _, key| Ok(key.to_vec()))?,
         false => {
             let (mut lines, mut found) = (Lines::new(&name, open(path)?)?, Found::default());
-            let mut seen = std::collections::HashSet::new();
+            let (mut seen, mut left_out) = (HashSet::new(), 0);
             while lines.next()? {
                 let key = lines.content();
-                if !key.is_empty() && !key.starts_with(b"#") && seen.insert(key.to_vec()) {
-                    found.add(&name, lines.number, key.to_vec(), b"")?;
+                if key.is_empty() || key.starts_with(b"#") {
+                    continue;
+                }
+                match seen.insert(key.to_vec()) {
+                    true => found.add(&name, lines.number, key.to_vec(), b"")?,
+                    false => left_out += 1,
                 }
             }
+            tell_left_out(&name, left_out);
             found
         }
     };

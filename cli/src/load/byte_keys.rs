@@ -1,29 +1,29 @@
 //! Loads of keys of bytes: trees that are empty, then a client that inserts.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::pin::pin;
 
 use anyhow::{Context, Result, anyhow, bail};
 use fatbtree_blink::layers::{MAX_KEY_BYTES, first_word};
-use fatbtree_blink::{Contention, KeyRange, Keys, separator, value};
-use fatbtree_blink_host::Layout;
+use fatbtree_blink::{KeyRange, Keys, separator, value};
 use fatbtree_blink_host::grpc::load_empty;
-use fatbtree_processes::{Adapter, ClientOptions, StructureProcess};
+use fatbtree_blink_host::{Layout, TreeInfo};
+use fatbtree_processes::Adapter;
 use fatbtree_registry::{Kind, Tree};
-use fatbtree_remote_memory::{Change, Structure, mix};
+use fatbtree_remote_memory::{Structure as _, mix};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::OPERATOR;
 
-use super::inserts::{PATIENCE, insert_all};
-use super::{Arguments, LoadResult, connect_to_fill, told};
+use super::inserts::{change_to, insert_all};
+use super::{Arguments, LoadResult, LoadedServer, connect_to_fill, told};
 use crate::load::following::connected;
 use crate::memserver::MadeValues;
-use crate::records::{Pairs, byte_keys_of, check_enough};
-use crate::structure::{client_of, open_client};
+use crate::records::{byte_keys_of, check_enough};
 
 type TreeClient = <Tree as Kind>::Client<Adapter>;
 
-/// Has all servers begin anew with trees of byte keys, and inserts the keys of a file.
+/// Has all servers begin anew with trees of byte keys, or goes on with a load that was stopped, and inserts the keys of a file.
 pub(super) fn load(arguments: &Arguments, cluster: &Cluster, path: &Path) -> Result<LoadResult> {
     let (pairs, has_values) = byte_keys_of(path)?;
     if let Some(at) = (0..pairs.len()).find(|&at| pairs.key(at).len() > MAX_KEY_BYTES) {
@@ -31,76 +31,57 @@ pub(super) fn load(arguments: &Arguments, cluster: &Cluster, path: &Path) -> Res
         bail!("{}: a key of {found} bytes; up to {MAX_KEY_BYTES} are possible", path.display());
     }
     check_enough(pairs.len() as u64, cluster.servers().len() as u64)?;
-    let ranges = ranges(&pairs, cluster.servers().len())?;
+    let words: Vec<u64> = (0..pairs.len()).map(|at| first_word(pairs.key(at))).collect();
+    let ranges = ranges(&words, cluster.servers().len())?;
     let layout = Layout { keys: Some(Keys::Bytes), ..arguments.layout.given_layout() };
     let trust = crate::topology::trust(cluster, &arguments.cluster, OPERATOR)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let emptied = runtime.context("starting threads")?.block_on(async {
+    let trees = runtime.context("starting threads")?.block_on(async {
         let mut signalled = pin!(fatbtree_processes::stop_signal().context("listening for signals")?);
         let connecting = async {
             let mut servers = vec![];
             for server in cluster.servers() {
-                servers.push((server, connect_to_fill(server, &trust, arguments.replace).await?));
+                let is_meant = arguments.replace || arguments.resume;
+                servers.push((server, connect_to_fill(server, &trust, is_meant).await?));
             }
-            let mut emptied = vec![];
-            for ((server, client), range) in servers.into_iter().zip(&ranges) {
-                let info = load_empty(client, *range, layout).await;
+            let mut trees = vec![];
+            for ((server, mut client), range) in servers.into_iter().zip(&ranges) {
+                let info = match arguments.resume {
+                    true => client.info::<TreeInfo>().await.map_err(anyhow::Error::from),
+                    false => load_empty(client, *range, layout).await.map_err(anyhow::Error::from),
+                };
                 let info = info.with_context(|| format!("memory server {}", server.name))?;
-                emptied.push(told(server.name.clone(), &info));
+                trees.push((told(server.name.clone(), &info), info.partition.range));
             }
-            anyhow::Ok(emptied)
+            anyhow::Ok(trees)
         };
         connected(connecting, &mut signalled).await
     })?;
-    let described = client_of(cluster, arguments.client.as_deref())?;
-    let trust = crate::topology::trust(cluster, &arguments.cluster, &described.name)?;
-    let options = |host, nic| ClientOptions {
-        lanes: 4,
-        trust: trust.clone(),
-        patience: PATIENCE,
-        contention: Contention::SMART,
-        ..ClientOptions::new(host, nic, cluster.servers())
-    };
-    let open = |host, nic| StructureProcess::<TreeClient>::open(&options(host, nic));
-    let mut process = open_client(&arguments.nic, cluster, described, PATIENCE, open)?;
-    process.stop_at_signals()?;
     let MadeValues { seed, value_bytes } = arguments.values;
-    let value = |at: usize| match has_values {
-        true => pairs.value(at).to_vec(),
-        false => {
-            let mut made = vec![0; value_bytes as usize];
-            value::fill(number_of(pairs.key(at)), seed, &mut made);
-            made
-        }
+    let made = |key: &[u8]| {
+        let mut made = vec![0; value_bytes as usize];
+        value::fill(number_of(key), seed, &mut made);
+        made
     };
-    let client = process.client().clone();
-    let done = insert_all(&mut process, pairs.len(), async |at| {
-        let (key, value) = (pairs.key(at), value(at));
-        loop {
-            let answer = client.change_bytes(key, Change::Upsert(&value)).await;
-            let answer = answer.ok_or_else(|| anyhow!("this structure has no keys of bytes"))?;
-            match answer.result {
-                Ok(is_new) => return Ok((is_new, answer.round_trips)),
-                Err(error) if TreeClient::is_unknown(&error) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-    })?;
-    process.close();
-    let count = pairs.len() as u64;
-    let in_range = |range: &KeyRange| {
-        let keys = (0..pairs.len()).map(|at| first_word(pairs.key(at)));
-        keys.filter(|word| range.contains(*word)).count() as u64
+    let put = async |client: &TreeClient, at: usize| {
+        let key = pairs.key(at);
+        let value = if has_values { Cow::Borrowed(pairs.value(at)) } else { Cow::Owned(made(key)) };
+        let answer = client.change_bytes(key, change_to(&value, arguments)).await;
+        answer.ok_or_else(|| anyhow!("this structure has no keys of bytes"))
     };
-    let servers = emptied.into_iter().zip(&ranges);
+    let done = insert_all(arguments, cluster, pairs.len(), put)?;
+    let keys = pairs.len() as u64;
+    let in_range = |range: KeyRange| words.iter().filter(|word| range.contains(**word)).count() as u64;
+    let servers = trees.into_iter();
     Ok(LoadResult {
-        keys: count,
-        value_bytes: (0..pairs.len()).map(|at| value(at).len() as u64).sum(),
+        keys,
+        value_bytes: match has_values {
+            true => (0..pairs.len()).map(|at| pairs.value(at).len() as u64).sum(),
+            false => keys * u64::from(value_bytes),
+        },
         seconds: done.seconds,
-        keys_per_s: count as f64 / done.seconds,
-        servers: servers
-            .map(|(server, range)| super::LoadedServer { keys: in_range(range), ..server })
-            .collect(),
+        keys_per_s: keys as f64 / done.seconds,
+        servers: servers.map(|(server, range)| LoadedServer { keys: in_range(range), ..server }).collect(),
     })
 }
 
@@ -112,9 +93,8 @@ fn number_of(key: &[u8]) -> u64 {
     })
 }
 
-/// Divides keys among servers by their count, as far as their first eight bytes differ.
-fn ranges(pairs: &Pairs<Vec<u8>>, servers: usize) -> Result<Vec<KeyRange>> {
-    let words: Vec<u64> = (0..pairs.len()).map(|at| first_word(pairs.key(at))).collect();
+/// Divides keys, of which these are the first words, among servers by their count, as far as the words differ.
+fn ranges(words: &[u64], servers: usize) -> Result<Vec<KeyRange>> {
     let mut lows = vec![0];
     for server in 1..servers {
         let middle = words[words.len() * server / servers];

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fatbtree_blink::Contention;
 use fatbtree_memserver::grpc::LoadData as _;
-use fatbtree_processes::{Adapter, ClientOptions, NodeError, Reached, SpreadProcess, StructureProcess};
+use fatbtree_processes::{Adapter, ClientOptions, NodeError, Reached, StructureProcess};
 use fatbtree_registry::{Kind as _, SpreadKind};
-use fatbtree_remote_memory::{Answer, Change, Structure};
+use fatbtree_remote_memory::{Answer, Change, SpreadClient, Structure as _};
 use fatbtree_topology::Cluster;
 
 use super::Arguments;
@@ -21,7 +21,7 @@ use crate::structure::{client_of, open_client};
 /// Inserts under way at once.
 const DEPTH: usize = 64;
 /// Time limit for memory servers to answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Inserts all keys into an empty structure, or those that are missing.
 pub(super) fn insert<K: SpreadKind>(
@@ -29,40 +29,16 @@ pub(super) fn insert<K: SpreadKind>(
     cluster: &Cluster,
     data: &Input,
 ) -> Result<SpreadResult> {
-    let Arguments { client, nic, cluster: file, .. } = arguments;
-    let described = client_of(cluster, client.as_deref())?;
-    let trust = crate::topology::trust(cluster, file, &described.name)?;
-    let options = |host, nic| ClientOptions {
-        lanes: 4,
-        trust: trust.clone(),
-        patience: PATIENCE,
-        contention: Contention::SMART,
-        ..ClientOptions::new(host, nic, cluster.servers())
-    };
-    let open = |host, nic| SpreadProcess::<K::Structure<Adapter>>::open(&options(host, nic));
-    let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
-    process.stop_at_signals()?;
-    let client = process.client().clone();
     let value = |at| {
         let mut value = Vec::new();
         data.append(at, &mut value);
         value
     };
-    let done = insert_all(&mut process, data.keys().len(), async |at| {
-        let structure = client.structure().await.map_err(anyhow::Error::new)?;
+    let put = async |client: &SpreadClient<K::Structure<Adapter>>, at: usize| {
         let value = value(at);
-        loop {
-            let change = if arguments.resume { Change::Insert(&value) } else { Change::Upsert(&value) };
-            let Answer { result, round_trips } = structure.change(data.keys()[at], change).await;
-            match result {
-                Ok(is_new) => return Ok((is_new, round_trips)),
-                // Once more does no harm.
-                Err(error) if K::Structure::<Adapter>::is_unknown(&error) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-    })?;
-    process.close();
+        Ok(client.change(data.keys()[at], change_to(&value, arguments)).await)
+    };
+    let done = insert_all(arguments, cluster, data.keys().len(), put)?;
     Ok(SpreadResult {
         name: K::NAME,
         keys: data.keys().len() as u64,
@@ -83,12 +59,32 @@ pub(super) struct Inserted {
     there: u64,
 }
 
-/// Inserts so many keys, which are sorted, many at once. `put` inserts one of them, and says whether it is new and how many round trips it took.
+/// The insertion of a key with this value, which leaves a key alone that a load has inserted with which this one goes on.
+pub(super) fn change_to<'v>(value: &'v [u8], arguments: &Arguments) -> Change<'v> {
+    if arguments.resume { Change::Insert(value) } else { Change::Upsert(value) }
+}
+
+/// Inserts so many keys, which are sorted, many at once. `put` inserts one of them by a client of the cluster.
 pub(super) fn insert_all<C: Reached>(
-    process: &mut StructureProcess<C>,
+    arguments: &Arguments,
+    cluster: &Cluster,
     count: usize,
-    put: impl AsyncFn(usize) -> Result<(bool, u32)>,
+    put: impl AsyncFn(&C, usize) -> Result<Answer<bool, C::Error>>,
 ) -> Result<Inserted> {
+    let Arguments { client, nic, cluster: file, .. } = arguments;
+    let described = client_of(cluster, client.as_deref())?;
+    let trust = crate::topology::trust(cluster, file, &described.name)?;
+    let options = |host, nic| ClientOptions {
+        lanes: 4,
+        trust: trust.clone(),
+        patience: PATIENCE,
+        contention: Contention::SMART,
+        ..ClientOptions::new(host, nic, cluster.servers())
+    };
+    let open = |host, nic| StructureProcess::<C>::open(&options(host, nic));
+    let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
+    process.stop_at_signals()?;
+    let client = process.client().clone();
     let (began, bar) = (Instant::now(), progress::bar("keys inserted", count as u64));
     // In the order of the keys all inserts at once would be for one leaf.
     let stride = stride(count);
@@ -96,8 +92,16 @@ pub(super) fn insert_all<C: Reached>(
     let insert = async || {
         while next.get() < count {
             let at = next.replace(next.get() + 1).wrapping_mul(stride) % count;
-            let (is_new, round_trips) = put(at).await?;
-            trips.set(trips.get() + u64::from(round_trips));
+            let is_new = loop {
+                let Answer { result, round_trips } = put(&client, at).await?;
+                trips.set(trips.get() + u64::from(round_trips));
+                match result {
+                    Ok(is_new) => break is_new,
+                    // Once more does no harm.
+                    Err(error) if C::is_unknown(&error) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            };
             there.set(there.get() + u64::from(!is_new));
             done.set(done.get() + 1);
             bar.set_position(done.get());
@@ -117,6 +121,7 @@ pub(super) fn insert_all<C: Reached>(
         }
         Err(error) => return Err(error.into()),
     }
+    process.close();
     Ok(Inserted { seconds: began.elapsed().as_secs_f64(), round_trips: trips.get(), there: there.get() })
 }
 

@@ -29,7 +29,7 @@ use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
-use crate::structure::{StructureArgument, refuse_without_tree};
+use crate::structure::{StructureArgument, client_of, refuse_without_tree};
 use following::{Following, connected};
 use input::{Input, Source};
 
@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
     key_type: KeyType,
     #[command(flatten)]
     structure: StructureArgument,
-    /// Client of the cluster file that inserts into the structure, key by key, instead of a bulk load; not for trees.
+    /// Client of the cluster file that inserts into the structure, key by key, instead of a bulk load; not for trees whose keys are numbers.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
     /// Go on with a load by --client that was stopped: keys that are there keep their values, the others are inserted.
@@ -149,6 +149,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     arguments.layout.check_structure(structure)?;
     let is_bytes = arguments.key_type == KeyType::Bytes;
     refuse_without_tree(structure, is_bytes, "--key-type bytes", "its keys are numbers")?;
+    if is_bytes || arguments.client.is_some() {
+        // Before anything is replaced.
+        client_of(&cluster, arguments.client.as_deref())?;
+    }
     let filled = with_spread!(structure, K => spread::load::<K>(arguments, &cluster)?);
     if let Some(result) = filled {
         let json = serde_json::to_string_pretty(&result)?;

@@ -42,7 +42,7 @@ use carry_out::Server;
   fatbtree-resp --cluster cluster.toml
   fatbtree-resp --cluster cluster.toml --listen 127.0.0.1:7000 --client host-0-1
 
-Nothing asks its clients who they are: whoever reaches the address reads and writes the tree. Ctrl-C ends it."
+Its clients need no password: each program that reaches the address reads and writes the tree. Ctrl-C ends it."
 )]
 struct Arguments {
     /// Cluster file (TOML).

@@ -138,7 +138,7 @@ fn a_pipeline_is_in_order() {
         let (key, value) = (format!("user:{}", n % 7), n.to_string());
         program.send(&["SET", &key, &value]);
         program.send(&["GET", &key]);
-        program.send(&["EXISTS", &key, "nobody"]);
+        program.send(&["EXISTS", &key, "missing"]);
         expected.extend([ok(), bulk(&value), OwnedFrame::Integer(1)]);
         if n % 10 == 9 {
             program.send(&["DEL", &key]);
