@@ -68,7 +68,7 @@ impl LayoutArguments {
     /// What was said, and nothing else.
     pub(crate) fn given_layout(self) -> Layout {
         let leaves = self.leaves.is_given().then(|| self.leaves.kind());
-        Layout { values: self.inline.map(ValueLayout::ByLength), leaves, keys: None }
+        Layout { values: self.inline.map(ValueLayout::ByLength), leaves, ..Layout::default() }
     }
 
     /// An option that was given.

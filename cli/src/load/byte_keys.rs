@@ -1,88 +1,33 @@
-//! Loads of keys of bytes: trees that are empty, then a client that inserts.
+//! Keys of bytes with their values.
 
-use std::borrow::Cow;
 use std::path::Path;
-use std::pin::pin;
 
-use anyhow::{Context, Result, anyhow, bail};
-use fatbtree_blink::layers::{MAX_KEY_BYTES, first_word};
-use fatbtree_blink::{KeyRange, Keys, separator, value};
-use fatbtree_blink_host::grpc::load_empty;
-use fatbtree_blink_host::{Layout, TreeInfo};
-use fatbtree_processes::Adapter;
-use fatbtree_registry::{Kind, Tree};
-use fatbtree_remote_memory::{Structure as _, mix};
-use fatbtree_topology::Cluster;
-use fatbtree_trust::OPERATOR;
+use anyhow::{Context as _, Result};
+use fatbtree_blink::value;
+use fatbtree_blink_host::BytePairs;
+use fatbtree_remote_memory::mix;
 
-use super::inserts::{change_to, insert_all};
-use super::{Arguments, LoadResult, LoadedServer, connect_to_fill, told};
-use crate::load::following::connected;
 use crate::memserver::MadeValues;
-use crate::records::{byte_keys_of, check_enough};
+use crate::records::byte_keys_of;
 
-type TreeClient = <Tree as Kind>::Client<Adapter>;
-
-/// Has all servers begin anew with trees of byte keys, or goes on with a load that was stopped, and inserts the keys of a file.
-pub(super) fn load(arguments: &Arguments, cluster: &Cluster, path: &Path) -> Result<LoadResult> {
-    let (pairs, has_values) = byte_keys_of(path)?;
-    if let Some(at) = (0..pairs.len()).find(|&at| pairs.key(at).len() > MAX_KEY_BYTES) {
-        let found = pairs.key(at).len();
-        bail!("{}: a key of {found} bytes; up to {MAX_KEY_BYTES} are possible", path.display());
-    }
-    check_enough(pairs.len() as u64, cluster.servers().len() as u64)?;
-    let words: Vec<u64> = (0..pairs.len()).map(|at| first_word(pairs.key(at))).collect();
-    let ranges = ranges(&words, cluster.servers().len())?;
-    let layout = Layout { keys: Some(Keys::Bytes), ..arguments.layout.given_layout() };
-    let trust = crate::topology::trust(cluster, &arguments.cluster, OPERATOR)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let trees = runtime.context("starting threads")?.block_on(async {
-        let mut signalled = pin!(fatbtree_processes::stop_signal().context("listening for signals")?);
-        let connecting = async {
-            let mut servers = vec![];
-            for server in cluster.servers() {
-                let is_meant = arguments.replace || arguments.resume;
-                servers.push((server, connect_to_fill(server, &trust, is_meant).await?));
+/// The keys of a file with their values, or with values that are made, in the order of the keys.
+pub(super) fn pairs_of(path: &Path, values: MadeValues) -> Result<BytePairs> {
+    let (found, has_values) = byte_keys_of(path)?;
+    let MadeValues { seed, value_bytes } = values;
+    let mut made = vec![0; value_bytes as usize];
+    let mut pairs = BytePairs::default();
+    for at in 0..found.len() {
+        let key = found.key(at);
+        let value = match has_values {
+            true => found.value(at),
+            false => {
+                value::fill(number_of(key), seed, &mut made);
+                &made
             }
-            let mut trees = vec![];
-            for ((server, mut client), range) in servers.into_iter().zip(&ranges) {
-                let info = match arguments.resume {
-                    true => client.info::<TreeInfo>().await.map_err(anyhow::Error::from),
-                    false => load_empty(client, *range, layout).await.map_err(anyhow::Error::from),
-                };
-                let info = info.with_context(|| format!("memory server {}", server.name))?;
-                trees.push((told(server.name.clone(), &info), info.partition.range));
-            }
-            anyhow::Ok(trees)
         };
-        connected(connecting, &mut signalled).await
-    })?;
-    let MadeValues { seed, value_bytes } = arguments.values;
-    let made = |key: &[u8]| {
-        let mut made = vec![0; value_bytes as usize];
-        value::fill(number_of(key), seed, &mut made);
-        made
-    };
-    let put = async |client: &TreeClient, at: usize| {
-        let key = pairs.key(at);
-        let value = if has_values { Cow::Borrowed(pairs.value(at)) } else { Cow::Owned(made(key)) };
-        let answer = client.change_bytes(key, change_to(&value, arguments)).await;
-        answer.ok_or_else(|| anyhow!("this structure has no keys of bytes"))
-    };
-    let done = insert_all(arguments, cluster, pairs.len(), put)?;
-    let keys = pairs.len() as u64;
-    let in_range = |range: KeyRange| words.iter().filter(|word| range.contains(**word)).count() as u64;
-    let servers = trees.into_iter();
-    Ok(LoadResult {
-        keys,
-        value_bytes: match has_values {
-            true => (0..pairs.len()).map(|at| pairs.value(at).len() as u64).sum(),
-            false => keys * u64::from(value_bytes),
-        },
-        seconds: done.seconds,
-        keys_per_s: keys as f64 / done.seconds,
-        servers: servers.map(|(server, range)| LoadedServer { keys: in_range(range), ..server }).collect(),
-    })
+        pairs.push(key, value).with_context(|| path.display().to_string())?;
+    }
+    Ok(pairs.sorted())
 }
 
 /// A number for the value that is made for a key.
@@ -91,29 +36,4 @@ fn number_of(key: &[u8]) -> u64 {
         let word = chunk.iter().fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
         mix(number.rotate_left(7) ^ mix(word ^ 1))
     })
-}
-
-/// Divides keys, of which these are the first words, among servers by their count, as far as the words differ.
-fn ranges(words: &[u64], servers: usize) -> Result<Vec<KeyRange>> {
-    let mut lows = vec![0];
-    for server in 1..servers {
-        let middle = words[words.len() * server / servers];
-        // The border nearest to the middle: words on its two sides differ.
-        let before = words.partition_point(|word| *word < middle);
-        let behind = words.partition_point(|word| *word <= middle);
-        let border = [before, behind]
-            .into_iter()
-            .filter(|&at| at > 0 && at < words.len())
-            .map(|at| separator(words[at - 1], words[at]))
-            .find(|low| lows.last().is_some_and(|last| last < low));
-        let Some(low) = border else {
-            bail!(
-                "the keys differ too little in their first eight bytes to be divided among {servers} memory servers: leave out what all of \
-                 them begin with, or take fewer servers"
-            );
-        };
-        lows.push(low);
-    }
-    let highs = lows.iter().skip(1).copied().map(Some).chain([None]);
-    Ok(lows.iter().copied().zip(highs).map(|(low, high)| KeyRange { low, high }).collect())
 }

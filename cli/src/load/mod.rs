@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use comfy_table::{Table, presets};
 use fatbtree_blink::{KeyRange, Keys};
-use fatbtree_blink_host::grpc::{load_empty, load_servers};
-use fatbtree_blink_host::{Layout, TreeInfo, TreeServerInfo};
+use fatbtree_blink_host::grpc::{load_empty, load_servers, load_servers_bytes};
+use fatbtree_blink_host::{BytePairs, Layout, TreeInfo, TreeServerInfo};
 use fatbtree_memserver::grpc::{Client, ClientError, LoadData as _};
 use fatbtree_registry::with_spread;
 use fatbtree_topology::{Cluster, MemoryServer, Named};
@@ -29,7 +29,7 @@ use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
-use crate::structure::{StructureArgument, client_of, refuse_without_tree};
+use crate::structure::{StructureArgument, refuse_without_tree};
 use following::{Following, connected};
 use input::{Input, Source};
 
@@ -43,7 +43,7 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --trace made.trace      the keys that are there when a cache trace begins
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --keys 1e6 --inline 32 --leaves buckets    another layout: values of up to 32 bytes in the leaves
-  fatbtree load --cluster cluster.toml --keys names.csv --key-type bytes    names, URLs: keys of bytes, inserted by a client
+  fatbtree load --cluster cluster.toml --keys names.csv --key-type bytes    names, URLs: keys of bytes
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
   fatbtree load --cluster cluster.toml --keys 1e5 --structure hash    into the hash table
   fatbtree load --cluster cluster.toml --keys 1e5 --structure dolphin    into the Dolphin index
@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
     key_type: KeyType,
     #[command(flatten)]
     structure: StructureArgument,
-    /// Client of the cluster file that inserts into the structure, key by key, instead of a bulk load; not for trees whose keys are numbers.
+    /// Client of the cluster file that inserts into the structure, key by key, instead of a bulk load; not for trees.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
     /// Go on with a load by --client that was stopped: keys that are there keep their values, the others are inserted.
@@ -98,6 +98,18 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// Reads keys and values for trees.
+    fn content(&self) -> Result<Content> {
+        if self.key_type == KeyType::Numbers {
+            return self.input().map(Content::Numbers);
+        }
+        let source = self.keys.as_deref().unwrap_or_default().parse()?;
+        let (Source::Keys(path) | Source::Csv(path)) = source else {
+            bail!("--key-type bytes takes a file of keys: --keys FILE");
+        };
+        Ok(Content::Bytes(Arc::new(byte_keys::pairs_of(&path, self.values)?)))
+    }
+
     /// Reads keys and values.
     fn input(&self) -> Result<Arc<Input>> {
         let source: Source = match &self.trace {
@@ -149,10 +161,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     arguments.layout.check_structure(structure)?;
     let is_bytes = arguments.key_type == KeyType::Bytes;
     refuse_without_tree(structure, is_bytes, "--key-type bytes", "its keys are numbers")?;
-    if is_bytes || arguments.client.is_some() {
-        // Before anything is replaced.
-        client_of(&cluster, arguments.client.as_deref())?;
-    }
     let filled = with_spread!(structure, K => spread::load::<K>(arguments, &cluster)?);
     if let Some(result) = filled {
         let json = serde_json::to_string_pretty(&result)?;
@@ -162,17 +170,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         return file.map_or(Ok(()), |file| file.write("result", &(json + "\n")));
     }
-    let result = match arguments.key_type {
-        KeyType::Numbers => load_numbers(arguments, &cluster)?,
-        KeyType::Bytes => {
-            let (Source::Keys(path) | Source::Csv(path)) =
-                arguments.keys.as_deref().unwrap_or_default().parse()?
-            else {
-                bail!("--key-type bytes takes a file of keys: --keys FILE");
-            };
-            byte_keys::load(arguments, &cluster, &path)?
-        }
-    };
+    if arguments.client.is_some() {
+        bail!("--client: trees are loaded in bulk, by no client; leave it out");
+    }
+    let result = load_trees(arguments, &cluster)?;
     let json = serde_json::to_string_pretty(&result)?;
     if to_stdout {
         outln!("{json}");
@@ -185,18 +186,39 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Loads trees whose keys are numbers.
-fn load_numbers(arguments: &Arguments, cluster: &Cluster) -> Result<LoadResult> {
+/// Loads trees.
+fn load_trees(arguments: &Arguments, cluster: &Cluster) -> Result<LoadResult> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.context("starting threads")?;
     let trust = crate::topology::trust(cluster, &arguments.cluster, OPERATOR)?;
     match &arguments.empty {
         Some(name) => runtime.block_on(empty(cluster, &trust, name, arguments)),
         None => {
-            let data = arguments.input()?;
-            check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
-            let layout = Layout { keys: Some(Keys::Numbers), ..arguments.layout.given_layout() };
-            runtime.block_on(load(cluster, &trust, data, layout, arguments.replace))
+            let data = arguments.content()?;
+            check_enough(data.keys(), cluster.servers().len() as u64)?;
+            runtime.block_on(load(cluster, &trust, data, arguments))
+        }
+    }
+}
+
+/// What trees are loaded with.
+enum Content {
+    Numbers(Arc<Input>),
+    Bytes(Arc<BytePairs>),
+}
+
+impl Content {
+    fn keys(&self) -> u64 {
+        match self {
+            Self::Numbers(data) => data.keys().len() as u64,
+            Self::Bytes(pairs) => pairs.len() as u64,
+        }
+    }
+
+    fn value_bytes(&self) -> u64 {
+        match self {
+            Self::Numbers(data) => data.value_bytes(),
+            Self::Bytes(pairs) => (0..pairs.len()).map(|at| pairs.pair(at).1.len() as u64).sum(),
         }
     }
 }
@@ -247,22 +269,30 @@ async fn connect_to_fill(server: &MemoryServer, trust: &Trust, replace: bool) ->
 async fn load(
     cluster: &Cluster,
     trust: &Trust,
-    data: Arc<Input>,
-    layout: Layout,
-    replace: bool,
+    content: Content,
+    arguments: &Arguments,
 ) -> Result<LoadResult> {
     let mut signalled = pin!(fatbtree_processes::stop_signal().context("listening for signals")?);
     let connecting = async {
         let mut servers = vec![];
         for server in cluster.servers() {
-            servers.push((server.partition, connect_to_fill(server, trust, replace).await?));
+            servers.push((server.partition, connect_to_fill(server, trust, arguments.replace).await?));
         }
         anyhow::Ok(servers)
     };
     let servers = connected(connecting, &mut signalled).await?;
-    let (count, value_bytes) = (data.keys().len() as u64, data.value_bytes());
+    let (count, value_bytes) = (content.keys(), content.value_bytes());
     let following = Following::new("keys", count, servers.len());
-    let loaded = load_servers(servers, data, layout, |progress| following.tell(progress));
+    let (layout, tell) = (arguments.layout.given_layout(), |progress| following.tell(progress));
+    let loaded = async {
+        match content {
+            Content::Numbers(data) => {
+                let layout = Layout { keys: Some(Keys::Numbers), ..layout };
+                load_servers(servers, data, layout, tell).await
+            }
+            Content::Bytes(pairs) => load_servers_bytes(servers, pairs, layout, tell).await,
+        }
+    };
     let (loaded, seconds) = following.until(loaded, signalled).await?;
     let described = cluster.servers().iter().zip(&loaded);
     let servers = described.map(|(server, info)| told(server.name.clone(), info)).collect();

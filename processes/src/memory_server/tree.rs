@@ -5,7 +5,7 @@ use std::future::Future;
 use fatbtree_blink::{Integrity, KeyRange, TreeConfig};
 use fatbtree_blink_host::grpc::{Loading, TreeServiceOptions, serve_with};
 use fatbtree_blink_host::{
-    Blink, LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeServer, TreeStorage, build_in, seeded,
+    Blink, Load, LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeServer, TreeStorage, build_in, seeded,
     sort_keys, tree_in,
 };
 use fatbtree_memserver::ServerOptions;
@@ -141,7 +141,7 @@ fn first_tree(
     let options =
         LoadOptions { range, spare_bytes, generation, ..LoadOptions::new(config, described.partition) };
     sort_keys(&mut keys)?;
-    let tree = build_in(storage, &options, u64::MAX, &keys, &mut seeded(seed, value_bytes))?;
+    let tree = build_in(storage, &options, u64::MAX, Load::Numbers(&keys, &mut seeded(seed, value_bytes)))?;
     storage.keep(tree.kept())?;
     Ok(tree)
 }

@@ -82,6 +82,19 @@ pub(crate) const LED: Column = Column::new("led_percent", "led to leaf", "%", Nu
 pub(crate) const GET_TRIPS: Column = Column::new("get_round_trips", "", "trips/get", Number(2));
 pub(crate) const UPDATE_TRIPS: Column = Column::new("update_round_trips", "", "trips/update", Number(2));
 
+/// Bytes of a key, on average, and of what the first layer leaves out of all of them.
+pub(crate) const KEY_BYTES: Column = Column::new("key_bytes", "key", "bytes", Number(1));
+pub(crate) const PREFIX_BYTES: Column = Column::new("prefix_bytes", "left out", "", Count).or_missing();
+/// Round trips of a lookup: led by switches, with a cache of as many bytes, from the root.
+pub(crate) const LED_TRIPS: Column = Column::new("led_round_trips", "led", "trips", Number(2));
+pub(crate) const CACHED_TRIPS: Column = Column::new("cached_round_trips", "cached", "trips", Number(2));
+pub(crate) const ROOT_TRIPS: Column = Column::new("root_round_trips", "root", "trips", Number(2));
+/// Layers below the first one that a lookup passes.
+pub(crate) const LAYERS_MEAN: Column = Column::new("layers", "layers", "", Number(2));
+pub(crate) const LAYERS_MOST: Column = Column::new("most_layers", "most", "", Count);
+/// Bytes of entries of switches.
+pub(crate) const SWITCH_BYTES: Column = Column::new("switch_bytes", "switch bytes", "", Count);
+
 pub(crate) const FIGURE: Column = Column::new("figure", "figure", "", Text);
 pub(crate) const INDEX: Column = Column::new("index", "index", "", Text);
 pub(crate) const PUBLISHED: Column = Column::new("value", "published", "", Text);
@@ -119,6 +132,22 @@ const SWITCHES: &[Column] =
     &[WORKLOAD, NAME, CACHE, ROOM, SRAM_USED, ENTRIES, TCAM_ROWS, LED, GET_TRIPS, UPDATE_TRIPS, MOPS, P50];
 /// Round trips with what switches hold.
 pub(crate) static OF_SWITCHES: Layout = Layout { fields: SWITCHES, shown: SWITCHES };
+
+const OF_KINDS: &[Column] = &[
+    NAME,
+    KEYS,
+    KEY_BYTES,
+    PREFIX_BYTES,
+    LED_TRIPS,
+    CACHED_TRIPS,
+    ROOT_TRIPS,
+    LAYERS_MEAN,
+    LAYERS_MOST,
+    SWITCH_BYTES,
+    SERVER_EACH,
+];
+/// Lookups of each kind of keys.
+pub(crate) static OF_KEYS: Layout = Layout { fields: OF_KINDS, shown: OF_KINDS };
 
 const VALUES: &[Column] = &[FIGURE, INDEX, PUBLISHED];
 /// Values that a paper's text gives.

@@ -3,9 +3,10 @@
 use serde::Serialize;
 
 use super::card::Calibration;
-use super::column::{GAIN, MOPS, OF_MEMORY, OF_OPERATIONS, OF_SWITCHES, OF_THREADS};
+use super::column::{GAIN, MOPS, OF_KEYS, OF_MEMORY, OF_OPERATIONS, OF_SWITCHES, OF_THREADS};
 use super::dolphin::{caches, inserts, memory, scans, switches, traces, ycsb};
 use super::fat_btree::{layers, nodes, skews};
+use super::key_kinds::key_kinds;
 use super::locks::locks;
 use super::reads::reads;
 use super::smart::{Check, Checked, figure_3, figure_4, figure_13, hash, table_1, transactions, tree};
@@ -54,6 +55,8 @@ enum Run {
     Memory(fn(&Size) -> Rows),
     /// Round trips with what switches hold.
     Switches(fn(&Size) -> Rows),
+    /// Round trips of each kind of keys.
+    Keys(fn(&Size) -> Rows),
 }
 
 /// A figure that was made.
@@ -113,6 +116,7 @@ impl Figure {
                 Made { note: format!(", scaled from {} keys", size.keys), ..made(&OF_MEMORY, run(size)?) }
             }
             Run::Switches(run) => made(&OF_SWITCHES, run(size)?),
+            Run::Keys(run) => made(&OF_KEYS, run(size)?),
         })
     }
 }
@@ -123,12 +127,12 @@ const fn of(paper: Paper, number: &'static str, title: &'static str, run: Run) -
 
 use Mix::{ReadIntensive, ReadOnly, WriteIntensive, WriteOnly};
 use Paper::{Dolphin, FatBtree, Sherman, Smart, Structures};
-use Run::{Memory, Operations, Switches, Threads};
+use Run::{Keys, Memory, Operations, Switches, Threads};
 use Skew::{Skewed, Uniform};
 
 /// All figures, in the order of the papers.
 #[rustfmt::skip] // a line for each
-pub static FIGURES: [Figure; 38] = [
+pub static FIGURES: [Figure; 39] = [
     of(Sherman, "10", "Figure 10, skewed", Operations(Skewed, WriteOnly, writes)),
     of(Sherman, "10", "Figure 10, skewed", Operations(Skewed, WriteIntensive, writes)),
     of(Sherman, "10", "Figure 10, skewed", Operations(Skewed, ReadIntensive, writes)),
@@ -172,4 +176,5 @@ pub static FIGURES: [Figure; 38] = [
     of(Structures, "skewed", "All structures, Zipf 0.99", Operations(Skewed, WriteIntensive, side_by_side)),
     of(Structures, "uniform", "All structures, uniform", Operations(Uniform, ReadOnly, side_by_side)),
     of(Structures, "uniform", "All structures, uniform", Operations(Uniform, WriteIntensive, side_by_side)),
+    of(Structures, "keys", "Kinds of keys, Zipf 0.99, values of 16 bytes", Keys(key_kinds)),
 ];

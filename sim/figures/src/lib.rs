@@ -19,6 +19,7 @@ mod column;
 mod dolphin;
 mod fat_btree;
 mod figures;
+mod key_kinds;
 mod locks;
 mod meter;
 mod reads;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fatbtree_blink::{Integrity, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_blink_client::Client;
-use fatbtree_blink_host::{Blink, LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
+use fatbtree_blink_host::{Blink, Load, LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
 use fatbtree_dolphin::Index;
 use fatbtree_dolphin::host::HybridIndex;
 use fatbtree_memserver::{
@@ -156,7 +156,8 @@ impl Structure for Tree {
             spare_bytes: SPARE,
             ..LoadOptions::new(tree_config(), server)
         };
-        let tree = build_in(&mut storage, &options, u64::MAX, &[], &mut seeded(1, 8)).expect("there is room");
+        let tree = build_in(&mut storage, &options, u64::MAX, Load::Numbers(&[], &mut seeded(1, 8)))
+            .expect("there is room");
         storage.keep(tree.kept()).expect("there is room");
         tree.into()
     }

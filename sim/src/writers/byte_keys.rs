@@ -62,7 +62,7 @@ mod tests {
             assert!(bytes.is_sorted_by(|one, other| one < other), "seed {seed}");
             for (key, bytes) in keys.iter().zip(&bytes) {
                 assert_eq!(scenario.key_of(bytes), Some(*key));
-                let word = fatbtree_blink::layers::first_word(bytes);
+                let word = scenario.config.prefix().word(bytes);
                 let server = |key: u64| scenario.ids().find(|id| scenario.range_of(*id).contains(key));
                 assert_eq!(server(word), server(*key), "seed {seed}");
             }

@@ -32,6 +32,7 @@ mod setting;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
+use fatbtree_blink::layers::KeyPrefix;
 use fatbtree_blink::{
     Combine, Integrity, KeyRange, Keys, LeafKind, Limits, OperationError, POINTER_ROOM, Techniques,
     TreeConfig, Trips, Value, ValueLayout,
@@ -391,8 +392,13 @@ impl Scenario {
         // Groups lie on one server each. Few of them, so that layers have no keys now and then.
         let keys = byte_keys::GROUP * draw.random_range(2..=10);
         let deletes = draw.random_range(40..=80);
-        // A tree that is lost or replaced would leave no keys, which no history explains.
-        let scenario = Self { config, keys, deletes, forgetful: 0, loading: 0, ..scenario };
+        let mut scenario = Self { config, keys, deletes, ..scenario };
+        if scenario.servers == 1 && draw.random_bool(0.5) {
+            // Some keys have it, and others are less or greater.
+            let key = scenario.bytes_of(scenario.key(draw.random_range(0..keys)));
+            let prefix = KeyPrefix::new(&key[..draw.random_range(1..=3)]).expect("it is short");
+            scenario.config = config.with_prefix(prefix);
+        }
         if seed % 8 == 7 { scenario.with_hostile_writer() } else { scenario }
     }
 

@@ -4,9 +4,10 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Regions, Superblock, Tree, ValueLayout};
+use fatbtree_blink::{GlobalAddress, KeyRange, Keys, Partition, Regions, Superblock, Tree, ValueLayout};
 use fatbtree_blink_host::{
-    LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeMailbox, TreeServer, bulk_load, varying,
+    BytePairs, LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeMailbox, TreeServer, bulk_load,
+    bulk_load_bytes, varying,
 };
 use fatbtree_memserver::{
     ClientId, MemoryServer, Origin, Refusal, ServerOptions, SessionKey, chunk_classes_bytes, mailbox,
@@ -122,10 +123,24 @@ impl Server {
                 8 + (word(key) % (self.scenario.longest as u64 - 7)) as u32
             }
         };
-        let mut made = varying(length, |key, room: &mut [u8]| values::fill(key, word(key), room));
+        let fill = |key, room: &mut [u8]| values::fill(key, word(key), room);
         let options = LoadOptions { range, spare_bytes: SPARE, ..LoadOptions::new(config, self.id) };
-        let keys: Vec<u64> = pairs.iter().map(|(key, _)| *key).collect();
-        let mut tree = bulk_load(&options, &keys, &mut made).expect("there is memory for a small tree");
+        let built = match config.keys() {
+            Keys::Numbers => {
+                let keys: Vec<u64> = pairs.iter().map(|(key, _)| *key).collect();
+                bulk_load(&options, &keys, &mut varying(length, fill))
+            }
+            Keys::Bytes => {
+                let mut made = BytePairs::default();
+                for (key, _) in pairs {
+                    let mut value = vec![0; length(*key) as usize];
+                    fill(*key, &mut value);
+                    made.push(&self.scenario.bytes_of(*key), &value).expect("they are short");
+                }
+                bulk_load_bytes(&options, &made)
+            }
+        };
+        let mut tree = built.expect("there is memory for a small tree");
         if self.scenario.littered > 0 {
             // At the same place in each load: switches that were not told of a load lead to the same pieces as before.
             assert!(tree.spare.start <= litter::FROM, "a tree that was loaded ends before the litter");
@@ -151,7 +166,8 @@ impl Server {
                 let mut line = [0; 64];
                 kept.region.read(0, &mut line).expect("a region has a first line");
                 let superblock = Superblock::parse(&line).expect("it is written whole");
-                let (partition, config) = (superblock.partition, superblock.config);
+                let partition = superblock.partition;
+                let config = superblock.config.with_prefix(*self.scenario.config.prefix());
                 LoadedTree { partition, config, origin: Origin::Meant, ..kept }
             }
             None => self.load(pairs),

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use fatbtree_blink::{Integrity, Superblock, TreeConfig, ValueLayout};
-use fatbtree_blink_host::{LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
+use fatbtree_blink_host::{Load, LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
 use fatbtree_memserver::{FolderError, FolderOwner};
 use fatbtree_sim::damage::{Damage, Target};
 use fatbtree_sim::world::Random;
@@ -28,7 +28,7 @@ fn load(path: &Path, integrity: Integrity, values: ValueLayout) {
     let options = LoadOptions { spare_bytes: 4 * CHUNK, generation: 1, ..LoadOptions::new(config, 0) };
     let keys: Vec<u64> = (0..120).map(|key| key * 0x0010_0000_0000_0001).collect();
     let mut storage = TreeStorage::Folder(open(path).unwrap().into());
-    let tree = build_in(&mut storage, &options, u64::MAX, &keys, &mut seeded(1, 8)).unwrap();
+    let tree = build_in(&mut storage, &options, u64::MAX, Load::Numbers(&keys, &mut seeded(1, 8))).unwrap();
     storage.keep(tree.kept()).unwrap();
 }
 

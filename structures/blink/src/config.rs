@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::layers::LayerId;
+use crate::layers::{Beginning, KeyPrefix, LayerId};
 use crate::node::{LINE, LeafShape, internal_bytes};
 
 /// The largest path MTU InfiniBand knows (IBTA vol. 1 §9.4), hence the largest node.
@@ -111,6 +111,7 @@ pub struct TreeConfig {
     leaf: LeafShape,
     integrity: Integrity,
     keys: Keys,
+    prefix: KeyPrefix,
     /// The layer whose nodes these are; none: the first one.
     layer: Option<LayerId>,
 }
@@ -166,7 +167,8 @@ impl TreeConfig {
         if leaf.capacity() < 2 {
             return Err(ConfigError::LeafCapacity { leaf_bytes, values, capacity: leaf.capacity() });
         }
-        Ok(Self { fan_out, internal_bytes, values, leaf, integrity, keys: Keys::Numbers, layer: None })
+        let (keys, prefix) = (Keys::Numbers, KeyPrefix::NONE);
+        Ok(Self { fan_out, internal_bytes, values, leaf, integrity, keys, prefix, layer: None })
     }
 
     /// The same with keys of this kind.
@@ -178,8 +180,26 @@ impl TreeConfig {
             (Keys::Bytes, ValueLayout::Inline(_) | ValueLayout::OutOfLine) => {
                 Err(ConfigError::ByteKeys { values: self.values })
             }
-            _ => Ok(Self { keys, ..self }),
+            _ => Ok(Self { keys, prefix: KeyPrefix::NONE, ..self }),
         }
+    }
+
+    /// The same, where the first layer leaves these bytes out of keys. Trees of numbers have none.
+    #[must_use]
+    pub fn with_prefix(self, prefix: KeyPrefix) -> Self {
+        let prefix = if self.keys == Keys::Bytes { prefix } else { KeyPrefix::NONE };
+        Self { prefix, ..self }
+    }
+
+    /// What the first layer leaves out of keys.
+    #[must_use]
+    pub const fn prefix(&self) -> &KeyPrefix {
+        &self.prefix
+    }
+
+    /// What the keys of the first layer begin with.
+    pub(crate) fn beginning(&self) -> Beginning<'_> {
+        Beginning::first(self.prefix.spelled())
     }
 
     /// The shape of the nodes of a layer below the first one: plain leaves.
@@ -205,7 +225,7 @@ impl TreeConfig {
     /// When leaves have no room for checksums.
     pub fn protected_by(self, integrity: Integrity) -> Result<Self, ConfigError> {
         let other = Self::with_integrity(self.fan_out, self.leaf_bytes(), self.values, integrity)?;
-        other.with_leaves(self.leaves())?.with_keys(self.keys)
+        Ok(other.with_leaves(self.leaves())?.with_keys(self.keys)?.with_prefix(self.prefix))
     }
 
     /// The same with leaves of this kind.
@@ -227,7 +247,9 @@ impl TreeConfig {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_values(self, values: ValueLayout) -> Result<Self, ConfigError> {
-        Self::with_integrity(self.fan_out, self.leaf_bytes(), values, self.integrity)?.with_keys(self.keys)
+        Self::with_integrity(self.fan_out, self.leaf_bytes(), values, self.integrity)?
+            .with_keys(self.keys)
+            .map(|config| config.with_prefix(self.prefix))
     }
 
     /// Kind of the leaves.

@@ -112,7 +112,7 @@ pub use scan::{Scan, ScanOptions, ScanTrips};
 pub use separator::{cut_keys, cut_nodes, separator};
 pub use speculation::{EntryCache, EntryCacheStats, EntryPart, EntryPlace};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
-pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
+pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError, nodes_from};
 pub use techniques::Techniques;
 pub use top::{LookupBytes, TopNode, TopReader, TreeTop};
 pub use verify::{Damage, Verified, VerifyError, verify_at_hand};

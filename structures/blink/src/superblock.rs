@@ -15,16 +15,30 @@
 //!     59    1 version, one more with every write
 //! ```
 //!
+//! Where keys are bytes, the line behind it has what the first layer leaves out of them ([`KeyPrefix`]); a configuration that was read from a
+//! superblock does not have it.
+//!
 //! The client that splits the root rewrites this line; a client whose root fails its checks reads it.
 
 use fatbtree_remote_memory::{CONFIGURATION_BYTES, Check, GlobalAddress, KeyRange, RegionHeader};
 
 use crate::config::{ConfigError, Integrity, Keys, TreeConfig};
+use crate::layers::KeyPrefix;
 use crate::node::{LINE, LeafShape, MAX_LEVEL, NodeFault};
 use crate::super_root::Partition;
 
 /// Bytes of a superblock: one line.
 pub const SUPERBLOCK_BYTES: u32 = LINE as u32;
+
+/// Offset of the first node of a loaded tree: behind the superblock and, where keys are bytes, the line with their
+/// [prefix](crate::layers::KeyPrefix).
+#[must_use]
+pub const fn nodes_from(config: &TreeConfig) -> u64 {
+    match config.keys() {
+        Keys::Numbers => SUPERBLOCK_BYTES as u64,
+        Keys::Bytes => (SUPERBLOCK_BYTES + KeyPrefix::LINE) as u64,
+    }
+}
 
 const STRUCTURE: [u8; 8] = *b"FatB+Tre";
 const LAST: u8 = 1 << 0;

@@ -16,7 +16,7 @@ use std::time::Instant;
 use fatbtree_blink::{
     Change, Event, Integrity, Pool, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
 };
-use fatbtree_blink_host::{LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
+use fatbtree_blink_host::{Load, LoadOptions, TreeFolder, TreeStorage, build_in, seeded, tree_in};
 use fatbtree_memserver::{ClientId, FolderOwner, MemoryServer, ServerOptions};
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::time;
@@ -33,7 +33,8 @@ fn costs(storage: &mut TreeStorage, integrity: Integrity, keys: u64, operations:
     let config = TreeConfig::with_integrity(16, 1024, ValueLayout::OutOfLine, integrity).unwrap();
     let all: Vec<u64> = (0..keys).collect();
     let options = LoadOptions { spare_bytes: 1 << 30, ..LoadOptions::new(config, 0) };
-    let tree = build_in(storage, &options, u64::MAX, &all, &mut seeded(1, VALUE as u32)).unwrap();
+    let tree =
+        build_in(storage, &options, u64::MAX, Load::Numbers(&all, &mut seeded(1, VALUE as u32))).unwrap();
     storage.keep(tree.kept()).unwrap();
     let network = PlainNetwork::new();
     let roots = SuperRoot::new(vec![tree.partition]).unwrap();

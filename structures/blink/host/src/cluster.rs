@@ -8,7 +8,7 @@ use fatbtree_memserver::{MemoryServer, ServerError, ServerOptions};
 use fatbtree_verbs::Device;
 
 use crate::TreeServer;
-use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load};
+use crate::load::{BytePairs, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_bytes};
 use crate::values::ValueSource;
 
 /// Memory servers 0, 1, ... with contiguous partitions, and the super-root over them.
@@ -99,6 +99,45 @@ pub fn divide(keys: &[u64], servers: u16) -> Result<Vec<(u64, Range<usize>)>, Lo
     (0..servers).map(|server| Ok((low(server)?, begin(server)..begin(server + 1)))).collect()
 }
 
+/// Divides ascending words, the beginnings of keys of bytes, by count as far as they differ. Returns what [`divide`] does.
+///
+/// # Errors
+/// Every server needs a key whose word is greater than those of the server before.
+pub fn divide_words(words: &[u64], servers: u16) -> Result<Vec<(u64, Range<usize>)>, LoadError> {
+    if servers == 0 || words.len() < usize::from(servers) {
+        return Err(LoadError::TooFewKeys { keys: words.len(), servers });
+    }
+    let mut begins = vec![0];
+    for server in 1..servers {
+        let middle = words[words.len() * usize::from(server) / usize::from(servers)];
+        // The border nearest to the middle: words on its two sides differ.
+        let before = words.partition_point(|word| *word < middle);
+        let behind = words.partition_point(|word| *word <= middle);
+        let last = begins.last().copied().unwrap_or(0);
+        let border = [before, behind].into_iter().find(|&at| at > last && at < words.len());
+        begins.push(border.ok_or(LoadError::TooAlike { servers })?);
+    }
+    let ends = begins.iter().skip(1).copied().chain([words.len()]);
+    let low = |at: usize| if at == 0 { 0 } else { separator(words[at - 1], words[at]) };
+    Ok(begins.iter().zip(ends).map(|(&begin, end)| (low(begin), begin..end)).collect())
+}
+
+/// Splits sorted keys of bytes over servers, as [`load_cluster`] does with numbers. What nearly all of them begin with is left out.
+///
+/// # Errors
+/// See [`LoadError`]; every server needs at least one key.
+pub fn load_cluster_bytes(
+    options: &LoadOptions,
+    servers: u16,
+    pairs: &BytePairs,
+) -> Result<Cluster, LoadError> {
+    let config = options.config.with_prefix(pairs.prefix());
+    let words: Vec<u64> = (0..pairs.len()).map(|at| config.prefix().word(pairs.key(at))).collect();
+    let options = LoadOptions { config, ..*options };
+    let build = |places: Range<usize>, options: &LoadOptions| bulk_load_bytes(options, &pairs.part(places));
+    build_parts(&options, divide_words(&words, servers)?.into_iter(), build)
+}
+
 /// Splits strictly ascending keys at given borders, and loads each part: partition `n` begins at `lows[n]` and ends where the
 /// next one begins; the last has no upper end. A partition may be without keys. `options.server` and `options.range` are
 /// not used.
@@ -140,6 +179,15 @@ fn load_parts<S: ValueSource>(
     keys: &[u64],
     values: &mut S,
 ) -> Result<Cluster, LoadError> {
+    let build = |places: Range<usize>, options: &LoadOptions| bulk_load(options, &keys[places], values);
+    build_parts(options, parts, build)
+}
+
+fn build_parts(
+    options: &LoadOptions,
+    parts: impl Iterator<Item = (u64, Range<usize>)>,
+    mut build: impl FnMut(Range<usize>, &LoadOptions) -> Result<LoadedTree, LoadError>,
+) -> Result<Cluster, LoadError> {
     let mut parts = parts.peekable();
     let mut trees = Vec::new();
     let mut server = 0;
@@ -150,7 +198,7 @@ fn load_parts<S: ValueSource>(
             // Keys out of order across the border of two partitions; within one, the load notices.
             return Err(LoadError::Unsorted { key: high.unwrap_or(low), position: places.end });
         }
-        trees.push(bulk_load(&LoadOptions { server, range, ..*options }, &keys[places], values)?);
+        trees.push(build(places, &LoadOptions { server, range, ..*options })?);
         server += 1;
     }
     let roots = SuperRoot::new(trees.iter().map(|tree: &LoadedTree| tree.partition).collect());

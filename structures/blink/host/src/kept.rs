@@ -6,11 +6,13 @@
 
 use std::sync::Arc;
 
-use fatbtree_blink::{Regions, Superblock, verify_at_hand};
+use fatbtree_blink::layers::KeyPrefix;
+use fatbtree_blink::node::LINE;
+use fatbtree_blink::{Keys, Regions, SUPERBLOCK_BYTES, Superblock, verify_at_hand};
 use fatbtree_memserver::{Folder, FolderError, FoundRegion, KeptRegion, Storage};
 use fatbtree_verbs::Memory;
 
-use crate::load::{LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load_in};
+use crate::load::{Load, LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load_in};
 use crate::tenant::{WalkLimits, classes};
 use crate::values::ValueSource;
 
@@ -40,8 +42,7 @@ pub fn build_in<S: ValueSource>(
     storage: &mut TreeStorage,
     options: &LoadOptions,
     limit: u64,
-    keys: &[u64],
-    values: &mut S,
+    load: Load<'_, S>,
 ) -> Result<LoadedTree, BuildError> {
     let within = |bytes| match bytes <= limit {
         true => Ok(bytes),
@@ -50,7 +51,7 @@ pub fn build_in<S: ValueSource>(
     let TreeStorage::Folder(folder) = storage else {
         let anonymous =
             |bytes| Memory::anonymous(within(bytes)?).map_err(|_| LoadError::OutOfMemory { bytes });
-        return Ok(bulk_load_in(options, keys, values, anonymous)?);
+        return Ok(bulk_load_in(options, load, anonymous)?);
     };
     let generation = options.generation;
     folder.begin(generation)?;
@@ -63,7 +64,7 @@ pub fn build_in<S: ValueSource>(
             LoadError::OutOfMemory { bytes }
         })
     };
-    let built = bulk_load_in(options, keys, values, memory);
+    let built = bulk_load_in(options, load, memory);
     if let Some(error) = trouble {
         return Err(error.into());
     }
@@ -79,7 +80,14 @@ pub fn build_in<S: ValueSource>(
 pub fn tree_in(folder: &TreeFolder) -> Result<Option<LoadedTree>, FolderError> {
     let Some(found) = folder.region()? else { return Ok(None) };
     let superblock = Superblock::parse(&found.first_line()?).map_err(|error| found.damaged(error))?;
-    let Superblock { partition, config, region_bytes, .. } = superblock;
+    let Superblock { partition, mut config, region_bytes, .. } = superblock;
+    if config.keys() == Keys::Bytes {
+        let mut line = [0; LINE];
+        let read = found.region.read(u64::from(SUPERBLOCK_BYTES), &mut line);
+        let prefix = read.ok().and_then(|()| KeyPrefix::parse(&line));
+        let none = || found.damaged("the line behind the superblock is not the beginning of its keys");
+        config = config.with_prefix(prefix.ok_or_else(none)?);
+    }
     let is = (partition.id, superblock.generation, region_bytes);
     let expected = (folder.owner().partition, found.kept.generation, found.kept.region_bytes);
     if is != expected {

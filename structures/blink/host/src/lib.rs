@@ -78,12 +78,12 @@ mod values;
 
 use fatbtree_memserver::{Event, Handle, Mailbox, MemoryServer, ServerInfo};
 
-pub use cluster::{Cluster, divide, load_cluster, load_ranges};
+pub use cluster::{Cluster, divide, divide_words, load_cluster, load_cluster_bytes, load_ranges};
 pub use finder::{KeyPlaces, LocateError, MAX_LOCATE_KEYS};
 pub use kept::{BuildError, TreeFolder, TreeStorage, build_in, tree_in};
 pub use load::{
-    Layout, LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted,
-    sort_keys,
+    BytePairs, LayerCounts, Layout, Load, LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load,
+    bulk_load_bytes, bulk_load_over, bulk_load_unsorted, sort_keys,
 };
 pub use snapshots::SnapshotError;
 pub use tenant::{Blink, NoRoot, TreeInfo, TreeRequest, TreeRequests, WalkLimits, set_root};

@@ -15,8 +15,8 @@ use fatbtree_blink::size_class::{
     self, INTERNAL_NODES, LAYER_INTERNAL_NODES, LAYER_LEAVES, LAYERS, LEAVES, RECORDS,
 };
 use fatbtree_blink::{
-    GlobalAddress, HEADER_BYTES, Integrity, MAX_VALUE, Partition, Regions, SUPERBLOCK_BYTES, SizeClass,
-    Superblock, Tree, TreeConfig, TreeTop,
+    GlobalAddress, HEADER_BYTES, Integrity, MAX_VALUE, Partition, Regions, SizeClass, Superblock, Tree,
+    TreeConfig, TreeTop, nodes_from,
 };
 use fatbtree_memserver::{
     Class, Counter, Found, Loaded, Marked, Reply, Seen, ServerGone, Shape, Tenant, find_block, find_slot,
@@ -24,7 +24,7 @@ use fatbtree_memserver::{
 use fatbtree_verbs::{Device, Memory};
 
 use crate::finder::{Finder, KeyPlaces, LocateError};
-use crate::load::{Layout, LoadCounts, LoadedTree};
+use crate::load::{LayerCounts, Layout, LoadCounts, LoadedTree};
 use crate::marks::Marks;
 use crate::snapshots::{SnapshotError, Snapshots};
 use crate::{TreeHandle, TreeServer};
@@ -119,22 +119,24 @@ impl From<LoadedTree> for Loaded<Blink> {
     }
 }
 
-/// The size classes of a tree, by [number](size_class), and where it lies that was loaded: leaves, inner nodes, records.
+/// The size classes of a tree, by [number](size_class), and where it lies that was loaded: leaves, inner nodes, layers, records.
 pub(crate) fn classes(config: &TreeConfig, counts: &LoadCounts) -> Vec<Class> {
     let behind = |from: u64, count: u64, bytes: u64| from.saturating_add(count.saturating_mul(bytes));
     let (leaf_bytes, internal_bytes) = (config.leaf_bytes(), config.internal_bytes());
-    let leaves_from = u64::from(SUPERBLOCK_BYTES);
+    let LayerCounts { layers, leaf_nodes, internal_nodes } = counts.below;
+    let leaves_from = nodes_from(config);
     let internal_from = behind(leaves_from, counts.leaf_nodes, leaf_bytes.into());
-    let records_from = behind(internal_from, counts.internal_nodes, internal_bytes.into());
-    let records_end = records_from.saturating_add(counts.record_bytes);
+    let layers_from = behind(internal_from, counts.internal_nodes, internal_bytes.into());
+    let layer_leaves_from = behind(layers_from, layers, block_bytes(config).into());
+    let layer_internal_from = behind(layer_leaves_from, leaf_nodes, leaf_bytes.into());
+    let records_from = behind(layer_internal_from, internal_nodes, internal_bytes.into());
     let places = [
         (leaf_bytes, leaves_from..internal_from),
-        (internal_bytes, internal_from..records_from),
-        (0, records_from..records_end),
-        // Layers come when clients write.
-        (block_bytes(config), records_end..records_end),
-        (leaf_bytes, records_end..records_end),
-        (internal_bytes, records_end..records_end),
+        (internal_bytes, internal_from..layers_from),
+        (0, records_from..records_from.saturating_add(counts.record_bytes)),
+        (block_bytes(config), layers_from..layer_leaves_from),
+        (leaf_bytes, layer_leaves_from..layer_internal_from),
+        (internal_bytes, layer_internal_from..records_from),
     ];
     let named = size_class::NAMES.into_iter().zip(places);
     named.map(|(name, (bytes, loaded))| Class { name, bytes, loaded }).collect()
@@ -150,7 +152,7 @@ impl Blink {
         let end = self.region.len().saturating_sub(u64::from(config.max_node_bytes()));
         found.check(known, config).is_ok()
             && (found.generation, found.region_bytes) == (self.generation, self.region.len())
-            && offset >= u64::from(SUPERBLOCK_BYTES)
+            && offset >= nodes_from(config)
             && offset.is_multiple_of(LINE as u64)
             && offset + node <= end
     }

@@ -3,7 +3,7 @@
 use fatbtree_remote_memory::Change;
 use fatbtree_verbs::Verbs;
 
-use super::get::{joined, parts};
+use super::get::{join, parts};
 use super::head::LayerState;
 use super::{Check, Layer, Spelled, WORD};
 use crate::descent::{Descent, Reason};
@@ -47,7 +47,7 @@ impl<V: Verbs> Pool<V> {
     /// layer.
     pub async fn mutate_bytes(&self, key: &[u8], change: Change<'_>, start: Start) -> MutationResult {
         let spelled = Spelled::of(key);
-        let word = spelled.first_word();
+        let word = self.config().tree.beginning().word(&spelled);
         let mut descent = Descent::new(self, word);
         let (_turn, _ongoing) = (self.compete().await, self.begin());
         let result = self.try_mutate_bytes(&mut descent, (key, &spelled), change, start).await;
@@ -188,12 +188,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
             return Ok(None);
         }
         let former = Former { slot, record: entry.and_then(record_of) };
-        let record;
+        let mut record = Vec::new();
         let new = match change.value() {
             None => None,
             Some(value) if ends && shape.holds(value.len()) => Some(Content::InEntry(value)),
             Some(value) => {
-                record = joined(key, value);
+                join(key, value, &mut record);
                 Some(Content::InRecord(&record))
             }
         };

@@ -29,8 +29,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         // Keys in the entries at both ends do not begin with the prefix of this layer. If each layer there had a prefix of its own, there could
         // be as many layers as bytes.
         let common = if matches!(word, LESS | GREATER) { 0 } else { other.common(key, at, MAX_PREFIX) };
-        let prefix = (at..at + common).map(|at| other.byte(at)).collect();
-        let beginning = Beginning { at, prefix };
+        let prefix: Vec<u8> = (at..at + common).map(|at| other.byte(at)).collect();
         let want = Want { server, class: LAYERS, bytes: block_bytes(&tree), is_fresh: false };
         let writer = match pool.writer(server) {
             Ok(writer) => writer,
@@ -47,7 +46,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             leaf,
             base: LayerId::below(self.tree().layer(), word),
             first: self.record_key(),
-            prefix: beginning.prefix.clone(),
+            prefix,
             version: 1,
         };
         let layer_tree = tree.of_layer(head.id());
@@ -65,7 +64,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Ok((_, Some(EntryValue::Record(record)))) => NewValue::Record(record),
             _ => unreachable!("this entry was read under the same lock"),
         };
-        builder.push_value(beginning.word(&other), entry);
+        builder.push_value(Beginning { at, prefix: &head.prefix }.word(&other), entry);
         builder.finish();
         claim(&layer_tree, &mut block);
         let line = block.first_chunk_mut::<LINE>().expect("a leaf has many lines");

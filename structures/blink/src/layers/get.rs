@@ -14,18 +14,18 @@ use crate::pool::Pool;
 pub(super) const LENGTH: usize = 2;
 
 /// Key and value in the value of a record.
-pub(super) fn parts(record: &[u8]) -> Option<(&[u8], &[u8])> {
+#[must_use]
+pub fn parts(record: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = record.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(u16::from_le_bytes(*length).into())
 }
 
-/// The value of a record with this key and value.
-pub(super) fn joined(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let mut record = Vec::with_capacity(LENGTH + key.len() + value.len());
-    record.extend_from_slice(&(key.len() as u16).to_le_bytes());
-    record.extend_from_slice(key);
-    record.extend_from_slice(value);
-    record
+/// Appends the value of a record with this key and value.
+pub fn join(key: &[u8], value: &[u8], to: &mut Vec<u8>) {
+    to.reserve(LENGTH + key.len() + value.len());
+    to.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    to.extend_from_slice(key);
+    to.extend_from_slice(value);
 }
 
 /// The value in a record, if it is this key's.
@@ -40,7 +40,7 @@ impl<V: Verbs> Pool<V> {
     pub async fn lookup_bytes(&self, key: &[u8], start: Start) -> Lookup {
         self.count(|stats| stats.lookups += 1);
         let spelled = Spelled::of(key);
-        let word = spelled.first_word();
+        let word = self.config().tree.beginning().word(&spelled);
         let mut descent = Descent::new(self, word);
         let result = match self.check_key(key, word, 0) {
             Err(error) => Err(error),

@@ -12,8 +12,6 @@
 
 use std::borrow::Cow;
 
-use super::FIRST;
-
 /// Bytes of the longest key.
 pub const MAX_KEY_BYTES: usize = 4096;
 
@@ -41,7 +39,6 @@ impl<'k> Spelled<'k> {
     }
 
     /// The bytes of it up to the zeros.
-    #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -56,11 +53,6 @@ impl<'k> Spelled<'k> {
         let mut word = [0; WORD];
         word[..rest.len()].copy_from_slice(rest);
         u64::from_be_bytes(word)
-    }
-
-    /// Its word in the first layer.
-    pub(crate) fn first_word(&self) -> u64 {
-        FIRST.word(self)
     }
 
     /// One byte of it.

@@ -21,7 +21,7 @@
 //!
 //! **Keys that come later, without the prefix**, are less than all keys with it, or greater. They lie in the same layer: in the entry of
 //! the least word, or of the greatest. Below these two entries keys agree in no more than the layer began with, so a layer there begins where
-//! this one began, and has no prefix. So a prefix is never changed.
+//! this one began, and has no prefix. So a prefix is never changed. The first layer may have one, too, which a load chooses ([`KeyPrefix`]).
 //!
 //! **What proves itself.** Nodes of layers lie in memory of their own classes, so that no node of the first layer ever lies there. Each
 //! has the number of its layer, which is made of all that the layer's keys begin with: a reader whose pointer is old learns it from
@@ -46,8 +46,10 @@ mod get;
 mod head;
 mod key;
 mod open;
+mod prefix;
 mod remove;
 mod scan;
+mod sorted;
 
 use fatbtree_remote_memory::{GlobalAddress, KeyRange};
 
@@ -56,18 +58,21 @@ use crate::node::{NodeFault, NodeHeader};
 use crate::super_root::Partition;
 
 pub use checks::Check;
+pub use get::{join, parts};
 pub use head::LayerState;
 pub(crate) use head::{LayerHead, LayerId};
 pub use key::MAX_KEY_BYTES;
 use key::{Spelled, WORD};
+pub use prefix::KeyPrefix;
 pub use scan::BytesScan;
+pub use sorted::{Division, SortedEntry};
 
 /// Bytes that all keys of a layer have in common, and the words that its entries are for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Beginning {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Beginning<'l> {
     /// The byte of the keys at which the prefix begins.
     at: usize,
-    prefix: Vec<u8>,
+    prefix: &'l [u8],
 }
 
 /// Word of keys that are less than all with the prefix, and of those that are greater.
@@ -77,10 +82,12 @@ const GREATER: u64 = u64::MAX;
 /// The word of keys with the greatest words, which is not [`GREATER`].
 const LAST: u64 = GREATER - 1;
 
-/// That of the first layer, which has all keys.
-static FIRST: Beginning = Beginning { at: 0, prefix: Vec::new() };
+impl<'l> Beginning<'l> {
+    /// That of the first layer, which has all keys.
+    pub(crate) const fn first(prefix: &'l [u8]) -> Self {
+        Self { at: 0, prefix }
+    }
 
-impl Beginning {
     /// The byte of the keys at which the words begin.
     fn words_at(&self) -> usize {
         self.at + self.prefix.len()
@@ -88,7 +95,7 @@ impl Beginning {
 
     /// The key of a key's entry.
     fn word(&self, key: &Spelled<'_>) -> u64 {
-        match key.compare(self.at, &self.prefix) {
+        match key.compare(self.at, self.prefix) {
             std::cmp::Ordering::Less if Check::Prefix.on() => LESS,
             std::cmp::Ordering::Greater if Check::Prefix.on() => GREATER,
             // Only the key that ends here has the word 0, and no key has 1: a zero byte is 00 ff.
@@ -102,7 +109,7 @@ impl Beginning {
     }
 
     /// The spelling of the key that ends in the entry of this word, from where the prefix begins.
-    fn spelled(&self, word: u64) -> impl Iterator<Item = u8> {
+    fn spelled(&self, word: u64) -> impl Iterator<Item = u8> + 'l {
         let word = if word == LESS + 1 { 0 } else { word };
         self.prefix.iter().copied().chain(word.to_be_bytes())
     }
@@ -138,7 +145,7 @@ impl LayerEntry {
     #[must_use]
     pub fn new(tree: &TreeConfig, above: Option<&Layer>, word: u64, leaf: GlobalAddress) -> Self {
         let base = LayerId::below(above.and_then(|above| above.tree.layer()), word);
-        let begins_at = above.map_or(&FIRST, |above| &above.beginning).below(word);
+        let begins_at = above.map_or(tree.beginning(), Layer::beginning).below(word);
         let (first, depth) = above.map_or((word, 1), |above| (above.first, above.depth + 1));
         Self { tree: *tree, base, begins_at, leaf, first, depth }
     }
@@ -165,7 +172,8 @@ impl LayerEntry {
         let layer = Layer {
             tree: self.tree.of_layer(head.id()),
             base: self.base,
-            beginning: Beginning { at: self.begins_at, prefix: head.prefix },
+            begins_at: self.begins_at,
+            prefix: head.prefix,
             leaf: self.leaf,
             root: head.root,
             root_level: head.root_level,
@@ -176,18 +184,13 @@ impl LayerEntry {
     }
 }
 
-/// The word of a key in the first layer: what an index read carries, and what partitions are of.
-#[must_use]
-pub fn first_word(key: &[u8]) -> u64 {
-    Spelled::of(key).first_word()
-}
-
 /// A layer below the first one, as an entry above has led to it.
 #[derive(Clone, Debug)]
 pub struct Layer {
     tree: TreeConfig,
     base: LayerId,
-    beginning: Beginning,
+    begins_at: usize,
+    prefix: Vec<u8>,
     leaf: GlobalAddress,
     root: GlobalAddress,
     root_level: u8,
@@ -232,7 +235,7 @@ impl Layer {
     /// Whether the record with this value may be in the entry of this key.
     #[must_use]
     pub fn may_have(&self, word: u64, record: &[u8]) -> bool {
-        get::parts(record).is_some_and(|(key, _)| self.beginning.word(&Spelled::of(key)) == word)
+        get::parts(record).is_some_and(|(key, _)| self.beginning().word(&Spelled::of(key)) == word)
     }
 
     /// The layer in place of a partition.
@@ -244,6 +247,11 @@ impl Layer {
 
     pub(crate) fn set_root(&mut self, root: GlobalAddress, level: u8) {
         (self.root, self.root_level) = (root, level);
+    }
+
+    /// What its keys begin with.
+    pub(crate) fn beginning(&self) -> Beginning<'_> {
+        Beginning { at: self.begins_at, prefix: &self.prefix }
     }
 
     /// Where the first leaf and the head lie, and their bytes.
@@ -259,7 +267,7 @@ impl Layer {
     /// The head behind the first leaf in `block`, if it is this layer's.
     pub(crate) fn check_head(&self, block: &[u8]) -> Result<LayerHead, NodeFault> {
         let (head, is_free) = head_of(&self.tree, block, self.leaf)?;
-        let is_same = head.base == self.base && head.prefix == self.beginning.prefix;
+        let is_same = head.base == self.base && head.prefix == self.prefix;
         let is_there = is_same && !is_free;
         if is_there || !Check::Head.on() { Ok(head) } else { Err(NodeFault::NoLayer { layer: self.leaf }) }
     }
@@ -317,7 +325,7 @@ mod tests {
 
     #[test]
     fn words_are_in_the_order_of_keys_with_the_prefix_and_without() {
-        let beginning = Beginning { at: 2, prefix: b"mm".to_vec() };
+        let beginning = Beginning { at: 2, prefix: b"mm" };
         let mut keys: Vec<&[u8]> = vec![
             b"aa",
             b"aaml",

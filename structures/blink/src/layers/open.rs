@@ -3,7 +3,7 @@
 use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_verbs::{Buffer, Verbs};
 
-use super::{Beginning, FIRST, Layer, LayerEntry, LayerState, Spelled};
+use super::{Beginning, Layer, LayerEntry, LayerState, Spelled};
 use crate::descent::{Descent, Reason};
 use crate::node::{LINE, NodeHeader, revive};
 use crate::operation::Start;
@@ -18,8 +18,8 @@ pub(super) struct Found {
 
 impl<V: Verbs> Descent<'_, V> {
     /// What the keys of this layer begin with.
-    pub(super) fn beginning(&self) -> &Beginning {
-        self.layer().map_or(&FIRST, |layer| &layer.beginning)
+    pub(super) fn beginning(&self) -> Beginning<'_> {
+        self.layer().map_or(self.tree().beginning(), Layer::beginning)
     }
 
     /// Whether a key is the only one that can end in the entry of this descent's key.
@@ -43,7 +43,7 @@ impl<V: Verbs> Descent<'_, V> {
     /// Goes on in a layer that was found. Says where a walk begins there; the first leaf is at hand if it does.
     pub(super) fn go_down(&mut self, found: Found, key: &Spelled<'_>) -> (Start, Option<Buffer>) {
         let Found { layer, mut block, .. } = found;
-        let (word, leaf) = (layer.beginning.word(key), layer.leaf);
+        let (word, leaf) = (layer.beginning().word(key), layer.leaf);
         let line = block.as_mut_slice().first_chunk_mut::<LINE>().expect("a block has many lines");
         if NodeHeader::parse(line).is_free() {
             // An entry leads here: it counts.

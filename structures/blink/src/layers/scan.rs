@@ -12,7 +12,7 @@ use futures_core::Stream;
 
 use super::get::parts;
 use super::head::LayerState;
-use super::{Beginning, FIRST, GREATER, LAST, LESS, Layer, Spelled, WORD, key};
+use super::{Beginning, GREATER, LAST, LESS, Layer, Spelled, WORD, key};
 use crate::config::Keys;
 use crate::descent::{Descent, Reason};
 use crate::node::{LINE, Node, NodeFault, revive};
@@ -36,7 +36,6 @@ pub struct BytesScan<'p, V> {
 struct Level<'p, V> {
     /// What all keys here begin with, as far as where the prefix begins.
     path: Vec<u8>,
-    beginning: Beginning,
     layer: Option<Rc<Layer>>,
     /// More to come; none: all is in `entries`.
     leaves: Option<Leaves<'p, V>>,
@@ -78,7 +77,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             if let Err(error) = self.pool.check_keys(Keys::Bytes) {
                 return Some(Err(error));
             }
-            self.levels.extend(self.level(Vec::new(), FIRST.clone(), None));
+            self.levels.extend(self.level(Vec::new(), None));
         }
         loop {
             match self.step().await {
@@ -111,8 +110,8 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
         };
         let pair = match entry {
             Entry::Inline(value) => {
-                let spelled: Vec<u8> =
-                    level.path.iter().copied().chain(level.beginning.spelled(word)).collect();
+                let beginning = beginning_of(self.pool, level.layer.as_deref());
+                let spelled: Vec<u8> = level.path.iter().copied().chain(beginning.spelled(word)).collect();
                 Some((Bytes::from(key::read(&spelled)), value))
             }
             Entry::Record(record) => {
@@ -141,17 +140,17 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
     }
 
     /// A layer that is read leaf by leaf. `None`: no keys of the range can be there.
-    fn level(&self, path: Vec<u8>, beginning: Beginning, layer: Option<Rc<Layer>>) -> Option<Level<'p, V>> {
-        let range = self.words(&path, &beginning)?;
+    fn level(&self, path: Vec<u8>, layer: Option<Rc<Layer>>) -> Option<Level<'p, V>> {
+        let range = self.words(&path, beginning_of(self.pool, layer.as_deref()))?;
         let start = if layer.is_some() { Start::Root } else { self.options.start };
         let wanted = self.options.wanted.saturating_sub(self.taken).max(1);
         let options = ScanOptions { start, wanted, ..self.options };
         let leaves = Some(Leaves::new(self.pool, layer.clone(), range, options, true));
-        Some(Level { path, beginning, layer, leaves, entries: VecDeque::new() })
+        Some(Level { path, layer, leaves, entries: VecDeque::new() })
     }
 
     /// The words of a layer in which keys of the range may be. `None`: there are no such keys.
-    fn words(&self, path: &[u8], beginning: &Beginning) -> Option<KeyRange> {
+    fn words(&self, path: &[u8], beginning: Beginning<'_>) -> Option<KeyRange> {
         use std::cmp::Ordering::{Equal, Greater, Less};
         let low = Spelled::of(&self.range.low);
         let low = match low.compare(0, path) {
@@ -178,7 +177,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             LESS | GREATER => {}
             _ => {
                 let bytes = if word == LAST { WORD - 1 } else { WORD };
-                path.extend_from_slice(&level.beginning.prefix);
+                path.extend_from_slice(beginning_of(self.pool, level.layer.as_deref()).prefix);
                 path.extend_from_slice(&word.to_be_bytes()[..bytes]);
             }
         }
@@ -194,8 +193,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
         if found.state == LayerState::Gone {
             return Ok(None);
         }
-        let beginning = found.layer.beginning.clone();
-        let Some(words) = self.words(&path, &beginning) else { return Ok(None) };
+        let Some(words) = self.words(&path, found.layer.beginning()) else { return Ok(None) };
         let mut block = found.block;
         let line = block.as_mut_slice().first_chunk_mut::<LINE>().expect("a block has many lines");
         if found.state == LayerState::Coming {
@@ -214,7 +212,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             let (trips, _) = descent.end();
             self.trips.add(&trips);
             self.trips.sequential += u64::from(trips.round_trips);
-            return Ok(self.level(path, beginning, Some(layer)));
+            return Ok(self.level(path, Some(layer)));
         };
         drop(block);
         let mut within = Descent::within(self.pool, Some(&layer), words.low);
@@ -228,8 +226,13 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             self.trips.sequential += u64::from(trips.round_trips);
         }
         let entries = in_order(entries, self.options.order);
-        Ok(Some(Level { path, beginning, layer: Some(layer), leaves: None, entries }))
+        Ok(Some(Level { path, layer: Some(layer), leaves: None, entries }))
     }
+}
+
+/// What the keys of a layer begin with; none: of the first one.
+fn beginning_of<'l, V: Verbs>(pool: &'l Pool<V>, layer: Option<&'l Layer>) -> Beginning<'l> {
+    layer.map_or(pool.config().tree.beginning(), Layer::beginning)
 }
 
 fn in_order(entries: Entries, order: Order) -> VecDeque<(u64, Entry)> {

@@ -399,8 +399,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Makes a node, which is written but for that, one of the layer of `config`.
-pub(crate) fn claim(config: &TreeConfig, node: &mut [u8]) {
+/// Makes a node, which is written but for that, one of the layer of `config`. The first layer's nodes stay as they are.
+pub fn claim(config: &TreeConfig, node: &mut [u8]) {
     let Some(LayerId(layer)) = config.layer() else { return };
     let is_leaf = node[offsets::LEVEL] == 0;
     let at = if is_leaf { FIRST_CHILD } else { internal::LAYER_AT };

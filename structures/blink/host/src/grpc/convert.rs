@@ -1,5 +1,6 @@
 //! Messages to types of the tree and back. What a peer sends is checked here, field by field.
 
+use fatbtree_blink::layers::KeyPrefix;
 use fatbtree_blink::{
     GlobalAddress, Integrity, KeyRange, Keys, LeafKind, LookupBytes, POINTER_ROOM, Partition, TopNode,
     TreeConfig, ValueLayout,
@@ -8,7 +9,7 @@ use fatbtree_memserver::grpc::{Describe, MessageError};
 use prost::Message as _;
 
 use super::proto;
-use crate::load::LoadCounts;
+use crate::load::{LayerCounts, LoadCounts};
 use crate::tenant::TreeInfo;
 
 /// Stands for [`ValueLayout::SHORT`] where a number of bytes is expected, which releases without it refuse.
@@ -80,6 +81,10 @@ impl Describe for TreeInfo {
             leaf_nodes: counts.leaf_nodes,
             internal_nodes: counts.internal_nodes,
             record_bytes: counts.record_bytes,
+            prefix: config.prefix().spelled().to_vec(),
+            layers: counts.below.layers,
+            layer_leaf_nodes: counts.below.leaf_nodes,
+            layer_internal_nodes: counts.below.internal_nodes,
         };
         description.encode_to_vec()
     }
@@ -108,8 +113,16 @@ impl Describe for TreeInfo {
             root: GlobalAddress(tree.root_address),
             root_level: MessageError::bits_8("root_level", tree.root_level)?,
         };
+        let prefix = KeyPrefix::new(&tree.prefix)
+            .ok_or_else(|| MessageError::field("prefix", "up to 48 bytes", tree.prefix.len() as u64))?;
+        let below = LayerCounts {
+            layers: tree.layers,
+            leaf_nodes: tree.layer_leaf_nodes,
+            internal_nodes: tree.layer_internal_nodes,
+        };
         let proto::TreeDescription { keys, leaf_nodes, internal_nodes, record_bytes, .. } = tree;
-        Ok(Self { partition, config, counts: LoadCounts { keys, leaf_nodes, internal_nodes, record_bytes } })
+        let counts = LoadCounts { keys, leaf_nodes, internal_nodes, record_bytes, below };
+        Ok(Self { partition, config: config.with_prefix(prefix), counts })
     }
 }
 

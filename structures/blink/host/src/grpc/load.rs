@@ -4,17 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fatbtree_blink::{KeyRange, Keys, LeafKind, TreeConfig};
-use fatbtree_memserver::grpc::{
-    Client, Content, KeysAndValues, LoadData, LoadProgress, LoadServersError, load_all,
-};
+use fatbtree_memserver::grpc::{Client, Content, LoadData, LoadProgress, LoadServersError, load_all};
 use prost::Message as _;
 use tokio::sync::mpsc;
 
 use super::convert::layout_code;
 use super::proto;
 use crate::TreeServerInfo;
-use crate::cluster::divide;
-use crate::load::{Layout, LoadError};
+use crate::cluster::{divide, divide_words};
+use crate::load::{BytePairs, Layout, LoadError};
 use crate::tenant::TreeInfo;
 
 /// Bytes of a message, about.
@@ -55,10 +53,50 @@ pub async fn load_servers(
     tell: impl FnMut(LoadProgress),
 ) -> Result<Vec<TreeServerInfo>, LoadTreesError> {
     let parts = divide(data.keys(), servers.len() as u16)?;
+    let contents = |number, range, places| {
+        let (from, data) = (Arc::clone(&data), Arc::clone(&data));
+        let value_bytes = |places: Range<usize>| places.map(|at| u64::from(from.length(at))).sum();
+        let next = move |places: &mut Range<usize>| numbers(&*data, places);
+        content(begin(range, layout, &places, value_bytes), number, places, next)
+    };
+    load_parts(servers, parts, layout, contents, tell).await
+}
+
+/// The same with keys of bytes, which are sorted. What nearly all of them begin with is left out, whatever the layout says.
+///
+/// # Errors
+/// See [`LoadTreesError`].
+pub async fn load_servers_bytes(
+    servers: Vec<(u16, Client)>,
+    pairs: Arc<BytePairs>,
+    layout: Layout,
+    tell: impl FnMut(LoadProgress),
+) -> Result<Vec<TreeServerInfo>, LoadTreesError> {
+    let prefix = pairs.prefix();
+    let words: Vec<u64> = (0..pairs.len()).map(|at| prefix.word(pairs.key(at))).collect();
+    let parts = divide_words(&words, servers.len() as u16)?;
+    drop(words);
+    let layout = Layout { keys: Some(Keys::Bytes), prefix: Some(prefix), ..layout };
+    let contents = |number, range, places| {
+        let (from, pairs) = (Arc::clone(&pairs), Arc::clone(&pairs));
+        let bytes = |places: Range<usize>| places.map(|at| from.record(at).len() as u64).sum();
+        let next = move |places: &mut Range<usize>| records(&pairs, places);
+        content(begin(range, layout, &places, bytes), number, places, next)
+    };
+    load_parts(servers, parts, layout, contents, tell).await
+}
+
+async fn load_parts(
+    servers: Vec<(u16, Client)>,
+    parts: Vec<(u64, Range<usize>)>,
+    layout: Layout,
+    content: impl Fn(u16, KeyRange, Range<usize>) -> Content,
+    tell: impl FnMut(LoadProgress),
+) -> Result<Vec<TreeServerInfo>, LoadTreesError> {
     let highs: Vec<_> = parts.iter().skip(1).map(|(low, _)| Some(*low)).chain([None]).collect();
     let all = servers.into_iter().zip(parts).zip(highs);
     let contents = all.map(|(((number, server), (low, places)), high)| {
-        (server, content(number, KeyRange { low, high }, layout, Arc::clone(&data), places))
+        (server, content(number, KeyRange { low, high }, places))
     });
     let loaded = load_all::<TreeInfo>(contents.collect(), tell).await?;
     check(layout, loaded.iter().map(|info| (info.server, info.config)))?;
@@ -84,43 +122,46 @@ pub async fn load_empty(
 ) -> Result<TreeServerInfo, LoadTreesError> {
     let number =
         server.info::<TreeInfo>().await.map_err(|source| LoadServersError::Nothing { source })?.server;
-    let content = content(number, range, layout, Arc::new(KeysAndValues::default()), 0..0);
+    let content =
+        content(begin(range, layout, &(0..0), |_| 0), number, 0..0, |_| proto::LoadPairs::default());
     let info = load_all::<TreeInfo>(vec![(server, content)], |_| {}).await?.remove(0);
     check(layout, [(info.server, info.config)].into_iter())?;
     Ok(info)
 }
 
-/// Part of the keys for one server. A task makes its messages, one ahead.
-fn content(
-    server: u16,
+/// Announces so many keys, whose values, or pairs, have so many bytes.
+fn begin(
     range: KeyRange,
     layout: Layout,
-    data: Arc<dyn LoadData>,
-    places: Range<usize>,
-) -> Content {
-    let begin = proto::LoadBegin {
+    places: &Range<usize>,
+    bytes: impl FnOnce(Range<usize>) -> u64,
+) -> proto::LoadBegin {
+    proto::LoadBegin {
         low_key: range.low,
         high_key: range.high,
         keys: places.len() as u64,
         empty: places.is_empty(),
-        value_bytes: places.clone().map(|at| u64::from(data.length(at))).sum(),
+        value_bytes: bytes(places.clone()),
         inline_value_bytes: layout.values.map(|values| layout_code(values, LeafKind::Plain)),
         buckets: layout.leaves.map(|leaves| leaves == LeafKind::Buckets),
         byte_keys: layout.keys.map(|keys| keys == Keys::Bytes),
-    };
+        prefix: layout.prefix.map(|prefix| prefix.spelled().to_vec()),
+    }
+}
+
+/// Keys for one server. A task makes their messages, one ahead: `next` takes some keys for the next one.
+fn content(
+    begin: proto::LoadBegin,
+    server: u16,
+    mut places: Range<usize>,
+    next: impl Fn(&mut Range<usize>) -> proto::LoadPairs + Send + 'static,
+) -> Content {
     let (send, messages) = mpsc::channel(1);
     tokio::spawn(async move {
-        let mut at = places.start;
-        while at < places.end {
-            let mut pairs = proto::LoadPairs::default();
-            while at < places.end && pairs.values.len() + pairs.keys.len() * KEY_BYTES < MESSAGE {
-                pairs.keys.push(data.keys()[at]);
-                pairs.lengths.push(data.length(at));
-                data.append(at, &mut pairs.values);
-                at += 1;
-            }
+        while !places.is_empty() {
+            let pairs = next(&mut places);
             // A load that has ended takes no more.
-            if send.send((pairs.encode_to_vec(), pairs.keys.len() as u64)).await.is_err() {
+            if send.send((pairs.encode_to_vec(), pairs.lengths.len() as u64)).await.is_err() {
                 return;
             }
         }
@@ -128,9 +169,33 @@ fn content(
     Content { server, announced: begin.encode_to_vec(), messages }
 }
 
+fn numbers(data: &dyn LoadData, places: &mut Range<usize>) -> proto::LoadPairs {
+    let mut pairs = proto::LoadPairs::default();
+    while pairs.values.len() + pairs.keys.len() * KEY_BYTES < MESSAGE
+        && let Some(at) = places.next()
+    {
+        pairs.keys.push(data.keys()[at]);
+        pairs.lengths.push(data.length(at));
+        data.append(at, &mut pairs.values);
+    }
+    pairs
+}
+
+fn records(data: &BytePairs, places: &mut Range<usize>) -> proto::LoadPairs {
+    let mut pairs = proto::LoadPairs::default();
+    while pairs.values.len() < MESSAGE
+        && let Some(at) = places.next()
+    {
+        pairs.lengths.push(data.record(at).len() as u32);
+        pairs.values.extend_from_slice(data.record(at));
+    }
+    pairs
+}
+
 #[cfg(test)]
 mod tests {
     use fatbtree_blink::ValueLayout;
+    use fatbtree_blink::layers::KeyPrefix;
 
     use super::*;
 
@@ -143,7 +208,7 @@ mod tests {
             Layout { values, ..Layout::default() },
             Layout { leaves, ..Layout::default() },
             Layout { keys, ..Layout::default() },
-            Layout { values, leaves, keys },
+            Layout { values, leaves, keys, prefix: KeyPrefix::new(b"user:") },
         ];
         for layout in layouts {
             let asked = layout.after(&own).unwrap();

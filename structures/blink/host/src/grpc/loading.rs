@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fatbtree_blink::layers::KeyPrefix;
 use fatbtree_blink::{KeyRange, Keys, LeafKind, MAX_VALUE, TreeConfig};
 use fatbtree_memserver::grpc::{Built, Incoming};
 use fatbtree_memserver::{Loaded, Origin};
@@ -12,7 +13,7 @@ use super::convert::layout;
 use super::proto;
 use crate::TreeServerInfo;
 use crate::kept::{BuildError, TreeStorage, build_in};
-use crate::load::{Layout, LoadCounts, LoadOptions, LoadedTree};
+use crate::load::{BytePairs, Layout, Load, LoadCounts, LoadOptions, LoadedTree};
 use crate::tenant::Blink;
 use crate::values::ValueSource;
 
@@ -57,6 +58,14 @@ pub(super) struct TreeIncoming {
     begin: proto::LoadBegin,
     options: LoadOptions,
     pairs: Pairs,
+    /// The pairs, where keys are bytes.
+    byte_pairs: BytePairs,
+}
+
+impl TreeIncoming {
+    fn is_bytes(&self) -> bool {
+        self.options.config.keys() == Keys::Bytes
+    }
 }
 
 impl Incoming for TreeIncoming {
@@ -93,22 +102,27 @@ impl Incoming for TreeIncoming {
         let range = KeyRange { low, high };
         let options =
             LoadOptions { range, spare_bytes, generation, ..LoadOptions::new(config, info.partition.id) };
-        Ok(Self { begin, options, pairs: Pairs::default() })
+        Ok(Self { begin, options, pairs: Pairs::default(), byte_pairs: BytePairs::default() })
     }
 
     fn is_complete(&self) -> bool {
-        self.pairs.keys.len() as u64 >= self.begin.keys
+        let came = if self.is_bytes() { self.byte_pairs.len() } else { self.pairs.keys.len() };
+        came as u64 >= self.begin.keys
     }
 
     fn take(&mut self, content: &[u8]) -> Result<(), Status> {
         let more = proto::LoadPairs::decode(content)
             .map_err(|error| Status::invalid_argument(format!("the content is no pairs: {error}")))?;
-        self.pairs.take(more, &self.begin, self.options.range)
+        match self.is_bytes() {
+            true => take_bytes(&mut self.byte_pairs, &more, &self.begin),
+            false => self.pairs.take(more, &self.begin, self.options.range),
+        }
     }
 
     fn build(self, bounds: &Bounds, storage: &mut TreeStorage) -> Result<Built<Self>, Status> {
-        let Self { begin, options, mut pairs } = self;
-        let (expected, found) = (begin.value_bytes, pairs.values.len() as u64);
+        let is_bytes = self.is_bytes();
+        let Self { begin, options, mut pairs, byte_pairs } = self;
+        let (expected, found) = (begin.value_bytes, (pairs.values.len() + byte_pairs.content_bytes()) as u64);
         if found != expected {
             return Err(Status::invalid_argument(format!(
                 "{expected} bytes of values were announced, {found} came"
@@ -116,7 +130,8 @@ impl Incoming for TreeIncoming {
         }
         let keys = std::mem::take(&mut pairs.keys);
         let mut values = InOrder { keys: &keys, pairs: &pairs, at: 0 };
-        let built = build_in(storage, &options, bounds.region_bytes, &keys, &mut values);
+        let load = if is_bytes { Load::Bytes(&byte_pairs) } else { Load::Numbers(&keys, &mut values) };
+        let built = build_in(storage, &options, bounds.region_bytes, load);
         // A load without keys is meant to leave none.
         let tree = LoadedTree { origin: Origin::Meant, ..built.map_err(refuse)? };
         let kept = tree.kept();
@@ -131,7 +146,17 @@ fn shape(begin: &proto::LoadBegin, former: &TreeConfig) -> Result<TreeConfig, St
         values.map_err(|error| Status::invalid_argument(error.to_string()))?.map(|(values, _)| values);
     let leaves = begin.buckets.map(|buckets| if buckets { LeafKind::Buckets } else { LeafKind::Plain });
     let keys = begin.byte_keys.map(|bytes| if bytes { Keys::Bytes } else { Keys::Numbers });
-    let shape = Layout { values, leaves, keys }.after(former);
+    let prefix = match begin.prefix.as_deref().map(KeyPrefix::new) {
+        Some(None) => {
+            return Err(Status::invalid_argument(format!(
+                "a prefix of {} bytes: up to {} are possible",
+                begin.prefix.as_ref().map_or(0, Vec::len),
+                KeyPrefix::MOST
+            )));
+        }
+        prefix => prefix.flatten(),
+    };
+    let shape = Layout { values, leaves, keys, prefix }.after(former);
     shape.map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
@@ -140,6 +165,34 @@ fn refuse(error: BuildError) -> Status {
         BuildError::Load(error) => Status::invalid_argument(error.to_string()),
         BuildError::Folder(error) => Status::internal(error.to_string()),
     }
+}
+
+/// Takes keys of bytes, each with its value as its record has them.
+fn take_bytes(
+    pairs: &mut BytePairs,
+    more: &proto::LoadPairs,
+    begin: &proto::LoadBegin,
+) -> Result<(), Status> {
+    let refuse = |reason: String| Err(Status::invalid_argument(reason));
+    let proto::LoadPairs { keys, lengths, values } = more;
+    let sum: u64 = lengths.iter().map(|&length| u64::from(length)).sum();
+    if sum != values.len() as u64 || lengths.is_empty() || !keys.is_empty() {
+        let (came, bytes) = (lengths.len(), values.len());
+        return refuse(format!("{came} pairs of {sum} bytes came in {bytes}, with {} numbers", keys.len()));
+    }
+    let all = (pairs.len() + lengths.len()) as u64;
+    let bytes = (pairs.content_bytes() + values.len()) as u64;
+    if all > begin.keys || bytes > begin.value_bytes {
+        let (keys, announced) = (begin.keys, begin.value_bytes);
+        return refuse(format!("{all} pairs of {bytes} bytes came, {keys} of {announced} were announced"));
+    }
+    let mut rest = &values[..];
+    for &length in lengths {
+        let record;
+        (record, rest) = rest.split_at(length as usize);
+        pairs.push_record(record).or_else(|error| refuse(error.to_string()))?;
+    }
+    Ok(())
 }
 
 /// Keys, and their values one after the other.

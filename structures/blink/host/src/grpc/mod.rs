@@ -17,7 +17,7 @@ mod service;
 mod stream;
 
 pub use client::TreeCalls;
-pub use load::{LoadTreesError, load_empty, load_servers};
+pub use load::{LoadTreesError, load_empty, load_servers, load_servers_bytes};
 pub use loading::Loading;
 pub use service::{TreeServiceOptions, serve, serve_with};
 

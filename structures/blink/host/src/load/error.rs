@@ -1,6 +1,7 @@
 //! Errors from loading a tree.
 
-use fatbtree_blink::KeyRange;
+use fatbtree_blink::layers::MAX_KEY_BYTES;
+use fatbtree_blink::{KeyRange, Keys, MAX_VALUE};
 
 /// Errors from loading a tree.
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
@@ -20,6 +21,44 @@ pub enum LoadError {
         key: u64,
         /// Its place among the keys.
         position: usize,
+    },
+    /// Keys of bytes out of order.
+    #[error(
+        "the key at position {position} is not above the one before it: sort the keys, and give each one value"
+    )]
+    BytesOrder {
+        /// Its place among the keys.
+        position: usize,
+    },
+    /// A key of too many bytes.
+    #[error("the key at position {position} has {found} bytes; up to {MAX_KEY_BYTES} are possible")]
+    KeyBytes {
+        /// Its place among the keys.
+        position: usize,
+        /// Its length.
+        found: usize,
+    },
+    /// A key and a value of too many bytes.
+    #[error(
+        "key and value at position {position} have {found} bytes together; up to {MAX_VALUE} are possible, with 2 for the length of the key"
+    )]
+    PairBytes {
+        /// Its place among the keys.
+        position: usize,
+        /// Their length.
+        found: usize,
+    },
+    /// Bytes that are no pair.
+    #[error("the bytes at position {position} are no key with a value")]
+    NoPair {
+        /// Their place among the keys.
+        position: usize,
+    },
+    /// Keys of the other kind.
+    #[error("the tree is for keys that are {expected}, and others were given")]
+    OtherKeys {
+        /// What its keys are.
+        expected: Keys,
     },
     /// A key that belongs to another server.
     #[error("key {key:#x} lies outside of the partition's range {range}")]
@@ -78,6 +117,14 @@ pub enum LoadError {
     TooFewKeys {
         /// Keys given.
         keys: usize,
+        /// Servers asked for.
+        servers: u16,
+    },
+    /// Keys of bytes that cannot be divided.
+    #[error(
+        "the keys differ too little in eight bytes behind what nearly all of them begin with to be divided among {servers} memory servers: take          fewer servers"
+    )]
+    TooAlike {
         /// Servers asked for.
         servers: u16,
     },

@@ -7,6 +7,10 @@
 //!        └─────┴────────┴────────┴─────┴─────────┴─────┴──────┴─────────┴───────┴─────────┘
 //! ```
 //!
+//! Where keys are bytes, their [prefix](fatbtree_blink::layers::KeyPrefix) lies behind the superblock, and the
+//! [layers](fatbtree_blink::layers) below the first one between its root and the records: all their blocks, then their other leaves, then their
+//! internal nodes.
+//!
 //! Nodes end at short [separators](fatbtree_blink::separator), not at the first key of the next one, and
 //! their ends move by up to a sixth of a node to reach a shorter one. The fewer bits of a fence are set, the
 //! less room it takes in a switch. A fence is seldom a key.
@@ -24,13 +28,16 @@
 //! what they cached of the old one.
 
 mod builder;
+mod bytes;
 mod cuts;
 mod error;
+mod pairs;
 mod plan;
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use fatbtree_blink::layers::KeyPrefix;
 use fatbtree_blink::node::LINE;
 use fatbtree_blink::{
     ConfigError, GlobalAddress, KeyRange, Keys, LeafKind, Partition, Superblock, TreeConfig, ValueLayout,
@@ -41,9 +48,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::tenant::WalkLimits;
 use crate::values::ValueSource;
-use builder::{Builder, forget};
+use builder::{Builder, Records, forget};
+use bytes::ByteKeys;
+use pairs::{Numbers, Pairs};
 use plan::Plan;
 
+pub use bytes::BytePairs;
 pub use error::LoadError;
 
 /// Options of loading a tree.
@@ -84,6 +94,20 @@ pub struct LoadCounts {
     pub internal_nodes: u64,
     /// Bytes of all records, alignment included.
     pub record_bytes: u64,
+    /// Where keys are bytes, what lies below the first layer.
+    #[serde(default)]
+    pub below: LayerCounts,
+}
+
+/// Counts of the layers below the first one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LayerCounts {
+    /// Layers, each of which has a leaf.
+    pub layers: u64,
+    /// Further leaves.
+    pub leaf_nodes: u64,
+    /// Internal nodes.
+    pub internal_nodes: u64,
 }
 
 impl Counts for LoadCounts {
@@ -99,13 +123,20 @@ pub struct Layout {
     pub leaves: Option<LeafKind>,
     /// Kind of keys, likewise.
     pub keys: Option<Keys>,
+    /// What the first layer leaves out of keys of bytes, likewise.
+    pub prefix: Option<KeyPrefix>,
 }
 
 impl Layout {
     /// The layout of such a tree.
     #[must_use]
     pub const fn of(config: &TreeConfig) -> Self {
-        Self { values: Some(config.values()), leaves: Some(config.leaves()), keys: Some(config.keys()) }
+        Self {
+            values: Some(config.values()),
+            leaves: Some(config.leaves()),
+            keys: Some(config.keys()),
+            prefix: Some(*config.prefix()),
+        }
     }
 
     /// The shape of the next tree after one of this shape.
@@ -119,7 +150,9 @@ impl Layout {
             (_, values) => values,
         });
         let leaves = self.leaves.unwrap_or(former.leaves());
-        former.with_keys(Keys::Numbers)?.with_values(values)?.with_leaves(leaves)?.with_keys(keys)
+        let prefix = self.prefix.unwrap_or(*former.prefix());
+        let config = former.with_keys(Keys::Numbers)?.with_values(values)?.with_leaves(leaves)?;
+        Ok(config.with_keys(keys)?.with_prefix(prefix))
     }
 }
 
@@ -183,21 +216,52 @@ pub fn bulk_load<S: ValueSource>(
     keys: &[u64],
     values: &mut S,
 ) -> Result<LoadedTree, LoadError> {
-    let memory = |bytes| Memory::anonymous(bytes).map_err(|_| LoadError::OutOfMemory { bytes });
-    bulk_load_in(options, keys, values, memory)
+    bulk_load_in(options, Load::Numbers(keys, values), anonymous)
+}
+
+/// Builds the tree of one partition from strictly ascending keys of bytes, in new memory.
+///
+/// # Errors
+/// See [`LoadError`].
+pub fn bulk_load_bytes(options: &LoadOptions, pairs: &BytePairs) -> Result<LoadedTree, LoadError> {
+    check::<()>(options, &Load::Bytes(pairs))?;
+    build_in_new(options, &mut ByteKeys::new(&options.config, pairs)?, anonymous)
+}
+
+fn anonymous(bytes: u64) -> Result<Memory, LoadError> {
+    Memory::anonymous(bytes).map_err(|_| LoadError::OutOfMemory { bytes })
+}
+
+/// What is loaded: keys with their values.
+pub enum Load<'p, S> {
+    /// Keys that are numbers, strictly ascending, and values by them.
+    Numbers(&'p [u64], &'p mut S),
+    /// Keys of bytes, strictly ascending, with their values.
+    Bytes(&'p BytePairs),
 }
 
 /// The same in memory that `memory` returns for a number of bytes: zeros, used by no other owner.
 pub(crate) fn bulk_load_in<S: ValueSource>(
     options: &LoadOptions,
-    keys: &[u64],
-    values: &mut S,
+    load: Load<'_, S>,
     memory: impl FnOnce(u64) -> Result<Memory, LoadError>,
 ) -> Result<LoadedTree, LoadError> {
-    check(options, keys)?;
-    let plan = Plan::new(options, keys, values)?;
+    check(options, &load)?;
+    match load {
+        Load::Numbers(keys, values) => build_in_new(options, &mut Numbers { keys, values }, memory),
+        Load::Bytes(pairs) => build_in_new(options, &mut ByteKeys::new(&options.config, pairs)?, memory),
+    }
+}
+
+fn build_in_new<P: Pairs>(
+    options: &LoadOptions,
+    pairs: &mut P,
+    memory: impl FnOnce(u64) -> Result<Memory, LoadError>,
+) -> Result<LoadedTree, LoadError> {
+    pairs.check(options.range, &options.config)?;
+    let plan = Plan::new(options, pairs)?;
     let mut region = Arc::new(memory(plan.region_bytes)?);
-    fill(options, &plan, keys, values, &mut region, None)
+    fill(options, &plan, pairs, &mut region, None)
 }
 
 /// The same in a region that holds a tree of a former generation, or nothing: all of its bytes are used, `spare_bytes` is the
@@ -208,11 +272,22 @@ pub(crate) fn bulk_load_in<S: ValueSource>(
 pub fn bulk_load_over<S: ValueSource>(
     region: &mut Arc<Memory>,
     options: &LoadOptions,
-    keys: &[u64],
-    values: &mut S,
+    load: Load<'_, S>,
 ) -> Result<LoadedTree, LoadError> {
-    check(options, keys)?;
-    let plan = Plan::new(options, keys, values)?.fit(&options.config, region.len())?;
+    check(options, &load)?;
+    match load {
+        Load::Numbers(keys, values) => build_over(region, options, &mut Numbers { keys, values }),
+        Load::Bytes(pairs) => build_over(region, options, &mut ByteKeys::new(&options.config, pairs)?),
+    }
+}
+
+fn build_over<P: Pairs>(
+    region: &mut Arc<Memory>,
+    options: &LoadOptions,
+    pairs: &mut P,
+) -> Result<LoadedTree, LoadError> {
+    pairs.check(options.range, &options.config)?;
+    let plan = Plan::new(options, pairs)?.fit(&options.config, region.len())?;
     let mut line = [0; LINE];
     let read = region.read(0, &mut line);
     let former = match Superblock::parse(&line) {
@@ -223,15 +298,14 @@ pub fn bulk_load_over<S: ValueSource>(
             return Err(LoadError::Foreign { found });
         }
     };
-    fill(options, &plan, keys, values, region, former.as_ref())
+    fill(options, &plan, pairs, region, former.as_ref())
 }
 
 /// Fills a region. `former` is the superblock it had.
-fn fill<S: ValueSource>(
+fn fill<P: Pairs>(
     options: &LoadOptions,
     plan: &Plan,
-    keys: &[u64],
-    values: &mut S,
+    pairs: &mut P,
     region: &mut Arc<Memory>,
     former: Option<&Superblock>,
 ) -> Result<LoadedTree, LoadError> {
@@ -249,9 +323,14 @@ fn fill<S: ValueSource>(
         version: former.map_or(0, |former| former.version).wrapping_add(1),
     };
     nodes[..LINE].copy_from_slice(&superblock.to_bytes());
-    let mut builder = Builder { nodes, server, range, config, refill: former.is_some() };
-    let (root, root_level) = builder.build(plan, keys, values, records);
-    if former.is_some() {
+    if config.keys() == Keys::Bytes {
+        nodes[LINE..2 * LINE].copy_from_slice(&config.prefix().to_line());
+    }
+    let refill = former.is_some();
+    let placed = Records { bytes: &mut *records, from: plan.records_from, used: 0, server, refill };
+    let (root, root_level) =
+        Builder { nodes: &mut *nodes, records: placed, config }.build(plan, range, pairs);
+    if refill {
         records[plan.record_bytes as usize..].fill(0);
         forget(spare);
     }
@@ -265,13 +344,14 @@ fn fill<S: ValueSource>(
         config,
         partition: superblock.partition,
         counts: LoadCounts {
-            keys: keys.len() as u64,
-            leaf_nodes: plan.leaves,
-            internal_nodes: plan.internal.iter().sum(),
+            keys: pairs.len() as u64,
+            leaf_nodes: plan.layers[0].leaves,
+            internal_nodes: plan.layers[0].internal_nodes(),
             record_bytes: plan.record_bytes,
+            below: plan.below,
         },
         generation: superblock.generation,
-        origin: if keys.is_empty() { Origin::Begun } else { Origin::Meant },
+        origin: if pairs.is_empty() { Origin::Begun } else { Origin::Meant },
         chunk_classes: None,
         walks: WalkLimits::default(),
     })
@@ -290,7 +370,7 @@ pub fn bulk_load_unsorted<S: ValueSource>(
     bulk_load(options, keys, values)
 }
 
-fn check(options: &LoadOptions, keys: &[u64]) -> Result<(), LoadError> {
+fn check<S>(options: &LoadOptions, load: &Load<'_, S>) -> Result<(), LoadError> {
     let range = options.range;
     if !(options.fill > 0.0 && options.fill <= 1.0) {
         return Err(LoadError::Fill { found: options.fill });
@@ -298,16 +378,11 @@ fn check(options: &LoadOptions, keys: &[u64]) -> Result<(), LoadError> {
     if range.is_below(range.low) {
         return Err(LoadError::EmptyRange { range });
     }
-    if let Some(before) = keys.windows(2).position(|pair| pair[0] >= pair[1]) {
-        let (key, position) = (keys[before + 1], before + 1);
-        return Err(if keys[before] == key {
-            LoadError::DuplicateKey { key }
-        } else {
-            LoadError::Unsorted { key, position }
-        });
-    }
-    match [keys.first(), keys.last()].into_iter().flatten().find(|&&key| !range.contains(key)) {
-        Some(&key) => Err(LoadError::OutOfRange { key, range }),
-        None => Ok(()),
+    match (load, options.config.keys()) {
+        // A tree without keys is of either kind.
+        (Load::Numbers([], _), _) | (Load::Numbers(..), Keys::Numbers) | (Load::Bytes(_), Keys::Bytes) => {
+            Ok(())
+        }
+        (_, expected) => Err(LoadError::OtherKeys { expected }),
     }
 }

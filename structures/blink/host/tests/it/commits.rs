@@ -38,7 +38,9 @@ async fn server(path: &Path, chunk_bytes: u64) -> Service {
     let load = LoadOptions { spare_bytes: 64 << 10, ..LoadOptions::new(config, 0) };
     let keys: Vec<u64> = (0..KEYS).collect();
     let mut storage = TreeStorage::Folder(open(path, chunk_bytes).into());
-    let tree = build_in(&mut storage, &load, u64::MAX, &keys, &mut seeded(1, 8)).unwrap();
+    let tree =
+        build_in(&mut storage, &load, u64::MAX, fatbtree_blink_host::Load::Numbers(&keys, &mut seeded(1, 8)))
+            .unwrap();
     storage.keep(tree.kept()).unwrap();
     let loading = Loading { storage, spare_bytes: 64 << 10, region_bytes: 32 << 20, ..Loading::in_memory() };
     let server = ServerOptions { chunk_bytes: CHUNK, ..options() };

@@ -12,7 +12,7 @@ use fatbtree_blink::record::RecordPointer;
 use fatbtree_blink::size_class::{LEAVES, RECORDS};
 use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, Regions, Tree, TreeConfig, ValueLayout, value};
 use fatbtree_blink_host::{
-    LoadOptions, LoadedTree, TreeFolder, TreeServer, TreeStorage, build_in, seeded, tree_in,
+    Load, LoadOptions, LoadedTree, TreeFolder, TreeServer, TreeStorage, build_in, seeded, tree_in,
 };
 use fatbtree_memserver::{ClientId, FolderError, FolderOwner, MemoryServer};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
@@ -38,7 +38,7 @@ fn load() -> LoadOptions {
 fn build(storage: &mut TreeStorage, generation: u64, keys: u64) -> LoadedTree {
     let keys: Vec<u64> = (5..5 + keys).collect();
     let options = LoadOptions { generation, ..load() };
-    build_in(storage, &options, u64::MAX, &keys, &mut seeded(generation, 100)).unwrap()
+    build_in(storage, &options, u64::MAX, Load::Numbers(&keys, &mut seeded(generation, 100))).unwrap()
 }
 
 /// Checks the values against the seed and returns the number of keys.
@@ -125,7 +125,7 @@ fn no_byte_that_is_wrong_is_served() {
     let config = TreeConfig::with_integrity(5, 256, ValueLayout::OutOfLine, Integrity::Checksums).unwrap();
     let keys: Vec<u64> = (5..5 + KEYS).collect();
     let options = LoadOptions { config, ..load() };
-    let tree = build_in(&mut storage, &options, u64::MAX, &keys, &mut seeded(1, 100)).unwrap();
+    let tree = build_in(&mut storage, &options, u64::MAX, Load::Numbers(&keys, &mut seeded(1, 100))).unwrap();
     storage.keep(tree.kept()).unwrap();
     let nodes =
         64 + tree.counts.leaf_nodes * 256 + tree.counts.internal_nodes * u64::from(config.internal_bytes());

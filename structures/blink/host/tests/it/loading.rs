@@ -34,7 +34,7 @@ async fn open(client: &mut grpc::Client, known: Option<u64>) -> Result<SessionId
 }
 
 /// The layout that the tree has.
-const AS_BEFORE: Layout = Layout { values: None, leaves: None, keys: None };
+const AS_BEFORE: Layout = Layout { values: None, leaves: None, keys: None, prefix: None };
 
 const STALL: Duration = Duration::from_millis(300);
 
@@ -130,12 +130,12 @@ async fn a_load_changes_the_layout_and_the_next_one_keeps_it() {
     let mut config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
     let (values, leaves) = (Some(ValueLayout::ByLength(32)), Some(LeafKind::Buckets));
     for layout in [
-        Layout { values: Some(ValueLayout::SHORT), leaves: None, keys: None },
+        Layout { values: Some(ValueLayout::SHORT), leaves: None, keys: None, prefix: None },
         AS_BEFORE,
-        Layout { values, leaves, keys: None },
+        Layout { values, leaves, keys: None, prefix: None },
         AS_BEFORE,
-        Layout { values: None, leaves: Some(LeafKind::Plain), keys: None },
-        Layout { values: Some(ValueLayout::OutOfLine), leaves: None, keys: None },
+        Layout { values: None, leaves: Some(LeafKind::Plain), keys: None, prefix: None },
+        Layout { values: Some(ValueLayout::OutOfLine), leaves: None, keys: None, prefix: None },
     ] {
         config = layout.after(&config).unwrap();
         // Values have 8 bytes and more.
@@ -147,12 +147,12 @@ async fn a_load_changes_the_layout_and_the_next_one_keeps_it() {
     let empty = load_empty(
         services[0].client().await,
         KeyRange::of(..9),
-        Layout { values, leaves: None, keys: None },
+        Layout { values, leaves: None, keys: None, prefix: None },
     );
     assert_eq!(empty.await.unwrap().config.values(), ValueLayout::ByLength(32));
     // No leaf of buckets has room for these: said before anything is sent, and nothing has changed.
     let before = services[1].handle.info().await.unwrap();
-    let wide = Layout { values: Some(ValueLayout::ByLength(64)), leaves, keys: None };
+    let wide = Layout { values: Some(ValueLayout::ByLength(64)), leaves, keys: None, prefix: None };
     let refused = load_servers(clients(&services).await, data(100), wide, |_| {}).await.unwrap_err();
     assert!(refused.to_string().contains("choose plain leaves"), "{refused}");
     assert_eq!(services[1].handle.info().await.unwrap(), before);

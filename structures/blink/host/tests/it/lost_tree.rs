@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use fatbtree_blink::{TreeConfig, ValueLayout};
 use fatbtree_blink_host::{
-    LoadOptions, LoadedTree, TreeEvent, TreeFolder, TreeServer, TreeStorage, build_in, seeded, tree_in,
+    Load, LoadOptions, LoadedTree, TreeEvent, TreeFolder, TreeServer, TreeStorage, build_in, seeded, tree_in,
 };
 use fatbtree_memserver::{ClientId, FolderOwner, KeptRegion, MemoryServer, Origin, Refusal, ServerOptions};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
@@ -23,7 +23,8 @@ fn load(generation: u64) -> LoadOptions {
 
 fn tree(generation: u64, keys: u64) -> LoadedTree {
     let keys: Vec<u64> = (0..keys).collect();
-    build_in(&mut TreeStorage::Memory, &load(generation), u64::MAX, &keys, &mut seeded(1, 100)).unwrap()
+    build_in(&mut TreeStorage::Memory, &load(generation), u64::MAX, Load::Numbers(&keys, &mut seeded(1, 100)))
+        .unwrap()
 }
 
 fn serve(tree: LoadedTree) -> TreeServer<PlainDevice> {
@@ -150,7 +151,8 @@ fn a_folder_knows_whether_its_empty_tree_is_meant() {
         TreeFolder::open(folder.path(), owner, 4096).unwrap()
     };
     let mut storage = TreeStorage::Folder(open().into());
-    let begun = build_in(&mut storage, &load(PRESENT), u64::MAX, &[], &mut seeded(1, 100)).unwrap();
+    let begun =
+        build_in(&mut storage, &load(PRESENT), u64::MAX, Load::Numbers(&[], &mut seeded(1, 100))).unwrap();
     assert_eq!(begun.origin, Origin::Begun);
     for origin in [Origin::Begun, Origin::Meant] {
         storage.keep(KeptRegion { origin, ..begun.kept() }).unwrap();

@@ -7,6 +7,7 @@
 )]
 
 mod bulk_load;
+mod byte_keys;
 mod commits;
 mod common;
 mod folder;

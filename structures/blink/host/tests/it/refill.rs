@@ -7,14 +7,14 @@ use std::sync::Arc;
 use common::{client, get, load, map_of, memory, probes, values, walk};
 use fatbtree_blink::node::{LINE, MAGIC, Node, NodeHeader, next_version, offsets};
 use fatbtree_blink::{Integrity, Start, Superblock, TreeConfig, ValueLayout};
-use fatbtree_blink_host::{LoadError, LoadOptions, LoadedTree, bulk_load_over, fixed};
+use fatbtree_blink_host::{Load, LoadError, LoadOptions, LoadedTree, bulk_load_over, fixed};
 use proptest::collection::btree_set;
 use proptest::prelude::*;
 
 fn again(mut tree: LoadedTree, options: &LoadOptions, keys: &[u64]) -> Result<LoadedTree, LoadError> {
     let mut region = Arc::clone(&tree.region);
     tree.region = fatbtree_verbs::Memory::shared(0).unwrap();
-    bulk_load_over(&mut region, options, keys, &mut values(options.config))
+    bulk_load_over(&mut region, options, Load::Numbers(keys, &mut values(options.config)))
 }
 
 /// Offset and version of every node, and the low bytes of the versions that its lines had.
@@ -142,13 +142,14 @@ fn a_load_that_is_broken_off_leaves_no_root() {
     let keys: Vec<u64> = (0..1000).collect();
     let mut region = load(&options, &keys).region;
     let mut breaks_off = fixed(8, |key, _: &mut [u8]| assert!(key < 500, "no more"));
-    let load = || bulk_load_over(&mut region, &options, &keys[..900], &mut breaks_off);
+    let load = || bulk_load_over(&mut region, &options, Load::Numbers(&keys[..900], &mut breaks_off));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(load)).is_err());
     let mut line = [0; LINE];
     region.read(0, &mut line).unwrap();
     let found = Superblock::parse(&line).unwrap();
     assert!(found.partition.root.is_null() && found.generation == 2, "{found:?}");
-    let tree = bulk_load_over(&mut region, &options, &keys, &mut values(options.config)).unwrap();
+    let tree =
+        bulk_load_over(&mut region, &options, Load::Numbers(&keys, &mut values(options.config))).unwrap();
     assert_eq!((tree.generation, tree.counts.keys), (3, 1000));
     assert_eq!(common::keys_in_leaves(&tree), keys);
 }
@@ -160,7 +161,7 @@ fn what_cannot_be_filled_anew_is_left_alone() {
     let whole = bytes(&tree);
     let mut region = Arc::clone(&tree.region);
     let over = |region: &mut _, options: &_, keys: &[u64]| {
-        bulk_load_over(region, options, keys, &mut values(options.config)).unwrap_err()
+        bulk_load_over(region, options, Load::Numbers(keys, &mut values(options.config))).unwrap_err()
     };
     assert_eq!(over(&mut region, &options, &[1]), LoadError::Shared);
     drop(tree.region);
@@ -178,6 +179,7 @@ fn what_cannot_be_filled_anew_is_left_alone() {
     region.write(3, b"?").unwrap();
     assert!(matches!(over(&mut region, &options, &[1]), LoadError::Foreign { .. }));
     region.write(0, &[0; 64]).unwrap();
-    let tree = bulk_load_over(&mut region, &options, &[1], &mut values(options.config)).unwrap();
+    let tree =
+        bulk_load_over(&mut region, &options, Load::Numbers(&[1], &mut values(options.config))).unwrap();
     assert_eq!(tree.generation, 1, "memory that was never filled");
 }
