@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use fatbtree_blink::value;
 use fatbtree_blink_host::BytePairs;
-use fatbtree_remote_memory::mix;
+use fatbtree_workload::byte_keys::value_number;
 
 use crate::memserver::MadeValues;
 use crate::records::byte_keys_of;
@@ -21,19 +21,11 @@ pub(super) fn pairs_of(path: &Path, values: MadeValues) -> Result<BytePairs> {
         let value = match has_values {
             true => found.value(at),
             false => {
-                value::fill(number_of(key), seed, &mut made);
+                value::fill(value_number(key), seed, &mut made);
                 &made
             }
         };
         pairs.push(key, value).with_context(|| path.display().to_string())?;
     }
     Ok(pairs.sorted())
-}
-
-/// A number for the value that is made for a key.
-fn number_of(key: &[u8]) -> u64 {
-    key.chunks(8).fold(key.len() as u64, |number, chunk| {
-        let word = chunk.iter().fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
-        mix(number.rotate_left(7) ^ mix(word ^ 1))
-    })
 }

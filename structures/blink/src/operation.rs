@@ -44,6 +44,8 @@ pub struct Trips {
     pub siblings_followed: u32,
     /// Tree nodes accepted, siblings included; records are not nodes.
     pub levels: u32,
+    /// Layers below the first one that were entered, where keys are bytes.
+    pub layers: u32,
     /// Level of the node on which the index read landed, if there was one and it was accepted.
     pub landed: Option<u8>,
     /// The index read landed on the record of the key, which was the answer.
