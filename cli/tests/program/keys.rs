@@ -98,7 +98,7 @@ fn keys_of_bytes_are_loaded_put_read_scanned_and_deleted() {
     is(&["put", "user:3", "Joan"], 0, "");
     is(&["put", "", "nothing", "--bytes"], 0, "");
     is(&["get", "user:3"], 0, "Joan");
-    is(&["scan", "--bytes"], 0, " nothing\nhttps://a/1 x\nhttps://a/2 y\nuser:3 Joan\n");
+    is(&["scan", "--bytes"], 0, "\"\" nothing\nhttps://a/1 x\nhttps://a/2 y\nuser:3 Joan\n");
     // A key a line, with values that are made; those that are repeated are left out, and told.
     fs::write(folder.path().join("lines"), "b\na\n# none\nb\n").expect("a file");
     let lines = folder.path().join("lines");

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::node::EntryValue;
-use fatbtree_blink::{EntryCache, GlobalAddress, KeyRange, Keys, Partition, Regions, SuperRoot, Tree};
+use fatbtree_blink::{EntryCache, GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree, TreeConfig, nodes_from};
 use rand::RngExt as _;
 
 use super::server::Server;
@@ -55,7 +55,7 @@ impl Setting {
         machines.extend((1..scenario.servers).map(|id| world.machine(options(format!("server {id}")))));
         let servers = scenario.ids().zip(machines).map(|(id, machine)| Server::new(machine, scenario, id));
         let servers: Vec<Server> = servers.collect();
-        let seen = servers.iter().map(|server| (server.range, first_root(server.id), 0)).collect();
+        let seen = servers.iter().map(|server| (server.range, first_root(&scenario.config, server.id), 0)).collect();
         let switches = TreeSwitches::default();
         world.set_switches(switches.clone());
         Rc::new(Self {
@@ -83,16 +83,14 @@ impl Setting {
     pub(super) fn roots(&self) -> SuperRoot {
         let first = |server: &Server| {
             let (id, range) = (server.id, server.range);
-            Partition { id, range, root: first_root(id), root_level: 0 }
+            Partition { id, range, root: first_root(&self.scenario.config, id), root_level: 0 }
         };
         SuperRoot::new(self.servers.iter().map(first).collect()).expect("the partitions cover all keys")
     }
 
     /// New words for all keys of a server, which another tree of it begins with.
     pub(super) fn draw_pairs(&self, server: &Server) -> Vec<(u64, u64)> {
-        // Trees of bytes begin empty.
-        let is_empty = self.scenario.config.keys() == Keys::Bytes;
-        let numbers = self.scenario.keys_of(server.id).filter(|_| !is_empty);
+        let numbers = self.scenario.keys_of(server.id);
         numbers.map(|number| (self.scenario.key(number), self.next_word())).collect()
     }
 
@@ -170,6 +168,6 @@ impl Setting {
 }
 
 /// Address of the root of an empty tree that was loaded.
-fn first_root(server: u16) -> GlobalAddress {
-    GlobalAddress::new(server, 64)
+fn first_root(tree: &TreeConfig, server: u16) -> GlobalAddress {
+    GlobalAddress::new(server, nodes_from(tree))
 }

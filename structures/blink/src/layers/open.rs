@@ -50,6 +50,7 @@ impl<V: Verbs> Descent<'_, V> {
             revive(line);
         }
         let is_its = layer.root_level == 0 || NodeHeader::parse(line).range().contains(word);
+        self.trips_mut().layers += 1;
         self.enter(layer, word);
         match is_its {
             true => (Start::Node { address: leaf, level: 0 }, Some(block)),

@@ -296,4 +296,5 @@ fn add(all: &mut Trips, more: &Trips) {
     all.breaks += more.breaks;
     all.siblings_followed += more.siblings_followed;
     all.levels += more.levels;
+    all.layers += more.layers;
 }

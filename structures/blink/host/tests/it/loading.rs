@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use common::lab::options;
 use common::service::{Service, soon};
-use fatbtree_blink::{KeyRange, LeafKind, TreeConfig, ValueLayout, value};
+use fatbtree_blink::{KeyRange, Keys, LeafKind, TreeConfig, ValueLayout, value};
 use fatbtree_blink_host::grpc::{
-    LoadTreesError, Loading, TreeCalls, load_empty, load_servers, proto as tree,
+    LoadTreesError, Loading, TreeCalls, load_empty, load_servers, load_servers_bytes, proto as tree,
 };
-use fatbtree_blink_host::{Layout, LoadOptions, TreeEvent, TreeInfo, TreeServerInfo, bulk_load, seeded};
+use fatbtree_blink_host::{
+    BytePairs, Layout, LoadError, LoadOptions, TreeEvent, TreeInfo, TreeServerInfo, bulk_load, seeded,
+};
 use fatbtree_memserver::grpc::proto::load_request::What;
 use fatbtree_memserver::grpc::proto::loader_client::LoaderClient;
 use fatbtree_memserver::grpc::{LoadData, LoadProgress, LoadServersError, ServiceOptions, proto};
@@ -290,6 +292,68 @@ async fn what_cannot_be_is_refused_and_nothing_has_changed() {
     // It is built, and never committed.
     let status = refused(vec![begin(1, 8), pairs(vec![1], 8)]).await;
     assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert_eq!(service.handle.info().await.unwrap(), before);
+}
+
+/// Keys with their values, each pair as its record has it.
+fn byte_pairs(pairs: &[(&str, &str)]) -> BytePairs {
+    let mut all = BytePairs::default();
+    pairs.iter().for_each(|(key, value)| all.push(key.as_bytes(), value.as_bytes()).unwrap());
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_are_filled_with_keys_of_bytes() {
+    let services = pair().await;
+    let names: Vec<String> = (0..5000).map(|number| format!("user:{number:04}")).collect();
+    let names: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "a value")).collect();
+    let load = |pairs| load_servers_bytes(pairs, Arc::new(byte_pairs(&names)), AS_BEFORE, |_| {});
+    let infos = load(clients(&services).await).await.unwrap();
+    assert_eq!([infos[0].counts.keys, infos[1].counts.keys], [2500, 2500]);
+    for info in &infos {
+        assert_eq!((info.config.keys(), info.config.prefix().bytes()), (Keys::Bytes, b"user:".to_vec()));
+        assert_eq!(info.counts.below.layers, 0, "eight bytes behind that tell them apart");
+    }
+    let none = load_servers_bytes(clients(&services).await, Arc::default(), AS_BEFORE, |_| {}).await;
+    assert!(matches!(none, Err(LoadTreesError::Keys(LoadError::TooFewKeys { keys: 0, servers: 2 }))));
+    // An empty tree beside the other one, as it is.
+    let layout = Layout::of(&infos[1].config);
+    let empty = load_empty(services[0].client().await, infos[0].partition.range, layout).await.unwrap();
+    assert_eq!((empty.config, empty.counts.keys), (infos[1].config, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_bytes_that_cannot_be_are_refused_and_nothing_has_changed() {
+    let service = server(0, KeyRange::ALL).await;
+    let before = service.handle.info().await.unwrap();
+    let begin = |keys, value_bytes, prefix: &[u8]| {
+        let (byte_keys, prefix) = (Some(true), Some(prefix.to_vec()));
+        begin_at(0, &tree::LoadBegin { keys, value_bytes, byte_keys, prefix, ..Default::default() })
+    };
+    let records = |pairs: &[(&str, &str)], keys: Vec<u64>, more: u32| {
+        let pairs = byte_pairs(pairs);
+        let lengths = (0..pairs.len()).map(|at| pairs.record(at).len() as u32 + more).collect();
+        let values = (0..pairs.len()).flat_map(|at| pairs.record(at).to_vec()).collect();
+        content(&tree::LoadPairs { keys, lengths, values })
+    };
+    let ab: &[(&str, &str)] = &[("a", "1"), ("b", "2")];
+    let no_pair = tree::LoadPairs { keys: vec![], lengths: vec![2], values: vec![1, 0] };
+    for (all, reason) in [
+        (vec![begin(2, 8, b""), records(ab, vec![1, 2], 0)], "with 2 numbers"),
+        (vec![begin(2, 8, b""), records(ab, vec![], 1)], "2 pairs of 10 bytes came in 8"),
+        (vec![begin(2, 8, b""), records(&[], vec![], 0)], "0 pairs of 0 bytes"),
+        (vec![begin(1, 8, b""), records(ab, vec![], 0)], "1 of 8 were announced"),
+        (vec![begin(2, 7, b""), records(ab, vec![], 0)], "2 of 7 were announced"),
+        (vec![begin(2, 9, b""), records(ab, vec![], 0)], "9 bytes of values were announced, 8"),
+        (vec![begin(1, 2, b""), content(&no_pair)], "no key with a value"),
+        (vec![begin(2, 8, b""), records(&[("b", "1"), ("a", "2")], vec![], 0)], "not above the one before"),
+        (vec![begin(2, 8, b""), records(&[("a", "1"), ("a", "2")], vec![], 0)], "not above the one before"),
+        (vec![begin(2, 8, &[b'a'; 49])], "a prefix of 49 bytes: up to 48"),
+    ] {
+        let status = Raw::refused(&service, all).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert!(status.message().contains(reason), "{status}");
+    }
     assert_eq!(service.handle.info().await.unwrap(), before);
 }
 
