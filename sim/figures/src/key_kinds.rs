@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use fatbtree_blink::plain::PlainClient;
 use fatbtree_blink::{GlobalAddress, IndexCache, Keys, Lookup, Start, TreeConfig, ValueLayout, value};
-use fatbtree_blink_host::{BytePairs, Cluster, LoadOptions, load_cluster, load_cluster_bytes, seeded, sort_keys};
+use fatbtree_blink_host::{
+    BytePairs, Cluster, LoadOptions, load_cluster, load_cluster_bytes, seeded, sort_keys,
+};
 use fatbtree_controller::{Budget, Frequencies, Plan, Target, Tree};
 use fatbtree_sim::world::random;
 use fatbtree_topology::{Cores, Network as Topology};
@@ -98,7 +100,9 @@ impl Kind {
             }
         };
         match &found.result {
-            Ok(Some(bytes)) if bytes.len() == VALUE_BYTES as usize && value::check(of, seed, bytes) => Ok(found),
+            Ok(Some(bytes)) if bytes.len() == VALUE_BYTES as usize && value::check(of, seed, bytes) => {
+                Ok(found)
+            }
             other => Err(format!("{}: key number {number}: {other:?}", self.name())),
         }
     }
@@ -152,11 +156,9 @@ fn measure(kind: &Kind, size: &Size) -> Result<Row, String> {
     let tree = cluster.trees[0].config;
     let asked = Asked { ranks: Ranks::new(Skew::Skewed, size.keys), keys: size.keys };
     let plan = plan_of(kind, &cluster, &tree, asked.stream(size.seed, LEARNED))?;
-    let client = PlainClient::new(&cluster.memory(), &tree, &cluster.roots);
+    let mut client = PlainClient::new(&cluster.memory(), &tree, &cluster.roots);
     let switch_bytes = plan.entry_bytes() as u64;
-    client.set_landing(move |key, target| {
-        GlobalAddress(plan.read_at(key, false, target.offset_in_leaf()))
-    });
+    client.set_landing(move |key, target| GlobalAddress(plan.read_at(key, false, target.offset_in_leaf())));
     let run = |start, stream| {
         let mut cost = Cost::default();
         for number in asked.stream(size.seed, stream).take(LOOKUPS as usize) {
