@@ -55,6 +55,7 @@
 
 mod address;
 mod allocator;
+pub mod byte_keys;
 mod chain;
 mod checks;
 mod client;
@@ -81,6 +82,7 @@ mod troubles;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use allocator::{Allocator, Block, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
+pub use byte_keys::Keys;
 pub use chain::Part;
 pub use checks::Check;
 pub use client::{
