@@ -107,7 +107,7 @@ pub use operation::{
 };
 pub use spread_client::SpreadClient;
 pub use structure::{
-    Answer, BytesPairs, Change, Item, Order, Pairs, Portion, Spread, Step, Stepped, Structure, Wanted,
-    copied, export_in_order,
+    Answer, BytesExported, BytesPairs, Change, Item, Order, Pairs, Portion, Spread, Step, Stepped, Structure,
+    Wanted, copied, export_in_order,
 };
 pub use troubles::Troubles;
